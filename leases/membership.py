@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from types import MappingProxyType
 
 from leasehold.common.clock import Clock
@@ -80,6 +81,13 @@ class Membership:
         record: HostRecord = self._own.record
         return record
 
+    @property
+    def intervals(self) -> Timing:
+        """Once sessions show who lives, hosts' documents are read at audits alone: the time between two of them counts."""
+        session = self.session
+        is_rare = session is not None and session.is_agreed
+        return replace(self._timing, balance_s=session.timing.audit_s) if session and is_rare else self._timing
+
     async def announce(self, activity: Mapping[str, object], *, draining: bool = False) -> None:
         """Create the document, or move its tick. Raises as `OwnDocument.write` does."""
         await self._own.write(lambda me: replace(me, draining=draining or me.draining, activity=activity))
@@ -88,9 +96,11 @@ class Membership:
         """Remove the document and the session, so that other hosts need not wait for them to expire. Keeps a namesake's.
         Raises StoreError.
         """
-        await self._own.remove()
-        if self.session is not None:
-            await self.session.end()
+        try:
+            await self._own.remove()
+        finally:
+            if self.session is not None:
+                await self.session.end()
 
     async def look(self, named: Collection[Tenant]) -> None:
         """Read the sessions alone. named: the owners that leases name. Raises StoreUnavailable."""
@@ -115,11 +125,11 @@ class Membership:
                 invalid[stored.id] = error
         ended = self._clock.monotonic()
         marks = {name: host.mark for name, host in hosts.items()}
-        self._watch = self._watch.scanned(marks, started, ended, self._timing)
+        self._watch = self._watch.scanned(marks, started, ended, self.intervals)
         unread = {stored.id: (stored.etag,) for stored in documents if stored.id in invalid}
-        self._unread = self._unread.scanned(unread, started, ended, self._timing)
+        self._unread = self._unread.scanned(unread, started, ended, self.intervals)
         incarnations = {name: (host.incarnation,) for name, host in hosts.items()}
-        self._met = self._met.scanned(incarnations, started, ended, self._timing)
+        self._met = self._met.scanned(incarnations, started, ended, self.intervals)
         self._scanned_at = started
         hosts[self.me.name] = self.me
         live = frozenset(hosts) - self._watch.expired(started, self._timing) | {self.me.name}
@@ -145,7 +155,7 @@ class Membership:
         without = frozenset(name for name in scan.live if not scan.hosts[name].has_session)
         live = without | sessions.keys() | {self.me.name}
         unread = self._unread.sightings.keys() - self._unread.expired(self._scanned_at, self._timing)
-        is_agreed = not (without or unread)  # an unreadable document may be of a host without a session
+        is_agreed = self.sessions.began > -inf and not (without or unread)  # it may be of a host without a session
         known = {host for host, _ in self.sessions.known(timing)}
         long_gone = {session_id(host) for host, _ in self.sessions.long_gone(DEAD_AFTER * self._timing.duration_s)} - {
             session_id(name) for name in live

@@ -145,6 +145,7 @@ class Session:
         self._beat_at = -inf
         self._unread_s = 0.0
         self._rings = 0
+        self._is_draining = False
         self._rung = asyncio.Event()
         self._turned = asyncio.Event()
 
@@ -183,9 +184,15 @@ class Session:
     async def beat(self, *, draining: bool = False) -> None:
         """One heartbeat. Raises DuplicateHost, StoreError."""
         started = self._clock.monotonic()
+        self._is_draining |= draining
         self._rung.clear()
         ring = self._rings
-        await self._own.write(lambda me: replace(me, ring=ring, draining=draining or me.draining))
+        try:
+            await self._own.write(lambda me: replace(me, ring=ring, draining=self._is_draining))
+        except StoreError:
+            if ring > self.record.ring:
+                self._rung.set()  # the next heartbeat comes as soon as it may
+            raise
         self._record_answer(started, self._clock.monotonic())
 
     async def keep_beating(

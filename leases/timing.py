@@ -34,8 +34,8 @@ class SessionTiming:
 
     @property
     def grace_s(self) -> float:
-        """After an outage: a heartbeat that hung has ended by then, and another one has been tried."""
-        return self.beat_s + self.call_timeout_s
+        """After an outage: a heartbeat that hung has ended by then, and another one has been tried and answered."""
+        return self.beat_s + 2 * self.call_timeout_s
 
     @property
     def trust_s(self) -> float:

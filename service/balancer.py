@@ -15,6 +15,7 @@ import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from structlog.typing import FilteringBoundLogger as Log
 
@@ -188,7 +189,7 @@ class Balancer:
         self._notice(scan, host_scan)
         self._rest(host_scan.controls)
         audits = await self.partitions.refresh(scan, group, host_scan.peers)
-        wanted = self._planned(scan, host_scan)
+        wanted = self._planned(scan, host_scan) if self._may_plan else NOTHING
         changes = await self._take_all(wanted.take, scan, group)
         await run_side_by_side(wanted.ask, lambda key: self._ask(key, scan, changes), doing="asking for")
         outlived = [LeaseKey(name, each) for name, audit in audits.items() for each in audit.outlived]
@@ -239,6 +240,12 @@ class Balancer:
         is_over = self._clock.monotonic() - scan.started >= session.timing.audit_s
         is_pending = bool(self._failures.values() or self._is_handing_over or scan.unreadable)
         return is_over or is_pending or sessions.signature != self._listed_at_signature
+
+    @property
+    def _may_plan(self) -> bool:
+        """A host without trust would lose at once what it takes, and one that has not seen the sessions would take all."""
+        session = self._membership.session
+        return session is None or (session.is_trusted and self._membership.sessions.began > -inf)
 
     def _expired_sessions(self, scan: Scan) -> frozenset[LeaseKey]:
         """Leases whose owner's session has expired. They were read before the look at the sessions began."""
@@ -382,7 +389,7 @@ class Balancer:
         Not at once: a host that was stopped may still act on what it read when the children of those had no leases.
         """
         self._outlived = self._outlived.scanned(
-            dict.fromkeys(outlived, ()), scan.started, scan.ended, self._timing, scan.listings
+            dict.fromkeys(outlived, ()), scan.started, scan.ended, self._membership.intervals, scan.listings
         )
         long_gone = self._outlived.still_for(DEAD_AFTER * self._timing.duration_s, scan.started)
         try:

@@ -199,8 +199,10 @@ class Host:
         def beaten() -> None:
             nonlocal term
             streak.log_end(self._log, "session recovered")
+            self._report_namesake(session.record.contested_by)
             if session.term != term:
                 term = session.term
+                self.wake()
                 self._log.warning(
                     "session lapsed", why="no heartbeat was answered in time; leases are won again", term=term
                 )
@@ -219,12 +221,15 @@ class Host:
                 continue
             skipped = 0
             await self._persist("announcing this host", lambda: self._membership.announce(self._activity(self)))
-            if (namesake := self._membership.me.contested_by) is not None:
-                self._reports.report(
-                    "namesake",
-                    namesake,
-                    f"another process (incarnation {namesake}) ran under this host's name and gave way",
-                )
+            self._report_namesake(self._membership.me.contested_by)
+
+    def _report_namesake(self, namesake: str | None) -> None:
+        if namesake is not None:
+            self._reports.report(
+                "namesake",
+                namesake,
+                f"another process (incarnation {namesake}) ran under this host's name and gave way",
+            )
 
     def _sight(self) -> GroupSnapshot | None:
         """None until the first round has read the group."""

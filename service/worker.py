@@ -18,7 +18,6 @@ import asyncio
 import random
 import warnings
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
 from structlog.typing import FilteringBoundLogger as Log
@@ -65,6 +64,8 @@ from service.stats import Stats
 
 
 SUSPENDED_POLL_S = 0.1
+WINNING = Backoff(first_s=SUSPENDED_POLL_S, max_s=4.0)
+"""Between attempts to win a lease again after a lapse of the session."""
 
 
 class TrustPermit:
@@ -89,12 +90,17 @@ class TrustPermit:
         if self._owned.is_trusted:
             return
         self._suspended()
+        failures = 0
         while not self._owned.is_trusted:
+            pause_s = SUSPENDED_POLL_S
             if self._owned.must_be_won:  # before the idle leases, which wait for their turn
-                with suppress(LeasesError):
+                try:
                     await self._owned.renew()
                     continue
-            await self._clock.sleep(SUSPENDED_POLL_S)
+                except LeasesError as error:
+                    failures += 1
+                    pause_s = WINNING.pause_s(failures, 0.0, retry_after_s(error))
+            await self._clock.sleep(pause_s)
 
 
 TRANSIENT = (FeedUnavailable, SinkUnavailable, EngineUnavailable, Ambiguous)

@@ -68,12 +68,20 @@ async def hand_over_lease(
 
 async def pause_pipeline(keeper: Keeper, pipeline: str, *, by: str, at: str) -> tuple[Control, bool]:
     """The order that holds now, and whether it is new. Raises StoreError."""
-    return await order(keeper.store, Control(pipeline=pipeline, paused=True, by=by, at=at))
+    return await _order(keeper, Control(pipeline=pipeline, paused=True, by=by, at=at))
 
 
 async def resume_pipeline(keeper: Keeper, pipeline: str, *, by: str, at: str) -> tuple[Control, bool]:
     """As `paused`."""
-    return await order(keeper.store, Control(pipeline=pipeline, paused=False, by=by, at=at))
+    return await _order(keeper, Control(pipeline=pipeline, paused=False, by=by, at=at))
+
+
+async def _order(keeper: Keeper, control: Control) -> tuple[Control, bool]:
+    """All hosts read the order at their next listing."""
+    given = await order(keeper.store, control)
+    if keeper.session is not None:
+        keeper.session.ring()
+    return given
 
 
 async def _change(

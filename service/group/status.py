@@ -136,7 +136,7 @@ def unrenewed_of(host: Host) -> Unrenewed | None:
     if scan is None or host_scan is None:
         return None
     return Unrenewed(
-        leases={key: scan.marks[key] for key in host.balancer.expired},
+        leases={key: mark for key, mark in scan.marks.items() if key in host.balancer.expired},
         hosts={name: record.mark for name, record in host_scan.hosts.items() if name not in host_scan.live},
     )
 

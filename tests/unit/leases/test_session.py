@@ -274,3 +274,15 @@ async def test_draining_stays_in_the_session_and_the_session_ends_with_the_host(
     assert (await stored(store)).draining
     await own.end()
     assert await store.list("_sessions/") == []
+
+
+@pytest.mark.virtual
+async def test_a_ring_whose_heartbeat_failed_is_heard_soon_all_the_same() -> None:
+    store = Store(0.0, StoreUnavailable("away"))
+    own = session(store)
+    beating = asyncio.create_task(own.keep_beating(random.Random(1), lambda error: None))
+    await asyncio.sleep(1.0)
+    own.ring()
+    await asyncio.sleep(2 * TIMING.ring_gap_s)
+    assert (await stored(store)).ring == 1
+    beating.cancel()

@@ -223,3 +223,60 @@ async def test_a_host_without_a_session_that_comes_later_reports_the_leases_and_
     old = group.started("host-o")
     await always(lambda: group.epochs == epochs and not old.host.workers, 5 * MINUTE)
     assert any("is judged by sessions" in str(entry) for entry in old.said("needs attention"))
+
+
+@pytest.mark.virtual
+async def test_a_host_that_cannot_write_its_session_asks_for_no_lease() -> None:
+    group = await settled()
+    await asyncio.sleep(MINUTE)
+    group.weather.judge = lambda request: Fate(
+        ends="refused" if request.host == "host-x" and request.id == f"{SESSIONS_PREFIX}host-x" else "ok"
+    )
+    await until(lambda: "host-x" not in group.owners.values())
+    await asyncio.sleep(2)
+    epochs = group.epochs
+    await always(lambda: group.epochs == epochs, 2 * MINUTE)
+
+
+@pytest.mark.virtual
+async def test_a_host_that_starts_and_cannot_judge_yet_leaves_the_leases_of_others_alone() -> None:
+    group = await settled(hosts="xy")
+    await asyncio.sleep(MINUTE)
+    beats = 0
+
+    def judge(request: Request) -> Fate:
+        nonlocal beats
+        is_beat = request.host == "host-w" and request.id == f"{SESSIONS_PREFIX}host-w" and request.operation != "read"
+        beats += is_beat
+        slow = request.host == "host-w" and request.operation == "list"
+        return Fate(4.5 if slow else 0.005, "refused" if is_beat and beats > 1 else "ok")
+
+    group.weather.judge = judge
+    group.started("host-w")
+    await always(lambda: not any(lease.handoff_to == "host-w" for lease in group.leases.values()), 30)
+
+
+@pytest.mark.virtual
+async def test_a_group_that_agreed_on_sessions_stays_agreed_and_a_dead_old_host_is_cleared_away() -> None:
+    group = await settled(hosts="zxy", plain="z")
+    await group.hosts[0].kill()
+    agreed = lambda: all(each.host._membership.session.is_agreed for each in group.alive)  # noqa: E731
+    await until(agreed, within_s=3 * MINUTE)
+    await asyncio.sleep(2 * MINUTE)
+    await always(agreed, 20 * MINUTE)
+    assert not group.documents("_hosts/host-z")
+
+
+@pytest.mark.virtual
+async def test_a_host_that_drains_says_so_in_each_heartbeat_although_the_first_was_refused() -> None:
+    group = await settled()
+    await asyncio.sleep(MINUTE)
+    session = group.hosts[0].host._membership.session
+    assert session is not None
+    own = f"{SESSIONS_PREFIX}host-x"
+    group.weather.judge = lambda request: Fate(ends="refused" if request.id == own else "ok")
+    draining = asyncio.create_task(session.beat(draining=True))
+    await asyncio.gather(draining, return_exceptions=True)
+    group.weather.judge = lambda request: Fate()
+    await asyncio.sleep(SESSION.beat_s * 2)
+    assert session.record.draining
