@@ -149,7 +149,9 @@ async def _settled(world: World, within_s: float) -> None:
     is_so = False
     while not is_so:
         left_s = ends - world.now
-        await _until(world, lambda: _is_settled(world), left_s, "delivery of everything in equal shares")
+        await _until(
+            world, lambda: _taken_up(world) and _is_settled(world), left_s, "delivery of everything in equal shares"
+        )
         epochs = world.epochs
         await _pause(world, round_s)
         is_so = _is_settled(world) and world.epochs == epochs
