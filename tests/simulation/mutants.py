@@ -205,7 +205,7 @@ MUTANTS = (
         "a failed renewal extends trust",
         "leases.renewal",
         "            attempt += 1\n            failed(error, attempt)\n",
-        "            owned.renewed_at = clock.monotonic()\n            failed(error, attempt)\n",
+        "            owned._written = owned._written._replace(at=clock.monotonic())\n            failed(error, attempt)\n",
     ),
     mutant(
         "a hung worker goes on renewing",
