@@ -175,7 +175,8 @@ async def _paused(world: World, settling_s: float) -> None:
 
     world.tell("CALM", f"{pipeline} is paused")
     order_pause(world, pipeline)
-    rest_s = world.timing.duration_s + 2 * world.timing.call_timeout_s
+    audit_s = 0.0 if world.timing.session is None else world.timing.session.audit_s  # this operator does not ring
+    rest_s = audit_s + world.timing.duration_s + 2 * world.timing.call_timeout_s
     await _until(world, lambda: all(lease.owner is None for lease in leases()), rest_s, f"rest of {pipeline}")
     at_rest = leases()
     for partition, log in sorted(world.feed._logs.items()):
