@@ -56,14 +56,14 @@ class Scan:
     listings: int = 1
 
     def without_sessions(self) -> Scan:
-        """As a host without a session has to take it: it can neither judge nor own a lease that sessions judge."""
+        """The scan for a host without a session, which can neither judge nor own a lease that sessions judge."""
         judged = {key: seen for key, seen in self.seen.items() if seen.lease.by_session}
         if not judged:
             return self
         unreadable = {
             key: InvalidDocument(
-                f"{_name(lease)} is judged by sessions, and this host has none: set `leases.sessions: auto`, or stop all hosts"
-                " and run `leasehold leases downgrade`"
+                f"{_name(lease)} is judged by sessions, and this host has none: start it with sessions (`Timing.session`), as the"
+                " hosts that wrote the lease were"
             )
             for key, (lease, _) in judged.items()
         }

@@ -1,6 +1,6 @@
 """What must hold at every step of a simulation: the invariants of docs/protocol.md, checked by an onlooker who sees everything.
 
-The onlooker is told of every write that the lease store carries out, of every send at the moment of sending, and of all that
+The onlooker sees every write that the lease store carries out, every send at the moment of sending, and all that
 arrives at a destination. It keeps its own books and believes nobody's.
 """
 
@@ -259,7 +259,7 @@ class Onlooker:
         )
 
     def _check_session_takeover(self, by: str, old: Lease, new: Lease) -> None:
-        """Nobody takes what its owner has written within a session's duration, nor what the owner's session shows to be alive."""
+        """No host takes what its owner has written within a session's duration, nor what that session shows to be alive."""
         name, now, rate = new.partition, self.now(), self.rates[by]
         assert self.timing.session is not None
         assert old.incarnation is not None

@@ -1,4 +1,4 @@
-"""What a lease store has to give: so many request units a second, and 429 with a retry-after for whoever asks for more.
+"""What a lease store has to give: so many request units a second, and 429 with a retry-after for hosts that ask for more.
 
 A listing pays for each of its pages, and one that is refused has paid for the pages before the refused one. So refusals cost
 the units that others wait for, and a group that repeats its listings quickly keeps its container throttled for ever.
