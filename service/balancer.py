@@ -24,12 +24,13 @@ from leasehold.common.clock import Clock, retry_after_s
 from leases.balance import Plan, plan
 from leases.errors import StoreConflict, StoreError
 from leases.expiry import Watch
-from leases.keeper import Keeper, OwnedLease, Scan
+from leases.keeper import Keeper, Scan
 from leases.lease import Lease, LeaseKey
 from leases.membership import DEAD_AFTER, HostScan, Membership, mismatched
 from leases.pause_orders import Controls
 from leases.session import Tenant
 from leases.side_by_side import run_side_by_side
+from leases.tenure import OwnedLease
 from leases.timing import SessionTiming, Timing
 from pipeline.crash_point import crash_point
 from service.failures import Failures, Reports, Streak, verdict

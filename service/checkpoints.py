@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from leasehold.common.clock import Clock
 from leases.errors import StoreError
-from leases.keeper import OwnedLease
+from leases.tenure import OwnedLease
 from pipeline.crash_point import crash_point
 from pipeline.pump.progress import Progress
 from service.pipeline import Pipeline

@@ -21,10 +21,11 @@ from structlog.typing import FilteringBoundLogger as Log
 from leasehold.common.cancellation import is_cancelled
 from leasehold.common.clock import Clock, retry_after_s
 from leases.errors import DuplicateHost, StoreError
-from leases.keeper import Keeper, OwnedLease
+from leases.keeper import Keeper
 from leases.lease import Lease, LeaseKey
 from leases.membership import Membership
 from leases.session import Session
+from leases.tenure import OwnedLease
 from leases.timing import Timing
 from pipeline.feed import FeedPartition
 from pipeline.limits import Budget

@@ -24,9 +24,8 @@ from structlog.typing import FilteringBoundLogger as Log
 
 from leasehold.common.clock import Backoff, Clock, retry_after_s
 from leases.errors import LeaseLost, LeasesError, StoreError
-from leases.keeper import OwnedLease
 from leases.lease import Child, Lease
-from leases.renewal import keep_renewed
+from leases.tenure import OwnedLease, keep_renewed
 from leases.timing import Timing
 from pipeline.crash_point import crash_point
 from pipeline.dead_letters.dead_letter_transform import Refusals

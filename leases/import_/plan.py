@@ -18,8 +18,8 @@ from typing import Literal
 
 from leases.document import encode_lease
 from leases.errors import Incomparable, InvalidDocument
-from leases.keeper import VersionedLease
 from leases.lease import Child, Lease
+from leases.tenure import VersionedLease
 
 Kind = Literal["created", "moved", "unchanged", "refused"]
 

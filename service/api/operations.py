@@ -14,8 +14,8 @@ from starlette.exceptions import HTTPException
 
 from leases.document import parsed
 from leases.errors import InvalidDocument, StoreConflict
-from leases.keeper import VersionedLease
 from leases.pause_orders import Control
+from leases.tenure import VersionedLease
 from service.api import schemas
 from service.api.audit import OperatorAction, lease_facts
 from service.api.auth import Operator

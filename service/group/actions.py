@@ -14,11 +14,12 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import dataclass, replace
 
 from leases.errors import StoreConflict
-from leases.keeper import Keeper, VersionedLease
+from leases.keeper import Keeper
 from leases.lease import Lease
 from leases.lineage import Partition, orphans, scopes_of
 from leases.membership import DEAD_AFTER
 from leases.pause_orders import Control, order
+from leases.tenure import VersionedLease
 from leases.timing import Timing
 from pipeline.errors import FeedUnavailable, PipelineError
 from pipeline.feed import ChangeFeed, FeedPartition

@@ -27,10 +27,11 @@ from leases.errors import (
 )
 from leases.import_.export_format import ExportedPipeline, lines_of
 from leases.import_.plan import Candidate, Compare, Kind, PlannedChange, Rules, planned
-from leases.keeper import Keeper, Scan, VersionedLease
+from leases.keeper import Keeper, Scan
 from leases.lease import Lease, LeaseKey
 from leases.session import SESSIONS_PREFIX, session_id
 from leases.store import LeaseStore
+from leases.tenure import VersionedLease
 from leases.timing import Timing
 from pipeline.errors import FeedError, PipelineError
 from pipeline.feed import ChangeFeed, FeedPartition, Start

@@ -72,7 +72,7 @@ def mutant(
 
 OVERLOAD = "tests/unit/service/test_host_overload.py"
 SESSION = "tests/unit/leases/test_session.py"
-OF_SESSIONS = "tests/unit/leases/test_keeper_sessions.py"
+OF_SESSIONS = "tests/unit/leases/test_tenure_sessions.py"
 HOST_SESSIONS = "tests/unit/service/test_host_sessions.py"
 
 MUTANTS = (
@@ -96,13 +96,13 @@ MUTANTS = (
     ),
     mutant(
         "a conflict is answered by a retry with the fresh ETag",
-        "leases.keeper",
+        "leases.tenure",
         "            self._lose(_lost(before, now.lease))\n            raise self._lost",
         "            self._etag = now.etag\n            return False",
     ),
     mutant(
         "a checkpoint is unconditional",
-        "leases.keeper",
+        "leases.tenure",
         "        except (StoreConflict, StoreMissing, StoreAmbiguous, asyncio.CancelledError) as error:\n",
         "        except StoreConflict:\n"
         "            fresh = await self._store.read(_id(wanted))\n"
@@ -113,9 +113,9 @@ MUTANTS = (
     mutant(
         "a lease is taken whatever its ETag",
         "leases.keeper",
-        "            etag = await self.store.replace(_id(wanted), encode_lease(wanted), seen.etag)\n",
+        "            etag = await self.store.replace(id_of(wanted), encode_lease(wanted), seen.etag)\n",
         "            fresh = await self.store.read(_id(wanted))\n"
-        "            etag = await self.store.replace(_id(wanted), encode_lease(wanted), fresh.etag)\n",
+        "            etag = await self.store.replace(id_of(wanted), encode_lease(wanted), fresh.etag)\n",
     ),
     mutant(
         "a lost answer to a take counts as a yes",
@@ -132,7 +132,7 @@ MUTANTS = (
     ),
     mutant(
         "expiry is judged by wall clocks",
-        "leases.keeper",
+        "leases.tenure",
         "        await self._change(Lease.renewed)\n",
         "        at = int(self._clock.monotonic() * 1000)\n"
         "        await self._change(lambda lease: replace(lease, tick=max(at, lease.tick + 1)))\n",
@@ -162,7 +162,7 @@ MUTANTS = (
     ),
     mutant(
         "there is no trust window",
-        "leases.keeper",
+        "leases.tenure",
         "return self._lost is None and self._clock.monotonic() < self.trusted_until",
         "return self._lost is None",
     ),
@@ -197,13 +197,13 @@ MUTANTS = (
     ),
     mutant(
         "trust runs from the answer to a renewal, not from its start",
-        "leases.keeper",
+        "leases.tenure",
         "        self._written = max(self._written, began, key=lambda each: each.at)\n",
         "        self._written = Began(self._clock.monotonic(), began.term)\n",
     ),
     mutant(
         "a failed renewal extends trust",
-        "leases.renewal",
+        "leases.tenure",
         "            attempt += 1\n            failed(error, attempt)\n",
         "            owned._written = owned._written._replace(at=clock.monotonic())\n            failed(error, attempt)\n",
     ),
@@ -653,7 +653,7 @@ MUTANTS = (
     ),
     mutant(
         "a write of a lease is worth the term of its answer",
-        "leases.keeper",
+        "leases.tenure",
         "self._written = max(self._written, began, key=lambda each: each.at)",
         "self._written = Began(began.at, begin(self._clock, self._session).term)",
         test=f"{OF_SESSIONS}::test_a_write_that_began_before_a_lapse_wins_nothing_after_it",
@@ -683,14 +683,14 @@ MUTANTS = (
     ),
     mutant(
         "a listing that does not show a tenure is ignored",
-        "leases.keeper",
+        "leases.tenure",
         "self.is_doubted = True",
         "self.is_doubted = False",
         test=f"{HOST_SESSIONS}::test_a_released_idle_lease_stops_its_owner",
     ),
     mutant(
         "a lease counts as judged by its tick until the new judge has answered",
-        "leases.keeper",
+        "leases.tenure",
         "self._is_agreeing |= wanted.by_session",
         "pass",
         test=f"{OF_SESSIONS}::test_until_the_write_that_changes_the_judge_is_settled_both_judges_bind",

@@ -40,7 +40,7 @@ from simulation.setup import Setup, SinkKind
 from simulation.shelf import Shelf
 from simulation.skies import Skies
 
-from leases import document, host_record, keeper, membership
+from leases import document, host_record, keeper, membership, tenure
 from leases.document import lease_id, lease_prefix
 from leases.errors import LeasesError
 from leases.host_record import HOSTS_PREFIX
@@ -239,7 +239,7 @@ def hasten() -> None:
     """Leases' ids are made once for all hosts of a process, and documents that were written are not parsed again: all are values.
     Garbage waits for the end of a seed (simulation.run), and what has been imported by now is never looked at."""
     document.lease_id = lru_cache(10_000)(document.lease_id)
-    for module in (document, keeper, group):
+    for module in (document, keeper, tenure, group):
         module.decode_lease, module.encode_lease = LEASES.decoded, LEASES.encoded  # type: ignore[attr-defined]
     membership.decode_host, membership.encode_host = HOSTS.decoded, HOSTS.encoded  # type: ignore[assignment, attr-defined]
     asyncio.timeout = Timeout  # type: ignore[assignment]

@@ -120,7 +120,7 @@ PLANTED = {
     "service/config/section.py": "service.wiring.build",
     "pipeline/feed.py": "fastapi",
     "service/worker.py": "fastapi",
-    "leases/renewal.py": "time",
+    "leases/tenure.py": "time",
     "service/stats.py": "opentelemetry",
     "pipeline/markers.py": "uuid",
     "service/group/activity.py": "leasehold",

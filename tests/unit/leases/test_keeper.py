@@ -13,9 +13,10 @@ from simulation.loop import VirtualClock
 
 from leases.document import decode_lease, encode_lease, lease_id
 from leases.errors import LeaseLost, LeaseReset, StoreAmbiguous, StoreConflict, StoreUnavailable
-from leases.keeper import CONFLICTS_MAX, Keeper, OwnedLease, VersionedLease
+from leases.keeper import Keeper
 from leases.lease import Lease
 from leases.stores.memory import MemoryStore
+from leases.tenure import CONFLICTS_MAX, OwnedLease, VersionedLease
 from leases.timing import Timing
 
 TIMING = Timing()
@@ -458,7 +459,7 @@ async def test_a_scan_reads_only_the_documents_that_have_changed_since_the_last_
         read.append(id)
         return decode_lease(id, body)
 
-    monkeypatch.setattr("leases.keeper.decode_lease", decoded)
+    monkeypatch.setattr("leases.tenure.decode_lease", decoded)
     store = MemoryStore()
     host = keeper(store)
     for partition in "01":

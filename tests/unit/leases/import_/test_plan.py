@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from leases.document import INTEGER_MAX, UNKNOWN_DEPTH_MAX
 from leases.errors import Incomparable
 from leases.import_.plan import Candidate, PlannedChange, Rules, planned
-from leases.keeper import VersionedLease
 from leases.lease import Child, Lease
+from leases.tenure import VersionedLease
 
 
 def compare(a: str | None, b: str | None) -> int:

@@ -14,9 +14,10 @@ from leases.bootstrap import Identity
 from leases.document import lease_id
 from leases.errors import InvalidDocument, StoreUnavailable
 from leases.host_record import HostRecord, decode_host, encode_host, host_id
-from leases.keeper import Scan, VersionedLease
+from leases.keeper import Scan
 from leases.lease import Lease
 from leases.stores.memory import MemoryStore
+from leases.tenure import VersionedLease
 from pipeline.connectors.memory import MemoryFeed, MemorySink
 from pipeline.errors import SinkRejected
 from pipeline.pump.runner import DeliveredBatch

@@ -10,9 +10,10 @@ from unit.service.group.test_status import KNOWN, LEASE, NOW, RECORD, RELEASED
 
 from leases.bootstrap import Identity
 from leases.host_record import HostRecord
-from leases.keeper import Scan, VersionedLease
+from leases.keeper import Scan
 from leases.lease import Lease, LeaseKey
 from leases.pause_orders import Control, Controls
+from leases.tenure import VersionedLease
 from service.group.activity import Activity, WaitingStatus, activity_document
 from service.group.status import GroupStatus, Unrenewed, failures_of, group_of, standstills, unlisted_failures
 

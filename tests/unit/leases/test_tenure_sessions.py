@@ -9,12 +9,12 @@ import pytest
 from simulation.loop import VirtualClock
 
 from leases.errors import LeaseLost, StoreAmbiguous, StoreUnavailable
-from leases.keeper import Keeper, OwnedLease
+from leases.keeper import Keeper
 from leases.lease import Lease
-from leases.renewal import keep_renewed
 from leases.session import Session, SessionRecord
 from leases.store import Stored
 from leases.stores.memory import MemoryStore
+from leases.tenure import OwnedLease, keep_renewed
 from leases.timing import SessionTiming, Timing
 
 SESSION = SessionTiming()

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from simulation.loop import VirtualClock
 
 from leases.errors import LeaseLost, StoreError, StoreUnavailable
-from leases.keeper import Keeper, OwnedLease
+from leases.keeper import Keeper
 from leases.lease import Lease
-from leases.renewal import keep_renewed, pause_before
 from leases.stores.memory import MemoryStore
+from leases.tenure import OwnedLease, keep_renewed, pause_before
 from leases.timing import Timing
 
 TIMING = Timing()
