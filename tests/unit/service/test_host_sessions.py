@@ -11,6 +11,8 @@ from simulation.weather import Fate, Request
 
 from leases.session import SESSIONS_PREFIX
 from leases.timing import SessionTiming, Timing
+from service.group.actions import pause_pipeline
+from service.group.status import unrenewed_of
 
 SESSION = SessionTiming()
 TIMING = Timing(session=SESSION)
@@ -280,3 +282,51 @@ async def test_a_host_that_drains_says_so_in_each_heartbeat_although_the_first_w
     group.weather.judge = lambda request: Fate()
     await asyncio.sleep(SESSION.beat_s * 2)
     assert session.record.draining
+
+
+@pytest.mark.virtual
+async def test_the_status_can_be_read_while_the_leases_of_a_dead_host_are_taken() -> None:
+    group = await settled()
+    await asyncio.sleep(MINUTE)
+    await group.hosts[0].kill()
+    survivors, expired = group.alive, 0
+
+    def look() -> bool:
+        nonlocal expired
+        for each in survivors:
+            assert unrenewed_of(each.host) is not None
+            expired += len(each.host.balancer.expired)
+        return True
+
+    await always(look, 20)
+    assert expired > 0
+
+
+@pytest.mark.virtual
+async def test_busy_leases_are_won_again_with_pauses_if_the_container_throttles() -> None:
+    group = await settled(hosts="x")
+    await asyncio.sleep(MINUTE)
+    group.weather.judge = lambda request: (
+        Fate(ends="refused", retry_after_s=5.0) if is_write(request) else Fate(late_s=0.005)
+    )
+    group.hosts[0].process.stop()
+    for partition in "abcdef":
+        group.append(partition, 5)
+    await asyncio.sleep(SESSION.duration_s + 1)
+    group.hosts[0].process.resume()
+    group.weather.requests.clear()
+    await asyncio.sleep(10)
+    assert 6 <= len(group.asked(is_write)) <= 6 * 2 * 3, "the permit and the renewal each ask once in 5 s"
+    group.weather.judge = lambda request: Fate()
+    await until(group.is_delivered)
+
+
+@pytest.mark.virtual
+async def test_a_pause_by_a_host_without_leases_is_noticed_within_three_seconds() -> None:
+    group = await settled()
+    idle = await group.start("host-w", leases_max=0)
+    await asyncio.sleep(MINUTE)
+    keeper = idle.host.balancer._keeper
+    await pause_pipeline(keeper, "bank", by="alice", at="")
+    took = await until(lambda: not any(each.host.workers for each in group.alive))
+    assert took <= SESSION.ring_gap_s + SESSION.look_s + 0.5
