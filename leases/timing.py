@@ -87,7 +87,7 @@ class SessionTiming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """All in seconds. session: None if every lease is kept alive by itself."""
+    """All in seconds. session: None if hosts have no sessions, and every lease is kept alive by itself."""
 
     duration_s: float = 60.0
     renew_s: float = 17.0
@@ -95,7 +95,7 @@ class Timing:
     margin_s: float = 5.0
     call_timeout_s: float = 5.0
     handoff_poll_s: float = 1.0
-    session: SessionTiming | None = None
+    session: SessionTiming | None = SessionTiming()
 
     @property
     def grace_s(self) -> float:
@@ -171,6 +171,21 @@ class Timing:
         return found + ([] if self.session is None else self.session.problems())
 
 
+def derived_session(duration_s: float) -> SessionTiming:
+    """Intervals that fit a session of this length, in proportion to it."""
+    usual = SessionTiming()
+    share = duration_s / usual.duration_s
+    return SessionTiming(
+        duration_s=duration_s,
+        beat_s=usual.beat_s * share,
+        look_s=usual.look_s * share,
+        margin_s=usual.margin_s * share,
+        call_timeout_s=usual.call_timeout_s * share,
+        ring_gap_s=min(usual.ring_gap_s, usual.ring_gap_s * share),
+        audit_s=usual.audit_s * min(1.0, share),
+    )
+
+
 def derived_timing(
     duration_s: float = 60.0,
     *,
@@ -178,10 +193,13 @@ def derived_timing(
     balance_s: float | None = None,
     call_timeout_s: float | None = None,
     margin_s: float | None = None,
+    sessions: bool = True,
+    session_s: float | None = None,
 ) -> Timing:
     """Intervals that fit a lease of this length: in proportion to it up to 60 s, and as for 60 s above.
 
-    Given intervals are not changed. balance_s follows renew_s, which bounds it.
+    Given intervals are not changed. balance_s follows renew_s, which bounds it. sessions: whether hosts have any;
+    session_s: how long one lasts, by default as long as a lease, but at most as in `SessionTiming`.
     """
     share = min(1.0, duration_s / 60.0)
     renew = 17.0 * share if renew_s is None else renew_s
@@ -191,4 +209,5 @@ def derived_timing(
         balance_s=min(13.0, renew * 13.0 / 17.0) if balance_s is None else balance_s,
         call_timeout_s=min(5.0, duration_s / 6.0) if call_timeout_s is None else call_timeout_s,
         margin_s=min(5.0, duration_s / 12.0) if margin_s is None else margin_s,
+        session=derived_session(session_s or min(SessionTiming().duration_s, duration_s)) if sessions else None,
     )

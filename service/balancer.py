@@ -161,7 +161,9 @@ class Balancer:
             due = max(looked_at, sessions.began) + (
                 self._timing.handoff_poll_s / 2 if self._is_handing_over else session.look_s
             )
-            if now < (expiry := sessions.next_expiry(session)):
+            if looked_at < (
+                expiry := sessions.next_expiry(session)
+            ):  # no look has come since, not even one that did not count
                 due = min(due, expiry)
             await self._clock.sleep(max(due - now, session.retry_s))
             if self._membership.sessions is not sessions:
@@ -389,10 +391,11 @@ class Balancer:
 
         Not at once: a host that was stopped may still act on what it read when the children of those had no leases.
         """
+        read_at = self._read_at  # the scan may be older: nothing has changed since
         self._outlived = self._outlived.scanned(
-            dict.fromkeys(outlived, ()), scan.started, scan.ended, self._membership.intervals, scan.listings
+            dict.fromkeys(outlived, ()), read_at, read_at, self._membership.intervals, scan.listings
         )
-        long_gone = self._outlived.still_for(DEAD_AFTER * self._timing.duration_s, scan.started)
+        long_gone = self._outlived.still_for(DEAD_AFTER * self._timing.duration_s, read_at)
         try:
             await self._membership.clear_away(host_scan)
             for key in sorted(long_gone):

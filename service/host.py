@@ -199,7 +199,7 @@ class Host:
 
         def beaten() -> None:
             nonlocal term
-            streak.log_end(self._log, "session recovered")
+            streak.log_end(self._log, "heartbeat recovered")
             self._report_namesake(session.record.contested_by)
             if session.term != term:
                 term = session.term

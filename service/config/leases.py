@@ -46,6 +46,16 @@ class LeaseSettings(Section):
         description="How long before its lease expires an owner stops sending; it covers clocks of different speed."
         " By default a twelfth of `duration_s`, at most 5.",
     )
+    sessions: Literal["auto", "off"] = Field(
+        default="auto",
+        description="Whether each host shows by one small document that it lives, so that idle leases need no writes. `auto`:"
+        " yes, as soon as every host of the group can. `off`: every lease is renewed by itself.",
+    )
+    session_s: LeaseSeconds | None = Field(
+        default=None,
+        description="How long a host with a session may be silent before others take its leases. By default `duration_s`, at"
+        " most 6.5.",
+    )
 
     @property
     def timing(self) -> Timing:
@@ -55,6 +65,8 @@ class LeaseSettings(Section):
             balance_s=self.balance_s,
             call_timeout_s=self.call_timeout_s,
             margin_s=self.margin_s,
+            sessions=self.sessions == "auto",
+            session_s=self.session_s,
         )
 
     @model_validator(mode="after")

@@ -45,6 +45,9 @@ from service.pipeline import Pipeline
 from service.stats import Stats
 from service.worker import Worker, WorkerResult
 
+WITHOUT_SESSIONS = Timing(session=None)
+"""Every lease is kept alive by itself, as in groups of earlier releases."""
+
 
 class HostClock(VirtualClock):
     """One machine's clock, which jumps ahead where the machine was suspended."""

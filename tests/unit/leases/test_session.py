@@ -99,7 +99,7 @@ def test_hosts_have_sessions_only_if_their_intervals_say_so() -> None:
         MemoryStore(),
         VirtualClock(),
     )
-    assert session_of(me, store, clock=clock, timing=Timing()) is None
+    assert session_of(me, store, clock=clock, timing=Timing(session=None)) is None
     own = session_of(me, store, clock=clock, timing=Timing(session=TIMING))
     assert own is not None
     assert (own.record.host, own.record.incarnation, own.record.pipelines, own.record.leases_max) == (

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leases.timing import SessionTiming, Timing, derived_timing
+from leases.timing import SessionTiming, Timing, derived_session, derived_timing
 
 DURATIONS = st.floats(min_value=0.1, max_value=10 * 365 * 86_400.0)
 """What `leases.duration_s` may be."""
@@ -51,6 +52,21 @@ def test_the_intervals_of_sessions_fit_together_and_promise_a_takeover_within_te
     assert session.problems() == []
     assert session.look_s + session.duration_s <= 9.25
     assert session.beat_s + session.judging_s <= session.trust_s, "an outage of writes makes no owner look dead"
+
+
+@pytest.mark.parametrize("duration_s", [0.1, 2.0, 6.5, 13.0, 3600.0])
+def test_a_session_of_any_length_has_intervals_that_fit(duration_s: float) -> None:
+    session = derived_session(duration_s)
+    assert session.problems() == []
+    assert session.duration_s == duration_s
+    assert session.audit_s <= 60
+
+
+def test_a_session_lasts_no_longer_than_a_lease_unless_that_is_asked_for() -> None:
+    assert derived_timing(3).session == derived_session(3)
+    assert derived_timing(60).session == derived_timing(600).session == SessionTiming()
+    assert derived_timing(3, session_s=13).session == derived_session(13)
+    assert derived_timing(3, sessions=False).session is None
 
 
 def test_trust_in_a_session_ends_before_the_session_does() -> None:

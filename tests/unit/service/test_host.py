@@ -7,13 +7,14 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import pytest
-from simulation.group import Group, Running, until
+from simulation.group import WITHOUT_SESSIONS, Group, Running, until
 from simulation.weather import Fate, Outlet, Request
 
 from leases.balance import Peer, Plan, plan
 from leases.errors import DuplicateHost, GroupMismatch
 from leases.host_record import HOSTS_PREFIX, host_id
 from leases.lease import Lease
+from leases.timing import Timing
 from pipeline.limits import BatchLimits
 
 ONE = BatchLimits(events_max=1)
@@ -169,17 +170,19 @@ async def test_a_move_repeats_and_drops_nothing() -> None:
 @pytest.mark.virtual
 @pytest.mark.parametrize("after_s", [0.0, 3.0, 8.0, 16.0, 40.0])
 @pytest.mark.parametrize("is_busy", [False, True])
-async def test_a_killed_hosts_leases_are_taken_within_duration_plus_renew_plus_two_seconds(
-    after_s: float, is_busy: bool
+@pytest.mark.parametrize(
+    ("timing", "least_s", "most_s"), [(WITHOUT_SESSIONS, 60.0 - 17, 60.0 + 17 + 2), (Timing(), 6.5 - 2.5 - 0.1, 10.0)]
+)
+async def test_a_killed_hosts_leases_are_taken_in_time(
+    after_s: float, is_busy: bool, timing: Timing, least_s: float, most_s: float
 ) -> None:
-    group = Group("abcdef")
+    group = Group("abcdef", timing=timing)
     a, b, c = await settled(group, "host-a", "host-b", "host-c")
     flow = asyncio.create_task(flowing(group)) if is_busy else None
     await asyncio.sleep(after_s)
     await b.kill()
     took = await until(owned_by(group, "host-a", "host-c"))
-    assert group.timing.duration_s - group.timing.renew_s < took
-    assert took <= group.timing.duration_s + group.timing.renew_s + 2
+    assert least_s <= took <= most_s
     if flow:
         flow.cancel()
     await until(group.is_delivered)
@@ -316,7 +319,7 @@ async def test_of_two_hosts_of_one_name_one_stops_and_both_report() -> None:
 
 @pytest.mark.virtual
 async def test_an_outage_of_the_container_of_twenty_seconds_moves_nothing() -> None:
-    group = Group("abcdef")
+    group = Group("abcdef", timing=WITHOUT_SESSIONS)
     hosts = await settled(group, "host-a", "host-b", "host-c")
     flow = asyncio.create_task(flowing(group))
     for begins in (0, 5, 11, 30):

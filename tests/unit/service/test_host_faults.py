@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from simulation.group import Group, Running, until
+from simulation.group import WITHOUT_SESSIONS, Group, Running, until
 from simulation.weather import Fate, Outlet
 
 from leases.bootstrap import info_id
@@ -137,13 +137,22 @@ async def test_a_partition_that_its_worker_tries_again_is_failing_until_a_batch_
 
 
 @pytest.mark.virtual
-async def test_a_host_whose_lease_container_comes_back_says_so_once_for_each_thing_that_failed() -> None:
-    group, away = Group("a"), False
+@pytest.mark.parametrize(
+    ("timing", "events"),
+    [
+        (WITHOUT_SESSIONS, ("scan", "announcing this host", "renewal")),
+        (Timing(), ("looking at sessions", "heartbeat")),
+    ],
+)
+async def test_a_host_whose_lease_container_comes_back_says_so_once_for_each_thing_that_failed(
+    timing: Timing, events: Collection[str]
+) -> None:
+    group, away = Group("a", timing=timing), False
     group.weather.judge = lambda request: Fate(ends="refused" if away and request.where == "store" else "ok")
     a = await group.start("host-a")
+    await asyncio.sleep(1)
     away = True
     await asyncio.sleep(group.timing.duration_s / 2)
-    events = ("scan", "announcing this host", "renewal")
     assert all(a.said(f"{event} failed") for event in events)
     assert not a.said("recovered")
     away = False
@@ -359,10 +368,10 @@ async def test_a_lease_that_an_operator_releases_or_resets_is_taken_again() -> N
     [a] = await settled(group, "host-a")
     await until(group.is_delivered)
     await asyncio.sleep(5)
-    group.edit("a", lambda lease: lease.revoked())
-    await until(lambda: group.leases["a"].epoch == 2 and group.is_balanced(), within_s=40)
+    group.edit("a", lambda lease: lease.revoked())  # by hand: it does not ring
+    await until(lambda: group.leases["a"].epoch == 2 and group.is_balanced(), within_s=80)
     group.edit("a", lambda lease: lease.reset("2"))
-    await until(lambda: len(group.destination.commits) == 2, within_s=20)
+    await until(lambda: len(group.destination.commits) == 2, within_s=80)
     assert group.delivered("a") == [0, 1, 2, 3, 4, 2, 3, 4]
     await a.stop()
 
@@ -494,7 +503,7 @@ async def test_leases_are_made_of_what_a_slow_feed_lists_after_the_round_has_gon
 
 @pytest.mark.virtual
 async def test_a_settled_group_reads_and_writes_no_more_than_its_intervals_ask_for() -> None:
-    group = Group("abcdef")
+    group = Group("abcdef", timing=WITHOUT_SESSIONS)
     await settled(group, "host-a", "host-b")
     await asyncio.sleep(60)
     before = len(group.weather.requests)

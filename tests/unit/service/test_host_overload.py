@@ -10,7 +10,7 @@ from math import inf
 from statistics import mean
 
 import pytest
-from simulation.group import Group, until
+from simulation.group import WITHOUT_SESSIONS, Group, until
 from simulation.quota import Quota
 from simulation.weather import Container, Fate, Request, of
 
@@ -20,6 +20,7 @@ from leases.host_record import HOSTS_PREFIX
 from leases.lease import Lease
 from leases.side_by_side import AT_ONCE_MAX
 from leases.store import Stored
+from leases.timing import Timing
 
 MINUTE = 60.0
 HOSTS = 8
@@ -38,8 +39,8 @@ def rate(group: Group, kind: Callable[[Request], bool], since: float, until_: fl
     return sum(since <= at < until_ for at in group.asked(kind)) / (until_ - since)
 
 
-async def settled(leases: int = 8, hosts: int = HOSTS) -> Group:
-    group = Group([f"p{n}" for n in range(leases)])
+async def settled(leases: int = 8, hosts: int = HOSTS, timing: Timing | None = None) -> Group:
+    group = Group([f"p{n}" for n in range(leases)], timing=timing)
     for n in range(hosts):
         await group.start(f"host-{n}")
     await until(group.is_balanced)
@@ -53,7 +54,7 @@ async def test_listings_recover_from_a_disturbance_though_refused_ones_cost_half
     kind: Callable[[Request], bool], pages: int
 ) -> None:
     """The container has one and a half times the units that a calm group needs."""
-    group = await settled()
+    group = await settled(timing=WITHOUT_SESSIONS if kind is lists_leases else None)
     began = now()
     calm = rate(group, kind, began - 5 * MINUTE, began)
     listed = rate(group, lambda request: kind(request) and request.operation == "list", began - 5 * MINUTE, began)
@@ -72,9 +73,12 @@ async def test_listings_recover_from_a_disturbance_though_refused_ones_cost_half
 
 
 @pytest.mark.virtual
-async def test_while_the_container_refuses_listings_they_come_no_more_than_twice_as_often() -> None:
-    group = await settled(hosts=4)
-    calm = rate(group, lists_leases, now() - 5 * MINUTE, now())
+@pytest.mark.parametrize("timing", [WITHOUT_SESSIONS, Timing()])
+async def test_while_the_container_refuses_listings_they_come_no_more_than_twice_as_often_as_rounds(
+    timing: Timing,
+) -> None:
+    group = await settled(hosts=4, timing=timing)
+    calm = 4 / timing.balance_s
     began = now()
     group.weather.judge = lambda request: Fate(ends="refused" if lists_leases(request) else "ok")
     await asyncio.sleep(10 * MINUTE)
@@ -151,7 +155,7 @@ async def test_hosts_that_are_refused_together_do_not_return_together() -> None:
         each.host.wake()
     began = now()
     await asyncio.sleep(5 * MINUTE)
-    asked = group.asked(of("store", "list"))
+    asked = group.asked(lists_leases)
     assert len([at for at in asked if began <= at < began + 1]) >= HOSTS
     in_second = Counter(int(at) for at in asked if at >= began + 1)
     assert mean(in_second.values()) < 2, "without jitter it is the number of hosts"
@@ -227,8 +231,9 @@ async def test_a_listing_that_uses_up_what_takes_need_does_not_keep_leases_from_
 
 
 @pytest.mark.virtual
-async def test_the_log_of_an_outage_grows_with_its_logarithm_and_ends_with_a_recovery() -> None:
-    group = await settled(leases=4, hosts=1)
+@pytest.mark.parametrize("timing", [WITHOUT_SESSIONS, Timing()])
+async def test_the_log_of_an_outage_grows_with_its_logarithm_and_ends_with_a_recovery(timing: Timing) -> None:
+    group = await settled(leases=4, hosts=1, timing=timing)
     [host] = group.hosts
     host.log.clear()
     group.weather.down.add(("", "store"))
@@ -238,10 +243,11 @@ async def test_the_log_of_an_outage_grows_with_its_logarithm_and_ends_with_a_rec
     await asyncio.sleep(30 * MINUTE)
     told = [entry for entry in host.log if entry["level"] == "warning"]
     assert max(Counter((each["event"], each.get("partition")) for each in told).values()) <= 12
-    assert len(group.asked(lambda request: request.operation == "replace")) > 1000 > len(told)
+    assert len(group.asked(lambda request: request.operation == "replace")) > 500 > len(told)
     group.weather.down.clear()
-    await until(lambda: all(host.said(f"{what} recovered") for what in ("renewal", "scan")))
-    for recovered in host.said("renewal recovered"):
+    kept_alive = "renewal" if timing.session is None else "heartbeat"
+    await until(lambda: all(host.said(f"{what} recovered") for what in (kept_alive, "scan")))
+    for recovered in host.said(f"{kept_alive} recovered"):
         assert recovered["failing_for_s"] == pytest.approx(now() - began, abs=2 * MINUTE)
 
 

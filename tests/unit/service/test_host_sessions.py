@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 
 import pytest
-from simulation.group import Group, always, until
+from simulation.group import WITHOUT_SESSIONS, Group, always, until
 from simulation.weather import Fate, Request
 
 from leases.session import SESSIONS_PREFIX
@@ -25,7 +25,7 @@ class Mixed(Group):
     plain: frozenset[str] = frozenset()
 
     def timing_of(self, name: str) -> Timing:
-        return Timing() if name in self.plain else TIMING
+        return WITHOUT_SESSIONS if name in self.plain else TIMING
 
 
 async def settled(partitions: str = "abcdef", hosts: str = "xyz", plain: str = "") -> Mixed:

@@ -118,6 +118,11 @@ def test_a_lease_duration_alone_is_enough(duration_s: float) -> None:
     assert timing == derived_timing(duration_s)
 
 
+def test_sessions_can_be_turned_off_and_have_a_length_of_their_own() -> None:
+    assert settings("leases: {sessions: off}" + PIPELINES).leases.timing == Timing(session=None)
+    assert settings("leases: {session_s: 13}" + PIPELINES).leases.timing == derived_timing(session_s=13)
+
+
 def test_intervals_that_are_set_stay_as_they_are() -> None:
     text = "leases: {duration_s: 30, renew_s: 4, balance_s: 2, call_timeout_s: 3, margin_s: 1}"
     assert settings(text + PIPELINES).leases.timing == Timing(

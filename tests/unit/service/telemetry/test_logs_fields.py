@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import structlog
-from simulation.group import Group, until
+from simulation.group import WITHOUT_SESSIONS, Group, until
 from simulation.weather import Fate, Request
 
 from leasehold.common.clock import BootClock
@@ -37,7 +37,7 @@ EVENTS = {
 
 @pytest.mark.virtual
 async def test_what_hosts_say_of_a_lease_names_it_and_its_epoch_through_failures_and_moves() -> None:
-    group, refused = Group("abcdef"), set[str]()
+    group, refused = Group("abcdef", timing=WITHOUT_SESSIONS), set[str]()
 
     def judge(request: Request) -> Fate:
         return Fate(ends="refused" if request.operation in refused and "hosts" not in request.id else "ok")
