@@ -72,8 +72,8 @@ class Lease:
 
     @property
     def tenant(self) -> tuple[str, str] | None:
-        """The owner and its incarnation."""
-        return None if self.owner is None or self.incarnation is None else (self.owner, self.incarnation)
+        """The owner and its incarnation; an empty one if an edited document names none."""
+        return None if self.owner is None else (self.owner, self.incarnation or "")
 
     def is_same_tenure(self, other: Lease) -> bool:
         """Whether both belong to one tenure of one owner. Only this entitles an owner to continue after a conflict."""

@@ -90,7 +90,12 @@ class Membership:
 
     async def announce(self, activity: Mapping[str, object], *, draining: bool = False) -> None:
         """Create the document, or move its tick. Raises as `OwnDocument.write` does."""
-        await self._own.write(lambda me: replace(me, draining=draining or me.draining, activity=activity))
+        namesake = None if self.session is None else self.session.record.contested_by
+        await self._own.write(
+            lambda me: replace(
+                me, draining=draining or me.draining, contested_by=me.contested_by or namesake, activity=activity
+            )
+        )
 
     async def leave(self) -> None:
         """Remove the document and the session, so that other hosts need not wait for them to expire. Keeps a namesake's.

@@ -20,12 +20,10 @@ from leases.document import NAME_BYTES_MAX, Fields, to_json
 from leases.errors import StoreError
 from leases.host_record import PIPELINES_MAX, HostRecord, OwnDocument
 from leases.store import LeaseStore, TimedStore
-from leases.timing import SessionTiming, Timing
+from leases.timing import SESSION_S_MAX, SessionTiming, Timing
 
 SESSIONS_PREFIX = "_sessions/"
 VERSION = 1
-DURATION_S_MAX = 3600
-"""The longest session that a document may ask for: others wait that long before they take the host for dead."""
 JITTER = 0.02
 WON_AGAIN_PER_S = 20.0
 """How many leases a host wins again in a second, after a lapse."""
@@ -111,8 +109,8 @@ def decode_session(id: str, body: str) -> SessionRecord:
         contested_by=fields.optional_text("contestedBy", NAME_BYTES_MAX),
         unknown=fields.unknown(_FIELDS),
     )
-    if session.duration_s > DURATION_S_MAX:
-        fields.refuse("durationS", f"must be at most {DURATION_S_MAX}")
+    if session.duration_s > SESSION_S_MAX:
+        fields.refuse("durationS", f"must be at most {SESSION_S_MAX}")
     if id != session_id(session.host):
         fields.refuse("host", f"is {session.host!r}, which belongs under another id")
     return session
@@ -167,6 +165,16 @@ class Session:
         """Whether this host can write, so that it may take the silence of others for theirs and not for an outage."""
         return self._clock.monotonic() < self._beat_at + self.timing.judging_s
 
+    @property
+    def lapses(self) -> int:
+        """How often trust was over before a heartbeat was answered."""
+        return max(0, self.term - 1)
+
+    @property
+    def beat_age_s(self) -> float:
+        """Since the last successful heartbeat began; infinity before the first."""
+        return self._clock.monotonic() - self._beat_at
+
     def ring(self) -> None:
         """This host changed who has which lease: the others list the leases after the next heartbeat, which comes soon."""
         self._rings += 1
@@ -176,10 +184,14 @@ class Session:
         """Whether a lease that was last written in `term` must be written now, before anything is sent for it."""
         return self.term != term and self.is_trusted
 
-    async def wait_until_must_win(self, term: int | None) -> None:
-        """Trust returns only with a new term."""
-        while not self.must_win(term):
-            await self._turned.wait()
+    async def wait_for_turn(self) -> None:
+        """Until the term ends, since trust that is over returns only with a new one, or until `wake`."""
+        await self._turned.wait()
+
+    def wake(self) -> None:
+        """All that wait for a turn look again at whether they must."""
+        self._turned.set()
+        self._turned = asyncio.Event()
 
     async def beat(self, *, draining: bool = False) -> None:
         """One heartbeat. Raises DuplicateHost, StoreError."""
@@ -244,8 +256,7 @@ class Session:
             self._unread_s += started - self._beat_at
         if answered >= self.trusted_until:
             self.term += 1
-            self._turned.set()
-            self._turned = asyncio.Event()
+            self.wake()
         self._beat_at = max(self._beat_at, started)
 
 

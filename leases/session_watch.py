@@ -1,8 +1,9 @@
 """What this host sees of the sessions of a group, and therefore which of them have expired. Pure.
 
 A session has expired if what this host sees of it has not changed for the session's duration: its ETag, or that there
-is no document of that incarnation. Any write starts the time again, also one that puts an earlier state back, and so does
-the end of the document: a heartbeat may have been written and overwritten in between (docs/protocol.md, S4).
+is no document of that incarnation. A document that cannot be read may be of any incarnation of its host. Any write
+starts the time again, also one that puts an earlier state back, and so does the end of the document: a heartbeat may
+have been written and overwritten in between (docs/protocol.md, S4).
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class SessionWatch:
         """
         found: dict[Tenant, SessionRecord] = {}
         etags: dict[Tenant, str] = {}
+        unread: dict[str, str] = {}
         invalid: dict[str, InvalidDocument] = {}
         for stored in documents:
             if stored.id.startswith(SESSIONS_PREFIX):
@@ -56,8 +58,9 @@ class SessionWatch:
                     found[record.tenant], etags[record.tenant] = record, stored.etag
                 except InvalidDocument as error:
                     invalid[stored.id] = error
+                    unread[stored.id.removeprefix(SESSIONS_PREFIX)] = stored.etag
         gone = self.records.keys() - self.expired(timing)
-        marks = {tenant: (etags.get(tenant),) for tenant in {*found, *named, *gone}}
+        marks = {tenant: (etags.get(tenant, unread.get(tenant[0])),) for tenant in {*found, *named, *gone}}
         return SessionWatch(
             {**{tenant: self.records[tenant] for tenant in gone}, **found},
             frozenset(found),

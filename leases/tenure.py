@@ -147,6 +147,11 @@ class OwnedLease:
         """Whether the host's session is trusted again after a lapse, and this lease is not until it is written."""
         return self._lost is None and self.session is not None and self.session.must_win(self.won_term)
 
+    async def wait_until_must_be_won(self) -> None:
+        """Returns also if the session no longer judges the lease: a document that was put back may say so."""
+        while (session := self.session) is not None and not session.must_win(self.won_term):
+            await session.wait_for_turn()
+
     async def renew(self) -> None:
         """Raises LeaseLost, StoreUnavailable, StoreAmbiguous, StoreConflict."""
         await self._change(Lease.renewed)
@@ -251,8 +256,10 @@ class OwnedLease:
         return False
 
     def _adopt(self, lease: Lease, etag: str, began: Began) -> None:
-        noticed = lease.handoff_to != self._lease.handoff_to
+        noticed, judging = lease.handoff_to != self._lease.handoff_to, self.session
         self._lease, self._etag = lease, etag
+        if judging is not None and not lease.by_session:
+            judging.wake()
         self._unsettled_since = self._raising_to = None
         self.is_doubted = False
         self._written = max(self._written, began, key=lambda each: each.at)
@@ -286,7 +293,7 @@ async def keep_renewed(
         renewed_at = owned.renewed_at
         jitter = rng.random()
         if (session := owned.session) is not None and attempt == 0:
-            await session.wait_until_must_win(owned.won_term)
+            await owned.wait_until_must_be_won()
             await session.turn.wait(WON_AGAIN_PER_S)
             if not session.must_win(owned.won_term):
                 continue  # a checkpoint has won it again meanwhile, or there was another lapse

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 from leasehold.common.clock import Backoff
 
+SESSION_S_MAX = 3600
+"""The longest session that a document may ask for: others wait that long before they take the host for dead."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionTiming:
@@ -76,6 +79,8 @@ class SessionTiming:
             for name in ("duration_s", "beat_s", "look_s", "call_timeout_s", "judging_s")
             if (value := getattr(self, name)) <= 0
         ]
+        if self.duration_s > SESSION_S_MAX:
+            found.append(f"session duration_s is {self.duration_s:g}, and must be at most {SESSION_S_MAX}")
         slow_s = self.beat_s + self.retry_s + 2 * self.call_timeout_s
         if slow_s >= self.trust_s:
             found.append(

@@ -96,6 +96,11 @@ class Host:
         self._tasks: dict[asyncio.Task[None], Worker] = {}
 
     @property
+    def session(self) -> Session | None:
+        """None if hosts have no sessions."""
+        return self._membership.session
+
+    @property
     def is_draining(self) -> bool:
         return self._stopping.is_set()
 

@@ -18,6 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
+from leases.session import Session
 from service.host import Host
 from service.lag.measurement import Lag
 from service.stats import (
@@ -52,6 +53,8 @@ class Metrics(Collector):
         yield from self._now()
         yield from self._work()
         yield from self._leases()
+        if self._host.session is not None:
+            yield from self._session(self._host.session)
         yield from self._store()
         yield from self._operators()
         yield from self._traces()
@@ -105,6 +108,10 @@ class Metrics(Collector):
             for move in MOVES:
                 moves.add_metric([name, move], stats.moves[name, move])
         yield from (moves, suspensions)
+
+    def _session(self, session: Session) -> Iterator[Metric]:
+        yield GaugeMetricFamily("leasehold_session_beat_age_seconds", "Since the last heartbeat.", session.beat_age_s)
+        yield CounterMetricFamily("leasehold_session_lapses", "Times that its session lapsed.", session.lapses)
 
     def _store(self) -> Iterator[Metric]:
         stats = self._host.stats

@@ -23,6 +23,7 @@ from leases.errors import (
 )
 from leases.host_record import HOSTS_PREFIX, HostRecord, decode_host, host_id
 from leases.membership import DEAD_AFTER, Membership, mismatched
+from leases.session import session_of
 from leases.stores.memory import MemoryStore
 from leases.timing import Timing
 
@@ -84,6 +85,25 @@ async def test_every_announcement_moves_the_tick_and_tells_what_the_host_does() 
     await a.announce({"batches": 7})
     second = await record(store)
     assert second == replace(first, tick=first.tick + 1, activity={"batches": 7}) == a.me
+
+
+@pytest.mark.virtual
+async def test_a_namesake_that_the_session_met_shows_in_the_document_for_people() -> None:
+    store, clock = Store(), VirtualClock()
+    timing = Timing()
+    processes = []
+    for incarnation in "12":
+        me = HostRecord(name="a", incarnation=incarnation, lease_duration_s=timing.duration_s)
+        session = session_of(me, store, clock=clock, timing=timing)
+        assert session is not None
+        await session.beat()
+        processes.append((session, Membership(store, me, clock=clock, timing=timing, session=session)))
+    (earlier, _), (later, membership) = processes
+    with pytest.raises(DuplicateHost):
+        await earlier.beat()
+    await later.beat()
+    await membership.announce(NOTHING)
+    assert (await record(store)).contested_by == "1"
 
 
 @pytest.mark.virtual

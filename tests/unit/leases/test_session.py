@@ -11,7 +11,7 @@ from simulation.loop import VirtualClock
 from leases.errors import DuplicateHost, InvalidDocument, StoreAmbiguous, StoreError, StoreUnavailable
 from leases.host_record import HostRecord
 from leases.session import (
-    DURATION_S_MAX,
+    SESSION_S_MAX,
     Session,
     SessionRecord,
     decode_session,
@@ -81,7 +81,7 @@ def test_a_session_of_usual_size_is_small() -> None:
     assert len(encode_session(usual)) < 400
 
 
-@pytest.mark.parametrize("duration_s", [DURATION_S_MAX + 1, -1.0])
+@pytest.mark.parametrize("duration_s", [SESSION_S_MAX + 1, -1.0])
 def test_a_duration_that_would_keep_others_waiting_for_ever_is_refused(duration_s: float) -> None:
     body = encode_session(SessionRecord(host="a", incarnation="1", duration_s=duration_s))
     with pytest.raises(InvalidDocument, match="'durationS'"):
@@ -152,7 +152,7 @@ async def test_leases_must_be_won_again_once_the_host_is_trusted_after_a_lapse()
     own = session(MemoryStore())
     await own.beat()
     assert not own.must_win(1)
-    waiting = asyncio.create_task(own.wait_until_must_win(1))
+    waiting = asyncio.create_task(own.wait_for_turn())
     await asyncio.sleep(TIMING.trust_s)
     assert not own.must_win(1), "it is not trusted yet"
     assert not waiting.done()

@@ -47,6 +47,17 @@ def test_a_session_that_never_had_a_document_expires_after_its_first_sight() -> 
     assert regularly(until=D, named=(A,)).expired(TIMING) == {A}
 
 
+def test_a_document_that_cannot_be_read_shows_life_as_long_as_it_changes() -> None:
+    watch, at = SessionWatch(), 0.0
+    while at <= 2 * D:
+        watch = looked(watch, at, Stored(session_id("a"), "{", f"etag {at}"), named=(A,))
+        at += 0.5
+    assert A not in watch.expired(TIMING)
+    for half_seconds in range(int(2 * D) + 1):
+        watch = looked(watch, at + half_seconds / 2, Stored(session_id("a"), "{", "the same"), named=(A,))
+    assert A in watch.expired(TIMING)
+
+
 @pytest.mark.parametrize("change", [[document(tick=2)], [document(tick=0)], [], [document(incarnation="2")]])
 def test_any_change_starts_the_time_again_also_to_no_document(change: list[Stored]) -> None:
     watch = looked(regularly(document(), until=D - 0.5), D, *change, named=(A,))

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
 
 import pytest
 from simulation.loop import VirtualClock
 
+from leases.document import encode_lease
 from leases.errors import LeaseLost, StoreAmbiguous, StoreUnavailable
 from leases.keeper import Keeper
 from leases.lease import Lease
 from leases.session import Session, SessionRecord
 from leases.store import Stored
 from leases.stores.memory import MemoryStore
-from leases.tenure import OwnedLease, keep_renewed
+from leases.tenure import OwnedLease, id_of, keep_renewed
 from leases.timing import SessionTiming, Timing
 
 SESSION = SessionTiming()
@@ -259,3 +261,22 @@ async def test_leases_are_won_again_one_after_another() -> None:
     assert all(each.is_trusted for each in owned)
     for task in tasks:
         task.cancel()
+
+
+@pytest.mark.virtual
+async def test_a_lease_that_is_put_back_as_version_1_is_renewed_by_itself() -> None:
+    """The host's group has no agreement any more, so its owner cannot write the lease as version 2 again."""
+    case = Case()
+    owned = await case.taken()
+    assert owned.session is not None
+    renewing = asyncio.create_task(keep_renewed(owned, clock=case.clock, timing=TIMING, rng=random.Random(1)))
+    await asyncio.sleep(1)
+    case.session.is_agreed = False
+    seen = await case.keeper.read("p", "0")
+    await case.store.replace(id_of(seen.lease), encode_lease(replace(seen.lease, by_session=False)), seen.etag)
+    await owned.checkpoint("1", "")
+    assert owned.session is None
+    tick = (await case.stored()).tick
+    await asyncio.sleep(TIMING.renew_s + 1)
+    assert (await case.stored()).tick > tick
+    renewing.cancel()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leases.timing import SessionTiming, Timing, derived_session, derived_timing
+from leases.timing import SESSION_S_MAX, SessionTiming, Timing, derived_session, derived_timing
 
 DURATIONS = st.floats(min_value=0.1, max_value=10 * 365 * 86_400.0)
 """What `leases.duration_s` may be."""
@@ -60,6 +60,10 @@ def test_a_session_of_any_length_has_intervals_that_fit(duration_s: float) -> No
     assert session.problems() == []
     assert session.duration_s == duration_s
     assert session.audit_s <= 60
+
+
+def test_a_session_that_others_would_refuse_is_refused() -> None:
+    assert SessionTiming(duration_s=SESSION_S_MAX + 1).problems()
 
 
 def test_a_session_lasts_no_longer_than_a_lease_unless_that_is_asked_for() -> None:

@@ -15,9 +15,10 @@ from leasehold.common.clock import BootClock
 from leases.host_record import HostRecord
 from leases.keeper import Keeper
 from leases.membership import Membership
+from leases.session import session_of
 from leases.store import LeaseStore, TimedStore
 from leases.stores.memory import MemoryStore
-from leases.timing import Timing
+from leases.timing import Timing, derived_session
 from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
 from pipeline.transform import NoTransform
 from service.api import create_app
@@ -28,7 +29,15 @@ from service.pipeline import Pipeline
 from service.stats import CountingStore, Stats
 from service.telemetry.spans import TracedStats, Traces
 
-TIMING = Timing(duration_s=2.0, renew_s=0.3, balance_s=0.2, margin_s=0.1, call_timeout_s=1.0, handoff_poll_s=0.05)
+TIMING = Timing(
+    duration_s=2.0,
+    renew_s=0.3,
+    balance_s=0.2,
+    margin_s=0.1,
+    call_timeout_s=1.0,
+    handoff_poll_s=0.05,
+    session=derived_session(2.0),
+)
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 
 
@@ -99,10 +108,11 @@ async def _running(
     leases_max: int | None = None,
     shared_s: float = 0.05,
     traces: Traces | None = None,
+    timing: Timing = TIMING,
 ) -> AsyncIterator[Running]:
     clock, incarnation = BootClock(), f"{name}-1"
     stats = Stats(clock) if traces is None else TracedStats(clock, traces)
-    store = CountingStore(TimedStore(store, TIMING.call_timeout_s), stats)
+    store = CountingStore(TimedStore(store, timing.call_timeout_s), stats)
     feeds = feeds if feeds is not None else {"bank": MemoryFeed(partitions)}
     destination = MemoryDestination()
     pipelines = [
@@ -115,20 +125,21 @@ async def _running(
         )
         for pipeline, feed in feeds.items()
     ]
-    keeper = Keeper(store, host=name, incarnation=incarnation, clock=clock, timing=TIMING)
     me = HostRecord(
         name=name,
         incarnation=incarnation,
         pipelines=tuple(feeds),
         leases_max=leases_max,
-        lease_duration_s=TIMING.duration_s,
+        lease_duration_s=timing.duration_s,
     )
+    session = session_of(me, store, clock=clock, timing=timing)
+    keeper = Keeper(store, host=name, incarnation=incarnation, clock=clock, timing=timing, session=session)
     host = Host(
         pipelines,
         keeper=keeper,
-        membership=Membership(store, me, clock=clock, timing=TIMING),
+        membership=Membership(store, me, clock=clock, timing=timing, session=session),
         clock=clock,
-        timing=TIMING,
+        timing=timing,
         rng=random.Random(7),
         log=structlog.get_logger(),
         activity=reporter(clock, now=lambda: NOW),

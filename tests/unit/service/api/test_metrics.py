@@ -19,6 +19,7 @@ from leases.errors import (
     StoreUnavailable,
 )
 from leases.lease import Lease
+from leases.session import SESSIONS_PREFIX
 from leases.store import Stored
 from leases.stores.memory import MemoryStore
 from pipeline.connectors.memory import MemoryFeed, MemorySink
@@ -108,7 +109,7 @@ async def test_a_host_that_cannot_renew_shows_its_suspended_leases(start, store,
         is_frozen = False
 
         async def replace(self, id: str, body: str, etag: str) -> str:
-            if self.is_frozen and "/leases/" in id:
+            if self.is_frozen and ("/leases/" in id or id.startswith(SESSIONS_PREFIX)):
                 raise StoreUnavailable("throttled")
             return await super().replace(id, body, etag)
 

@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from leasehold.common.clock import BootClock
 from leases.errors import StoreUnavailable
 from leases.lease import Lease
+from leases.timing import derived_timing
 from pipeline.errors import SinkUnavailable
 from pipeline.pump.runner import DeliveredBatch
 from service.config.settings import TelemetrySettings
@@ -82,8 +83,9 @@ async def test_a_host_tells_of_acquisition_batch_checkpoint_and_release(start, e
 
 async def test_a_handoff_is_told_by_both_hosts_and_renewals_are(start, eventually, book: Notebook) -> None:
     theirs = Notebook()
-    first = await start("host-a", traces=book)
-    await start("host-b", feeds=first.feeds, traces=theirs)
+    without_sessions = derived_timing(2.0, renew_s=0.3, balance_s=0.2, sessions=False)
+    first = await start("host-a", traces=book, timing=without_sessions)
+    await start("host-b", feeds=first.feeds, traces=theirs, timing=without_sessions)
     await eventually(lambda: theirs.named("handoff") and book.named("handoff") and book.named("renew"))
     given, asked = book.named("handoff")[0], theirs.named("handoff")[0]
     assert given.span.attributes["leasehold.to"] == "host-b"
