@@ -22,13 +22,14 @@ from leases.lease import Lease, LeaseKey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """A live host, according to its document."""
+    """A live host, according to its document. has_session: without one, it can own no lease that sessions judge."""
 
     name: str
     pipelines: frozenset[str]
     leases_max: int | None = None
     draining: bool = False
     is_new: bool = False
+    has_session: bool = False
 
     def serves(self, pipeline: str) -> bool:
         return pipeline in self.pipelines and not self.draining
@@ -135,9 +136,36 @@ def holder(lease: Lease, able: Mapping[str, Peer], is_expired: bool) -> str | No
 def shares_of(
     leases: Iterable[Lease], able: Mapping[str, Peer], holders: Mapping[LeaseKey, str | None]
 ) -> dict[str, dict[str, int]]:
-    """pipeline -> host -> how many of the pipeline's leases that host should hold."""
+    """pipeline -> host -> how many of the pipeline's leases that host should hold.
+
+    Hosts without sessions do not see the leases that sessions judge. They share the others with all hosts, and ask for
+    their part themselves: nothing is left free for them. What they do not hold is for the hosts that have sessions.
+    """
+    leases = list(leases)
+    with_session = {name: peer for name, peer in able.items() if peer.has_session}
+    seen_by_all = [lease for lease in leases if not lease.by_session]
+    if len(with_session) == len(able) or len(seen_by_all) == len(leases):
+        return _shares_beside(Counter(), leases, able, holders)
+    held = Counter((lease.pipeline, holders[lease.key]) for lease in seen_by_all)
+    without = {
+        pipeline: {name: min(share, held[pipeline, name]) for name, share in shares.items() if name not in with_session}
+        for pipeline, shares in _shares_beside(Counter(), seen_by_all, able, holders).items()
+    }
+    given = Counter({pipeline: sum(shares.values()) for pipeline, shares in without.items()})
+    left = _shares_beside(given, leases, with_session, holders)
+    return {pipeline: without.get(pipeline, {}) | left.get(pipeline, {}) for pipeline in without.keys() | left.keys()}
+
+
+def _shares_beside(
+    given: Counter[str],
+    leases: Collection[Lease],
+    able: Mapping[str, Peer],
+    holders: Mapping[LeaseKey, str | None],
+) -> dict[str, dict[str, int]]:
+    """given: how many leases of each pipeline are for other hosts."""
     held = Counter((lease.pipeline, holders[lease.key]) for lease in leases)
     sizes = Counter(lease.pipeline for lease in leases)
+    sizes.subtract(given)
     names = sizes.keys() | {name for peer in able.values() for name in peer.pipelines}
     totals = dict.fromkeys(able, 0)
     shares: dict[str, dict[str, int]] = {}
@@ -230,7 +258,8 @@ def _is_takeable(lease: Lease, expired: Collection[LeaseKey], overdue: Collectio
 
 
 def _serves(able: Mapping[str, Peer], name: str, lease: Lease) -> bool:
-    return name in able and lease.pipeline in able[name].pipelines
+    peer = able.get(name)
+    return peer is not None and lease.pipeline in peer.pipelines and (peer.has_session or not lease.by_session)
 
 
 def _count(keys: Iterable[LeaseKey], pipeline: str) -> int:

@@ -57,6 +57,7 @@ class HostRecord:
             leases_max=self.leases_max,
             draining=self.draining,
             is_new=is_new,
+            has_session=self.has_session,
         )
 
 

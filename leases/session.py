@@ -66,6 +66,7 @@ class SessionRecord:
             leases_max=self.leases_max,
             draining=self.draining,
             is_new=is_new,
+            has_session=True,
         )
 
 

@@ -20,13 +20,21 @@ def lease(partition: str, owner: str | None = None, pipeline: str = "p", **field
     return Lease(pipeline=pipeline, partition=partition, owner=owner, incarnation=incarnation, **fields)  # type: ignore[arg-type]
 
 
-def peer(name: str, *pipelines: str, leases_max: int | None = None, draining: bool = False, new: bool = False) -> Peer:
+def peer(
+    name: str,
+    *pipelines: str,
+    leases_max: int | None = None,
+    draining: bool = False,
+    new: bool = False,
+    session: bool = False,
+) -> Peer:
     return Peer(
         name=name,
         pipelines=frozenset(pipelines or ("p",)),
         leases_max=leases_max,
         draining=draining,
         is_new=new,
+        has_session=session,
     )
 
 
@@ -51,7 +59,8 @@ def settle(leases: list[Lease], peers: list[Peer], rounds: int = 6) -> list[Leas
     for _ in range(rounds):
         moved = False
         for host in peers:
-            wanted = planned(list(state.values()), peers, host.name)
+            seen = [one for one in state.values() if host.has_session or not one.by_session]
+            wanted = planned(seen, peers, host.name)
             for key in wanted.take:
                 state[key] = state[key].acquired(host.name, f"{host.name}-1", "")
             for key in wanted.ask:
@@ -313,6 +322,46 @@ def test_an_unreachable_expired_owner_is_planned_around() -> None:
 def test_a_request_that_is_on_its_way_is_not_made_again(me: str) -> None:
     leases = [lease("0", "a", handoff_to="b"), lease("1", "a", handoff_to="b"), lease("2", "a"), lease("3", "a")]
     assert planned(leases, [peer("a"), peer("b")], me).ask == ()
+
+
+def test_what_sessions_judge_is_never_left_to_a_host_that_has_none() -> None:
+    leases = [*(lease(str(n), "a", by_session=True) for n in range(2)), lease("2", by_session=True)]
+    peers = [peer("a", session=True), peer("old")]
+    assert planned(leases, peers, "a").take == (("p", "2"),)
+
+
+def test_a_lease_that_sessions_judge_and_that_is_promised_to_a_host_without_one_is_anybodys() -> None:
+    leases = [lease("0", handoff_to="old", by_session=True)]
+    assert planned(leases, [peer("a", session=True), peer("old")], "a").take == (("p", "0"),)
+
+
+def test_hosts_with_sessions_take_all_that_is_free_and_a_host_without_one_asks_for_its_part() -> None:
+    leases = [*(lease(str(n), by_session=n < 3) for n in range(6))]
+    peers = [peer("a", session=True), peer("old")]
+    assert len(planned(leases, peers, "a").take) == 6
+    all_taken = [replace(one, owner="a", incarnation="a-1") for one in leases]
+    assert planned(all_taken[3:], peers, "old").ask == (("p", "3"),)
+
+
+@given(st.integers(0, 12), st.integers(0, 12), st.integers(1, 4), st.integers(1, 3), st.integers(0, 2**32))
+def test_a_group_that_has_not_sessions_everywhere_settles_in_shares_that_are_even_among_equals(
+    judged: int, others: int, with_session: int, without: int, seed: int
+) -> None:
+    rng = random.Random(seed)
+    newer = [peer(f"n{i}", session=True) for i in range(with_session)]
+    older = [peer(f"o{i}") for i in range(without)]
+    leases = [
+        *(lease(f"j{i}", rng.choice([None, *(one.name for one in newer)]), by_session=True) for i in range(judged)),
+        *(lease(f"o{i}", rng.choice([None, *(one.name for one in (*newer, *older))])) for i in range(others)),
+    ]
+    settled = settle(leases, rng.sample([*newer, *older], with_session + without))
+    owned = Counter(one.owner for one in settled)
+    assert sum(owned[one.name] for one in (*newer, *older)) == len(leases)
+    assert not {one.owner for one in settled if one.by_session} & {one.name for one in older}
+    for group in (newer, older):
+        assert max(owned[one.name] for one in group) - min(owned[one.name] for one in group) <= 1
+    hosts = with_session + without
+    assert all(others // hosts <= owned[one.name] <= -(-others // hosts) for one in older)
 
 
 def _assert_even(leases: list[Lease], peers: list[Peer]) -> None:

@@ -228,6 +228,17 @@ async def test_a_host_without_a_session_that_comes_later_reports_the_leases_and_
 
 
 @pytest.mark.virtual
+async def test_leases_are_not_left_to_a_host_that_cannot_own_them() -> None:
+    group = await settled(plain="o")
+    await asyncio.sleep(MINUTE)
+    old = group.started("host-o")
+    await asyncio.sleep(3 * MINUTE)
+    await group.hosts[0].kill()
+    assert await until(lambda: set(group.owners.values()) == {"host-y", "host-z"}) <= 10
+    assert not old.host.workers
+
+
+@pytest.mark.virtual
 async def test_a_host_that_cannot_write_its_session_asks_for_no_lease() -> None:
     group = await settled()
     await asyncio.sleep(MINUTE)
