@@ -47,7 +47,7 @@ class WatchedContainer(Container):
         return await self._soon("replace", id, partial(self._replaced, incarnation(), self._world.now, id, body, etag))
 
     async def delete(self, id: str, etag: str) -> None:
-        await self._soon("delete", id, partial(self._deleted, id, etag))
+        await self._soon("delete", id, partial(self._deleted, incarnation(), id, etag))
 
     def _soon(self, operation: str, id: str, call: Callable[[], T]) -> asyncio.Future[T]:
         request = Request(host_of(current()), "store", operation, id)
@@ -85,11 +85,11 @@ class WatchedContainer(Container):
         self._beaten(by, started, id, body)
         return self._put(id, body)
 
-    def _deleted(self, id: str, etag: str) -> None:
+    def _deleted(self, by: str, id: str, etag: str) -> None:
         self._match(id, etag)
         if id.startswith(LEASES):
-            self._world.onlooker.cleared(document.decode_lease(id, self._documents[id].body))
-        self._beaten(incarnation(), 0.0, id, "")
+            self._world.onlooker.cleared(by, document.decode_lease(id, self._documents[id].body))
+        self._beaten(by, 0.0, id, "")
         del self._documents[id]
 
     def edit_session(self, id: str, body: str | None) -> None:

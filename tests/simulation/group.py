@@ -61,7 +61,7 @@ class HostClock(VirtualClock):
 
 @dataclass(slots=True)
 class Running:
-    """One host of a group. log: what it said, oldest first, as dicts with `event` and `level`."""
+    """One host of a group. log: what it said, oldest first, as dicts with `event` and `level`. session: None if it has none."""
 
     host: Host
     process: Process
@@ -69,6 +69,7 @@ class Running:
     task: asyncio.Task[None]
     log: list[dict[str, Any]]
     leases_max: int | None = None
+    session: Session | None = None
 
     @property
     def name(self) -> str:
@@ -157,7 +158,7 @@ class Group:
             log=self.logger(log),
         )
         process = Process(keeper.incarnation)
-        running = Running(host, process, clock, process.start(host.run()), log, leases_max)
+        running = Running(host, process, clock, process.start(host.run()), log, leases_max, session)
         running.task.add_done_callback(lambda task: task.cancelled() or task.exception())
         self.hosts.append(running)
         return running

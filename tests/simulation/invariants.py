@@ -39,8 +39,8 @@ class Onlooker:
     parents, start: what a partition came from, and with which event it has to begin then.
 
     found: the violations; first: set by the first one. exactly_once: whether the sink promises that. rates: how fast
-    each host's clock runs, by incarnation. history: of each place, its lease as it was written. is_calm: whether nothing that was
-    sent before all became well is under way any more.
+    each host's clock runs, by incarnation. without_session: the incarnations that have none. history: of each place, its lease as
+    it was written. is_calm: whether nothing that was sent before all became well is under way any more.
     """
 
     timing: Timing
@@ -54,6 +54,7 @@ class Onlooker:
     found: list[str] = field(default_factory=list)
     first: asyncio.Event = field(default_factory=asyncio.Event)
     rates: dict[str, float] = field(default_factory=dict)
+    without_session: set[str] = field(default_factory=set)
     arrived: dict[Place, Arrived] = field(default_factory=dict)
     leases: dict[str, Lease] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
@@ -115,6 +116,7 @@ class Onlooker:
 
     def created(self, by: str, lease: Lease) -> None:
         name, before = lease.partition, self.leases.get(lease.partition)
+        self._check_version(by, lease)
         self.check(
             name not in self._cleared, "I7", lambda: f"{by} began '{name}' once more, which had been cleared away"
         )
@@ -127,9 +129,10 @@ class Onlooker:
             self._check_start(lease)
         self._keep(lease)
 
-    def cleared(self, lease: Lease) -> None:
+    def cleared(self, by: str, lease: Lease) -> None:
         """The document of a closed lease was removed by a host."""
         name = lease.partition
+        self._check_version(by, lease)
         self.counts["leases cleared away"] += 1
         self._cleared.add(name)
         self.check(lease.closed, "I7", lambda: f"'{name}' was cleared away, and is not closed")
@@ -166,6 +169,13 @@ class Onlooker:
     def wrote(self, by: str, old: Lease, new: Lease, started: float) -> None:
         """A write of the incarnation `by`, sent at `started`, was carried out."""
         name = new.partition
+        self._check_version(by, old)
+        self._check_version(by, new)
+        self.check(
+            new.by_session or not old.by_session,
+            "version",
+            lambda: f"{by} made '{name}' a lease without a session again",
+        )
         born = {child.partition for child in new.children if child.begun}
         remembers = old.closed and new == old.followed_by(born) and born <= self.leases.keys()
         self.check(not old.closed or remembers, "I7", lambda: f"closed lease '{name}' was written by {by}")
@@ -215,6 +225,14 @@ class Onlooker:
         self._restored.pop(lease.partition, None)
         self._starts[lease.partition, self._generations[lease.partition]] = to
         self._keep(lease)
+
+    def _check_version(self, by: str, lease: Lease) -> None:
+        """A host without a session leaves alone what sessions judge, and can judge no session."""
+        self.check(
+            not lease.by_session or by not in self.without_session,
+            "version",
+            lambda: f"{by} has no session, and wrote '{lease.partition}', which sessions judge",
+        )
 
     def _check_owner(self, by: str, old: Lease, new: Lease) -> None:
         name, tenure = new.partition, (new.owner or "", new.incarnation or "")

@@ -11,16 +11,17 @@ import hashlib
 import random
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 
 from simulation.documents import order_pause, resume, run_document_faults
 from simulation.faults import calm, run_faults
+from simulation.group import Running
 from simulation.hub import on_virtual_time
 from simulation.loop import run_virtual
 from simulation.restores import mind, run_restores
-from simulation.session_faults import run_session_faults
+from simulation.session_faults import roll_out, run_session_faults
 from simulation.setup import Setup, Size
 from simulation.world import World, narrowed
 
@@ -103,12 +104,14 @@ async def _lived(world: World, total_s: float) -> None:
     faults = asyncio.create_task(run_faults(world, FAULTS_SHARE * total_s))
     documents = asyncio.create_task(run_document_faults(world, FAULTS_SHARE * total_s))
     sessions = asyncio.create_task(run_session_faults(world, FAULTS_SHARE * total_s))
+    rollout = asyncio.create_task(roll_out(world))
     restores = asyncio.create_task(_restored(world, FAULTS_SHARE * total_s))
     await _pause(world, FAULTS_SHARE * total_s)
     await _until(world, faults.done, world.timing.duration_s, "end of faults")
     faults.result()
     await documents
     await sessions
+    await rollout
     world.tell("CALM", "no more faults")
     calm(world)
     timing = world.timing
@@ -120,7 +123,7 @@ async def _lived(world: World, total_s: float) -> None:
     await _settled(world, settling_s)
     restores.cancel()  # not before: the operator may have seen a lease only now that the sink refuses
     world.onlooker.check_idle(world.leases.values())
-    succession_s = sum(world.setup.succession) + SUCCESSION_S
+    succession_s = sum(world.setup.succession(by_session=world.setup.sessions == "all")) + SUCCESSION_S
     await _quiet(world, max(QUIET_SCANS * timing.balance_s, total_s - succession_s - world.now))
     if world.skies.quota is not None:
         names = sorted(running.name for running in world.alive)
@@ -131,7 +134,7 @@ async def _lived(world: World, total_s: float) -> None:
         await _paused(world, settling_s)
     elif world.setup.seed % 2:
         await _moved_on(world, settling_s)
-    await _succession(world, succession_s)
+    await _succession(world)
     world.onlooker.check_end()
     world.check_documents()
 
@@ -160,10 +163,19 @@ async def _settled(world: World, within_s: float) -> None:
 async def _quiet(world: World, for_s: float) -> None:
     """Nothing moves where nobody comes or goes."""
     world.tell("CALM", f"quiet for {for_s:.1f} s")
-    epochs = world.epochs
+    epochs, judged = world.epochs, _judged_by_session(world)
     await _pause(world, for_s)
     if moved := sorted(name for name, epoch in world.epochs.items() if epoch != epochs.get(name)):
         world.onlooker.violated("liveness", f"{moved} moved though nobody came or went")
+    lacking = sorted(running.name for running in world.alive if running.session is None)
+    ought = judged if lacking else {name for name, lease in world.leases.items() if not lease.closed}
+    if (now := _judged_by_session(world)) != ought:
+        which = f"those of {sorted(now)} and not of {sorted(ought)}, while {lacking or 'no host'} had no session"
+        world.onlooker.violated("version", f"leases are judged by sessions: {which}")
+
+
+def _judged_by_session(world: World) -> set[str]:
+    return {name for name, lease in world.leases.items() if lease.by_session and not lease.closed}
 
 
 async def _paused(world: World, settling_s: float) -> None:
@@ -208,10 +220,10 @@ async def _settled_with_events(world: World, within_s: float) -> None:
     await _settled(world, within_s)
 
 
-async def _succession(world: World, within_s: float) -> None:
+async def _succession(world: World) -> None:
     """A host dies. Meanwhile somebody edits its leases, and that is no sign of life."""
-    unlimited = {running.name for running in world.alive if running.leases_max is None}
-    alive = [running for running in world.alive if running.host.workers and unlimited - {running.name}]
+    judged = _judged_by_session(world)
+    alive = [running for running in world.alive if running.host.workers and _has_heirs(world, running, judged)]
     if len(world.alive) < 2 or not alive:
         return
     victim = world.rng.choice(alive)
@@ -219,18 +231,44 @@ async def _succession(world: World, within_s: float) -> None:
     died_at = world.now
     await victim.kill()
     world.tell("CALM", f"{victim.process.name} dies, and leaves {left}")
-    await _pause(world, world.setup.succession[0] / 2)
+    bounds_s = world.setup.succession(by_session=judged.issuperset(left))
+    within_s = sum(bounds_s) + SUCCESSION_S
+    await _pause(world, bounds_s[0] / 2)
     for partition in left:
         world.edit(partition, lambda lease: lease.handoff_requested("nobody"))
     await _until(world, lambda: _is_worked_on(world), within_s - (world.now - died_at), "successors")
+
+
+def _has_heirs(world: World, victim: Running, judged: Collection[str]) -> bool:
+    """Whether another host may own all that this one has, however much that is."""
+    needs_session = any(key[1] in judged for key in victim.host.workers)
+    return any(
+        each is not victim and each.leases_max is None and (each.session is not None or not needs_session)
+        for each in world.alive
+    )
 
 
 def _is_moving(world: World) -> bool:
     """Whether a live host would take or ask for a lease, once it reads them all. Where hosts have limits, `is_balanced` asks
     less of their shares than hosts do."""
     leases, pipelines = list(world.leases.values()), frozenset(world.setup.pipelines)
-    peers = [Peer(name=each.name, pipelines=pipelines, leases_max=each.leases_max) for each in world.alive]
-    plans = [plan(leases, peers, each.name, each.host.workers.keys(), (), (), random.Random(0)) for each in world.alive]
+    seen_by_all = [lease for lease in leases if not lease.by_session]
+    peers = [
+        Peer(name=each.name, pipelines=pipelines, leases_max=each.leases_max, has_session=each.session is not None)
+        for each in world.alive
+    ]
+    plans = [
+        plan(
+            leases if each.session is not None else seen_by_all,
+            peers,
+            each.name,
+            each.host.workers.keys(),
+            (),
+            (),
+            random.Random(0),
+        )
+        for each in world.alive
+    ]
     return any(each.take or each.ask for each in plans)
 
 
@@ -249,8 +287,13 @@ def _is_settled(world: World) -> bool:
 
 def _taken_up(world: World) -> bool:
     """Whether every open lease has an owner. Where nobody is left to be one, starts a host, as whoever runs hosts would: the last
-    one may have woken to give way to one of its name, which was dead by then."""
-    if all(running.host.is_draining or running.leases_max is not None for running in world.alive):
+    one may have woken to give way to one of its name, which was dead by then; and hosts without sessions are no owners of leases
+    that sessions judge."""
+    needs_session = bool(_judged_by_session(world))
+    if all(
+        running.host.is_draining or running.leases_max is not None or (needs_session and running.session is None)
+        for running in world.alive
+    ):
         world.started("host-last")
     return _is_worked_on(world)
 

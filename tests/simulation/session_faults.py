@@ -26,6 +26,10 @@ Fault = Callable[["World", random.Random, SessionTiming], str | None]
 """Says what it did; None if there was nothing to do it to."""
 
 WRITES = ("create", "replace", "delete")
+ROLLOUT_S = 40.0
+"""Within so many seconds all hosts are stopped that are to be restarted."""
+STOPS_S = 40.0
+"""What a stop may take."""
 
 
 def is_write(request: Request) -> bool:
@@ -141,6 +145,29 @@ def _pour(world: World, partition: str) -> None:
 
 
 FAULTS: tuple[Fault, ...] = (partial_outage, partial_outage, edited_session, stopped_look, crossing, crossing)
+
+
+async def roll_out(world: World) -> None:
+    """From a moment on, hosts of a mixed group are restarted, with a session or without, each at a time of its own."""
+    setup = world.setup
+    if setup.sessions != "mixed" or setup.rollout == "halves":
+        return
+    rng = random.Random(f"{setup.seed} rollout")
+    await asyncio.sleep(max(0.0, setup.rolls_at_s - world.now))
+    world.tell("FAULT", f"rollout: {setup.rollout}")
+    due = [each for each in world.alive if (each.session is not None) != setup.has_session(each.name, world.now)]
+    await asyncio.gather(*(_restart(world, each, rng.random() * ROLLOUT_S, 5 * rng.random()) for each in due))
+
+
+async def _restart(world: World, running: Running, after_s: float, away_s: float) -> None:
+    """Stopped well, or killed if it takes long; then started as hosts start by then."""
+    await asyncio.sleep(after_s)
+    running.host.stop()
+    await asyncio.wait({running.task}, timeout=STOPS_S)
+    await running.kill()
+    await asyncio.sleep(away_s)
+    if running.name not in {each.name for each in world.alive}:
+        world.started(running.name)
 
 
 async def run_session_faults(world: World, until_s: float) -> None:

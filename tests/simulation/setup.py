@@ -13,7 +13,11 @@ SINKS: tuple[SinkKind, ...] = get_args(SinkKind)
 RESTORED: tuple[SinkKind, ...] = ("files", "postgres")
 """Those whose output and positions can be put back to an earlier state."""
 Sessions = Literal["none", "all", "mixed"]
-"""Which hosts have one; of a mixed group, those with an odd number lack it."""
+"""Which hosts have one; of a mixed group, see `Rollout`."""
+Rollout = Literal["halves", "upgrade", "catching up", "return"]
+"""How hosts of a mixed group come by sessions. halves: those with an odd number never have one. upgrade: none has one at first,
+and from a moment on all that start; until then the hosts are restarted. catching up: the same, and the others have one from the
+start. return: all have one at first, and those with an odd number lack it when they start after that moment."""
 Operator = Literal["away", "resets", "tampers"]
 PIPELINES = ("bank", "till")
 
@@ -47,7 +51,7 @@ class Setup:
     longer than `batch_timeout_s` now and then, to open and to say where they stand. tears: whether listings of leases are read
     in pages, between which they change. lags: whether replicas of the source answer that have less than was read before.
     pipelines: of every host, each with its part of the partitions. leases_max: of hosts with an odd number. document_faults: how
-    many befall documents that are no leases.
+    many befall documents that are no leases. rollout, rolls_at_s: of a mixed group.
     """
 
     seed: int
@@ -73,6 +77,8 @@ class Setup:
     document_faults: int
     restores: bool
     sessions: Sessions
+    rollout: Rollout
+    rolls_at_s: float
 
     @property
     def holds_position(self) -> bool:
@@ -87,14 +93,26 @@ class Setup:
         number = host.removeprefix("host-")
         return self.leases_max if number.isdecimal() and int(number) % 2 else None
 
-    def has_session(self, host: str) -> bool:
-        number = host.removeprefix("host-").split("-")[0]
-        return self.sessions == "all" or (self.sessions == "mixed" and number.isdecimal() and int(number) % 2 == 0)
+    def has_session(self, host: str, at_s: float) -> bool:
+        """Whether a host that starts then has one. The last one, whom nobody could do without, has; a newcomer, as it happens."""
+        if self.sessions != "mixed" or host == "host-last":
+            return self.sessions != "none"
+        number = host.removeprefix("host-")
+        is_even = (int(number) if number.isdecimal() else self.seed // 2) % 2 == 0
+        is_rolled = at_s >= self.rolls_at_s
+        match self.rollout:
+            case "halves":
+                return is_even
+            case "upgrade":
+                return is_rolled
+            case "catching up":
+                return is_even or is_rolled
+            case "return":
+                return is_even or not is_rolled
 
-    @property
-    def succession(self) -> tuple[float, float]:
+    def succession(self, *, by_session: bool) -> tuple[float, float]:
         """How long a dead owner's leases last, and how late that is noticed; with sessions, two hosts may try for one first."""
-        session = self.timing.session if self.sessions == "all" else None
+        session = self.timing.session if by_session else None
         if session is None:
             return self.timing.duration_s, self.timing.renew_s
         return session.duration_s, session.look_s + 2 * self.timing.handoff_poll_s
@@ -125,6 +143,7 @@ class Setup:
             call_timeout_s=whole.call_timeout_s * shrink,
             session=None if size.sessions == "none" else SessionTiming(),
         )
+        rollouts = random.Random(f"{seed} rollout {size.name}")
         plain: SinkKind = rng.choice(("memory", "log", "python"))
         sink = sinks.choice(SINKS[3:]) if sinks.random() < 0.5 else plain
         operator: Operator = rng.choice(("away", "resets", "tampers"))
@@ -153,4 +172,6 @@ class Setup:
             document_faults=hardships.choice((0, 0, 2, 5)) * (1 if size.hosts < 10 else 4),
             restores=restores,
             sessions=size.sessions,
+            rollout=rollouts.choice(get_args(Rollout)),
+            rolls_at_s=60.0 * size.minutes * (0.05 + 0.3 * rollouts.random()),
         )

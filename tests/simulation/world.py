@@ -15,7 +15,8 @@ import asyncio
 import gc
 import logging
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial
@@ -122,7 +123,7 @@ class World(Group):
     # Hosts
 
     def timing_of(self, name: str) -> Timing:
-        return self.timing if self.setup.has_session(name) else replace(self.timing, session=None)
+        return self.timing if self.setup.has_session(name, self.now) else replace(self.timing, session=None)
 
     def clock(self) -> HostClock:
         skew = self.setup.skew
@@ -135,7 +136,10 @@ class World(Group):
     def started(self, name: str, *, leases_max: int | None = None, **settings: Any) -> Running:
         running = super().started(name, leases_max=self.setup.leases_max_of(name), **settings)
         self.onlooker.rates[running.process.name] = self._next_rate
-        self.tell(running.process.name, f"starts; its clock runs at {self._next_rate:.4f}")
+        if running.session is None:
+            self.onlooker.without_session.add(running.process.name)
+        how = "" if running.session is not None else ", without a session"
+        self.tell(running.process.name, f"starts{how}; its clock runs at {self._next_rate:.4f}")
         running.task.add_done_callback(partial(self._ended, running.process.name))
         return running
 
@@ -160,21 +164,42 @@ class World(Group):
         return {lease.partition: lease for lease in (document.decode_lease(each.id, each.body) for each in stored)}
 
     def is_balanced(self) -> bool:
-        """As in any group, but for hosts that have as many leases as they want. If none has a limit, each pipeline is even."""
-        shares = {running.name: len(running.host.workers) for running in self.alive}
-        full = {
-            each.name for each in self.alive if each.leases_max is not None and shares[each.name] >= each.leases_max
-        }
-        is_kept = all(shares[each.name] <= (each.leases_max or inf) for each in self.alive)
+        """As in any group, but for hosts that have as many leases as they want. If none has a limit, each pipeline is even.
+
+        Once sessions judge some leases, hosts without sessions are even among themselves, and so are the others.
+        """
+        leases = [lease for lease in self.leases.values() if not lease.closed]
+        seen_by_all = [lease for lease in leases if not lease.by_session]
+        apart = [[each for each in self.alive if (each.session is None) is lacks] for lacks in (False, True)]
+        groups = [self.alive] if len(seen_by_all) == len(leases) else [group for group in apart if group]
+        total = sum(len(each.host.workers) for each in self.alive)
+        is_fair = all(map(self._are_even, groups)) and (
+            len(groups) == 1 or self._have_their_part(apart[1], seen_by_all)
+        )
+        return is_fair and total == len(leases) > 0
+
+    def _are_even(self, hosts: Sequence[Running]) -> bool:
+        shares = {running.name: len(running.host.workers) for running in hosts}
+        full = {each.name for each in hosts if each.leases_max is not None and shares[each.name] >= each.leases_max}
+        is_kept = all(shares[each.name] <= (each.leases_max or inf) for each in hosts)
         others = [share for name, share in shares.items() if name not in full]
         is_fair = not others or max(shares.values()) - min(others) <= 1
-        if all(each.leases_max is None for each in self.alive):
-            is_fair = is_fair and all(map(self._is_shared_equally, self.setup.pipelines))
-        return is_kept and is_fair and sum(shares.values()) == len(self.owners) > 0
+        if all(each.leases_max is None for each in hosts):
+            is_fair = is_fair and all(
+                max(parts) - min(parts) <= 1
+                for parts in ([_part_of(each, name) for each in hosts] for name in self.setup.pipelines)
+            )
+        return is_kept and is_fair
 
-    def _is_shared_equally(self, pipeline: str) -> bool:
-        shares = [sum(key[0] == pipeline for key in each.host.workers) for each in self.alive]
-        return max(shares) - min(shares) <= 1
+    def _have_their_part(self, hosts: Sequence[Running], leases: Sequence[Lease]) -> bool:
+        """Hosts without sessions, of the leases that they see, if no host of the group has a limit."""
+        count = len(self.alive)
+        sizes = Counter(lease.pipeline for lease in leases)
+        return any(each.leases_max is not None for each in self.alive) or all(
+            sizes[name] // count <= _part_of(each, name) <= -(-sizes[name] // count)
+            for each in hosts
+            for name in self.setup.pipelines
+        )
 
     def _drawn_sink(self) -> Sink:
         return SINK_OF[self.setup.sink](self)
@@ -220,6 +245,11 @@ class World(Group):
         """Those that have an open lease."""
         leases = ((name, self.lease(name)) for name in sorted(self.feed._logs))
         return [name for name, lease in leases if lease is not None and not lease.closed]
+
+
+def _part_of(running: Running, pipeline: str) -> int:
+    """How many of the pipeline's leases the host works on."""
+    return sum(key[0] == pipeline for key in running.host.workers)
 
 
 SINK_OF: Mapping[SinkKind, Callable[[World], Sink]] = {

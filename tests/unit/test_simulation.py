@@ -58,11 +58,19 @@ def test_where_every_host_is_about_to_stop_another_is_started(monkeypatch: pytes
     """The last one may give way to a dead one of its name: one seed in some hundred thousand."""
     monkeypatch.setattr(simulation_run, "_is_worked_on", lambda world: True)
     draining, at_work = (
-        SimpleNamespace(host=SimpleNamespace(is_draining=is_so), leases_max=None) for is_so in (True, False)
+        SimpleNamespace(host=SimpleNamespace(is_draining=is_so), leases_max=None, session=None)
+        for is_so in (True, False)
     )
-    for alive, started in (([], ["host-last"]), ([draining], ["host-last"]), ([draining, at_work], [])):
+    plain, judged = (Lease(pipeline="bank", partition="a", by_session=is_so) for is_so in (False, True))
+    for alive, lease, started in (
+        ([], plain, ["host-last"]),
+        ([draining], plain, ["host-last"]),
+        ([draining, at_work], plain, []),
+        ([at_work], judged, ["host-last"]),
+    ):
         names: list[str] = []
-        assert simulation_run._taken_up(SimpleNamespace(alive=alive, started=names.append))  # type: ignore[arg-type]
+        world = SimpleNamespace(alive=alive, started=names.append, leases={"a": lease})
+        assert simulation_run._taken_up(world)  # type: ignore[arg-type]
         assert names == started
 
 
