@@ -165,7 +165,9 @@ class AsyncWriter(SinkWriter):
 
     async def _requests(self, first: Request) -> None:
         """One, and at once the next that its answer has made due: a destination that waits for us is a slower one."""
+        assert self._permit is not None, "sending begins with the first write"
         request: Request | None = first
+        await self._permit.wait_until_granted()  # again: the process may have been stopped until this task began
         while request is not None:
             await self._request(request)
             request = self._due()

@@ -344,6 +344,26 @@ async def test_nothing_is_sent_without_trust_and_what_was_taken_is_once_it_is_ba
 
 
 @pytest.mark.virtual
+async def test_trust_that_ends_before_the_task_of_a_request_begins_stops_the_request() -> None:
+    destination, trust = Scripted(), Trust()
+    writer = await opened(destination)
+    await writer.write(output(0, 3), trust)
+    checked, loop = trust.check, asyncio.get_running_loop()
+
+    def check() -> None:
+        checked()
+        loop.call_soon(trust.given.clear)  # before the task, which starts after the check
+
+    trust.check = check  # type: ignore[method-assign]
+    await asyncio.sleep(60)
+    assert destination.sizes == []
+    trust.given.set()
+    await writer.flush()
+    assert destination.numbers == [1, 2, 3]
+    await writer.close("shutdown")
+
+
+@pytest.mark.virtual
 async def test_a_request_without_an_answer_is_sent_again_after_its_time() -> None:
     destination = Scripted(troubles=[Trouble("stall", end=5)])
     writer = await opened(destination, limits=Limits(request_timeout_s=2.0))
