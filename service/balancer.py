@@ -414,6 +414,8 @@ class Balancer:
         session = self._membership.session
         if session is None or not session.is_agreed:  # otherwise `keep_looking` begins a round in time
             due += [self._watch.next_expiry(scan.started, self._timing), self._membership.next_expiry]
+        else:
+            due.append(scan.started + session.timing.audit_s)
         due.append(self._read_at + self._timing.balance_s * (1 - 0.1 * self._rng.random()))
         earliest = min(due) - now
         if is_soon:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 from simulation.group import WITHOUT_SESSIONS, Group, always, until
@@ -150,6 +151,16 @@ async def test_an_idle_group_lists_its_leases_once_a_minute_and_its_sessions_at_
     assert asked["list", SESSIONS_PREFIX] <= hosts * minutes * 60 / SESSION.look_s * 1.05
     per_minute = sum(asked.values()) / hosts / minutes
     assert per_minute <= 52, "whatever there is of leases"
+
+
+@pytest.mark.virtual
+async def test_no_listing_of_leases_is_later_than_an_audit_after_the_last() -> None:
+    group = await settled(hosts="x")
+    await asyncio.sleep(5 * MINUTE)
+    group.weather.requests.clear()
+    await asyncio.sleep(60 * MINUTE)
+    listed = group.asked(lambda request: request.operation == "list" and request.id == "bank/leases/")
+    assert max(later - earlier for earlier, later in pairwise(listed)) <= SESSION.audit_s + 1
 
 
 @pytest.mark.virtual
