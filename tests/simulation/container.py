@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from simulation.process import current, incarnation
+from simulation.process import current, held, incarnation
 from simulation.setup import PIPELINES
 from simulation.weather import Container, Request, answered, host_of
 
@@ -52,7 +52,12 @@ class WatchedContainer(Container):
     def _soon(self, operation: str, id: str, call: Callable[[], T]) -> asyncio.Future[T]:
         request = Request(host_of(current()), "store", operation, id)
         lost = StoreUnavailable if operation in ("list", "read") else StoreAmbiguous
-        return answered(self._weather, request, call, StoreUnavailable, lost)
+        hold = self._world.skies.take_hold(request) if self._world.skies.holds else None
+        if hold is None:
+            return answered(self._weather, request, call, StoreUnavailable, lost)
+        self._world.tell(incarnation(), f"is stopped for {hold.for_s:.2f} s before its {operation} of {id} goes out")
+        self._world.onlooker.counts["held requests"] += 1
+        return held(hold.for_s, lambda: answered(self._weather, request, call, StoreUnavailable, lost))
 
     async def _torn(self, prefix: str, found: Sequence[Stored]) -> Sequence[Stored]:
         """The listing's second page is read later than its first."""

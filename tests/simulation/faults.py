@@ -152,18 +152,19 @@ async def outage(world: World) -> str | None:
     if (host, where) in world.skies.outages:
         return None
     world.skies.outages[host, where] = mode
-    is_dark = (host, where) == ("", "store")
-    if is_dark:
+    if (host, where) == ("", "store"):
         world.onlooker.dark(True)
+        world.onlooker.writes_fail(True)
     asyncio.get_running_loop().call_later(for_s, over, world, host, where)
     return f"{where} is {mode} for {host or 'all'}, {for_s:.1f} s"
 
 
 def over(world: World, host: str, where: Where) -> None:
     """The end of an outage."""
-    world.skies.outages.pop((host, where), None)
-    if (host, where) == ("", "store"):
+    mode = world.skies.outages.pop((host, where), None)
+    if (host, where) == ("", "store") and mode is not None:
         world.onlooker.dark(False)
+        world.onlooker.writes_fail(False)
 
 
 async def fade(world: World) -> str | None:
@@ -227,9 +228,18 @@ async def split(world: World) -> str | None:
     return parent
 
 
-async def release(world: World) -> str | None:
-    """An operator's release."""
-    return _edited(world, lambda lease: lease.revoked())
+async def revoke(world: World) -> str | None:
+    """An operator's release, who does not ring."""
+    return None if (lease := _any_lease(world)) is None else release(world, lease.partition)
+
+
+def release(world: World, partition: str) -> str | None:
+    if (lease := world.lease(partition)) is None or lease.owner is None:
+        return None
+    new = lease.revoked()
+    _put(world, new)
+    world.onlooker.edited(new, partition)
+    return partition
 
 
 async def reset(world: World) -> str | None:
@@ -337,7 +347,7 @@ FAULTS: tuple[Fault, ...] = (
         join,
         double,
     ),
-    *(outage, outage, outage, fade, hang, burst, split, split, release, reset, reset, rewrite, delete, garble),
+    *(outage, outage, outage, fade, hang, burst, split, split, revoke, reset, reset, rewrite, delete, garble),
 )
 
 
@@ -364,7 +374,8 @@ def calm(world: World) -> None:
     world.skies.slow.clear()
     world.skies.snares.clear()
     world.skies.cuts.clear()
-    world.onlooker.writes_fail(False)
+    world.skies.holds.clear()
+    world.onlooker.calm()
     world.skies.is_calm = True
     if world.setup.has_quota:
         world.skies.quota = narrow(world)
@@ -437,15 +448,6 @@ def _new_name(world: World) -> str:
 def _any_lease(world: World) -> Lease | None:
     partitions = world.open_partitions()
     return world.lease(world.rng.choice(partitions)) if partitions else None
-
-
-def _edited(world: World, change: Callable[[Lease], Lease]) -> str | None:
-    if (lease := _any_lease(world)) is None or lease.owner is None:
-        return None
-    new = change(lease)
-    _put(world, new)
-    world.onlooker.edited(new, lease.partition)
-    return lease.partition
 
 
 def _put(world: World, lease: Lease) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -21,6 +21,8 @@ from leases.timing import Timing
 Place = tuple[str, int]
 """(partition, generation)"""
 LATE_S = 1e-6
+SLOWEST, FASTEST = 0.97, 1.03
+"""The rates of clocks (simulation.setup)."""
 
 
 @dataclass(slots=True)
@@ -78,10 +80,9 @@ class Onlooker:
     _beaten: dict[str, float] = field(default_factory=dict)
     # the tenures that ended because others took their leases as expired
     _expired: set[tuple[str, str]] = field(default_factory=set)
-    # since when no host can write sessions, and when that ended
-    _writes_fail: bool = False
-    _writes_failed_since: float = inf
-    _writes_failed_until: float = -inf
+    # how many outages there are in which no host can write sessions; from when to when there was one, infinity for now
+    _outages_open: int = 0
+    _outages: list[tuple[float, float]] = field(default_factory=list)
     # what the sink holds was put back since, and whether it has been claimed after that
     _restored: dict[str, bool] = field(default_factory=dict)
     _dark: list[tuple[float, float]] = field(default_factory=list)
@@ -155,12 +156,17 @@ class Onlooker:
         self._sessions.setdefault(incarnation, [0.0]).append(self.now())
 
     def writes_fail(self, is_so: bool) -> None:
-        """No host can write its session, from now on or up to now."""
-        if self._writes_fail and not is_so:
-            self._writes_failed_until = self.now()
-        if is_so and not self._writes_fail:
-            self._writes_failed_since = self.now()
-        self._writes_fail = is_so
+        """An outage for all begins or ends: while there is one, no host can write its session."""
+        if is_so and self._outages_open == 0:
+            self._outages.append((self.now(), inf))
+        self._outages_open += 1 if is_so else -1
+        if not is_so and self._outages_open == 0:
+            self._outages[-1] = (self._outages[-1][0], self.now())
+
+    def calm(self) -> None:
+        """Faults stop: all outages are over."""
+        while self._outages_open:
+            self.writes_fail(False)
 
     def beaten(self, incarnation: str, started: float) -> None:
         """A heartbeat that was sent at `started` is carried out."""
@@ -293,24 +299,40 @@ class Onlooker:
             lambda: f"{by} took '{name}' from {old.incarnation}, whose session was silent for {silent:.2f} s",
         )
         if not is_handoff:
+            counted = max(self.counted_s(*pair) for pair in pairwise(moves) if pair[1] > written)
             self.check(
-                self._counted_silence(moves, written) * rate >= self.timing.session.duration_s - LATE_S,
+                counted * rate >= self.timing.session.duration_s - LATE_S,
                 "I11",
-                lambda: f"{by} took '{name}' from {old.incarnation}, which was silent only while no host could write",
+                lambda: f"{by} took '{name}' from {old.incarnation}, whose silence counted for {counted:.2f} s",
             )
             self.counts["takeovers by session"] += 1
             self._expired.add((name, old.incarnation))
 
-    def _counted_silence(self, moves: Sequence[float], after: float) -> float:
-        """The longest silence that ends `after`; of an outage of all writes, no more counts than a host may judge in it."""
-        assert self.timing.session is not None
-        began, ended = self._writes_failed_since, self.now() if self._writes_fail else self._writes_failed_until
-        found = 0.0
-        for earlier, later in pairwise(moves):
-            outage_s = max(0.0, min(later, ended) - max(earlier, began))
-            if later > after:
-                found = max(found, later - earlier - max(0.0, outage_s - self.timing.session.judging_s / 0.97))
-        return found
+    def counted_s(self, since: float, until: float) -> float:
+        """How much of a session's silence may count for a host that judges it once in the meantime, in true seconds.
+
+        In an outage of all writes, hosts judge for as long as their own last heartbeats are young enough. They notice one that
+        is longer. No time of it counts then, and nobody judges until the grace after it is over.
+        """
+        session = self.timing.session
+        assert session is not None
+        judging_s = (
+            session.duration_s - session.beat_s - session.margin_s
+        ) / SLOWEST  # not what the code makes of them
+        grace_s = (session.beat_s + 2 * session.call_timeout_s) / FASTEST
+        noticed = [
+            (began, ended)
+            for began, ended in self._outages
+            if ended - began > judging_s and ended > since and began < until
+        ]
+        found, unread_s, judges_from = 0.0, 0.0, since
+        for began, ended in noticed:
+            last = min(until, began + judging_s)
+            if last > judges_from:
+                found = max(found, last - since - unread_s)
+            unread_s += ended - max(began, since)
+            judges_from = ended + grace_s
+        return max(found, until - since - unread_s) if until >= judges_from else found
 
     def _darkness(self, until: float) -> float:
         """Seconds of outages for all that were long enough to be noticed by everybody."""

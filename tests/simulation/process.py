@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from contextvars import Context, ContextVar
+from contextvars import Context, ContextVar, copy_context
 from typing import Any, TypeVar
 
 from simulation.loop import Step, VirtualLoop
@@ -103,6 +103,35 @@ async def sent(request: Callable[[], Awaitable[T]]) -> T:
     task = asyncio.get_running_loop().create_task(_awaited(request), context=Context())
     task.add_done_callback(_seen)
     return await await_shielded(task)
+
+
+def held(for_s: float, send: Callable[[], asyncio.Future[T]]) -> asyncio.Future[T]:
+    """Stop the process that asks, and send when it continues; its timers go off first. A killed one sends nothing."""
+    process, context, loop = _PROCESS.get(), copy_context(), asyncio.get_running_loop()
+    assert process is not None, "only a process can be stopped"
+    answer: asyncio.Future[T] = loop.create_future()
+
+    def goes_on() -> None:
+        if not process.is_dead:
+            process.resume()
+            loop.call_soon(goes_out, context=context)
+
+    def goes_out() -> None:
+        if not process.is_dead:
+            send().add_done_callback(arrives, context=OUTSIDE)
+
+    def arrives(sent: asyncio.Future[T]) -> None:
+        error = sent.exception()
+        if answer.done():
+            return
+        if error is not None:
+            answer.set_exception(error)
+        else:
+            answer.set_result(sent.result())
+
+    process.stop()
+    loop.call_later(for_s, goes_on, context=OUTSIDE)
+    return answer
 
 
 async def _awaited(request: Callable[[], Awaitable[T]]) -> T:

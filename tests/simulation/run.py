@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from simulation.documents import order_pause, resume, run_document_faults
-from simulation.faults import calm, run_faults
+from simulation.faults import calm, release, run_faults
 from simulation.group import Running
 from simulation.hub import on_virtual_time
 from simulation.loop import run_virtual
@@ -27,6 +27,7 @@ from simulation.world import World, narrowed
 
 from leases.balance import Peer, plan
 from leases.lease import Lease
+from service.worker import Worker
 
 FAULTS_SHARE = 0.45
 """Of the simulated time; the rest is for settling and for the quiet afterwards."""
@@ -37,6 +38,8 @@ SCANS = 4
 """Within so many balance intervals a host has read its leases once, though some of its listings were refused."""
 GARBAGE_MAX = 100_000
 """Objects that may be left over from earlier seeds."""
+NOTICED_S = 3.0
+"""After the look that shows a ring, or the listing that is due, until an owner knows that its lease was released."""
 SUCCESSION_S = 2.0
 """Beyond lease duration and renew interval, until somebody has taken over from the dead (docs/protocol.md)."""
 
@@ -130,6 +133,7 @@ async def _lived(world: World, total_s: float) -> None:
         world.onlooker.check_scans(world.skies.quota.listed_at, names, SCANS * timing.balance_s)
     world.skies.quota = None  # who asks others for leases looks each second: no promise holds while that is refused
     world.onlooker.is_calm = True
+    await _released(world, settling_s)
     if world.setup.document_faults:
         await _paused(world, settling_s)
     elif world.setup.seed % 2:
@@ -176,6 +180,42 @@ async def _quiet(world: World, for_s: float) -> None:
 
 def _judged_by_session(world: World) -> set[str]:
     return {name for name, lease in world.leases.items() if lease.by_session and not lease.closed}
+
+
+async def _released(world: World, settling_s: float) -> None:
+    """I12: an operator releases an idle lease, and its owner notices: soon if a host with a session did it, whose ring others
+    hear. Otherwise at the next listing, or renewal."""
+    session, timing = world.timing.session, world.timing
+    if session is None or not (idle := _idle_workers(world)):
+        return
+    worker = world.rng.choice(idle)
+    lease = worker.owned.lease
+    rings = world.rng.random() < 0.5
+    if rings:
+        keeper = world.rng.choice([each for each in world.alive if each.session is not None]).host.balancer._keeper
+        seen = await keeper.read(*lease.key)
+        await keeper.rewrite(seen, seen.lease.revoked())
+    else:
+        release(world, lease.partition)
+    listed_s = timing.balance_s if any(each.session is None for each in world.alive) else session.audit_s
+    within_s = (session.look_s if rings else listed_s) + NOTICED_S
+    if not lease.by_session:
+        within_s = timing.renew_s + NOTICED_S
+    world.tell("CALM", f"'{lease.partition}' is released by an operator {'' if rings else 'who does not ring'}")
+    what = f"notice of the release of '{lease.partition}' by {lease.owner}"
+    await _until(world, lambda: worker.owned.is_lost, within_s, what, "I12")
+    world.onlooker.counts["releases noticed"] += 1
+    await _settled(world, settling_s)
+
+
+def _idle_workers(world: World) -> list[Worker]:
+    """Those of hosts with sessions."""
+    return [
+        worker
+        for running in world.alive
+        for _, worker in sorted(running.host.workers.items())
+        if running.session is not None and worker.progress.is_idle
+    ]
 
 
 async def _paused(world: World, settling_s: float) -> None:
@@ -320,12 +360,14 @@ async def _flow(world: World) -> None:
             world.append(name, rng.randint(1, 2 * world.setup.batch_events_max))
 
 
-async def _until(world: World, condition: Callable[[], bool], within_s: float, what: str) -> None:
+async def _until(
+    world: World, condition: Callable[[], bool], within_s: float, what: str, invariant: str = "liveness"
+) -> None:
     """Looked at each second. Ends early by the first violation."""
     ends = world.now + within_s
     while not condition():
         if world.now >= ends:
-            world.onlooker.violated("liveness", f"no {what} within {within_s:.1f} s; {_state(world)}")
+            world.onlooker.violated(invariant, f"no {what} within {within_s:.1f} s; {_state(world)}")
         if world.onlooker.found:
             raise Ended
         await asyncio.sleep(1.0)

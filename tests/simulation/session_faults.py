@@ -13,9 +13,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from simulation.group import Running
-from simulation.skies import Cut, Snare
-from simulation.weather import Fate, Request
+from simulation.skies import Cut, Hold, Snare
+from simulation.weather import Ends, Fate, Request
 
+from leases.document import lease_id
 from leases.session import SESSIONS_PREFIX
 from leases.timing import SessionTiming
 
@@ -52,13 +53,13 @@ KINDS = {"writes": is_write, "sessions": is_of_sessions, "leases": is_of_leases,
 
 
 def partial_outage(world: World, rng: random.Random, timing: SessionTiming) -> str | None:
-    """Some requests of one host, or of all, are refused or get no answer, while all others go well."""
+    """Some requests of one host, or of all, are refused, vanish, or lose their answers, while all others go well."""
     host = rng.choice(("", *(running.name for running in world.alive)))
     kind = rng.choice(sorted(KINDS))
-    mode = rng.choice(("refused", "ghost"))
+    mode: Ends = rng.choice(("refused", "ghost", "lost"))
     for_s = timing.duration_s * rng.choice((0.5, 1.0, 3.0)) * (0.3 + rng.random())
-    hangs_s = 0.0 if mode == "refused" else timing.call_timeout_s * (1 + rng.random())
-    cut = Cut(host, KINDS[kind], Fate(0.01 + hangs_s, "refused" if mode == "refused" else "ghost"))
+    hangs_s = timing.call_timeout_s * (1 + rng.random()) if mode == "ghost" else 0.0
+    cut = Cut(host, KINDS[kind], Fate(0.01 + hangs_s, mode))
     world.skies.cuts.insert(0, cut)  # before those that let requests pass slowly
     is_dark = host == "" and kind in ("writes", "sessions")
     if is_dark:
@@ -139,12 +140,87 @@ def crossing(world: World, rng: random.Random, timing: SessionTiming) -> str | N
     return f"{host} for {silent_s:.1f} s"
 
 
+def held_heartbeat(world: World, rng: random.Random, timing: SessionTiming) -> str | None:
+    """A host is stopped until its trust is almost over, and again just before its next heartbeat goes out."""
+    hosts = [each for each in world.alive if each.session and each.host.workers and not each.process.is_stopped]
+    if not hosts:
+        return None
+    host = rng.choice(hosts)
+    assert host.session is not None
+    until_s = host.session.trusted_until - host.clock.monotonic() - rng.random()
+    held_s = timing.call_timeout_s * (0.4 + 0.7 * rng.random())
+    if until_s <= 0:
+        return None
+    host.process.stop()
+
+    def goes_on() -> None:
+        if not world.skies.is_calm:
+            world.skies.holds.append(Hold(host.name, is_of_sessions, held_s))
+            host.process.resume()
+
+    loop = asyncio.get_running_loop()
+    loop.call_later(until_s, goes_on)
+    for key in sorted(host.host.workers):
+        _pour(world, key.partition)
+        loop.call_later(until_s + held_s + 2 * rng.random(), _pour, world, key.partition)
+    return f"{host.name} for {until_s:.1f} s and {held_s:.1f} s"
+
+
+def held_write(world: World, rng: random.Random, timing: SessionTiming) -> str | None:
+    """A host is stopped just before or after it writes a lease. Others take its leases, which arrives when it goes on."""
+    hosts = [each for each in world.alive if each.session and each.host.workers and not each.process.is_stopped]
+    if not hosts:
+        return None
+    host = rng.choice(hosts)
+    ids = {lease_id(*key) for key in host.host.workers}
+    stopped_s = timing.duration_s + 2.5 * rng.random()
+    pours = [0.3 + 3 * rng.random() for _ in range(3)]
+    arrives_s = 0.1 + 1.5 * rng.random()
+
+    def springs(host: Running) -> None:
+        if world.skies.is_calm or host.task.done():
+            return
+        world.tell("FAULT", f"{host.process.name} writes a lease and is stopped for {stopped_s:.2f} s")
+        host.process.stop()
+        comes_late(host)
+
+    def comes_late(host: Running) -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_later(stopped_s, host.process.resume)
+        takes = Cut(
+            "",
+            lambda request: request.host != host.name and request.operation == "replace" and request.id in ids,
+            Fate(0.01, "late"),
+            arrives_at=world.now + stopped_s + arrives_s,
+        )
+        world.skies.cuts.insert(0, takes)
+        loop.call_later(stopped_s + arrives_s, _remove, world.skies.cuts, takes)
+        for later_s in pours:
+            for key in sorted(host.host.workers):
+                loop.call_later(stopped_s + later_s, _pour, world, key.partition)
+
+    if rng.random() < 0.3:
+        world.skies.holds.append(Hold(host.name, is_of_leases, stopped_s * rng.random()))
+    else:
+        world.skies.snares.append(Snare(host.name, [frozenset(("replace",))], springs, None, within="/leases/"))
+    _pour(world, rng.choice(sorted(host.host.workers)).partition)
+    return f"{host.name} for {stopped_s:.1f} s"
+
+
+def _remove(cuts: list[Cut], cut: Cut) -> None:
+    if cut in cuts:
+        cuts.remove(cut)
+
+
 def _pour(world: World, partition: str) -> None:
     if not world.skies.is_calm and world.feed._logs[partition].children is None:
         world.append(partition, 1)
 
 
-FAULTS: tuple[Fault, ...] = (partial_outage, partial_outage, edited_session, stopped_look, crossing, crossing)
+FAULTS: tuple[Fault, ...] = (
+    *(partial_outage, partial_outage, edited_session, stopped_look, crossing, crossing),
+    *(held_heartbeat, held_heartbeat, held_write, held_write),
+)
 
 
 async def roll_out(world: World) -> None:

@@ -32,6 +32,7 @@ class Snare:
     """Laid for a host, or for whoever comes first. steps: kinds of requests, one after another to the same place.
 
     springs: called right after the last one, with who made it; fate: what becomes of that one, None for what the weather says.
+    within: a part of the ids that it is laid for.
     """
 
     host: str
@@ -39,12 +40,13 @@ class Snare:
     springs: Callable[[Running], None]
     fate: Fate | None
     id: str = ""
+    within: str = ""
 
     def is_stepped_into(self, request: Request) -> bool:
         """Whether this is the last step."""
         if not request.host or request.operation not in self.steps[0]:
             return False
-        if self.host not in ("", request.host) or self.id not in ("", request.id):
+        if self.host not in ("", request.host) or self.id not in ("", request.id) or self.within not in request.id:
             return False
         if len(self.steps) == 1:
             return True
@@ -55,17 +57,28 @@ class Snare:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cut:
-    """What becomes of some requests of a host, or of all hosts. back_s: how long their answers take to come back."""
+    """What becomes of some requests of a host, or of all hosts. back_s: how long their answers take to come back. arrives_at:
+    none of them arrives before that."""
 
     host: str
     is_meant: Callable[[Request], bool]
     fate: Fate
     back_s: float = 0.0
+    arrives_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hold:
+    """A host is stopped just before its next such request goes out, which it does when the host continues."""
+
+    host: str
+    is_meant: Callable[[Request], bool]
+    for_s: float
 
 
 class Skies:
-    """rng: whom fates are drawn from. running: the host that a process is. outages, slow (to the store), hanging, snares: laid by
-    faults. quota: what binds the lease store once faults have stopped."""
+    """rng: whom fates are drawn from. running: the host that a process is. outages, slow (to the store), hanging, snares, cuts,
+    holds: laid by faults. quota: what binds the lease store once faults have stopped."""
 
     def __init__(
         self,
@@ -82,6 +95,7 @@ class Skies:
         self.slow: set[str] = set()
         self.snares: list[Snare] = []
         self.cuts: list[Cut] = []
+        self.holds: list[Hold] = []
         self.quota: Quota | None = None
         self._setup = setup
         self._slow_s: dict[Where, float] = {"store": setup.store_s, "feed": 0.0, "sink": setup.sink_s}
@@ -112,6 +126,14 @@ class Skies:
         self._onlooker.counts["slow sinks"] += is_slow
         return self._setup.opens_s * is_slow
 
+    def take_hold(self, request: Request) -> Hold | None:
+        """The one that the request springs."""
+        for hold in self.holds:
+            if hold.host == request.host and hold.is_meant(request):
+                self.holds.remove(hold)
+                return hold
+        return None
+
     def judged(self, request: Request) -> Fate:
         fate = self._drawn_fate(request)
         for snare in [snare for snare in self.snares if snare.is_stepped_into(request)] if self.snares else ():
@@ -135,9 +157,11 @@ class Skies:
             refused = self.quota.fate(request, self._now()) if self.quota and request.where == "store" else None
             self._onlooker.counts["throttled"] += refused is not None
             return refused or Fate(quick)
-        for cut in self.cuts:
-            if cut.host in ("", request.host) and cut.is_meant(request):
-                return cut.fate._replace(back_s=cut.back_s * rng.random())
+        if self.cuts and ("", request.where) not in self.outages:
+            for cut in self.cuts:
+                if cut.host in ("", request.host) and cut.is_meant(request):
+                    late_s = max(cut.fate.late_s, cut.arrives_at - self._now())
+                    return cut.fate._replace(late_s=late_s, back_s=cut.back_s * rng.random())
         if (self.outages or self.slow or self.hanging) and (fate := self._laid_fate(request, quick)) is not None:
             return fate
         if request.operation == "publish" and self._cut_off.get(request.id) == self._now():

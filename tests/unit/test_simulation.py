@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -19,15 +20,16 @@ import pytest
 from scenarios import chaos, faults, letters, sinks
 from simulation import mutants, seeds
 from simulation import run as simulation_run
-from simulation.invariants import Onlooker
+from simulation.invariants import FASTEST, SLOWEST, Onlooker
 from simulation.mutants import MUTANTS, Edit, changed, is_sound
+from simulation.process import Process, held
 from simulation.quota import REFUSED_S, Quota
 from simulation.run import Verdict, simulated
 from simulation.setup import LARGE, SINKS, TIGHT, Setup
 from simulation.weather import Fate, Request, Weather
 
 from leases.lease import Lease
-from leases.timing import Timing
+from leases.timing import SessionTiming, Timing
 
 ROOT = Path(__file__).parents[2]
 
@@ -190,11 +192,59 @@ def test_a_number_of_seeds_that_is_none_is_refused(
     assert f"'{asked.partition('=')[2]}' is not a positive whole number" in capsys.readouterr().err
 
 
-def onlooker_of(events: int) -> Onlooker:
+@pytest.mark.virtual
+async def test_a_process_that_is_held_sends_once_it_continues_and_a_killed_one_never() -> None:
+    loop, sent = asyncio.get_running_loop(), list[float]()
+
+    def send() -> asyncio.Future[str]:
+        sent.append(loop.time())
+        answer: asyncio.Future[str] = loop.create_future()
+        loop.call_later(1.0, answer.set_result, "yes")
+        return answer
+
+    async def ask() -> str:
+        return await held(5.0, send)
+
+    going, killed = Process("host-a-1"), Process("host-b-2")
+    asked = going.start(ask())
+    killed.start(ask())
+    await asyncio.sleep(2.0)
+    assert going.is_stopped
+    await killed.kill()
+    assert await asked == "yes"
+    assert (sent, loop.time()) == ([5.0], 6.0)
+
+
+def test_of_a_silence_in_an_outage_of_all_writes_only_what_a_host_may_judge_counts() -> None:
+    clock = SimpleNamespace(now=0.0)
+    onlooker = onlooker_of(0, Timing(session=SessionTiming()), now=lambda: clock.now)
+
+    def writes_fail(at: float, is_so: bool) -> None:
+        clock.now = at
+        onlooker.writes_fail(is_so)
+
+    judging_s, grace_s = 3.5 / SLOWEST, 5.5 / FASTEST
+    for at, is_so in ((100.0, True), (104.0, True), (110.0, False), (120.0, False)):
+        writes_fail(at, is_so)
+    assert onlooker.counted_s(98.0, 100.0) == 2.0
+    assert onlooker.counted_s(98.0, 115.0) == pytest.approx(2.0 + judging_s)
+    assert onlooker.counted_s(98.0, 120.0 + grace_s - 0.01) == pytest.approx(2.0 + judging_s), "the grace"
+    assert onlooker.counted_s(98.0, 120.0 + grace_s) == pytest.approx(2.0 + grace_s)
+    writes_fail(200.0, True)
+    writes_fail(203.0, False)
+    assert onlooker.counted_s(198.0, 206.0) == 8.0, "too short to be noticed"
+    writes_fail(300.0, True)
+    assert onlooker.counted_s(298.0, 400.0) == pytest.approx(2.0 + judging_s)
+    writes_fail(300.0, True)
+    onlooker.calm()
+    assert onlooker.counted_s(298.0, 400.0) == 102.0
+
+
+def onlooker_of(events: int, timing: Timing | None = None, now: Callable[[], float] = lambda: 100.0) -> Onlooker:
     """Of partitions that have so many events each."""
     return Onlooker(
-        timing=Timing(),
-        now=lambda: 100.0,
+        timing=timing or Timing(),
+        now=now,
         passes=lambda number: True,
         ends=lambda name: events,
         parents=lambda name: (),

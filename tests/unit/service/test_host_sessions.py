@@ -80,13 +80,15 @@ async def test_a_host_that_is_stopped_and_continued_has_lost_its_leases_and_send
 
 
 @pytest.mark.virtual
-@pytest.mark.parametrize("operations", [("list", "read", "replace", "create"), ("replace",)])
-async def test_an_outage_of_the_container_moves_no_lease(operations: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("fails", [Fate(ends="refused"), Fate(2.0, "ghost"), Fate(ends="lost")], ids=lambda f: f.ends)
+@pytest.mark.parametrize("operations", [("list", "read", "replace", "create"), ("replace",)], ids=["all", "writes"])
+async def test_an_outage_of_the_container_moves_no_lease(operations: tuple[str, ...], fails: Fate) -> None:
+    """Requests are refused, vanish, or are carried out without an answer."""
     group = await settled()
     await asyncio.sleep(MINUTE)
     epochs = group.epochs
-    group.weather.judge = lambda request: Fate(
-        ends="refused" if request.where == "store" and request.operation in operations else "ok"
+    group.weather.judge = lambda request: (
+        fails if request.where == "store" and request.operation in operations else Fate()
     )
     await asyncio.sleep(30)
     group.weather.judge = lambda request: Fate()
