@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -16,7 +17,7 @@ from leases.document import advised, encode_lease, lease_id, lease_prefix, parti
 from leases.errors import InvalidDocument, StoreAmbiguous, StoreConflict, StoreMissing
 from leases.expiry import Mark
 from leases.lease import Lease, LeaseKey
-from leases.session import Session, Tenant
+from leases.session import Bell, Session, Tenant
 from leases.side_by_side import rounds_of, run_side_by_side
 from leases.store import LeaseStore, Stored
 from leases.tenure import OwnedLease, Ticks, VersionedLease, agreed, begin, id_of, name_of, versioned
@@ -102,13 +103,17 @@ class Keeper:
         clock: Clock,
         timing: Timing,
         session: Session | None = None,
+        bell: Bell | None = None,
     ) -> None:
-        """session: of this host, if it has one; without, every lease is kept alive by itself."""
+        """session: of this host, if it has one; without, every lease is kept alive by itself. bell: of a process that runs no
+        host.
+        """
         self.store = store
         self.host = host
         self.incarnation = incarnation
         self.timing = timing
         self.session = session
+        self._bell = bell
         self._clock = clock
         self._known: dict[str, tuple[Stored, VersionedLease]] = {}
         self._ticks: Ticks = {}
@@ -167,39 +172,50 @@ class Keeper:
             if not now.lease.is_same_tenure(wanted):
                 return None
             wanted, etag = now.lease, now.etag
-        self._ring()
+        self.ring()
         return OwnedLease(self.store, wanted, etag, began, self._clock, self.timing, self._ticks, self.session)
 
     async def ask(self, seen: VersionedLease) -> None:
         """Write this host's name into `handoff_to`. Raises StoreConflict, StoreMissing, StoreUnavailable, StoreAmbiguous."""
         wanted = seen.lease.handoff_requested(self.host)
-        await self.store.replace(id_of(wanted), encode_lease(wanted), seen.etag)
-        self._ring()
+        with self.ringing():
+            await self.store.replace(id_of(wanted), encode_lease(wanted), seen.etag)
 
     async def forget(self, seen: VersionedLease) -> None:
         """Remove a closed lease. Raises StoreConflict, StoreMissing, StoreUnavailable, StoreAmbiguous."""
         assert seen.lease.closed, "the children of a closed lease know where to begin; those of an open one do not"
-        await self.store.delete(id_of(seen.lease), seen.etag)
-        self._ring()
+        with self.ringing():
+            await self.store.delete(id_of(seen.lease), seen.etag)
 
     async def rewrite(self, seen: VersionedLease, wanted: Lease) -> VersionedLease:
         """Write an operator's change (a release, a reset, `leases.import_.plan`), and return the lease as stored.
 
         The owner notices at its next write or scan. Raises as `ask` does.
         """
-        written = VersionedLease(wanted, await self.store.replace(id_of(wanted), encode_lease(wanted), seen.etag))
-        self._ring()
-        return written
+        with self.ringing():
+            return VersionedLease(wanted, await self.store.replace(id_of(wanted), encode_lease(wanted), seen.etag))
 
     async def create(self, lease: Lease) -> bool:
         """False if it exists already. Raises StoreUnavailable, StoreAmbiguous."""
         try:
-            await self.store.create(id_of(lease), encode_lease(lease))
+            with self.ringing():
+                await self.store.create(id_of(lease), encode_lease(lease))
         except StoreConflict:
             return False
-        self._ring()
         return True
 
-    def _ring(self) -> None:
-        if self.session is not None:
-            self.session.ring()
+    def ring(self) -> None:
+        """Leases or orders have changed: have all hosts list them soon."""
+        for each in (self.session, self._bell):
+            if each is not None:
+                each.ring()
+
+    @contextmanager
+    def ringing(self) -> Iterator[None]:
+        """Around a write that all hosts must notice. If its answer was lost, it may have been carried out."""
+        try:
+            yield
+        except StoreAmbiguous:
+            self.ring()
+            raise
+        self.ring()

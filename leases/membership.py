@@ -20,7 +20,7 @@ from leases.errors import InvalidDocument
 from leases.expiry import Watch
 from leases.host_record import HOSTS_PREFIX, HostRecord, OwnDocument, decode_host, encode_host, host_id
 from leases.pause_orders import GROUP_PREFIX, NO_CONTROLS, Controls, controls_in
-from leases.session import SESSIONS_PREFIX, Session, SessionRecord, Tenant, session_id
+from leases.session import LOOK_PREFIX, Session, SessionRecord, Tenant, session_id
 from leases.session_watch import SessionWatch
 from leases.store import LeaseStore, Stored
 from leases.timing import SessionTiming, Timing
@@ -108,9 +108,9 @@ class Membership:
                 await self.session.end()
 
     async def look(self, named: Collection[Tenant]) -> None:
-        """Read the sessions alone. named: the owners that leases name. Raises StoreUnavailable."""
+        """Read the sessions and the bell alone. named: the owners that leases name. Raises StoreUnavailable."""
         started = self._clock.monotonic()
-        listed = await self._store.list(SESSIONS_PREFIX)
+        listed = await self._store.list(LOOK_PREFIX)
         self._see(listed, named, started)
 
     async def scan(self, named: Collection[Tenant] = ()) -> HostScan:

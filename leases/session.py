@@ -3,6 +3,8 @@
 While the host is trusted, it may send for every lease that it has written in the present term. A term ends when a
 heartbeat is answered after the trust in the one before it was over: others may have taken leases since. Each lease must
 then be won again by a compare-and-swap before anything is sent for it (docs/protocol.md, Sessions).
+
+A process that changes leases and has no session, as a command does, rings the group's bell instead.
 """
 
 from __future__ import annotations
@@ -16,13 +18,17 @@ from types import MappingProxyType
 
 from leasehold.common.clock import Clock, Pace, retry_after_s
 from leases.balance import Peer
-from leases.document import NAME_BYTES_MAX, Fields, to_json
-from leases.errors import StoreError
+from leases.document import INTEGER_MAX, NAME_BYTES_MAX, Fields, to_json
+from leases.errors import InvalidDocument, StoreAmbiguous, StoreConflict, StoreError, StoreMissing
 from leases.host_record import PIPELINES_MAX, HostRecord, OwnDocument
-from leases.store import LeaseStore, TimedStore
+from leases.store import LeaseStore, Stored, TimedStore
 from leases.timing import SESSION_S_MAX, SessionTiming, Timing
 
 SESSIONS_PREFIX = "_sessions/"
+BELL_ID = "_sessions.bell"
+LOOK_PREFIX = "_sessions"
+"""Lists the sessions, and the bell."""
+BELL_WRITES_MAX = 3
 VERSION = 1
 JITTER = 0.02
 WON_AGAIN_PER_S = 20.0
@@ -267,3 +273,60 @@ def session_of(me: HostRecord, store: LeaseStore, *, clock: Clock, timing: Timin
         return None
     record = SessionRecord(host=me.name, incarnation=me.incarnation, pipelines=me.pipelines, leases_max=me.leases_max)
     return Session(store, record, clock=clock, timing=timing.session)
+
+
+# The bell.
+
+
+class Bell:
+    """Rung by a process that changed leases or orders and has no session: hosts then list both."""
+
+    def __init__(self, store: LeaseStore) -> None:
+        self._store = store
+        self._is_rung = False
+
+    def ring(self) -> None:
+        """Leases or orders have changed since the last `write`."""
+        self._is_rung = True
+
+    async def write(self) -> None:
+        """Change the bell's document, if it was rung.
+
+        After a conflict another process has changed the document since, and hosts see that. Raises StoreUnavailable,
+        StoreAmbiguous.
+        """
+        if not self._is_rung:
+            return
+        self._is_rung = False
+        for attempt in range(1, BELL_WRITES_MAX + 1):
+            try:
+                await self._write()
+            except StoreConflict:
+                return
+            except (StoreMissing, StoreAmbiguous):
+                if attempt == BELL_WRITES_MAX:
+                    raise
+            else:
+                return
+
+    async def _write(self) -> None:
+        try:
+            stored = await self._store.read(BELL_ID)
+        except StoreMissing:
+            await self._store.create(BELL_ID, _bell_body(1))
+            return
+        await self._store.replace(BELL_ID, _bell_body(_ring_in(stored) + 1), stored.etag)
+
+
+def _bell_body(ring: int) -> str:
+    return to_json({"version": VERSION, "ring": ring})
+
+
+def _ring_in(stored: Stored) -> int:
+    """0 if the document is unreadable: it is replaced."""
+    try:
+        fields = Fields.parse(stored.id, stored.body)
+        fields.version(VERSION)
+        return fields.integer("ring", at_most=INTEGER_MAX - 1)
+    except InvalidDocument:
+        return 0

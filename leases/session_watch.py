@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from leases.errors import InvalidDocument
 from leases.expiry import Watch
-from leases.session import SESSIONS_PREFIX, SessionRecord, Tenant, decode_session
+from leases.session import BELL_ID, SESSIONS_PREFIX, SessionRecord, Tenant, decode_session
 from leases.store import Stored
 from leases.timing import SessionTiming
 
@@ -33,6 +33,7 @@ class SessionWatch:
     invalid: Mapping[str, InvalidDocument] = field(default_factory=lambda: MappingProxyType({}))
     _watch: Watch[Tenant] = field(default_factory=Watch)
     _met: Watch[Tenant] = field(default_factory=Watch)
+    _bell: str | None = None
 
     def seen(
         self,
@@ -51,8 +52,11 @@ class SessionWatch:
         etags: dict[Tenant, str] = {}
         unread: dict[str, str] = {}
         invalid: dict[str, InvalidDocument] = {}
+        bell: str | None = None
         for stored in documents:
-            if stored.id.startswith(SESSIONS_PREFIX):
+            if stored.id == BELL_ID:
+                bell = stored.etag
+            elif stored.id.startswith(SESSIONS_PREFIX):
                 try:
                     record = decode_session(stored.id, stored.body)
                     found[record.tenant], etags[record.tenant] = record, stored.etag
@@ -68,6 +72,7 @@ class SessionWatch:
             invalid,
             self._watch.scanned(marks, started, ended, timing, unread_s=unread_s),
             self._met.scanned(dict.fromkeys(marks, ()), started, ended, timing),
+            bell,
         )
 
     def expired(self, timing: SessionTiming) -> frozenset[Tenant]:
@@ -85,9 +90,10 @@ class SessionWatch:
         return {tenant[0]: self.records[tenant] for tenant in kept}
 
     @property
-    def signature(self) -> frozenset[tuple[Tenant, int, bool]]:
-        """Leases may have changed hands if this has changed."""
-        return frozenset((tenant, each.ring, each.draining) for tenant, each in self.records.items())
+    def signature(self) -> frozenset[object]:
+        """Leases may have changed hands if this has changed. Only the ETag of the bell counts, whatever it holds."""
+        rings = ((tenant, each.ring, each.draining) for tenant, each in self.records.items())
+        return frozenset((self._bell, *rings))
 
     def known(self, timing: SessionTiming) -> frozenset[Tenant]:
         """Those that were first seen a session's duration ago: they see by now who has expired."""

@@ -195,7 +195,7 @@ def read_offline(file: Path, read: Read[T], pipeline: str | None, *, writes: boo
     logs.hush(settings.log)
     if pipeline is not None:
         pipeline_in(settings, file, pipeline)
-    return done(look_into(settings, read, pipeline, creates=writes, heeds=heeds))
+    return done(look_into(settings, read, pipeline, creates=writes, heeds=heeds, warn=warn))
 
 
 class Interruptible(click.Group):
@@ -228,9 +228,13 @@ def is_at_a_terminal() -> bool:
     return sys.stdin.isatty()
 
 
+def warn(message: str) -> None:
+    click.echo(f"leasehold: {redacted(message)}", err=True)
+
+
 def fail(*messages: str, code: int = FAILED) -> NoReturn:
     for message in messages:
-        click.echo(f"leasehold: {redacted(message)}", err=True)
+        warn(message)
     sys.exit(code)
 
 

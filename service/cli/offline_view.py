@@ -9,8 +9,9 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from leasehold.common.clock import BootClock
-from leases.errors import InvalidDocument, StoreMissing
+from leases.errors import InvalidDocument, StoreError, StoreMissing
 from leases.keeper import Keeper
+from leases.session import Bell
 from leases.store import TimedStore
 from service.config.settings import AnyLeases, Settings
 from service.group.status import GroupStatus
@@ -22,11 +23,19 @@ Read = Callable[[View, Keeper], Awaitable[T]]
 
 
 async def look_into(
-    settings: Settings, read: Read[T], pipeline: str | None = None, *, creates: bool = False, heeds: bool = True
+    settings: Settings,
+    read: Read[T],
+    pipeline: str | None = None,
+    *,
+    creates: bool = False,
+    heeds: bool = True,
+    warn: Callable[[str], None] = lambda why: None,
 ) -> T:
     """What `read` finds; nothing is started, and everything is closed again. creates: a container that is missing is made.
 
     heeds: a container without leases, of `pipeline` where it is given, is an error.
+
+    warn: reports that hosts will notice later than usual what `read` has changed.
 
     Raises LeasesError, PipelineError, StartFailed; StoreMissing where there are no leases yet, of `pipeline` where it is given:
     they would look like finished leases.
@@ -34,13 +43,20 @@ async def look_into(
     clock, timing = BootClock(), settings.leases.timing
     pipelines = pipelines_of(settings)
     store = TimedStore(store_of(settings, pipelines, creates=creates), timing.call_timeout_s)
-    keeper = Keeper(store, host="leasehold", incarnation=uuid.uuid4().hex, clock=clock, timing=timing)
+    bell = Bell(store)
+    keeper = Keeper(store, host="leasehold", incarnation=uuid.uuid4().hex, clock=clock, timing=timing, bell=bell)
     try:
         view = View(keeper, pipelines, clock=clock, now=lambda: datetime.now(UTC))
         if heeds:
             _heed(await view.read_group(), settings.leases, pipeline)
         return await read(view, keeper)
     finally:
+        try:
+            await bell.write()
+        except StoreError as error:
+            warn(
+                f"the change was made, and hosts notice it a minute later than usual: they could not be rung for ({error})"
+            )
         closing = [part.close() for pipeline in pipelines for part in (pipeline.feed, pipeline.sink)]
         await asyncio.gather(*closing, return_exceptions=True)
         await store.close()

@@ -79,10 +79,8 @@ async def resume_pipeline(keeper: Keeper, pipeline: str, *, by: str, at: str) ->
 
 async def _order(keeper: Keeper, control: Control) -> tuple[Control, bool]:
     """All hosts read the order at their next listing."""
-    given = await order(keeper.store, control)
-    if keeper.session is not None:
-        keeper.session.ring()
-    return given
+    with keeper.ringing():
+        return await order(keeper.store, control)
 
 
 async def _change(

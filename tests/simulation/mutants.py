@@ -709,6 +709,13 @@ MUTANTS = (
         "self.session.is_agreed = True",
         test=f"{HOST_SESSIONS}::test_while_a_host_without_a_session_lives_leases_are_judged_by_their_own_ticks",
     ),
+    mutant(
+        "hosts do not notice the bell",
+        "leases.session_watch",
+        "frozenset((self._bell, *rings))",
+        "frozenset(rings)",
+        test=f"{HOST_SESSIONS}::test_an_idle_owner_notices_within_three_seconds_that_a_command_released_its_lease",
+    ),
 )
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leases.session import SessionRecord, Tenant, encode_session, session_id
+from leases.session import BELL_ID, SessionRecord, Tenant, encode_session, session_id
 from leases.session_watch import SessionWatch
 from leases.store import Stored
 from leases.timing import SessionTiming
@@ -141,3 +141,13 @@ def test_nothing_expires_that_changed_within_its_duration(looks: list[tuple[floa
         watch = looked(watch, at, *([] if tick is None else [document(tick=tick)]), named=(A,))
         if A in watch.expired(TIMING):
             assert at - changed_at >= D - 1e-9
+
+
+def test_leases_may_have_changed_if_the_bell_has_whatever_it_holds() -> None:
+    silent = looked(SessionWatch(), 0.0, document())
+    rung = looked(silent, 1.0, document(), Stored(BELL_ID, "garbled", "1"))
+    assert (
+        len({silent.signature, rung.signature, looked(rung, 2.0, Stored(BELL_ID, "", "2"), document()).signature}) == 3
+    )
+    assert looked(rung, 2.0, document(tick=2), Stored(BELL_ID, "garbled", "1")).signature == rung.signature
+    assert not rung.invalid

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from itertools import pairwise
+from types import SimpleNamespace
+from typing import TypeVar, cast
 
 import pytest
 from simulation.group import WITHOUT_SESSIONS, Group, always, until
 from simulation.weather import Fate, Request
 
-from leases.session import SESSIONS_PREFIX
+from leases.errors import StoreAmbiguous
+from leases.keeper import Keeper
+from leases.lease import Lease
+from leases.session import BELL_ID, LOOK_PREFIX, SESSIONS_PREFIX, Bell
+from leases.store import Operation, StoreAround
 from leases.timing import SessionTiming, Timing
-from service.group.actions import pause_pipeline
-from service.group.status import unrenewed_of
+from service.group.actions import hand_over_lease, pause_pipeline, release_lease, resume_pipeline
+from service.group.migration import move
+from service.group.status import HostStatus, unrenewed_of
+from service.host import Host
+
+T = TypeVar("T")
 
 SESSION = SessionTiming()
 TIMING = Timing(session=SESSION)
@@ -150,7 +162,7 @@ async def test_an_idle_group_lists_its_leases_once_a_minute_and_its_sessions_at_
     )
     hosts, minutes = 3, 60
     assert asked["list", "bank/leases/"] <= hosts * minutes * 1.3
-    assert asked["list", SESSIONS_PREFIX] <= hosts * minutes * 60 / SESSION.look_s * 1.05
+    assert asked["list", LOOK_PREFIX] <= hosts * minutes * 60 / SESSION.look_s * 1.05
     per_minute = sum(asked.values()) / hosts / minutes
     assert per_minute <= 52, "whatever there is of leases"
 
@@ -183,7 +195,7 @@ async def test_an_outage_of_writes_does_not_make_hosts_look_more_often() -> None
     await asyncio.sleep(30)
     group.weather.requests.clear()
     await asyncio.sleep(5 * MINUTE)
-    looks = len(group.asked(lambda request: request.id == SESSIONS_PREFIX))
+    looks = len(group.asked(lambda request: request.id == LOOK_PREFIX))
     assert looks <= 3 * 5 * MINUTE / SESSION.look_s * 1.1
 
 
@@ -354,3 +366,117 @@ async def test_a_pause_by_a_host_without_leases_is_noticed_within_three_seconds(
     await pause_pipeline(keeper, "bank", by="alice", at="")
     took = await until(lambda: not any(each.host.workers for each in group.alive))
     assert took <= SESSION.ring_gap_s + SESSION.look_s + 0.5
+
+
+NOTICED_S = SESSION.ring_gap_s + SESSION.look_s + 0.3
+
+
+def command(group: Group) -> tuple[Keeper, Bell]:
+    """As a process has it that runs no host."""
+    bell = Bell(group.store)
+    return Keeper(group.store, host="leasehold", incarnation="1", clock=group.clock(), timing=TIMING, bell=bell), bell
+
+
+async def rest(group: Group) -> None:
+    """Until no host lists the leases for the next seconds, unless it is rung for."""
+
+    def is_listing(request: Request) -> bool:
+        return request.operation == "list" and request.id == "bank/leases/"
+
+    def is_quiet() -> bool:
+        ago = [asyncio.get_running_loop().time() - at for at in group.asked(is_listing)[-9:]]
+        return min(ago) > 5 and max(ago[-3:]) < SESSION.audit_s / 2
+
+    await until(is_quiet)
+
+
+@pytest.mark.virtual
+async def test_an_idle_owner_notices_within_three_seconds_that_a_command_released_its_lease() -> None:
+    group = await settled()
+    keeper, bell = command(group)
+    for garbled in (None, "{", '{"version":9}'):
+        await asyncio.sleep(MINUTE)
+        await until(group.is_balanced)
+        if garbled is not None:
+            group.put(BELL_ID, garbled)
+        await rest(group)
+        owner = next(each for each in group.hosts if each.name == group.owners["a"])
+        before = len(owner.said("lease released"))
+        await release_lease(keeper, "bank", "a")
+        await bell.write()
+        assert await until(lambda owner=owner, before=before: len(owner.said("lease released")) > before) <= NOTICED_S
+    assert not any(each.said("needs attention") for each in group.hosts)
+
+
+@pytest.mark.virtual
+async def test_a_pause_by_a_process_without_a_host_is_noticed_within_three_seconds() -> None:
+    group = await settled()
+    keeper, bell = command(group)
+    await asyncio.sleep(MINUTE)
+    await rest(group)
+    await pause_pipeline(keeper, "bank", by="alice", at="")
+    await bell.write()
+    assert await until(lambda: not any(each.host.workers for each in group.alive)) <= NOTICED_S + 0.2
+    await rest(group)
+    await resume_pipeline(keeper, "bank", by="alice", at="")
+    await bell.write()
+    assert await until(group.is_balanced) <= NOTICED_S + 2
+
+
+async def release(keeper: Keeper, host: Host) -> object:
+    return await release_lease(keeper, "bank", "a")
+
+
+async def hand_over(keeper: Keeper, host: Host) -> object:
+    [other] = {"host-x", "host-y"} - {(await keeper.read("bank", "a")).lease.owner}
+    known = SimpleNamespace(is_live=True, is_draining=False, pipelines=["bank"])
+    return await hand_over_lease(keeper, "bank", "a", other, {other: cast("HostStatus", known)})
+
+
+async def reset(keeper: Keeper, host: Host) -> object:
+    return await move(keeper, host.pipelines["bank"], await keeper.read("bank", "a"), "earliest")
+
+
+async def pause(keeper: Keeper, host: Host) -> object:
+    return await pause_pipeline(keeper, "bank", by="alice", at="")
+
+
+async def create(keeper: Keeper, host: Host) -> object:
+    """As an import does."""
+    return await keeper.create(Lease(pipeline="bank", partition="new"))
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize("by", ["host", "command"])
+@pytest.mark.parametrize("act", [release, hand_over, reset, pause, create])
+@pytest.mark.parametrize("is_lost", [False, True], ids=["", "answer lost"])
+async def test_all_hosts_list_the_leases_soon_after_an_operator_changed_something(
+    act: Callable[[Keeper, Host], Awaitable[object]], by: str, is_lost: bool
+) -> None:
+    group = await settled(hosts="xy")
+    asked = (await group.start("host-w", leases_max=0)).host
+    keeper, bell = (asked.balancer._keeper, None) if by == "host" else command(group)
+    await asyncio.sleep(MINUTE)
+    await rest(group)
+    if is_lost:
+        keeper.store = AnswersLost(keeper.store)
+    with suppress(StoreAmbiguous):
+        await act(keeper, asked)
+    if bell is not None:
+        await bell.write()
+    group.weather.requests.clear()
+
+    def listing() -> set[str]:
+        return {request.host for _, request in group.weather.requests if request.id == "bank/leases/"}
+
+    assert await until(lambda: listing() >= {"host-x", "host-y"}) <= NOTICED_S
+
+
+class AnswersLost(StoreAround):
+    """Carries out every write, and loses its answer."""
+
+    async def _call(self, operation: Operation, name: str, answer: Awaitable[T]) -> T:
+        found = await answer
+        if operation in ("list", "read"):
+            return found
+        raise StoreAmbiguous(f"no answer to the write of '{name}'")

@@ -11,7 +11,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from leases.document import encode_lease, lease_id
+from leases.errors import StoreUnavailable
 from leases.lease import Lease
+from leases.session import BELL_ID, Bell
 from leases.stores.sqlite import SqliteStore
 from service.cli.main import main
 
@@ -120,3 +122,43 @@ def test_a_store_in_memory_holds_nothing_for_others(folder: Path) -> None:
     look = leasehold(folder, "lag", "FILE")
     assert look.exit_code == 1
     assert look.stderr.startswith("leasehold: no leases yet in the lease store 'memory': ")
+
+
+def bell_in(folder: Path) -> object:
+    async def read() -> object:
+        store = SqliteStore(folder / "state/leases.db")
+        found = await store.list(BELL_ID)
+        await store.close()
+        return [json.loads(each.body)["ring"] for each in found]
+
+    return asyncio.run(read())
+
+
+RELEASE = ("leases", "release", "FILE", "copy", "words-1.jsonl")
+
+
+def test_a_command_rings_for_what_it_has_changed(folder: Path) -> None:
+    owned = Lease(pipeline="copy", partition="words-1.jsonl", owner="a", incarnation="1")
+    keep(folder / "state/leases.db", owned)
+    leasehold(folder, "leases", "list", "FILE")
+    assert bell_in(folder) == []
+    assert leasehold(folder, *RELEASE).exit_code == 0
+    assert bell_in(folder) == [1]
+    assert leasehold(folder, *RELEASE).exit_code == 0  # there is nothing left to release
+    assert bell_in(folder) == [1]
+    assert leasehold(folder, "leases", "reset", "FILE", "copy", "--all", "--to", "earliest", "--yes").exit_code == 0
+    assert bell_in(folder) == [2]
+
+
+def test_a_change_counts_although_nobody_could_be_rung_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(bell: Bell) -> None:
+        raise StoreUnavailable("too many requests")
+
+    keep(folder / "state/leases.db", Lease(pipeline="copy", partition="words-1.jsonl", owner="a", incarnation="1"))
+    monkeypatch.setattr(Bell, "write", refuse)
+    done = leasehold(folder, *RELEASE)
+    assert done.exit_code == 0
+    assert "released by 'a'" in done.stdout
+    assert done.stderr.count("\n") == 1
+    assert "a minute later than usual" in done.stderr
+    assert "too many requests" in done.stderr
