@@ -47,8 +47,8 @@ class Scan:
             return self
         unreadable = {
             key: InvalidDocument(
-                f"{name_of(lease)} is judged by sessions, and this host has none: start it with sessions (`Timing.session`), as"
-                " the hosts that wrote the lease were"
+                f"{name_of(lease)} is judged by sessions, and this host has none: set `leases.sessions: auto`, as the hosts that"
+                " wrote the lease have it; or stop all hosts and run `leasehold leases downgrade`"
             )
             for key, (lease, _) in judged.items()
         }

@@ -131,6 +131,10 @@ class Lease:
         epoch = min(self.epoch + RESTORED_ABOVE, 2**63 - 1)
         return replace(self, owner=None, incarnation=None, handoff_to=None, epoch=epoch)
 
+    def downgraded(self) -> Lease:
+        """Available, and judged by the tick of its next owner. Like every edit by others, it does not change the tick."""
+        return replace(self, owner=None, incarnation=None, handoff_to=None, by_session=False)
+
     def reset(self, continuation: str | None) -> Lease:
         """An operator's new position: a new generation, without the present owner. It reopens a lease that an operator
         closed.

@@ -35,7 +35,7 @@ from service.cli.common import (
 )
 from service.cli.dead_letters import dead_letters
 from service.cli.files import files, log
-from service.cli.migration import close_leases, export_leases, import_leases, reset_leases
+from service.cli.migration import close_leases, downgrade_leases, export_leases, import_leases, reset_leases
 from service.texts import counted, redacted
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def check(file: Path, probe: bool) -> None:
 
 @main.group()
 def leases() -> None:
-    """Show, release, close, reset, export and import leases.
+    """Show, release, close, reset, export, import and downgrade leases.
 
     To pause or resume a pipeline, use the REST API of a running host: POST /api/pipelines/NAME/pause, or .../resume.
     """
@@ -222,7 +222,7 @@ def release_lease(file: Path, pipeline: str, partition: str) -> None:
         click.echo(change)
 
 
-for command in (close_leases, reset_leases, export_leases, import_leases):
+for command in (close_leases, reset_leases, export_leases, import_leases, downgrade_leases):
     leases.add_command(command)
 main.add_command(files)
 main.add_command(log)

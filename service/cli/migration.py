@@ -1,4 +1,7 @@
-"""The commands `leasehold leases reset`, `close`, `export` and `import`. docs/migration.md walks through most of them."""
+"""The commands `leasehold leases reset`, `close`, `export`, `import` and `downgrade`.
+
+docs/migration.md walks through most of them.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ if TYPE_CHECKING:
     from leases.lineage import Partition
     from service.config.settings import Settings
     from service.group.import_sources import BlobSource, Source
-    from service.group.migration import Report
+    from service.group.migration import Downgrade, Report
     from service.group.view import View
 
 CONNECTION_STRING = "LEASEHOLD_IMPORT_CONNECTION_STRING"
@@ -404,3 +407,45 @@ async def _close(
         return True
     click.echo(f"leasehold: {redacted(why)}", err=True)
     return False
+
+
+@click.command("downgrade")
+@FILE
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+def downgrade_leases(file: Path, as_json: bool) -> None:
+    """Make the leases readable for the previous release, which has no sessions. Stop all hosts first.
+
+    The leases keep their positions, and have no owner. The documents of dead hosts are removed. The command watches these
+    documents, for about 7 seconds after hosts with sessions and for a lease duration after others. If a host is alive, it
+    changes nothing. You can run it again at any time.
+    """
+    from leasehold.common.clock import BootClock
+    from service.group.migration import downgrade
+
+    if not settings_of(file).leases.is_shared:
+        fail("`leases: {type: memory}` ends with this command: use a persistent lease store")
+
+    async def run(view: View, keeper: Keeper) -> Downgrade:
+        return await downgrade(keeper, clock=BootClock(), say=lambda line: click.echo(line, err=True))
+
+    done = read_offline(file, run, None, heeds=False)
+    with unread_is_fine():
+        _print_downgrade(done, as_json)
+    if done.problems:
+        fail(*done.problems)
+
+
+def _print_downgrade(done: Downgrade, as_json: bool) -> None:
+    names = sorted({*done.unchanged, *(lease.pipeline for lease in done.leases)})
+    if as_json:
+        leases = [{"pipeline": each.pipeline, "partition": each.partition, "owner": each.owner} for each in done.leases]
+        fields = {"downgraded": leases, "unchanged": dict(done.unchanged), "removed": done.removed}
+        click.echo(json.dumps(fields, ensure_ascii=False))
+        return
+    for name in names:
+        count = sum(lease.pipeline == name for lease in done.leases)
+        click.echo(
+            f"pipeline '{name}': {counted(count, 'lease')} put back to version 1, {done.unchanged.get(name, 0):,} unchanged"
+        )
+    if hosts := sorted({document.partition("/")[2] for document in done.removed}):
+        click.echo(f"removed the documents of {counted(len(hosts), 'dead host')}: {', '.join(hosts)}")

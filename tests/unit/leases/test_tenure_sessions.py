@@ -182,7 +182,8 @@ async def test_a_host_without_a_session_neither_trusts_nor_judges_nor_takes_what
     scan = (await plain.scan(["p"])).without_sessions()
     assert not scan.seen
     (error,) = scan.unreadable.values()
-    assert "start it with sessions (`Timing.session`)" in str(error)
+    assert "set `leases.sessions: auto`" in str(error)
+    assert "run `leasehold leases downgrade`" in str(error)
     with pytest.raises(AssertionError):
         await plain.take(await plain.read("p", "0"), str)
 
