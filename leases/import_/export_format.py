@@ -3,7 +3,8 @@
     {"leasehold": 1, "pipeline": {"name": ..., "feed": ..., "sink": ..., "transform": ..., "complete": ..., "leases": 4}}
     {"leasehold": 1, "lease": {...}}          four times: the lease's document, as leases.document writes it
 
-The number of leases reveals a truncated file. Owners are exported, but not imported.
+The number of leases reveals a truncated file. Owners are exported, but not imported. Each line has
+version 1 of a lease's document, which earlier releases of Leasehold read too: later versions differ in what judges an owner.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class ExportedPipeline:
                 partition=lease.partition,
                 owner=lease.owner,
                 restores=True,
-                lease=replace(lease, owner=None, incarnation=None, handoff_to=None),
+                lease=lease.downgraded(),
             )
             for lease in self.leases
         ]
@@ -58,7 +59,7 @@ def _header(group: ExportedPipeline) -> str:
 
 
 def _line(lease: Lease) -> str:
-    return to_json({MARK: VERSION, "lease": parsed("the lease", encode_lease(lease))})
+    return to_json({MARK: VERSION, "lease": parsed("the lease", encode_lease(replace(lease, by_session=False)))})
 
 
 def groups_in(text: str) -> dict[str, ExportedPipeline]:
