@@ -17,6 +17,7 @@ from unit.leases.lease_documents import INFO, LOCK, PREFIX, dotnet, java, v2
 from leases.bootstrap import Identity, Info, decode_info, encode_info, info_id
 from leases.document import decode_lease, encode_lease, lease_id, lease_prefix
 from leases.lease import Child, Lease
+from leases.session import BELL_ID
 from leases.stores.sqlite import SqliteStore
 from pipeline.connectors.cosmos.ranges import lsn_of
 from pipeline.connectors.memory import MemoryFeed
@@ -423,3 +424,18 @@ def test_a_downgrade_of_a_lease_store_in_memory_is_refused(place: Place) -> None
     file = place.folder / "orders.yaml"
     file.write_text(SETTINGS.replace("path: state/leases.db", "type: memory"))
     assert "use a persistent lease store" in place("downgrade").stderr
+
+
+def test_an_import_rings_for_hosts_once_it_has_written(place: Place) -> None:
+    found: list[int] = []
+
+    async def read(store: SqliteStore) -> None:
+        found.extend(json.loads(stored.body)["ring"] for stored in await store.list(BELL_ID))
+
+    place.keep(lease("9"))
+    place.taking("dotnet", THEIRS)
+    place._with(read)
+    assert found == []
+    place.taking("dotnet", THEIRS, "--apply")
+    place._with(read)
+    assert found == [1]
