@@ -22,7 +22,7 @@ from leases.timing import SessionTiming
 
 @dataclass(frozen=True, slots=True)
 class SessionWatch:
-    """records: sessions as last seen, also of documents that are gone, until they expire.
+    """records: sessions as last seen. If the document is gone, until the session expires or no lease names its owner.
 
     began: when the last look began. present: the sessions that have a document. invalid: documents that cannot be read.
     """
@@ -63,7 +63,7 @@ class SessionWatch:
                 except InvalidDocument as error:
                     invalid[stored.id] = error
                     unread[stored.id.removeprefix(SESSIONS_PREFIX)] = stored.etag
-        gone = self.records.keys() - self.expired(timing)
+        gone = (self.records.keys() - self.expired(timing)) & frozenset(named)  # otherwise it has left
         marks = {tenant: (etags.get(tenant, unread.get(tenant[0])),) for tenant in {*found, *named, *gone}}
         return SessionWatch(
             {**{tenant: self.records[tenant] for tenant in gone}, **found},
@@ -92,7 +92,7 @@ class SessionWatch:
     @property
     def signature(self) -> frozenset[object]:
         """Leases may have changed hands if this has changed. Only the ETag of the bell counts, whatever it holds."""
-        rings = ((tenant, each.ring, each.draining) for tenant, each in self.records.items())
+        rings = ((tenant, each.ring, each.draining, tenant in self.present) for tenant, each in self.records.items())
         return frozenset((self._bell, *rings))
 
     def known(self, timing: SessionTiming) -> frozenset[Tenant]:

@@ -102,12 +102,21 @@ def test_time_in_which_this_host_could_not_write_does_not_count() -> None:
     assert watch.next_expiry(TIMING) == pytest.approx(max(D + 4.0, 5.5 + TIMING.grace_s))
 
 
-def test_a_live_session_whose_document_is_gone_still_plays_its_part_until_it_expires() -> None:
-    watch = looked(regularly(document(), until=1), 1.5)
+def test_a_live_session_whose_document_is_gone_still_plays_its_part_while_leases_name_it_until_it_expires() -> None:
+    watch = looked(regularly(document(), until=1, named=(A,)), 1.5, named=(A,))
     assert [*watch.live(TIMING)] == ["a"]
     for half_seconds in range(4, 2 * int(2 + D) + 2):
-        watch = looked(watch, half_seconds / 2)
+        watch = looked(watch, half_seconds / 2, named=(A,))
     assert not watch.live(TIMING)
+
+
+def test_a_session_whose_document_is_gone_and_that_no_lease_names_has_left() -> None:
+    before = regularly(document(), until=1, named=(A,))
+    gone = looked(before, 1.5, named=(A,))
+    assert gone.signature != before.signature, "its leases may have changed hands"
+    assert not looked(gone, 2.0).live(TIMING)
+    again = looked(looked(gone, 2.0), 2.5, named=(A,))
+    assert again.next_expiry(TIMING) == 2.5 + D, "a listing may have been old"
 
 
 def test_of_two_incarnations_of_one_host_the_one_with_a_document_counts() -> None:
