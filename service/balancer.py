@@ -120,6 +120,7 @@ class Balancer:
         self._listed_at_signature: frozenset[object] = frozenset()
         self._is_woken = False
         self._is_handing_over = False
+        self._is_changing = False
         self._read_at = 0.0
         self._watch: Watch[LeaseKey] = Watch()
         self._requests: Watch[LeaseKey] = Watch()
@@ -157,15 +158,8 @@ class Balancer:
         """Looks at the sessions between the rounds, and begins a round as soon as one has expired. Never returns."""
         streak, looked_at = Streak(self._clock), self._clock.monotonic()
         while True:
-            sessions, now = self._membership.sessions, self._clock.monotonic()
-            due = max(looked_at, sessions.began) + (
-                self._timing.handoff_poll_s / 2 if self._is_handing_over else session.look_s
-            )
-            if looked_at < (
-                expiry := sessions.next_expiry(session)
-            ):  # no look has come since, not even one that did not count
-                due = min(due, expiry)
-            await self._clock.sleep(max(due - now, session.retry_s))
+            sessions = self._membership.sessions
+            await self._sleep_until_look(session, looked_at)
             if self._membership.sessions is not sessions:
                 continue  # a round has looked meanwhile
             looked_at = self._clock.monotonic()
@@ -178,8 +172,23 @@ class Balancer:
                 streak.log_failure(self._log, "looking at sessions failed, will try again", error)
                 await self._clock.sleep(session.backoff.pause_s(streak.count, self._rng.random(), retry_after_s(error)))
             seen = self._membership.sessions
-            if seen.expired(session) - sessions.expired(session) or seen.signature != self._listed_at_signature:
+            # More is to come: a host that has just joined asks for leases in a moment.
+            self._is_changing = seen.signature != self._listed_at_signature
+            if self._is_changing or seen.expired(session) - sessions.expired(session):
                 self.wake()
+
+    async def _sleep_until_look(self, session: SessionTiming, looked_at: float) -> None:
+        """Looks are more frequent while leases are handed over, which may begin meanwhile."""
+        await self._clock.sleep(session.retry_s)
+        while True:
+            sessions, now = self._membership.sessions, self._clock.monotonic()
+            pause_s = self._timing.handoff_poll_s / 2 if self._is_changing else session.look_s
+            due = max(looked_at, sessions.began) + (session.ring_gap_s if self._is_handing_over else pause_s)
+            if looked_at < (expiry := sessions.next_expiry(session)):
+                due = min(due, expiry)
+            if due <= now:
+                return
+            await self._clock.sleep(min(due - now, session.ring_gap_s))
 
     # One round
 

@@ -229,6 +229,26 @@ async def test_a_stopped_host_leaves_no_session() -> None:
 
 
 @pytest.mark.virtual
+async def test_the_leases_of_a_host_that_stops_have_new_owners_after_the_next_look() -> None:
+    group = await settled()
+    for name in "wvu":
+        joined = await group.start(f"host-{name}")
+        await until(group.is_balanced)
+        await asyncio.sleep(MINUTE)
+        await joined.stop()
+        assert await until(group.is_balanced) <= SESSION.look_s + 0.5
+
+
+@pytest.mark.virtual
+async def test_a_host_that_joins_is_answered_at_the_next_look_although_it_asks_a_moment_later() -> None:
+    for _ in range(5):
+        group = await settled(partitions="abcdefghijkl", hosts="xyvw")
+        await asyncio.sleep(MINUTE)
+        await group.start("host-z")
+        assert await until(group.is_balanced) <= SESSION.look_s + 1
+
+
+@pytest.mark.virtual
 async def test_while_a_host_without_a_session_lives_leases_are_judged_by_their_own_ticks() -> None:
     group = await settled(hosts="zxy", plain="z")
     await asyncio.sleep(5 * MINUTE)
