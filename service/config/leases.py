@@ -54,7 +54,7 @@ class LeaseSettings(Section):
     session_s: LeaseSeconds | None = Field(
         default=None,
         description="How long a host with a session may be silent before others take its leases. By default `duration_s`, at"
-        " most 6.5.",
+        " most 7.",
     )
 
     @property

@@ -50,11 +50,11 @@ def test_what_is_set_is_held_to_the_rules_and_what_is_not_is_named_as_a_default(
 def test_the_intervals_of_sessions_fit_together_and_promise_a_takeover_within_ten_seconds() -> None:
     session = SessionTiming()
     assert session.problems() == []
-    assert session.look_s + session.duration_s <= 9.25
+    assert session.look_s + session.duration_s <= 9.3
     assert session.beat_s + session.judging_s <= session.trust_s, "an outage of writes makes no owner look dead"
 
 
-@pytest.mark.parametrize("duration_s", [0.1, 2.0, 6.5, 13.0, 3600.0])
+@pytest.mark.parametrize("duration_s", [0.1, 2.0, 7.0, 13.0, 3600.0])
 def test_a_session_of_any_length_has_intervals_that_fit(duration_s: float) -> None:
     session = derived_session(duration_s)
     assert session.problems() == []

@@ -171,7 +171,7 @@ async def test_a_move_repeats_and_drops_nothing() -> None:
 @pytest.mark.parametrize("after_s", [0.0, 3.0, 8.0, 16.0, 40.0])
 @pytest.mark.parametrize("is_busy", [False, True])
 @pytest.mark.parametrize(
-    ("timing", "least_s", "most_s"), [(WITHOUT_SESSIONS, 60.0 - 17, 60.0 + 17 + 2), (Timing(), 6.5 - 2.5 - 0.1, 10.0)]
+    ("timing", "least_s", "most_s"), [(WITHOUT_SESSIONS, 60.0 - 17, 60.0 + 17 + 2), (Timing(), 7.0 - 3.0 - 0.1, 10.0)]
 )
 async def test_a_killed_hosts_leases_are_taken_in_time(
     after_s: float, is_busy: bool, timing: Timing, least_s: float, most_s: float
