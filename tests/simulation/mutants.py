@@ -74,6 +74,7 @@ OVERLOAD = "tests/unit/service/test_host_overload.py"
 SESSION = "tests/unit/leases/test_session.py"
 OF_SESSIONS = "tests/unit/leases/test_tenure_sessions.py"
 HOST_SESSIONS = "tests/unit/service/test_host_sessions.py"
+OTHERS_RANG = "each[0][0] != self._keeper.host for each in sessions.signature ^ self._listed_at_signature"
 
 MUTANTS = (
     mutant(
@@ -649,14 +650,14 @@ MUTANTS = (
         "leases.session",
         "if answered >= self.trusted_until:",
         "if started >= self.trusted_until:",
-        test=f"{SESSION}::test_a_heartbeat_that_is_begun_in_time_and_answered_too_late_begins_a_new_term",
+        sessions="all",
     ),
     mutant(
         "a write of a lease is worth the term of its answer",
         "leases.tenure",
         "self._written = max(self._written, began, key=lambda each: each.at)",
         "self._written = Began(began.at, begin(self._clock, self._session).term)",
-        test=f"{OF_SESSIONS}::test_a_write_that_began_before_a_lapse_wins_nothing_after_it",
+        sessions="all",
     ),
     mutant(
         "a session is alive only if its tick changes, not its document",
@@ -715,6 +716,132 @@ MUTANTS = (
         "frozenset((self._bell, *rings))",
         "frozenset(rings)",
         test=f"{HOST_SESSIONS}::test_an_idle_owner_notices_within_three_seconds_that_a_command_released_its_lease",
+    ),
+    mutant(
+        "a lease is won again by a read",
+        "leases.tenure",
+        "await self._change(Lease.renewed)",
+        "if self.session is None:\n"
+        "            return await self._change(Lease.renewed)\n"
+        "        began = begin(self._clock, self._session)\n"
+        "        now = versioned(await self._store.read(id_of(self._lease)))\n"
+        "        if not now.lease.is_same_tenure(self._lease):\n"
+        "            self._lose(_lost(self._lease, now.lease))\n"
+        "            raise self._lost\n"
+        "        self._adopt(now.lease, now.etag, began)",
+        sessions="all",
+    ),
+    mutant(
+        "sessions are read before the leases that they judge",
+        "service.balancer",
+        "scan = await self._keeper.scan(self._pipelines)",
+        "host_scan = await self._membership.scan(self._tenants)\n"
+        "        scan = await self._keeper.scan(self._pipelines)",
+        (
+            "service.balancer",
+            "host_scan = await self._membership.scan(self._tenants)\nself.scan, self.host_scan",
+            "self.scan, self.host_scan",
+        ),
+        ("service.balancer", "if session is None or sessions.began < scan.ended:", "if session is None:"),
+        sessions="all",
+    ),
+    mutant(
+        "a session without a document has ended",
+        "leases.session_watch",
+        "if self.began - seen.since >= self._duration_s(tenant, timing)",
+        "if tenant not in self.present or self.began - seen.since >= self._duration_s(tenant, timing)",
+        sessions="all",
+    ),
+    mutant(
+        "a failed heartbeat extends trust",
+        "leases.session",
+        "failures += 1",
+        "failures += 1\n                self._beat_at = self._clock.monotonic()",
+        sessions="all",
+    ),
+    mutant(
+        "trust in a lease does not end with the trust in its session",
+        "leases.tenure",
+        "min(by_tick, session.trusted_until)",
+        "by_tick",
+        sessions="all",
+    ),
+    mutant(
+        "time in which a host could not write counts if it looked all the while",
+        "leases.session",
+        "if self.timing.judging_s < started - self._beat_at < inf:",
+        "if False:",
+        test=f"{SESSION}::test_the_time_between_heartbeats_that_are_too_far_apart_is_unread",
+    ),
+    mutant(
+        "the grace of sessions after an outage is too short",
+        "leases.timing",
+        "return self.beat_s + 2 * self.call_timeout_s",
+        "return self.beat_s / 4",
+        test="tests/unit/leases/test_timing.py"
+        "::test_in_the_grace_after_an_outage_a_heartbeat_that_hung_ends_and_another_is_answered",
+    ),
+    mutant(
+        "hosts do not ring",
+        "leases.session",
+        "self._rings += 1",
+        "pass",
+        sessions="all",
+    ),
+    mutant(
+        "a host does not ring when it releases or loses a lease",
+        "leases.tenure",
+        "self._session.ring()",
+        "pass",
+        test=f"{OF_SESSIONS}::test_a_lease_that_is_released_or_lost_rings",
+    ),
+    mutant(
+        "a host does not list after a ring of its own",
+        "service.balancer",
+        "is_over or is_pending or sessions.signature != self._listed_at_signature",
+        f"is_over or is_pending or any({OTHERS_RANG})",
+        (
+            "service.balancer",
+            "self._is_changing = seen.signature != self._listed_at_signature",
+            f"self._is_changing = any({OTHERS_RANG.replace('sessions', 'seen')})",
+        ),
+        test=f"{HOST_SESSIONS}::test_what_the_api_of_an_owner_does_to_its_lease_is_noticed_although_no_other_host_hears_the_ring",
+    ),
+    mutant(
+        "a handoff times out as soon as a session",
+        "service.balancer",
+        "        return self._requests.expired(scan.started, self._timing)",
+        "        return self._requests.expired(scan.started, self._timing.session or self._timing)",
+        sessions="all",
+    ),
+    mutant(
+        "what sessions judge is left to hosts that have none",
+        "leases.balance",
+        "if len(with_session) == len(able) or len(seen_by_all) == len(leases):",
+        "if True:",
+        sessions="mixed",
+    ),
+    mutant(
+        "leases of version 1 are judged by sessions",
+        "service.balancer",
+        "if lease.by_session and lease.tenant in expired",
+        "if lease.tenant in expired",
+        sessions="mixed",
+    ),
+    mutant(
+        "the leases are listed at the round after an audit is due",
+        "service.balancer",
+        "due.append(scan.started + session.timing.audit_s)",
+        "pass",
+        test=f"{HOST_SESSIONS}::test_no_listing_of_leases_is_later_than_an_audit_after_the_last",
+    ),
+    mutant(
+        "trust is checked before a request has a task, not when it is sent",
+        "pipeline.async_sink.writer",
+        "request: Request | None = first\nawait self._permit.wait_until_granted()",
+        "request: Request | None = first",
+        test="tests/unit/pipeline/async_sink/test_writer_sink.py"
+        "::test_trust_that_ends_before_the_task_of_a_request_begins_stops_the_request",
     ),
 )
 

@@ -209,6 +209,26 @@ async def test_a_listing_that_does_not_show_a_tenure_makes_its_owner_write(edit)
 
 
 @pytest.mark.virtual
+async def test_a_lease_that_is_released_or_lost_rings() -> None:
+    case = Case()
+    released = await case.taken()
+    await case.session.beat()
+    rings = case.session.record.ring
+    await released.release()
+    await case.session.beat()
+    assert case.session.record.ring > rings
+    lost = await case.taken()
+    await case.session.beat()
+    rings = case.session.record.ring
+    found = await case.keeper.read("p", "0")
+    await case.store.replace("p/leases/0", encode_lease(found.lease.revoked()), found.etag)
+    with pytest.raises(LeaseLost):
+        await lost.renew()
+    await case.session.beat()
+    assert case.session.record.ring > rings
+
+
+@pytest.mark.virtual
 async def test_a_listing_that_is_older_than_the_tenure_raises_no_doubt() -> None:
     case = Case()
     owned = await case.taken()

@@ -73,6 +73,11 @@ def test_a_session_lasts_no_longer_than_a_lease_unless_that_is_asked_for() -> No
     assert derived_timing(3, sessions=False).session is None
 
 
+def test_in_the_grace_after_an_outage_a_heartbeat_that_hung_ends_and_another_is_answered() -> None:
+    session = SessionTiming()
+    assert session.grace_s >= 2 * session.call_timeout_s + session.retry_s
+
+
 def test_trust_in_a_session_ends_before_the_session_does() -> None:
     session = SessionTiming()
     assert session.trust_s == session.duration_s - 0.5

@@ -152,6 +152,18 @@ async def test_what_a_host_with_a_session_does_to_a_lease_is_noticed_within_thre
 
 
 @pytest.mark.virtual
+async def test_what_the_api_of_an_owner_does_to_its_lease_is_noticed_although_no_other_host_hears_the_ring() -> None:
+    group = await settled(hosts="x")
+    await asyncio.sleep(MINUTE + SESSION.audit_s / 3)  # far from the next audit
+    [running] = group.hosts
+    worker = next(iter(running.host.workers.values()))
+    keeper = running.host.balancer._keeper
+    seen = await keeper.read(*worker.owned.lease.key)
+    await keeper.rewrite(seen, seen.lease.revoked())
+    assert await until(lambda: worker.owned.is_lost) <= SESSION.ring_gap_s + SESSION.look_s + 0.3
+
+
+@pytest.mark.virtual
 async def test_an_idle_group_lists_its_leases_once_a_minute_and_its_sessions_at_every_look() -> None:
     group = await settled()
     await asyncio.sleep(5 * MINUTE)
