@@ -11,13 +11,16 @@ releases the lease. All moves after a change in membership are planned in one ro
 from __future__ import annotations
 
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from zlib import crc32
 
 from leases.lease import Lease, LeaseKey
+
+Held = defaultdict[str, Counter[str | None]]
+"""By pipeline and holder, how many leases; None holds those that are free."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,32 +74,84 @@ def plan(
     if me not in able:
         return Plan((), (), 0)
     seeing = {name: peer for name, peer in able.items() if name == me or not peer.is_new}
+    group = standing_of(leases, able, seeing, expired, paused)
+    back = [lease for lease in group.owned_by.get(me, ()) if lease.key not in working]
+    take, ask = [lease.key for lease in back], list[LeaseKey]()
+    asked_for = [lease for lease in group.asked_by.get(me, ()) if _is_takeable(lease, expired, overdue)]
+    for pipeline in sorted(able[me].pipelines):
+        returning = {lease.key for lease in back if lease.pipeline == pipeline}
+        promised = [lease.key for lease in asked_for if lease.pipeline == pipeline and lease.key not in returning]
+        free = [lease for lease in group.free.get(pipeline, ()) if lease.key not in returning]
+        held = Counter(group.held.get(pipeline, {}))
+        held.subtract(group.holders[key] for key in returning)
+        mine = held[me] + len(returning)
+        shares, shares_of_expired = group.shares[pipeline], group.shares_of_expired[pipeline]
+        need = shares.get(me, 0) - mine
+        picked = _picked(free, max(0, need), _assigned(free, shares, held, me), rng, last)
+        left = [lease for lease in free if lease.key in expired and lease.key not in picked]
+        need_of_expired = shares_of_expired.get(me, 0) - mine - len(picked)
+        take += promised
+        take += picked + _picked(left, max(0, need_of_expired), _assigned(left, shares_of_expired, held, me), rng, last)
+        if need > len(free):
+            settled = {owner: group.settled(pipeline, owner) for owner in sorted(group.owned_by)}
+            settled[me] = [key for key in settled.get(me, ()) if key not in returning]
+            ask += _asked(settled, shares, held, me)[: need - len(free)]
+    return Plan(tuple(take), tuple(ask), sum(share.get(me, 0) for share in group.shares.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What all hosts find out alike that see the same: who has what, and who should have how much.
+
+    holders: by lease. free: by pipeline, the leases that nobody has. held: by pipeline, how many leases each holder has.
+    owned_by, asked_by: by host, the leases that it owns or has asked for. shares: by pipeline and host.
+    """
+
+    holders: Mapping[LeaseKey, str | None]
+    free: Mapping[str, Sequence[Lease]]
+    held: Mapping[str, Mapping[str | None, int]]
+    owned_by: Mapping[str, Sequence[Lease]]
+    asked_by: Mapping[str, Sequence[Lease]]
+    shares: Mapping[str, Mapping[str, int]]
+    shares_of_expired: Mapping[str, Mapping[str, int]]
+
+    def settled(self, pipeline: str, owner: str) -> list[LeaseKey]:
+        """The leases of an owner that no host asked for, in an order all hosts agree on."""
+        leases = (lease for lease in self.owned_by[owner] if lease.pipeline == pipeline)
+        return [
+            lease.key for lease in sorted(leases, key=lambda lease: lease.partition) if self.holders[lease.key] == owner
+        ]
+
+
+def standing_of(
+    leases: Collection[Lease],
+    able: Mapping[str, Peer],
+    seeing: Mapping[str, Peer],
+    expired: Collection[LeaseKey],
+    paused: Collection[str],
+) -> Standing:
+    """able: the live hosts that may take leases. seeing: those of them that know which leases have expired."""
+    holders: dict[LeaseKey, str | None] = {}
+    free: defaultdict[str, list[Lease]] = defaultdict(list)
+    owned_by: defaultdict[str, list[Lease]] = defaultdict(list)
+    asked_by: defaultdict[str, list[Lease]] = defaultdict(list)
     open_leases = [lease for lease in leases if not lease.closed and lease.pipeline not in paused]
-    back = [lease.key for lease in open_leases if lease.owner == me and lease.key not in working]
-    holders = {
-        lease.key: holder(lease, seeing if lease.key in expired else able, lease.key in expired)
-        for lease in open_leases
-    }
-    shares = shares_of_expired = shares_of(open_leases, able, holders)
+    for lease in open_leases:
+        key = lease.key
+        is_expired = key in expired
+        holding = holders[key] = holder(lease, seeing if is_expired else able, is_expired)
+        if holding is None:
+            free[lease.pipeline].append(lease)
+        if lease.owner is not None:
+            owned_by[lease.owner].append(lease)
+        if lease.handoff_to is not None:
+            asked_by[lease.handoff_to].append(lease)
+    shares, held = shares_of(open_leases, able, holders)
+    shares_of_expired = shares
     if unseeing := able.keys() - seeing.keys():  # they would let what expires lie, and ask for their part of it later
         others = [lease for lease in open_leases if holders[lease.key] not in unseeing]
-        shares_of_expired = shares_of(others, seeing, holders)
-    take, ask = list(back), []
-    for pipeline in sorted(able[me].pipelines):
-        here = [lease for lease in open_leases if lease.pipeline == pipeline and lease.key not in back]
-        promised = [lease.key for lease in here if lease.handoff_to == me and _is_takeable(lease, expired, overdue)]
-        free = [lease for lease in here if holders[lease.key] is None]
-        held = sum(holders[lease.key] == me for lease in here) + _count(back, pipeline)
-        need = shares[pipeline].get(me, 0) - held
-        picked = _picked(free, max(0, need), _assigned(free, here, shares[pipeline], holders, me), rng, last)
-        left = [lease for lease in free if lease.key in expired and lease.key not in picked]
-        need_of_expired = shares_of_expired[pipeline].get(me, 0) - held - len(picked)
-        assigned = _assigned(left, here, shares_of_expired[pipeline], holders, me)
-        take += promised
-        take += picked + _picked(left, max(0, need_of_expired), assigned, rng, last)
-        if need > len(free):
-            ask += _asked(here, shares[pipeline], holders, me)[: need - len(free)]
-    return Plan(tuple(take), tuple(ask), sum(share.get(me, 0) for share in shares.values()))
+        shares_of_expired, _ = shares_of(others, seeing, holders)
+    return Standing(holders, free, held, owned_by, asked_by, shares, shares_of_expired)
 
 
 def creation_order(partitions: Iterable[str], me: str, hosts: Collection[str]) -> list[tuple[int, str]]:
@@ -134,52 +189,58 @@ def holder(lease: Lease, able: Mapping[str, Peer], is_expired: bool) -> str | No
 
 
 def shares_of(
-    leases: Iterable[Lease], able: Mapping[str, Peer], holders: Mapping[LeaseKey, str | None]
-) -> dict[str, dict[str, int]]:
-    """pipeline -> host -> how many of the pipeline's leases that host should hold.
+    leases: Collection[Lease], able: Mapping[str, Peer], holders: Mapping[LeaseKey, str | None]
+) -> tuple[dict[str, dict[str, int]], Held]:
+    """pipeline -> host -> how many of the pipeline's leases that host should hold; and how many it holds.
 
     Hosts without sessions do not see the leases that sessions judge. They share the others with all hosts, and ask for
     their part themselves: nothing is left free for them. What they do not hold is for the hosts that have sessions.
     """
-    leases = list(leases)
+    held = _held(leases, holders)
     with_session = {name: peer for name, peer in able.items() if peer.has_session}
+    if len(with_session) == len(able):
+        return _shares_beside(Counter(), held, able), held
     seen_by_all = [lease for lease in leases if not lease.by_session]
-    if len(with_session) == len(able) or len(seen_by_all) == len(leases):
-        return _shares_beside(Counter(), leases, able, holders)
-    held = Counter((lease.pipeline, holders[lease.key]) for lease in seen_by_all)
+    if len(seen_by_all) == len(leases):
+        return _shares_beside(Counter(), held, able), held
+    held_by_all = _held(seen_by_all, holders)
     without = {
-        pipeline: {name: min(share, held[pipeline, name]) for name, share in shares.items() if name not in with_session}
-        for pipeline, shares in _shares_beside(Counter(), seen_by_all, able, holders).items()
+        pipeline: {
+            name: min(share, held_by_all[pipeline][name]) for name, share in shares.items() if name not in with_session
+        }
+        for pipeline, shares in _shares_beside(Counter(), held_by_all, able).items()
     }
     given = Counter({pipeline: sum(shares.values()) for pipeline, shares in without.items()})
-    left = _shares_beside(given, leases, with_session, holders)
-    return {pipeline: without.get(pipeline, {}) | left.get(pipeline, {}) for pipeline in without.keys() | left.keys()}
+    left = _shares_beside(given, held, with_session)
+    shares = {pipeline: without.get(pipeline, {}) | left.get(pipeline, {}) for pipeline in without.keys() | left.keys()}
+    return shares, held
 
 
-def _shares_beside(
-    given: Counter[str],
-    leases: Collection[Lease],
-    able: Mapping[str, Peer],
-    holders: Mapping[LeaseKey, str | None],
-) -> dict[str, dict[str, int]]:
-    """given: how many leases of each pipeline are for other hosts."""
-    held = Counter((lease.pipeline, holders[lease.key]) for lease in leases)
-    sizes = Counter(lease.pipeline for lease in leases)
+def _held(leases: Iterable[Lease], holders: Mapping[LeaseKey, str | None]) -> Held:
+    held: Held = defaultdict(Counter)
+    for (pipeline, host), count in Counter((lease.pipeline, holders[lease.key]) for lease in leases).items():
+        held[pipeline][host] = count
+    return held
+
+
+def _shares_beside(given: Counter[str], held: Held, able: Mapping[str, Peer]) -> dict[str, dict[str, int]]:
+    """given: how many leases of each pipeline are for other hosts. held: by pipeline and holder, how many leases."""
+    sizes = Counter({pipeline: counts.total() for pipeline, counts in held.items()})
     sizes.subtract(given)
     names = sizes.keys() | {name for peer in able.values() for name in peer.pipelines}
     totals = dict.fromkeys(able, 0)
     shares: dict[str, dict[str, int]] = {}
     for pipeline in sorted(names):
         room = {
-            name: sizes[pipeline] if peer.leases_max is None else max(0, peer.leases_max - totals[name])
+            name: sizes.get(pipeline, 0) if peer.leases_max is None else max(0, peer.leases_max - totals[name])
             for name, peer in able.items()
             if pipeline in peer.pipelines
         }
-        even = _divided(sizes[pipeline], sorted(room), room)
+        even = _divided(sizes.get(pipeline, 0), sorted(room), room)
         each = min((share for name, share in even.items() if share < room[name]), default=0)
         # Only an odd lease counts that a host has already: by what it holds altogether, who takes first would change the order.
-        ranked = sorted(room, key=lambda name: (totals[name], min(0, each - held[pipeline, name]), name))
-        shares[pipeline] = _divided(sizes[pipeline], ranked, room)
+        ranked = sorted(room, key=lambda name: (totals[name], min(0, each - held[pipeline][name]), name))
+        shares[pipeline] = _divided(sizes.get(pipeline, 0), ranked, room)
         for name, share in shares[pipeline].items():
             totals[name] += share
     return shares
@@ -211,14 +272,9 @@ def _picked(
 
 
 def _assigned(
-    free: Iterable[Lease],
-    leases: Iterable[Lease],
-    shares: Mapping[str, int],
-    holders: Mapping[LeaseKey, str | None],
-    me: str,
+    free: Iterable[Lease], shares: Mapping[str, int], held: Mapping[str | None, int], me: str
 ) -> frozenset[LeaseKey]:
     """The free leases that `me` takes if all hosts see the same: no two of them then try for one lease."""
-    held = Counter(holders[lease.key] for lease in leases)
     ordered = sorted(free, key=lambda lease: (lease.owner is not None, lease.partition))
     return frozenset(lease.key for lease, taker in zip(ordered, _lacking(shares, held), strict=False) if taker == me)
 
@@ -232,20 +288,12 @@ def _lacking(shares: Mapping[str, int], held: Mapping[str | None, int]) -> list[
 
 
 def _asked(
-    leases: Sequence[Lease], shares: Mapping[str, int], holders: Mapping[LeaseKey, str | None], me: str
+    settled: Mapping[str, Sequence[LeaseKey]], shares: Mapping[str, int], held: Mapping[str | None, int], me: str
 ) -> list[LeaseKey]:
     """The leases that `me` receives when hosts above their share give to hosts below theirs, in an order all hosts
-    agree on.
+    agree on. settled: by owner, those that it could give.
     """
-    held = Counter(holders[lease.key] for lease in leases)
-    settled: dict[str, list[LeaseKey]] = {}
-    for lease in sorted(leases, key=lambda lease: lease.partition):
-        if lease.owner is not None and holders[lease.key] == lease.owner:
-            settled.setdefault(lease.owner, []).append(lease.key)
-    surplus = [
-        keys[: max(0, held[name] - shares.get(name, 0))]
-        for name, keys in sorted(settled.items(), key=lambda item: item[0])
-    ]
+    surplus = [keys[: max(0, held.get(name, 0) - shares.get(name, 0))] for name, keys in sorted(settled.items())]
     return [key for key, taker in zip(_interleaved(surplus), _lacking(shares, held), strict=False) if taker == me]
 
 
@@ -260,7 +308,3 @@ def _is_takeable(lease: Lease, expired: Collection[LeaseKey], overdue: Collectio
 def _serves(able: Mapping[str, Peer], name: str, lease: Lease) -> bool:
     peer = able.get(name)
     return peer is not None and lease.pipeline in peer.pipelines and (peer.has_session or not lease.by_session)
-
-
-def _count(keys: Iterable[LeaseKey], pipeline: str) -> int:
-    return sum(key.pipeline == pipeline for key in keys)

@@ -65,10 +65,12 @@ class Lease:
     children: tuple[Child, ...] = ()
     by_session: bool = False
     unknown: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
+    key: LeaseKey = field(init=False, repr=False, compare=False)
 
-    @property
-    def key(self) -> LeaseKey:
-        return LeaseKey(self.pipeline, self.partition)
+    def __post_init__(self) -> None:
+        object.__setattr__(
+            self, "key", LeaseKey(self.pipeline, self.partition)
+        )  # once: plans ask for it again and again
 
     @property
     def tenant(self) -> tuple[str, str] | None:

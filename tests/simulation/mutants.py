@@ -363,8 +363,8 @@ MUTANTS = (
     mutant(
         "a host takes more leases than it wants",
         "leases.balance",
-        "sizes[pipeline] if peer.leases_max is None else max(0, peer.leases_max - totals[name])\n",
-        "sizes[pipeline]\n",
+        "sizes.get(pipeline, 0) if peer.leases_max is None else max(0, peer.leases_max - totals[name])\n",
+        "sizes.get(pipeline, 0)\n",
     ),
     mutant(
         "leases of a paused pipeline are taken",
@@ -817,7 +817,7 @@ MUTANTS = (
     mutant(
         "what sessions judge is left to hosts that have none",
         "leases.balance",
-        "if len(with_session) == len(able) or len(seen_by_all) == len(leases):",
+        "if len(with_session) == len(able):",
         "if True:",
         sessions="mixed",
     ),
