@@ -213,7 +213,7 @@ class Bootstrap:
 
     async def reconcile(
         self,
-        partitions: Sequence[Partition],
+        partitions: Sequence[tuple[str, tuple[str, ...], str | None]],
         scan: Scan,
         start_of: StartOf,
         uncovered: Uncovered = whole,
@@ -225,16 +225,25 @@ class Bootstrap:
 
         A callback that raises Undecided delays only its own partition.
 
+        - partitions: the fields of a `Partition` each; those of the last call are compared with them.
         - standing_of: None if the sink holds no positions or does not report them.
         - hosts: the hosts that may also create leases of this pipeline.
         """
         notes = await self._keep_info(scan)
-        leases = {lease.partition: lease for lease in scan.leases if lease.pipeline == self._pipeline}
+        leases = scan.by_pipeline.get(self._pipeline, {})
         unreadable = {partition for pipeline, partition in scan.unreadable if pipeline == self._pipeline}
-        found = (tuple(partitions), scan.shape, unreadable)
+        found = (tuple(partitions), scan.lineage, unreadable)
         if found != self._rested_on:
+            leases = dict(leases)  # the audit adds those that it puts back
             self._audit = await self._audit_leases(
-                partitions, leases, unreadable, scan, start_of, uncovered, standing_of, hosts
+                [Partition(*each) for each in partitions],
+                leases,
+                unreadable,
+                scan,
+                start_of,
+                uncovered,
+                standing_of,
+                hosts,
             )
             self._rested_on = () if self._audit.due else found
         undecided = self._audit.undecided.keys()
@@ -242,7 +251,7 @@ class Bootstrap:
             await self._complete(undecided)
             self._info_seen_at = scan.started
         elif self._is_complete and self._pending:
-            await self._settle({each.name for each in partitions} - leases.keys() - unreadable - {*self._audit.created})
+            await self._settle({name for name, *_ in partitions} - leases.keys() - unreadable - {*self._audit.created})
         self._memory = self._memory.refreshed(leases, unreadable, scan.started)
         return replace(self._audit, notes=(*notes, *self._audit.notes)) if notes else self._audit
 

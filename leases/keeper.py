@@ -72,7 +72,31 @@ class Scan:
             for lease in self.leases
         )
 
-    @property
+    @cached_property
+    def lineage(self) -> Shape:
+        """Everything that decides which leases there should be, whoever owns them."""
+        return tuple(
+            (
+                *(lease.pipeline, lease.partition, lease.closed, lease.tombstone),
+                *(lease.scope, lease.parents, lease.children),
+            )
+            for lease in self.leases
+        )
+
+    @cached_property
+    def by_pipeline(self) -> Mapping[str, Mapping[str, Lease]]:
+        """pipeline -> partition -> its lease."""
+        found: dict[str, dict[str, Lease]] = {}
+        for lease in self.leases:
+            found.setdefault(lease.pipeline, {})[lease.partition] = lease
+        return found
+
+    @cached_property
+    def requested(self) -> list[Lease]:
+        """Those that a host has asked for."""
+        return [lease for lease in self.leases if lease.handoff_to is not None]
+
+    @cached_property
     def marks(self) -> dict[LeaseKey, Mark]:
         """What to watch for expiry: the owned leases that are not judged by a session."""
         return {
@@ -81,7 +105,7 @@ class Scan:
             if lease.owner is not None and not lease.by_session
         }
 
-    @property
+    @cached_property
     def tenants(self) -> frozenset[Tenant]:
         """The owners of the other leases."""
         return frozenset(lease.tenant for lease in self.leases if lease.by_session and lease.tenant is not None)

@@ -37,7 +37,7 @@ class Memory:
 
     def refreshed(self, leases: Mapping[str, Lease], unreadable: Collection[str], at: float) -> Memory:
         kept = {name: self.leases[name] for name in unreadable if name in self.leases}
-        return Memory({**kept, **leases}, at)
+        return Memory({**kept, **leases} if kept else leases, at)
 
     def gone(self, leases: Mapping[str, Lease], unreadable: Collection[str], at: float, within_s: float) -> list[Lease]:
         """The leases that have vanished since. Empty after more than `within_s`: by then a lease may have ended and

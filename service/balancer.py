@@ -264,7 +264,9 @@ class Balancer:
         sessions, session = self._membership.sessions, self._membership.session
         if session is None or sessions.began < scan.ended:
             return frozenset()
-        expired = sessions.expired(session.timing)
+        expired = sessions.expired(session.timing) & scan.tenants
+        if not expired:
+            return frozenset()
         return frozenset(lease.key for lease in scan.leases if lease.by_session and lease.tenant in expired)
 
     def _planned(self, scan: Scan, host_scan: HostScan) -> Plan:
@@ -390,7 +392,7 @@ class Balancer:
         Time in which the container could not be read does not count: the owner could not answer then.
         """
         asked = {
-            lease.key: (lease.owner, lease.epoch) for lease in scan.leases if lease.handoff_to == self._keeper.host
+            lease.key: (lease.owner, lease.epoch) for lease in scan.requested if lease.handoff_to == self._keeper.host
         }
         self._requests = self._requests.scanned(asked, scan.started, scan.ended, self._timing, scan.listings)
         return self._requests.expired(scan.started, self._timing)

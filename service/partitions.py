@@ -176,6 +176,8 @@ class Partitions:
         self.listings: dict[str, Sequence[FeedPartition]] = {}
         self._listed: dict[str, tuple[float, frozenset[str]]] = {}
         """When a metered feed was last listed, and the partitions that it or the leases had then."""
+        self._remembered: dict[str, Scan] = {}
+        """Whose scopes each feed has taken."""
         self._streaks = {name: Streak(clock) for name in pipelines}
         self._due_at = dict.fromkeys(pipelines, -inf)
         self._asks = {name: Asks(clock, timing, rng, wake) for name in pipelines}
@@ -209,10 +211,12 @@ class Partitions:
         pipeline = self._pipelines[name]
         feed = pipeline.feed
         try:
-            feed.remember(scopes_of(lease for lease in scan.leases if lease.pipeline == name))
+            if self._remembered.get(name) is not scan:
+                feed.remember(scopes_of(scan.by_pipeline.get(name, {}).values()))
+                self._remembered[name] = scan
             found = await self._list(pipeline, scan, len(hosts))
             audit = await self.bootstraps[name].reconcile(
-                [Partition(*partition) for partition in found],
+                found,
                 scan,
                 lambda partition: self._asks[name].get(
                     "start", LeaseKey(name, partition), lambda: feed.start_of(partition, pipeline.start), "its feed"
@@ -250,7 +254,7 @@ class Partitions:
         name, now = pipeline.name, self._clock.monotonic()
         if not pipeline.feed.is_metered:
             return await self._await_answer(pipeline.feed.partitions(), f"the feed of pipeline '{name}'")
-        leases = {lease.partition for lease in scan.leases if lease.pipeline == name}
+        leases = scan.by_pipeline.get(name, {}).keys()
         listed_at, known = self._listed.get(name, (-inf, frozenset()))
         sharing = sum(each.feed.identity == pipeline.feed.identity for each in self._pipelines.values())
         if now - listed_at >= max(1, hosts) * sharing / LISTINGS_PER_S or not leases <= known:

@@ -50,7 +50,7 @@ async def test_pipelines_over_one_hub_list_it_once_a_second_together(
         orphaned=lambda *_: None,
         wake=lambda: None,
     )
-    scan: Any = SimpleNamespace(leases=())
+    scan: Any = SimpleNamespace(by_pipeline={})
     for _ in range(601):  # a minute
         for each in pipelines.values():
             await of_host._list(each, scan, 1)
