@@ -27,9 +27,9 @@ class SessionTiming:
     audit_s: leases are listed at least this often, although no host rang.
     """
 
-    duration_s: float = 7.0
-    beat_s: float = 3.0
-    look_s: float = 2.3
+    duration_s: float = 7.4
+    beat_s: float = 3.3
+    look_s: float = 2.15
     margin_s: float = 0.5
     call_timeout_s: float = 1.5
     ring_gap_s: float = 0.25
