@@ -34,7 +34,7 @@ JAVA = -XX:TieredStopAtLevel=1 -Xshare:auto -Xlog:disable -XX:SharedArchiveFile=
 
 .DEFAULT_GOAL = help
 .PHONY: help demo test connectors check sim mutants scenarios chaos bench repetition memory unit thorough fuzz integration acceptance lint types arrows format setup
-.PHONY: matrix bare docs
+.PHONY: matrix bare docs scale
 .PHONY: hosts groups letters collected unit-collected node browser image pods start dist audit poison stalls clean
 
 # Targets with `##`. docs/maintainers.md lists the others.
@@ -113,6 +113,9 @@ mutants: setup  ## planted faults, each caught by the simulation (MUTANT=word fo
 
 scenarios: setup $(ARCHIVE) $(if $(filter eventhubs blobs,$(FEED) $(SINK)),node)  ## the bank, killed, frozen and moved at every crash point of every role (ONLY=word, FEED=eventhubs|nats, PLAIN=1 without Spark); a sink alone: SINK=files|blobs|http|cosmos
 	@PYTHONPATH=tests .venv/bin/python -m $(if $(SINK),scenarios.sinks --sink $(SINK),scenarios.faults $(if $(FEED),--feed $(FEED)) $(if $(PLAIN),--plain)) --only="$(ONLY)"
+
+scale: setup  # whole groups on virtual time, up to 500 hosts and 100,000 leases: what they cost and how soon they recover (ONLY=3x32)
+	@PYTHONPATH=tests .venv/bin/python -m scale --only "$(ONLY)"
 
 repetition: setup  # every sink with hosts that are killed 20 times at random: how much each kill repeats (SINK=name, KILLS=20)
 	@PYTHONPATH=tests .venv/bin/python -m scenarios.repetition $(if $(SINK),--sink $(SINK)) $(if $(KILLS),--kills $(KILLS))
