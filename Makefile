@@ -35,7 +35,7 @@ JAVA = -XX:TieredStopAtLevel=1 -Xshare:auto -Xlog:disable -XX:SharedArchiveFile=
 .DEFAULT_GOAL = help
 .PHONY: help demo test connectors check sim mutants scenarios chaos bench repetition memory unit thorough fuzz integration acceptance lint types arrows format setup
 .PHONY: matrix bare docs scale
-.PHONY: hosts groups letters collected unit-collected node browser image pods start dist audit poison stalls clean
+.PHONY: hosts groups letters collected unit-collected node browser image pods start dist audit poison stalls failover clean
 
 # Targets with `##`. docs/maintainers.md lists the others.
 help:  ## this list; docs/maintainers.md has more
@@ -62,6 +62,9 @@ bench: setup  ## beside Spark Structured Streaming, .NET's leases in Cosmos DB, 
 	PYTHONPATH=tests .venv/bin/python tests/bench/event_hubs.py
 	.venv/bin/python tests/bench/async_sink.py
 	PYTHONPATH=tests:docs .venv/bin/python tests/bench/async_troubles.py
+
+failover: setup  # a host of three is killed 30 times: how long its leases wait for new owners, with default settings (KILLS=5)
+	@PYTHONPATH=tests .venv/bin/python -m scenarios.failover $(if $(KILLS),--kills $(KILLS))
 
 stalls: setup  # how long the event loop of a real host stands still at most: Spark's start, 1 GB in one batch, garbage collection
 	.venv/bin/python tests/bench/stalls.py

@@ -109,10 +109,9 @@ class Host:
         self.is_old = modules is not None
         self.log = bank.directory / f"{name}.log"
         self._errors = bank.directory / f"{name}.stderr"
-        program = ["-c", RUN, "run"] if modules is not None else ["-m", "scenarios.session_host"]
         with self._errors.open("ab") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", *program, str(bank.settings_of(name))],
+                [sys.executable, "-P", "-c", RUN, "run", str(bank.settings_of(name))],
                 cwd=bank.directory,
                 env=environment(modules),
                 stderr=errors,
