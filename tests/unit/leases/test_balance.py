@@ -369,3 +369,45 @@ def _assert_even(leases: list[Lease], peers: list[Peer]) -> None:
     shares = [owned[one.name] for one in peers]
     assert max(shares) - min(shares) <= 1
     assert sum(shares) == len(leases)
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.sampled_from([None, "n1", "n2", "o1"])), max_size=12),
+    st.integers(1, 3),
+    st.integers(1, 2),
+)
+def test_every_lease_gets_an_owner_beside_hosts_that_cannot_read_those_that_sessions_judge(
+    owned: list[tuple[bool, str | None]], new: int, old: int
+) -> None:
+    judging = [replace(peer(f"n{n + 1}"), has_session=True) for n in range(new)]
+    plain = [replace(peer(f"o{n + 1}"), has_session=False) for n in range(old)]
+    names = {each.name for each in (*judging, *plain)}
+    leases = [
+        lease(f"{n:02}", None if owner not in names or (is_judged and owner == "o1") else owner, by_session=is_judged)
+        for n, (is_judged, owner) in enumerate(owned)
+    ]
+    state = {one.key: one for one in leases}
+    for _ in range(8):
+        for host in (*judging, *plain):
+            seen = [one for one in state.values() if host.has_session or not one.by_session]
+            told = (
+                [*judging, *plain]
+                if host.has_session
+                else [replace(each, has_session=True) for each in (*judging, *plain)]
+            )
+            wanted = planned(seen, told, host.name)
+            for key in wanted.take:
+                state[key] = state[key].acquired(host.name, f"{host.name}-1", "")
+            for key in wanted.ask:
+                state[key] = state[key].handoff_requested(host.name).released()
+    assert all(one.owner in names for one in state.values())
+    assert not any(one.by_session and one.owner is not None and one.owner.startswith("o") for one in state.values())
+    held = Counter(one.owner for one in state.values())
+    counts = [held[each.name] for each in judging]
+    assert max(counts) - min(counts) <= 1
+
+
+def test_a_host_takes_no_more_than_its_bound_of_both_kinds_of_leases() -> None:
+    leases = [lease("0", "n1"), lease("1", by_session=True), lease("2", by_session=True)]
+    peers = [replace(peer("n1", leases_max=2), has_session=True), replace(peer("o1"), has_session=False)]
+    assert len(planned(leases, peers, "n1").take) == 1

@@ -512,3 +512,17 @@ class AnswersLost(StoreAround):
         if operation in ("list", "read"):
             return found
         raise StoreAmbiguous(f"no answer to the write of '{name}'")
+
+
+@pytest.mark.virtual
+async def test_leases_of_a_dead_host_are_taken_although_a_host_lives_that_cannot_read_them() -> None:
+    group = await settled(hosts="xyz", plain="o")
+    await asyncio.sleep(MINUTE)
+    group.started("host-o")
+    await asyncio.sleep(2 * MINUTE)
+    await group.hosts[0].kill()
+    assert (
+        await until(lambda: set(group.owners.values()) == {"host-y", "host-z"}, within_s=2 * MINUTE)
+        <= 10 + TIMING.balance_s
+    )
+    assert sorted(Counter(group.owners.values()).values()) == [3, 3]
