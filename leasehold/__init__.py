@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         StoreUnavailable,
     )
     from leases.store import INTERFACE as STORE_INTERFACE
-    from leases.store import LeaseStore, Stored
+    from leases.store import ChangedDocuments, LeaseStore, Stored
     from leases.stores.memory import MemoryStore
     from leases.stores.sqlite import SqliteStore
     from leases.timing import Timing, derived_timing
@@ -121,7 +121,15 @@ __all__ += ["generation_lost"]
 __all__ += ["AsyncSink", "Destination", "Entry", "Failed", "Convert", "Converted", "refused", "json_row", "json_bytes"]
 __all__ += ["AsyncLimits"]
 # Lease stores
-__all__ += ["LeaseStore", "Stored", "STORE_INTERFACE", "StoreError", "StoreConflict", "StoreMissing"]
+__all__ += [
+    "LeaseStore",
+    "Stored",
+    "ChangedDocuments",
+    "STORE_INTERFACE",
+    "StoreError",
+    "StoreConflict",
+    "StoreMissing",
+]
 __all__ += ["StoreUnavailable", "StoreAmbiguous"]
 # Cancellation, and crash points for tests
 __all__ += ["heeding", "insisting", "crash_point"]
@@ -129,7 +137,7 @@ __all__ += ["heeding", "insisting", "crash_point"]
 _MODULES = {
     "leasehold.common.cancellation": "heeding insisting",
     "leases.errors": "DuplicateHost GroupMismatch StoreAmbiguous StoreConflict StoreError StoreMissing StoreUnavailable",
-    "leases.store": "LeaseStore STORE_INTERFACE=INTERFACE Stored",
+    "leases.store": "ChangedDocuments LeaseStore STORE_INTERFACE=INTERFACE Stored",
     "leases.stores.memory": "MemoryStore",
     "leases.stores.sqlite": "SqliteStore",
     "leases.timing": "Timing derived_timing",

@@ -1,4 +1,4 @@
-"""The lease store: five calls over small documents with ETags.
+"""The lease store: five calls over small documents with ETags, and one that a store may leave out.
 
 A store knows nothing about leases. It keeps JSON texts under ids and answers every write in one of four ways: done,
 `StoreConflict` (or `StoreMissing`), `StoreUnavailable` (certainly not done) or `StoreAmbiguous` (perhaps done). To test
@@ -20,9 +20,11 @@ from typing import Literal, NamedTuple, TypeVar
 from leases.errors import StoreAmbiguous, StoreUnavailable
 
 T = TypeVar("T")
-Operation = Literal["list", "read", "create", "replace", "delete"]
+Operation = Literal["list", "changes", "read", "create", "replace", "delete"]
+READS: frozenset[Operation] = frozenset(("list", "changes", "read"))
 _DOING: Mapping[Operation, str] = {
     "list": "listing",
+    "changes": "reading the changes of",
     "read": "reading",
     "create": "creating",
     "replace": "replacing",
@@ -38,6 +40,13 @@ class Stored(NamedTuple):
     id: str
     body: str
     etag: str
+
+
+class ChangedDocuments(NamedTuple):
+    """What `LeaseStore.read_changes` found. token: continues from here."""
+
+    documents: Sequence[Stored]
+    token: str
 
 
 class LeaseStore(ABC):
@@ -65,6 +74,24 @@ class LeaseStore(ABC):
     async def close(self) -> None:
         """Close connections and threads. The store is not used afterwards."""
 
+    async def read_changes(self, prefix: str, since: str | None = None) -> ChangedDocuments | None:
+        """The documents whose id starts with `prefix` and that were created or replaced since the token `since`.
+
+        None if the caller must list instead: the store offers no changes (the default), or none from `since` on. Then the
+        token has expired, or this object did not give it for this prefix. Raises StoreUnavailable.
+
+        Without `since`, no documents and the token of now: a listing that begins afterwards, and the changes since that
+        token, together miss nothing.
+
+        - The answer is as fresh as a listing: a write that was answered before the call began is in it, unless the token
+          covers it. A token covers only what a listing that begins after it shows, or an earlier answer has shown. So a
+          write that one answer lacks is in the next, in whatever order concurrent writes are carried out.
+        - The answer has at most one version of a document, and documents are in any order. A document may be in it again
+          although it has not changed.
+        - Deletions are not in it. Only a listing shows them.
+        """
+        return None
+
     async def documents(self, prefix: str) -> Sequence[Mapping[str, object]] | None:
         """For a container that also holds leases of other programs: every document whose id begins with `prefix`, as stored.
 
@@ -85,6 +112,9 @@ class StoreAround(LeaseStore):
 
     async def list(self, prefix: str) -> list[Stored]:
         return await self._call("list", prefix, self._store.list(prefix))
+
+    async def read_changes(self, prefix: str, since: str | None = None) -> ChangedDocuments | None:
+        return await self._call("changes", prefix, self._store.read_changes(prefix, since))
 
     async def read(self, id: str) -> Stored:
         return await self._call("read", id, self._store.read(id))
@@ -127,7 +157,7 @@ class TimedStore(StoreAround):
                 return await answer
         except TimeoutError:
             doing = f"{_DOING[operation]} '{name}'"
-            if operation in ("list", "read"):
+            if operation in READS:
                 raise StoreUnavailable(f"{doing} took longer than {self._timeout_s:g} s") from None
             raise StoreAmbiguous(f"{doing} got no answer within {self._timeout_s:g} s") from None
 
@@ -136,6 +166,9 @@ class _Closed(LeaseStore):
     """A store that is no longer used."""
 
     async def list(self, prefix: str) -> list[Stored]:
+        raise self._refusal
+
+    async def read_changes(self, prefix: str, since: str | None = None) -> ChangedDocuments | None:
         raise self._refusal
 
     async def read(self, id: str) -> Stored:

@@ -11,7 +11,7 @@ import pytest
 
 from leases.document import BODY_BYTES_MAX
 from leases.errors import StoreConflict, StoreError, StoreMissing
-from leases.store import LeaseStore
+from leases.store import LeaseStore, Stored
 
 ID = "pipeline/leases/7"
 EMPTY = "{}"
@@ -145,6 +145,78 @@ class LeaseStoreContract:
             await store.create(name, json.dumps({"id": name}))
         assert [stored.id for stored in await other.list("_")] == ["_control/a_b", "_hosts/host-a"]
 
+    async def test_changes_are_what_was_created_or_replaced_since_the_token(
+        self, store: LeaseStore, other: LeaseStore
+    ) -> None:
+        before = await store.create("a/leases/0", EMPTY)
+        await store.create("a/leases/1", EMPTY)
+        if (token := await _token(store)) is None:
+            return  # it offers none
+        assert await _read_changes(store, token) == ({}, token), "nothing was written since"
+        replaced = await other.replace("a/leases/0", '{"tick":1}', before)
+        replaced = await other.replace("a/leases/0", '{"tick":2}', replaced)
+        etag = await other.create("a/leases/2", '{"text":"世界 \\u0000"}')
+        await other.create("a/info", EMPTY)
+        await other.create("b/leases/0", EMPTY)
+        found, after = await _read_changes(store, token)
+        assert found == {
+            "a/leases/0": Stored("a/leases/0", '{"tick": 2}', replaced),
+            "a/leases/2": Stored("a/leases/2", '{"text": "\\u4e16\\u754c \\u0000"}', etag),
+        }
+        assert await _read_changes(store, token) == (found, after), "an answer that was lost is given again"
+        assert (await _read_changes(store, after))[0] == {}
+
+    async def test_changes_do_not_show_what_was_deleted(self, store: LeaseStore, other: LeaseStore) -> None:
+        kept = [await store.create(f"a/leases/{name}", EMPTY) for name in range(3)]
+        if (token := await _token(store)) is None:
+            return
+        await other.delete("a/leases/0", kept[0])
+        await other.delete("a/leases/1", await other.replace("a/leases/1", EMPTY, kept[1]))
+        again = await other.create("a/leases/0", '{"tick":1}')
+        found, after = await _read_changes(store, token)
+        assert found == {"a/leases/0": Stored("a/leases/0", '{"tick": 1}', again)}
+        await other.delete("a/leases/0", again)
+        assert (await _read_changes(store, after))[0] == {}
+
+    @pytest.mark.parametrize("token", ["", "0", "-1", "garbage", "a 0:1", "9" * 40, "٣", "\u0000"])
+    async def test_a_token_that_the_store_did_not_give_is_answered_by_none(self, store: LeaseStore, token: str) -> None:
+        etag = await store.create(ID, EMPTY)
+        await store.delete(ID, etag)
+        given = await store.read_changes("")
+        for unknown in (token, *([] if given is None else [given.token + (token or "x"), token + given.token + "x"])):
+            assert await store.read_changes("", unknown) is None
+
+    async def test_changes_read_while_others_write_miss_nothing(self, store: LeaseStore, other: LeaseStore) -> None:
+        """Whatever the order in which concurrent writes are carried out: each is listed, or in one of the answers."""
+        names = [f"a/leases/{number}" for number in range(8)]
+        for name in names[:4]:
+            await store.create(name, '{"count":0}')
+        if (token := await _token(store)) is None:
+            return
+        written: dict[str, str] = {}
+
+        async def write(handle: LeaseStore, name: str) -> None:
+            for count in range(6):
+                try:
+                    stored = await handle.read(name)
+                    written[name] = await handle.replace(name, json.dumps({"count": count}), stored.etag)
+                except StoreMissing:
+                    written[name] = await handle.create(name, '{"count":0}')
+
+        writers = asyncio.gather(*(write((store, other)[n % 2], name) for n, name in enumerate(names)))
+        seen = {stored.id: stored for stored in await store.list("a/leases/")}
+        while True:
+            is_last, answered = writers.done(), dict(written)
+            found, token = await _read_changes(store, token)
+            seen |= found
+            if is_last:
+                break
+            assert {
+                name: int(json.loads(stored.body)["count"]) for name, stored in seen.items()
+            }.keys() >= answered.keys()
+        await writers
+        assert {name: stored.etag for name, stored in seen.items()} == written
+
     @pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
     async def test_any_text_in_a_body_comes_back(self, store: LeaseStore, other: LeaseStore, text: str) -> None:
         body = json.dumps({text: text, "nested": [{"text": text}]}, ensure_ascii=False)
@@ -206,6 +278,22 @@ class LeaseStoreContract:
             assert bodies.setdefault(now.etag, json.loads(now.body)["count"]) == json.loads(now.body)["count"]
         await _increment(store, times=1)
         assert await store.read(ID) == await other.read(ID)
+
+
+async def _token(store: LeaseStore) -> str | None:
+    """The token of now; None if the store offers no changes."""
+    begun = await store.read_changes("a/leases/")
+    assert begun is None or not begun.documents
+    return None if begun is None else begun.token
+
+
+async def _read_changes(store: LeaseStore, token: str) -> tuple[dict[str, Stored], str]:
+    """The changes since `token`, by id, with bodies as `json.dumps` writes them; and the next token."""
+    changed = await store.read_changes("a/leases/", token)
+    assert changed is not None
+    found = {each.id: each._replace(body=json.dumps(json.loads(each.body))) for each in changed.documents}
+    assert len(found) == len(changed.documents), "one version of each"
+    return found, changed.token
 
 
 async def _stands(store: LeaseStore, body: str, etag: str) -> None:

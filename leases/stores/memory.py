@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import count
 
 from leases.errors import StoreConflict, StoreMissing
-from leases.store import LeaseStore, Stored
+from leases.store import ChangedDocuments, LeaseStore, Stored
 
 
 class MemoryStore(LeaseStore):
@@ -14,11 +13,23 @@ class MemoryStore(LeaseStore):
 
     def __init__(self) -> None:
         self._documents: dict[str, Stored] = {}
-        self._etags = count(1)
+        self._last_etag = 0
 
     async def list(self, prefix: str) -> list[Stored]:
         await asyncio.sleep(0)
         return [stored for name, stored in sorted(self._documents.items()) if name.startswith(prefix)]
+
+    async def read_changes(self, prefix: str, since: str | None = None) -> ChangedDocuments | None:
+        """ETags are given out in the order of the writes, so the last one covers all writes so far."""
+        await asyncio.sleep(0)
+        last = self._last_etag
+        if since is None:
+            return ChangedDocuments((), f"memory-{last}")
+        number = since.removeprefix("memory-")
+        if number == since or not (number.isdecimal() and number.isascii()) or int(number) > last:
+            return None
+        found = [stored for name, stored in self._documents.items() if name.startswith(prefix)]
+        return ChangedDocuments([stored for stored in found if int(stored.etag) > int(number)], f"memory-{last}")
 
     async def read(self, id: str) -> Stored:
         await asyncio.sleep(0)
@@ -44,7 +55,8 @@ class MemoryStore(LeaseStore):
         """Nothing to close."""
 
     def _put(self, id: str, body: str) -> str:
-        stored = Stored(id, body, str(next(self._etags)))
+        self._last_etag += 1
+        stored = Stored(id, body, str(self._last_etag))
         self._documents[id] = stored
         return stored.etag
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from leases.errors import StoreAmbiguous, StoreConflict, StoreError, StoreMissing, StoreUnavailable
-from leases.store import LeaseStore, Stored
+from leases.store import ChangedDocuments, LeaseStore, Stored
 
 T = TypeVar("T")
 
@@ -54,9 +54,15 @@ class SqliteStore(LeaseStore):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="lease-store")
         self._connection: sqlite3.Connection | None = None  # of the store thread alone, as is the next one
         self._opened: tuple[int, int] | None = None
+        self._opening = ""
+        """Names this opening of the file in tokens: another file may have the same inode."""
 
     async def list(self, prefix: str) -> list[Stored]:
         return await self._run(lambda connection: _list(connection, prefix))
+
+    async def read_changes(self, prefix: str, since: str | None = None) -> ChangedDocuments | None:
+        """One write is carried out at a time and takes the next number, so a number covers all writes that have lower ones."""
+        return await self._run(lambda connection: _changes(connection, prefix, since, self._opening))
 
     async def read(self, id: str) -> Stored:
         return await self._run(lambda connection: _read(connection, id))
@@ -107,6 +113,7 @@ class SqliteStore(LeaseStore):
             if not (self._creates or _has_table(connection)):
                 raise self._nothing_there()
             _prepare(connection)
+            self._opening = connection.execute("SELECT hex(randomblob(8))").fetchone()[0]
         except BaseException:
             connection.close()
             raise
@@ -149,6 +156,26 @@ def _list(connection: sqlite3.Connection, prefix: str) -> list[Stored]:
         (prefix, prefix),
     )
     return [Stored(name, body, str(etag)) for name, body, etag in rows]
+
+
+def _changes(connection: sqlite3.Connection, prefix: str, since: str | None, opening: str) -> ChangedDocuments | None:
+    """A token is the opening and the last number that a write took. The number is read first: what is written between
+    the two queries is in this answer and in the next one.
+    """
+    last = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'lease_documents'").fetchone()[0]
+    here = f"{opening}-"
+    if since is None:
+        return ChangedDocuments((), f"{here}{last}")
+    number = since.removeprefix(here)
+    if number == since or not (number.isdecimal() and number.isascii()) or int(number) > last:
+        return None
+    rows = connection.execute(
+        # The plus keeps SQLite from reading all documents by the index of their ids.
+        "SELECT id, CAST(body AS TEXT), etag FROM lease_documents"
+        " WHERE etag > ? AND +id >= ? AND +id < ? || char(0x10FFFF)",
+        (int(number), prefix, prefix),
+    )
+    return ChangedDocuments([Stored(name, body, str(etag)) for name, body, etag in rows], f"{here}{last}")
 
 
 def _read(connection: sqlite3.Connection, id: str) -> Stored:

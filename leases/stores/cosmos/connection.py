@@ -105,12 +105,13 @@ class CosmosContainerAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CosmosConnection:
-    """An open container."""
+    """An open container. rid: its resource id, which another container of its name would not have."""
 
     client: CosmosClient
     credential: Any
     proxy: ContainerProxy
     has_own_keys: bool
+    rid: str
 
     async def close(self) -> None:
         await _close_client(self.client, self.credential)
@@ -130,9 +131,10 @@ async def connect(
         transport.is_opening = False
         await _check_consistency(client, account)
         proxy = client.get_database_client(place.database).get_container_client(place.container)
-        return CosmosConnection(
-            client=client, credential=credential, proxy=proxy, has_own_keys=await _has_own_keys(client, proxy, place)
-        )
+        properties = await _check_properties(client, proxy, place)
+        has_own_keys = properties["partitionKey"]["paths"] != ["/id"]
+        rid = str(properties.get("_rid", ""))
+        return CosmosConnection(client=client, credential=credential, proxy=proxy, has_own_keys=has_own_keys, rid=rid)
     except Unauthorized:
         await _close_client(client, credential)
         raise StoreUnavailable(f"opening {place}: Cosmos DB answered 401: {REMEDIES[401]}") from None
@@ -179,7 +181,9 @@ def _client(account: CosmosAccount, credential: Any, transport: OnceOverTls, tim
     )
 
 
-async def _has_own_keys(client: CosmosClient, proxy: ContainerProxy, place: CosmosContainerAddress) -> bool:
+async def _check_properties(
+    client: CosmosClient, proxy: ContainerProxy, place: CosmosContainerAddress
+) -> dict[str, Any]:
     properties = await _properties(client, proxy, place)
     paths = properties.get("partitionKey", {}).get("paths")
     if paths not in (["/id"], [f"/{PARTITION_KEY}"]):
@@ -190,7 +194,7 @@ async def _has_own_keys(client: CosmosClient, proxy: ContainerProxy, place: Cosm
         raise StoreUnavailable(
             f"{place} removes documents after {properties['defaultTtl']} s, but leases must not expire: turn off its time to live"
         )
-    return bool(paths != ["/id"])
+    return properties
 
 
 async def _properties(client: CosmosClient, proxy: ContainerProxy, place: CosmosContainerAddress) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The container in Cosmos DB: five calls with ETags, answered as `leases.store` requires.
+"""The container in Cosmos DB: five calls with ETags and its change feed, answered as `leases.store` requires.
 
 Requests that were certainly not carried out (429, 449) are retried within the caller's time; nothing else is.
 """
@@ -8,15 +8,16 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from azure.core import MatchConditions
 from azure.core.exceptions import AzureError
-from azure.cosmos.exceptions import CosmosResourceNotFoundError
+from azure.cosmos.exceptions import CosmosHttpResponseError, CosmosResourceNotFoundError
 
 from leasehold.common.azure import CosmosAccount, tls_of
 from leasehold.common.cancellation import await_shielded
 from leases.errors import StoreAmbiguous, StoreConflict, StoreError, StoreMissing, StoreUnavailable
+from leases.side_by_side import run_side_by_side
 from leases.stores.azure import retrying_for
 from leases.stores.cosmos.connection import CosmosConnection, CosmosContainerAddress, connect, is_gone, translated
 from leases.stores.cosmos.documents import PARTITION_KEY, Document
@@ -31,6 +32,12 @@ OPENING_SHARE = 0.9
 _BY_PREFIX = "SELECT * FROM c WHERE STARTSWITH(c.id, @id)"
 _BY_ID = "SELECT * FROM c WHERE c.id = @id"
 _ETAG = re.compile(r"(?!\*$)[!-~][ -~]{0,1023}")
+_CONTINUATION = re.compile(r'"?([0-9]{1,19})"?')
+_TOKEN = re.compile(r"[^ ]*(?: [0-9]{1,19}:[0-9]{1,19})+", re.ASCII)
+_RANGE_GONE = (400, 410)
+"""What answers a continuation whose range, or whose container, is no more."""
+_SESSION = re.compile(r"([^:]+):(?:[^#]*#)?([0-9]{1,19})(?:#.*)?")
+"""The token in an answer of one range: the range, and the number of the last write that the answering replica has."""
 
 
 class LeaseContainer:
@@ -54,6 +61,12 @@ class LeaseContainer:
     async def query(self, prefix: str) -> list[Document]:
         """Every document whose id starts with `prefix`, by one query."""
         return await self._run(f"listing '{prefix}'", lambda to: self._query(to, _BY_PREFIX, prefix))
+
+    async def read_changes(self, since: str | None) -> tuple[list[Document], str] | None:
+        """The newest version of every document that was written since a token, and the next token; None as
+        `LeaseStore.read_changes` has it.
+        """
+        return await self._run("reading changes", lambda to: self._changes(to, since))
 
     async def read(self, id: str) -> Document:
         return await self._run(f"reading '{id}'", lambda to: self._read(to, id))
@@ -143,6 +156,69 @@ class LeaseContainer:
             self._keys |= {str(item["id"]): str(item.get(PARTITION_KEY)) for item in found}
         return found
 
+    async def _changes(self, to: CosmosConnection, since: str | None) -> tuple[list[Document], str] | None:
+        """By the change feed, one request for each range, as a rule.
+
+        Each range numbers its writes in the order in which all its replicas carry them out, and a continuation is such a
+        number: of the replica that answered, even if others have more. So it covers no write that was not shown. A
+        range that was split or merged has no continuation any more. A container whose keys are not its ids may have two
+        documents with one id, which only a listing shows.
+        """
+        if to.has_own_keys:
+            return None
+        if since is None:
+            begin = _token(to.rid, await self._find_ends(to))
+            return None if _ends_in(begin, to.rid) is None else ([], begin)
+        if (known := _ends_in(since, to.rid)) is None:
+            return None
+        found = await run_side_by_side(
+            list(known.items()), lambda each: self._changes_of(to, *each), doing="reading changes of range"
+        )
+        documents: dict[str, Document] = {}
+        ends: dict[str, int] = {}
+        for range_id, changed in zip(known, found, strict=True):
+            if changed is None:
+                return None
+            documents |= {str(each["id"]): each for each in changed[0]}
+            ends[range_id] = changed[1]
+        return list(documents.values()), _token(to.rid, ends)
+
+    async def _find_ends(self, to: CosmosConnection) -> dict[str, int]:
+        """The number of the last write of each range. The SDK asks one range after another."""
+        ends: dict[str, int] = {}
+
+        def note(headers: Mapping[str, str], _: object) -> None:
+            place, end = _SESSION.fullmatch(headers.get("x-ms-session-token", "")), _number(headers.get("etag", ""))
+            if place is not None and end is not None:
+                ends[place[1]] = end
+
+        async for _ in to.proxy.query_items_change_feed(start_time="Now", response_hook=note):
+            return {}  # not a change feed that begins now
+        return ends
+
+    async def _changes_of(self, to: CosmosConnection, range_id: str, after: int) -> tuple[list[Document], int] | None:
+        """What was written to a range after a write, up to the last one that it had when it was first asked; and the last
+        one that was read. None if the range is gone, or has fewer writes than were read before.
+
+        It ends there, because under constant writes there is always more.
+        """
+        found: list[Document] = []
+        end: int | None = None
+        while True:
+            try:
+                page, covered, last = await _page(to, range_id, after)
+            except CosmosHttpResponseError as error:
+                if error.status_code in _RANGE_GONE:
+                    return None
+                raise
+            if end is None and last is not None and last < after:
+                return None  # another container of that name, or a replica that is far behind
+            found += page
+            after = after if covered is None else covered
+            end = last if end is None else end
+            if not page or covered is None or (end is not None and covered >= end):
+                return found, after
+
     async def _read(self, to: CosmosConnection, id: str) -> Document:
         try:
             return await to.proxy.read_item(id, self._key(id))
@@ -177,6 +253,55 @@ class LeaseContainer:
     def _key(self, id: str) -> str:
         """A document's partition key: its id, unless another one was seen."""
         return self._keys.get(id, id)
+
+
+async def _page(to: CosmosConnection, range_id: str, after: int) -> tuple[list[Document], int | None, int | None]:
+    """The next documents of a range, up to which write they go, and the last write that the range has.
+
+    The SDK's change feed reads until there is nothing more, which under constant writes has no end. So its reading of
+    all documents is taken, and azure-core's hook adds the change feed's headers to the request.
+    """
+    headers: dict[str, str] = {}
+
+    def ask(request: Any) -> None:
+        if request.http_request.url.partition("?")[0].rstrip("/").endswith("/docs"):
+            request.http_request.headers.update(
+                {
+                    "A-IM": "Incremental Feed",
+                    "If-None-Match": f'"{after}"',
+                    "x-ms-documentdb-partitionkeyrangeid": range_id,
+                }
+            )
+
+    def note(found: Mapping[str, str], _: object) -> None:
+        headers.update({"etag": found.get("etag", ""), "session": found.get("x-ms-session-token", "")})
+
+    items = to.proxy.read_all_items(max_item_count=PAGE_ITEMS_MAX, raw_request_hook=ask, response_hook=note)
+    found: list[Document] = []
+    async for page in items.by_page():
+        found = [item async for item in page]
+        break
+    place = _SESSION.fullmatch(headers["session"])
+    return found, _number(headers["etag"]), None if place is None else int(place[2])
+
+
+def _token(rid: str, ends: Mapping[str, int]) -> str:
+    return " ".join([rid, *(f"{range_id}:{number}" for range_id, number in sorted(ends.items()))])
+
+
+def _ends_in(token: str, rid: str) -> dict[str, int] | None:
+    """range -> the last write that the token covers; None if it is not a token of this container."""
+    if not _TOKEN.fullmatch(token):
+        return None
+    pairs = (end.split(":") for end in token.split(" ")[1:])
+    ends = {range_id: int(number) for range_id, number in pairs}
+    return ends if token == _token(rid, ends) else None
+
+
+def _number(continuation: str) -> int | None:
+    """Up to which write it covers a range."""
+    found = _CONTINUATION.fullmatch(continuation)
+    return None if found is None else int(found[1])
 
 
 def _etag(answer: Mapping[str, object], id: str) -> str:

@@ -11,9 +11,10 @@ from leases.bootstrap import decode_info, encode_info, info_id
 from leases.document import decode_lease, lease_prefix
 from leases.dotnet import document_id, encode, marker_id
 from leases.errors import InvalidDocument, StoreAmbiguous, StoreConflict, StoreUnavailable
-from leases.store import LeaseStore, Stored
+from leases.store import ChangedDocuments, LeaseStore, Stored
 from leases.stores.cosmos.container import LeaseContainer
 from leases.stores.cosmos.documents import (
+    OWN,
     Document,
     Family,
     info_document_id,
@@ -74,6 +75,19 @@ class CosmosStore(LeaseStore):
             found += await self._own(prefix)
         return sorted((stored for stored in found if stored.id.startswith(prefix)), key=lambda stored: stored.id)
 
+    async def read_changes(self, prefix: str, since: str | None = None) -> ChangedDocuments | None:
+        """By the container's change feed: one request for each of its physical partitions, however many leases it has.
+
+        A listing that follows a token misses nothing, because the reads of one client never go back in time: accounts with
+        a weaker consistency than Session are refused.
+        """
+        changed = await self._container.read_changes(since)
+        if changed is None:
+            return None
+        documents, token = changed
+        found = [stored for each in documents for stored in await self._list_document(each)]
+        return ChangedDocuments([stored for stored in found if stored.id.startswith(prefix)], token)
+
     async def read(self, id: str) -> Stored:
         if (lease := lease_of(id, self._monitored)) is None:
             return own_stored(await self._container.read(await self._own_id(id)), id)
@@ -102,6 +116,17 @@ class CosmosStore(LeaseStore):
 
     async def close(self) -> None:
         await self._container.close()
+
+    async def _list_document(self, document: Document) -> Sequence[Stored]:
+        """As `list` has it: empty if the document belongs to another program."""
+        name, found = str(document["id"]), list[Stored]()
+        for pipeline in self._monitored:
+            family = await self._family(pipeline)
+            if name.startswith(document_id(family.prefix, "")):
+                found.append(lease_stored(family, [document]))
+            elif name == info_document_id(family):
+                return [own_stored(document, info_id(pipeline))]
+        return [*found, own_stored(document)] if name.startswith(OWN) else found
 
     async def _own(self, prefix: str) -> Sequence[Stored]:
         """All documents of ours that are not leases, in any order."""

@@ -5,7 +5,7 @@ from typing import TypeVar
 import pytest
 
 from leases.errors import StoreAmbiguous, StoreConflict, StoreMissing, StoreUnavailable
-from leases.store import LeaseStore, Stored, TimedStore
+from leases.store import ChangedDocuments, LeaseStore, Stored, TimedStore
 from leases.stores.memory import MemoryStore
 
 ID = "pipeline/leases/0"
@@ -20,6 +20,9 @@ class SilentStore(LeaseStore):
 
     async def list(self, prefix: str) -> list[Stored]:
         return await _unanswered(self._store.list(prefix))
+
+    async def read_changes(self, prefix: str, since: str | None = None) -> ChangedDocuments | None:
+        return await _unanswered(self._store.read_changes(prefix, since))
 
     async def read(self, id: str) -> Stored:
         return await _unanswered(self._store.read(id))
@@ -55,6 +58,7 @@ def silent(container: MemoryStore) -> TimedStore:
 
 READS: list[Callable[[LeaseStore, str], Awaitable[object]]] = [
     lambda store, etag: store.list("pipeline/"),
+    lambda store, etag: store.read_changes("pipeline/"),
     lambda store, etag: store.read(ID),
 ]
 WRITES: list[Callable[[LeaseStore, str], Awaitable[object]]] = [
@@ -64,7 +68,7 @@ WRITES: list[Callable[[LeaseStore, str], Awaitable[object]]] = [
 ]
 
 
-@pytest.mark.parametrize("read", READS, ids=["list", "read"])
+@pytest.mark.parametrize("read", READS, ids=["list", "changes", "read"])
 async def test_a_read_without_an_answer_is_unavailable(
     container: MemoryStore, silent: TimedStore, read: Callable[[LeaseStore, str], Awaitable[object]]
 ) -> None:
@@ -84,7 +88,7 @@ async def test_a_write_without_an_answer_is_ambiguous_since_it_may_have_happened
     assert await container.list("") != before
 
 
-@pytest.mark.parametrize("call", READS + WRITES, ids=["list", "read", "create", "replace", "delete"])
+@pytest.mark.parametrize("call", READS + WRITES, ids=["list", "changes", "read", "create", "replace", "delete"])
 async def test_cancelling_a_call_is_no_answer_of_the_store(
     container: MemoryStore, call: Callable[[LeaseStore, str], Awaitable[object]]
 ) -> None:
@@ -104,3 +108,13 @@ async def test_what_a_store_answers_in_time_is_passed_on(container: MemoryStore)
     with pytest.raises(StoreMissing):
         await store.read("pipeline/leases/1")
     assert await store.list("") == await container.list("")
+
+
+async def test_a_store_that_was_written_before_changes_could_be_read_has_its_caller_list() -> None:
+    class Earlier(LeaseStore):
+        list = read = create = replace = delete = close = MemoryStore.close  # type: ignore[assignment]
+
+    assert Earlier.__abstractmethods__ == frozenset()
+    for store in (Earlier(), TimedStore(Earlier(), timeout_s=60)):
+        assert await store.read_changes("pipeline/") is None
+        assert await store.read_changes("pipeline/", "1") is None

@@ -317,3 +317,50 @@ async def test_a_body_that_is_no_text_hides_no_other_document(store: SqliteStore
     for stored in (bad, worse, await store.read(COUNTER)):
         with pytest.raises(InvalidDocument, match=stored.id):
             decode_lease(stored.id, stored.body)
+
+
+async def test_changes_of_another_file_are_not_mixed_up_with_those_of_this_one(store: SqliteStore, path: Path) -> None:
+    await store.create(COUNTER, "{}")
+    begun = await store.read_changes("")
+    assert begun is not None
+    for file in path.parent.iterdir():
+        file.unlink()
+    await store.create(COUNTER, "{}")
+    assert await store.read_changes("", begun.token) is None
+
+
+async def test_a_file_that_went_back_in_numbers_has_its_caller_list(store: SqliteStore, path: Path) -> None:
+    etag = await store.create(COUNTER, "{}")
+    await store.replace(COUNTER, '{"tick":1}', etag)
+    begun = await store.read_changes("")
+    with closing(sqlite3.connect(path)) as other, other:
+        other.execute("UPDATE sqlite_sequence SET seq = ?", (int(etag),))
+    assert begun is not None
+    assert await store.read_changes("", begun.token) is None
+
+
+async def test_what_another_process_has_not_committed_is_in_the_next_changes(store: SqliteStore, path: Path) -> None:
+    await store.create(COUNTER, "{}")
+    begun = await store.read_changes("")
+    assert begun is not None
+    with written_by_another(path) as other:
+        other.execute("INSERT INTO lease_documents (id, body) VALUES ('pipeline/leases/1', '{}')")
+        during = await store.read_changes("", begun.token)
+        assert during == ([], begun.token)
+        other.execute("COMMIT")
+    after = await store.read_changes("", begun.token)
+    assert after is not None
+    assert [stored.id for stored in after.documents] == ["pipeline/leases/1"]
+
+
+async def test_changes_are_found_by_their_number_and_not_among_all_documents(store: SqliteStore, path: Path) -> None:
+    await store.create(COUNTER, "{}")
+    queries: list[str] = []
+    assert store._connection is not None
+    await store._run(lambda connection: connection.set_trace_callback(queries.append))
+    begun = await store.read_changes("")
+    assert begun is not None
+    await store.read_changes("pipeline/", begun.token)
+    with closing(sqlite3.connect(path)) as other:
+        plan = other.execute(f"EXPLAIN QUERY PLAN {queries[-1]}").fetchall()
+    assert [row[3] for row in plan] == ["SEARCH lease_documents USING INTEGER PRIMARY KEY (rowid>?)"]
