@@ -252,7 +252,7 @@ class Bootstrap:
             self._info_seen_at = scan.started
         elif self._is_complete and self._pending:
             await self._settle({name for name, *_ in partitions} - leases.keys() - unreadable - {*self._audit.created})
-        self._memory = self._memory.refreshed(leases, unreadable, scan.started)
+        self._memory = self._memory.refreshed(leases, unreadable, scan.listed_at)
         return replace(self._audit, notes=(*notes, *self._audit.notes)) if notes else self._audit
 
     async def _audit_leases(

@@ -1,20 +1,22 @@
 """Read, change, replace if the ETag still matches: the only writer of leases.
 
 `Keeper` scans all leases, and takes, requests and creates single ones. An owner writes its lease by `leases.tenure`.
+A scan may also read only what changed since an earlier one (docs/protocol.md, Sessions).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import inf
 from types import MappingProxyType
 
 from leasehold.common.clock import Clock
 from leases.document import advised, encode_lease, lease_id, lease_prefix, partition_of
-from leases.errors import InvalidDocument, StoreAmbiguous, StoreConflict, StoreMissing
+from leases.errors import InvalidDocument, StoreAmbiguous, StoreConflict, StoreMissing, StoreUnavailable
 from leases.expiry import Mark
 from leases.lease import Lease, LeaseKey
 from leases.session import Bell, Session, Tenant
@@ -25,13 +27,23 @@ from leases.timing import Timing
 
 Shape = tuple[tuple[object, ...], ...]
 """Scans with equal shapes lead to equal plans."""
+Read = Mapping[tuple[str, str], VersionedLease | InvalidDocument]
+"""By pipeline and id, the documents of leases that were read."""
 Claimed = Callable[[str], str]
 """The sink's pure part of a claim: the last tenure's sink state -> the next one's."""
 
 
 @dataclass(frozen=True)
 class Scan:
-    """All leases of some pipelines, read between `started` and `ended` (Clock seconds)."""
+    """All leases of some pipelines, read between `started` and `ended` (Clock seconds).
+
+    It shows every write that was answered before `started`. If only changes were read, that is not true of deletions: a
+    lease that a listing showed, or an earlier change, may be gone.
+
+    base_at: when the listing began to which changes were added; None if nothing was added.
+
+    token: of the store, from which on changes are read; None if the next scan must list.
+    """
 
     seen: Mapping[LeaseKey, VersionedLease]
     invalid: tuple[InvalidDocument, ...]
@@ -39,6 +51,35 @@ class Scan:
     ended: float
     unreadable: Mapping[LeaseKey, InvalidDocument] = field(default_factory=lambda: MappingProxyType({}))
     listings: int = 1
+    base_at: float | None = None
+    token: str | None = None
+
+    @property
+    def listed_at(self) -> float:
+        """When the last listing began: a lease that was deleted since may be shown all the same."""
+        return self.started if self.base_at is None else self.base_at
+
+    def changed(self, read: Read, started: float, ended: float, token: str) -> Scan:
+        """This scan, with the changed documents that were read between `started` and `ended`."""
+        invalid, found = _unreadable(read), _readable(read)
+        known = {LeaseKey(pipeline, partition_of(document)) for pipeline, document in read}
+        kept = {key: error for key, error in self.unreadable.items() if key not in known}
+        seen = self.seen
+        if invalid:  # they are not what they were
+            seen = {key: each for key, each in seen.items() if (key.pipeline, lease_id(*key)) not in read}
+        if found:
+            seen = {**seen, **found}
+        return replace(
+            self,
+            seen=seen,
+            invalid=(*kept.values(), *invalid.values()),
+            started=started,
+            ended=ended,
+            unreadable={**kept, **invalid},
+            listings=1,
+            base_at=self.listed_at,
+            token=token,
+        )
 
     def without_sessions(self) -> Scan:
         """The scan for a host without a session, which can neither judge nor own a lease that sessions judge."""
@@ -111,6 +152,23 @@ class Scan:
         return frozenset(lease.tenant for lease in self.leases if lease.by_session and lease.tenant is not None)
 
 
+def _prefix_of(pipelines: Sequence[str]) -> str:
+    """To read changes once for all pipelines costs what it costs for one."""
+    return lease_prefix(pipelines[0]) if len(pipelines) == 1 else ""
+
+
+def _unreadable(read: Read) -> dict[LeaseKey, InvalidDocument]:
+    return {
+        LeaseKey(pipeline, partition_of(document)): each
+        for (pipeline, document), each in read.items()
+        if isinstance(each, InvalidDocument)
+    }
+
+
+def _readable(read: Read) -> dict[LeaseKey, VersionedLease]:
+    return {each.lease.key: each for each in read.values() if isinstance(each, VersionedLease)}
+
+
 PARSED_AT_ONCE = 256
 """How many lease documents of a scan are parsed before the event loop gets a turn."""
 
@@ -140,18 +198,69 @@ class Keeper:
         self._bell = bell
         self._clock = clock
         self._known: dict[str, tuple[Stored, VersionedLease]] = {}
+        self._missed_at = -inf
+        """When a document was last missing that a scan had shown, or was deleted by this host."""
         self._ticks: Ticks = {}
 
-    async def scan(self, pipelines: Iterable[str]) -> Scan:
-        """Raises StoreUnavailable. A document that has not changed since the last scan is not parsed again."""
-        started = self._clock.monotonic()
+    async def scan(self, pipelines: Iterable[str], since: Scan | None = None) -> Scan:
+        """Raises StoreUnavailable. A document that has not changed since the last scan is not parsed again.
+
+        since: an earlier scan of the same pipelines. Only what changed since is read and added to it, if the store offers
+        that, and if no lease that the scan shows has turned out to be gone.
+        """
         names = tuple(pipelines)
+        if since is not None and since.token is not None and since.listed_at > self._missed_at:
+            scan = await self._scan_changes(names, since, since.token)
+            if scan is not None:
+                return scan
+        started = self._clock.monotonic()
+        token = await self._begin_changes(names)
         found_of = await run_side_by_side(
             names, lambda name: self.store.list(lease_prefix(name)), doing="listing leases of"
         )
         documents = [(name, stored) for name, found in zip(names, found_of, strict=True) for stored in found]
-        seen: dict[LeaseKey, VersionedLease] = {}
-        unreadable: dict[LeaseKey, InvalidDocument] = {}
+        read, self._known = await self._parse(documents)
+        ended = self._clock.monotonic()
+        seen, unreadable = _readable(read), _unreadable(read)
+        listings = rounds_of(len(names)) + self._follows_changes
+        return Scan(seen, tuple(unreadable.values()), started, ended, unreadable, listings, token=token)
+
+    @property
+    def _follows_changes(self) -> bool:
+        """Whether hosts ring when leases change. Otherwise, all leases are listed at every look anyway."""
+        return self.session is not None and self.session.is_agreed
+
+    async def _begin_changes(self, names: Sequence[str]) -> str | None:
+        """The token of now; None if there is none, also if the store cannot give one now. Leases are listed all the same."""
+        if not self._follows_changes:
+            return None
+        with suppress(StoreUnavailable):
+            begun = await self.store.read_changes(_prefix_of(names))
+            return None if begun is None else begun.token
+        return None
+
+    async def _scan_changes(self, names: Sequence[str], since: Scan, token: str) -> Scan | None:
+        """None if the store has the host list."""
+        started = self._clock.monotonic()
+        changes = await self.store.read_changes(_prefix_of(names), token)
+        if changes is None:
+            return None
+        prefixes = {name: lease_prefix(name) for name in names}
+        documents = [
+            (name, stored)
+            for stored in changes.documents
+            for name, prefix in prefixes.items()
+            if stored.id.startswith(prefix)
+        ]
+        read, known = await self._parse(documents)
+        self._known.update(known)
+        return since.changed(read, started, self._clock.monotonic(), changes.token)
+
+    async def _parse(
+        self, documents: Sequence[tuple[str, Stored]]
+    ) -> tuple[Read, dict[str, tuple[Stored, VersionedLease]]]:
+        """Documents, each with its pipeline: leases, or what is wrong with them; and those that need not be parsed again."""
+        read: dict[tuple[str, str], VersionedLease | InvalidDocument] = {}
         known: dict[str, tuple[Stored, VersionedLease]] = {}
         for n, (name, stored) in enumerate(documents):
             if n and n % PARSED_AT_ONCE == 0:
@@ -160,13 +269,10 @@ class Keeper:
             try:
                 found = before[1] if before is not None and before[0] == stored else versioned(stored)
                 known[stored.id] = stored, found
-                seen[found.lease.key] = found
+                read[name, stored.id] = found
             except InvalidDocument as error:
-                partition = partition_of(stored.id)
-                unreadable[LeaseKey(name, partition)] = advised(error, name, partition)
-        self._known = known
-        ended = self._clock.monotonic()
-        return Scan(seen, tuple(unreadable.values()), started, ended, unreadable, rounds_of(len(names)))
+                read[name, stored.id] = advised(error, name, partition_of(stored.id))
+        return read, known
 
     async def read(self, pipeline: str, partition: str) -> VersionedLease:
         """Raises StoreMissing, StoreUnavailable, InvalidDocument."""
@@ -188,7 +294,7 @@ class Keeper:
         wanted = agreed(earlier.acquired(self.host, self.incarnation, claimed(seen.lease.sink_state)), self.session)
         self._ticks[wanted.key] = wanted.tick
         try:
-            etag = await self.store.replace(id_of(wanted), encode_lease(wanted), seen.etag)
+            etag = await self._replace(wanted, seen)
         except (StoreConflict, StoreMissing):
             return None
         except StoreAmbiguous:
@@ -201,15 +307,17 @@ class Keeper:
 
     async def ask(self, seen: VersionedLease) -> None:
         """Write this host's name into `handoff_to`. Raises StoreConflict, StoreMissing, StoreUnavailable, StoreAmbiguous."""
-        wanted = seen.lease.handoff_requested(self.host)
         with self.ringing():
-            await self.store.replace(id_of(wanted), encode_lease(wanted), seen.etag)
+            await self._replace(seen.lease.handoff_requested(self.host), seen)
 
     async def forget(self, seen: VersionedLease) -> None:
         """Remove a closed lease. Raises StoreConflict, StoreMissing, StoreUnavailable, StoreAmbiguous."""
         assert seen.lease.closed, "the children of a closed lease know where to begin; those of an open one do not"
-        with self.ringing():
-            await self.store.delete(id_of(seen.lease), seen.etag)
+        try:
+            with self.ringing():
+                await self.store.delete(id_of(seen.lease), seen.etag)
+        finally:  # also if the answer is lost
+            self._missed_at = self._clock.monotonic()
 
     async def rewrite(self, seen: VersionedLease, wanted: Lease) -> VersionedLease:
         """Write an operator's change (a release, a reset, `leases.import_.plan`), and return the lease as stored.
@@ -217,7 +325,7 @@ class Keeper:
         The owner notices at its next write or scan. Raises as `ask` does.
         """
         with self.ringing():
-            return VersionedLease(wanted, await self.store.replace(id_of(wanted), encode_lease(wanted), seen.etag))
+            return VersionedLease(wanted, await self._replace(wanted, seen))
 
     async def create(self, lease: Lease) -> bool:
         """False if it exists already. Raises StoreUnavailable, StoreAmbiguous."""
@@ -243,3 +351,10 @@ class Keeper:
             self.ring()
             raise
         self.ring()
+
+    async def _replace(self, wanted: Lease, seen: VersionedLease) -> str:
+        try:
+            return await self.store.replace(id_of(wanted), encode_lease(wanted), seen.etag)
+        except StoreMissing:  # changes do not show that it was deleted: the next scan lists
+            self._missed_at = self._clock.monotonic()
+            raise

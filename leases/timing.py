@@ -12,6 +12,8 @@ from leasehold.common.clock import Backoff
 
 SESSION_S_MAX = 3600
 """The longest session that a document may ask for: others wait that long before they take the host for dead."""
+LISTED_S_PER_LEASE = 0.006
+"""A page of 1,000 leases each 6 s, on average, costs a host about 10 requests a minute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +26,7 @@ class SessionTiming:
 
     look_s: between two looks at the sessions of the others.
 
-    audit_s: leases are listed at least this often, although no host rang.
+    audit_s: leases and hosts are read at least this often, although no host rang.
     """
 
     duration_s: float = 7.4
@@ -67,6 +69,14 @@ class SessionTiming:
     def read_gap_max_s(self) -> float:
         """If two looks are further apart than this, there was an outage (or a stopped process) between them."""
         return 1.5 * self.look_s
+
+    def listed_after_s(self, leases: int, lease_duration_s: float) -> float:
+        """How long a host may read only what changed before it lists all leases again: changes do not show deletions.
+
+        Less often for many leases, whose listing has many pages. But a lease that was deleted by hand must be noticed while
+        hosts may still restore it as they saw it, which is 5 lease durations.
+        """
+        return max(self.audit_s, min(LISTED_S_PER_LEASE * leases, 4 * lease_duration_s))
 
     def scan_max_s(self, listings: int) -> float:
         """A look that took longer than this must have been suspended."""

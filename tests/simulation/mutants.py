@@ -114,9 +114,8 @@ MUTANTS = (
     mutant(
         "a lease is taken whatever its ETag",
         "leases.keeper",
-        "            etag = await self.store.replace(id_of(wanted), encode_lease(wanted), seen.etag)\n",
-        "            fresh = await self.store.read(_id(wanted))\n"
-        "            etag = await self.store.replace(id_of(wanted), encode_lease(wanted), fresh.etag)\n",
+        "            etag = await self._replace(wanted, seen)\n",
+        "            etag = await self._replace(wanted, await self.read(*wanted.key))\n",
     ),
     mutant(
         "a lost answer to a take counts as a yes",

@@ -92,6 +92,7 @@ ASPECTS = {
     "service.group.status": "standstill",
     "service.group.view": "shared",
     "leases.host_record": "ticks",
+    "leases.keeper": "changes",
     "leases.tenure": "sessions",
     "service.host": "async_sink faults overload pause regressions scopes sessions",
     "service.partitions": "background_calls listings",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -61,6 +62,24 @@ async def test_what_a_host_saw_long_ago_is_not_put_back() -> None:
     await place.clock.sleep(301)
     assert (await host.round(SPLIT)).created == ()
     assert await host.leases() == {}
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize(("listed_s_ago", "is_put_back"), [(290.0, True), (310.0, False)])
+async def test_changes_that_are_read_after_a_listing_do_not_show_that_a_lease_was_still_there(
+    listed_s_ago: float, is_put_back: bool
+) -> None:
+    """It may have been deleted right after the listing, and cleared away for a good reason."""
+    place = Place()
+    host = await place.begun()
+    scan = await host.keeper.scan(["p"])
+    await asyncio.sleep(listed_s_ago - 1)
+    host_sees = scan.changed({}, place.clock.monotonic(), place.clock.monotonic(), "token")
+    await host.round(WHOLE, host_sees)
+    place.delete("0")
+    await asyncio.sleep(1)
+    audit = await host.round(WHOLE)
+    assert any("put back" in note for note in audit.notes) is is_put_back
 
 
 @pytest.mark.virtual

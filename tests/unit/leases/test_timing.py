@@ -92,3 +92,13 @@ def test_sessions_that_one_slow_heartbeat_would_end_are_refused(
     if beat_s + timing.retry_s + 2 * call_s >= timing.trust_s or timing.judging_s <= 0:
         assert timing.problems()
         assert Timing(session=timing).problems()
+
+
+@pytest.mark.parametrize(
+    ("leases", "duration_s", "seconds"),
+    [(0, 60, 60), (10_000, 60, 60), (20_000, 60, 120), (40_000, 60, 240), (100_000, 60, 240), (100_000, 10, 60)],
+)
+def test_many_leases_are_listed_less_often_but_while_a_deleted_one_may_be_restored(
+    leases: int, duration_s: float, seconds: float
+) -> None:
+    assert SessionTiming().listed_after_s(leases, duration_s) == seconds
