@@ -117,8 +117,8 @@ class Balancer:
             wake=self.wake,
         )
         self._tenants: frozenset[Tenant] = frozenset()
-        self._listed_at_signature: frozenset[object] = frozenset()
-        self._is_woken = False
+        self._read_at_signature: frozenset[object] = frozenset()
+        self._is_woken = self._has_failed = False
         self._is_handing_over = False
         self._is_changing = False
         self._read_at = 0.0
@@ -145,7 +145,8 @@ class Balancer:
                 if is_cancelled(error):
                     raise
                 streak.log_failure(self._log, "scan failed, will try again", error)
-                self._is_woken, self._is_handing_over = True, False  # looks leave the container to the next scan
+                self._is_woken = self._has_failed = True
+                self._is_handing_over = False  # looks leave the container to the next scan
                 pause = self._timing.backoff.pause_s(streak.count, self._rng.random(), retry_after_s(error))
                 # Whatever wakes it: workers end in numbers while the container is away.
                 await sleep_unless_stopped(self._stopping, pause)
@@ -173,7 +174,7 @@ class Balancer:
                 await self._clock.sleep(session.backoff.pause_s(streak.count, self._rng.random(), retry_after_s(error)))
             seen = self._membership.sessions
             # More is to come: a host that has just joined asks for leases in a moment.
-            self._is_changing = seen.signature != self._listed_at_signature
+            self._is_changing = seen.signature != self._read_at_signature
             if self._is_changing or seen.expired(session) - sessions.expired(session):
                 self.wake()
 
@@ -226,32 +227,45 @@ class Balancer:
         return max(0.0, pause - backoff_s)
 
     async def _read(self) -> tuple[Scan, HostScan]:
-        """All leases, and then the hosts; those of the last round, if no host has changed who has which lease since."""
-        if self.scan is not None and self.host_scan is not None and not self._must_list(self.scan):
+        """All leases, and then the hosts; those of the last round, if no host has changed who has which lease since.
+
+        If hosts ring, what changed since the last round is read instead of all leases, whatever their number: it is one
+        request, and all leases are at least one.
+        """
+        if self.scan is not None and self.host_scan is not None and not self._must_read(self.scan):
             self._read_at = self._clock.monotonic()
             return self.scan, self.host_scan
-        self._is_woken = False
+        since = None if self.scan is None or self._must_list(self.scan) else self.scan
+        self._is_woken = self._has_failed = False
         signature = self._membership.sessions.signature
-        scan = await self._keeper.scan(self._pipelines)
+        scan = await self._keeper.scan(self._pipelines, since)
         if self._membership.session is None:
             scan = scan.without_sessions()
         self._tenants = scan.tenants
         host_scan = await self._membership.scan(self._tenants)
-        self.scan, self.host_scan, self._listed_at_signature = scan, host_scan, signature
+        self.scan, self.host_scan, self._read_at_signature = scan, host_scan, signature
         self._read_at = scan.ended
         return scan, host_scan
 
-    def _must_list(self, scan: Scan) -> bool:
-        """Whether the leases may differ from those that were listed last, in what a plan depends on.
+    def _must_read(self, scan: Scan) -> bool:
+        """Whether the leases may differ from those that were read last, in what a plan depends on.
 
-        Rings only say when to list. No safety rests on them.
+        Rings only say when to read. No safety rests on them.
         """
         session, sessions = self._membership.session, self._membership.sessions
-        if session is None or not session.is_agreed or self._is_woken or scan.marks:
+        if session is None or self._must_list(scan) or self._is_woken or scan.marks:
             return True
         is_over = self._clock.monotonic() - scan.started >= session.timing.audit_s
         is_pending = bool(self._failures.values() or self._is_handing_over or scan.unreadable)
-        return is_over or is_pending or sessions.signature != self._listed_at_signature
+        return is_over or is_pending or sessions.signature != self._read_at_signature
+
+    def _must_list(self, scan: Scan) -> bool:
+        """Whether it is not enough to read what changed."""
+        session = self._membership.session
+        if session is None or not session.is_agreed or self._has_failed:
+            return True
+        every_s = session.timing.listed_after_s(len(scan.seen), self._timing.duration_s)
+        return self._clock.monotonic() - scan.listed_at >= every_s
 
     @property
     def _may_plan(self) -> bool:

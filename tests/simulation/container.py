@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
+from zlib import crc32
 
 from simulation.process import current, held, incarnation
 from simulation.setup import PIPELINES
@@ -17,12 +18,18 @@ from leases.document import lease_prefix
 from leases.errors import LeasesError, StoreAmbiguous, StoreConflict, StoreUnavailable
 from leases.lease import Lease
 from leases.session import SESSIONS_PREFIX, decode_session
-from leases.store import Stored
+from leases.store import READS, ChangedDocuments, Operation, Stored
 
 if TYPE_CHECKING:
     from simulation.world import World
 
 T = TypeVar("T")
+PARTS = 3
+"""Into how many parts the container is split that each number their writes: changes are read from one after another."""
+EXPIRED = 0.03
+"""Of the tokens: a part has been split since, or the store has another reason to have the caller list."""
+REPEATED = 8
+"""How many writes before its token an answer shows again, at most."""
 LEASES = tuple(map(lease_prefix, PIPELINES))
 
 
@@ -37,6 +44,27 @@ class WatchedContainer(Container):
         found = await self._soon("list", prefix, partial(self._listed, prefix))
         return [*(await self._torn(prefix, found) if self._world.setup.tears and len(found) > 1 else found)]
 
+    async def read_changes(self, prefix: str, since: str | None = None) -> ChangedDocuments | None:
+        """By numbers of writes, one for each part. In calm, an answer is whole and holds nothing twice."""
+        known = None if since is None else [int(number) for number in since.split()]
+        found = await self._soon("changes", prefix, partial(self._changed, prefix, known))
+        world, rng = self._world, self._world.skies.rng
+        if known is None or world.skies.is_calm:
+            return found
+        if rng.random() < EXPIRED:
+            world.onlooker.counts["expired tokens"] += 1
+            return None
+        if not world.setup.tears:
+            return found
+        first, parts = found, rng.randint(1, PARTS - 1)
+        await asyncio.sleep(world.timing.call_timeout_s * rng.random() / 8)
+        second = self._changed(prefix, [max(0, number - rng.randint(0, REPEATED)) for number in known])
+        world.onlooker.counts["torn changes"] += first.documents != second.documents
+        documents = [each for each in first.documents if _part_of(each.id) < parts]
+        documents += [each for each in second.documents if _part_of(each.id) >= parts]
+        numbers = [*first.token.split()[:parts], *second.token.split()[parts:]]
+        return ChangedDocuments(rng.sample(documents, len(documents)), " ".join(numbers))
+
     async def read(self, id: str) -> Stored:
         return await self._soon("read", id, partial(self._found, id))
 
@@ -49,9 +77,9 @@ class WatchedContainer(Container):
     async def delete(self, id: str, etag: str) -> None:
         await self._soon("delete", id, partial(self._deleted, incarnation(), id, etag))
 
-    def _soon(self, operation: str, id: str, call: Callable[[], T]) -> asyncio.Future[T]:
+    def _soon(self, operation: Operation, id: str, call: Callable[[], T]) -> asyncio.Future[T]:
         request = Request(host_of(current()), "store", operation, id)
-        lost = StoreUnavailable if operation in ("list", "read") else StoreAmbiguous
+        lost = StoreUnavailable if operation in READS else StoreAmbiguous
         hold = self._world.skies.take_hold(request) if self._world.skies.holds else None
         if hold is None:
             return answered(self._weather, request, call, StoreUnavailable, lost)
@@ -70,6 +98,14 @@ class WatchedContainer(Container):
 
     def _listed(self, prefix: str) -> Sequence[Stored]:
         return [self._documents[name] for name in sorted(self._documents) if name.startswith(prefix)]
+
+    def _changed(self, prefix: str, since: Sequence[int] | None) -> ChangedDocuments:
+        token = " ".join([str(self._last_etag)] * PARTS)
+        if since is None:
+            return ChangedDocuments((), token)
+        return ChangedDocuments(
+            [each for each in self._listed(prefix) if int(each.etag) > since[_part_of(each.id)]], token
+        )
 
     def _created(self, by: str, started: float, id: str, body: str) -> str:
         if id in self._documents:
@@ -121,6 +157,10 @@ class WatchedContainer(Container):
             self._world.onlooker.session_moved(session.incarnation)
             if session.incarnation == by:
                 self._world.onlooker.beaten(by, started)
+
+
+def _part_of(id: str) -> int:
+    return crc32(id.encode()) % PARTS
 
 
 def _told(done: str, lease: Lease) -> str:

@@ -74,7 +74,7 @@ OVERLOAD = "tests/unit/service/test_host_overload.py"
 SESSION = "tests/unit/leases/test_session.py"
 OF_SESSIONS = "tests/unit/leases/test_tenure_sessions.py"
 HOST_SESSIONS = "tests/unit/service/test_host_sessions.py"
-OTHERS_RANG = "each[0][0] != self._keeper.host for each in sessions.signature ^ self._listed_at_signature"
+OTHERS_RANG = "each[0][0] != self._keeper.host for each in sessions.signature ^ self._read_at_signature"
 
 MUTANTS = (
     mutant(
@@ -733,9 +733,9 @@ MUTANTS = (
     mutant(
         "sessions are read before the leases that they judge",
         "service.balancer",
-        "scan = await self._keeper.scan(self._pipelines)",
+        "scan = await self._keeper.scan(self._pipelines, since)",
         "host_scan = await self._membership.scan(self._tenants)\n"
-        "        scan = await self._keeper.scan(self._pipelines)",
+        "        scan = await self._keeper.scan(self._pipelines, since)",
         (
             "service.balancer",
             "host_scan = await self._membership.scan(self._tenants)\nself.scan, self.host_scan",
@@ -797,11 +797,11 @@ MUTANTS = (
     mutant(
         "a host does not list after a ring of its own",
         "service.balancer",
-        "is_over or is_pending or sessions.signature != self._listed_at_signature",
+        "is_over or is_pending or sessions.signature != self._read_at_signature",
         f"is_over or is_pending or any({OTHERS_RANG})",
         (
             "service.balancer",
-            "self._is_changing = seen.signature != self._listed_at_signature",
+            "self._is_changing = seen.signature != self._read_at_signature",
             f"self._is_changing = any({OTHERS_RANG.replace('sessions', 'seen')})",
         ),
         test=f"{HOST_SESSIONS}::test_what_the_api_of_an_owner_does_to_its_lease_is_noticed_although_no_other_host_hears_the_ring",

@@ -17,7 +17,7 @@ class Quota:
 
     A point read or a write costs 1 unit, a listing `list_pages`; a refused listing has cost half of that. From `closes` to
     `opens` (times of the loop) everybody is refused, and from then on whoever finds too little. succeeded: when listings did;
-    listed_at: when each host's last one did.
+    listed_at: when each host last listed, or read what changed.
     """
 
     def __init__(
@@ -45,6 +45,7 @@ class Quota:
             self._left -= cost
             if is_listing:
                 self.succeeded.append(now)
+            if is_listing or request.operation == "changes":
                 self.listed_at[request.host] = now
             return None
         self.refused += 1

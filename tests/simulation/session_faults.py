@@ -18,6 +18,7 @@ from simulation.weather import Ends, Fate, Request
 
 from leases.document import lease_id
 from leases.session import SESSIONS_PREFIX
+from leases.store import READS
 from leases.timing import SessionTiming
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def is_of_leases(request: Request) -> bool:
 
 
 def is_read(request: Request) -> bool:
-    return request.where == "store" and request.operation in ("list", "read")
+    return request.where == "store" and request.operation in READS
 
 
 KINDS = {"writes": is_write, "sessions": is_of_sessions, "leases": is_of_leases, "reads": is_read}
@@ -99,7 +100,7 @@ def _put_back(world: World, id: str, body: str) -> None:
 
 def stopped_look(world: World, rng: random.Random, timing: SessionTiming) -> str | None:
     """A host is stopped right after it asks for a listing, or for a write."""
-    operation = rng.choice(("list", "list", "replace"))
+    operation = rng.choice(("list", "list", "changes", "replace"))
     for_s = timing.duration_s * rng.choice((0.3, 1.0, 2.0)) * (0.5 + rng.random())
 
     def springs(host: Running) -> None:

@@ -16,7 +16,7 @@ import psycopg
 from simulation.process import OUTSIDE, Process, current, sent
 
 from leases.errors import StoreAmbiguous, StoreError, StoreUnavailable
-from leases.store import Stored
+from leases.store import READS, ChangedDocuments, Stored
 from leases.stores.memory import MemoryStore
 from pipeline.connectors.log.partition_file import LogError
 from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink, MemoryWriter
@@ -111,6 +111,9 @@ class Container(MemoryStore):
     async def list(self, prefix: str) -> list[Stored]:
         return await self._call("list", prefix, lambda: MemoryStore.list(self, prefix))
 
+    async def read_changes(self, prefix: str, since: str | None = None) -> ChangedDocuments | None:
+        return await self._call("changes", prefix, lambda: MemoryStore.read_changes(self, prefix, since))
+
     async def read(self, id: str) -> Stored:
         return await self._call("read", id, lambda: MemoryStore.read(self, id))
 
@@ -125,7 +128,7 @@ class Container(MemoryStore):
 
     async def _call(self, operation: str, id: str, call: Callable[[], Awaitable[T]]) -> T:
         fate = self._weather.fate(Request(_host(), "store", operation, id))
-        is_write = operation not in ("list", "read")
+        is_write = operation not in READS
         lost: type[Exception] = StoreAmbiguous if is_write else StoreUnavailable
         return await sent(lambda: _fulfilled(fate, call, StoreUnavailable, lost))
 

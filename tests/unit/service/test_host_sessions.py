@@ -93,7 +93,9 @@ async def test_a_host_that_is_stopped_and_continued_has_lost_its_leases_and_send
 
 @pytest.mark.virtual
 @pytest.mark.parametrize("fails", [Fate(ends="refused"), Fate(2.0, "ghost"), Fate(ends="lost")], ids=lambda f: f.ends)
-@pytest.mark.parametrize("operations", [("list", "read", "replace", "create"), ("replace",)], ids=["all", "writes"])
+@pytest.mark.parametrize(
+    "operations", [("list", "changes", "read", "replace", "create"), ("replace",)], ids=["all", "writes"]
+)
 async def test_an_outage_of_the_container_moves_no_lease(operations: tuple[str, ...], fails: Fate) -> None:
     """Requests are refused, vanish, or are carried out without an answer."""
     group = await settled()
@@ -526,3 +528,101 @@ async def test_leases_of_a_dead_host_are_taken_although_a_host_lives_that_cannot
         <= 10 + TIMING.balance_s
     )
     assert sorted(Counter(group.owners.values()).values()) == [3, 3]
+
+
+def is_listing(request: Request) -> bool:
+    return request.operation == "list" and request.id == "bank/leases/"
+
+
+def is_of_changes(request: Request) -> bool:
+    return request.operation == "changes"
+
+
+async def far_from_an_audit(**group: str) -> Mixed:
+    """A group whose hosts do not list for a while, if nothing makes them."""
+    settling = await settled(**group)
+    await asyncio.sleep(MINUTE + SESSION.audit_s / 3)
+    listed = len(settling.asked(is_listing))
+    while len(settling.asked(is_listing)) == listed:  # noqa: ASYNC110 -- an audit has no event
+        await asyncio.sleep(1)
+    await asyncio.sleep(SESSION.audit_s / 4)
+    settling.weather.requests.clear()
+    return settling
+
+
+@pytest.mark.virtual
+async def test_hosts_read_what_changed_when_one_rings_and_list_nothing() -> None:
+    group = await far_from_an_audit()
+    owner = next(each for each in group.hosts if each.name == group.owners["a"])
+    keeper = next(each for each in group.hosts if each is not owner).host.balancer._keeper
+    seen = await keeper.read("bank", "a")
+    await keeper.rewrite(seen, seen.lease.revoked())
+    await until(lambda: owner.said("lease released"))
+    await until(lambda: group.owners["a"] is not None)
+    assert group.asked(is_of_changes)
+    assert {request.host for _, request in group.weather.requests if is_listing(request)} <= {owner.name}
+
+
+@pytest.mark.virtual
+async def test_the_leases_of_a_dead_host_are_taken_without_a_listing() -> None:
+    group = await far_from_an_audit()
+    await group.hosts[0].kill()
+    await until(lambda: "host-x" not in group.owners.values())
+    assert not group.asked(is_listing)
+
+
+@pytest.mark.virtual
+async def test_a_lease_that_was_deleted_by_hand_is_put_back_after_the_next_audit() -> None:
+    group = await far_from_an_audit()
+    at = group.leases["a"].continuation
+    group.remove("bank/leases/a")
+    await until(lambda: group.leases.get("a"), within_s=SESSION.audit_s * 1.5)
+    assert group.leases["a"].continuation == at
+    await until(group.is_balanced)
+
+
+@pytest.mark.virtual
+async def test_an_owner_that_finds_its_lease_deleted_has_it_put_back_at_once() -> None:
+    group = await far_from_an_audit()
+    group.remove("bank/leases/a")
+    group.append("a", 5)
+    await until(lambda: group.leases.get("a"), within_s=5)
+    await until(group.is_delivered)
+
+
+@pytest.mark.virtual
+async def test_a_free_lease_that_was_deleted_is_tried_once_and_then_all_are_listed() -> None:
+    group = await far_from_an_audit(hosts="x")
+    keeper = group.hosts[0].host.balancer._keeper
+    seen = await keeper.read("bank", "a")
+    await keeper.rewrite(seen, seen.lease.revoked())
+    group.weather.judge = lambda request: Fate(late_s=0.2 if is_of_changes(request) else 0.005)
+    await until(lambda: group.asked(is_of_changes))
+    await asyncio.sleep(0.3)
+    group.remove("bank/leases/a")
+    await until(lambda: group.asked(is_listing), within_s=10)
+    await until(group.is_balanced)
+
+
+@pytest.mark.virtual
+async def test_after_an_error_all_leases_are_listed_also_if_changes_cannot_be_read_at_all() -> None:
+    group = await far_from_an_audit()
+    group.weather.judge = lambda request: Fate(ends="refused" if is_of_changes(request) else "ok")
+    await group.hosts[0].kill()
+    await until(lambda: "host-x" not in group.owners.values(), within_s=20)
+    assert group.asked(is_listing)
+
+
+@pytest.mark.virtual
+async def test_where_the_store_offers_no_changes_hosts_list_as_they_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def read_no_changes(prefix: str, since: str | None = None) -> None:
+        return None
+
+    group = Mixed("abcdef", timing=TIMING)
+    monkeypatch.setattr(group.store, "read_changes", read_no_changes)
+    for name in "xyz":
+        await group.start(f"host-{name}")
+    await until(group.is_balanced)
+    await asyncio.sleep(MINUTE)
+    await group.hosts[0].kill()
+    assert await until(lambda: "host-x" not in group.owners.values()) <= 10
