@@ -101,10 +101,12 @@ def plan(
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What all hosts find out alike that see the same: who has what, and who should have how much.
+    """What all hosts that see the same conclude alike: who has which lease, and how many each host should have.
 
-    holders: by lease. free: by pipeline, the leases that nobody has. held: by pipeline, how many leases each holder has.
-    owned_by, asked_by: by host, the leases that it owns or has asked for. shares: by pipeline and host.
+    - holders: the host that has a lease or is about to get it.
+    - free: by pipeline, the leases without a holder. held: by pipeline, how many leases each holder has.
+    - owned_by, asked_by: by host, its leases, and those that it requested.
+    - shares, shares_of_expired: by pipeline and host.
     """
 
     holders: Mapping[LeaseKey, str | None]
@@ -116,7 +118,7 @@ class Standing:
     shares_of_expired: Mapping[str, Mapping[str, int]]
 
     def settled(self, pipeline: str, owner: str) -> list[LeaseKey]:
-        """The leases of an owner that no host asked for, in an order all hosts agree on."""
+        """The leases that an owner keeps so far, in an order all hosts agree on."""
         leases = (lease for lease in self.owned_by[owner] if lease.pipeline == pipeline)
         return [
             lease.key for lease in sorted(leases, key=lambda lease: lease.partition) if self.holders[lease.key] == owner

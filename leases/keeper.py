@@ -115,7 +115,7 @@ class Scan:
 
     @cached_property
     def lineage(self) -> Shape:
-        """Everything that decides which leases there should be, whoever owns them."""
+        """Everything that decides which leases there should be; owners do not."""
         return tuple(
             (
                 *(lease.pipeline, lease.partition, lease.closed, lease.tombstone),
@@ -134,7 +134,7 @@ class Scan:
 
     @cached_property
     def requested(self) -> list[Lease]:
-        """Those that a host has asked for."""
+        """Those that a host has requested."""
         return [lease for lease in self.leases if lease.handoff_to is not None]
 
     @cached_property

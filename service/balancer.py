@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 
 from structlog.typing import FilteringBoundLogger as Log
@@ -28,7 +28,7 @@ from leases.keeper import Keeper, Scan
 from leases.lease import Lease, LeaseKey
 from leases.membership import DEAD_AFTER, HostScan, Membership, mismatched
 from leases.pause_orders import Controls
-from leases.session import Tenant
+from leases.session import Session, Tenant
 from leases.side_by_side import run_side_by_side
 from leases.tenure import OwnedLease
 from leases.timing import SessionTiming, Timing
@@ -122,6 +122,7 @@ class Balancer:
         self._is_handing_over = False
         self._is_changing = False
         self._read_at = 0.0
+        self._hosts_read_at = 0.0
         self._watch: Watch[LeaseKey] = Watch()
         self._requests: Watch[LeaseKey] = Watch()
         self._outlived: Watch[LeaseKey] = Watch()
@@ -181,11 +182,15 @@ class Balancer:
     async def _sleep_until_look(self, session: SessionTiming, looked_at: float) -> None:
         """Looks are more frequent while leases are handed over, which may begin meanwhile."""
         await self._clock.sleep(session.retry_s)
+        sessions, expiry = None, inf
         while True:
-            sessions, now = self._membership.sessions, self._clock.monotonic()
+            if sessions is not self._membership.sessions:
+                sessions = self._membership.sessions
+                expiry = sessions.next_expiry(session)
+            now = self._clock.monotonic()
             pause_s = self._timing.handoff_poll_s / 2 if self._is_changing else session.look_s
             due = max(looked_at, sessions.began) + (session.ring_gap_s if self._is_handing_over else pause_s)
-            if looked_at < (expiry := sessions.next_expiry(session)):
+            if looked_at < expiry:
                 due = min(due, expiry)
             if due <= now:
                 return
@@ -234,6 +239,8 @@ class Balancer:
         """
         if self.scan is not None and self.host_scan is not None and not self._must_read(self.scan):
             self._read_at = self._clock.monotonic()
+            if (session := self._membership.session) and self._read_at - self._hosts_read_at >= session.timing.audit_s:
+                self.host_scan = await self._scan_hosts()
             return self.scan, self.host_scan
         since = None if self.scan is None or self._must_list(self.scan) else self.scan
         self._is_woken = self._has_failed = False
@@ -242,10 +249,16 @@ class Balancer:
         if self._membership.session is None:
             scan = scan.without_sessions()
         self._tenants = scan.tenants
-        host_scan = await self._membership.scan(self._tenants)
+        host_scan = await self._scan_hosts()
         self.scan, self.host_scan, self._read_at_signature = scan, host_scan, signature
         self._read_at = scan.ended
         return scan, host_scan
+
+    async def _scan_hosts(self) -> HostScan:
+        began = self._clock.monotonic()
+        host_scan = await self._membership.scan(self._tenants)
+        self._hosts_read_at = began
+        return host_scan
 
     def _must_read(self, scan: Scan) -> bool:
         """Whether the leases may differ from those that were read last, in what a plan depends on.
@@ -255,7 +268,7 @@ class Balancer:
         session, sessions = self._membership.session, self._membership.sessions
         if session is None or self._must_list(scan) or self._is_woken or scan.marks:
             return True
-        is_over = self._clock.monotonic() - scan.started >= session.timing.audit_s
+        is_over = self._clock.monotonic() - scan.started >= self._read_after_s(scan, session)
         is_pending = bool(self._failures.values() or self._is_handing_over or scan.unreadable)
         return is_over or is_pending or sessions.signature != self._read_at_signature
 
@@ -264,8 +277,14 @@ class Balancer:
         session = self._membership.session
         if session is None or not session.is_agreed or self._has_failed:
             return True
-        every_s = session.timing.listed_after_s(len(scan.seen), self._timing.duration_s)
-        return self._clock.monotonic() - scan.listed_at >= every_s
+        return self._clock.monotonic() - scan.listed_at >= self._listed_after_s(scan, session)
+
+    def _read_after_s(self, scan: Scan, session: Session) -> float:
+        """Reading costs a page for each 1,000 leases if the store cannot say what changed."""
+        return self._listed_after_s(scan, session) if scan.token is None else session.timing.audit_s
+
+    def _listed_after_s(self, scan: Scan, session: Session) -> float:
+        return session.timing.listed_after_s(len(scan.seen), self._timing.duration_s)
 
     @property
     def _may_plan(self) -> bool:
@@ -422,6 +441,7 @@ class Balancer:
         )
         long_gone = self._outlived.still_for(DEAD_AFTER * self._timing.duration_s, read_at)
         try:
+            self.host_scan = replace(host_scan, dead=())  # rounds that read nothing do not try again
             await self._membership.clear_away(host_scan)
             for key in sorted(long_gone):
                 await self._keeper.forget(scan.seen[key])
@@ -440,7 +460,7 @@ class Balancer:
         if session is None or not session.is_agreed:  # otherwise `keep_looking` begins a round in time
             due += [self._watch.next_expiry(scan.started, self._timing), self._membership.next_expiry]
         else:
-            due.append(scan.started + session.timing.audit_s)
+            due.append(scan.started + self._read_after_s(scan, session))
         due.append(self._read_at + self._timing.balance_s * (1 - 0.1 * self._rng.random()))
         earliest = min(due) - now
         if is_soon:

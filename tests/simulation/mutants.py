@@ -734,11 +734,11 @@ MUTANTS = (
         "sessions are read before the leases that they judge",
         "service.balancer",
         "scan = await self._keeper.scan(self._pipelines, since)",
-        "host_scan = await self._membership.scan(self._tenants)\n"
+        "host_scan = await self._scan_hosts()\n"
         "        scan = await self._keeper.scan(self._pipelines, since)",
         (
             "service.balancer",
-            "host_scan = await self._membership.scan(self._tenants)\nself.scan, self.host_scan",
+            "host_scan = await self._scan_hosts()\nself.scan, self.host_scan",
             "self.scan, self.host_scan",
         ),
         ("service.balancer", "if session is None or sessions.began < scan.ended:", "if session is None:"),
@@ -830,7 +830,7 @@ MUTANTS = (
     mutant(
         "the leases are listed at the round after an audit is due",
         "service.balancer",
-        "due.append(scan.started + session.timing.audit_s)",
+        "due.append(scan.started + self._read_after_s(scan, session))",
         "pass",
         test=f"{HOST_SESSIONS}::test_no_listing_of_leases_is_later_than_an_audit_after_the_last",
     ),

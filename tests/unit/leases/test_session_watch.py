@@ -13,7 +13,7 @@ from leases.session_watch import SessionWatch
 from leases.store import Stored
 from leases.timing import SessionTiming
 
-TIMING = SessionTiming()
+TIMING = SessionTiming(duration_s=7.0, beat_s=2.5, look_s=2.5)  # whole looks of these tests
 D = TIMING.duration_s
 A: Tenant = ("a", "1")
 

@@ -50,7 +50,7 @@ def test_what_is_set_is_held_to_the_rules_and_what_is_not_is_named_as_a_default(
 def test_the_intervals_of_sessions_fit_together_and_promise_a_takeover_within_ten_seconds() -> None:
     session = SessionTiming()
     assert session.problems() == []
-    assert session.look_s + session.duration_s <= 9.3
+    assert (session.look_s + session.duration_s) * 1.03 <= 9.9, "clocks may differ in speed, and three requests follow"
     assert session.beat_s + session.judging_s <= session.trust_s, "an outage of writes makes no owner look dead"
 
 

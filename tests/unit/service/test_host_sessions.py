@@ -263,6 +263,20 @@ async def test_a_host_that_joins_is_answered_at_the_next_look_although_it_asks_a
 
 
 @pytest.mark.virtual
+async def test_hosts_documents_are_read_each_minute_although_many_leases_are_listed_less_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    group = await settled()
+    monkeypatch.setattr(SessionTiming, "listed_after_s", lambda *_: 10 * MINUTE)
+    await asyncio.sleep(MINUTE)
+    group.weather.requests.clear()
+    await asyncio.sleep(60 * MINUTE)
+    lists = Counter(request.id for _, request in group.weather.requests if request.operation == "list")
+    assert 3 * 4 <= lists["bank/leases/"] <= 3 * 7
+    assert 3 * 45 <= lists["_"] <= 3 * 65
+
+
+@pytest.mark.virtual
 async def test_while_a_host_without_a_session_lives_leases_are_judged_by_their_own_ticks() -> None:
     group = await settled(hosts="zxy", plain="z")
     await asyncio.sleep(5 * MINUTE)
