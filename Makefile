@@ -117,7 +117,7 @@ mutants: setup  ## planted faults, each caught by the simulation (MUTANT=word fo
 scenarios: setup $(ARCHIVE) $(if $(filter eventhubs blobs,$(FEED) $(SINK)),node)  ## the bank, killed, frozen and moved at every crash point of every role (ONLY=word, FEED=eventhubs|nats, PLAIN=1 without Spark); a sink alone: SINK=files|blobs|http|cosmos
 	@PYTHONPATH=tests .venv/bin/python -m $(if $(SINK),scenarios.sinks --sink $(SINK),scenarios.faults $(if $(FEED),--feed $(FEED)) $(if $(PLAIN),--plain)) --only="$(ONLY)"
 
-scale: setup  # whole groups on virtual time, up to 500 hosts and 100,000 leases: what they cost and how soon they recover (ONLY=3x32)
+scale: setup  # whole groups on virtual time: what they cost and how soon they recover (ONLY=3x32; 100x20000 and 500x100000 by name alone)
 	@PYTHONPATH=tests .venv/bin/python -m scale --only "$(ONLY)"
 
 repetition: setup  # every sink with hosts that are killed 20 times at random: how much each kill repeats (SINK=name, KILLS=20)

@@ -42,6 +42,8 @@ from service.texts import described
 from service.worker import Worker, about
 
 NOTHING = Plan((), (), 0)
+CLOCK_TICK_S = 0.001
+"""A shorter sleep may leave the clock where it is, where its numbers are large."""
 
 
 @dataclass(slots=True)
@@ -194,7 +196,7 @@ class Balancer:
                 due = min(due, expiry)
             if due <= now:
                 return
-            await self._clock.sleep(min(due - now, session.ring_gap_s))
+            await self._clock.sleep(max(CLOCK_TICK_S, min(due - now, session.ring_gap_s)))
 
     # One round
 

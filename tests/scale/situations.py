@@ -77,7 +77,7 @@ async def situations(setup: Setup, group: ScaleGroup) -> AsyncIterator[Row]:
         yield await scene.watch("scale-out by a third", scene.scale_out)
         yield await scene.watch("scale-in to the former number", scene.scale_in)
         yield await scene.watch("rolling restart", scene.restart_all)
-    if is_wanted("load"):
+    if is_wanted("load") or "loaded join" in wanted:
         async for row in scene.under_load():
             yield row
     if is_wanted("death"):
@@ -99,7 +99,7 @@ class Scene:
             self.group.start(self._name())
             await asyncio.sleep(self.group.rng.uniform(0, 4 / self.setup.hosts))
         assert await until(lambda: self.group.is_even) is not None, "the group does not come to rest"
-        await asyncio.sleep(SETTLING_S)
+        await asyncio.sleep(30.0 if self.setup.is_shared else SETTLING_S)
 
     async def watch(self, name: str, happen: Callable[[], Awaitable[None]], for_s: float = MINUTE) -> Row:
         """What follows, for so long at least."""
@@ -185,6 +185,8 @@ class Scene:
         self.group.feed.begin()
         await asyncio.sleep(10 * self.setup.batch_s)
         yield await self.watch("a host joins, under load", self.join, for_s=0.0)
+        if "loaded join" in self.setup.situations:
+            return
         yield await self.watch("that host drains, under load", self._leave, for_s=0.0)
         yield await self.watch("a host dies, under load", self._die, for_s=0.0)
         self.group.feed.end()
