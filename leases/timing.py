@@ -29,8 +29,8 @@ class SessionTiming:
     audit_s: leases and hosts are read at least this often, although no host rang.
     """
 
-    duration_s: float = 7.4
-    beat_s: float = 3.3
+    duration_s: float = 7.0
+    beat_s: float = 3.25
     look_s: float = 2.15
     margin_s: float = 0.5
     call_timeout_s: float = 1.5

@@ -176,9 +176,10 @@ class Balancer:
                 streak.log_failure(self._log, "looking at sessions failed, will try again", error)
                 await self._clock.sleep(session.backoff.pause_s(streak.count, self._rng.random(), retry_after_s(error)))
             seen = self._membership.sessions
-            # More is to come: a host that has just joined asks for leases in a moment.
-            self._is_changing = seen.signature != self._read_at_signature
-            if self._is_changing or seen.expired(session) - sessions.expired(session):
+            is_moved = seen.signature != self._read_at_signature
+            # More is to come: a host that has just joined asks for leases in a moment. But not while the container refuses.
+            self._is_changing = is_moved and not self._has_failed and not streak.count
+            if is_moved or seen.expired(session) - sessions.expired(session):
                 self.wake()
 
     async def _sleep_until_look(self, session: SessionTiming, looked_at: float) -> None:

@@ -351,7 +351,8 @@ def main() -> int:
     of_host = ours.of_hosts * LEASES / HOSTS
     say(f"written for a host: {of_host:,.0f} an hour, as .NET's for {of_host / theirs.written:.1f} idle leases")
     say(
-        f"idle: target <= {WRITES_IDLE_MAX:g}; {', '.join((*BUSY, *BUSY_BY_PAGE))}: target <= {WRITES_BUSY_MAX:g}: {'met' if is_met else 'MISSED'}"
+        f"idle: target <= {WRITES_IDLE_MAX:g}; {', '.join((*BUSY, *BUSY_BY_PAGE))}: target <= {WRITES_BUSY_MAX:g}:"
+        f" {'met' if is_met else 'MISSED'}"
     )
     RESULT.parent.mkdir(exist_ok=True)
     told = {name: {"leasehold": asdict(ours), "dotnet": asdict(theirs)} for name, (ours, theirs) in results.items()}

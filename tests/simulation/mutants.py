@@ -734,8 +734,7 @@ MUTANTS = (
         "sessions are read before the leases that they judge",
         "service.balancer",
         "scan = await self._keeper.scan(self._pipelines, since)",
-        "host_scan = await self._scan_hosts()\n"
-        "        scan = await self._keeper.scan(self._pipelines, since)",
+        "host_scan = await self._scan_hosts()\n        scan = await self._keeper.scan(self._pipelines, since)",
         (
             "service.balancer",
             "host_scan = await self._scan_hosts()\nself.scan, self.host_scan",
@@ -801,8 +800,8 @@ MUTANTS = (
         f"is_over or is_pending or any({OTHERS_RANG})",
         (
             "service.balancer",
-            "self._is_changing = seen.signature != self._read_at_signature",
-            f"self._is_changing = any({OTHERS_RANG.replace('sessions', 'seen')})",
+            "is_moved = seen.signature != self._read_at_signature",
+            f"is_moved = any({OTHERS_RANG.replace('sessions', 'seen')})",
         ),
         test=f"{HOST_SESSIONS}::test_what_the_api_of_an_owner_does_to_its_lease_is_noticed_although_no_other_host_hears_the_ring",
     ),
