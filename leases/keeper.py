@@ -198,6 +198,8 @@ class Keeper:
         self._bell = bell
         self._clock = clock
         self._known: dict[str, tuple[Stored, VersionedLease]] = {}
+        self._tokens: dict[str, str] = {}
+        """By prefix, up to where changes were read. A listing in between makes it no less useful: some show twice."""
         self._missed_at = -inf
         """When a document was last missing that a scan had shown, or was deleted by this host."""
         self._ticks: Ticks = {}
@@ -234,17 +236,22 @@ class Keeper:
         """The token of now; None if there is none, also if the store cannot give one now. Leases are listed all the same."""
         if not self._follows_changes:
             return None
-        with suppress(StoreUnavailable):
-            begun = await self.store.read_changes(_prefix_of(names))
-            return None if begun is None else begun.token
-        return None
+        prefix = _prefix_of(names)
+        if prefix not in self._tokens:
+            with suppress(StoreUnavailable):
+                begun = await self.store.read_changes(prefix)
+                if begun is not None:
+                    self._tokens[prefix] = begun.token
+        return self._tokens.get(prefix)
 
     async def _scan_changes(self, names: Sequence[str], since: Scan, token: str) -> Scan | None:
         """None if the store has the host list."""
-        started = self._clock.monotonic()
-        changes = await self.store.read_changes(_prefix_of(names), token)
+        started, prefix = self._clock.monotonic(), _prefix_of(names)
+        changes = await self.store.read_changes(prefix, token)
         if changes is None:
+            self._tokens.pop(prefix, None)
             return None
+        self._tokens[prefix] = changes.token
         prefixes = {name: lease_prefix(name) for name in names}
         documents = [
             (name, stored)
