@@ -101,7 +101,8 @@ class SharedKeeper(Keeper):
         super().__init__(store, **settings)
         self._sharing = sharing
 
-    async def scan(self, pipelines: Iterable[str]) -> Scan:
+    async def scan(self, pipelines: Iterable[str], since: Scan | None = None) -> Scan:
+        """It lists: what hosts read of changes could not be shared."""
         started = self._clock.monotonic()
         listed = await self.store.list(keepers.lease_prefix("bank"))
         shared = await self._sharing.scan(self, listed)
