@@ -12,6 +12,8 @@ from leasehold.common.clock import Backoff
 
 SESSION_S_MAX = 3600
 """The longest session that a document may ask for: others wait that long before they take the host for dead."""
+LATE = 1.25
+"""A heartbeat that is so much later than it should be is not taken for an outage: a busy machine is late at times."""
 LISTED_S_PER_LEASE = 0.006
 """A page of 1,000 leases each 6 s, on average, costs a host about 10 requests a minute."""
 
@@ -30,8 +32,8 @@ class SessionTiming:
     """
 
     duration_s: float = 7.0
-    beat_s: float = 3.25
-    look_s: float = 2.15
+    beat_s: float = 2.8
+    look_s: float = 2.4
     margin_s: float = 0.5
     call_timeout_s: float = 1.5
     ring_gap_s: float = 0.25
@@ -91,6 +93,11 @@ class SessionTiming:
         ]
         if self.duration_s > SESSION_S_MAX:
             found.append(f"session duration_s is {self.duration_s:g}, and must be at most {SESSION_S_MAX}")
+        if 0 < self.judging_s < LATE * self.beat_s:
+            found.append(
+                f"two heartbeats may start {self.beat_s:g} s apart, and {self.judging_s:g} s apart count as an outage: beat"
+                " more often, or let sessions last longer"
+            )
         slow_s = self.beat_s + self.retry_s + 2 * self.call_timeout_s
         if slow_s >= self.trust_s:
             found.append(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -71,6 +73,12 @@ def test_a_session_lasts_no_longer_than_a_lease_unless_that_is_asked_for() -> No
     assert derived_timing(60).session == derived_timing(600).session == SessionTiming()
     assert derived_timing(3, session_s=13).session == derived_session(13)
     assert derived_timing(3, sessions=False).session is None
+
+
+def test_heartbeats_that_are_somewhat_late_are_no_outage() -> None:
+    session = SessionTiming()
+    assert session.judging_s >= 1.25 * session.beat_s
+    assert any("count as an outage" in each for each in replace(session, beat_s=3.25, call_timeout_s=1.0).problems())
 
 
 def test_in_the_grace_after_an_outage_a_heartbeat_that_hung_ends_and_another_is_answered() -> None:
