@@ -89,7 +89,7 @@ class Scan:
         unreadable = {
             key: InvalidDocument(
                 f"{name_of(lease)} is judged by sessions, and this host has none: set `leases.sessions: auto`, as the hosts that"
-                " wrote the lease have it; or stop all hosts and run `leasehold leases downgrade`"
+                " wrote the lease have it; or stop all hosts and run `leasehold leases downgrade FILE`"
             )
             for key, (lease, _) in judged.items()
         }
@@ -107,7 +107,7 @@ class Scan:
         """
         return tuple(
             (
-                *(lease.pipeline, lease.partition, lease.owner, lease.handoff_to),
+                *(lease.pipeline, lease.partition, lease.owner, lease.handoff_to, lease.by_session),
                 *(lease.closed, lease.tombstone, lease.scope, lease.children),
             )
             for lease in self.leases
@@ -141,9 +141,7 @@ class Scan:
     def marks(self) -> dict[LeaseKey, Mark]:
         """What to watch for expiry: the owned leases that are not judged by a session."""
         return {
-            key: (lease.owner, lease.incarnation, lease.epoch, lease.tick)
-            for key, (lease, _) in self.seen.items()
-            if lease.owner is not None and not lease.by_session
+            key: lease.mark for key, (lease, _) in self.seen.items() if lease.owner is not None and not lease.by_session
         }
 
     @cached_property

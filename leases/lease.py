@@ -77,6 +77,11 @@ class Lease:
         """The owner and its incarnation; an empty one if an edited document names none."""
         return None if self.owner is None else (self.owner, self.incarnation or "")
 
+    @property
+    def mark(self) -> tuple[object, ...]:
+        """What its owner changes by each of its writes."""
+        return self.owner, self.incarnation, self.epoch, self.tick
+
     def is_same_tenure(self, other: Lease) -> bool:
         """Whether both belong to one tenure of one owner. Only this entitles an owner to continue after a conflict."""
         return (self.owner, self.incarnation, self.epoch, self.generation, self.closed) == (

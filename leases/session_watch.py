@@ -80,7 +80,7 @@ class SessionWatch:
         return frozenset(
             tenant
             for tenant, seen in self._watch.sightings.items()
-            if self.began - seen.since >= self._duration_s(tenant, timing)
+            if self.began >= seen.since + self._duration_s(tenant, timing)
         )
 
     def live(self, timing: SessionTiming) -> Mapping[str, SessionRecord]:

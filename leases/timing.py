@@ -29,6 +29,8 @@ class SessionTiming:
     look_s: between two looks at the sessions of the others.
 
     audit_s: leases and hosts are read at least this often, although no host rang.
+
+    listing_timeout_s: within which a listing of the store ends.
     """
 
     duration_s: float = 7.0
@@ -38,6 +40,7 @@ class SessionTiming:
     call_timeout_s: float = 1.5
     ring_gap_s: float = 0.25
     audit_s: float = 60.0
+    listing_timeout_s: float = 5.0
 
     @property
     def grace_s(self) -> float:
@@ -78,11 +81,11 @@ class SessionTiming:
         Less often for many leases, whose listing has many pages. But a lease that was deleted by hand must be noticed while
         hosts may still restore it as they saw it, which is 5 lease durations.
         """
-        return max(self.audit_s, min(LISTED_S_PER_LEASE * leases, 4 * lease_duration_s))
+        return min(max(self.audit_s, LISTED_S_PER_LEASE * leases), 4 * lease_duration_s)
 
     def scan_max_s(self, listings: int) -> float:
         """A look that took longer than this must have been suspended."""
-        return max(self.read_gap_max_s, self.call_timeout_s * listings)
+        return max(self.read_gap_max_s, self.listing_timeout_s * listings)
 
     def problems(self) -> list[str]:
         """What is wrong with these intervals; empty if they fit together."""
@@ -193,7 +196,7 @@ class Timing:
         return found + ([] if self.session is None else self.session.problems())
 
 
-def derived_session(duration_s: float) -> SessionTiming:
+def derived_session(duration_s: float, listing_timeout_s: float = 5.0) -> SessionTiming:
     """Intervals that fit a session of this length, in proportion to it."""
     usual = SessionTiming()
     share = duration_s / usual.duration_s
@@ -205,6 +208,7 @@ def derived_session(duration_s: float) -> SessionTiming:
         call_timeout_s=usual.call_timeout_s * share,
         ring_gap_s=min(usual.ring_gap_s, usual.ring_gap_s * share),
         audit_s=usual.audit_s * min(1.0, share),
+        listing_timeout_s=listing_timeout_s,
     )
 
 
@@ -225,11 +229,13 @@ def derived_timing(
     """
     share = min(1.0, duration_s / 60.0)
     renew = 17.0 * share if renew_s is None else renew_s
+    timeout_s = min(5.0, duration_s / 6.0) if call_timeout_s is None else call_timeout_s
+    lasts_s = session_s or min(SessionTiming().duration_s, duration_s)
     return Timing(
         duration_s=duration_s,
         renew_s=renew,
         balance_s=min(13.0, renew * 13.0 / 17.0) if balance_s is None else balance_s,
-        call_timeout_s=min(5.0, duration_s / 6.0) if call_timeout_s is None else call_timeout_s,
+        call_timeout_s=timeout_s,
         margin_s=min(5.0, duration_s / 12.0) if margin_s is None else margin_s,
-        session=derived_session(session_s or min(SessionTiming().duration_s, duration_s)) if sessions else None,
+        session=derived_session(lasts_s, timeout_s) if sessions else None,
     )

@@ -120,7 +120,8 @@ class Balancer:
         )
         self._tenants: frozenset[Tenant] = frozenset()
         self._read_at_signature: frozenset[object] = frozenset()
-        self._is_woken = self._has_failed = False
+        self._is_woken = False
+        self._failed = 0
         self._is_handing_over = False
         self._is_changing = False
         self._read_at = 0.0
@@ -148,7 +149,7 @@ class Balancer:
                 if is_cancelled(error):
                     raise
                 streak.log_failure(self._log, "scan failed, will try again", error)
-                self._is_woken = self._has_failed = True
+                self._is_woken, self._failed = True, self._failed + 1
                 self._is_handing_over = False  # looks leave the container to the next scan
                 pause = self._timing.backoff.pause_s(streak.count, self._rng.random(), retry_after_s(error))
                 # Whatever wakes it: workers end in numbers while the container is away.
@@ -178,7 +179,7 @@ class Balancer:
             seen = self._membership.sessions
             is_moved = seen.signature != self._read_at_signature
             # More is to come: a host that has just joined asks for leases in a moment. But not while the container refuses.
-            self._is_changing = is_moved and not self._has_failed and not streak.count
+            self._is_changing = is_moved and not self._failed and not streak.count
             if is_moved or seen.expired(session) - sessions.expired(session):
                 self.wake()
 
@@ -220,7 +221,8 @@ class Balancer:
             self.wake()  # they are there to be taken
         elif not is_left:
             self.ready.set()
-        self._is_handing_over = bool(changes.is_outpaced or is_left or wanted.ask or self._requests.sightings)
+        is_waiting = wanted.ask or (self._may_plan and self._requests.sightings)
+        self._is_handing_over = bool(changes.is_outpaced or is_left or is_waiting)
         pause = self._pause(scan, is_soon=self._is_handing_over)
         if not changes.refused:
             self._refusals.log_end(self._log, "taking leases recovered")
@@ -246,7 +248,7 @@ class Balancer:
                 self.host_scan = await self._scan_hosts()
             return self.scan, self.host_scan
         since = None if self.scan is None or self._must_list(self.scan) else self.scan
-        self._is_woken = self._has_failed = False
+        self._is_woken = False
         signature = self._membership.sessions.signature
         scan = await self._keeper.scan(self._pipelines, since)
         if self._membership.session is None:
@@ -254,7 +256,7 @@ class Balancer:
         self._tenants = scan.tenants
         host_scan = await self._scan_hosts()
         self.scan, self.host_scan, self._read_at_signature = scan, host_scan, signature
-        self._read_at = scan.ended
+        self._read_at, self._failed = scan.ended, 0
         return scan, host_scan
 
     async def _scan_hosts(self) -> HostScan:
@@ -276,9 +278,9 @@ class Balancer:
         return is_over or is_pending or sessions.signature != self._read_at_signature
 
     def _must_list(self, scan: Scan) -> bool:
-        """Whether it is not enough to read what changed."""
+        """Whether it is not enough to read what changed, or that has failed twice in a row."""
         session = self._membership.session
-        if session is None or not session.is_agreed or self._has_failed:
+        if session is None or not session.is_agreed or self._failed > 1:
             return True
         return self._clock.monotonic() - scan.listed_at >= self._listed_after_s(scan, session)
 
@@ -344,6 +346,20 @@ class Balancer:
                 f"host '{host.name}' runs with leases.duration_s = {host.lease_duration_s:g}, this one with"
                 f" {self._timing.duration_s:g}: use one value in the whole group",
             )
+
+        self._report_session_durations(host_scan)
+
+    def _report_session_durations(self, host_scan: HostScan) -> None:
+        """A host judges by its own duration or by that of the other's document, which may be edited or gone."""
+        ours = self._membership.session
+        for name, theirs in host_scan.sessions.items() if ours is not None else ():
+            if ours is not None and theirs.duration_s != ours.timing.duration_s:
+                self._reports.report(
+                    "session duration",
+                    name,
+                    f"host '{name}' runs with leases.session_s = {theirs.duration_s:g}, this one with"
+                    f" {ours.timing.duration_s:g}: use one value in the whole group",
+                )
 
     def _rest(self, controls: Controls) -> None:
         """A paused pipeline is not worked on: its leases are released, and the plan takes none."""
@@ -428,7 +444,9 @@ class Balancer:
         Time in which the container could not be read does not count: the owner could not answer then.
         """
         asked = {
-            lease.key: (lease.owner, lease.epoch) for lease in scan.requested if lease.handoff_to == self._keeper.host
+            lease.key: (lease.owner, lease.epoch)
+            for lease in scan.requested
+            if lease.handoff_to == self._keeper.host and lease.pipeline not in self.paused
         }
         self._requests = self._requests.scanned(asked, scan.started, scan.ended, self._timing, scan.listings)
         return self._requests.expired(scan.started, self._timing)

@@ -218,11 +218,12 @@ class Host:
         )
 
     async def _heartbeat(self) -> None:
-        """Less often once the host is judged by its session."""
-        skipped = 0
+        """Less often once the host is judged by its session, but often enough for people to see that it reports."""
+        is_often = (HEARTBEATS_SKIPPED + 1) * self._timing.renew_s < self._timing.duration_s
+        skips, skipped = HEARTBEATS_SKIPPED if is_often else 0, 0
         while True:
             await self._clock.sleep(self._timing.renew_s * (1 - 0.1 * self._rng.random()))
-            if (session := self._membership.session) is not None and session.is_agreed and skipped < HEARTBEATS_SKIPPED:
+            if (session := self._membership.session) is not None and session.is_agreed and skipped < skips:
                 skipped += 1
                 continue
             skipped = 0

@@ -162,12 +162,15 @@ def _changes(connection: sqlite3.Connection, prefix: str, since: str | None, ope
     """A token is the opening and the last number that a write took. The number is read first: what is written between
     the two queries is in this answer and in the next one.
     """
-    last = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'lease_documents'").fetchone()[0]
+    row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'lease_documents'").fetchone()
+    if row is None:
+        return None
+    last = row[0]
     here = f"{opening}-"
     if since is None:
         return ChangedDocuments((), f"{here}{last}")
     number = since.removeprefix(here)
-    if number == since or not (number.isdecimal() and number.isascii()) or int(number) > last:
+    if number == since or not (number.isdecimal() and number.isascii() and len(number) < 20) or int(number) > last:
         return None
     rows = connection.execute(
         # The plus keeps SQLite from reading all documents by the index of their ids.

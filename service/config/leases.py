@@ -73,7 +73,10 @@ class LeaseSettings(Section):
     def _fits(self) -> LeaseSettings:
         fields = LeaseSettings.model_fields
         unset = {name for name in fields if name not in self.model_fields_set or getattr(self, name) is None}
-        if problems := self.timing.problems(unset):
+        problems = self.timing.problems(unset)
+        if self.sessions == "off" and self.session_s is not None:
+            problems.append("session_s has no effect with sessions = off: remove one of them")
+        if problems:
             raise ValueError("\n".join(problems))
         return self
 

@@ -136,7 +136,7 @@ def unrenewed_of(host: Host) -> Unrenewed | None:
     if scan is None or host_scan is None:
         return None
     return Unrenewed(
-        leases={key: mark for key, mark in scan.marks.items() if key in host.balancer.expired},
+        leases={key: scan.seen[key].lease.mark for key in host.balancer.expired if key in scan.seen},
         hosts={name: record.mark for name, record in host_scan.hosts.items() if name not in host_scan.live},
     )
 
@@ -164,9 +164,8 @@ def group_of(
     heard, invalid = _heard(known)
     if mine is not None:
         heard[me] = mine
-    marks = scan.marks
     leases = {
-        key: LeaseStatus(seen.lease, seen.etag, state_of(seen.lease, _is_still(unrenewed, key, marks.get(key))))
+        key: LeaseStatus(seen.lease, seen.etag, state_of(seen.lease, _is_still(unrenewed, key, seen.lease.mark)))
         for key, seen in sorted(scan.seen.items())
     }
     owned = Counter(status.lease.owner for status in leases.values())

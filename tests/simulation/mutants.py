@@ -126,8 +126,7 @@ MUTANTS = (
     mutant(
         "expiry is judged by any change of the ETag",
         "leases.keeper",
-        "            key: (lease.owner, lease.incarnation, lease.epoch, lease.tick)\n"
-        "            for key, (lease, _) in self.seen.items()\n",
+        "            key: lease.mark\n            for key, (lease, _) in self.seen.items()\n",
         "            key: (etag,)\n            for key, (lease, etag) in self.seen.items()\n",
     ),
     mutant(
@@ -640,8 +639,8 @@ MUTANTS = (
     mutant(
         "sessions expire after half their duration",
         "leases.session_watch",
-        "if self.began - seen.since >= self._duration_s(tenant, timing)",
-        "if self.began - seen.since >= self._duration_s(tenant, timing) / 2",
+        "if self.began >= seen.since + self._duration_s(tenant, timing)",
+        "if self.began >= seen.since + self._duration_s(tenant, timing) / 2",
         sessions="all",
     ),
     mutant(
@@ -746,8 +745,8 @@ MUTANTS = (
     mutant(
         "a session without a document has ended",
         "leases.session_watch",
-        "if self.began - seen.since >= self._duration_s(tenant, timing)",
-        "if tenant not in self.present or self.began - seen.since >= self._duration_s(tenant, timing)",
+        "if self.began >= seen.since + self._duration_s(tenant, timing)",
+        "if tenant not in self.present or self.began >= seen.since + self._duration_s(tenant, timing)",
         sessions="all",
     ),
     mutant(

@@ -183,7 +183,7 @@ async def test_a_host_without_a_session_neither_trusts_nor_judges_nor_takes_what
     assert not scan.seen
     (error,) = scan.unreadable.values()
     assert "set `leases.sessions: auto`" in str(error)
-    assert "run `leasehold leases downgrade`" in str(error)
+    assert "run `leasehold leases downgrade FILE`" in str(error)
     with pytest.raises(AssertionError):
         await plain.take(await plain.read("p", "0"), str)
 

@@ -69,9 +69,9 @@ def test_a_session_that_others_would_refuse_is_refused() -> None:
 
 
 def test_a_session_lasts_no_longer_than_a_lease_unless_that_is_asked_for() -> None:
-    assert derived_timing(3).session == derived_session(3)
+    assert derived_timing(3).session == derived_session(3, 0.5)
     assert derived_timing(60).session == derived_timing(600).session == SessionTiming()
-    assert derived_timing(3, session_s=13).session == derived_session(13)
+    assert derived_timing(3, session_s=13).session == derived_session(13, 0.5)
     assert derived_timing(3, sessions=False).session is None
 
 
@@ -104,7 +104,7 @@ def test_sessions_that_one_slow_heartbeat_would_end_are_refused(
 
 @pytest.mark.parametrize(
     ("leases", "duration_s", "seconds"),
-    [(0, 60, 60), (10_000, 60, 60), (20_000, 60, 120), (40_000, 60, 240), (100_000, 60, 240), (100_000, 10, 60)],
+    [(0, 60, 60), (10_000, 60, 60), (20_000, 60, 120), (40_000, 60, 240), (100_000, 60, 240), (1, 10, 40), (1, 6, 24)],
 )
 def test_many_leases_are_listed_less_often_but_while_a_deleted_one_may_be_restored(
     leases: int, duration_s: float, seconds: float

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import TypeVar, cast
@@ -14,12 +15,13 @@ import pytest
 from simulation.group import WITHOUT_SESSIONS, Group, always, until
 from simulation.weather import Fate, Request
 
+from leases.document import encode_lease
 from leases.errors import StoreAmbiguous
 from leases.keeper import Keeper
 from leases.lease import Lease
 from leases.session import BELL_ID, LOOK_PREFIX, SESSIONS_PREFIX, Bell
 from leases.store import Operation, StoreAround
-from leases.timing import SessionTiming, Timing
+from leases.timing import SessionTiming, Timing, derived_session
 from service.group.actions import hand_over_lease, pause_pipeline, release_lease, resume_pipeline
 from service.group.migration import move
 from service.group.status import HostStatus, unrenewed_of
@@ -38,7 +40,7 @@ class Mixed(Group):
     plain: frozenset[str] = frozenset()
 
     def timing_of(self, name: str) -> Timing:
-        return WITHOUT_SESSIONS if name in self.plain else TIMING
+        return WITHOUT_SESSIONS if name in self.plain else self.timing
 
 
 async def settled(partitions: str = "abcdef", hosts: str = "xyz", plain: str = "") -> Mixed:
@@ -640,3 +642,112 @@ async def test_where_the_store_offers_no_changes_hosts_list_as_they_did(monkeypa
     await asyncio.sleep(MINUTE)
     await group.hosts[0].kill()
     assert await until(lambda: "host-x" not in group.owners.values()) <= 10
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize("slow_s", [3.3, 4.5])
+async def test_listings_of_the_group_that_take_long_do_not_keep_a_dead_host_alive(slow_s: float) -> None:
+    group = await settled()
+    group.weather.judge = lambda request: Fate(slow_s if (request.operation, request.id) == ("list", "_") else 0.01)
+    await asyncio.sleep(2 * MINUTE)
+    await group.hosts[0].kill()
+    assert await until(lambda: "host-x" not in group.owners.values()) <= 10 + slow_s
+
+
+@pytest.mark.virtual
+async def test_heartbeats_that_take_long_do_not_keep_a_dead_host_alive() -> None:
+    for _ in range(5):
+        group = await settled()
+        group.weather.judge = lambda request: Fate(
+            0.8 if request.operation == "replace" and request.id.startswith(SESSIONS_PREFIX) else 0.01
+        )
+        await asyncio.sleep(2 * MINUTE)
+        await group.hosts[0].kill()
+        assert await until(lambda group=group: "host-x" not in group.owners.values()) <= 12
+
+
+async def asked_in_vain() -> Mixed:
+    """host-z waits for leases whose owners cannot finish their batches."""
+    group = await settled(hosts="xy")
+    group.weather.judge = lambda request: Fate(20.0 if request.operation == "write" else 0.01)
+    for partition in "abcdef":
+        group.append(partition, 5)
+    await asyncio.sleep(1)
+    group.started("host-z")
+    await until(lambda: any(lease.handoff_to == "host-z" for lease in group.leases.values()))
+    return group
+
+
+def looks_a_minute(group: Group, since: float, minutes: float) -> float:
+    return (
+        sum(
+            at >= since and request.host == "host-z" and request.id == LOOK_PREFIX
+            for at, request in group.weather.requests
+        )
+        / minutes
+    )
+
+
+@pytest.mark.virtual
+async def test_a_host_that_waits_for_a_lease_looks_no_more_often_while_writes_fail() -> None:
+    group = await asked_in_vain()
+    group.weather.judge = lambda request: Fate(
+        ends="refused" if request.where == "store" and request.operation in ("replace", "create") else "ok"
+    )
+    await asyncio.sleep(30)
+    since = asyncio.get_running_loop().time()
+    await asyncio.sleep(3 * MINUTE)
+    assert looks_a_minute(group, since, 3) <= 60 / SESSION.look_s + 10
+
+
+@pytest.mark.virtual
+async def test_a_host_that_waits_for_a_lease_looks_no_more_often_while_its_pipeline_is_paused() -> None:
+    group = await asked_in_vain()
+    await pause_pipeline(group.hosts[0].host.balancer._keeper, "bank", by="alice", at="")
+    group.weather.judge = lambda request: Fate(0.01)
+    await asyncio.sleep(MINUTE)
+    since = asyncio.get_running_loop().time()
+    await asyncio.sleep(3 * MINUTE)
+    assert looks_a_minute(group, since, 3) <= 60 / SESSION.look_s + 10
+
+
+@pytest.mark.virtual
+async def test_changes_that_are_refused_once_are_read_again_instead_of_all_leases() -> None:
+    group = await settled()
+    await asyncio.sleep(MINUTE)
+    await rest(group)
+    seen: list[str] = []
+
+    def judge(request: Request) -> Fate:
+        if request.host != "host-x" or request.id != "bank/leases/":
+            return Fate(0.01)
+        seen.append(request.operation)
+        return Fate(ends="refused", retry_after_s=1.0) if len(seen) == 1 else Fate(0.01)
+
+    group.weather.judge = judge
+    group.hosts[1].session.ring()
+    await until(lambda: len(seen) >= 2)
+    assert seen[:2] == ["changes", "changes"]
+
+
+@pytest.mark.virtual
+async def test_hosts_whose_sessions_last_another_time_are_reported() -> None:
+    group = await settled(hosts="xy")
+    group.timing = replace(TIMING, session=derived_session(14.0))
+    other = await group.start("host-z")
+    await asyncio.sleep(2 * MINUTE)
+    assert any("use one value in the whole group" in str(entry) for entry in other.said("needs attention"))
+
+
+@pytest.mark.virtual
+async def test_leases_of_a_host_that_stands_still_show_as_expired() -> None:
+    group = await settled(partitions="ab", hosts="x")
+    alone = group.hosts[0]
+    group.put("bank/leases/b", encode_lease(replace(group.leases["b"], owner="gone", incarnation="1")))
+    group.weather.judge = lambda request: Fate(
+        ends="refused" if request.operation == "replace" and request.id == "bank/leases/b" else "ok"
+    )
+    await asyncio.sleep(2 * MINUTE)
+    seen = unrenewed_of(alone.host)
+    assert seen is not None
+    assert [key.partition for key in seen.leases] == ["b"]

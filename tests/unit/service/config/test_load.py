@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from leases.timing import Timing, derived_timing
+from leases.timing import Timing, derived_session, derived_timing
 from pipeline.limits import BatchLimits
 from service.config.files import FilesFeedSettings
 from service.config.leases import SqliteLeases
@@ -121,12 +121,14 @@ def test_a_lease_duration_alone_is_enough(duration_s: float) -> None:
 def test_sessions_can_be_turned_off_and_have_a_length_of_their_own() -> None:
     assert settings("leases: {sessions: off}" + PIPELINES).leases.timing == Timing(session=None)
     assert settings("leases: {session_s: 13}" + PIPELINES).leases.timing == derived_timing(session_s=13)
+    with pytest.raises(ConfigurationError, match="session_s has no effect with sessions = off"):
+        settings("leases: {sessions: off, session_s: 13}" + PIPELINES)
 
 
 def test_intervals_that_are_set_stay_as_they_are() -> None:
     text = "leases: {duration_s: 30, renew_s: 4, balance_s: 2, call_timeout_s: 3, margin_s: 1}"
     assert settings(text + PIPELINES).leases.timing == Timing(
-        duration_s=30, renew_s=4, balance_s=2, call_timeout_s=3, margin_s=1
+        duration_s=30, renew_s=4, balance_s=2, call_timeout_s=3, margin_s=1, session=derived_session(7.0, 3.0)
     )
 
 
