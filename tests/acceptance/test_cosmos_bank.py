@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from plugins_cosmos import Range, running
-from scenarios.cosmos_bank import PIPELINES, TAKEOVER_S, TRANSACTIONS, CosmosBank, Step, spread
+from scenarios.cosmos_bank import PIPELINES, SILENT_S, TAKEOVER_S, TRANSACTIONS, CosmosBank, Step, spread
 from scenarios.cosmos_books import Writing, beginnings, by_partition, lag, silences, writings
 from scenarios.host import Host, until
 
@@ -203,7 +203,7 @@ def test_every_host_delivered(day: Day) -> None:
 @pytest.mark.parametrize("pipeline", PIPELINES)
 def test_no_part_of_the_container_is_without_a_live_owner_for_longer_than_is_promised(day: Day, pipeline: str) -> None:
     found = silences(day.writings(pipeline), day.opened, day.closed)
-    assert (found[0].lasted_s, found) <= (TAKEOVER_S, found)
+    assert (found[0].lasted_s, found) <= (SILENT_S, found)
 
 
 @pytest.mark.parametrize("pipeline", PIPELINES)
