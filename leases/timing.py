@@ -34,7 +34,7 @@ class SessionTiming:
     """
 
     duration_s: float = 7.0
-    beat_s: float = 2.8
+    beat_s: float = 2.88
     look_s: float = 2.4
     margin_s: float = 0.5
     call_timeout_s: float = 1.5

@@ -223,7 +223,7 @@ def test_of_a_silence_in_an_outage_of_all_writes_only_what_a_host_may_judge_coun
         clock.now = at
         onlooker.writes_fail(is_so)
 
-    judging_s, grace_s = 3.7 / SLOWEST, 5.8 / FASTEST
+    judging_s, grace_s = 3.62 / SLOWEST, 5.88 / FASTEST
     for at, is_so in ((100.0, True), (104.0, True), (110.0, False), (120.0, False)):
         writes_fail(at, is_so)
     assert onlooker.counted_s(98.0, 100.0) == 2.0
