@@ -12,7 +12,7 @@ sink, needs one for each batch, as .NET's does. A trickle: a change each second,
 a batch each time; ours looks each second, and has five: a handler's `checkpoint_s` lets them go unkept for a while.
 
 Documents are as large as real ones: with a scope, a continuation of six digits, and the sink state of an idempotent producer.
-A host's own documents, which .NET has none of, are told apart: its session and what it does. They cost the same however many
+A host's own documents, which .NET has none of, are counted apart: its session, and its record. They cost the same however many
 leases the host has, so the ratios are of the other writes. The last line says from how many leases on a host writes less than
 .NET's does, with its own documents.
 Prints, and writes into build/bench_store.json. Exit code 1 where the target is missed.

@@ -229,7 +229,7 @@ class Bank:
         return asyncio.run(read())
 
     def is_shared(self, *names: str) -> bool:
-        """By all of these hosts, and nobody else."""
+        """By all of these hosts, and by no other."""
         owners = Counter(lease.owner for lease in self.leases().values())
         return sum(owners.values()) == FILES and owners.keys() == {*names}
 

@@ -312,7 +312,7 @@ class Onlooker:
         """How much of a session's silence may count for a host that judges it once in the meantime, in true seconds.
 
         In an outage of all writes, hosts judge for as long as their own last heartbeats are young enough. They notice one that
-        is longer. No time of it counts then, and nobody judges until the grace after it is over.
+        is longer. No time of it counts then, and no host judges until the grace after it is over.
         """
         session = self.timing.session
         assert session is not None

@@ -168,7 +168,7 @@ def held_heartbeat(world: World, rng: random.Random, timing: SessionTiming) -> s
 
 
 def held_write(world: World, rng: random.Random, timing: SessionTiming) -> str | None:
-    """A host is stopped just before or after it writes a lease. Others take its leases, which arrives when it goes on."""
+    """A host is stopped just before or after it writes a lease. Others take its leases, which arrives when it continues."""
     hosts = [each for each in world.alive if each.session and each.host.workers and not each.process.is_stopped]
     if not hosts:
         return None

@@ -94,7 +94,7 @@ class Setup:
         return self.leases_max if number.isdecimal() and int(number) % 2 else None
 
     def has_session(self, host: str, at_s: float) -> bool:
-        """Whether a host that starts then has one. The last one, whom nobody could do without, has; a newcomer, as it happens."""
+        """Whether a host that starts then has one. The last one has, because leases need it; for a newcomer it is drawn."""
         if self.sessions != "mixed" or host == "host-last":
             return self.sessions != "none"
         number = host.removeprefix("host-")

@@ -164,8 +164,8 @@ async def test_a_lease_that_can_no_longer_be_read_is_not_shown_as_it_was() -> No
     for partition in ("0", long):
         stored = await store.read(lease_id("p", partition))
         await store.replace(stored.id, encode_lease(Lease(pipeline="p", partition=partition)), stored.etag)
-    mended = await ours.scan(["p"], merged)
-    assert (len(mended.seen), len(mended.unreadable), len(mended.invalid)) == (2, 0, 0)
+    repaired = await ours.scan(["p"], merged)
+    assert (len(repaired.seen), len(repaired.unreadable), len(repaired.invalid)) == (2, 0, 0)
 
 
 @pytest.mark.virtual

@@ -362,16 +362,19 @@ async def test_an_orphan_is_set_aside_and_told_and_taken_once_its_feed_has_it() 
 
 
 @pytest.mark.virtual
-async def test_a_lease_that_an_operator_releases_or_resets_is_taken_again() -> None:
-    group = Group("ab")
+@pytest.mark.parametrize(("timing", "released_s", "reset_s"), [(WITHOUT_SESSIONS, 40, 20), (Timing(), 80, 80)])
+async def test_a_lease_that_an_operator_releases_or_resets_is_taken_again(
+    timing: Timing, released_s: float, reset_s: float
+) -> None:
+    group = Group("ab", timing=timing)
     group.append("a", 5)
     [a] = await settled(group, "host-a")
     await until(group.is_delivered)
     await asyncio.sleep(5)
     group.edit("a", lambda lease: lease.revoked())  # by hand: it does not ring
-    await until(lambda: group.leases["a"].epoch == 2 and group.is_balanced(), within_s=80)
+    await until(lambda: group.leases["a"].epoch == 2 and group.is_balanced(), within_s=released_s)
     group.edit("a", lambda lease: lease.reset("2"))
-    await until(lambda: len(group.destination.commits) == 2, within_s=80)
+    await until(lambda: len(group.destination.commits) == 2, within_s=reset_s)
     assert group.delivered("a") == [0, 1, 2, 3, 4, 2, 3, 4]
     await a.stop()
 

@@ -150,7 +150,7 @@ def test_a_command_rings_for_what_it_has_changed(folder: Path) -> None:
     assert bell_in(folder) == [2]
 
 
-def test_a_change_counts_although_nobody_could_be_rung_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_counts_although_the_bell_could_not_be_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def refuse(bell: Bell) -> None:
         raise StoreUnavailable("too many requests")
 
