@@ -39,8 +39,9 @@ if TYPE_CHECKING:
     from leases.lease import Lease
     from leases.lineage import Partition
     from service.config.settings import Settings
+    from service.group.downgrade import Downgrade
     from service.group.import_sources import BlobSource, Source
-    from service.group.migration import Downgrade, Report
+    from service.group.migration import Report
     from service.group.view import View
 
 CONNECTION_STRING = "LEASEHOLD_IMPORT_CONNECTION_STRING"
@@ -420,7 +421,7 @@ def downgrade_leases(file: Path, as_json: bool) -> None:
     changes nothing. You can run it again at any time.
     """
     from leasehold.common.clock import BootClock
-    from service.group.migration import downgrade
+    from service.group.downgrade import downgrade
 
     if not settings_of(file).leases.is_shared:
         fail("`leases: {type: memory}` ends with this command: use a persistent lease store")

@@ -24,7 +24,7 @@ from leases.lineage import Partition
 from leases.membership import Membership
 from leases.stores.cosmos import CosmosContainerAddress, CosmosStore, LeaseContainer, container
 from leases.timing import SessionTiming, Timing
-from service.group.migration import downgrade
+from service.group.downgrade import downgrade
 
 PREFIX = "ordersappacct.documents.azure.com_q0oIAA==_q0oIALS6YvQ="
 IDENTITY = Identity(feed="cosmos bank/transactions", sink="memory")

@@ -25,8 +25,9 @@ from leases.stores.memory import MemoryStore
 from leases.timing import SessionTiming, Timing
 from pipeline.connectors.memory import MemoryDestination, MemorySink
 from service.errors import NotNow
+from service.group.downgrade import SAID_EVERY_S, Downgrade, downgrade
 from service.group.import_sources import Import
-from service.group.migration import SAID_EVERY_S, Downgrade, Report, downgrade, execute, plan_import
+from service.group.migration import Report, execute, plan_import
 from service.pipeline import Pipeline
 
 TIMING = Timing()
