@@ -351,14 +351,16 @@ class Balancer:
 
     def _report_session_durations(self, host_scan: HostScan) -> None:
         """A host judges by its own duration or by that of the other's document, which may be edited or gone."""
-        ours = self._membership.session
-        for name, theirs in host_scan.sessions.items() if ours is not None else ():
-            if ours is not None and theirs.duration_s != ours.timing.duration_s:
+        if (session := self._membership.session) is None:
+            return
+        ours_s = session.timing.duration_s
+        for name, theirs in host_scan.sessions.items():
+            if theirs.duration_s != ours_s:
                 self._reports.report(
                     "session duration",
                     name,
-                    f"host '{name}' runs with leases.session_s = {theirs.duration_s:g}, this one with"
-                    f" {ours.timing.duration_s:g}: use one value in the whole group",
+                    f"host '{name}' runs with leases.session_s = {theirs.duration_s:g}, this one with {ours_s:g}: use one value"
+                    " in the whole group",
                 )
 
     def _rest(self, controls: Controls) -> None:
