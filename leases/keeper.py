@@ -40,7 +40,8 @@ class Scan:
     It shows every write that was answered before `started`. If only changes were read, that is not true of deletions: a
     lease that a listing showed, or an earlier change, may be gone.
 
-    base_at: when the listing began to which changes were added; None if nothing was added.
+    base_at: when the listing began to which changes were added, or a later count that showed as many leases; None if
+    nothing was added.
 
     token: of the store, from which on changes are read; None if the next scan must list.
     """
@@ -56,7 +57,7 @@ class Scan:
 
     @property
     def listed_at(self) -> float:
-        """When the last listing began: a lease that was deleted since may be shown all the same."""
+        """When the last listing or count began: a lease that was deleted since may be shown all the same."""
         return self.started if self.base_at is None else self.base_at
 
     def changed(self, read: Read, started: float, ended: float, token: str) -> Scan:
@@ -201,18 +202,27 @@ class Keeper:
         self._missed_at = -inf
         """When a document was last missing that a scan had shown, or was deleted by this host."""
         self._ticks: Ticks = {}
+        self.can_count = True
+        """Whether the store counts documents, as far as is known."""
 
-    async def scan(self, pipelines: Iterable[str], since: Scan | None = None) -> Scan:
+    async def scan(self, pipelines: Iterable[str], since: Scan | None = None, *, counting: bool = False) -> Scan:
         """Raises StoreUnavailable. A document that has not changed since the last scan is not parsed again.
 
         since: an earlier scan of the same pipelines. Only what changed since is read and added to it, if the store offers
         that, and if no lease that the scan shows has turned out to be gone.
+
+        counting: whether to count the leases, too, and to list them if some have been deleted, or the store cannot count.
         """
         names = tuple(pipelines)
         if since is not None and since.token is not None and since.listed_at > self._missed_at:
-            scan = await self._scan_changes(names, since, since.token)
-            if scan is not None:
-                return scan
+            counted_at = self._clock.monotonic()
+            count = await self._count(names) if counting else None
+            if count is not None or not counting:
+                scan = await self._scan_changes(names, since, since.token)
+                if scan is not None and not counting:
+                    return scan
+                if scan is not None and count == len(scan.seen) + len(scan.unreadable):
+                    return replace(scan, base_at=counted_at)
         started = self._clock.monotonic()
         token = await self._begin_changes(names)
         found_of = await run_side_by_side(
@@ -241,6 +251,18 @@ class Keeper:
                 if begun is not None:
                     self._tokens[prefix] = begun.token
         return self._tokens.get(prefix)
+
+    async def _count(self, names: Sequence[str]) -> int | None:
+        """How many lease documents there are; None if the store does not count.
+
+        All of these are among what a scan shows that reads changes afterwards. So if that scan shows as many, it shows these
+        alone, and no lease that had been deleted when the count began.
+        """
+        counts = await run_side_by_side(
+            names, lambda name: self.store.count(lease_prefix(name)), doing="counting leases of"
+        )
+        self.can_count = None not in counts
+        return sum(each for each in counts if each is not None) if self.can_count else None
 
     async def _scan_changes(self, names: Sequence[str], since: Scan, token: str) -> Scan | None:
         """None if the store has the host list."""

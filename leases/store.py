@@ -1,4 +1,4 @@
-"""The lease store: five calls over small documents with ETags, and one that a store may leave out.
+"""The lease store: five calls over small documents with ETags, and two that a store may leave out.
 
 A store knows nothing about leases. It keeps JSON texts under ids and answers every write in one of four ways: done,
 `StoreConflict` (or `StoreMissing`), `StoreUnavailable` (certainly not done) or `StoreAmbiguous` (perhaps done). To test
@@ -20,11 +20,12 @@ from typing import Literal, NamedTuple, TypeVar
 from leases.errors import StoreAmbiguous, StoreUnavailable
 
 T = TypeVar("T")
-Operation = Literal["list", "changes", "read", "create", "replace", "delete"]
-READS: frozenset[Operation] = frozenset(("list", "changes", "read"))
+Operation = Literal["list", "changes", "count", "read", "create", "replace", "delete"]
+READS: frozenset[Operation] = frozenset(("list", "changes", "count", "read"))
 _DOING: Mapping[Operation, str] = {
     "list": "listing",
     "changes": "reading the changes of",
+    "count": "counting",
     "read": "reading",
     "create": "creating",
     "replace": "replacing",
@@ -88,7 +89,14 @@ class LeaseStore(ABC):
           write that one answer lacks is in the next, in whatever order concurrent writes are carried out.
         - The answer has at most one version of a document, and documents are in any order. A document may be in it again
           although it has not changed.
-        - Deletions are not in it. Only a listing shows them.
+        - Deletions are not in it. Only a listing shows them, or a count.
+        """
+        return None
+
+    async def count(self, prefix: str) -> int | None:
+        """How many documents `list` would return; None if counting them costs as much as that (the default).
+
+        As fresh as a listing. Raises StoreUnavailable.
         """
         return None
 
@@ -115,6 +123,9 @@ class StoreAround(LeaseStore):
 
     async def read_changes(self, prefix: str, since: str | None = None) -> ChangedDocuments | None:
         return await self._call("changes", prefix, self._store.read_changes(prefix, since))
+
+    async def count(self, prefix: str) -> int | None:
+        return await self._call("count", prefix, self._store.count(prefix))
 
     async def read(self, id: str) -> Stored:
         return await self._call("read", id, self._store.read(id))
@@ -169,6 +180,9 @@ class _Closed(LeaseStore):
         raise self._refusal
 
     async def read_changes(self, prefix: str, since: str | None = None) -> ChangedDocuments | None:
+        raise self._refusal
+
+    async def count(self, prefix: str) -> int | None:
         raise self._refusal
 
     async def read(self, id: str) -> Stored:

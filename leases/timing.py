@@ -31,6 +31,8 @@ class SessionTiming:
     audit_s: leases and hosts are read at least this often, although no host rang.
 
     listing_timeout_s: within which a listing of the store ends.
+
+    counted_above: more leases than this are counted to see whether one was deleted, and not listed, if the store can.
     """
 
     duration_s: float = 7.0
@@ -41,6 +43,7 @@ class SessionTiming:
     ring_gap_s: float = 0.25
     audit_s: float = 60.0
     listing_timeout_s: float = 5.0
+    counted_above: int = 1000
 
     @property
     def grace_s(self) -> float:

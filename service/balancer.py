@@ -248,9 +248,10 @@ class Balancer:
                 self.host_scan = await self._scan_hosts()
             return self.scan, self.host_scan
         since = None if self.scan is None or self._must_list(self.scan) else self.scan
+        counting = since is not None and self._is_listing_due(since)
         self._is_woken = False
         signature = self._membership.sessions.signature
-        scan = await self._keeper.scan(self._pipelines, since)
+        scan = await self._keeper.scan(self._pipelines, since, counting=counting)
         if self._membership.session is None:
             scan = scan.without_sessions()
         self._tenants = scan.tenants
@@ -271,24 +272,38 @@ class Balancer:
         Rings only say when to read. No safety rests on them.
         """
         session, sessions = self._membership.session, self._membership.sessions
-        if session is None or self._must_list(scan) or self._is_woken or scan.marks:
+        if session is None or self._must_list(scan) or self._is_listing_due(scan) or self._is_woken or scan.marks:
             return True
         is_over = self._clock.monotonic() - scan.started >= self._read_after_s(scan, session)
         is_pending = bool(self._failures.values() or self._is_handing_over or scan.unreadable)
         return is_over or is_pending or sessions.signature != self._read_at_signature
 
     def _must_list(self, scan: Scan) -> bool:
-        """Whether it is not enough to read what changed, or that has failed twice in a row."""
+        """Whether it is not enough to read what changed and to count, or that has failed twice in a row."""
         session = self._membership.session
         if session is None or not session.is_agreed or self._failed > 1:
             return True
+        return self._is_listing_due(scan) and not self._may_count(scan, session)
+
+    def _is_listing_due(self, scan: Scan) -> bool:
+        """Whether leases may have been deleted since the last listing or count."""
+        session = self._membership.session
+        if session is None:
+            return True
         return self._clock.monotonic() - scan.listed_at >= self._listed_after_s(scan, session)
+
+    def _may_count(self, scan: Scan, session: Session) -> bool:
+        """Few leases are listed: that is one request, and counting takes another to read what changed."""
+        is_large = len(scan.seen) > session.timing.counted_above
+        return is_large and scan.token is not None and self._keeper.can_count
 
     def _read_after_s(self, scan: Scan, session: Session) -> float:
         """Reading costs a page for each 1,000 leases if the store cannot say what changed."""
         return self._listed_after_s(scan, session) if scan.token is None else session.timing.audit_s
 
     def _listed_after_s(self, scan: Scan, session: Session) -> float:
+        if self._may_count(scan, session):
+            return session.timing.audit_s
         return session.timing.listed_after_s(len(scan.seen), self._timing.duration_s)
 
     @property

@@ -178,6 +178,18 @@ class LeaseStoreContract:
         await other.delete("a/leases/0", again)
         assert (await _read_changes(store, after))[0] == {}
 
+    async def test_a_count_is_of_what_a_listing_returns(self, store: LeaseStore, other: LeaseStore) -> None:
+        if await store.count("a/leases/") is None:
+            return  # it does not count
+        etags = [await store.create(f"a/leases/{number}", EMPTY) for number in range(12)]
+        for name in ("a/info", "a_b/leases/0", "b/leases/0"):
+            await store.create(name, EMPTY)
+        assert await other.count("a/leases/") == 12
+        await other.delete("a/leases/0", await store.replace("a/leases/0", EMPTY, etags[0]))
+        assert (await store.count("a/leases/"), await other.count("a/leases/")) == (11, 11)
+        assert await store.count("c/leases/") == 0
+        assert await store.count("") == len(await store.list(""))
+
     @pytest.mark.parametrize("token", ["", "0", "-1", "garbage", "a 0:1", "9" * 40, "٣", "\u0000"])
     async def test_a_token_that_the_store_did_not_give_is_answered_by_none(self, store: LeaseStore, token: str) -> None:
         etag = await store.create(ID, EMPTY)

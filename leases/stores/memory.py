@@ -31,6 +31,10 @@ class MemoryStore(LeaseStore):
         found = [stored for name, stored in self._documents.items() if name.startswith(prefix)]
         return ChangedDocuments([stored for stored in found if int(stored.etag) > int(number)], f"memory-{last}")
 
+    async def count(self, prefix: str) -> int | None:
+        await asyncio.sleep(0)
+        return sum(name.startswith(prefix) for name in self._documents)
+
     async def read(self, id: str) -> Stored:
         await asyncio.sleep(0)
         return self._found(id)

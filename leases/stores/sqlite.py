@@ -64,6 +64,9 @@ class SqliteStore(LeaseStore):
         """One write is carried out at a time and takes the next number, so a number covers all writes that have lower ones."""
         return await self._run(lambda connection: _changes(connection, prefix, since, self._opening))
 
+    async def count(self, prefix: str) -> int | None:
+        return await self._run(lambda connection: _count(connection, prefix))
+
     async def read(self, id: str) -> Stored:
         return await self._run(lambda connection: _read(connection, id))
 
@@ -179,6 +182,13 @@ def _changes(connection: sqlite3.Connection, prefix: str, since: str | None, ope
         (int(number), prefix, prefix),
     )
     return ChangedDocuments([Stored(name, body, str(etag)) for name, body, etag in rows], f"{here}{last}")
+
+
+def _count(connection: sqlite3.Connection, prefix: str) -> int:
+    row = connection.execute(
+        "SELECT count(*) FROM lease_documents WHERE id >= ? AND id < ? || char(0x10FFFF)", (prefix, prefix)
+    ).fetchone()
+    return int(row[0])
 
 
 def _read(connection: sqlite3.Connection, id: str) -> Stored:

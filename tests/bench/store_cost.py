@@ -115,6 +115,11 @@ class CountingContainer:
         self.cost += Cost(requests=1, read=len(found), bytes=sum(map(size, found)))
         return found, str(newest)
 
+    async def count(self, prefix: str) -> int:
+        await asyncio.sleep(0.005)
+        self.cost += Cost(requests=1)
+        return sum(name.startswith(prefix) for name in self._documents)
+
     async def read(self, id: str) -> dict[str, Any]:
         await asyncio.sleep(0.005)
         self.cost += Cost(requests=1, read=1)

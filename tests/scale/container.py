@@ -22,7 +22,7 @@ from simulation.weather import Fate, Request, Weather, answered
 from leases.document import decode_lease
 from leases.errors import StoreAmbiguous, StoreConflict, StoreMissing, StoreUnavailable
 from leases.lease import Lease
-from leases.store import ChangedDocuments, LeaseStore, Stored
+from leases.store import READS, ChangedDocuments, LeaseStore, Stored
 
 T = TypeVar("T")
 COSMOS_PAGE, BLOB_PAGE = 1000, 5000
@@ -133,6 +133,10 @@ class MeteredContainer(LeaseStore):
         """As in Cosmos DB: one request, which shows the newest state of every document of the container that changed."""
         return await self._soon("changes", prefix, partial(self._changed, prefix, since))
 
+    async def count(self, prefix: str) -> int | None:
+        """Blob Storage cannot count: there, hosts list instead."""
+        return await self._soon("count", prefix, partial(self._count, prefix))
+
     async def read(self, id: str) -> Stored:
         return await self._soon("read", id, partial(self._found, id))
 
@@ -158,13 +162,13 @@ class MeteredContainer(LeaseStore):
 
     def _soon(self, operation: str, id: str, call: Callable[[], T]) -> asyncio.Future[T]:
         process = current()
-        lost = StoreUnavailable if operation in ("list", "changes", "read") else StoreAmbiguous
+        lost = StoreUnavailable if operation in READS else StoreAmbiguous
         request = Request(process.host if process else "", "store", operation, id)
         return answered(self._weather, request, partial(self._counted, operation, id, call), StoreUnavailable, lost)
 
     def _counted(self, operation: str, id: str, call: Callable[[], T]) -> T:
         self.by_kind[operation, _folder(id)] += 1
-        if operation not in ("list", "changes"):
+        if operation not in ("list", "changes", "count"):
             self.cost += Cost(requests=1, blob_requests=1)
         return call()
 
@@ -191,6 +195,11 @@ class MeteredContainer(LeaseStore):
         size = sum(len(each.body) for each in kept)
         self.cost += Cost(requests=1, blob_requests=in_blobs, read=len(kept), bytes=size)
         return ChangedDocuments([each for each in kept if each.id.startswith(prefix)], self._newest)
+
+    def _count(self, prefix: str) -> int:
+        rooms = self._under(prefix)
+        self.cost += Cost(requests=1, blob_requests=self._pages(rooms, BLOB_PAGE))
+        return sum(len(room.documents) for room in rooms)
 
     def _under(self, prefix: str) -> list[Room]:
         """Prefixes are those of whole folders."""

@@ -65,6 +65,9 @@ class WatchedContainer(Container):
         numbers = [*first.token.split()[:parts], *second.token.split()[parts:]]
         return ChangedDocuments(rng.sample(documents, len(documents)), " ".join(numbers))
 
+    async def count(self, prefix: str) -> int | None:
+        return await self._soon("count", prefix, lambda: len(self._listed(prefix)))
+
     async def read(self, id: str) -> Stored:
         return await self._soon("read", id, partial(self._found, id))
 

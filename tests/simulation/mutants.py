@@ -732,8 +732,8 @@ MUTANTS = (
     mutant(
         "sessions are read before the leases that they judge",
         "service.balancer",
-        "scan = await self._keeper.scan(self._pipelines, since)",
-        "host_scan = await self._scan_hosts()\n        scan = await self._keeper.scan(self._pipelines, since)",
+        "scan = await self._keeper.scan(self._pipelines, since, counting=counting)",
+        "host_scan = await self._scan_hosts()\n        scan = await self._keeper.scan(self._pipelines, since, counting=counting)",
         (
             "service.balancer",
             "host_scan = await self._scan_hosts()\nself.scan, self.host_scan",

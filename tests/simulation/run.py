@@ -26,7 +26,9 @@ from simulation.setup import Setup, Size
 from simulation.world import World, narrowed
 
 from leases.balance import Peer, plan
-from leases.lease import Lease
+from leases.errors import StoreConflict
+from leases.keeper import Keeper
+from leases.lease import Lease, LeaseKey
 from service.worker import Worker
 
 FAULTS_SHARE = 0.45
@@ -182,6 +184,15 @@ def _judged_by_session(world: World) -> set[str]:
     return {name for name, lease in world.leases.items() if lease.by_session and not lease.closed}
 
 
+async def _revoked(keeper: Keeper, key: LeaseKey) -> None:
+    """As an operator's command does it: again, if its owner wrote between reading and writing."""
+    while True:
+        seen = await keeper.read(*key)
+        with suppress(StoreConflict):
+            await keeper.rewrite(seen, seen.lease.revoked())
+            return
+
+
 async def _released(world: World, settling_s: float) -> None:
     """I12: an operator releases an idle lease, and its owner notices: soon if a host with a session did it, whose ring others
     hear. Otherwise at the next listing, or renewal."""
@@ -193,8 +204,7 @@ async def _released(world: World, settling_s: float) -> None:
     rings = world.rng.random() < 0.5
     if rings:
         keeper = world.rng.choice([each for each in world.alive if each.session is not None]).host.balancer._keeper
-        seen = await keeper.read(*lease.key)
-        await keeper.rewrite(seen, seen.lease.revoked())
+        await _revoked(keeper, lease.key)
     else:
         release(world, lease.partition)
     listed_s = timing.balance_s if any(each.session is None for each in world.alive) else session.audit_s

@@ -100,7 +100,7 @@ def _put_back(world: World, id: str, body: str) -> None:
 
 def stopped_look(world: World, rng: random.Random, timing: SessionTiming) -> str | None:
     """A host is stopped right after it asks for a listing, or for a write."""
-    operation = rng.choice(("list", "list", "changes", "replace"))
+    operation = rng.choice(("list", "list", "changes", "count", "replace"))
     for_s = timing.duration_s * rng.choice((0.3, 1.0, 2.0)) * (0.5 + rng.random())
 
     def springs(host: Running) -> None:

@@ -135,15 +135,15 @@ class Setup:
         sinks = random.Random(f"{seed} sink {size.name}")
         shrink = rng.choice(size.shrinks)
         whole = Timing()
+        rollouts = random.Random(f"{seed} rollout {size.name}")
         timing = Timing(
             duration_s=whole.duration_s * shrink,
             renew_s=whole.renew_s * shrink,
             balance_s=whole.balance_s * shrink,
             margin_s=whole.margin_s * shrink,
             call_timeout_s=whole.call_timeout_s * shrink,
-            session=None if size.sessions == "none" else SessionTiming(),
+            session=None if size.sessions == "none" else SessionTiming(counted_above=rollouts.choice((0, 1000))),
         )
-        rollouts = random.Random(f"{seed} rollout {size.name}")
         plain: SinkKind = rng.choice(("memory", "log", "python"))
         sink = sinks.choice(SINKS[3:]) if sinks.random() < 0.5 else plain
         operator: Operator = rng.choice(("away", "resets", "tampers"))

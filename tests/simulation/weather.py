@@ -114,6 +114,9 @@ class Container(MemoryStore):
     async def read_changes(self, prefix: str, since: str | None = None) -> ChangedDocuments | None:
         return await self._call("changes", prefix, lambda: MemoryStore.read_changes(self, prefix, since))
 
+    async def count(self, prefix: str) -> int | None:
+        return await self._call("count", prefix, lambda: MemoryStore.count(self, prefix))
+
     async def read(self, id: str) -> Stored:
         return await self._call("read", id, lambda: MemoryStore.read(self, id))
 

@@ -30,6 +30,8 @@ OPENING_SHARE = 0.9
 """The share of a call's time for opening: giving up on the opening gives a better message than a call that is cut off.
 """
 _BY_PREFIX = "SELECT * FROM c WHERE STARTSWITH(c.id, @id)"
+_COUNT_BY_PREFIX = "SELECT VALUE COUNT(c.id) FROM c WHERE STARTSWITH(c.id, @id)"
+"""Answered from the index alone, because the counted property is that of the filter."""
 _BY_ID = "SELECT * FROM c WHERE c.id = @id"
 _ETAG = re.compile(r"(?!\*$)[!-~][ -~]{0,1023}")
 _CONTINUATION = re.compile(r'"?([0-9]{1,19})"?')
@@ -61,6 +63,10 @@ class LeaseContainer:
     async def query(self, prefix: str) -> list[Document]:
         """Every document whose id starts with `prefix`, by one query."""
         return await self._run(f"listing '{prefix}'", lambda to: self._query(to, _BY_PREFIX, prefix))
+
+    async def count(self, prefix: str) -> int:
+        """By one query, which the SDK sends to one range after another if there are several."""
+        return await self._run(f"counting '{prefix}'", lambda to: self._count(to, prefix))
 
     async def read_changes(self, since: str | None) -> tuple[list[Document], str] | None:
         """The newest version of every document that was written since a token, and the next token; None as
@@ -155,6 +161,13 @@ class LeaseContainer:
         if to.has_own_keys:
             self._keys |= {str(item["id"]): str(item.get(PARTITION_KEY)) for item in found}
         return found
+
+    async def _count(self, to: CosmosConnection, prefix: str) -> int:
+        items = to.proxy.query_items(_COUNT_BY_PREFIX, parameters=[{"name": "@id", "value": prefix}])
+        counts = [item async for item in items]
+        if len(counts) != 1 or not isinstance(counts[0], int):
+            raise StoreUnavailable(f"counting '{prefix}' was answered with {counts!r:.100}, and not with a number")
+        return counts[0]
 
     async def _changes(self, to: CosmosConnection, since: str | None) -> tuple[list[Document], str] | None:
         """By the change feed, one request for each range, as a rule.

@@ -88,6 +88,12 @@ class CosmosStore(LeaseStore):
         found = [stored for each in documents for stored in await self._list_document(each)]
         return ChangedDocuments([stored for stored in found if stored.id.startswith(prefix)], token)
 
+    async def count(self, prefix: str) -> int | None:
+        """None for leases in .NET's form, among which other documents may lie."""
+        if any(prefix.startswith(lease_prefix(name)) or lease_prefix(name).startswith(prefix) for name in self._monitored):
+            return None
+        return await self._container.count(own_id(prefix))
+
     async def read(self, id: str) -> Stored:
         if (lease := lease_of(id, self._monitored)) is None:
             return own_stored(await self._container.read(await self._own_id(id)), id)

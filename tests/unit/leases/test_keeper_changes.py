@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -32,7 +32,7 @@ class Asked(MemoryStore):
         super().__init__()
         self.calls: list[str] = []
         self.slow_s = 0.0
-        self.offers_changes = True
+        self.offers_changes = self.counts = True
 
     async def list(self, prefix: str) -> list[Stored]:
         self.calls.append(f"list {prefix}")
@@ -43,6 +43,10 @@ class Asked(MemoryStore):
         found = await super().read_changes(prefix, since)
         await asyncio.sleep(self.slow_s)
         return found if self.offers_changes else None
+
+    async def count(self, prefix: str) -> int | None:
+        self.calls.append(f"count {prefix}")
+        return await super().count(prefix) if self.counts else None
 
     async def edit(self, partition: str, edit: Callable[[Lease], Lease], pipeline: str = "p") -> None:
         seen = await keeper(self).read(pipeline, partition)
@@ -259,3 +263,62 @@ async def test_whatever_is_written_a_scan_of_changes_shows_what_a_listing_shows_
     assert store.calls == ["changes p/leases/"]
     listed = as_shown(await ours.scan(["p"]))
     assert {key: shown for key, shown in merged.items() if key in listed} == listed
+
+
+@pytest.mark.virtual
+async def test_a_count_shows_that_no_lease_was_deleted() -> None:
+    store, ours, scan = await with_leases("0", "1")
+    await store.create(lease_id("p", "2"), "{}")
+    await asyncio.sleep(1)
+    counted = await ours.scan(["p"], scan, counting=True)
+    assert store.calls == ["count p/leases/", "changes p/leases/"]
+    assert (len(counted.seen), len(counted.unreadable)) == (2, 1)
+    assert (counted.listed_at, counted.started) == (scan.started + 1, scan.started + 1)
+
+
+@pytest.mark.virtual
+async def test_leases_are_listed_if_fewer_are_counted_than_are_known() -> None:
+    store, ours, scan = await with_leases("0", "1", "2")
+    await store.remove("1")
+    await asyncio.sleep(1)
+    listed = await ours.scan(["p"], scan, counting=True)
+    assert store.calls == ["count p/leases/", "changes p/leases/", "list p/leases/"]
+    assert [key.partition for key in listed.seen] == ["0", "2"]
+    assert listed.listed_at == listed.started == scan.started + 1
+
+
+@pytest.mark.virtual
+async def test_a_lease_that_is_created_after_the_count_hides_no_deletion() -> None:
+    store, ours, scan = await with_leases("0", "1")
+    await store.remove("1")
+
+    class Between(Keeper):
+        async def _count(self, names: Sequence[str]) -> int | None:
+            count = await super()._count(names)
+            await self.create(Lease(pipeline="p", partition="2"))
+            return count
+
+    ours.__class__ = Between
+    assert [key.partition for key in (await ours.scan(["p"], scan, counting=True)).seen] == ["0", "2"]
+
+
+@pytest.mark.virtual
+async def test_a_store_that_does_not_count_is_listed() -> None:
+    store, ours, scan = await with_leases("0")
+    store.counts = False
+    listed = await ours.scan(["p"], scan, counting=True)
+    assert (store.calls, ours.can_count) == (["count p/leases/", "list p/leases/"], False)
+    assert listed.listed_at == listed.started
+
+
+@pytest.mark.virtual
+async def test_the_leases_of_each_pipeline_are_counted() -> None:
+    store = Asked()
+    ours = keeper(store)
+    for pipeline in ("p", "q"):
+        await ours.create(Lease(pipeline=pipeline, partition="0"))
+    scan = await ours.scan(["p", "q"])
+    store.calls.clear()
+    counted = await ours.scan(["p", "q"], scan, counting=True)
+    assert store.calls == ["count p/leases/", "count q/leases/", "changes "]
+    assert len(counted.seen) == 2

@@ -24,6 +24,9 @@ class SilentStore(LeaseStore):
     async def read_changes(self, prefix: str, since: str | None = None) -> ChangedDocuments | None:
         return await _unanswered(self._store.read_changes(prefix, since))
 
+    async def count(self, prefix: str) -> int | None:
+        return await _unanswered(self._store.count(prefix))
+
     async def read(self, id: str) -> Stored:
         return await _unanswered(self._store.read(id))
 
@@ -59,6 +62,7 @@ def silent(container: MemoryStore) -> TimedStore:
 READS: list[Callable[[LeaseStore, str], Awaitable[object]]] = [
     lambda store, etag: store.list("pipeline/"),
     lambda store, etag: store.read_changes("pipeline/"),
+    lambda store, etag: store.count("pipeline/"),
     lambda store, etag: store.read(ID),
 ]
 WRITES: list[Callable[[LeaseStore, str], Awaitable[object]]] = [
@@ -68,7 +72,7 @@ WRITES: list[Callable[[LeaseStore, str], Awaitable[object]]] = [
 ]
 
 
-@pytest.mark.parametrize("read", READS, ids=["list", "changes", "read"])
+@pytest.mark.parametrize("read", READS, ids=["list", "changes", "count", "read"])
 async def test_a_read_without_an_answer_is_unavailable(
     container: MemoryStore, silent: TimedStore, read: Callable[[LeaseStore, str], Awaitable[object]]
 ) -> None:
@@ -88,7 +92,7 @@ async def test_a_write_without_an_answer_is_ambiguous_since_it_may_have_happened
     assert await container.list("") != before
 
 
-@pytest.mark.parametrize("call", READS + WRITES, ids=["list", "changes", "read", "create", "replace", "delete"])
+@pytest.mark.parametrize("call", READS + WRITES, ids=["list", "changes", "count", "read", "create", "replace", "delete"])
 async def test_cancelling_a_call_is_no_answer_of_the_store(
     container: MemoryStore, call: Callable[[LeaseStore, str], Awaitable[object]]
 ) -> None:
@@ -118,3 +122,4 @@ async def test_a_store_that_was_written_before_changes_could_be_read_has_its_cal
     for store in (Earlier(), TimedStore(Earlier(), timeout_s=60)):
         assert await store.read_changes("pipeline/") is None
         assert await store.read_changes("pipeline/", "1") is None
+        assert await store.count("pipeline/") is None

@@ -43,8 +43,10 @@ class Mixed(Group):
         return WITHOUT_SESSIONS if name in self.plain else self.timing
 
 
-async def settled(partitions: str = "abcdef", hosts: str = "xyz", plain: str = "") -> Mixed:
-    group = Mixed(partitions, timing=TIMING)
+async def settled(
+    partitions: str = "abcdef", hosts: str = "xyz", plain: str = "", timing: Timing = TIMING
+) -> Mixed:
+    group = Mixed(partitions, timing=timing)
     group.plain = frozenset(f"host-{name}" for name in plain)
     for name in hosts:
         await group.start(f"host-{name}")
@@ -594,6 +596,31 @@ async def test_a_lease_that_was_deleted_by_hand_is_put_back_after_the_next_audit
     group.remove("bank/leases/a")
     await until(lambda: group.leases.get("a"), within_s=SESSION.audit_s * 1.5)
     assert group.leases["a"].continuation == at
+    await until(group.is_balanced)
+
+
+COUNTING = replace(TIMING, session=replace(SESSION, counted_above=3))
+
+
+@pytest.mark.virtual
+async def test_many_leases_are_counted_and_not_listed() -> None:
+    group = await settled(timing=COUNTING)
+    await asyncio.sleep(2 * MINUTE)
+    began = len(group.weather.requests)
+    await asyncio.sleep(60 * MINUTE)
+    asked = Counter(
+        request.operation for _, request in group.weather.requests[began:] if request.id.startswith("bank/leases/")
+    )
+    assert set(asked) == {"count", "changes"}
+    assert 3 * 55 <= asked["count"] <= 3 * 61
+
+
+@pytest.mark.virtual
+async def test_a_lease_of_many_that_was_deleted_by_hand_is_put_back_after_the_next_count() -> None:
+    group = await settled(timing=COUNTING)
+    await asyncio.sleep(2 * MINUTE)
+    group.remove("bank/leases/a")
+    await until(lambda: group.leases.get("a"), within_s=SESSION.audit_s + 3 * SESSION.duration_s)
     await until(group.is_balanced)
 
 

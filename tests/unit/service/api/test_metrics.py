@@ -232,7 +232,7 @@ async def test_every_call_to_the_store_is_counted_by_its_outcome(
         async def _fail(self, *args: object) -> None:
             raise error
 
-        list = read_changes = read = create = replace = delete = _fail
+        list = read_changes = count = read = create = replace = delete = _fail
 
     stats = Stats(clock)
     for call in _calls(CountingStore(Failing(), stats)):
@@ -256,6 +256,7 @@ def _calls(store: CountingStore) -> list[Awaitable[object]]:
         store.delete("a", "2"),
         store.list("a"),
         store.read_changes("a"),
+        store.count("a"),
     ]
 
 
