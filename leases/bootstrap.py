@@ -279,6 +279,7 @@ class Bootstrap:
             *children_due(partitions, leases, unreadable),
             *births(self._pipeline, partitions, leases, uncovered, unreadable),
         ]
+        parents_of = {partition.name: partition.parents for partition in partitions}
         undecided: dict[str, Undecided] = {}
         room = max(CREATED_MAX, len(leases) // 4)
 
@@ -296,7 +297,8 @@ class Bootstrap:
             if placed is None:
                 stuck[lease.partition] = why
                 return False
-            if room <= 0:
+            parents = lease.parents or parents_of.get(lease.partition, ())
+            if room <= 0 or not await self._are_closed([parent for parent in parents if parent in leases]):
                 return False
             room -= 1
             if await self._keeper.create(placed):
@@ -321,6 +323,14 @@ class Bootstrap:
             due=len(deleted) + len(born) + len(forgetful),
             left=len(born) - made - len([lease for lease in born if lease.partition in {*stuck, *undecided}]),
         )
+
+    async def _are_closed(self, parents: Sequence[str]) -> bool:
+        """Whether they are still closed: since the scan, an operator may have reset one of them."""
+        for parent in parents:
+            with suppress(StoreMissing):
+                if not (await self._keeper.read(self._pipeline, parent)).lease.closed:
+                    return False
+        return True
 
     def _turn(self, born: Sequence[Lease], hosts: Collection[str], scan: Scan) -> Sequence[Lease]:
         """The leases that this host creates now.

@@ -117,7 +117,7 @@ class WatchedContainer(Container):
         if id.startswith(LEASES):
             lease = document.decode_lease(id, body)
             self._world.tell(by, partial(_told, "created", lease))
-            self._world.onlooker.created(by, lease)
+            self._world.onlooker.created(by, lease, started)
         return self._put(id, body)
 
     def _replaced(self, by: str, started: float, id: str, body: str, etag: str) -> str:

@@ -71,6 +71,7 @@ class Onlooker:
     _cleared: set[str] = field(default_factory=set)
     _eras: Counter[str] = field(default_factory=Counter)
     _generations: Counter[str] = field(default_factory=Counter)
+    _reset_at: dict[str, float] = field(default_factory=dict)
     _fences: dict[str, tuple[int, ...]] = field(default_factory=dict)
     _unsettled: dict[tuple[str, str, tuple[int, ...]], object] = field(default_factory=dict)
     _tries: Counter[str] = field(default_factory=Counter)
@@ -115,7 +116,8 @@ class Onlooker:
             self._dark.append((self._dark_since, self.now()))
             self._dark_since = None
 
-    def created(self, by: str, lease: Lease) -> None:
+    def created(self, by: str, lease: Lease, started: float) -> None:
+        """started: when the request was sent; a parent that was reset since then was closed before."""
         name, before = lease.partition, self.leases.get(lease.partition)
         self._check_version(by, lease)
         self.check(
@@ -123,7 +125,7 @@ class Onlooker:
         )
         for parent in self.parents(name):
             kept = self.leases.get(parent)
-            if kept is None or not kept.closed:
+            if (kept is None or not kept.closed) and self._reset_at.get(parent, -inf) < started:
                 self.violated("I7", f"'{name}' began before '{parent}' closed")
         if before is None:
             self._starts[name, lease.generation] = number(lease.continuation)
@@ -228,6 +230,7 @@ class Onlooker:
     def reset(self, lease: Lease, to: int) -> None:
         """An operator's new position is to count from now on."""
         self._generations[lease.partition] += 1
+        self._reset_at[lease.partition] = self.now()
         self._restored.pop(lease.partition, None)
         self._starts[lease.partition, self._generations[lease.partition]] = to
         self._keep(lease)

@@ -34,7 +34,7 @@ from leases.errors import (
     StoreUnavailable,
     Undecided,
 )
-from leases.keeper import Keeper
+from leases.keeper import Keeper, Scan
 from leases.lease import Child, Lease
 from leases.lineage import Partition, births, children_due
 from leases.store import Stored
@@ -92,7 +92,11 @@ class Host:
         self.undecided: set[str] = set()
 
     async def round(
-        self, partitions: Sequence[Partition], start: str = "latest", hosts: Collection[str] = ()
+        self,
+        partitions: Sequence[Partition],
+        start: str = "latest",
+        hosts: Collection[str] = (),
+        scan: Scan | None = None,
     ) -> tuple[str, ...]:
         async def start_of(partition: str) -> str | None:
             if partition in self.undecided:
@@ -101,7 +105,7 @@ class Host:
             await asyncio.sleep(0)
             return f"{partition}-{start}"
 
-        scan = await self.keeper.scan(["p"])
+        scan = scan or await self.keeper.scan(["p"])
         audit = self.audit = await self.bootstrap.reconcile(partitions, scan, start_of, hosts=hosts)
         self.orphaned = audit.orphaned
         return audit.created
@@ -548,6 +552,21 @@ async def test_the_children_of_a_split_begin_where_their_closed_parent_says() ->
         name: (f"{name}-from-parent", ("0",)) for name in "12"
     }
     assert await host.round(partitions) == ()
+
+
+@pytest.mark.virtual
+async def test_no_child_begins_whose_parent_was_reset_after_the_scan() -> None:
+    host = Host(Store())
+    await host.run(named("0"))
+    partitions = [*named("0"), Partition("1", ("0",)), Partition("2", ("0",))]
+    for children in (("1", "2"), ()):
+        await host.put(closed("0", *children))
+        before = await host.keeper.scan(["p"])
+        await host.put(open_lease("0"))
+        assert await host.round(partitions, scan=before) == ()
+        assert sorted(await host.leases()) == ["0"]
+    await host.put(closed("0", "1", "2"))
+    assert sorted(await host.round(partitions)) == ["1", "2"]
 
 
 def test_children_that_the_feed_does_not_list_yet_are_made_all_the_same() -> None:
