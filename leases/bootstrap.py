@@ -313,7 +313,7 @@ class Bootstrap:
         forgetful = followed(leases, {*created, *unreadable})
         await self._remember(forgetful, scan)
         return Audit(
-            created=tuple(created),
+            created=tuple(sorted(created)),
             orphaned=orphans(partitions, leases, uncovered),
             outlived=outlived(partitions, leases),
             finished=finished(partitions, leases),

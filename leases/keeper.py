@@ -168,6 +168,8 @@ def _readable(read: Read) -> dict[LeaseKey, VersionedLease]:
     return {each.lease.key: each for each in read.values() if isinstance(each, VersionedLease)}
 
 
+ASKED_MAX = 4
+"""How often a host tries to write one request of a lease."""
 PARSED_AT_ONCE = 256
 """How many lease documents of a scan are parsed before the event loop gets a turn."""
 
@@ -333,9 +335,20 @@ class Keeper:
         return OwnedLease(self.store, wanted, etag, began, self._clock, self.timing, self._ticks, self.session)
 
     async def ask(self, seen: VersionedLease) -> None:
-        """Write this host's name into `handoff_to`. Raises StoreConflict, StoreMissing, StoreUnavailable, StoreAmbiguous."""
-        with self.ringing():
-            await self._replace(seen.lease.handoff_requested(self.host), seen)
+        """Write this host's name into `handoff_to`. Raises StoreConflict, StoreMissing, StoreUnavailable, StoreAmbiguous.
+
+        A busy owner writes often, so a request is written again if only a checkpoint came between.
+        """
+        for is_last in (False,) * (ASKED_MAX - 1) + (True,):
+            try:
+                with self.ringing():
+                    await self._replace(seen.lease.handoff_requested(self.host), seen)
+                return
+            except StoreConflict:
+                now = await self.read(*seen.lease.key)
+                if is_last or not now.lease.is_same_tenure(seen.lease) or now.lease.handoff_to != seen.lease.handoff_to:
+                    raise
+                seen = now
 
     async def forget(self, seen: VersionedLease) -> None:
         """Remove a closed lease. Raises StoreConflict, StoreMissing, StoreUnavailable, StoreAmbiguous."""

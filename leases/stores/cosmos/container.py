@@ -164,10 +164,10 @@ class LeaseContainer:
 
     async def _count(self, to: CosmosConnection, prefix: str) -> int:
         items = to.proxy.query_items(_COUNT_BY_PREFIX, parameters=[{"name": "@id", "value": prefix}])
-        counts = [item async for item in items]
-        if len(counts) != 1 or not isinstance(counts[0], int):
+        counts: list[Any] = [item async for item in items]
+        if len(counts) != 1 or type(counts[0]) is not int:
             raise StoreUnavailable(f"counting '{prefix}' was answered with {counts!r:.100}, and not with a number")
-        return counts[0]
+        return int(counts[0])
 
     async def _changes(self, to: CosmosConnection, since: str | None) -> tuple[list[Document], str] | None:
         """By the change feed, one request for each range, as a rule.

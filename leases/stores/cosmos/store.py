@@ -90,7 +90,9 @@ class CosmosStore(LeaseStore):
 
     async def count(self, prefix: str) -> int | None:
         """None for leases in .NET's form, among which other documents may lie."""
-        if any(prefix.startswith(lease_prefix(name)) or lease_prefix(name).startswith(prefix) for name in self._monitored):
+        if any(
+            prefix.startswith(lease_prefix(name)) or lease_prefix(name).startswith(prefix) for name in self._monitored
+        ):
             return None
         return await self._container.count(own_id(prefix))
 

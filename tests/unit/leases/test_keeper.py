@@ -172,6 +172,31 @@ async def test_a_request_for_handoff_survives_the_owners_writes_and_is_noticed()
 
 
 @pytest.mark.virtual
+async def test_a_busy_owner_is_asked_again_although_its_checkpoints_come_between() -> None:
+    store = FaultyStore()
+    owned = await taken(store)
+    seen = await keeper(store).read("p", "0")
+    await owned.checkpoint("7", "")
+    await keeper(store, "b").ask(seen)
+    lease = await now(store)
+    assert (lease.continuation, lease.owner, lease.handoff_to) == ("7", "a", "b")
+
+
+@pytest.mark.virtual
+async def test_a_lease_that_has_another_owner_or_request_by_now_is_not_asked_for() -> None:
+    store = FaultyStore()
+    owned = await taken(store)
+    seen = await keeper(store).read("p", "0")
+    await keeper(store, "c").ask(seen)
+    with pytest.raises(StoreConflict):
+        await keeper(store, "b").ask(seen)
+    assert (await now(store)).handoff_to == "c"
+    await owned.release()
+    with pytest.raises(StoreConflict):
+        await keeper(store, "b").ask(seen)
+
+
+@pytest.mark.virtual
 async def test_after_a_conflict_the_owner_goes_on_only_with_its_own_tenure() -> None:
     store = FaultyStore()
     owned = await taken(store)

@@ -92,7 +92,9 @@ async def test_a_write_without_an_answer_is_ambiguous_since_it_may_have_happened
     assert await container.list("") != before
 
 
-@pytest.mark.parametrize("call", READS + WRITES, ids=["list", "changes", "count", "read", "create", "replace", "delete"])
+@pytest.mark.parametrize(
+    "call", READS + WRITES, ids=["list", "changes", "count", "read", "create", "replace", "delete"]
+)
 async def test_cancelling_a_call_is_no_answer_of_the_store(
     container: MemoryStore, call: Callable[[LeaseStore, str], Awaitable[object]]
 ) -> None:

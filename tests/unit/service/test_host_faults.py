@@ -565,7 +565,7 @@ async def test_a_cancellation_that_nobody_asked_for_ends_neither_balancing_nor_t
     }[where]
     plain = getattr(part, name)
 
-    async def cancelled(*arguments: object) -> object:
+    async def cancelled(*arguments: object, **named: object) -> object:
         setattr(part, name, plain)
         raise asyncio.CancelledError("by a client of ours")
 

@@ -43,9 +43,7 @@ class Mixed(Group):
         return WITHOUT_SESSIONS if name in self.plain else self.timing
 
 
-async def settled(
-    partitions: str = "abcdef", hosts: str = "xyz", plain: str = "", timing: Timing = TIMING
-) -> Mixed:
+async def settled(partitions: str = "abcdef", hosts: str = "xyz", plain: str = "", timing: Timing = TIMING) -> Mixed:
     group = Mixed(partitions, timing=timing)
     group.plain = frozenset(f"host-{name}" for name in plain)
     for name in hosts:
