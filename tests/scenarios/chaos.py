@@ -26,7 +26,7 @@ import psycopg
 
 from scenarios.chaos_books import Difference, Found, Writer, delivered, difference, found
 from scenarios.chaos_group import Group, Happened
-from scenarios.chaos_plan import KINDS, KINDS_OF, Fault, planned
+from scenarios.chaos_plan import KINDS, KINDS_OF, LEASE_S, Fault, planned
 from scenarios.grounds import Ground, grounds
 from scenarios.place import place, say
 
@@ -35,6 +35,9 @@ START_S = 180
 STANDSTILL_S = 100
 """Above the longest time for which a host leaves a partition alone that has failed."""
 PAUSE_S = (2.0, 8.0)
+SUSPENDING = ("host frozen", "leases locked", "leases away")
+LAPSE_S = LEASE_S
+"""After such a fault: until a heartbeat is answered, which is when a host notices that its session lapsed."""
 CALM_S = 30
 """How long a fault waits at most for the group to work again after the ones before."""
 
@@ -43,7 +46,7 @@ CALM_S = 30
 class Outcome:
     """problems: what no host should have done. spoiled: starts that met a fault, and were made again.
 
-    let_go: reason -> how many leases, by hosts that lived on. kinds: what might have happened.
+    let_go: reason -> how many leases, by hosts that lived on. kinds: what might have happened. lapses: of sessions, when.
     """
 
     written: int
@@ -54,6 +57,13 @@ class Outcome:
     spoiled: int = 0
     let_go: Mapping[str, int] = field(default_factory=dict)
     kinds: Sequence[str] = KINDS
+    lapses: Sequence[float] = ()
+
+    @property
+    def false_lapses(self) -> int:
+        """Sessions that lapsed although no host was frozen, and the leases were there."""
+        spans = [(each.began, each.ended + LAPSE_S) for each in self.happened if each.kind in SUSPENDING]
+        return sum(not any(began <= at <= ended for began, ended in spans) for at in self.lapses)
 
     @property
     def delivered(self) -> int:
@@ -83,6 +93,7 @@ class Outcome:
             yield f"{kind:24}{times[kind]:8}{lasted:8.0f} s{self.found.delivered_within(spans):30,}"
         yield f"{'all':24}{len(self.happened):8}{'':10}{self.delivered:30,}"
         yield f"{'starts they spoiled':24}{self.spoiled:8}"
+        yield f"{'sessions that lapsed':24}{len(self.lapses):8}{'':10}without such a fault: {self.false_lapses}"
         yield f"leases let go: {', '.join(f'{reason} {count}' for reason, count in sorted(self.let_go.items()))}"
 
 
@@ -172,6 +183,7 @@ class Chaos:
             self._group.problems,
             self._group.spoiled,
             self._group.let_go(),
+            lapses=self._group.lapses(),
         )
 
     async def _found(self) -> Found:

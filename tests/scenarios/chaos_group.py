@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,15 @@ class Group:
         """Why leases were let go by hosts that lived on: how often for each reason."""
         said = [event for path in self.directory.glob("*.log") for event in events_in(path)]
         return Counter(event["reason"] for event in said if event["event"] == "lease released")
+
+    def lapses(self) -> list[float]:
+        """When sessions of hosts lapsed, in Unix time."""
+        logged = [event for path in self.directory.glob("*.log") for event in events_in(path)]
+        return [
+            datetime.fromisoformat(event["timestamp"]).timestamp()
+            for event in logged
+            if event["event"] == "session lapsed"
+        ]
 
     async def open(self) -> None:
         def create() -> None:
