@@ -94,9 +94,7 @@ class Group:
         """When sessions of hosts lapsed, in Unix time."""
         logged = [event for path in self.directory.glob("*.log") for event in events_in(path)]
         return [
-            datetime.fromisoformat(event["timestamp"]).timestamp()
-            for event in logged
-            if event["event"] == "session lapsed"
+            datetime.fromisoformat(event["time"]).timestamp() for event in logged if event["event"] == "session lapsed"
         ]
 
     async def open(self) -> None:
