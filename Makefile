@@ -107,8 +107,8 @@ unit-collected: collected
 memory: setup  # what a host holds while it drains 1,000,000 events, with few and many partitions
 	MEMORY_IN_FULL=1 $(PYTEST) -s -p no:xdist tests/acceptance/test_memory.py
 
-sim: setup  ## whole groups on virtual time (SEEDS=500 FIRST=1 SIZE=small|tight|large SESSIONS=none|all|mixed), or one seed again (SEED=7)
-	@PYTHONPATH=tests .venv/bin/python -m simulation.seeds --size $(or $(SIZE),small) --sessions $(or $(SESSIONS),none) \
+sim: setup  ## whole groups on virtual time (SEEDS=500 FIRST=1 SIZE=small|tight|large SESSIONS=any|none|all|mixed), or one seed again (SEED=7)
+	@PYTHONPATH=tests .venv/bin/python -m simulation.seeds --size $(or $(SIZE),small) --sessions $(or $(SESSIONS),any) \
 		$(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),500) --first $(or $(FIRST),1))
 
 mutants: setup  ## planted faults, each caught by the simulation (MUTANT=word for some)

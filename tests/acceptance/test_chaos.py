@@ -101,7 +101,11 @@ def test_an_exact_end_has_no_failures(written: Written) -> None:
 
 
 def test_a_session_that_lapses_without_a_fault_is_counted(written: Written) -> None:
-    happened = [Happened("host frozen", 10, 20), Happened("PostgreSQL crashed", 40, 50), Happened("leases away", 60, 61)]
+    happened = [
+        Happened("host frozen", 10, 20),
+        Happened("PostgreSQL crashed", 40, 50),
+        Happened("leases away", 60, 61),
+    ]
     whole = exact(written)
     outcome = Outcome(len(written), happened, whole, difference(written, whole), lapses=[9.0, 15.0, 21.0, 45.0, 62.0])
     assert outcome.false_lapses == 2

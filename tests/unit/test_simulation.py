@@ -177,8 +177,8 @@ def test_seeds_in_which_nothing_happens_are_a_failure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nothing = Verdict(1, (), "", (), Counter(), 420.0)
-    monkeypatch.setattr(seeds, "verdicts", lambda wanted, size: iter([nothing]))
-    assert seeds.ran(1, 1, TIGHT) == 1
+    monkeypatch.setattr(seeds, "verdicts", lambda wanted, name, sessions: iter([nothing]))
+    assert seeds.ran(1, 1, "tight", "any") == 1
     assert "no batches, no sends, no faults" in capsys.readouterr().out
 
 
