@@ -34,7 +34,7 @@ IMPORT_BYTES_MAX = 4 * 1024 * 1024
 """What is larger would keep the loop that renews leases; `leasehold leases import` takes it."""
 REQUEST_S = 30.0
 IMPORT_S = 180.0
-"""It watches for a lease duration whether owners are alive."""
+"""It watches for a lease duration, or that of a session, whether owners are alive."""
 ANSWER_S = 330.0
 """For a whole stream of events, read slowly."""
 IMPORT = "/api/leases/import"

@@ -75,7 +75,7 @@ def moving(view: View) -> APIRouter:
         """Take over the positions of other leases: created, moved (a new generation), unchanged, or refused with the reason.
 
         As long as one is refused, nothing is written. Leases whose owner is alive are refused: pause the pipeline first. It
-        takes up to a lease duration to know that an owner is not.
+        takes up to a lease duration to know that an owner is not, or the duration of a session if the owner has one.
         """
         known(view, wanted.pipeline)
         check_type(request, *LINES)

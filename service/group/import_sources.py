@@ -8,13 +8,15 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol, TypeVar
 
 from leasehold.common.clock import Clock
-from leases.errors import StoreUnavailable
+from leases.errors import InvalidDocument, StoreUnavailable
+from leases.expiry import Intervals
 from leases.import_.checkpoint_blobs import CheckpointBlob, Deployment, Kind, blobs_of, deployments
 from leases.import_.cosmos_import import Document, candidates, documents_in, leases_among
 from leases.import_.export_format import groups_in
 from leases.import_.plan import Candidate
-from leases.store import LeaseStore
-from leases.timing import Timing
+from leases.session import decode_session
+from leases.store import LeaseStore, Stored
+from leases.timing import SessionTiming, Timing
 from service.errors import NothingToImport
 from service.pipeline import Pipeline
 
@@ -26,13 +28,26 @@ CLAIM_S = 60.0
 K = TypeVar("K", bound=Hashable)
 FAILED_LOOKS_MAX = 5
 """In a row. One that fails is made again, as the watch may be a minute old by then."""
+MOMENT_S = 0.001
+"""A shorter sleep may leave the clock where it is."""
 
 
 class Held(NamedTuple):
-    """owner: who has it. mark: what the owner moves to show that it lives."""
+    """owner: who has it. mark: what the owner moves to show that it lives.
+
+    session: the ETag of the document by which the owner shows it, if it has a session; None if that document is gone.
+
+    intervals: of that session. None if it has none: those of leases hold.
+    """
 
     owner: str
     mark: tuple[object, ...]
+    session: str | None = None
+    intervals: Intervals | None = None
+
+    def is_moved_since(self, before: Held) -> bool:
+        """Whether the owner has shown that it lives. A session that is gone shows nothing."""
+        return (self.owner, self.mark) != (before.owner, before.mark) or self.session not in (None, before.session)
 
 
 class BlobSource(Protocol):
@@ -185,28 +200,75 @@ def _as_named(kind: Kind, folder: str) -> str:
 # Which leases move while they are watched: how a process without a host distinguishes live owners from dead ones.
 
 
-async def find_alive(look: Callable[[], Awaitable[Mapping[K, Held]]], *, clock: Clock, timing: Timing) -> dict[K, str]:
-    """The owner of each lease that moved within the lease duration. Leases that were released meanwhile have none.
+def session_intervals(document: Stored | None, timing: Timing) -> SessionTiming:
+    """How long a session must stand still until it has expired: its own duration, or ours if that is longer.
 
-    No clock of another machine is used (docs/protocol.md), so dead owners cost the whole duration. Time in which nothing
-    could be read does not count. Raises what `look` raises, and StoreUnavailable after FAILED_LOOKS_MAX failures.
+    document: None if it is missing. It has expired once it has been missing for so long (docs/protocol.md, S4).
     """
+    ours = timing.session or SessionTiming()
+    if document is None:
+        return ours
+    try:
+        theirs = decode_session(document.id, document.body)
+    except InvalidDocument:
+        return ours
+    return replace(ours, duration_s=max(ours.duration_s, theirs.duration_s), beat_s=max(ours.beat_s, theirs.beat_s))
+
+
+async def find_alive(look: Callable[[], Awaitable[Mapping[K, Held]]], *, clock: Clock, timing: Timing) -> dict[K, str]:
+    """The owner of each lease that moved before it had expired. Leases that were released meanwhile have none.
+
+    timing: of leases whose owner has no session.
+
+    No clock of another machine is used (docs/protocol.md), so a dead owner costs a whole duration, of leases or of its
+    session, and one look. Time in which nothing could be read does not count. After it, what is watched is read for a
+    grace period at least, because the owners may have had the same outage. Raises what `look` raises, and
+    StoreUnavailable after FAILED_LOOKS_MAX failures.
+    """
+    began = clock.monotonic()
     before = await look()
-    read_at = clock.monotonic()
-    ends, failures = read_at + timing.duration_s, 0
-    undecided = dict(before)
+    read_at, failures = clock.monotonic(), 0
+    still = {key: _Still(held, read_at, held.intervals or timing) for key, held in before.items()}
     found: dict[K, str] = {}
-    while undecided and (left := ends - clock.monotonic()) > 0:
-        await clock.sleep(min(timing.handoff_poll_s, left))
+    while (ends := max((each.expires_at for each in still.values()), default=began)) > began:
+        await clock.sleep(min(timing.handoff_poll_s, max(MOMENT_S, ends - clock.monotonic())))
+        began = clock.monotonic()
         try:
             now = await look()
         except StoreUnavailable:
             failures += 1
             if failures == FAILED_LOOKS_MAX:
                 raise
-            read_at, ends = clock.monotonic(), ends + clock.monotonic() - read_at
+            unread_s, read_at = clock.monotonic() - read_at, clock.monotonic()
+            still = {key: each.after_outage(unread_s, read_at) for key, each in still.items()}
             continue
         read_at, failures = clock.monotonic(), 0
-        undecided = {key: held for key, held in undecided.items() if now.get(key) == held}
-        found = {key: now[key].owner for key in before.keys() - undecided.keys() if key in now}
+        still = {
+            key: each.seen(now[key], read_at)
+            for key, each in still.items()
+            if key in now and not now[key].is_moved_since(each.held)
+        }
+        found = {key: now[key].owner for key in before.keys() - still.keys() if key in now}
     return found
+
+
+class _Still(NamedTuple):
+    """What has not moved, and since when."""
+
+    held: Held
+    since: float
+    intervals: Intervals
+
+    @property
+    def expires_at(self) -> float:
+        """A look that begins then, and sees no move, shows that it has expired."""
+        return self.since + self.intervals.duration_s
+
+    def seen(self, now: Held, at: float) -> _Still:
+        """The end of a session's document starts its time again: a heartbeat may have been written in between."""
+        return self if now.session == self.held.session else self._replace(held=now, since=at)
+
+    def after_outage(self, unread_s: float, now: float) -> _Still:
+        """As hosts count it (`leases.expiry`)."""
+        not_before = now + self.intervals.grace_s - self.intervals.duration_s
+        return self._replace(since=min(max(self.since + unread_s, not_before), now))

@@ -38,7 +38,15 @@ from leases.timing import Timing
 from pipeline.errors import FeedError, PipelineError
 from pipeline.feed import ChangeFeed, FeedPartition, Start
 from pipeline.sink import Standing
-from service.group.import_sources import Held, Import, find_alive, read_held, read_source, recent
+from service.group.import_sources import (
+    Held,
+    Import,
+    find_alive,
+    read_held,
+    read_source,
+    recent,
+    session_intervals,
+)
 from service.pipeline import Pipeline
 from service.texts import counted
 
@@ -291,7 +299,7 @@ async def _place(feed: ChangeFeed, partition: str, to: Start | str) -> str | Non
 
 
 async def plan_import(keeper: Keeper, order: Import, *, clock: Clock, say: Say) -> Report:
-    """What it would do. Waits for up to the lease duration where an owner may be alive.
+    """What it would do. Waits where an owner may be alive: for up to the lease duration, or that of the owner's session.
 
     Raises GroupMismatch, InvalidDocument, StoreUnavailable, NothingToImport.
     """
@@ -304,7 +312,9 @@ async def plan_import(keeper: Keeper, order: Import, *, clock: Clock, say: Say) 
         watched = len(leases) or len(documents)
         timing = _watching(keeper.timing, order.watch_s if documents else 0.0)
         owned = counted(watched, "lease has a live owner", "leases have live owners")
-        say(f"watching for up to {timing.duration_s:g} s whether {owned}")
+        if held := (await _read_held(keeper, order, leases, documents)).values():
+            for_s = max((each.intervals or timing).duration_s for each in held)
+            say(f"watching for up to {for_s:g} s whether {owned}")
         found = await find_alive(lambda: _read_held(keeper, order, leases, documents), clock=clock, timing=timing)
         owners, writers = ({name: owner for (what, name), owner in found.items() if what == kind} for kind in KINDS)
         changes = await _plan_changes(keeper, order, owners, writers, say)
@@ -365,13 +375,20 @@ async def _read_held(
 ) -> dict[tuple[str, str], Held]:
     """(one of KINDS, name) -> who has it, of those leases here and documents there."""
     marks: dict[tuple[str, str], Held] = {}
-    held = [lease for lease in (await _scan(keeper, order)).leases if lease.owner is not None] if leases else []
-    sessions = await keeper.store.list(SESSIONS_PREFIX) if any(lease.by_session for lease in held) else []
-    etags = {stored.id: stored.etag for stored in sessions}
+    held = [lease for lease in (await _scan(keeper, order)).leases if lease.partition in leases] if leases else []
+    listed = await keeper.store.list(SESSIONS_PREFIX) if any(lease.by_session for lease in held) else []
+    sessions = {stored.id: stored for stored in listed}
     for lease in held:
-        if lease.partition in leases and lease.owner is not None:
-            shown = etags.get(session_id(lease.owner)) if lease.by_session else lease.tick
-            marks["lease", lease.partition] = Held(lease.owner, (lease.incarnation, lease.epoch, shown))
+        if lease.owner is None:
+            continue
+        mark = lease.incarnation, lease.epoch
+        if lease.by_session:
+            session = sessions.get(session_id(lease.owner))
+            intervals = session_intervals(session, keeper.timing)
+            shown = Held(lease.owner, mark, session.etag if session else None, intervals)
+        else:
+            shown = Held(lease.owner, (*mark, lease.tick))
+        marks["lease", lease.partition] = shown
     written = await read_held(order, keeper.store) if documents else {}
     return marks | {("document", name): one for name, one in written.items() if name in documents}
 

@@ -8,7 +8,7 @@ import pytest
 from simulation.loop import VirtualClock
 
 from leases.errors import StoreUnavailable
-from leases.timing import Timing
+from leases.timing import SessionTiming, Timing
 from service.group.import_sources import FAILED_LOOKS_MAX, Held, find_alive
 
 
@@ -51,3 +51,20 @@ async def test_a_container_that_stays_away_is_told() -> None:
     with pytest.raises(StoreUnavailable):
         await find_alive(container.look, clock=clock, timing=Timing())
     assert container.looks == 1 + FAILED_LOOKS_MAX
+
+
+@pytest.mark.virtual
+async def test_after_an_outage_a_session_is_watched_until_its_owner_has_had_time_for_a_heartbeat() -> None:
+    clock, session = VirtualClock(), SessionTiming()
+    looks, beats_from = 0, session.duration_s + 2.5 + session.grace_s - 1
+
+    async def look() -> Mapping[str, Held]:
+        nonlocal looks
+        looks += 1
+        if looks in (7, 8):
+            await clock.sleep(1.5)
+            raise StoreUnavailable("listing took longer than 1.5 s")
+        shown = "2" if clock.monotonic() >= beats_from else "1"
+        return {"0": Held("living", (), shown, session)}
+
+    assert await find_alive(look, clock=clock, timing=Timing()) == {"0": "living"}

@@ -99,6 +99,8 @@ def kinds(report: Report) -> list[tuple[str, str]]:
 
 
 OWNED = {"owner": "host-a", "incarnation": "1", "continuation": '"10"'}
+JUDGED = {**OWNED, "by_session": True}
+D = SessionTiming().duration_s
 
 
 @pytest.mark.virtual
@@ -126,7 +128,7 @@ async def test_an_owner_who_renews_while_it_is_watched_keeps_its_lease() -> None
 @pytest.mark.parametrize("is_alive", [True, False])
 async def test_the_owner_of_an_idle_lease_is_judged_by_its_session(is_alive: bool) -> None:
     bench = Bench()
-    await bench.keep(p0={**OWNED, "by_session": True})
+    await bench.keep(p0=JUDGED)
     session = Session(
         bench.store, SessionRecord(host="host-a", incarnation="1"), clock=bench.clock, timing=SessionTiming()
     )
@@ -134,9 +136,88 @@ async def test_the_owner_of_an_idle_lease_is_judged_by_its_session(is_alive: boo
     beating = asyncio.create_task(session.keep_beating(random.Random(1), lambda error: None))
     if not is_alive:
         beating.cancel()
+    started = bench.clock.monotonic()
     report = await bench.imported(bench.order(p0="20"))
     beating.cancel()
     assert kinds(report) == [("0", "refused" if is_alive else "moved")]
+    took = bench.clock.monotonic() - started
+    assert took < SessionTiming().beat_s + 2 if is_alive else D <= took < D + 1
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize("lasts_s", [D / 2, 5 * D])
+async def test_a_silent_session_is_watched_for_its_own_duration_or_ours_if_that_is_longer(lasts_s: float) -> None:
+    bench = Bench()
+    await bench.keep(p0=JUDGED)
+    record = SessionRecord(host="host-a", incarnation="1", duration_s=lasts_s)
+    await bench.store.create(session_id("host-a"), encode_session(record))
+    assert kinds(await bench.imported(bench.order(p0="20"))) == [("0", "moved")]
+    assert max(D, lasts_s) <= bench.clock.monotonic() < max(D, lasts_s) + 1
+    assert bench.said == [f"watching for up to {max(D, lasts_s):g} s whether 1 lease has a live owner"]
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize("body", [None, "{"])
+async def test_an_owner_whose_session_is_missing_or_unreadable_is_watched_for_a_sessions_duration(
+    body: str | None,
+) -> None:
+    bench = Bench()
+    await bench.keep(p0=JUDGED)
+    if body is not None:
+        await bench.store.create(session_id("host-a"), body)
+    assert kinds(await bench.imported(bench.order(p0="20"))) == [("0", "moved")]
+    assert D <= bench.clock.monotonic() < D + 1
+
+
+@pytest.mark.virtual
+async def test_a_session_that_comes_back_while_it_is_watched_shows_a_live_owner() -> None:
+    bench = Bench()
+    await bench.keep(p0=JUDGED)
+
+    async def come_back() -> None:
+        await asyncio.sleep(D - 1.5)
+        await bench.store.create(session_id("host-a"), encode_session(SessionRecord(host="host-a", incarnation="2")))
+
+    coming = asyncio.create_task(come_back())
+    assert kinds(await bench.imported(bench.order(p0="20"))) == [("0", "refused")]
+    await coming
+
+
+@pytest.mark.virtual
+async def test_the_time_of_a_session_that_is_removed_while_it_is_watched_starts_again() -> None:
+    """A heartbeat may have been written before, and the lease may be released a moment later."""
+    bench = Bench()
+    await bench.keep(p0=JUDGED)
+    record = SessionRecord(host="host-a", incarnation="1")
+    etag = await bench.store.create(session_id("host-a"), encode_session(record))
+
+    async def leave() -> None:
+        await asyncio.sleep(D / 2)
+        await bench.store.delete(session_id("host-a"), etag)
+
+    leaving = asyncio.create_task(leave())
+    assert kinds(await bench.imported(bench.order(p0="20"))) == [("0", "moved")]
+    await leaving
+    assert D * 3 / 2 <= bench.clock.monotonic() < D * 3 / 2 + 2
+
+
+@pytest.mark.virtual
+async def test_leases_of_both_kinds_are_watched_each_for_its_own_time() -> None:
+    """A lease that a live host takes meanwhile, from an owner whose session has expired, stays with that host."""
+    bench = Bench()
+    await bench.keep(p0=OWNED, p1=JUDGED)
+
+    async def take() -> None:
+        await asyncio.sleep(2 * D)
+        seen = await bench.keeper.read("orders", "1")
+        await bench.keeper.rewrite(seen, seen.lease.acquired("host-b", "1", ""))
+
+    taking = asyncio.create_task(take())
+    report = await bench.imported(bench.order(p0="20", p1="20"))
+    await taking
+    assert (kinds(report), report.done) == ([("0", "moved"), ("1", "refused")], frozenset())
+    assert report.changes[-1].why.startswith("'host-b' owns it and is alive")
+    assert bench.clock.monotonic() == pytest.approx(TIMING.duration_s)
 
 
 @pytest.mark.virtual
@@ -273,9 +354,6 @@ async def test_leases_of_another_feed_are_not_touched() -> None:
 
 
 # Back to the previous release
-
-D = SessionTiming().duration_s
-JUDGED = {**OWNED, "by_session": True}
 
 
 class Back(Bench):
