@@ -108,7 +108,7 @@ async def test_a_failed_renewal_is_tried_again_soon_and_ever_more_seldom() -> No
     assert [attempt for _, attempt in case.failures] == list(range(1, len(case.failures) + 1))
     assert not owned.is_trusted
     await case.clock.sleep(TIMING.renew_s / 4 + 1)
-    assert owned.is_trusted  # the old ETag still matched: nobody else had taken it
+    assert owned.is_trusted  # the old ETag still matched: no other host had taken it
     keeping.cancel()
 
 
