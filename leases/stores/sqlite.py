@@ -31,9 +31,15 @@ _REMEDIES = {
 class SqliteStore(LeaseStore):
     """Every write is one SQL statement in its own transaction, synced to disk before it is answered.
 
-    busy_timeout_s: how long a call waits for another process's write. Keep it well below the caller's timeout: calls
-    take turns on one thread, and one that waits blocks the others. A call that is cancelled while it runs continues to
-    its end in that thread, so its write may still happen. A call that was still waiting never happens.
+    busy_timeout_s: how long a call waits for another process's write. Keep it well below the usual timeout of callers:
+    calls take turns on one thread, and one that waits blocks the others. A call that is cancelled while it runs continues
+    to its end in that thread, so its write may still happen. A call that was still waiting never happens.
+
+    Heartbeats have a shorter timeout than other calls, and by default one that is shorter than busy_timeout_s. That is
+    sound: the answer is that the write may have happened, and trust does not count from it. If it happens later, others
+    see a sign of life that is late by at most busy_timeout_s, and take the host for dead later, never sooner. The next
+    heartbeat waits until it has ended, finds the document changed, reads it and writes a higher tick. A shorter
+    busy_timeout_s would refuse more of the other writes, also those of commands, which do not repeat them.
 
     Not guaranteed:
 

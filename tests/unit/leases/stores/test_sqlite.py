@@ -14,11 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from leasehold.common.clock import BootClock
 from leases.document import decode_lease, encode_lease, lease_id
 from leases.errors import InvalidDocument, StoreAmbiguous, StoreConflict, StoreMissing, StoreUnavailable
 from leases.lease import Lease
+from leases.session import Session, SessionRecord, decode_session, session_id
 from leases.store import TimedStore
 from leases.stores.sqlite import SqliteStore
+from leases.timing import derived_session
 
 COUNTER = "pipeline/leases/0"
 COUNT = """
@@ -146,6 +149,32 @@ async def test_a_lock_held_by_another_never_stops_the_event_loop(path: Path) -> 
         with pytest.raises(StoreUnavailable):
             await TimedStore(store, timeout_s=0.05).read(COUNTER)  # behind the write, which is waiting still
     assert (await store.read(COUNTER)).body == "1"  # it went on
+    await store.close()
+
+
+@pytest.mark.parametrize("is_carried_out", [True, False])
+async def test_a_heartbeat_that_waits_longer_than_its_call_does_not_count_and_the_next_one_does(
+    path: Path, is_carried_out: bool
+) -> None:
+    """The first one is carried out when its call is over, or not at all."""
+    timing, clock = derived_session(1.0), BootClock()  # a call has 0.2 s
+    store = SqliteStore(path, busy_timeout_s=30.0 if is_carried_out else 0.3)
+    session = Session(store, SessionRecord(host="a", incarnation="1"), clock=clock, timing=timing)
+    await session.beat()
+    trusted_until = session.trusted_until
+    with written_by_another(path):
+        with pytest.raises(StoreAmbiguous):
+            await session.beat()
+        if not is_carried_out:
+            await asyncio.sleep(0.3)
+    assert session.trusted_until == trusted_until
+    stored = await store.read(session_id("a"))
+    assert decode_session(stored.id, stored.body).tick == (2 if is_carried_out else 1)
+    started = clock.monotonic()
+    await session.beat()
+    assert started <= session.trusted_until - timing.trust_s <= clock.monotonic()
+    stored = await store.read(session_id("a"))
+    assert decode_session(stored.id, stored.body).tick == 3, "no tick is written twice"
     await store.close()
 
 
