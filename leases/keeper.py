@@ -16,7 +16,14 @@ from types import MappingProxyType
 
 from leasehold.common.clock import Clock
 from leases.document import advised, encode_lease, lease_id, lease_prefix, partition_of
-from leases.errors import InvalidDocument, StoreAmbiguous, StoreConflict, StoreMissing, StoreUnavailable
+from leases.errors import (
+    InvalidDocument,
+    JudgedBySession,
+    StoreAmbiguous,
+    StoreConflict,
+    StoreMissing,
+    StoreUnavailable,
+)
 from leases.expiry import Mark
 from leases.lease import Lease, LeaseKey
 from leases.session import Bell, Session, Tenant
@@ -31,6 +38,11 @@ Read = Mapping[tuple[str, str], VersionedLease | InvalidDocument]
 """By pipeline and id, the documents of leases that were read."""
 Claimed = Callable[[str], str]
 """The sink's pure part of a claim: the last tenure's sink state -> the next one's."""
+SESSION_REMEDY = (
+    "set `leases.sessions: auto`, as the hosts that wrote it have it; or stop all hosts and run"
+    " `leasehold leases downgrade FILE`"
+)
+"""For a host without a session that finds leases which sessions judge."""
 
 
 @dataclass(frozen=True)
@@ -88,10 +100,7 @@ class Scan:
         if not judged:
             return self
         unreadable = {
-            key: InvalidDocument(
-                f"{name_of(lease)} is judged by sessions, and this host has none: set `leases.sessions: auto`, as the hosts that"
-                " wrote the lease have it; or stop all hosts and run `leasehold leases downgrade FILE`"
-            )
+            key: JudgedBySession(f"{name_of(lease)} is judged by sessions, and this host has none: {SESSION_REMEDY}")
             for key, (lease, _) in judged.items()
         }
         seen = {key: each for key, each in self.seen.items() if key not in judged}

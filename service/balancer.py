@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -22,9 +23,9 @@ from structlog.typing import FilteringBoundLogger as Log
 from leasehold.common.cancellation import is_cancelled
 from leasehold.common.clock import Clock, retry_after_s
 from leases.balance import Plan, plan
-from leases.errors import StoreConflict, StoreError
+from leases.errors import JudgedBySession, StoreConflict, StoreError
 from leases.expiry import Watch
-from leases.keeper import Keeper, Scan
+from leases.keeper import SESSION_REMEDY, Keeper, Scan
 from leases.lease import Lease, LeaseKey
 from leases.membership import DEAD_AFTER, HostScan, Membership, mismatched
 from leases.pause_orders import Controls
@@ -38,7 +39,7 @@ from service.partitions import Partitions
 from service.pipeline import Pipeline
 from service.shutdown import sleep_unless_stopped
 from service.stats import Stats
-from service.texts import described
+from service.texts import counted, described
 from service.worker import Worker, about
 
 NOTHING = Plan((), (), 0)
@@ -350,8 +351,7 @@ class Balancer:
                 worker.owned.notice(scan.seen[key])
             worker.owned.doubt(scan.seen.get(key), scan.started)
         self._judge_failures(scan)
-        for key, error in scan.unreadable.items():
-            self._reports.report("unreadable lease", key, str(error), key)
+        self._report_unreadable(scan)
         for name, unread in host_scan.invalid.items():
             self._reports.report("unreadable document", name, str(unread))
         for host in mismatched(host_scan.live_records, self._timing.duration_s):
@@ -363,6 +363,19 @@ class Balancer:
             )
 
         self._report_session_durations(host_scan)
+
+    def _report_unreadable(self, scan: Scan) -> None:
+        """Each by itself; but those that sessions judge are all or most of a pipeline's, and have one remedy."""
+        judged: Counter[str] = Counter()
+        for key, error in scan.unreadable.items():
+            if isinstance(error, JudgedBySession):
+                judged[key.pipeline] += 1
+            else:
+                self._reports.report("unreadable lease", key, str(error), key)
+        for name, count in judged.items():
+            found = counted(count, f"lease of pipeline '{name}' is", f"leases of pipeline '{name}' are")
+            text = f"{found} judged by sessions, and this host has none: {SESSION_REMEDY}"
+            self._reports.report("leases judged by sessions", name, text, pipeline=name)
 
     def _report_session_durations(self, host_scan: HostScan) -> None:
         """A host judges by its own duration or by that of the other's document, which may be edited or gone."""

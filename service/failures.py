@@ -221,10 +221,17 @@ class Reports:
     def __len__(self) -> int:
         return len(self._last)
 
-    def report(self, kind: str, subject: Hashable, text: str, key: LeaseKey | None = None) -> None:
-        """Log what needs attention, once. key: of the partition that it is about, whose lease may not be readable."""
+    def report(
+        self, kind: str, subject: Hashable, text: str, key: LeaseKey | None = None, *, pipeline: str | None = None
+    ) -> None:
+        """Log what needs attention, once. key: of the partition that it is about, whose lease may not be readable.
+
+        pipeline: that it is about, if it is about no single partition.
+        """
         if self.is_due(kind, subject, text):
-            fields = {} if key is None else {"pipeline": key.pipeline, "partition": key.partition}
+            fields = {"pipeline": pipeline} if pipeline is not None else {}
+            if key is not None:
+                fields = {"pipeline": key.pipeline, "partition": key.partition}
             self._log.warning("needs attention", what=text, **fields)
 
     def is_due(self, kind: str, subject: Hashable, text: str) -> bool:

@@ -299,7 +299,11 @@ async def test_a_host_without_a_session_that_comes_later_reports_the_leases_and_
     epochs = group.epochs
     old = group.started("host-o")
     await always(lambda: group.epochs == epochs and not old.host.workers, 5 * MINUTE)
-    assert any("is judged by sessions" in str(entry) for entry in old.said("needs attention"))
+    reports = [(entry.get("pipeline"), entry["what"]) for entry in old.said("needs attention")]
+    assert [name for name, _ in reports] == ["bank"], "once for all leases of the pipeline"
+    assert reports[0][1].startswith("6 leases of pipeline 'bank' are judged by sessions")
+    assert old.host.balancer.scan is not None
+    assert len(old.host.balancer.scan.unreadable) == len(group.leases) == 6
 
 
 @pytest.mark.virtual
