@@ -256,12 +256,33 @@ async def test_the_leases_of_a_host_that_stops_have_new_owners_after_the_next_lo
 
 
 @pytest.mark.virtual
-async def test_a_host_that_joins_is_answered_at_the_next_look_although_it_asks_a_moment_later() -> None:
+async def test_a_host_that_joins_has_its_share_within_a_look_and_a_second() -> None:
     for _ in range(5):
         group = await settled(partitions="abcdefghijkl", hosts="xyvw")
         await asyncio.sleep(MINUTE)
         await group.start("host-z")
         assert await until(group.is_balanced) <= SESSION.look_s + 1
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize("later_s", [0.0, 7.0, 14.0])
+async def test_a_host_that_joins_right_before_a_look_and_asks_after_it_does_not_wait_for_a_whole_interval(
+    later_s: float,
+) -> None:
+    """An owner that has just seen the new session looks again soon."""
+    group = await settled(hosts="xy")
+    await asyncio.sleep(MINUTE + later_s)
+
+    def looks() -> list[float]:
+        return group.asked(lambda request: request.host == "host-x" and request.id == LOOK_PREFIX)
+
+    before = len(looks())
+    await until(lambda: len(looks()) > before)
+    next_look_s = looks()[-1] + SESSION.look_s - asyncio.get_running_loop().time()
+    await asyncio.sleep(next_look_s - 0.02)
+    group.started("host-z")
+    took_s = await until(lambda: group.shares["host-z"] == 2 and group.is_balanced())
+    assert took_s <= SESSION.ring_gap_s + TIMING.handoff_poll_s / 2 + 0.5 < SESSION.look_s
 
 
 @pytest.mark.virtual
