@@ -124,6 +124,8 @@ class Balancer:
         self._is_woken = False
         self._failed = 0
         self._is_handing_over = False
+        self._has_decided = asyncio.Event()
+        """Set by a round that has decided whether leases are being handed over."""
         self._is_changing = False
         self._read_at = 0.0
         self._hosts_read_at = 0.0
@@ -185,21 +187,19 @@ class Balancer:
                 self.wake()
 
     async def _sleep_until_look(self, session: SessionTiming, looked_at: float) -> None:
-        """Looks are more frequent while leases are handed over, which may begin meanwhile."""
+        """Looks are more frequent while leases are handed over, which a round may begin meanwhile."""
         await self._clock.sleep(session.retry_s)
-        sessions, expiry = None, inf
         while True:
-            if sessions is not self._membership.sessions:
-                sessions = self._membership.sessions
-                expiry = sessions.next_expiry(session)
-            now = self._clock.monotonic()
+            self._has_decided.clear()
+            sessions = self._membership.sessions
             pause_s = self._timing.handoff_poll_s / 2 if self._is_changing else session.look_s
             due = max(looked_at, sessions.began) + (session.ring_gap_s if self._is_handing_over else pause_s)
-            if looked_at < expiry:
+            if looked_at < (expiry := sessions.next_expiry(session)):
                 due = min(due, expiry)
-            if due <= now:
+            left_s = due - self._clock.monotonic()
+            if left_s <= 0:
                 return
-            await self._clock.sleep(max(CLOCK_TICK_S, min(due - now, session.ring_gap_s)))
+            await sleep_unless_stopped(self._has_decided, max(CLOCK_TICK_S, left_s))
 
     # One round
 
@@ -224,6 +224,7 @@ class Balancer:
             self.ready.set()
         is_waiting = wanted.ask or (self._may_plan and self._requests.sightings)
         self._is_handing_over = bool(changes.is_outpaced or is_left or is_waiting)
+        self._has_decided.set()
         pause = self._pause(scan, is_soon=self._is_handing_over)
         if not changes.refused:
             self._refusals.log_end(self._log, "taking leases recovered")

@@ -184,6 +184,22 @@ async def test_an_idle_group_lists_its_leases_once_a_minute_and_its_sessions_at_
 
 
 @pytest.mark.virtual
+async def test_an_idle_host_sleeps_between_its_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = await settled(partitions="a", hosts="x")
+    clock, sleeps = group.hosts[0].clock, list[float]()
+
+    async def sleep(seconds: float) -> None:
+        sleeps.append(seconds)
+        await asyncio.sleep(seconds)
+
+    await asyncio.sleep(MINUTE)
+    monkeypatch.setattr(clock, "sleep", sleep)
+    await asyncio.sleep(10 * MINUTE)
+    looks, beats = 10 * MINUTE / SESSION.look_s, 10 * MINUTE / SESSION.beat_s
+    assert len(sleeps) <= 2 * looks + 2 * beats
+
+
+@pytest.mark.virtual
 async def test_no_listing_of_leases_is_later_than_an_audit_after_the_last() -> None:
     group = await settled(hosts="x")
     await asyncio.sleep(5 * MINUTE)
