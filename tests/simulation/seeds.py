@@ -16,7 +16,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
-from typing import get_args
+from typing import cast, get_args
 
 import click
 from simulation.run import Verdict, simulated
@@ -43,8 +43,8 @@ def main() -> int:
 
 def size_of(seed: int, name: str, sessions: str) -> Size:
     """sessions: ANY, or one of `Sessions`."""
-    drawn: Sessions = random.Random(f"{seed} sessions").choice(get_args(Sessions))
-    return replace(SIZES[name], sessions=drawn if sessions == ANY else sessions)
+    drawn = random.Random(f"{seed} sessions").choice(get_args(Sessions)) if sessions == ANY else sessions
+    return replace(SIZES[name], sessions=cast(Sessions, drawn))
 
 
 def positive(text: str) -> int:
