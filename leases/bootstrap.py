@@ -298,7 +298,7 @@ class Bootstrap:
                 stuck[lease.partition] = why
                 return False
             parents = lease.parents or parents_of.get(lease.partition, ())
-            if room <= 0 or not await self._are_closed([parent for parent in parents if parent in leases]):
+            if room <= 0 or await self._find_open([parent for parent in parents if parent in leases]):
                 return False
             room -= 1
             if await self._keeper.create(placed):
@@ -324,13 +324,13 @@ class Bootstrap:
             left=len(born) - made - len([lease for lease in born if lease.partition in {*stuck, *undecided}]),
         )
 
-    async def _are_closed(self, parents: Sequence[str]) -> bool:
-        """Whether they are still closed: since the scan, an operator may have reset one of them."""
+    async def _find_open(self, parents: Sequence[str]) -> str | None:
+        """One of them that is not closed now: since the scan, an operator may have reset it. Raises StoreUnavailable."""
         for parent in parents:
             with suppress(StoreMissing):
                 if not (await self._keeper.read(self._pipeline, parent)).lease.closed:
-                    return False
-        return True
+                    return parent
+        return None
 
     def _turn(self, born: Sequence[Lease], hosts: Collection[str], scan: Scan) -> Sequence[Lease]:
         """The leases that this host creates now.
