@@ -9,6 +9,7 @@ import argparse
 import gc
 import sys
 import time
+from resource import RUSAGE_SELF, getrusage
 
 from scale.figures import missed, table, write
 from scale.group import ScaleGroup
@@ -62,13 +63,14 @@ def main() -> int:
 async def _run(setup: Setup, only: tuple[str, ...]) -> list[Row]:
     began, rows = time.monotonic(), list[Row]()
     group = ScaleGroup(setup.hosts, setup.leases, is_shared=setup.is_shared)
-    gc.freeze()
+    gc.disable()  # next to nothing here is garbage in circles, and looking for it would take most of the time
     chosen = Setup(
         **{**{name: getattr(setup, name) for name in setup.__slots__}, **({"situations": only} if only else {})}
     )
     async for row in situations(chosen, group):
         rows.append(row)
-        say(f"{time.monotonic() - began:6.0f} s  {setup.name}: {row.situation}, even after {row.even_s}")
+        spent = f"{time.monotonic() - began:6.0f} s, {getrusage(RUSAGE_SELF).ru_maxrss / 1e6:.1f} GB at most"
+        say(f"{spent}  {setup.name}: {row.situation}, even after {row.even_s}")
     await group.close()
     return rows
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter, deque
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -122,7 +122,8 @@ class MeteredContainer(LeaseStore):
         self._rooms: dict[str, Room] = {}
         self._etags = count(1)
         self._newest = "0"
-        self._written_last: deque[Stored] = deque(maxlen=400_000)
+        self._by_write: OrderedDict[str, Stored] = OrderedDict()
+        """All documents, those that were written last at the end."""
         weather.pages_of = lambda prefix: self._pages(self._under(prefix), COSMOS_PAGE, COSMOS_PAGE_BYTES)
 
     async def list(self, prefix: str) -> list[Stored]:
@@ -130,7 +131,7 @@ class MeteredContainer(LeaseStore):
         return await self._soon("list", prefix, partial(self._listed, prefix, since))
 
     async def read_changes(self, prefix: str, since: str | None = None) -> ChangedDocuments | None:
-        """As in Cosmos DB: one request, which shows the newest state of every document of the container that changed."""
+        """As in Cosmos DB: the newest state of every document of the container that changed, by pages."""
         return await self._soon("changes", prefix, partial(self._changed, prefix, since))
 
     async def count(self, prefix: str) -> int | None:
@@ -185,16 +186,19 @@ class MeteredContainer(LeaseStore):
 
     def _changed(self, prefix: str, since: str | None) -> ChangedDocuments:
         """Blob Storage shows no changes: there, hosts list instead."""
-        newest: dict[str, Stored] = {}
-        for stored in reversed(self._written_last) if since is not None else ():
+        found: list[Stored] = []
+        for stored in reversed(self._by_write.values()) if since is not None else ():
             if int(stored.etag) <= int(since or 0):
                 break
-            newest.setdefault(stored.id, stored)
-        kept = [each for each in newest.values() if self._room(each.id).documents.get(each.id) == each]
-        in_blobs = 0 if since is None else self._pages(self._under(prefix), BLOB_PAGE)
-        size = sum(len(each.body) for each in kept)
-        self.cost += Cost(requests=1, blob_requests=in_blobs, read=len(kept), bytes=size)
-        return ChangedDocuments([each for each in kept if each.id.startswith(prefix)], self._newest)
+            found.append(stored)
+        size = sum(len(each.body) for each in found)
+        self.cost += Cost(
+            requests=max(1, -(-len(found) // COSMOS_PAGE), -(-size // COSMOS_PAGE_BYTES)),
+            blob_requests=0 if since is None else self._pages(self._under(prefix), BLOB_PAGE),
+            read=len(found),
+            bytes=size,
+        )
+        return ChangedDocuments([each for each in found if each.id.startswith(prefix)], self._newest)
 
     def _count(self, prefix: str) -> int:
         rooms = self._under(prefix)
@@ -228,6 +232,7 @@ class MeteredContainer(LeaseStore):
     def _deleted(self, id: str, etag: str) -> None:
         before = self._matched(id, etag)
         self._room(id).remove(id)
+        del self._by_write[id]
         self.cost += Cost(written=1)
         if "/leases/" in id:
             self.noticed(self._decode(id, before.body), None)
@@ -251,7 +256,8 @@ class MeteredContainer(LeaseStore):
     def _put(self, id: str, body: str) -> Stored:
         stored = Stored(id, body, str(next(self._etags)))
         self._newest = stored.etag
-        self._written_last.append(stored)
+        self._by_write[id] = stored
+        self._by_write.move_to_end(id)
         self._room(id).put(stored)
         return stored
 

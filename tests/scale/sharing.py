@@ -1,4 +1,4 @@
-"""What the hosts of one process may share without knowing: what a document says, and what a listing of leases shows.
+"""What the hosts of one process may share without knowing: what a document says, and what a scan of all leases shows.
 
 Each real host parses for itself. Hundreds of them in one process would parse the same documents hundreds of times, and hold
 them as often. What they share is pure: the same text always parses to the same values.
@@ -6,10 +6,8 @@ them as often. What they share is pure: the same text always parses to the same 
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterable, Mapping
-from contextvars import Context
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -18,24 +16,31 @@ from leases import balance, membership, session_watch, tenure
 from leases import keeper as keepers
 from leases.balance import Peer, Standing
 from leases.document import decode_lease
-from leases.keeper import Keeper, Scan
+from leases.keeper import Keeper, Read, Scan
 from leases.lease import Lease, LeaseKey
 from leases.store import Stored
-from leases.stores.memory import MemoryStore
+from leases.tenure import VersionedLease
 
 STANDING_OF = balance.standing_of
-LISTINGS_KEPT = 8
+READABLE, UNREADABLE = keepers._readable, keepers._unreadable
+SCANS_KEPT = 8
+READS_KEPT = 8
 STANDINGS_KEPT = 8
+CHECKED_EVERY = 50
+"""After so many shared scans, one is compared with what the host itself has read."""
 COMPUTED = ("leases", "shape", "lineage", "marks", "tenants", "requested", "by_pipeline")
 """What a scan finds out once, and keeps."""
 
 
 class Sharing:
+    """Leases are not deleted here, and ETags are increasing numbers. So the last write that a scan shows says all about it."""
+
     def __init__(self, is_on: bool) -> None:
         self.is_on = is_on
         self.decode: Callable[[str, str], Lease] = lru_cache(maxsize=400_000)(decode_lease)
-        self._scans: OrderedDict[int, tuple[list[Stored], asyncio.Task[Scan]]] = OrderedDict()
-        self._reader: Keeper | None = None
+        self._scans: OrderedDict[int, Scan] = OrderedDict()
+        self._reads: OrderedDict[tuple[int, int], Read] = OrderedDict()
+        self._shared = 0
         self._lineage: Any = None
         self._standings: deque[tuple[tuple[Any, ...], Standing]] = deque(maxlen=STANDINGS_KEPT)
         tenure.decode_lease = self.decode  # type: ignore[attr-defined]
@@ -44,6 +49,8 @@ class Sharing:
             setattr(module, name, lru_cache(maxsize=8192)(getattr(pure, "__wrapped__", pure)))
 
         balance.standing_of = self._standing_of if is_on else STANDING_OF
+        keepers._readable = _once(READABLE) if is_on else READABLE
+        keepers._unreadable = _once(UNREADABLE) if is_on else UNREADABLE
 
     def _standing_of(
         self,
@@ -53,7 +60,7 @@ class Sharing:
         expired: Collection[LeaseKey],
         paused: Collection[str],
     ) -> Standing:
-        """The leases that a listing shows are one list for all hosts."""
+        """The leases that a scan shows are one list for all hosts."""
         for known, standing in self._standings:
             if known[0] is leases and known[1:] == (able, seeing, expired, paused):
                 return standing
@@ -64,23 +71,32 @@ class Sharing:
     def keeper(self, store: Any, **settings: Any) -> Keeper:
         return SharedKeeper(self, store, **settings) if self.is_on else Keeper(store, **settings)
 
-    async def scan(self, keeper: Keeper, listed: list[Stored]) -> Scan:
-        """What a keeper makes of a listing; parsed once for all."""
-        known = self._scans.get(id(listed))
-        if known is None:
-            if self._reader is None:
-                self._reader = Keeper(_Shelf(), host="", incarnation="", clock=keeper._clock, timing=keeper.timing)
-            task = asyncio.get_running_loop().create_task(self._read(listed), context=Context())
-            known = self._scans[id(listed)] = (listed, task)
-            if len(self._scans) > LISTINGS_KEPT:
-                self._scans.popitem(last=False)
-        return await asyncio.shield(known[1])
+    async def read(self, shown: int, documents: Sequence[object], parse: Callable[[], Any]) -> Read:
+        """What a keeper makes of documents. shown: the last write among them: with their number, it says which they are."""
+        key = shown, len(documents)
+        if key not in self._reads:
+            self._reads[key], _ = await parse()
+            if len(self._reads) > READS_KEPT:
+                self._reads.popitem(last=False)
+        self._reads.move_to_end(key)
+        return self._reads[key]
 
-    async def _read(self, listed: list[Stored]) -> Scan:
-        assert self._reader is not None, "made by the caller"
-        shelf: Any = self._reader.store
-        shelf.listed = listed
-        scan = await self._reader.scan(["bank"])
+    def scan(self, made: Scan, shown: int) -> Scan:
+        """A host's scan with the values of the first one that showed the same."""
+        known = self._scans.get(shown)
+        if known is None:
+            known = self._scans[shown] = self._computed(made)
+            if len(self._scans) > SCANS_KEPT:
+                self._scans.popitem(last=False)
+        self._scans.move_to_end(shown)
+        self._shared += 1
+        if self._shared % CHECKED_EVERY == 0:
+            compare(known, made)
+        scan = replace(made, seen=known.seen, unreadable=known.unreadable, invalid=known.invalid)
+        scan.__dict__.update({name: known.__dict__[name] for name in COMPUTED}, shown=shown)
+        return scan
+
+    def _computed(self, scan: Scan) -> Scan:
         if self._lineage == scan.lineage:
             scan.__dict__["lineage"] = self._lineage  # one value, which every host compares with itself
         self._lineage = scan.lineage
@@ -89,25 +105,45 @@ class Sharing:
         return scan
 
 
-class _Shelf(MemoryStore):
-    listed: list[Stored]
-
-    async def list(self, prefix: str) -> list[Stored]:
-        return self.listed
-
-
 class SharedKeeper(Keeper):
+    """It sends what a Keeper sends, and its scans are a Keeper's: only their values are those of an equal scan."""
+
     def __init__(self, sharing: Sharing, store: Any, **settings: Any) -> None:
         super().__init__(store, **settings)
         self._sharing = sharing
+        self._shown = 0
 
-    async def scan(self, pipelines: Iterable[str], since: Scan | None = None) -> Scan:
-        """It lists: what hosts read of changes could not be shared."""
-        started = self._clock.monotonic()
-        listed = await self.store.list(keepers.lease_prefix("bank"))
-        shared = await self._sharing.scan(self, listed)
-        scan = replace(shared, started=started, ended=self._clock.monotonic())
-        for computed in COMPUTED:
-            if computed in shared.__dict__:
-                scan.__dict__[computed] = shared.__dict__[computed]
-        return scan
+    async def scan(self, pipelines: Iterable[str], since: Scan | None = None, *, counting: bool = False) -> Scan:
+        self._shown = 0 if since is None else since.__dict__["shown"]
+        made = await super().scan(pipelines, since, counting=counting)
+        return self._sharing.scan(made, self._shown)
+
+    async def _parse(
+        self, documents: Sequence[tuple[str, Stored]]
+    ) -> tuple[Read, dict[str, tuple[Stored, VersionedLease]]]:
+        """All hosts know together what need not be parsed again."""
+        shown = max((int(stored.etag) for _, stored in documents), default=0)
+        self._shown = max(self._shown, shown)
+        return await self._sharing.read(shown, documents, lambda: super(SharedKeeper, self)._parse(documents)), {}
+
+
+def compare(shared: Scan, made: Scan) -> None:
+    """Raises AssertionError if a host would not have read what it was given."""
+    plain = replace(made)  # has computed nothing
+    for name in ("seen", "unreadable", *COMPUTED):
+        if getattr(shared, name) != getattr(plain, name):
+            raise AssertionError(f"the shared scan has other {name} than a keeper has read")
+
+
+def _once(pure: Callable[[Read], Any]) -> Callable[[Read], Any]:
+    """The results for the mappings that were given last, which nobody changes."""
+    results: deque[tuple[Read, Any]] = deque(maxlen=READS_KEPT)
+
+    def found(read: Read) -> Any:
+        for known, result in results:
+            if known is read:
+                return result
+        results.append((read, pure(read)))
+        return results[-1][1]
+
+    return found
