@@ -6,11 +6,11 @@ them as often. What they share is pure: the same text always parses to the same 
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from leases import balance, membership, session_watch, tenure
 from leases import keeper as keepers
@@ -18,15 +18,17 @@ from leases.balance import Peer, Standing
 from leases.document import decode_lease
 from leases.keeper import Keeper, Read, Scan
 from leases.lease import Lease, LeaseKey
+from leases.session import Tenant
 from leases.store import Stored
 from leases.tenure import VersionedLease
 
+T = TypeVar("T")
 STANDING_OF = balance.standing_of
 READABLE, UNREADABLE = keepers._readable, keepers._unreadable
-SCANS_KEPT = 8
+SCANS_KEPT = 32
 READS_KEPT = 8
-STANDINGS_KEPT = 8
-CHECKED_EVERY = 50
+STANDINGS_KEPT = 32
+CHECKED_EVERY = 500
 """After so many shared scans, one is compared with what the host itself has read."""
 COMPUTED = ("leases", "shape", "lineage", "marks", "tenants", "requested", "by_pipeline")
 """What a scan finds out once, and keeps."""
@@ -41,7 +43,12 @@ class Sharing:
         self._scans: OrderedDict[int, Scan] = OrderedDict()
         self._reads: OrderedDict[tuple[int, int], Read] = OrderedDict()
         self._shared = 0
-        self._lineage: Any = None
+        self._before: Scan | None = None
+        """The scan that was computed last."""
+        self._places: dict[LeaseKey, int] = {}
+        """Where a lease stands in every scan."""
+        self._held: Counter[Tenant] = Counter()
+        """How many leases an owner has by that scan."""
         self._standings: deque[tuple[tuple[Any, ...], Standing]] = deque(maxlen=STANDINGS_KEPT)
         tenure.decode_lease = self.decode  # type: ignore[attr-defined]
         for module, name in ((session_watch, "decode_session"), (membership, "decode_host")):
@@ -96,12 +103,40 @@ class Sharing:
         scan.__dict__.update({name: known.__dict__[name] for name in COMPUTED}, shown=shown)
         return scan
 
-    def _computed(self, scan: Scan) -> Scan:
-        if self._lineage == scan.lineage:
-            scan.__dict__["lineage"] = self._lineage  # one value, which every host compares with itself
-        self._lineage = scan.lineage
-        for computed in COMPUTED:
-            getattr(scan, computed)  # kept in the scan, once for all
+    def _computed(self, made: Scan) -> Scan:
+        """With all that a scan finds out; only what differs from the scan before is computed."""
+        before = self._before
+        if before is None or made.invalid or before.invalid or len(made.seen) != len(before.seen):
+            self._before = made
+            self._places = {key: n for n, key in enumerate(made.seen)}
+            self._held = Counter(filter(None, map(_tenant, made.seen.values())))
+            for computed in COMPUTED:
+                getattr(made, computed)  # kept in the scan, once for all
+            return made
+        earlier = before.seen
+        changed = [
+            key
+            for (key, each), other in zip(made.seen.items(), earlier.values(), strict=True)
+            if each is not other and each != other
+        ]
+        part = replace(made, seen={key: made.seen[key] for key in changed})
+        scan = self._before = replace(made, seen={**earlier, **part.seen})
+        self._held.subtract(filter(None, (_tenant(earlier[key]) for key in changed)))
+        self._held.update(filter(None, map(_tenant, part.seen.values())))
+        places = [self._places[key] for key in changed]
+        is_same = all(before.lineage[place] == row for place, row in zip(places, part.lineage, strict=True))
+        others = [lease for lease in before.requested if lease.key not in part.seen]
+        scan.__dict__.update(
+            leases=_patched(before.leases, places, part.leases),
+            shape=tuple(_patched(before.shape, places, part.shape)),
+            lineage=before.lineage if is_same else tuple(_patched(before.lineage, places, part.lineage)),
+            marks={**{key: mark for key, mark in before.marks.items() if key not in part.seen}, **part.marks},
+            tenants=frozenset(tenant for tenant, leases in self._held.items() if leases),
+            requested=sorted([*others, *part.requested], key=lambda lease: self._places[lease.key]),
+            by_pipeline={
+                name: {**leases, **part.by_pipeline.get(name, {})} for name, leases in before.by_pipeline.items()
+            },
+        )
         return scan
 
 
@@ -133,6 +168,17 @@ def compare(shared: Scan, made: Scan) -> None:
     for name in ("seen", "unreadable", *COMPUTED):
         if getattr(shared, name) != getattr(plain, name):
             raise AssertionError(f"the shared scan has other {name} than a keeper has read")
+
+
+def _tenant(seen: VersionedLease) -> Tenant | None:
+    return seen.lease.tenant if seen.lease.by_session else None
+
+
+def _patched(rows: Sequence[T], places: Iterable[int], others: Iterable[T]) -> list[T]:
+    found = list(rows)
+    for place, row in zip(places, others, strict=True):
+        found[place] = row
+    return found
 
 
 def _once(pure: Callable[[Read], Any]) -> Callable[[Read], Any]:

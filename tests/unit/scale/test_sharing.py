@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from scale import sharing
 from scale.group import ScaleGroup, name_of, until
 from scale.sharing import compare
 from simulation.loop import run_virtual
@@ -27,6 +28,7 @@ REPLACED = (
 @pytest.fixture(autouse=True)
 def _restored(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sharing replaces functions of modules."""
+    monkeypatch.setattr(sharing, "CHECKED_EVERY", 1)
     for module, name in REPLACED:
         monkeypatch.setattr(module, name, getattr(module, name))
 
