@@ -150,9 +150,10 @@ def standing_of(
             asked_by[lease.handoff_to].append(lease)
     shares, held = shares_of(open_leases, able, holders)
     shares_of_expired = shares
-    if unseeing := able.keys() - seeing.keys():  # they would let what expires lie, and ask for their part of it later
-        others = [lease for lease in open_leases if holders[lease.key] not in unseeing]
-        shares_of_expired, _ = shares_of(others, seeing, holders)
+    unseeing = able.keys() - seeing.keys()
+    if expired and unseeing:  # they would let what expires lie, and ask for their part of it later
+        others = {key: holding for key, holding in holders.items() if holding not in unseeing}
+        shares_of_expired, _ = shares_of(open_leases, seeing, others)
     return Standing(holders, free, held, owned_by, asked_by, shares, shares_of_expired)
 
 
@@ -193,19 +194,20 @@ def holder(lease: Lease, able: Mapping[str, Peer], is_expired: bool) -> str | No
 def shares_of(
     leases: Collection[Lease], able: Mapping[str, Peer], holders: Mapping[LeaseKey, str | None]
 ) -> tuple[dict[str, dict[str, int]], Held]:
-    """pipeline -> host -> how many of the pipeline's leases that host should hold; and how many it holds.
+    """pipeline -> host -> how many of the pipeline's leases that host should hold; and how many it holds. Leases without an
+    entry in `holders` do not count.
 
     Hosts without sessions do not see the leases that sessions judge. They share the others with all hosts, and ask for
     their part themselves: nothing is left free for them. What they do not hold is for the hosts that have sessions.
     """
-    held = _held(leases, holders)
+    held = _held(holders)
     with_session = {name: peer for name, peer in able.items() if peer.has_session}
     if len(with_session) == len(able):
         return _shares_beside(Counter(), held, able), held
-    seen_by_all = [lease for lease in leases if not lease.by_session]
-    if len(seen_by_all) == len(leases):
+    judged = {lease.key for lease in leases if lease.by_session}
+    if not judged:
         return _shares_beside(Counter(), held, able), held
-    held_by_all = _held(seen_by_all, holders)
+    held_by_all = _held({key: holding for key, holding in holders.items() if key not in judged})
     without = {
         pipeline: {
             name: min(share, held_by_all[pipeline][name]) for name, share in shares.items() if name not in with_session
@@ -218,9 +220,9 @@ def shares_of(
     return shares, held
 
 
-def _held(leases: Iterable[Lease], holders: Mapping[LeaseKey, str | None]) -> Held:
+def _held(holders: Mapping[LeaseKey, str | None]) -> Held:
     held: Held = defaultdict(Counter)
-    for (pipeline, host), count in Counter((lease.pipeline, holders[lease.key]) for lease in leases).items():
+    for (pipeline, host), count in Counter((key.pipeline, holding) for key, holding in holders.items()).items():
         held[pipeline][host] = count
     return held
 

@@ -172,7 +172,7 @@ class Partitions:
         self._report = report
         self._orphaned = orphaned
         self._listings: dict[str, asyncio.Task[Audit]] = {}
-        self._seen: dict[str, frozenset[str]] = {}
+        self._seen: dict[str, tuple[FeedPartition, ...]] = {}
         self.listings: dict[str, Sequence[FeedPartition]] = {}
         self._listed: dict[str, tuple[float, frozenset[str]]] = {}
         """When a metered feed was last listed, and the partitions that it or the leases had then."""
@@ -241,7 +241,7 @@ class Partitions:
         if audit.created:
             self._log.info("leases created", pipeline=name, partitions=list(audit.created))
         self._attend(name, audit, scan)
-        self._warn_of_returned(name, audit.finished, frozenset(partition.name for partition in found), scan)
+        self._warn_of_returned(name, audit.finished, found, scan)
         return audit
 
     async def _list(self, pipeline: Pipeline, scan: Scan, hosts: int) -> Sequence[FeedPartition]:
@@ -263,10 +263,12 @@ class Partitions:
             self._listed[name] = (now, frozenset(leases).union(partition.name for partition in found))
         return self.listings[name]
 
-    def _warn_of_returned(self, pipeline: str, finished: Collection[str], listed: frozenset[str], scan: Scan) -> None:
+    def _warn_of_returned(
+        self, pipeline: str, finished: Collection[str], listed: Sequence[FeedPartition], scan: Scan
+    ) -> None:
         """A closed partition that the feed lists (again). A close before the file is moved away is expected."""
-        before = self._seen.get(pipeline, frozenset())
-        self._seen[pipeline] = listed
+        before = {partition.name for partition in self._seen.get(pipeline, ())} if finished else ()
+        self._seen[pipeline] = tuple(listed)
         if returned := [name for name in finished if name not in before]:
             one = returned[0]
             names = ", ".join(f"'{name}'" for name in returned[:NAMED_MAX]) + ", ..." * (len(returned) > NAMED_MAX)

@@ -21,9 +21,11 @@ from leases.lease import Lease, LeaseKey
 from leases.session import Tenant
 from leases.store import Stored
 from leases.tenure import VersionedLease
+from service import partitions
 
 T = TypeVar("T")
 STANDING_OF = balance.standing_of
+SCOPES_OF = partitions.scopes_of  # type: ignore[attr-defined]
 READABLE, UNREADABLE = keepers._readable, keepers._unreadable
 SCANS_KEPT = 32
 READS_KEPT = 8
@@ -56,6 +58,8 @@ class Sharing:
             setattr(module, name, lru_cache(maxsize=8192)(getattr(pure, "__wrapped__", pure)))
 
         balance.standing_of = self._standing_of if is_on else STANDING_OF
+        # The feed here keeps no scopes.
+        partitions.scopes_of = (lambda leases: {}) if is_on else SCOPES_OF  # type: ignore[attr-defined]
         keepers._readable = _once(READABLE) if is_on else READABLE
         keepers._unreadable = _once(UNREADABLE) if is_on else UNREADABLE
 

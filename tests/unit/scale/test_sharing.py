@@ -12,6 +12,7 @@ from simulation.loop import run_virtual
 from leases import balance, keeper, membership, session_watch, tenure
 from leases.keeper import Scan
 from leases.timing import SessionTiming, Timing
+from service import partitions
 
 HOSTS, LEASES = 5, 40
 COUNTING = Timing(session=SessionTiming(counted_above=10))
@@ -22,6 +23,7 @@ REPLACED = (
     (balance, "standing_of"),
     (keeper, "_readable"),
     (keeper, "_unreadable"),
+    (partitions, "scopes_of"),
 )
 
 
