@@ -15,9 +15,11 @@ from typing import Any, TypeVar
 from leases import balance, membership, session_watch, tenure
 from leases import keeper as keepers
 from leases.balance import Peer, Standing
+from leases.bootstrap import Audit, Bootstrap
 from leases.document import decode_lease
 from leases.keeper import Keeper, Read, Scan
 from leases.lease import Lease, LeaseKey
+from leases.lineage import Partition
 from leases.session import Tenant
 from leases.store import Stored
 from leases.tenure import VersionedLease
@@ -25,7 +27,9 @@ from service import partitions
 
 T = TypeVar("T")
 STANDING_OF = balance.standing_of
+AUDIT_OF = Bootstrap._audit_leases
 SCOPES_OF = partitions.scopes_of  # type: ignore[attr-defined]
+VERSIONED = tenure.versioned
 READABLE, UNREADABLE = keepers._readable, keepers._unreadable
 SCANS_KEPT = 32
 READS_KEPT = 8
@@ -47,17 +51,26 @@ class Sharing:
         self._shared = 0
         self._before: Scan | None = None
         """The scan that was computed last."""
+        self._audited: object = None
+        """What shows the leases that lack nothing."""
         self._places: dict[LeaseKey, int] = {}
         """Where a lease stands in every scan."""
         self._held: Counter[Tenant] = Counter()
         """How many leases an owner has by that scan."""
-        self._standings: deque[tuple[tuple[Any, ...], Standing]] = deque(maxlen=STANDINGS_KEPT)
+        self._standings: deque[tuple[Any, tuple[Any, ...], Standing]] = deque(maxlen=STANDINGS_KEPT)
         tenure.decode_lease = self.decode  # type: ignore[attr-defined]
         for module, name in ((session_watch, "decode_session"), (membership, "decode_host")):
             pure = getattr(module, name)
             setattr(module, name, lru_cache(maxsize=8192)(getattr(pure, "__wrapped__", pure)))
 
         balance.standing_of = self._standing_of if is_on else STANDING_OF
+        share = self.audit
+
+        async def audit_of(bootstrap: Bootstrap, *given: Any) -> Audit:
+            return await share(bootstrap, *given)
+
+        Bootstrap._audit_leases = audit_of if is_on else AUDIT_OF  # type: ignore[method-assign]
+        keepers.versioned = lru_cache(maxsize=400_000)(VERSIONED) if is_on else VERSIONED  # type: ignore[attr-defined]
         # The feed here keeps no scopes.
         partitions.scopes_of = (lambda leases: {}) if is_on else SCOPES_OF  # type: ignore[attr-defined]
         keepers._readable = _once(READABLE) if is_on else READABLE
@@ -71,13 +84,34 @@ class Sharing:
         expired: Collection[LeaseKey],
         paused: Collection[str],
     ) -> Standing:
-        """The leases that a scan shows are one list for all hosts."""
-        for known, standing in self._standings:
-            if known[0] is leases and known[1:] == (able, seeing, expired, paused):
+        """The leases that a scan shows are one list for all hosts. Who is new counts if leases have expired."""
+        peers = [
+            (each.name, each.pipelines, each.leases_max, each.draining, each.has_session) for each in able.values()
+        ]
+        asked = (peers, seeing.keys() if expired else (), expired, paused)
+        for known, key, standing in self._standings:
+            if known is leases and key == asked:
                 return standing
         standing = STANDING_OF(leases, able, seeing, expired, paused)
-        self._standings.append(((leases, able, seeing, expired, paused), standing))
+        self._standings.append((leases, asked, standing))
         return standing
+
+    async def audit(
+        self,
+        bootstrap: Bootstrap,
+        partitions: Sequence[Partition],
+        leases: Any,
+        unreadable: Any,
+        scan: Scan,
+        *more: Any,
+    ) -> Audit:
+        """The first one of leases that lack nothing is the one of every host."""
+        if scan.lineage is self._audited and not (unreadable or bootstrap._is_unused):
+            return Audit()
+        audit = await AUDIT_OF(bootstrap, partitions, leases, unreadable, scan, *more)
+        if audit == Audit():
+            self._audited = scan.lineage
+        return audit
 
     def keeper(self, store: Any, **settings: Any) -> Keeper:
         return SharedKeeper(self, store, **settings) if self.is_on else Keeper(store, **settings)

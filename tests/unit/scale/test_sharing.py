@@ -10,6 +10,7 @@ from scale.sharing import compare
 from simulation.loop import run_virtual
 
 from leases import balance, keeper, membership, session_watch, tenure
+from leases.bootstrap import Bootstrap
 from leases.keeper import Scan
 from leases.timing import SessionTiming, Timing
 from service import partitions
@@ -23,7 +24,9 @@ REPLACED = (
     (balance, "standing_of"),
     (keeper, "_readable"),
     (keeper, "_unreadable"),
+    (keeper, "versioned"),
     (partitions, "scopes_of"),
+    (Bootstrap, "_audit_leases"),
 )
 
 
