@@ -155,9 +155,17 @@ class Scan:
         }
 
     @cached_property
+    def by_tenant(self) -> Mapping[Tenant, frozenset[LeaseKey]]:
+        """The other owned leases, by the owner whose session judges them."""
+        found: dict[Tenant, list[LeaseKey]] = {}
+        for lease in self.leases:
+            if lease.by_session and lease.tenant is not None:
+                found.setdefault(lease.tenant, []).append(lease.key)
+        return {tenant: frozenset(keys) for tenant, keys in found.items()}
+
+    @cached_property
     def tenants(self) -> frozenset[Tenant]:
-        """The owners of the other leases."""
-        return frozenset(lease.tenant for lease in self.leases if lease.by_session and lease.tenant is not None)
+        return frozenset(self.by_tenant)
 
 
 def _prefix_of(pipelines: Sequence[str]) -> str:

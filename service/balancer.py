@@ -320,9 +320,7 @@ class Balancer:
         if session is None or sessions.began < scan.ended:
             return frozenset()
         expired = sessions.expired(session.timing) & scan.tenants
-        if not expired:
-            return frozenset()
-        return frozenset(lease.key for lease in scan.leases if lease.by_session and lease.tenant in expired)
+        return frozenset[LeaseKey]().union(*(scan.by_tenant[tenant] for tenant in expired))
 
     def _planned(self, scan: Scan, host_scan: HostScan) -> Plan:
         """The plan; empty if it was empty and nothing has changed since."""

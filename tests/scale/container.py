@@ -135,7 +135,7 @@ class MeteredContainer(LeaseStore):
         return await self._soon("changes", prefix, partial(self._changed, prefix, since))
 
     async def count(self, prefix: str) -> int | None:
-        """Blob Storage cannot count: there, hosts list instead."""
+        """Blob Storage cannot count. There, hosts list instead, as `_changed` has it: changes are read after each count."""
         return await self._soon("count", prefix, partial(self._count, prefix))
 
     async def read(self, id: str) -> Stored:
@@ -201,9 +201,8 @@ class MeteredContainer(LeaseStore):
         return ChangedDocuments([each for each in found if each.id.startswith(prefix)], self._newest)
 
     def _count(self, prefix: str) -> int:
-        rooms = self._under(prefix)
-        self.cost += Cost(requests=1, blob_requests=self._pages(rooms, BLOB_PAGE))
-        return sum(len(room.documents) for room in rooms)
+        self.cost += Cost(requests=1)
+        return sum(len(room.documents) for room in self._under(prefix))
 
     def _under(self, prefix: str) -> list[Room]:
         """Prefixes are those of whole folders."""

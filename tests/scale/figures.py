@@ -9,9 +9,9 @@ from scale.situations import OUTAGE_S, Row, Setup
 
 PAGE = Path(__file__).parents[2] / "docs" / "scaling.md"
 IDLE, JOIN, LOADED_JOIN, DEATH = "idle", "a host joins", "a host joins, under load", "a host dies"
-REQUESTS_MAX: Mapping[str, float] = {"3x32": 50, "11x1920": 50, "500x100000": 60}
-OWNED_S_MAX: Mapping[str, float] = {"3x32": 10, "500x100000": 15}
-JOINED_S_MAX: Mapping[str, float] = {"500x100000": 30}
+REQUESTS_MAX: Mapping[str, float] = {"3x32": 50, "11x1920": 50, "100x20000": 60, "500x100000": 60}
+OWNED_S_MAX: Mapping[str, float] = {"3x32": 10, "100x20000": 15, "500x100000": 15}
+JOINED_S_MAX: Mapping[str, float] = {"100x20000": 30, "500x100000": 30}
 LOADED_JOIN_S_MAX: Mapping[str, float] = {"9x900": 3}
 OUTAGES = (f"the container is away for {OUTAGE_S:g} s", f"writes fail for {OUTAGE_S:g} s")
 HEADER = (

@@ -6,7 +6,7 @@ them as often. What they share is pure: the same text always parses to the same 
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -36,7 +36,7 @@ READS_KEPT = 8
 STANDINGS_KEPT = 32
 CHECKED_EVERY = 500
 """After so many shared scans, one is compared with what the host itself has read."""
-COMPUTED = ("leases", "shape", "lineage", "marks", "tenants", "requested", "by_pipeline")
+COMPUTED = ("leases", "shape", "lineage", "marks", "by_tenant", "tenants", "requested", "by_pipeline")
 """What a scan finds out once, and keeps."""
 
 
@@ -55,8 +55,6 @@ class Sharing:
         """What shows the leases that lack nothing."""
         self._places: dict[LeaseKey, int] = {}
         """Where a lease stands in every scan."""
-        self._held: Counter[Tenant] = Counter()
-        """How many leases an owner has by that scan."""
         self._standings: deque[tuple[Any, tuple[Any, ...], Standing]] = deque(maxlen=STANDINGS_KEPT)
         tenure.decode_lease = self.decode  # type: ignore[attr-defined]
         for module, name in ((session_watch, "decode_session"), (membership, "decode_host")):
@@ -147,7 +145,6 @@ class Sharing:
         if before is None or made.invalid or before.invalid or len(made.seen) != len(before.seen):
             self._before = made
             self._places = {key: n for n, key in enumerate(made.seen)}
-            self._held = Counter(filter(None, map(_tenant, made.seen.values())))
             for computed in COMPUTED:
                 getattr(made, computed)  # kept in the scan, once for all
             return made
@@ -159,8 +156,6 @@ class Sharing:
         ]
         part = replace(made, seen={key: made.seen[key] for key in changed})
         scan = self._before = replace(made, seen={**earlier, **part.seen})
-        self._held.subtract(filter(None, (_tenant(earlier[key]) for key in changed)))
-        self._held.update(filter(None, map(_tenant, part.seen.values())))
         places = [self._places[key] for key in changed]
         is_same = all(before.lineage[place] == row for place, row in zip(places, part.lineage, strict=True))
         others = [lease for lease in before.requested if lease.key not in part.seen]
@@ -169,7 +164,8 @@ class Sharing:
             shape=tuple(_patched(before.shape, places, part.shape)),
             lineage=before.lineage if is_same else tuple(_patched(before.lineage, places, part.lineage)),
             marks={**{key: mark for key, mark in before.marks.items() if key not in part.seen}, **part.marks},
-            tenants=frozenset(tenant for tenant, leases in self._held.items() if leases),
+            by_tenant=(by_tenant := _moved(before, part)),
+            tenants=frozenset(by_tenant),
             requested=sorted([*others, *part.requested], key=lambda lease: self._places[lease.key]),
             by_pipeline={
                 name: {**leases, **part.by_pipeline.get(name, {})} for name, leases in before.by_pipeline.items()
@@ -208,8 +204,15 @@ def compare(shared: Scan, made: Scan) -> None:
             raise AssertionError(f"the shared scan has other {name} than a keeper has read")
 
 
-def _tenant(seen: VersionedLease) -> Tenant | None:
-    return seen.lease.tenant if seen.lease.by_session else None
+def _moved(before: Scan, part: Scan) -> Mapping[Tenant, frozenset[LeaseKey]]:
+    """The leases by owner, where those of a part may have another owner than before."""
+    found = dict(before.by_tenant)
+    left = replace(before, seen={key: before.seen[key] for key in part.seen})
+    for tenant, keys in left.by_tenant.items():
+        found[tenant] -= keys
+    for tenant, keys in part.by_tenant.items():
+        found[tenant] = found.get(tenant, frozenset()) | keys
+    return {tenant: keys for tenant, keys in found.items() if keys}
 
 
 def _patched(rows: Sequence[T], places: Iterable[int], others: Iterable[T]) -> list[T]:

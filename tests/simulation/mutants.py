@@ -820,9 +820,9 @@ MUTANTS = (
     ),
     mutant(
         "leases of version 1 are judged by sessions",
-        "service.balancer",
-        "if lease.by_session and lease.tenant in expired",
-        "if lease.tenant in expired",
+        "leases.keeper",
+        "if lease.by_session and lease.tenant is not None:",
+        "if lease.tenant is not None:",
         sessions="mixed",
     ),
     mutant(
