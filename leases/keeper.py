@@ -7,6 +7,7 @@ A scan may also read only what changed since an earlier one (docs/protocol.md, S
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -157,10 +158,10 @@ class Scan:
     @cached_property
     def by_tenant(self) -> Mapping[Tenant, frozenset[LeaseKey]]:
         """The other owned leases, by the owner whose session judges them."""
-        found: dict[Tenant, list[LeaseKey]] = {}
+        found: defaultdict[Tenant, list[LeaseKey]] = defaultdict(list)
         for lease in self.leases:
-            if lease.by_session and lease.tenant is not None:
-                found.setdefault(lease.tenant, []).append(lease.key)
+            if lease.by_session and (tenant := lease.tenant) is not None:
+                found[tenant].append(lease.key)
         return {tenant: frozenset(keys) for tenant, keys in found.items()}
 
     @cached_property

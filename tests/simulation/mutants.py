@@ -821,8 +821,8 @@ MUTANTS = (
     mutant(
         "leases of version 1 are judged by sessions",
         "leases.keeper",
-        "if lease.by_session and lease.tenant is not None:",
-        "if lease.tenant is not None:",
+        "if lease.by_session and (tenant := lease.tenant) is not None:",
+        "if (tenant := lease.tenant) is not None:",
         sessions="mixed",
     ),
     mutant(
