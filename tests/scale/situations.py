@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from scale.group import ScaleGroup, name_of, until
 from simulation.weather import Request
 
+from leases.store import READS
+
 MINUTE = 60.0
 OUTAGE_S = 30.0
 WAVES_MAX = 10
@@ -137,7 +139,7 @@ class Scene:
         await self._refuse(lambda request: True)
 
     async def lose_writes(self) -> None:
-        await self._refuse(lambda request: request.operation not in ("list", "read"))
+        await self._refuse(lambda request: request.operation not in READS)
 
     async def _refuse(self, refused: Callable[[Request], bool]) -> None:
         self.group.weather.refused = refused
