@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 from leases.balance import creation_order
 from leases.document import NAME_BYTES_MAX, Fields, lease_prefix, to_json
-from leases.errors import GroupMismatch, LeasesError, StoreConflict, StoreMissing, Undecided
+from leases.errors import GroupMismatch, InvalidDocument, LeasesError, StoreConflict, StoreMissing, Undecided
 from leases.keeper import Keeper, Scan
 from leases.lease import Lease
 from leases.lineage import (
@@ -298,7 +298,7 @@ class Bootstrap:
                 stuck[lease.partition] = why
                 return False
             parents = lease.parents or parents_of.get(lease.partition, ())
-            if room <= 0 or await self._find_open([parent for parent in parents if parent in leases]):
+            if room <= 0 or await self._find_open(parents):
                 return False
             room -= 1
             if await self._keeper.create(placed):
@@ -325,10 +325,17 @@ class Bootstrap:
         )
 
     async def _find_open(self, parents: Sequence[str]) -> str | None:
-        """One of them that is not closed now: since the scan, an operator may have reset it. Raises StoreUnavailable."""
+        """One of them that is not closed now: since the scan, an operator may have reset it, or a host may have put it back.
+
+        Raises StoreUnavailable.
+        """
         for parent in parents:
             with suppress(StoreMissing):
-                if not (await self._keeper.read(self._pipeline, parent)).lease.closed:
+                try:
+                    lease = (await self._keeper.read(self._pipeline, parent)).lease
+                except InvalidDocument:
+                    return parent
+                if not lease.closed:
                     return parent
         return None
 

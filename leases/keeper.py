@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
 from types import MappingProxyType
+from typing import TypeVar
 
 from leasehold.common.clock import Clock
 from leases.document import advised, encode_lease, lease_id, lease_prefix, partition_of
@@ -33,6 +34,7 @@ from leases.store import LeaseStore, Stored
 from leases.tenure import OwnedLease, Ticks, VersionedLease, agreed, begin, id_of, name_of, versioned
 from leases.timing import Timing
 
+T = TypeVar("T")
 Shape = tuple[tuple[object, ...], ...]
 """Scans with equal shapes lead to equal plans."""
 Read = Mapping[tuple[str, str], VersionedLease | InvalidDocument]
@@ -223,7 +225,8 @@ class Keeper:
         """When a document was last missing that a scan had shown, or was deleted by this host."""
         self._ticks: Ticks = {}
         self.can_count = True
-        """Whether the store counts documents, as far as is known."""
+        """Whether the store is known to count documents, or not known not to; after a failure, not until the next listing."""
+        self._counts = True
 
     async def scan(self, pipelines: Iterable[str], since: Scan | None = None, *, counting: bool = False) -> Scan:
         """Raises StoreUnavailable. A document that has not changed since the last scan is not parsed again.
@@ -231,18 +234,18 @@ class Keeper:
         since: an earlier scan of the same pipelines. Only what changed since is read and added to it, if the store offers
         that, and if no lease that the scan shows has turned out to be gone.
 
-        counting: whether to count the leases, too, and to list them if some have been deleted, or the store cannot count.
+        counting: whether to count the leases, too, and to list them if some have been deleted. If the count fails, only
+        `can_count` changes.
         """
         names = tuple(pipelines)
         if since is not None and since.token is not None and since.listed_at > self._missed_at:
             counted_at = self._clock.monotonic()
             count = await self._count(names) if counting else None
-            if count is not None or not counting:
-                scan = await self._scan_changes(names, since, since.token)
-                if scan is not None and not counting:
-                    return scan
-                if scan is not None and count == len(scan.seen) + len(scan.unreadable):
-                    return replace(scan, base_at=counted_at)
+            scan = await self._scan_changes(names, since, since.token)
+            if scan is not None and count is None:
+                return scan
+            if scan is not None and count == len(scan.seen) and not scan.unreadable:
+                return replace(scan, base_at=counted_at)
         started = self._clock.monotonic()
         token = await self._begin_changes(names)
         found_of = await run_side_by_side(
@@ -250,6 +253,7 @@ class Keeper:
         )
         documents = [(name, stored) for name, found in zip(names, found_of, strict=True) for stored in found]
         read, self._known = await self._parse(documents)
+        self.can_count = self._counts
         ended = self._clock.monotonic()
         seen, unreadable = _readable(read), _unreadable(read)
         listings = rounds_of(len(names)) + self._follows_changes
@@ -273,16 +277,22 @@ class Keeper:
         return self._tokens.get(prefix)
 
     async def _count(self, names: Sequence[str]) -> int | None:
-        """How many lease documents there are; None if the store does not count.
+        """How many lease documents there are; None if the store does not count, or not soon: takeovers wait meanwhile.
 
         All of these are among what a scan shows that reads changes afterwards. So if that scan shows as many, it shows these
         alone, and no lease that had been deleted when the count began.
         """
-        counts = await run_side_by_side(
-            names, lambda name: self.store.count(lease_prefix(name)), doing="counting leases of"
-        )
-        self.can_count = None not in counts
-        return sum(each for each in counts if each is not None) if self.can_count else None
+        assert self.session is not None, "changes are read where hosts ring"
+        self.can_count = False
+        try:
+            async with asyncio.timeout(self.session.timing.call_timeout_s):
+                counts = await run_side_by_side(
+                    names, lambda name: self.store.count(lease_prefix(name)), doing="counting leases of"
+                )
+        except (StoreUnavailable, TimeoutError):
+            return None
+        self.can_count = self._counts = None not in counts
+        return sum(each for each in counts if each is not None) if self._counts else None
 
     async def _scan_changes(self, names: Sequence[str], since: Scan, token: str) -> Scan | None:
         """None if the store has the host list."""
@@ -357,14 +367,16 @@ class Keeper:
 
         A busy owner writes often, so a request is written again if only a checkpoint came between.
         """
-        for is_last in (False,) * (ASKED_MAX - 1) + (True,):
+        for tries_left in reversed(range(ASKED_MAX)):
             try:
                 with self.ringing():
                     await self._replace(seen.lease.handoff_requested(self.host), seen)
                 return
             except StoreConflict:
-                now = await self.read(*seen.lease.key)
-                if is_last or not now.lease.is_same_tenure(seen.lease) or now.lease.handoff_to != seen.lease.handoff_to:
+                if not tries_left:
+                    raise
+                now = await self._note_missing(self.read(*seen.lease.key))
+                if not now.lease.is_same_tenure(seen.lease) or now.lease.handoff_to != seen.lease.handoff_to:
                     raise
                 seen = now
 
@@ -411,8 +423,12 @@ class Keeper:
         self.ring()
 
     async def _replace(self, wanted: Lease, seen: VersionedLease) -> str:
+        return await self._note_missing(self.store.replace(id_of(wanted), encode_lease(wanted), seen.etag))
+
+    async def _note_missing(self, call: Awaitable[T]) -> T:
+        """Changes do not show that a lease was deleted: if one is missing, the next scan lists."""
         try:
-            return await self.store.replace(id_of(wanted), encode_lease(wanted), seen.etag)
-        except StoreMissing:  # changes do not show that it was deleted: the next scan lists
+            return await call
+        except StoreMissing:
             self._missed_at = self._clock.monotonic()
             raise

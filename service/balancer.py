@@ -295,18 +295,20 @@ class Balancer:
         return self._clock.monotonic() - scan.listed_at >= self._listed_after_s(scan, session)
 
     def _may_count(self, scan: Scan, session: Session) -> bool:
-        """Few leases are listed: that is one request, and counting takes another to read what changed."""
+        """Few leases are listed: that is one request, and counting takes another to read what changed.
+
+        Unreadable documents are distinguished by the partitions that their ids seem to name, which several may share.
+        """
         is_large = len(scan.seen) > session.timing.counted_above
-        return is_large and scan.token is not None and self._keeper.can_count
+        return is_large and scan.token is not None and self._keeper.can_count and not scan.unreadable
 
     def _read_after_s(self, scan: Scan, session: Session) -> float:
         """Reading costs a page for each 1,000 leases if the store cannot say what changed."""
         return self._listed_after_s(scan, session) if scan.token is None else session.timing.audit_s
 
     def _listed_after_s(self, scan: Scan, session: Session) -> float:
-        if self._may_count(scan, session):
-            return session.timing.audit_s
-        return session.timing.listed_after_s(len(scan.seen), self._timing.duration_s)
+        pages_of = 0 if self._may_count(scan, session) else len(scan.seen)
+        return session.timing.listed_after_s(pages_of, self._timing.duration_s)
 
     @property
     def _may_plan(self) -> bool:
@@ -511,6 +513,7 @@ class Balancer:
             due += [self._watch.next_expiry(scan.started, self._timing), self._membership.next_expiry]
         else:
             due.append(scan.started + self._read_after_s(scan, session))
+            due.append(scan.listed_at + self._listed_after_s(scan, session))
         due.append(self._read_at + self._timing.balance_s * (1 - 0.1 * self._rng.random()))
         earliest = min(due) - now
         if is_soon:

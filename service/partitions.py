@@ -138,6 +138,8 @@ T = TypeVar("T")
 Report = Callable[[str, Hashable, str, LeaseKey | None], None]
 """(kind, subject, text, the partition that it is about): as `service.failures.Reports.report` takes them."""
 NAMED_MAX = 5
+LISTING_WAIT_S = 0.25
+"""How long a round waits for feeds to list their partitions. Leases of dead hosts wait as long."""
 """How many closed partitions a warning names."""
 
 
@@ -171,6 +173,7 @@ class Partitions:
         self._log = log
         self._report = report
         self._orphaned = orphaned
+        self._wake = wake
         self._listings: dict[str, asyncio.Task[Audit]] = {}
         self._seen: dict[str, tuple[FeedPartition, ...]] = {}
         self.listings: dict[str, Sequence[FeedPartition]] = {}
@@ -201,10 +204,23 @@ class Partitions:
                     name=f"listing {name}",
                 )
         if self._listings:
-            await asyncio.wait(self._listings.values(), timeout=self._timing.balance_s / 4)
+            _, late = await asyncio.wait(
+                self._listings.values(), timeout=min(LISTING_WAIT_S, self._timing.balance_s / 4)
+            )
+            for listing in late:
+                listing.add_done_callback(self._wake_for)
         done = {name: listing for name, listing in self._listings.items() if listing.done()}
         self._listings = {name: listing for name, listing in self._listings.items() if name not in done}
         return {name: listing.result() for name, listing in done.items()}
+
+    def _wake_for(self, listing: asyncio.Task[Audit]) -> None:
+        """A slow feed's new leases are there to be taken. Once for each listing, or slow feeds would never let a host rest."""
+        if (
+            not listing.cancelled()
+            and listing.exception() is None
+            and (listing.result().created or listing.result().left)
+        ):
+            self._wake()
 
     async def _reconcile(self, name: str, scan: Scan, hosts: Sequence[str]) -> Audit:
         """Create leases for new partitions and for the children of ended ones."""

@@ -664,6 +664,81 @@ async def test_a_lease_of_many_that_was_deleted_by_hand_is_put_back_after_the_ne
 
 
 @pytest.mark.virtual
+async def test_with_short_leases_a_deletion_among_many_is_found_while_the_lease_can_still_be_put_back() -> None:
+    group = await settled(timing=replace(COUNTING, duration_s=10.0, renew_s=2.8, balance_s=2.1, margin_s=1.0))
+    await asyncio.sleep(2 * MINUTE)
+    group.append("a", 5)
+    await until(group.is_delivered)
+    await asyncio.sleep(MINUTE)
+    at = group.leases["a"].continuation
+    group.remove("bank/leases/a")
+    await until(lambda: group.leases.get("a"), within_s=2 * MINUTE)
+    assert at is not None
+    assert group.leases["a"].continuation == at
+
+
+@pytest.mark.virtual
+async def test_a_ring_just_before_a_count_is_due_does_not_put_it_off() -> None:
+    group = await settled(hosts="x", timing=COUNTING)
+    await asyncio.sleep(2 * MINUTE)
+    keeper = group.hosts[0].host.balancer._keeper
+
+    def counts() -> list[float]:
+        return [at for at, request in group.weather.requests if request.operation == "count"]
+
+    before = len(counts())
+    await until(lambda: len(counts()) > before, within_s=2 * MINUTE)
+    await asyncio.sleep(SESSION.audit_s - 4)
+    keeper.ring()
+    before = len(counts())
+    await until(lambda: len(counts()) > before, within_s=2 * MINUTE)
+    assert counts()[-1] - counts()[-2] <= SESSION.audit_s + SESSION.look_s
+
+
+@pytest.mark.virtual
+async def test_counts_that_hang_do_not_keep_leases_of_the_dead_from_being_taken() -> None:
+    group = await settled(timing=COUNTING)
+    await asyncio.sleep(2 * MINUTE)
+    group.weather.judge = lambda request: Fate(late_s=60.0 if request.operation == "count" else 0.005)
+    await asyncio.sleep(10 * MINUTE)
+    assert not any(host.said("scan failed, will try again") for host in group.hosts)
+    await group.hosts[0].kill()
+    took = await until(lambda: "host-x" not in group.owners.values())
+    assert took <= SESSION.look_s + SESSION.duration_s + SESSION.call_timeout_s + 1
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize("lists_in_s", [2.0, 30.0])
+async def test_a_feed_that_lists_slowly_does_not_keep_leases_of_the_dead_from_being_taken(lists_in_s: float) -> None:
+    group = await settled()
+    await asyncio.sleep(MINUTE)
+    partitions = group.feed.partitions
+
+    async def list_slowly() -> object:
+        await asyncio.sleep(lists_in_s)
+        return await partitions()
+
+    group.feed.partitions = list_slowly  # type: ignore[method-assign, assignment]
+    await asyncio.sleep(MINUTE)
+    await group.hosts[0].kill()
+    assert await until(lambda: "host-x" not in group.owners.values()) <= SESSION.look_s + SESSION.duration_s + 1
+
+
+@pytest.mark.virtual
+async def test_leases_that_a_slow_feed_turns_out_to_need_are_taken_as_soon_as_they_are_there() -> None:
+    group = Mixed("ab", timing=TIMING)
+    partitions = group.feed.partitions
+
+    async def list_slowly() -> object:
+        await asyncio.sleep(2.0)
+        return await partitions()
+
+    group.feed.partitions = list_slowly  # type: ignore[method-assign, assignment]
+    await group.start("host-x")
+    assert await until(lambda: len(group.owners) == 2 and None not in group.owners.values()) <= 4
+
+
+@pytest.mark.virtual
 async def test_an_owner_that_finds_its_lease_deleted_has_it_put_back_at_once() -> None:
     group = await far_from_an_audit()
     group.remove("bank/leases/a")
