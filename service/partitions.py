@@ -215,11 +215,9 @@ class Partitions:
 
     def _wake_for(self, listing: asyncio.Task[Audit]) -> None:
         """A slow feed's new leases are there to be taken. Once for each listing, or slow feeds would never let a host rest."""
-        if (
-            not listing.cancelled()
-            and listing.exception() is None
-            and (listing.result().created or listing.result().left)
-        ):
+        if listing.cancelled() or listing.exception() is not None:
+            return
+        if listing.result().created or listing.result().left:
             self._wake()
 
     async def _reconcile(self, name: str, scan: Scan, hosts: Sequence[str]) -> Audit:

@@ -204,7 +204,8 @@ def show_lease(file: Path, pipeline: str, partition: str) -> None:
 def release_lease(file: Path, pipeline: str, partition: str) -> None:
     """Take a lease from its owner. The lease keeps its position, and any host may take it next, also the same one.
 
-    The owner notices within three seconds, or without sessions at its next write to the lease. A sink that keeps its position refuses what the owner still sends.
+    The owner notices within three seconds, or without sessions at its next write to the lease.
+    A sink that keeps its position refuses what the owner still sends.
     """
 
     from service.group.actions import release_lease
