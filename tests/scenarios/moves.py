@@ -47,6 +47,7 @@ def _moved(
             until(lambda: has_come(a, b, moved), f"leases are {how}")
             bank.gate.touch()
             until(lambda: bank.counted() >= TRANSACTIONS, "everything is delivered")
+            until(lambda: _logged(a, b, role) >= TRANSACTIONS, "the hosts have logged what they delivered")
             by_a, by_b = _by_partition(a, role), _by_partition(b, role)
             _assert_moved_once(by_a, by_b, moved, delivered_by_a)
             if bank.ground.begins_nowhere and (firsts := [each[0] for each in by_a.values() if each[0].start]):
@@ -80,6 +81,10 @@ def _a_second_later(host: Host) -> float:
 def _asked_for(bank: Bank, role: str) -> set[str]:
     asked = {lease.partition for lease in bank.leases(role) if lease.handoff_to == "b"}
     return asked if len(asked) == MOVED else set()
+
+
+def _logged(a: Host, b: Host, role: str) -> int:
+    return sum(batch.events for host in (a, b) for batch in host.batches(role))
 
 
 def _by_partition(host: Host, role: str) -> Batches:
