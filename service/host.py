@@ -143,6 +143,8 @@ class Host:
             except* DuplicateHost as errors:
                 duplicate = errors.exceptions[0]
         if duplicate is not None:  # raised in there, Python up to 3.11.3 would put it into a group again
+            # One of its two documents may still be its own, and the namesake would give way to that.
+            await self._attempt("leaving", self._membership.leave())
             raise duplicate from None
         await self._leave()
 

@@ -16,10 +16,10 @@ from simulation.group import WITHOUT_SESSIONS, Group, always, until
 from simulation.weather import Fate, Request
 
 from leases.document import encode_lease
-from leases.errors import StoreAmbiguous
+from leases.errors import DuplicateHost, StoreAmbiguous
 from leases.keeper import Keeper
 from leases.lease import Lease
-from leases.session import BELL_ID, LOOK_PREFIX, SESSIONS_PREFIX, Bell
+from leases.session import BELL_ID, LOOK_PREFIX, SESSIONS_PREFIX, Bell, decode_session, encode_session, session_id
 from leases.store import Operation, StoreAround
 from leases.timing import SessionTiming, Timing, derived_session
 from service.group.actions import hand_over_lease, pause_pipeline, release_lease, resume_pipeline
@@ -636,6 +636,21 @@ async def test_a_lease_that_was_deleted_by_hand_is_put_back_after_the_next_audit
     await until(lambda: group.leases.get("a"), within_s=SESSION.audit_s * 1.5)
     assert group.leases["a"].continuation == at
     await until(group.is_balanced)
+
+
+@pytest.mark.virtual
+async def test_a_host_that_gives_way_removes_the_document_that_is_still_its_own() -> None:
+    """Or its namesake, which lost that one, would give way to it in turn."""
+    group = await settled(hosts="x")
+    [host] = group.hosts
+    stored = await group.store.read(session_id("host-x"))
+    namesake = replace(decode_session(stored.id, stored.body), incarnation="another")
+    await group.store.replace(stored.id, encode_session(namesake), stored.etag)
+    await until(host.task.done, within_s=MINUTE)
+    assert isinstance(host.task.exception(), DuplicateHost)
+    left = {stored.id: stored for stored in await group.store.list("_")}
+    assert "_hosts/host-x" not in left
+    assert decode_session(stored.id, left[stored.id].body).incarnation == "another"
 
 
 COUNTING = replace(TIMING, session=replace(SESSION, counted_above=3))
