@@ -197,6 +197,7 @@ class Partitions:
         The host does not wait for a slow feed: it would not scan meanwhile, and could not judge which owners are dead. A lease
         is created once in any case.
         """
+        earlier = self._take_answers()  # or what has been read since would wait for another round
         for name in self._pipelines:
             if name not in self._listings and self._clock.monotonic() >= self._due_at[name]:
                 self._listings[name] = group.create_task(
@@ -209,6 +210,9 @@ class Partitions:
             )
             for listing in late:
                 listing.add_done_callback(self._wake_for)
+        return {**earlier, **self._take_answers()}
+
+    def _take_answers(self) -> dict[str, Audit]:
         done = {name: listing for name, listing in self._listings.items() if listing.done()}
         self._listings = {name: listing for name, listing in self._listings.items() if name not in done}
         return {name: listing.result() for name, listing in done.items()}
