@@ -62,10 +62,32 @@ class Slice:
         return pa.concat_tables([EVENT_SCHEMA.empty_table(), *parts])
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A slice as the engine receives it.
+
+    events: with the columns that the engine reads; None if the slice is not processed, because of its poison.
+    poison: by place in the slice.
+    """
+
+    slice: Slice
+    events: pa.Table | None
+    poison: tuple[Poison, ...] = ()
+
+    @property
+    def bytes(self) -> int:
+        """How much the engine receives."""
+        return 0 if self.events is None else self.events.nbytes
+
+
 class Job(Protocol):
     """Whatever runs a transform over events, off the event loop."""
 
-    async def run(self, slices: Sequence[Slice]) -> list[pa.Table | Refused]:
+    async def prepare(self, slice: Slice) -> Prepared:
+        """What the engine receives of a slice. Raises TransformError, EngineUnavailable."""
+        ...
+
+    async def run(self, slices: Sequence[Prepared]) -> list[pa.Table | Refused]:
         """The output of each slice, whose partitions differ. Cancelling it ends the work first.
 
         Raises JobFailed, TransformError, EngineUnavailable.
@@ -244,7 +266,7 @@ async def find_culprits(
 
 async def _try(job: Job, events: Slice) -> str | None:
     try:
-        await job.run([events])
+        await job.run([await job.prepare(events)])
     except JobFailed as failure:
         return str(failure)
     return None

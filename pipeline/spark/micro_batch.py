@@ -1,8 +1,11 @@
 """Group commit: the batches of one pipeline that wait at this moment become one Spark job, and its output is split again.
 
-Some jobs may be under way at a time, so that the next is prepared while one runs. A batch whose caller was cancelled is
-dropped, and its job is cancelled once no caller wants any of it. If a shared job fails, each of its batches is tried alone, so
-that one partition's poison never costs another its output; then the poison itself is isolated (pipeline.poison).
+Each batch is parsed by itself as soon as it comes, also while jobs run, and waits then. So a group is as large as what Spark
+receives of its batches, which may be much less than their bodies.
+
+Some jobs may be under way at a time. A batch whose caller was cancelled is dropped, and its job is cancelled once no caller
+wants any of it. If a shared job fails, each of its batches is tried alone, so that one partition's poison never costs another
+its output; then the poison itself is isolated (pipeline.poison).
 """
 
 from __future__ import annotations
@@ -18,16 +21,15 @@ import pyarrow.compute as pc
 from leasehold.common.clock import Clock, LoopClock
 from pipeline.batch import Batch
 from pipeline.errors import EngineUnavailable, PipelineError, TransformError
-from pipeline.event import EVENT_SCHEMA
 from pipeline.limits import FIRST_ONE, Isolation
-from pipeline.poison import SEQUENCE, Job, JobFailed, Refused, Slice, find_culprits, refused_events
+from pipeline.poison import SEQUENCE, Job, JobFailed, Prepared, Refused, Slice, find_culprits, refused_events
 from pipeline.spark.partition_contract import PARTITION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatchLimits:
-    """jobs_max: jobs of one pipeline under way at a time. group_bytes_max: of the batches that become one job; a batch larger
-    than that has a job to itself."""
+    """jobs_max: jobs of one pipeline under way at a time. group_bytes_max: of what Spark receives of the batches that become one
+    job; a batch larger than that has a job to itself."""
 
     jobs_max: int = 2
     group_bytes_max: int = 16 * 1024 * 1024
@@ -41,6 +43,7 @@ class _Waiting:
     """A batch, and who waits for its output."""
 
     batch: Batch
+    prepared: Prepared
     is_alone: bool = False
     output: asyncio.Future[pa.Table] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
@@ -82,7 +85,9 @@ class MicroBatches:
         """The batch's output. Raises TransformError, PoisonEvent, EngineUnavailable."""
         if self._is_closed:
             raise EngineUnavailable("the transform is closed")
-        waiting = _Waiting(batch)
+        waiting = _Waiting(batch, await self._job.prepare(_whole(batch)))
+        if self._is_closed:
+            raise EngineUnavailable("the transform was closed meanwhile")
         self._waiting.append(waiting)
         # Not at once: batches that become ready in the same turn of the loop share the job.
         asyncio.get_running_loop().call_soon(self._start_jobs)
@@ -121,7 +126,7 @@ class MicroBatches:
     def _joins(self, waiting: _Waiting, group: Sequence[_Waiting]) -> bool:
         if not self._shares_jobs or waiting.is_alone or group[0].is_alone:
             return False
-        size = waiting.batch.bytes + sum(each.batch.bytes for each in group)
+        size = waiting.prepared.bytes + sum(each.prepared.bytes for each in group)
         # One batch of each partition: the outputs of two could not be separated.
         is_new = all(each.batch.partition != waiting.batch.partition for each in group)
         return is_new and size <= self._limits.group_bytes_max
@@ -137,7 +142,7 @@ class MicroBatches:
 
     async def _run(self, group: list[_Waiting]) -> None:
         try:
-            outputs = await self._job.run([_whole(waiting.batch) for waiting in group])
+            outputs = await self._job.run([waiting.prepared for waiting in group])
         except (JobFailed, TransformError) as failure:
             if len(group) > 1:
                 self._retry_alone(group)
@@ -167,11 +172,6 @@ class MicroBatches:
 
 def _whole(batch: Batch) -> Slice:
     return Slice(batch, range(batch.events))
-
-
-def gathered(slices: Sequence[Slice]) -> pa.Table:
-    """EVENT_SCHEMA, in as many chunks as they have; nothing is copied."""
-    return pa.concat_tables([EVENT_SCHEMA.empty_table(), *(each.table for each in slices)])
 
 
 def split(output: pa.Table, partitions: Sequence[str]) -> list[pa.Table]:

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import accumulate
 from typing import TypeVar, cast
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyspark
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
@@ -31,10 +28,10 @@ from pipeline.imports import imported, require_module
 from pipeline.limits import FIRST_ONE, JSON_LEVELS_MAX, Isolation
 from pipeline.parsing.parse import Misfit, parse
 from pipeline.parsing.schema import Struct, read_schema
-from pipeline.poison import JobFailed, Refused, Slice
+from pipeline.poison import JobFailed, Prepared, Refused, Slice
 from pipeline.spark.engine import SparkEngine
 from pipeline.spark.jvm import Running, text_of
-from pipeline.spark.micro_batch import MicroBatches, gathered, split
+from pipeline.spark.micro_batch import MicroBatches, split
 from pipeline.spark.partition_contract import PARTITION, Contract
 from pipeline.spark.pyspark_internals import of_plans, plan_of
 from pipeline.spark.reason import blame, last_words, reason_of
@@ -43,6 +40,8 @@ from pipeline.sql_text import schema_problem, sql_problem
 from pipeline.transform import Checked, Transform, TransformSpec
 
 T = TypeVar("T")
+AT_ONCE_BYTES_MAX = 64 * 1024
+"""Batches up to this size are parsed on the event loop: about a millisecond at most."""
 CANCEL_TIMEOUT_S = 30.0
 """How long a cancelled job may take to end. Python workers in an endless loop are killed within a few seconds; only a
 `module:function` that never returns a DataFrame cannot be ended."""
@@ -130,7 +129,13 @@ class SparkJob:
         self._checked = await self._cancellable(self._check)
         return self._checked
 
-    async def run(self, slices: Sequence[Slice]) -> list[pa.Table | Refused]:
+    async def prepare(self, slice: Slice) -> Prepared:
+        """Small ones at once: a thread's turn would take longer."""
+        if slice.batch.bytes <= AT_ONCE_BYTES_MAX:
+            return self._prepared(slice)
+        return await self._engine.run_job(lambda: self._prepared(slice))
+
+    async def run(self, slices: Sequence[Prepared]) -> list[pa.Table | Refused]:
         return await self._cancellable(lambda own: self._outputs(own, slices))
 
     async def _cancellable(self, work: Callable[[PipelineSession], T]) -> T:
@@ -165,21 +170,26 @@ class SparkJob:
                 self._own = PipelineSession(running)
             return self._own
 
-    def _outputs(self, own: PipelineSession, slices: Sequence[Slice]) -> list[pa.Table | Refused]:
-        events = gathered(slices)
-        seen, misfits = self._parsed(events)
-        refused = _refused_in(misfits, [len(each.range) for each in slices])
-        left = [n for n in range(len(slices)) if self._spec.goes_on or n not in refused]
-        if len(left) < len(slices):
-            seen = _of_partitions(seen, [slices[n].partition for n in left])
-        is_empty = events.num_rows > 0 and seen.num_rows == 0
-        found = self._of_nothing(len(left)) if is_empty else self._split(own, seen, [slices[n].partition for n in left])
-        outputs = dict(zip(left, found, strict=True))
-        return [Refused(refused[n], outputs.get(n)) if n in refused else outputs[n] for n in range(len(slices))]
-
-    def _split(self, own: PipelineSession, seen: pa.Table, partitions: Sequence[str]) -> list[pa.Table]:
+    def _prepared(self, slice: Slice) -> Prepared:
         assert self._checked is not None, "a job is checked before it is run"
-        return split(self._collected(own, seen.select(self._checked.reads)), partitions)
+        seen, misfits = self._parsed(slice.table)
+        poison = tuple(Poison(index=each.index, reason=str(each), is_misfit=True) for each in misfits)
+        is_kept = self._spec.goes_on or not poison
+        return Prepared(slice, seen.select(self._checked.reads) if is_kept else None, poison)
+
+    def _outputs(self, own: PipelineSession, slices: Sequence[Prepared]) -> list[pa.Table | Refused]:
+        tables = [each.events for each in slices if each.events is not None]
+        partitions = [each.slice.partition for each in slices if each.events is not None]
+        has_events = any(len(each.slice.range) for each in slices)
+        if not tables or (has_events and not any(table.num_rows for table in tables)):
+            outputs = iter(self._of_nothing(len(tables)))
+        else:
+            outputs = iter(split(self._collected(own, pa.concat_tables(tables)), partitions))
+        found = [None if each.events is None else next(outputs) for each in slices]
+        return [
+            Refused(each.poison, output) if each.poison else cast(pa.Table, output)
+            for each, output in zip(slices, found, strict=True)
+        ]
 
     def _of_nothing(self, count: int) -> list[pa.Table]:
         assert self._checked is not None, "a job is checked before it is run"
@@ -342,20 +352,5 @@ def _is_of_connection(error: BaseException) -> bool:
     return isinstance(error, Py4JError | OSError | EOFError)
 
 
-def _refused_in(misfits: Sequence[Misfit], slices: Sequence[int]) -> dict[int, tuple[Poison, ...]]:
-    """The misfits as poison, by the number of the slice and by their place in it. slices: how many events each has, in order."""
-    starts = [0, *accumulate(slices)]
-    found: dict[int, tuple[Poison, ...]] = {}
-    for misfit in misfits:
-        number = bisect_right(starts, misfit.index) - 1
-        poison = Poison(index=misfit.index - starts[number], reason=str(misfit), is_misfit=True)
-        found[number] = (*found.get(number, ()), poison)
-    return found
-
-
 def _fitting(events: pa.Table, misfits: Sequence[Misfit]) -> pa.Table:
     return without(events, [misfit.index for misfit in misfits])
-
-
-def _of_partitions(events: pa.Table, partitions: Sequence[str]) -> pa.Table:
-    return events.filter(pc.is_in(events.column(PARTITION), pa.array(partitions, pa.string())))

@@ -119,6 +119,7 @@ def percentile(values: Sequence[float], percent: int) -> float:
 
 @contextmanager
 def postgres(directory: Path) -> Iterator[PostgresServer]:
+    directory.chmod(0o755)  # as root, the server has a user of its own
     server = start_server(directory / "postgres")
     try:
         yield server

@@ -25,7 +25,7 @@ from pipeline.dead_letters import DeadLetters
 from pipeline.dead_letters.dead_letter_transform import DeadLetterTransform, Sifted
 from pipeline.errors import PoisonEvent
 from pipeline.limits import BatchLimits, Budget, Isolation
-from pipeline.poison import Refused, Slice
+from pipeline.poison import Prepared, Refused, Slice
 from pipeline.pump.progress import Progress
 from pipeline.pump.runner import DeliveredBatch, Runner
 from pipeline.spark.transform import SparkTransform
@@ -39,8 +39,8 @@ def counted(transform: SparkTransform, monkeypatch: pytest.MonkeyPatch) -> list[
     jobs: list[int] = []
     run = transform._job.run
 
-    async def counting(slices: Sequence[Slice]) -> list[pa.Table | Refused]:
-        jobs.append(sum(len(each.range) for each in slices))
+    async def counting(slices: Sequence[Prepared]) -> list[pa.Table | Refused]:
+        jobs.append(sum(len(each.slice.range) for each in slices))
         return await run(slices)
 
     monkeypatch.setattr(transform._job, "run", counting)
@@ -98,7 +98,7 @@ async def test_a_body_that_does_not_fit_costs_no_other_partition_its_place_in_th
     slices = [
         Slice(batch(name, bodies), range(2)) for name, bodies in (("0", ['{"a": 1}', "{}"]), ("1", ['{"a": 2}'] * 2))
     ]
-    refused, output = await transform._job.run(slices)
+    refused, output = await transform._job.run([await transform._job.prepare(each) for each in slices])
     assert isinstance(refused, Refused)
     assert ([each.index for each in refused.poison], refused.output) == ([1], None)
     assert not isinstance(output, Refused)

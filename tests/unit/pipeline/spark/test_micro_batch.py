@@ -15,8 +15,8 @@ from pipeline.batch import Batch
 from pipeline.errors import EngineUnavailable, FailsTogether, Poison, PoisonEvent, TransformError
 from pipeline.event import EVENT_SCHEMA, Page
 from pipeline.limits import Isolation
-from pipeline.poison import JobFailed, Refused, Slice
-from pipeline.spark.micro_batch import MicroBatches, MicroBatchLimits, gathered, split
+from pipeline.poison import JobFailed, Prepared, Refused, Slice
+from pipeline.spark.micro_batch import MicroBatches, MicroBatchLimits, split
 
 
 def batch_of(partition: str, keys: str, pages: int = 1) -> Batch:
@@ -49,8 +49,11 @@ class Jobs:
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def run(self, slices: Sequence[Slice]) -> list[pa.Table | Refused]:
-        partitions = [each.partition for each in slices]
+    async def prepare(self, slice: Slice) -> Prepared:
+        return Prepared(slice, slice.table)
+
+    async def run(self, slices: Sequence[Prepared]) -> list[pa.Table | Refused]:
+        partitions = [each.slice.partition for each in slices]
         self.runs.append(partitions)
         with self._counted():
             try:
@@ -58,7 +61,8 @@ class Jobs:
             except asyncio.CancelledError:
                 self.cancelled.append(partitions)
                 raise
-            return self.answers(split(self.made(gathered(slices)), partitions))
+            events = [each.events for each in slices if each.events is not None]
+            return self.answers(split(self.made(pa.concat_tables(events)), partitions))
 
     def answers(self, outputs: list[pa.Table]) -> list[pa.Table | Refused]:
         return list(outputs)
@@ -129,6 +133,31 @@ async def test_a_group_is_bounded_in_bytes_and_a_batch_that_is_larger_goes_alone
     sizes = {"0": 100, "1": 100, "2": 100, "3": 1000, "4": 100}
     await asyncio.gather(*(batches.apply(batch_of(p, "a" * n)) for p, n in sizes.items()))
     assert jobs.runs == [["0", "1"], ["2", "4"], ["3"]]
+
+
+async def test_a_group_is_as_large_as_what_the_engine_receives_of_its_batches() -> None:
+    class Parsed(Jobs):
+        async def prepare(self, slice: Slice) -> Prepared:
+            return Prepared(slice, slice.table.select(["partition", "sequence", "key"]))
+
+    size = batch_of("0", "a" * 100).bytes
+    jobs = Parsed()
+    batches = MicroBatches(jobs, shares_jobs=True, limits=MicroBatchLimits(group_bytes_max=size, jobs_max=1))
+    await asyncio.gather(*(batches.apply(batch_of(p, "a" * 100)) for p in "01"))
+    assert jobs.runs == [["0", "1"]]
+
+
+async def test_a_batch_that_is_prepared_while_the_transform_is_closed_is_not_run() -> None:
+    class Slow(Jobs):
+        async def prepare(self, slice: Slice) -> Prepared:
+            await batches.close()
+            return Prepared(slice, slice.table)
+
+    jobs = Slow()
+    batches = MicroBatches(jobs, shares_jobs=True)
+    with pytest.raises(EngineUnavailable, match="closed"):
+        await batches.apply(batch_of("0", "a"))
+    assert jobs.runs == []
 
 
 async def test_a_cancelled_batch_that_waits_is_dropped() -> None:
