@@ -15,6 +15,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -199,7 +200,9 @@ class Balancer:
             left_s = due - self._clock.monotonic()
             if left_s <= 0:
                 return
-            await sleep_unless_stopped(self._has_decided, max(CLOCK_TICK_S, left_s))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(CLOCK_TICK_S, left_s)):
+                    await self._has_decided.wait()
 
     # One round
 
@@ -307,8 +310,8 @@ class Balancer:
         return self._listed_after_s(scan, session) if scan.token is None else session.timing.audit_s
 
     def _listed_after_s(self, scan: Scan, session: Session) -> float:
-        pages_of = 0 if self._may_count(scan, session) else len(scan.seen)
-        return session.timing.listed_after_s(pages_of, self._timing.duration_s)
+        listed = 0 if self._may_count(scan, session) else len(scan.seen)
+        return session.timing.listed_after_s(listed, self._timing.duration_s)
 
     @property
     def _may_plan(self) -> bool:

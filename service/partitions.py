@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from shlex import quote
 from typing import Any, TypeVar
@@ -138,9 +139,9 @@ T = TypeVar("T")
 Report = Callable[[str, Hashable, str, LeaseKey | None], None]
 """(kind, subject, text, the partition that it is about): as `service.failures.Reports.report` takes them."""
 NAMED_MAX = 5
+"""How many closed partitions a warning names."""
 LISTING_WAIT_S = 0.25
 """How long a round waits for feeds to list their partitions. Leases of dead hosts wait as long."""
-"""How many closed partitions a warning names."""
 
 
 class Partitions:
@@ -176,6 +177,10 @@ class Partitions:
         self._wake = wake
         self._listings: dict[str, asyncio.Task[Audit]] = {}
         self._seen: dict[str, tuple[FeedPartition, ...]] = {}
+        self._audited: dict[str, Scan] = {}
+        """The leases that each pipeline's last audit began with."""
+        self._outdated: set[str] = set()
+        """Pipelines whose leases have changed since the audit in progress began."""
         self.listings: dict[str, Sequence[FeedPartition]] = {}
         self._listed: dict[str, tuple[float, frozenset[str]]] = {}
         """When a metered feed was last listed, and the partitions that it or the leases had then."""
@@ -198,18 +203,22 @@ class Partitions:
         is created once in any case.
         """
         earlier = self._take_answers()  # or what has been read since would wait for another round
+        begun: list[str] = []
         for name in self._pipelines:
             if name not in self._listings and self._clock.monotonic() >= self._due_at[name]:
                 self._listings[name] = group.create_task(
                     self._reconcile(name, scan, [each.name for each in peers if each.serves(name)]),
                     name=f"listing {name}",
                 )
+                self._audited[name] = scan
+                begun.append(name)
+            elif name in self._listings and scan.lineage != self._audited[name].lineage:
+                self._outdated.add(name)
         if self._listings:
-            _, late = await asyncio.wait(
-                self._listings.values(), timeout=min(LISTING_WAIT_S, self._timing.balance_s / 4)
-            )
-            for listing in late:
-                listing.add_done_callback(self._wake_for)
+            await asyncio.wait(self._listings.values(), timeout=min(LISTING_WAIT_S, self._timing.balance_s / 4))
+        for name in begun:
+            if not (listing := self._listings[name]).done():
+                listing.add_done_callback(partial(self._wake_for, name))
         return {**earlier, **self._take_answers()}
 
     def _take_answers(self) -> dict[str, Audit]:
@@ -217,11 +226,16 @@ class Partitions:
         self._listings = {name: listing for name, listing in self._listings.items() if name not in done}
         return {name: listing.result() for name, listing in done.items()}
 
-    def _wake_for(self, listing: asyncio.Task[Audit]) -> None:
-        """A slow feed's new leases are there to be taken. Once for each listing, or slow feeds would never let a host rest."""
+    def _wake_for(self, name: str, listing: asyncio.Task[Audit]) -> None:
+        """A slow feed's new leases are there to be taken, or leases changed while it listed its partitions.
+
+        For nothing else: slow feeds would never let a host rest.
+        """
+        is_outdated = name in self._outdated
+        self._outdated.discard(name)
         if listing.cancelled() or listing.exception() is not None:
             return
-        if listing.result().created or listing.result().left:
+        if is_outdated or listing.result().created or listing.result().left:
             self._wake()
 
     async def _reconcile(self, name: str, scan: Scan, hosts: Sequence[str]) -> Audit:

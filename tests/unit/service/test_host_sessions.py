@@ -740,6 +740,25 @@ async def test_a_feed_that_lists_slowly_does_not_keep_leases_of_the_dead_from_be
 
 
 @pytest.mark.virtual
+@pytest.mark.parametrize("lists_in_s", [0.5, 1.0, 3.0])
+async def test_children_of_a_split_wait_for_two_listings_of_a_slow_feed_at_most(lists_in_s: float) -> None:
+    group = await settled(hosts="x")
+    partitions = group.feed.partitions
+
+    async def list_slowly() -> object:
+        await asyncio.sleep(lists_in_s)
+        return await partitions()
+
+    group.feed.partitions = list_slowly  # type: ignore[method-assign, assignment]
+    await asyncio.sleep(MINUTE)
+    for parent in "abcdef":
+        group.feed.split(parent, [f"{parent}1", f"{parent}2"])
+        took = await until(lambda parent=parent: {f"{parent}1", f"{parent}2"} <= group.owners.keys())
+        assert took <= 2 * lists_in_s + 0.5
+        await asyncio.sleep(MINUTE / 3.5)
+
+
+@pytest.mark.virtual
 async def test_leases_that_a_slow_feed_turns_out_to_need_are_taken_as_soon_as_they_are_there() -> None:
     group = Mixed("ab", timing=TIMING)
     partitions = group.feed.partitions
@@ -750,7 +769,7 @@ async def test_leases_that_a_slow_feed_turns_out_to_need_are_taken_as_soon_as_th
 
     group.feed.partitions = list_slowly  # type: ignore[method-assign, assignment]
     await group.start("host-x")
-    assert await until(lambda: len(group.owners) == 2 and None not in group.owners.values()) <= 4
+    assert await until(lambda: len(group.owners) == 2 and None not in group.owners.values()) <= 2.3
 
 
 @pytest.mark.virtual
