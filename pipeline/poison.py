@@ -84,7 +84,7 @@ class Job(Protocol):
     """Whatever runs a transform over events, off the event loop."""
 
     async def prepare(self, slice: Slice) -> Prepared:
-        """What the engine receives of a slice. Raises TransformError, EngineUnavailable."""
+        """What the engine receives of a slice."""
         ...
 
     async def run(self, slices: Sequence[Prepared]) -> list[pa.Table | Refused]:

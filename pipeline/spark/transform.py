@@ -40,8 +40,8 @@ from pipeline.sql_text import schema_problem, sql_problem
 from pipeline.transform import Checked, Transform, TransformSpec
 
 T = TypeVar("T")
-AT_ONCE_BYTES_MAX = 64 * 1024
-"""Batches up to this size are parsed on the event loop: about a millisecond at most."""
+AT_ONCE_BYTES_MAX = 4 * 1024
+"""Batches up to this size are parsed on the event loop. That takes 0.6 ms, and up to 1.3 ms if bodies do not fit the schema."""
 CANCEL_TIMEOUT_S = 30.0
 """How long a cancelled job may take to end. Python workers in an endless loop are killed within a few seconds; only a
 `module:function` that never returns a DataFrame cannot be ended."""
