@@ -225,7 +225,7 @@ class Keeper:
         """When a document was last missing that a scan had shown, or was deleted by this host."""
         self._ticks: Ticks = {}
         self.can_count = True
-        """Whether the store is known to count documents, or not known not to; after a failure, not until the next listing."""
+        """False once the store has answered that it does not count, and after a count that failed until the next listing."""
         self._counts = True
 
     async def scan(self, pipelines: Iterable[str], since: Scan | None = None, *, counting: bool = False) -> Scan:

@@ -54,7 +54,7 @@ class Sharing:
         self._audited: object = None
         """What shows the leases that lack nothing."""
         self._places: dict[LeaseKey, int] = {}
-        """Where a lease stands in every scan."""
+        """The place of a lease in every scan."""
         self._standings: deque[tuple[Any, tuple[Any, ...], Standing]] = deque(maxlen=STANDINGS_KEPT)
         tenure.decode_lease = self.decode  # type: ignore[attr-defined]
         for module, name in ((session_watch, "decode_session"), (membership, "decode_host")):
@@ -223,7 +223,7 @@ def _patched(rows: Sequence[T], places: Iterable[int], others: Iterable[T]) -> l
 
 
 def _once(pure: Callable[[Read], Any]) -> Callable[[Read], Any]:
-    """The results for the mappings that were given last, which nobody changes."""
+    """The results for the mappings that were given last, which callers must not change."""
     results: deque[tuple[Read, Any]] = deque(maxlen=READS_KEPT)
 
     def found(read: Read) -> Any:
