@@ -101,11 +101,14 @@ def retry_after_s(error: BaseException) -> float:
 class Pauses:
     """first_s, longest_s: between tries, doubled each time, with jitter; `retry_after_s` where the source names one.
 
+    throttled_longest_s: in place of longest_s where the source names a time. It serves others meanwhile, and an unlucky reader
+    should not sleep through that. So it asks no more often than a reader that polls.
     patience_s: how long nothing may succeed before the error reaches the caller.
     """
 
     first_s: float = 0.1
     longest_s: float = 10.0
+    throttled_longest_s: float = 1.0
     patience_s: float = 30.0
     rng: random.Random = field(default_factory=random.Random)
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -132,8 +135,10 @@ class Patience:
         now = pauses.monotonic()
         self._since = now if self._failures == 0 else self._since
         self._failures += 1
-        at_least_s = retry_after_s(error) * (1 + pauses.rng.random() / 10)
-        backoff = Backoff(first_s=pauses.first_s, max_s=pauses.longest_s)
+        named_s = retry_after_s(error)
+        at_least_s = named_s * (1 + pauses.rng.random() / 10)
+        longest_s = min(pauses.longest_s, pauses.throttled_longest_s) if named_s else pauses.longest_s
+        backoff = Backoff(first_s=pauses.first_s, max_s=longest_s)
         pause = backoff.pause_s(self._failures, pauses.rng.random(), at_least_s)
         if now + pause - self._since > pauses.patience_s:
             raise error
