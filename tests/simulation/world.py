@@ -23,7 +23,7 @@ from functools import cached_property, lru_cache, partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from simulation import group
+from simulation import container, group
 from simulation.broker import Broker
 from simulation.container import WatchedContainer
 from simulation.database import Database
@@ -41,11 +41,12 @@ from simulation.setup import Setup, SinkKind
 from simulation.shelf import Shelf
 from simulation.skies import Skies
 
-from leases import document, host_record, keeper, membership, tenure
+from leases import document, host_record, keeper, membership, session, session_watch, tenure
 from leases.document import lease_id, lease_prefix
 from leases.errors import LeasesError
 from leases.host_record import HOSTS_PREFIX
 from leases.lease import Lease
+from leases.session import SESSIONS_PREFIX
 from leases.timing import Timing
 from pipeline.connectors.files.sink import manifest
 from pipeline.connectors.python import PythonSink
@@ -68,6 +69,7 @@ class World(Group):
         )
         LEASES.forget()
         HOSTS.forget()
+        SESSIONS.forget()
         self.setup = setup
         self._loop: Any = asyncio.get_running_loop()
         self.rng = random.Random(f"{setup.seed} faults")
@@ -240,6 +242,7 @@ class World(Group):
         """What was kept of documents is what they say (`hasten`)."""
         LEASES.check([each for name in self.setup.pipelines for each in self.documents(lease_prefix(name))])
         HOSTS.check(self.documents(HOSTS_PREFIX))
+        SESSIONS.check(self.documents(SESSIONS_PREFIX))
 
     def open_partitions(self) -> list[str]:
         """Those that have an open lease."""
@@ -263,6 +266,7 @@ SINK_OF: Mapping[SinkKind, Callable[[World], Sink]] = {
 }
 LEASES = Known(document.decode_lease, document.encode_lease, lambda lease: document.lease_id(*lease.key))
 HOSTS = Known(host_record.decode_host, host_record.encode_host, lambda host: host_record.host_id(host.name))
+SESSIONS = Known(session.decode_session, session.encode_session, lambda each: session.session_id(each.host))
 
 
 def hasten() -> None:
@@ -272,6 +276,9 @@ def hasten() -> None:
     for module in (document, keeper, tenure, group):
         module.decode_lease, module.encode_lease = LEASES.decoded, LEASES.encoded  # type: ignore[attr-defined]
     membership.decode_host, membership.encode_host = HOSTS.decoded, HOSTS.encoded  # type: ignore[assignment, attr-defined]
+    for module in (session, session_watch, container):
+        module.decode_session = SESSIONS.decoded  # type: ignore[attr-defined]
+    session.encode_session = SESSIONS.encoded  # type: ignore[assignment]
     asyncio.timeout = Timeout  # type: ignore[assignment]
     logging.getLogger("pipeline").addHandler(logging.NullHandler())
     gc.disable()
