@@ -163,7 +163,7 @@ class EventHub:
         """When a host last looked for a partition's end in vain."""
         self._unsure: set[tuple[str, str, int]] = set()
         self._unsettled: dict[tuple[str, str, int], ProducerPosition] = {}
-        self._first_sent: dict[tuple[tuple[str, str, int], ProducerPosition], float] = {}
+        self._first_sent: dict[tuple[tuple[str, str, int], ProducerPosition], Sent] = {}
         self._verified: set[tuple[str, str, int]] = set()
 
     def sink(self) -> EventHubsSink:
@@ -247,8 +247,7 @@ class EventHub:
             onlooker.settled(tenure[1], claim.partition, fence)
         self._unsettled[tenure] = after.after(len(payloads))
         onlooker.sends(tenure[1], claim.partition, fence, (after.number, crc32(b"".join(payloads))))
-        first_sent = self._first_sent.setdefault((tenure, after), self.world.now)
-        sent = Sent(first_sent, tenure, self._sees_end(target))
+        sent = self._first_sent.setdefault((tenure, after), Sent(self.world.now, tenure, self._sees_end(target)))
         store = partial(self._stored, self.partitions[target], payloads, after, claim, sent)
         try:
             await self._asked("publish", claim.partition, store, Unreached, Unanswered)
