@@ -304,6 +304,56 @@ def test_deep_nesting_is_refused_whatever_else_is_in_the_batch() -> None:
     assert read_fast(schema, column([f'{{"x": {"[" * (OPENERS_MAX - 1)}{"]" * (OPENERS_MAX - 1)}}}'])) is not None
 
 
+EXPONENTS = Struct(
+    (
+        may("a.b", AMOUNT),
+        may("n", Leaf("BIGINT")),
+        may("inner", Struct((may("price", MONEY),))),
+        may("text", Leaf("STRING")),
+    )
+)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"a.b": 1e2}',
+        '{"a.b":-.5E2}',
+        '{"a.b" \t: "1.5e+2"}',
+        '{"n": 12e1}',
+        '{"inner": {"price":1e1}}',
+        r'{"\u0061.b": 1e2}',
+        r'{"a.b": "\u0031"}',
+        '{"unknown": NaN}',
+        '{"unknown": [-Infinity]}',
+    ],
+)
+def test_a_number_that_may_overflow_or_is_none_is_left_to_the_exact_reader(body: str) -> None:
+    assert read_fast(EXPONENTS, column(['{"a.b": 1}', body])) is None
+
+
+@pytest.mark.parametrize(("name", "key"), [("a/b", r"a\/b"), ('a"b', r"a\"b"), ("\u00e4", "\u00e4"), ("many", None)])
+def test_an_exponent_is_found_however_the_column_is_called_and_written(name: str, key: str | None) -> None:
+    schema = Struct((may(name, Array(AMOUNT) if key is None else AMOUNT),))
+    body = '{"many": [%s]}' if key is None else f'{{"{key}": %s}}'
+    assert read_fast(schema, column([body % "12"])) is not None
+    assert read_fast(schema, column([body % "1e2"])) is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"a.b": 1, "unknown": [1.5e3, "2e5"]}',
+        '{"a.b": 1, "text": "12e4"}',
+        r'{"a.b": 1, "text": "\u00fc, \u0031 and Information on NaN"}',
+    ],
+)
+def test_what_looks_like_a_number_elsewhere_does_not_cost_the_fast_way(body: str) -> None:
+    fast = read_fast(EXPONENTS, column([body]))
+    assert fast is not None
+    assert fast.equals(read_exactly(EXPONENTS, column([body])))
+
+
 def test_bodies_larger_than_a_block_are_read() -> None:
     schema = Struct((may("s", Leaf("STRING")),))
     bodies = [json.dumps({"s": letter * (3 << 20)}) for letter in "ab"]
