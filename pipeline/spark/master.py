@@ -18,6 +18,15 @@ from pipeline.errors import EngineUnavailable
 
 INVARIANTS = {"spark.sql.ansi.enabled": "true", "spark.sql.session.timeZone": "UTC"}
 """No setting changes these: without ANSI mode Spark answers with nulls where it should fail."""
+JAVA_OPTIONS = " ".join(
+    (
+        "-XX:+UseSerialGC",
+        *(f"-XX:Tier4{name}Threshold={calls}" for name, calls in (("Invocation", 50_000), ("MinInvocation", 6_000))),
+        *(f"-XX:Tier4{name}Threshold={calls}" for name, calls in (("Compile", 150_000), ("BackEdge", 400_000))),
+    )
+)
+"""Java's optimizing compiler waits ten times as long as by default. To plan and begin a job, Spark runs thousands of methods a
+few times each, and to compile them costs more than it saves. What runs for every row is compiled within its first job anyway."""
 _SHM = "/dev/shm"  # noqa: S108 - only a directory of our own is made there
 
 
@@ -34,7 +43,7 @@ def defaults(master: str, driver_memory: str, result_bytes_max: int) -> dict[str
         "spark.app.name": "leasehold",
         "spark.driver.memory": driver_memory,
         "spark.driver.maxResultSize": str(result_bytes_max),
-        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
+        "spark.driver.extraJavaOptions": JAVA_OPTIONS,
         "spark.log.level": "ERROR",
         "spark.buffer.pageSize": "1m",  # else every aggregate of every small job begins with about 16 MB of zeros
         "spark.ui.enabled": "false",
