@@ -106,7 +106,7 @@ def _rows(bodies: pa.BinaryArray, schema: pa.Schema, hints: Sequence[str]) -> pa
 
 
 def _hints(schema: Struct) -> Sequence[str]:
-    """What to search for first: a text with something dubious in it, of which a column is made, holds one of these."""
+    """What to search for first: where no body holds one of these, no column is made from anything dubious."""
     names = _numbers_in(schema)
     is_plain = all(name.isascii() and name.isprintable() and not set(name) & set('"\\/') for name in names)
     exponents = [re.escape(name) + _EXPONENT for name in sorted(names)]
@@ -114,7 +114,7 @@ def _hints(schema: Struct) -> Sequence[str]:
 
 
 def _numbers_in(type: Type, name: str = "") -> set[str]:
-    """The names behind which numbers may stand. "" for those in an array, which have none."""
+    """The names behind which numbers may stand; "" if some are in an array, without a name."""
     match type:
         case Struct(fields):
             return {found for field in fields for found in _numbers_in(field.type, field.name)}
