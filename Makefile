@@ -56,12 +56,8 @@ connectors: setup node $(ARCHIVE)  ## integration and acceptance tests of all ot
 
 check: lint types arrows  ## lint, format, types and import arrows
 
-bench: setup  ## beside Spark Structured Streaming, .NET's leases in Cosmos DB, and the SDK of Event Hubs; sinks of requests in trouble; into build/
-	.venv/bin/python tests/bench/store_cost.py
-	.venv/bin/python tests/bench/microbatch.py
-	PYTHONPATH=tests .venv/bin/python tests/bench/event_hubs.py
-	.venv/bin/python tests/bench/async_sink.py
-	PYTHONPATH=tests:docs .venv/bin/python tests/bench/async_troubles.py
+bench: setup  ## beside Structured Streaming, the SDK of Event Hubs and .NET's leases: a table, build/bench.json, build/performance.md (ONLY=hub)
+	.venv/bin/python tests/bench/bench.py $(if $(ONLY),--only "$(ONLY)")
 
 failover: setup  # a host of three is killed 30 times: how long its leases wait for new owners, with default settings (KILLS=5)
 	@PYTHONPATH=tests .venv/bin/python -m scenarios.failover $(if $(KILLS),--kills $(KILLS))

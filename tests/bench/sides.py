@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+import psutil
+
 HERE = Path(__file__).parent
 ENDING_S = 30
 
@@ -63,6 +65,10 @@ class Side:
         self._process.stdout.close()
         self._stderr.close()
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def run(self, job: Job) -> None:
         self._tell(["run", job.source, job.dsn, job.state])
 
@@ -85,6 +91,17 @@ class Side:
         while (line := self._process.stdout.readline()) != "ready\n":
             if not line:
                 raise RuntimeError(f"{self._process.args} ended: see {self._stderr.name}")
+
+
+def cpu_s(pid: int) -> float:
+    """What a process and all below it have used, those that have ended included."""
+    root = psutil.Process(pid)
+    used_s = 0.0
+    for process in (root, *root.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):  # it has just ended, and its parent's time has it
+            used = process.cpu_times()
+            used_s += used.user + used.system + used.children_user + used.children_system
+    return used_s
 
 
 def commands() -> Iterator[Job | None]:

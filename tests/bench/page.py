@@ -1,0 +1,81 @@
+"""build/performance.md and its picture: the figures of the last whole run of `make bench`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from html import escape
+
+from results import BUILD, HEADER, Figure, cells
+
+PAGE = BUILD / "performance.md"
+PICTURE = PAGE.with_suffix(".svg")
+WIDTH, LINE, LABEL, RIGHT = 760, 26, 330, 70
+
+ABOUT = """# Performance
+
+This page shows what one run of `make bench` measured. Measure on your own machine before you rely on a figure.
+
+- All sides do the same work, in the same run, one after the other, and the results are checked. Figures are medians.
+- *CPU us/event* is the CPU time of all processes together: Python, Java and PostgreSQL. It changes least from machine to machine.
+- A ratio is ours divided by the other's. Of times and costs, less is better.
+- A target that is missed is said to be missed.
+
+"""
+
+
+def write(figures: Mapping[str, Sequence[Figure]], machine: object, at: datetime) -> None:
+    PICTURE.write_text(drawn([each for part in figures.values() for each in part if each.beside is not None]))
+    PAGE.write_text("\n".join(lines(figures, machine, at)) + "\n")
+
+
+def lines(figures: Mapping[str, Sequence[Figure]], machine: object, at: datetime) -> Iterator[str]:
+    yield ABOUT.rstrip("\n")
+    yield ""
+    about = machine if isinstance(machine, Mapping) else {}
+    yield (
+        f"Measured on {at:%Y-%m-%d} with {about.get('cpus')} CPUs, Python {about.get('python')} and Spark {about.get('spark')}:"
+        " `make bench`."
+    )
+    yield ""
+    yield f"![Ours divided by the other's, for each figure that has one]({PICTURE.name})"
+    for part, found in figures.items():
+        yield ""
+        yield f"## {part.replace('-', ' ').capitalize()}"
+        yield ""
+        yield _row(HEADER)
+        yield _row(["---"] * len(HEADER))
+        yield from (_row(cells(each)) for each in found)
+
+
+def _row(texts: Sequence[str]) -> str:
+    return f"| {' | '.join(texts)} |"
+
+
+def drawn(figures: Sequence[Figure]) -> str:
+    """SVG: a bar for each ratio, a line where the target is, both by the larger of the two."""
+    height = LINE * len(figures) + 2 * LINE
+    bars = [part for n, figure in enumerate(figures) for part in _bar(figure, LINE * (n + 1))]
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="12">',
+            f'<rect width="{WIDTH}" height="{height}" fill="#fff"/>',
+            *bars,
+            f'<text x="{LABEL}" y="{height - 8}" fill="#555">bar: ours divided by the other\'s; line: target</text>',
+            "</svg>",
+            "",
+        ]
+    )
+
+
+def _bar(figure: Figure, y: float) -> Iterator[str]:
+    room = WIDTH - LABEL - RIGHT
+    most = max(figure.value, figure.bound or 0.0, 1e-9)
+    length = room * figure.value / most
+    color = "#c33" if figure.is_missed else "#2a7"
+    yield f'<text x="{LABEL - 8}" y="{y + 4}" text-anchor="end">{escape(f"{figure.name}, of {figure.beside}")}</text>'
+    yield f'<rect x="{LABEL}" y="{y - 8}" width="{length:.1f}" height="14" fill="{color}"/>'
+    yield f'<text x="{LABEL + length + 4:.1f}" y="{y + 4}">{figure.value:.2f}</text>'
+    if figure.bound is not None:
+        x = LABEL + room * figure.bound / most
+        yield f'<line x1="{x:.1f}" y1="{y - 11}" x2="{x:.1f}" y2="{y + 9}" stroke="#333" stroke-width="2"/>'

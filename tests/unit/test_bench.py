@@ -1,0 +1,87 @@
+"""The benchmarks' table: a missed target is seen, and a part that fails does not keep the others from running."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from datetime import UTC, datetime
+from math import nan
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCH = Path(__file__).parents[1] / "bench"
+GOOD = """
+from results import Figure, finish
+figure = Figure(name="speed", unit="events/s", ours=200.0, others={"theirs": 100.0}, beside="theirs", bound=%s)
+raise SystemExit(finish("good", [figure]))
+"""
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """The runner, with its neighbours, and a directory of its own."""
+    monkeypatch.setenv("BENCH_BUILD", str(tmp_path))
+    monkeypatch.syspath_prepend(BENCH)
+    for name in ("results", "page", "bench"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return importlib.import_module("bench")
+
+
+@pytest.mark.parametrize(
+    ("value", "bound", "is_most", "is_missed"),
+    [
+        (1.0, 2.0, False, True),
+        (2.0, 2.0, False, False),
+        (2.1, 2.0, True, True),
+        (2.0, None, True, False),
+        (nan, 2.0, True, True),
+    ],
+)
+def test_a_target_is_missed_on_the_wrong_side_of_its_bound(
+    bench: Any, value: float, bound: float | None, is_most: bool, is_missed: bool
+) -> None:
+    assert bench.Figure(name="x", unit="s", ours=value, bound=bound, is_most=is_most).is_missed is is_missed
+    beside = bench.Figure(
+        name="x", unit="s", ours=10 * value, others={"a": 10.0, "b": 1.0}, beside="a", bound=bound, is_most=is_most
+    )
+    assert beside.is_missed is is_missed
+
+
+def ran(bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, bound: float, *only: str) -> int:
+    (tmp_path / "good.py").write_text(GOOD % bound)
+    (tmp_path / "bad.py").write_text("raise RuntimeError('no server')")
+    monkeypatch.setattr(bench, "SCRIPTS", {name: str(tmp_path / f"{name}.py") for name in ("bad", "good")})
+    monkeypatch.setattr(sys, "argv", ["bench", *only])
+    return int(bench.main())
+
+
+def test_a_part_that_fails_is_named_and_the_others_run(
+    bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ran(bench, monkeypatch, tmp_path, 1.5) == 1
+    said = capsys.readouterr().out
+    assert "failed: bad" in said
+    assert "2.00 of theirs" in said
+    assert "missed:" not in said
+
+
+def test_a_target_that_is_missed_ends_the_run_with_1(
+    bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ran(bench, monkeypatch, tmp_path, 1.5, "--only", "good") == 0
+    assert ran(bench, monkeypatch, tmp_path, 2.5, "--only", "good") == 1
+    assert "missed: speed: 2, target >= 2.5 x" in capsys.readouterr().out
+
+
+def test_the_page_shows_each_figure_and_says_what_is_missed(bench: Any) -> None:
+    met = bench.Figure(name="speed", unit="events/s", ours=2e6, others={"theirs": 1e6}, beside="theirs", bound=1.5)
+    missed = bench.Figure(name="cost", unit="us/event", ours=3.0, bound=2.2, is_most=True)
+    lines = list(bench.page.lines({"micro-batches": [met, missed]}, {"cpus": 2}, datetime(2026, 1, 1, tzinfo=UTC)))
+    assert "## Micro batches" in lines
+    assert "| speed | events/s | 2,000,000 | theirs 1,000,000 | 2.00 of theirs |  | >= 1.5 x |  |" in lines
+    assert "| cost | us/event | 3.00 |  |  |  | <= 2.2 | missed |" in lines
+    picture = bench.page.drawn([met])
+    assert picture.count("<rect") == 2
+    assert "speed, of theirs" in picture
