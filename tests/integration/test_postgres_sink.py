@@ -12,10 +12,12 @@ import pyarrow as pa
 import pytest
 from plugins_bank import BALANCES, ONE, Make, Open, claim, output
 from plugins_pg import Postgres
+from psycopg.sql import Identifier
 
 from leasehold.common.clock import LoopClock
 from pipeline.connectors.memory import MemoryFeed
 from pipeline.connectors.postgres import PostgresSink, Timeouts
+from pipeline.connectors.postgres.sql import Column, takes_copies
 from pipeline.contract import Row, SinkContract, SinkHarness, event_table
 from pipeline.errors import FeedError, Fenced, SinkRejected, SinkUnavailable
 from pipeline.event import Page
@@ -85,6 +87,63 @@ async def test_an_upsert_of_nothing_but_keys_takes_rows_that_are_there(postgres:
     for start, to in ((None, "1"), ("1", "2")):
         await writer.write(output(pa.table({"id": [2, 1]}), start, to), Open())
     assert postgres.fetch("SELECT id FROM seen ORDER BY 1") == [(1,), (2,)]
+
+
+PLAIN = "CREATE TABLE plain (id bigint, value numeric(20, 2), note text, made timestamptz DEFAULT now())"
+
+
+@pytest.mark.parametrize(
+    ("more", "is_copied"),
+    [
+        ("SELECT", True),
+        ("CREATE INDEX ON plain (id)", True),
+        ("ALTER TABLE plain ADD CHECK (id >= 0), ALTER note SET NOT NULL", True),
+        ("CREATE UNIQUE INDEX ON plain (id)", False),
+        (
+            "CREATE TABLE parent (id bigint PRIMARY KEY); ALTER TABLE plain ADD FOREIGN KEY (id) REFERENCES parent",
+            False,
+        ),
+        ("ALTER TABLE plain ALTER id TYPE integer", False),
+        ("ALTER TABLE plain ALTER note TYPE varchar(9)", False),
+        ("CREATE DOMAIN name AS text; ALTER TABLE plain ALTER note TYPE name", False),
+        ("CREATE RULE nothing AS ON INSERT TO plain DO INSTEAD NOTHING", False),
+        ("CREATE TRIGGER kept BEFORE UPDATE ON plain EXECUTE FUNCTION suppress_redundant_updates_trigger()", False),
+        ("ALTER TABLE plain ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY; SET ROLE reader", False),
+        ("ALTER TABLE plain RENAME TO other; CREATE VIEW plain AS SELECT id, value, note FROM other", False),
+        ("ALTER TABLE plain DROP note", False),
+        ("DROP TABLE plain", False),
+    ],
+)
+async def test_rows_are_copied_into_a_table_where_that_means_the_same_and_nobody_can_wait_for_them(
+    postgres: Postgres, more: str, is_copied: bool
+) -> None:
+    columns = (Column("id", "bigint"), Column("value", "numeric"), Column("note", "text"))
+    async with await psycopg.AsyncConnection.connect(postgres.dsn) as connection:
+        await connection.execute(PLAIN.encode())
+        await connection.execute(b"CREATE ROLE reader; GRANT SELECT, INSERT ON plain TO reader")
+        await connection.execute(more.encode())
+        found = await (await connection.execute(takes_copies(Identifier("plain"), columns))).fetchone()
+        assert found == (is_copied,)
+        await connection.rollback()
+
+
+@pytest.mark.parametrize("unique", ["", "CREATE UNIQUE INDEX IF NOT EXISTS plain_id ON plain (id)"])
+async def test_appended_rows_are_the_same_by_either_way(postgres: Postgres, sink_of: Make, unique: str) -> None:
+    sink = sink_of(setup=f"{PLAIN.replace('TABLE', 'TABLE IF NOT EXISTS')}; {unique}", table="plain")
+    await sink.prepare()
+    writer = await sink.open(claim())
+    table = pa.table({"id": [1, 2, 3], "value": [Decimal("1.005"), None, Decimal(-7)], "note": ["", None, 'a "b",\nc']})
+    await writer.write(output(table), Open())
+    await writer.write(output(table.slice(0, 0), "1", "2"), Open())
+    found = postgres.fetch("SELECT id, value, note, made IS NOT NULL FROM plain ORDER BY 1")
+    assert found == [(1, Decimal("1.01"), "", True), (2, None, None, True), (3, Decimal("-7.00"), 'a "b",\nc', True)]
+    with pytest.raises(SinkRejected, match="22003"):
+        await writer.write(output(pa.table({"id": [4], "value": [Decimal(10) ** 30], "note": ["x"]}), "2", "3"), Open())
+    late = await sink.open(claim(epoch=2))
+    with pytest.raises(Fenced):
+        await writer.write(output(table, "2", "3"), Open())
+    assert late.position == "2"
+    assert len(postgres.fetch("SELECT id FROM plain")) == 3
 
 
 async def test_names_are_never_read_as_sql(postgres: Postgres, sink_of: Make) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 import psycopg
 from psycopg import pq
+from psycopg.sql import Identifier
 from simulation.broker import Threads
 from simulation.invariants import Onlooker
 from simulation.process import current, incarnation
@@ -61,11 +62,15 @@ class Guarded(psycopg.errors.InvalidTextRepresentation):
 class Database:
     """What all hosts write to."""
 
-    def __init__(self, onlooker: Onlooker, weather: Weather, *, transaction_s: float) -> None:
+    def __init__(
+        self, onlooker: Onlooker, weather: Weather, *, transaction_s: float, takes_copies: bool = False
+    ) -> None:
+        """takes_copies: rows come into their table without `batch`."""
         self.weather = weather
         self.onlooker = onlooker
         self._transaction_s = transaction_s
         self._restores = 0
+        self.takes_copies = takes_copies
         self._db = sqlite3.connect(":memory:", isolation_level=None)
         self._db.executescript(CREATED)
         for name, arguments in (("now", 0), ("pg_advisory_xact_lock", 1), ("hashtextextended", 2)):
@@ -90,7 +95,8 @@ class Database:
         try:
             if rows:
                 self._db.execute("BEGIN")
-                self._db.executemany("INSERT INTO batch VALUES (?, ?)", rows)
+                table = "public.output" if self.takes_copies else "batch"
+                self._db.executemany(f"INSERT INTO {table} VALUES (?, ?)", rows)
             found = [self._ran(statement) for statement in message.split("\n;\n")]
         except BaseException:
             if self._db.in_transaction:
@@ -191,10 +197,11 @@ class _Session(Session):
         onlooker.settled(by, partition, fence)
         return _Cursor(answer)
 
-    async def load(self, batch: Load) -> None:
+    async def load(self, batch: Load, table: Identifier | None = None) -> bool:
         await self._asked("load", "", [])
         self._line.info.transaction_status = pq.TransactionStatus.INTRANS
         self._rows = list(csv.reader(batch.csv.decode().splitlines()))
+        return self._database.takes_copies and table is not None
 
     async def close(self) -> None:
         self._line.closed = True

@@ -212,7 +212,10 @@ class World(Group):
 
     @cached_property
     def database(self) -> Database:
-        return Database(self.onlooker, self.weather, transaction_s=0.75 * self.timing.duration_s)
+        takes_copies = random.Random(f"{self.setup.seed} copies").random() < 0.5
+        return Database(
+            self.onlooker, self.weather, transaction_s=0.75 * self.timing.duration_s, takes_copies=takes_copies
+        )
 
     @cached_property
     def endpoint(self) -> Endpoint:

@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 
 from psycopg import AsyncConnection, AsyncCursor, Error, pq
 from psycopg.conninfo import conninfo_to_dict
-from psycopg.sql import SQL, Literal
+from psycopg.sql import SQL, Identifier, Literal
 
 from leasehold.common.cancellation import await_shielded
 from pipeline.connectors.postgres import refusal
 from pipeline.connectors.postgres.copy import Load
 from pipeline.connectors.postgres.entra_token import NoToken, TokenCredential, TokenSource
-from pipeline.connectors.postgres.sql import BEGIN, Column, Statement, loaded, staged
+from pipeline.connectors.postgres.sql import BEGIN, Column, Statement, loaded, staged, takes_copies
 from pipeline.errors import Ambiguous, SinkRejected, SinkUnavailable
 
 # How to connect, as the driver reads it: a postgresql:// address or key=value pairs. Nothing of it is ever quoted.
@@ -99,6 +99,7 @@ class Session:
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
         self._columns: tuple[Column, ...] | None = None
+        self._copies_into: Identifier | None = None
         self.is_fresh = True
         self.is_sent = False
 
@@ -114,14 +115,25 @@ class Session:
         """One message, its answers in the cursor's result sets. `extended`: the protocol that takes a single statement."""
         return await self._connection.execute(message, binary=extended)
 
-    async def load(self, batch: Load) -> None:
-        """Begins a transaction and copies the rows into `batch`. No lock is held that anybody else could wait for."""
+    async def load(self, batch: Load, table: Identifier | None = None) -> bool:
+        """Begin a transaction and copy the rows into `table`, if it is given and takes them as they are, or else into `batch`.
+
+        Returns whether they are in the table. No lock is held that another writer could wait for.
+        """
         if batch.columns != self._columns:
-            await self.execute(staged(batch.columns))
+            self._copies_into = table if table and await self._takes_copies(table, batch.columns) else None
+            if self._copies_into is None:
+                await self.execute(staged(batch.columns))
             self._columns = batch.columns
         await self.execute(BEGIN)
-        async with self._connection.cursor().copy(loaded(batch.columns)) as copy:
+        message = loaded(batch.columns) if self._copies_into is None else loaded(batch.columns, self._copies_into)
+        async with self._connection.cursor().copy(message) as copy:
             await copy.write(batch.csv)
+        return self._copies_into is not None
+
+    async def _takes_copies(self, table: Identifier, columns: tuple[Column, ...]) -> bool:
+        found = await (await self.execute(takes_copies(table, columns))).fetchone()
+        return found is not None and bool(found[0])
 
     async def run_within(self, seconds: float, conversation: Awaitable[T]) -> T:
         """Cancelled or timed out, the connection is cut and the server rolls back what was not committed.

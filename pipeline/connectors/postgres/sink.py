@@ -178,21 +178,20 @@ class PostgresWriter(SinkWriter):
     async def write(self, output: Output, permit: Permit) -> None:
         claim, parts = self._claim, self._parts
         batch = await self._loadable(output) if output.table.num_rows else None
-        statements: list[sql.Statement] = [] if batch else [sql.BEGIN]
-        statements.append(sql.moved(parts.tables, claim, output.start, output.to))
-        if batch:
-            statements.append(parts.target.merged(batch))
+        moved = sql.moved(parts.tables, claim, output.start, output.to)
+        others: list[sql.Statement] = []
         if parts.tables.history:
-            statements.append(sql.remembered(parts.tables, claim, output.start, output.to, output.events))
+            others.append(sql.remembered(parts.tables, claim, output.start, output.to, output.events))
         if output.dead is not None:
-            statements.append(dead_letters.kept(parts.tables, letters_of(claim, output)))
-        message = sql.one_message(*statements, sql.COMMIT)
+            others.append(dead_letters.kept(parts.tables, letters_of(claim, output)))
 
         async def converse(session: Session) -> None:
+            first, merged = [sql.BEGIN], []
             if batch:
-                await session.load(batch)
+                is_there = await session.load(batch, parts.target.copied)
+                first, merged = [], [] if is_there else [parts.target.merged(batch)]
             crash_point("batch staged")
-            await self._decide(session, message, permit)
+            await self._decide(session, sql.one_message(*first, moved, *merged, *others, sql.COMMIT), permit)
 
         where = f"partition '{claim.partition}' from {output.start!r} to {output.to!r}"
         await parts.server.talk(f"`{parts.target.kind}` of {where}", converse)
@@ -315,6 +314,11 @@ class Target:
         if self.key:
             return sql.upserted(self._into, batch.columns, self.key)
         return sql.appended(self._into, batch.columns)
+
+    @property
+    def copied(self) -> Identifier | None:
+        """The table that rows may be copied into at once, if it takes them."""
+        return None if self.table is None or self.key else self._into
 
     @property
     def checkable(self) -> sql.Statement:

@@ -218,8 +218,27 @@ def staged(columns: Iterable[Column]) -> Composed:
     )
 
 
-def loaded(columns: Iterable[Column]) -> Composed:
-    return SQL("COPY {} ({}) FROM STDIN (FORMAT csv, ENCODING 'UTF8')").format(STAGED, _names(columns))
+def loaded(columns: Iterable[Column], table: Identifier = STAGED) -> Composed:
+    return SQL("COPY {} ({}) FROM STDIN (FORMAT csv, ENCODING 'UTF8')").format(table, _names(columns))
+
+
+def takes_copies(table: Identifier, columns: Sequence[Column]) -> Composed:
+    """One boolean: whether a COPY into the table means what an INSERT from `batch` means, and no other writer waits for COMMIT.
+
+    It needs columns of just these types. Rules and row-level security do not apply to COPY. With a unique index, a foreign key or
+    a trigger, an uncommitted row may hold up other writers for as long as its client stands still.
+    """
+    wanted = SQL(", ").join(SQL("({}, {}::regtype)").format(Literal(c.name), Literal(c.type)) for c in columns)
+    return SQL(
+        """SELECT EXISTS (
+            SELECT FROM pg_class t WHERE t.oid = to_regclass({table}) AND t.relkind = 'r'
+            AND NOT (t.relhasrules OR t.relhastriggers OR row_security_active(t.oid))
+            AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = t.oid AND (i.indisunique OR i.indisexclusion))
+            AND {count} = (
+                SELECT count(*) FROM pg_attribute a JOIN (VALUES {wanted}) AS w (name, type)
+                ON a.attname = w.name AND a.atttypid = w.type
+                WHERE a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''))"""
+    ).format(table=Literal(table.as_string(None)), count=Literal(len(columns)), wanted=wanted)
 
 
 def moved(tables: Tables, claim: Claim, start: str | None, to: str) -> Composed:
