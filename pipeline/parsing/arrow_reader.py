@@ -28,10 +28,13 @@ _DUBIOUS = r'[:\[,]\s*(-?(NaN|Inf|[0-9.]+[eE])|"[-+]?[0-9.]+[eE][-+]?[0-9]+"|"[-
 """A value that is not JSON, or a number with an exponent, also in quotes or with escapes: Arrow's decimals overflow silently on
 some of those."""
 _RARE = ("NaN", "Inf", r"\\u")
-"""One of them is in whatever is dubious, unless it is a number with an exponent. A regular expression that begins with a text is
-searched for a hundred times as fast as one that does not."""
+"""Every dubious value has one of them, except numbers with an exponent. An expression that begins with a text is found many times
+as fast as one that does not."""
+NAMES_MAX = 3
+"""With more names to search for, one search for all dubious values is faster."""
 _EXPONENT = r'"\s*:\s*"?[-+0-9.]*[eE]'
 """Behind a column's name, without its first quote: that one stands everywhere, and would be searched for."""
+DECIMAL128_DIGITS = 38
 _FIRST, _LAST = "0001-01-01T00:00:00", "9999-12-31T23:59:59.999999"
 _NO_ZONE = r"^\d{4}-\d{2}-\d{2}([T ][0-9:.]+)?$"
 _FRACTION = r"^[-+]?(\d+[.]?\d*|[.]\d+)([eE][-+]?\d+)?$"
@@ -108,9 +111,14 @@ def _rows(bodies: pa.BinaryArray, schema: pa.Schema, hints: Sequence[str]) -> pa
 def _hints(schema: Struct) -> Sequence[str]:
     """What to search for first: where no body holds one of these, no column is made from anything dubious."""
     names = _numbers_in(schema)
-    is_plain = all(name.isascii() and name.isprintable() and not set(name) & set('"\\/') for name in names)
-    exponents = [re.escape(name) + _EXPONENT for name in sorted(names)]
-    return [*_RARE, *exponents] if is_plain and "" not in names else [_DUBIOUS]
+    if len(names) > NAMES_MAX or not all(map(_is_plain, names)):
+        return [_DUBIOUS]
+    return [*_RARE, *(re.escape(name) + _EXPONENT for name in sorted(names))]
+
+
+def _is_plain(name: str) -> bool:
+    """Whether JSON writes it as it is, unless with `\\u`."""
+    return name != "" and name.isascii() and name.isprintable() and not set(name) & set('"\\/')
 
 
 def _numbers_in(type: Type, name: str = "") -> set[str]:
@@ -120,7 +128,7 @@ def _numbers_in(type: Type, name: str = "") -> set[str]:
             return {found for field in fields for found in _numbers_in(field.type, field.name)}
         case Array(element):
             return _numbers_in(element)
-        case Leaf() if type.bits is not None or type.precision is not None or type.name in ("FLOAT", "DOUBLE"):
+        case Leaf() if type.is_number:
             return {name}
     return set()
 
@@ -166,14 +174,22 @@ def _reading(field: Field, example: Any) -> _Reading:
             return _Reading(pa.timestamp("us", "UTC"), _instants)
         case "TIMESTAMP_NTZ":
             return _Reading(pa.string(), _local_times)
-    return _Reading(arrow_type(field.type), _as_it_is)
+    return _Reading(_roomy(field.type), _as_it_is)
+
+
+def _roomy(leaf: Leaf) -> pa.DataType:
+    """The type of a column, with room for values that do not fit. Arrow takes as many digits as the type has, all of them before
+    the point if need be, and then adds those behind it: with more than 38 in all, 128 bits overflow silently."""
+    if leaf.precision is not None and leaf.scale is not None and leaf.precision + leaf.scale > DECIMAL128_DIGITS:
+        return pa.decimal256(leaf.precision, leaf.scale)
+    return arrow_type(leaf)
 
 
 def _nested(type: Type) -> pa.DataType:
     """Within arrays and structs, what Arrow reads without further checks."""
     match type:
         case Leaf() if type.bits is not None or type.precision is not None or type.name in ("STRING", "BOOLEAN"):
-            return arrow_type(type)
+            return _roomy(type)
         case Array(element):
             return pa.list_(_nested(element))
         case Struct(fields):

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.parsing import python_reader as parse_exact
-from pipeline.parsing.arrow_reader import OPENERS_MAX, read_fast
+from pipeline.parsing.arrow_reader import OPENERS_MAX, _hints, read_fast
 from pipeline.parsing.parse import EXACT_BODIES, Misfit
 from pipeline.parsing.parse import parse as parse_apart
 from pipeline.parsing.schema import Array, Field, Leaf, Map, Struct, Type, arrow_schema
@@ -338,6 +338,37 @@ def test_an_exponent_is_found_however_the_column_is_called_and_written(name: str
     body = '{"many": [%s]}' if key is None else f'{{"{key}": %s}}'
     assert read_fast(schema, column([body % "12"])) is not None
     assert read_fast(schema, column([body % "1e2"])) is None
+
+
+def test_no_more_names_are_searched_for_than_is_faster_than_searching_once() -> None:
+    wide = Struct(tuple(may(f"sensor_{n}", Leaf("BIGINT")) for n in range(100)))
+    assert len(_hints(wide)) == 1
+    assert read_fast(wide, column(['{"sensor_0": 1, "unknown": 1}'])) is not None
+    assert read_fast(wide, column(['{"sensor_0": 1, "unknown": 1e2}'])) is None
+
+
+@pytest.mark.parametrize(
+    ("precision", "scale", "number"),
+    [
+        (38, 18, "665958458321690269031512"),
+        (38, 2, "48586056195176709017778186419092545801"),
+        (38, 38, "2147483648"),
+        (37, 2, "-9999999999999999999999999999999999999"),
+    ],
+)
+@pytest.mark.parametrize("written", ['{"n": %s}', '{"n": "%s"}', '{"many": [0, %s]}', '{"of": {"n": %s}}'])
+def test_a_number_that_is_too_large_never_becomes_another_one(
+    precision: int, scale: int, number: str, written: str
+) -> None:
+    exact = Leaf(f"DECIMAL({precision},{scale})", precision, scale)
+    schema = Struct((may("n", exact), may("many", Array(exact)), may("of", Struct((may("n", exact),)))))
+    body = written % number
+    assert read_fast(schema, column([body])) is None
+    with pytest.raises(Misfit):
+        parse(schema, column([body]))
+    largest = "9" * (precision - scale) + "." + "9" * scale if scale < precision else "0." + "9" * scale
+    found = parse(schema, column([written % largest, written % f"-{largest}"]))
+    assert found.equals(read_exactly(schema, column([written % largest, written % f"-{largest}"])))
 
 
 @pytest.mark.parametrize(
