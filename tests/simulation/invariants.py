@@ -205,10 +205,10 @@ class Onlooker:
         self._check_owner(by, old, new)
         if self.is_calm and by == old.incarnation and new.owner is None and not new.closed:
             self._check_release(new)
-        if old.owner is None and self._eras[name] and not new.sink_state.startswith("{"):
+        if old.owner is None and self._eras[name]:
             # An epoch that was there before an edit may come again, and the claim has read what came of the last send. Where
             # sends bear a producer's level, no level comes again.
-            self._unsettled = {key: batch for key, batch in self._unsettled.items() if key[0] != name}
+            self._unsettled.pop((name, new.incarnation or "", (new.epoch,)), None)
         self._check_position(new)
         if new.closed:
             self.check(
