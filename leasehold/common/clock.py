@@ -135,9 +135,9 @@ class Patience:
         now = pauses.monotonic()
         self._since = now if self._failures == 0 else self._since
         self._failures += 1
-        named_s = retry_after_s(error)
-        at_least_s = named_s * (1 + pauses.rng.random() / 10)
-        longest_s = min(pauses.longest_s, pauses.throttled_longest_s) if named_s else pauses.longest_s
+        at_least_s = retry_after_s(error) * (1 + pauses.rng.random() / 10)
+        is_throttled = getattr(error, "retry_after_s", None) is not None
+        longest_s = min(pauses.longest_s, pauses.throttled_longest_s) if is_throttled else pauses.longest_s
         backoff = Backoff(first_s=pauses.first_s, max_s=longest_s)
         pause = backoff.pause_s(self._failures, pauses.rng.random(), at_least_s)
         if now + pause - self._since > pauses.patience_s:

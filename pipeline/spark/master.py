@@ -18,15 +18,10 @@ from pipeline.errors import EngineUnavailable
 
 INVARIANTS = {"spark.sql.ansi.enabled": "true", "spark.sql.session.timeZone": "UTC"}
 """No setting changes these: without ANSI mode Spark answers with nulls where it should fail."""
-JAVA_OPTIONS = " ".join(
-    (
-        "-XX:+UseSerialGC",
-        *(f"-XX:Tier4{name}Threshold={calls}" for name, calls in (("Invocation", 50_000), ("MinInvocation", 6_000))),
-        *(f"-XX:Tier4{name}Threshold={calls}" for name, calls in (("Compile", 150_000), ("BackEdge", 400_000))),
-    )
-)
+_CALLS = {"Invocation": 50_000, "MinInvocation": 6_000, "Compile": 150_000, "BackEdge": 400_000}
+JAVA_OPTIONS = " ".join(["-XX:+UseSerialGC", *(f"-XX:Tier4{name}Threshold={calls}" for name, calls in _CALLS.items())])
 """Java's optimizing compiler waits ten times as long as by default. To plan and begin a job, Spark runs thousands of methods a
-few times each, and to compile them costs more than it saves. What runs for every row is compiled within its first job anyway."""
+few times each, and to compile them costs more than it saves. What runs for every row still gets there after some 50,000 rows."""
 _SHM = "/dev/shm"  # noqa: S108 - only a directory of our own is made there
 
 

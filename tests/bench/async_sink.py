@@ -92,7 +92,7 @@ def main() -> int:
         ours=result["entries_per_s"],
         others={"what the destination takes": IDEAL},
         beside="what the destination takes",
-        cpu_us={"ours": result["cpu_us_per_entry"]},
+        cpu_us={"leasehold": result["cpu_us_per_entry"]},
         bound=0.9,
     )
     return finish("requests", [figure], measured=result)

@@ -136,7 +136,7 @@ def main() -> int:
         run = asyncio.run(ran(endpoint, scale))
         entries = endpoint.entries
     again = len(entries) - run.written
-    BUILD.mkdir(exist_ok=True)
+    BUILD.mkdir(parents=True, exist_ok=True)
     PICTURE.write_text(drawn(run.looks, run.phases))
     say(f"{run.written:,} entries, {again:,} came again; drawn into {PICTURE}")
     return finish("requests-in-trouble", figures(run, entries), again=again)

@@ -39,30 +39,32 @@ def main() -> int:
     parts = [only] if only in SCRIPTS else [part for part in SCRIPTS if only in part]
     if not parts:
         parser.error(f"no part has {only!r} in its name: {', '.join(SCRIPTS)}")
-    failed = [part for part in parts if not ran(part)]
+    failed = [part for part in parts if not run_part(part)]
     found = {part: read(part) for part in parts if part not in failed}
     figures = {part: figures_of(each) for part, each in found.items()}
+    RESULT.parent.mkdir(parents=True, exist_ok=True)
     RESULT.write_text(json.dumps(found, indent=2) + "\n")
     lines = [each for part in figures for each in figures[part]]
     say(f"{table(lines)}\n\nwritten to {RESULT}")
     if not only and not failed:
         page.write(figures, next(iter(found.values()))["machine"], datetime.now(UTC))
         say(f"and to {page.PAGE}")
-    return told(lines, failed)
+    return report(lines, failed)
 
 
-def ran(part: str) -> bool:
-    """Whether the part has come to its figures, good or bad."""
+def run_part(part: str) -> bool:
+    """Returns whether it measured its figures, whatever they are."""
     say(f"--- {part}")
     (PARTS / f"{part}.json").unlink(missing_ok=True)
     paths = [str(HERE), str(HERE.parent), str(HERE.parents[1]), str(HERE.parents[1] / "docs")]
     command = [sys.executable, str(HERE / SCRIPTS[part])]
-    subprocess.run(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)}, check=False)
-    return (PARTS / f"{part}.json").exists()
+    ended = subprocess.run(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)}, check=False)
+    return ended.returncode in (0, 1) and (PARTS / f"{part}.json").exists()
 
 
-def told(figures: list[Figure], failed: list[str]) -> int:
-    missed = [f"{each.name}: {each.value:.3g}, target {each.target}" for each in figures if each.is_missed]
+def report(figures: list[Figure], failed: list[str]) -> int:
+    """Print what is missed and what has failed. Returns the exit code."""
+    missed = [f"{each.name}: {each.value:.6g}, target {each.target}" for each in figures if each.is_missed]
     for line in missed:
         say(f"missed: {line}")
     for part in failed:

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from html import escape
+from math import isnan
 
 from results import BUILD, HEADER, Figure, cells
 
 PAGE = BUILD / "performance.md"
 PICTURE = PAGE.with_suffix(".svg")
-WIDTH, LINE, LABEL, RIGHT = 760, 26, 330, 70
+WIDTH, LINE, LABEL, RIGHT = 900, 26, 520, 70
 
 ABOUT = """# Performance
 
 This page shows what one run of `make bench` measured. Measure on your own machine before you rely on a figure.
 
-- All sides do the same work, in the same run, one after the other, and the results are checked. Figures are medians.
-- *CPU us/event* is the CPU time of all processes together: Python, Java and PostgreSQL. It changes least from machine to machine.
-- A ratio is ours divided by the other's. Of times and costs, less is better.
-- A target that is missed is said to be missed.
+- All sides do the same work in the same run, one after the other, and figures are medians. Only .NET's writes are computed.
+- *CPU us/event* is the CPU time of the processes that do the work. For micro-batches these are Python, Java and PostgreSQL.
+- A ratio is ours divided by the other's. For times and costs, less is better.
 
 """
 
@@ -71,7 +71,7 @@ def drawn(figures: Sequence[Figure]) -> str:
 def _bar(figure: Figure, y: float) -> Iterator[str]:
     room = WIDTH - LABEL - RIGHT
     most = max(figure.value, figure.bound or 0.0, 1e-9)
-    length = room * figure.value / most
+    length = 0.0 if isnan(figure.value) else room * figure.value / most
     color = "#c33" if figure.is_missed else "#2a7"
     yield f'<text x="{LABEL - 8}" y="{y + 4}" text-anchor="end">{escape(f"{figure.name}, of {figure.beside}")}</text>'
     yield f'<rect x="{LABEL}" y="{y - 8}" width="{length:.1f}" height="14" fill="{color}"/>'

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
+from math import nan
 from pathlib import Path
 
 BUILD = Path(os.environ.get("BENCH_BUILD") or Path(__file__).parents[2] / "build")
@@ -24,7 +25,7 @@ class Figure:
     """One line of the table.
 
     others: what others do in the same run, by their names. beside: the one of them that ours is divided by for `value`; None if
-    ours is the value. cpu_us: CPU time an event, over all processes, in microseconds, by side.
+    ours is the value. cpu_us: CPU time an event in microseconds, by side, over all processes that belong to the measurement.
     bound: the least that `value` may be; the most if is_most; None where nothing is promised.
     """
 
@@ -39,7 +40,10 @@ class Figure:
 
     @property
     def value(self) -> float:
-        return self.ours if self.beside is None else self.ours / self.others[self.beside]
+        if self.beside is None:
+            return self.ours
+        other = self.others[self.beside]
+        return self.ours / other if other else nan
 
     @property
     def is_missed(self) -> bool:
@@ -51,7 +55,7 @@ class Figure:
     def target(self) -> str:
         if self.bound is None:
             return ""
-        of = "" if self.beside is None else " x"
+        of = "" if self.beside is None else f" of {self.beside}"
         return f"{'<=' if self.is_most else '>='} {self.bound:g}{of}"
 
 

@@ -96,12 +96,13 @@ class Side:
 def cpu_s(pid: int) -> float:
     """What a process and all below it have used, those that have ended included."""
     root = psutil.Process(pid)
-    used_s = 0.0
-    for process in (root, *root.children(recursive=True)):
-        with suppress(psutil.NoSuchProcess):  # it has just ended, and its parent's time has it
-            used = process.cpu_times()
-            used_s += used.user + used.system + used.children_user + used.children_system
-    return used_s
+    while True:
+        below = root.children(recursive=True)
+        try:  # the parent first: one that ends meanwhile would be in neither, so all is read again
+            used = [process.cpu_times() for process in (root, *below)]
+        except psutil.NoSuchProcess:
+            continue
+        return sum(each.user + each.system + each.children_user + each.children_system for each in used)
 
 
 def commands() -> Iterator[Job | None]:

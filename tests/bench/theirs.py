@@ -1,6 +1,6 @@
-"""Spark Structured Streaming's side: the same Spark with the same settings, and foreachBatch with the usual bookkeeping.
+"""Spark Structured Streaming's side: the same Spark, and foreachBatch with the usual bookkeeping.
 
-Java compiles as it does by default: with our thresholds for the optimizing compiler this side is slower.
+The settings are the same, except that Java compiles as it does by default: with our thresholds this side is slower.
 
 A micro-batch's number is kept in the database and moves in the transaction that merges its output, so that a batch which is run
 again after a failure does not count twice.
