@@ -483,6 +483,13 @@ MUTANTS = (
         test="tests/unit/leases/test_expiry.py::test_a_host_whose_scans_take_long_sees_dead_owners_all_the_same",
     ),
     mutant(
+        "a request is written again into a lease that sessions judge by now",
+        "leases.keeper",
+        "is_for_us = self.session is not None or not now.lease.by_session",
+        "is_for_us = True",
+        test="tests/unit/leases/test_keeper.py::test_a_lease_that_sessions_judge_by_now_is_not_asked_for_without_one",
+    ),
+    mutant(
         "a database that lost a lease's position takes it from the lease",
         "pipeline.connectors.postgres.sink",
         "message = sql.claimed(self._parts.tables, claim, is_known=is_known)",

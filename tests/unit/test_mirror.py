@@ -16,6 +16,7 @@ HOMES = {
 ABOUT_THE_WHOLE = (
     "test_advisories.py",
     "test_architecture.py",
+    "test_bench.py",
     "test_contributing.py",
     "test_decisions.py",
     "test_deprecated.py",

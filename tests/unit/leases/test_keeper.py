@@ -16,7 +16,7 @@ from leases.errors import LeaseLost, LeaseReset, StoreAmbiguous, StoreConflict, 
 from leases.keeper import Keeper
 from leases.lease import Lease
 from leases.stores.memory import MemoryStore
-from leases.tenure import CONFLICTS_MAX, OwnedLease, VersionedLease
+from leases.tenure import CONFLICTS_MAX, OwnedLease, VersionedLease, id_of
 from leases.timing import Timing
 
 TIMING = Timing()
@@ -194,6 +194,18 @@ async def test_a_lease_that_has_another_owner_or_request_by_now_is_not_asked_for
     await owned.release()
     with pytest.raises(StoreConflict):
         await keeper(store, "b").ask(seen)
+
+
+@pytest.mark.virtual
+async def test_a_lease_that_sessions_judge_by_now_is_not_asked_for_without_one() -> None:
+    store = FaultyStore()
+    await taken(store)
+    seen = await keeper(store).read("p", "0")
+    judged = replace(seen.lease, by_session=True, tick=seen.lease.tick + 1)
+    await store.replace(id_of(judged), encode_lease(judged), seen.etag)
+    with pytest.raises(StoreConflict):
+        await keeper(store, "b").ask(seen)
+    assert await now(store) == judged
 
 
 @pytest.mark.virtual
