@@ -327,12 +327,18 @@ def _is_settled(world: World) -> bool:
     workers = [worker for running in world.alive for worker in running.host.workers.values()]
     return (
         _is_worked_on(world)
+        and not _lacks_leases(world)
         and not world.reopening
         and world.onlooker.is_delivered()
         and world.is_balanced()
         and not _is_moving(world)
         and all(worker.progress.is_idle for worker in workers)
     )
+
+
+def _lacks_leases(world: World) -> bool:
+    """Whether an open lease was deleted, and no host has put it back yet: they notice that at an audit."""
+    return any(not lease.closed and name not in world.leases for name, lease in world.onlooker.leases.items())
 
 
 def _taken_up(world: World) -> bool:
