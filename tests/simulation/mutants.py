@@ -835,7 +835,8 @@ MUTANTS = (
     mutant(
         "the leases are listed at the round after an audit is due",
         "service.balancer",
-        "due.append(scan.started + self._read_after_s(scan, session))",
+        "due.append(scan.started + self._read_after_s(scan, session))\n"
+        "due.append(scan.listed_at + self._listed_after_s(scan, session))",
         "pass",
         test=f"{HOST_SESSIONS}::test_no_listing_of_leases_is_later_than_an_audit_after_the_last",
     ),
