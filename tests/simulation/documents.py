@@ -103,7 +103,7 @@ def info(world: World, rng: random.Random) -> str | None:
 def _done(world: World, rng: random.Random, stored: Stored, put_back: Callable[[], None]) -> str:
     what = rng.choice(("garbled", "deleted", "put back"))
     if what == "garbled":
-        world.put(stored.id, stored.body[: rng.randint(0, len(stored.body) - 1)])
+        world.put(stored.id, stored.body[: rng.randint(0, max(0, len(stored.body) - 1))])
     elif what == "deleted":
         world.remove(stored.id)
     else:
