@@ -18,7 +18,7 @@ from leasehold.common.cancellation import await_shielded
 from pipeline.connectors.postgres import refusal
 from pipeline.connectors.postgres.copy import Load
 from pipeline.connectors.postgres.entra_token import NoToken, TokenCredential, TokenSource
-from pipeline.connectors.postgres.sql import BEGIN, Column, Statement, loaded, staged, takes_copies
+from pipeline.connectors.postgres.sql import BEGIN, STAGED, Column, Statement, loaded, staged, takes_copies
 from pipeline.errors import Ambiguous, SinkRejected, SinkUnavailable
 
 # How to connect, as the driver reads it: a postgresql:// address or key=value pairs. Nothing of it is ever quoted.
@@ -99,7 +99,7 @@ class Session:
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
         self._columns: tuple[Column, ...] | None = None
-        self._copies_into: Identifier | None = None
+        self._loads_into = STAGED
         self.is_fresh = True
         self.is_sent = False
 
@@ -121,15 +121,14 @@ class Session:
         Returns whether they are in the table. No lock is held that another writer could wait for.
         """
         if batch.columns != self._columns:
-            self._copies_into = table if table and await self._takes_copies(table, batch.columns) else None
-            if self._copies_into is None:
+            self._loads_into = table if table and await self._takes_copies(table, batch.columns) else STAGED
+            if self._loads_into is STAGED:
                 await self.execute(staged(batch.columns))
             self._columns = batch.columns
         await self.execute(BEGIN)
-        message = loaded(batch.columns) if self._copies_into is None else loaded(batch.columns, self._copies_into)
-        async with self._connection.cursor().copy(message) as copy:
+        async with self._connection.cursor().copy(loaded(batch.columns, self._loads_into)) as copy:
             await copy.write(batch.csv)
-        return self._copies_into is not None
+        return self._loads_into is not STAGED
 
     async def _takes_copies(self, table: Identifier, columns: tuple[Column, ...]) -> bool:
         found = await (await self.execute(takes_copies(table, columns))).fetchone()

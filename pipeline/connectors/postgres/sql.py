@@ -218,15 +218,16 @@ def staged(columns: Iterable[Column]) -> Composed:
     )
 
 
-def loaded(columns: Iterable[Column], table: Identifier = STAGED) -> Composed:
+def loaded(columns: Iterable[Column], table: Identifier) -> Composed:
     return SQL("COPY {} ({}) FROM STDIN (FORMAT csv, ENCODING 'UTF8')").format(table, _names(columns))
 
 
 def takes_copies(table: Identifier, columns: Sequence[Column]) -> Composed:
     """One boolean: whether a COPY into the table means what an INSERT from `batch` means, and no other writer waits for COMMIT.
 
-    It needs columns of just these types. Rules and row-level security do not apply to COPY. With a unique index, a foreign key or
-    a trigger, an uncommitted row may hold up other writers for as long as its client stands still.
+    It needs columns of just these types. Rules and row-level security do not apply to COPY, which also writes an identity column
+    that is GENERATED ALWAYS. With a unique index, a foreign key or a trigger, an uncommitted row may hold up other writers for as
+    long as its client stands still.
     """
     wanted = SQL(", ").join(SQL("({}, {}::regtype)").format(Literal(c.name), Literal(c.type)) for c in columns)
     return SQL(
@@ -237,7 +238,8 @@ def takes_copies(table: Identifier, columns: Sequence[Column]) -> Composed:
             AND {count} = (
                 SELECT count(*) FROM pg_attribute a JOIN (VALUES {wanted}) AS w (name, type)
                 ON a.attname = w.name AND a.atttypid = w.type
-                WHERE a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''))"""
+                WHERE a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+               ))"""
     ).format(table=Literal(table.as_string(None)), count=Literal(len(columns)), wanted=wanted)
 
 
