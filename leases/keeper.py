@@ -365,8 +365,8 @@ class Keeper:
     async def ask(self, seen: VersionedLease) -> None:
         """Write this host's name into `handoff_to`. Raises StoreConflict, StoreMissing, StoreUnavailable, StoreAmbiguous.
 
-        A busy owner writes often, so a request is written again if only a checkpoint came between. But a checkpoint may also put
-        the lease under the judgement of sessions, and then only hosts with one write it.
+        A busy owner writes often, so a request is written again if only a checkpoint came between. If sessions judge the lease
+        since that checkpoint, a host without one leaves it alone.
         """
         for tries_left in reversed(range(ASKED_MAX)):
             try:
@@ -377,11 +377,9 @@ class Keeper:
                 if not tries_left:
                     raise
                 now = await self._note_missing(self.read(*seen.lease.key))
-                is_for_us = self.session is not None or not now.lease.by_session
-                if (
-                    not (is_for_us and now.lease.is_same_tenure(seen.lease))
-                    or now.lease.handoff_to != seen.lease.handoff_to
-                ):
+                may_write = self.session is not None or not now.lease.by_session
+                is_unasked = now.lease.handoff_to == seen.lease.handoff_to
+                if not (may_write and is_unasked and now.lease.is_same_tenure(seen.lease)):
                     raise
                 seen = now
 

@@ -206,8 +206,8 @@ class Onlooker:
         if self.is_calm and by == old.incarnation and new.owner is None and not new.closed:
             self._check_release(new)
         if old.owner is None and self._eras[name]:
-            # An epoch that was there before an edit may come again, and the claim has read what came of the last send. Where
-            # sends bear a producer's level, no level comes again.
+            # After an edit an epoch may be given out twice. The second claim has read the result of the first one's last send.
+            # Where sends bear a producer's level, no level is given out twice.
             self._unsettled.pop((name, new.incarnation or "", (new.epoch,)), None)
         self._check_position(new)
         if new.closed:

@@ -485,8 +485,8 @@ MUTANTS = (
     mutant(
         "a request is written again into a lease that sessions judge by now",
         "leases.keeper",
-        "is_for_us = self.session is not None or not now.lease.by_session",
-        "is_for_us = True",
+        "may_write = self.session is not None or not now.lease.by_session",
+        "may_write = True",
         test="tests/unit/leases/test_keeper.py::test_a_lease_that_sessions_judge_by_now_is_not_asked_for_without_one",
     ),
     mutant(

@@ -722,11 +722,8 @@ async def test_counts_that_hang_do_not_keep_leases_of_the_dead_from_being_taken(
     assert took <= SESSION.look_s + SESSION.duration_s + SESSION.call_timeout_s + 1
 
 
-@pytest.mark.virtual
-@pytest.mark.parametrize("lists_in_s", [2.0, 30.0])
-async def test_a_feed_that_lists_slowly_does_not_keep_leases_of_the_dead_from_being_taken(lists_in_s: float) -> None:
-    group = await settled()
-    await asyncio.sleep(MINUTE)
+def slow_down(group: Group, lists_in_s: float) -> None:
+    """From now on the feed takes so long to list its partitions."""
     partitions = group.feed.partitions
 
     async def list_slowly() -> object:
@@ -734,6 +731,14 @@ async def test_a_feed_that_lists_slowly_does_not_keep_leases_of_the_dead_from_be
         return await partitions()
 
     group.feed.partitions = list_slowly  # type: ignore[method-assign, assignment]
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize("lists_in_s", [2.0, 30.0])
+async def test_a_feed_that_lists_slowly_does_not_keep_leases_of_the_dead_from_being_taken(lists_in_s: float) -> None:
+    group = await settled()
+    await asyncio.sleep(MINUTE)
+    slow_down(group, lists_in_s)
     await asyncio.sleep(MINUTE)
     await group.hosts[0].kill()
     assert await until(lambda: "host-x" not in group.owners.values()) <= SESSION.look_s + SESSION.duration_s + 1
@@ -743,13 +748,7 @@ async def test_a_feed_that_lists_slowly_does_not_keep_leases_of_the_dead_from_be
 @pytest.mark.parametrize("lists_in_s", [0.5, 1.0, 3.0])
 async def test_children_of_a_split_wait_for_two_listings_of_a_slow_feed_at_most(lists_in_s: float) -> None:
     group = await settled(hosts="x")
-    partitions = group.feed.partitions
-
-    async def list_slowly() -> object:
-        await asyncio.sleep(lists_in_s)
-        return await partitions()
-
-    group.feed.partitions = list_slowly  # type: ignore[method-assign, assignment]
+    slow_down(group, lists_in_s)
     await asyncio.sleep(MINUTE)
     for parent in "abcdef":
         group.feed.split(parent, [f"{parent}1", f"{parent}2"])
