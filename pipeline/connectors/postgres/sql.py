@@ -239,7 +239,7 @@ def takes_copies(table: Identifier, columns: Sequence[Column]) -> Composed:
                 SELECT count(*) FROM pg_attribute a JOIN (VALUES {wanted}) AS w (name, type)
                 ON a.attname = w.name AND a.atttypid = w.type
                 WHERE a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
-               ))"""
+                AND a.attidentity <> 'a'))"""
     ).format(table=Literal(table.as_string(None)), count=Literal(len(columns)), wanted=wanted)
 
 
