@@ -18,6 +18,7 @@ import pyspark
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext, java_gateway
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from pipeline.errors import EngineUnavailable
@@ -126,9 +127,20 @@ def rows_of(source: DataFrame) -> Any:
     return partitions[0] if len(partitions) == 1 else None
 
 
+def sent_as(schema: StructType) -> pa.Schema:
+    """How Spark reads rows of this schema that are sent in Arrow. Raises TypeError."""
+    takes_zone = "timezone" in inspect.signature(to_arrow_schema).parameters  # or it is always UTC
+    return to_arrow_schema(schema, timezone="UTC") if takes_zone else to_arrow_schema(schema)
+
+
+def sent_rows(session: SparkSession, batch: pa.RecordBatch) -> Any:
+    """A batch in Spark as a partition holds it, with no DataFrame around it. Errors as of `rows_of`."""
+    return cast(Any, session)._jvm.PythonUtils.toSeq([batch.serialize().to_pybytes()])
+
+
 def exchange_rows(kept: Any, rows: Any) -> None:
-    """Put the rows of a partition in the place of another's. Errors as of `rows_of`."""
-    getattr(kept, "values_$eq")(rows.values())
+    """Put rows in the place of a partition's own. Errors as of `rows_of`."""
+    getattr(kept, "values_$eq")(rows)
 
 
 def of_plans(read: Callable[[], T], otherwise: T) -> T:

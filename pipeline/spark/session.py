@@ -2,8 +2,8 @@
 
 Planning a query and generating its code takes Spark longer than running it over a few events. A DataFrame may be run as often as
 one likes, and a plan without a state of its own (pipeline.spark.session) reads its source again each time; so the source's
-rows are exchanged in between. The query is optimized again for every batch, and the kept plan is run only if nothing has
-changed, so it does not matter what in a query depends on the moment. Spark has no public name for the rows. If its internals
+rows are exchanged in between. While the kept plan runs, the query is optimized again, and the output counts only if nothing has
+changed. So it does not matter what in a query depends on the moment. Spark has no public name for the rows. If its internals
 differ from those known here, nothing is kept, and each batch has a plan of its own.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,7 +29,17 @@ from pipeline.limits import JSON_LEVELS_MAX
 from pipeline.spark.jvm import Running
 from pipeline.spark.master import INVARIANTS
 from pipeline.spark.partition_contract import PARTITION, Contract, read_contract
-from pipeline.spark.pyspark_internals import cancel_jobs, exchange_rows, has_run_jobs, of_plans, plan_of, rows_of, sent
+from pipeline.spark.pyspark_internals import (
+    cancel_jobs,
+    exchange_rows,
+    has_run_jobs,
+    of_plans,
+    plan_of,
+    rows_of,
+    sent,
+    sent_as,
+    sent_rows,
+)
 
 # The plans of a DataFrame, and what is read off them. Handles objects of Spark's JVM, which have no types here.
 
@@ -170,18 +181,37 @@ class CachedPlan:
     schema: pa.Schema
     """The schema of the events."""
     is_free: threading.Lock = field(default_factory=threading.Lock)
+    _sent_as: pa.Schema = field(init=False)
+    _beside: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "spark-plan"))
 
-    def is_current(self) -> bool:
-        """The output is what the query means now, and can be run again. False where it never can."""
+    def __post_init__(self) -> None:
+        self._sent_as = sent_as(_schema_of(self.schema))
+
+    def run(self, events: pa.Table) -> pa.Table | None:
+        """The output of what the query means now; None where the plan of that cannot be run again."""
+        self.exchange(events)
+        planned = self.output
+        replanning = self._beside.submit(self._replan)
+        try:
+            output = planned.toArrow()
+        finally:
+            wait([replanning])
+        is_current = replanning.result()
+        if self.output is planned:
+            return output
+        return self.output.toArrow() if is_current else None
+
+    def exchange(self, events: pa.Table) -> None:
+        (batch,) = events.cast(self._sent_as).combine_chunks().to_batches()
+        exchange_rows(self.rows, sent_rows(self.source.sparkSession, batch))
+
+    def _replan(self) -> bool:
+        """Keep as output what the query means now. Returns whether it can be run again."""
         now = self.query(self.source)
         if is_same(plan_of(self.output), plan_of(now)):
             return True
         self.output = now
         return runs_again(plan_of(self.source), plan_of(now))
-
-    def run(self, rows: Any) -> pa.Table:
-        exchange_rows(self.rows, rows)
-        return self.output.toArrow()
 
 
 @dataclass(eq=False, slots=True)
@@ -239,8 +269,9 @@ class PipelineSession:
             first, second = query(source), query(source)
             is_alike = is_same(plan_of(first), plan_of(second)) and runs_again(plan_of(source), plan_of(second))
             if is_alike and (rows := rows_of(source)) is not None:
-                exchange_rows(rows, rows)  # which nothing is kept without
-                self.kept = CachedPlan(query, source, rows, second, events.schema)
+                kept = CachedPlan(query, source, rows, second, events.schema)
+                kept.exchange(events)  # which nothing is kept without
+                self.kept = kept
 
     def run_again(self, events: pa.Table) -> pa.Table | None:
         """The output of the query that was kept; None where there is none, or not for these events, or it is busy."""
@@ -250,18 +281,16 @@ class PipelineSession:
         if not kept.is_free.acquire(blocking=False):
             return None
         try:
-            if not kept.is_current():
+            if (output := kept.run(events)) is None:
                 self.kept = None
-                return None
-            rows = rows_of(self._sent(events))
-            return None if rows is None else kept.run(rows)
+            return output
         finally:
             kept.is_free.release()
 
     def _sent(self, table: pa.Table) -> DataFrame:
         """In one chunk: Spark takes several times as long for many."""
         table = table.combine_chunks()
-        schema = _schema_of(table)
+        schema = _schema_of(table.schema)
         if self.running.is_remote:
             return self.session.createDataFrame(table, schema)
         rows = SMALL_BATCH_EVENTS
@@ -271,7 +300,7 @@ class PipelineSession:
 
     def unknown(self, none: pa.Table) -> DataFrame:
         """As `events`, of a source that the optimizer cannot know to be empty."""
-        schema = _schema_of(none)  # to send it and ask Spark would take a tenth of a host's start
+        schema = _schema_of(none.schema)  # to send it and ask Spark would take a tenth of a host's start
         if self.running.is_remote:
             return self.session.createDataFrame([], schema)
         return self.session.createDataFrame(self.session.sparkContext.emptyRDD(), schema)
@@ -283,8 +312,8 @@ class PipelineSession:
         return of_plans(lambda: contract_of(plan_of(source), plan_of(output)), unknown)
 
 
-def _schema_of(events: pa.Table) -> StructType:
-    return from_arrow_schema(events.schema, prefer_timestamp_ntz=True)  # a timestamp without zone has none
+def _schema_of(events: pa.Schema) -> StructType:
+    return from_arrow_schema(events, prefer_timestamp_ntz=True)  # a timestamp without zone has none
 
 
 def _is_small(events: pa.Table) -> bool:

@@ -92,15 +92,14 @@ def test_a_jvm_that_fails_is_no_other_release(error: Exception) -> None:
         internals.of_plans(raising(error), "unknown")
 
 
-def test_rows_are_exchanged_between_partitions_and_another_spark_refuses() -> None:
+def test_rows_are_exchanged_and_another_spark_refuses() -> None:
     kept: dict[str, object] = {}
-    theirs: Any = SimpleNamespace(values=lambda: "rows")
-    ours = SimpleNamespace()
-    setattr(ours, "values_$eq", lambda rows: kept.update(rows=rows))
-    internals.exchange_rows(ours, theirs)
+    partition = SimpleNamespace()
+    setattr(partition, "values_$eq", lambda rows: kept.update(rows=rows))
+    internals.exchange_rows(partition, "rows")
     assert kept == {"rows": "rows"}
     with pytest.raises(AttributeError):
-        internals.exchange_rows(SimpleNamespace(), theirs)
+        internals.exchange_rows(SimpleNamespace(), "rows")
 
 
 def test_jobs_that_this_spark_does_not_tell_are_unknown() -> None:
