@@ -17,10 +17,12 @@ import pytest
 from plugins_pg import Line, Network, Postgres
 
 from pipeline.connectors.postgres import PostgresSink
+from pipeline.connectors.postgres.copy import FEW_ROWS
 from pipeline.connectors.postgres.sink import PostgresWriter
 from pipeline.sink import Claim, Output
 
-ACCOUNTS = [f"account-{i}" for i in range(5)]
+ACCOUNTS = [f"account-{i}" for i in range(FEW_ROWS + 10)]
+"""So many that a batch is copied, message by message."""
 SETUP = "CREATE TABLE IF NOT EXISTS balances (account text PRIMARY KEY, value bigint NOT NULL)"
 MERGE = """INSERT INTO balances (account, value) SELECT account, value FROM batch ORDER BY account
     ON CONFLICT (account) DO UPDATE SET value = balances.value + excluded.value"""
@@ -55,8 +57,8 @@ def batch(position: str | None, accounts: Sequence[str] = ACCOUNTS) -> Output:
     return Output(table=table, start=position, to=str(int(position or 0) + 1), events=len(accounts))
 
 
-async def write(writer: PostgresWriter) -> None:
-    await writer.write(batch(writer.position), Open())
+async def write(writer: PostgresWriter, accounts: Sequence[str] = ACCOUNTS) -> None:
+    await writer.write(batch(writer.position, accounts), Open())
 
 
 def output(table: pa.Table, start: str | None = None, to: str = "1") -> Output:

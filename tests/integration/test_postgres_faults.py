@@ -7,12 +7,13 @@ import random
 
 import psycopg
 import pytest
-from plugins_bank import MESSAGES, PATIENCE_S, Bank, Pause, at_the_end, claim, eventually, write
+from plugins_bank import ACCOUNTS, DECISIVE, MESSAGES, PATIENCE_S, Bank, Pause, at_the_end, claim, eventually, write
 from plugins_pg import Line, Network
 
 from pipeline.connectors.postgres import PostgresSink, Timeouts
 from pipeline.errors import Ambiguous, Fenced, SinkUnavailable
 
+FEW = ACCOUNTS[:5]
 SLOWLY = """INSERT INTO balances (account, value) SELECT account, value FROM batch ORDER BY account {}
     ON CONFLICT (account) DO UPDATE SET value = balances.value + excluded.value + (SELECT 0 FROM pg_sleep(0.05))"""
 
@@ -35,6 +36,58 @@ async def test_a_write_is_decided_by_one_message(bank: Bank, postgres_network: N
     for word in (b"leasehold_positions", b"INSERT INTO balances", b"leasehold_history", b"\nCOMMIT"):
         assert word in decisive
         assert not any(word in message for message in loading)
+
+
+async def test_a_few_rows_travel_in_the_message_that_decides(bank: Bank, postgres_network: Network) -> None:
+    writer = await (await bank.sink(postgres_network.dsn)).open(claim(1))
+    await write(writer, FEW)
+    messages: list[bytes] = []
+
+    async def before(line: Line, message: bytes) -> None:
+        messages.append(message)
+
+    postgres_network.before = before
+    await write(writer, FEW)
+    assert [DECISIVE in message for message in messages] == [True]
+    assert bank.counted() == 2
+
+
+async def test_a_later_owner_wins_over_a_message_of_few_rows(bank: Bank, postgres_network: Network) -> None:
+    slow, fast = await bank.sink(postgres_network.dsn), await bank.sink()
+    older = await slow.open(claim(1))
+    await write(older, FEW)
+    pause = Pause(postgres_network, 0)
+    late = asyncio.create_task(write(older, FEW))
+    await pause.reached.wait()
+    newer = await fast.open(claim(2))
+    await write(newer, FEW)
+    pause.go.set()
+    with pytest.raises(Fenced):
+        await late
+    assert bank.counted() == 2
+
+
+@pytest.mark.parametrize("is_applied", [False, True])
+async def test_a_message_of_few_rows_whose_answer_is_lost_is_in_doubt(
+    bank: Bank, postgres_network: Network, is_applied: bool
+) -> None:
+    sink = await bank.sink(postgres_network.dsn)
+    writer = await sink.open(claim(1))
+    await write(writer, FEW)
+
+    async def interfere(line: Line) -> None:
+        if is_applied:
+            line.lose_replies()
+        else:
+            line.cut()
+
+    at_the_end(postgres_network, interfere)
+    with pytest.raises(Ambiguous):
+        await write(writer, FEW)
+    heir = await sink.open(claim(2))
+    assert heir.position == ("2" if is_applied else "1")
+    await write(heir, FEW)
+    assert bank.counted() == int(heir.position)
 
 
 @pytest.mark.parametrize("message", MESSAGES)
@@ -265,12 +318,13 @@ async def test_a_server_that_restarts_in_mid_run_costs_nothing(bank: Bank) -> No
     assert bank.counted() >= writes
 
 
-async def test_idle_connections_that_a_restart_cut_are_replaced_unnoticed(bank: Bank) -> None:
+@pytest.mark.parametrize("accounts", [ACCOUNTS, FEW])
+async def test_idle_connections_that_a_restart_cut_are_replaced_unnoticed(bank: Bank, accounts: list[str]) -> None:
     sink = await bank.sink(connections_max=6)
     writers = [await sink.open(claim(1, str(partition))) for partition in range(6)]
-    await asyncio.gather(*(write(writer) for writer in writers))
+    await asyncio.gather(*(write(writer, accounts) for writer in writers))
     await asyncio.to_thread(bank.postgres.stop)
     await asyncio.to_thread(bank.postgres.start)
     for writer in writers:
-        await write(writer)
+        await write(writer, accounts)
     assert bank.counted() == 12

@@ -16,7 +16,8 @@ from psycopg.sql import Identifier
 
 from leasehold.common.clock import LoopClock
 from pipeline.connectors.memory import MemoryFeed
-from pipeline.connectors.postgres import PostgresSink, Timeouts
+from pipeline.connectors.postgres import PostgresSink, Timeouts, copy
+from pipeline.connectors.postgres.copy import FEW_ROWS
 from pipeline.connectors.postgres.sql import Column, takes_copies
 from pipeline.contract import Row, SinkContract, SinkHarness, event_table
 from pipeline.errors import FeedError, Fenced, SinkRejected, SinkUnavailable
@@ -129,8 +130,12 @@ async def test_rows_are_copied_into_a_table_where_that_means_the_same_and_nobody
         await connection.rollback()
 
 
+@pytest.mark.parametrize("few", [0, FEW_ROWS])
 @pytest.mark.parametrize("unique", ["", "CREATE UNIQUE INDEX IF NOT EXISTS plain_id ON plain (id)"])
-async def test_appended_rows_are_the_same_by_either_way(postgres: Postgres, sink_of: Make, unique: str) -> None:
+async def test_appended_rows_are_the_same_by_any_way(
+    postgres: Postgres, sink_of: Make, unique: str, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copy, "FEW_ROWS", few)
     sink = sink_of(setup=f"{PLAIN.replace('TABLE', 'TABLE IF NOT EXISTS')}; {unique}", table="plain")
     await sink.prepare()
     writer = await sink.open(claim())

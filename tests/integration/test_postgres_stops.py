@@ -90,10 +90,10 @@ async def main(dsn, merge, batches):
             generation=0, continuation=None, state="", compare=lambda a, b: 0))
         try:
             while int((position := writer.position) or 0) < batches:
-                accounts = [f"account-{i}" for i in range(5)]
+                accounts = [f"account-{i}" for i in range(60)]
                 to = str(int(position or 0) + 1)
-                await writer.write(Output(table=pa.table({"account": accounts, "value": [1] * 5}), start=position, to=to,
-                    events=5), Open())
+                table = pa.table({"account": accounts, "value": [1] * len(accounts)})
+                await writer.write(Output(table=table, start=position, to=to, events=len(accounts)), Open())
         except (Ambiguous, SinkUnavailable):
             continue
     await sink.close()

@@ -16,10 +16,15 @@ from plugins_bank import BALANCES, ONE, Make, Open, claim, output
 from plugins_pg import Postgres
 
 from pipeline.connectors.postgres import PostgresSink
+from pipeline.connectors.postgres.copy import FEW_ROWS
 from pipeline.errors import SinkRejected
 
+TIMES = [1, FEW_ROWS]
+"""How often the rows of a batch are there: few in the message that decides, more are copied."""
 
-async def test_every_kind_of_value_arrives_as_it_was(postgres: Postgres, sink_of: Make) -> None:
+
+@pytest.mark.parametrize("times", TIMES)
+async def test_every_kind_of_value_arrives_as_it_was(postgres: Postgres, sink_of: Make, times: int) -> None:
     paris = timezone(timedelta(hours=1))
     nested = pa.struct(
         [("tags", pa.list_(pa.string())), ("more", pa.map_(pa.string(), pa.int64())), ("day", pa.date32())]
@@ -56,16 +61,14 @@ async def test_every_kind_of_value_arrives_as_it_was(postgres: Postgres, sink_of
             {"tags": ['"', None], "more": {"k": 1}, "day": "2026-01-02"},
         ),
     ]
-    columns = [pa.array([value, None], arrow) for _, arrow, value, _ in values]
+    columns = [pa.array([value, None] * times, arrow) for _, arrow, value, _ in values]
     names = [f"c{i}" for i in range(len(values))]
     defined = ", ".join(f"{name} {kind}" for name, (kind, *_) in zip(names, values, strict=True))
     sink = sink_of(setup=f"CREATE TABLE kinds ({defined})", table="kinds")
     await sink.prepare()
     await (await sink.open(claim())).write(output(pa.table(columns, names)), Open())
-    arrived, nulls = postgres.fetch("SELECT * FROM kinds")
     expected = tuple(value if read is None else read for _, _, value, read in values)
-    assert arrived == expected
-    assert nulls == (None,) * len(values)
+    assert postgres.fetch("SELECT * FROM kinds") == [expected, (None,) * len(values)] * times
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -73,16 +76,18 @@ async def test_every_kind_of_value_arrives_as_it_was(postgres: Postgres, sink_of
     texts=st.lists(st.none() | st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")), min_size=1)
 )
 def test_any_text_arrives_as_it_was(postgres: Postgres, texts: list[str | None]) -> None:
-    async def arrive() -> list[str | None]:
+    async def arrive() -> None:
         sink = PostgresSink(postgres.dsn, setup="DROP TABLE IF EXISTS t; CREATE TABLE t (x text, i serial)", table="t")
         await sink.prepare()
         partition = f"{texts!r}"[:500]
         writer = await sink.open(claim(partition=partition))
-        await writer.write(output(pa.table({"x": pa.array(texts, pa.string())}), writer.position, "1"), Open())
+        for times in TIMES:
+            start, events = int(writer.position or 0), pa.table({"x": pa.array(texts * times, pa.string())})
+            await writer.write(output(events, writer.position, str(start + 1)), Open())
         await sink.close()
-        return [x for (x,) in postgres.fetch("SELECT x FROM t ORDER BY i")]
+        assert [x for (x,) in postgres.fetch("SELECT x FROM t ORDER BY i")] == texts * sum(TIMES)
 
-    assert asyncio.run(arrive()) == texts
+    asyncio.run(arrive())
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""An Arrow table as COPY takes it: columns with PostgreSQL's types, and rows as CSV. Pure.
+"""An Arrow table as COPY takes it: columns with PostgreSQL's types, and rows as CSV; a few rows as the texts of an INSERT. Pure.
 
 CSV and not the binary format: Arrow writes it in C++, every value keeps its exact text (decimals, shortest floats), and the
 server distinguishes null (nothing) from an empty text ("").
@@ -23,10 +23,16 @@ from pipeline.errors import SinkRejected
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one batch brings to the table `batch`."""
+    """What one batch brings to the table `batch`. few: its rows, where they are so few that they can be in the message itself."""
 
     columns: tuple[Column, ...]
     csv: bytes
+    few: tuple[tuple[str | None, ...], ...] | None = None
+
+
+FEW_ROWS = 50
+FEW_BYTES = 16 * 1024
+"""As CSV. To parse more takes the server longer than the three round trips of a COPY."""
 
 
 def load(table: pa.Table) -> Load:
@@ -39,7 +45,15 @@ def load(table: pa.Table) -> Load:
     buffer = pa.BufferOutputStream()
     texts = pa.table([text for _, text in converted], names=names)
     csv.write_csv(texts, buffer, csv.WriteOptions(include_header=False))
-    return Load(columns, buffer.getvalue().to_pybytes())
+    lines = buffer.getvalue().to_pybytes()
+    is_few = table.num_rows <= FEW_ROWS and len(lines) <= FEW_BYTES
+    return Load(columns, lines, _rows(texts) if is_few else None)
+
+
+def _rows(texts: pa.Table) -> tuple[tuple[str | None, ...], ...]:
+    """The same texts as in CSV."""
+    columns = [column.cast(pa.large_string()).to_pylist() for column in texts.columns]
+    return tuple(zip(*columns, strict=True))
 
 
 def last_per_key(table: pa.Table, key: Sequence[str]) -> pa.Table:

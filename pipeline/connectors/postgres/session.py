@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -98,14 +99,24 @@ class Session:
 
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
-        self._columns: tuple[Column, ...] | None = None
-        self._loads_into = STAGED
+        self._staged: tuple[Column, ...] | None = None
+        self._copied: tuple[Column, ...] | None = None
+        self._copies_into = STAGED
         self.is_fresh = True
         self.is_sent = False
 
     @property
     def is_lost(self) -> bool:
         return self._connection.closed
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the server has ended it: one that waits for work is sent nothing else."""
+        if self.is_lost:
+            return True
+        line = select.poll()
+        line.register(self._connection.fileno(), select.POLLIN)
+        return bool(line.poll(0))
 
     @property
     def is_idle(self) -> bool:
@@ -115,20 +126,26 @@ class Session:
         """One message, its answers in the cursor's result sets. `extended`: the protocol that takes a single statement."""
         return await self._connection.execute(message, binary=extended)
 
+    async def prepare_batch(self, columns: tuple[Column, ...]) -> None:
+        """Make the table `batch`, where it does not have these columns."""
+        if columns != self._staged:
+            await self.execute(staged(columns))
+            self._staged = columns
+
     async def load(self, batch: Load, table: Identifier | None = None) -> bool:
         """Begin a transaction and copy the rows into `table`, if it is given and takes them as they are, or else into `batch`.
 
         Returns whether they are in the table. No lock is held that another writer could wait for.
         """
-        if batch.columns != self._columns:
-            self._loads_into = table if table and await self._takes_copies(table, batch.columns) else STAGED
-            if self._loads_into is STAGED:
-                await self.execute(staged(batch.columns))
-            self._columns = batch.columns
+        if batch.columns != self._copied:
+            self._copies_into = table if table and await self._takes_copies(table, batch.columns) else STAGED
+            self._copied = batch.columns
+        if self._copies_into is STAGED:
+            await self.prepare_batch(batch.columns)
         await self.execute(BEGIN)
-        async with self._connection.cursor().copy(loaded(batch.columns, self._loads_into)) as copy:
+        async with self._connection.cursor().copy(loaded(batch.columns, self._copies_into)) as copy:
             await copy.write(batch.csv)
-        return self._loads_into is not STAGED
+        return self._copies_into is not STAGED
 
     async def _takes_copies(self, table: Identifier, columns: tuple[Column, ...]) -> bool:
         found = await (await self.execute(takes_copies(table, columns))).fetchone()
@@ -211,7 +228,7 @@ class Server:
     @asynccontextmanager
     async def _session(self) -> AsyncIterator[Session]:
         async with self._slots:
-            session = self._idle.pop() if self._idle else await self._connect()
+            session = await self._idle_session() or await self._connect()
             try:
                 yield session
             finally:
@@ -222,6 +239,15 @@ class Server:
                     if session.is_lost:
                         await self._close_idle()  # a restart of the server has cut the others too
                     await session.close()
+
+    async def _idle_session(self) -> Session | None:
+        """A connection that was used before and that the server has not ended since."""
+        while self._idle:
+            session = self._idle.pop()
+            if not session.is_cut:
+                return session
+            await session.close()
+        return None
 
     async def _connect(self) -> Session:
         connection = await self._open_connection()

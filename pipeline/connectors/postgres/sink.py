@@ -17,7 +17,7 @@ import pyarrow as pa
 from psycopg.sql import SQL, Identifier
 
 from pipeline.connectors.postgres import dead_letters, refusal, sql
-from pipeline.connectors.postgres.copy import Load, last_per_key, load
+from pipeline.connectors.postgres.copy import FEW_BYTES, FEW_ROWS, Load, last_per_key, load
 from pipeline.connectors.postgres.entra_token import TokenCredential
 from pipeline.connectors.postgres.session import Server, Session, Timeouts
 from pipeline.crash_point import crash_point
@@ -186,8 +186,13 @@ class PostgresWriter(SinkWriter):
             others.append(dead_letters.kept(parts.tables, letters_of(claim, output)))
 
         async def converse(session: Session) -> None:
-            first, merged = [sql.BEGIN], []
-            if batch:
+            first: list[sql.Statement] = [sql.BEGIN]
+            merged: list[sql.Statement] = []
+            if batch and batch.few is not None:
+                await session.prepare_batch(batch.columns)
+                first = [sql.BEGIN, sql.filled(batch.columns, batch.few)]
+                merged = [parts.target.merged(batch)]
+            elif batch:
                 is_there = await session.load(batch, parts.target.copied)
                 first, merged = [], [] if is_there else [parts.target.merged(batch)]
             crash_point("batch staged")
@@ -209,6 +214,9 @@ class PostgresWriter(SinkWriter):
         """Nothing is held between writes."""
 
     async def _loadable(self, output: Output) -> Load:
+        """Few rows at once: a thread's turn would take longer."""
+        if output.table.num_rows <= FEW_ROWS and output.table.nbytes <= FEW_BYTES:
+            return self._parts.target.load(output.table)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._parts.thread, self._parts.target.load, output.table)
 

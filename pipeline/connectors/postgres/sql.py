@@ -222,6 +222,12 @@ def loaded(columns: Iterable[Column], table: Identifier) -> Composed:
     return SQL("COPY {} ({}) FROM STDIN (FORMAT csv, ENCODING 'UTF8')").format(table, _names(columns))
 
 
+def filled(columns: Iterable[Column], rows: Iterable[Iterable[str | None]]) -> Composed:
+    """As `loaded`, into `batch`. The texts have no type, so each is read as its column's, as COPY reads it."""
+    values = (SQL("({})").format(SQL(", ").join(map(Literal, row))) for row in rows)
+    return SQL("INSERT INTO {} ({}) VALUES {}").format(STAGED, _names(columns), SQL(", ").join(values))
+
+
 def takes_copies(table: Identifier, columns: Sequence[Column]) -> Composed:
     """One boolean: whether a COPY into the table means what an INSERT from `batch` means, and no other writer waits for COMMIT.
 
