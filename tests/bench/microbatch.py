@@ -5,7 +5,7 @@ Prints, and writes build/bench/micro-batches.json, from one run:
 - warm: the same once some million events went through, since Java compiles what runs often while it runs. And the CPU time for
   each event, of the process, of its JVM and of PostgreSQL.
 - latency: one event at a time into an idle, warm pipeline. From just before it is appended until it is seen in PostgreSQL.
-  Some hundred events went through one by one before.
+  Some hundred events went through one by one before. And the same without a transform, where PostgreSQL parses the event.
 The sides take turns, each time in a fresh process, and every drain ends with a look at all balances. Figures are medians of the
 repetitions. Exit code 1 where a target is missed or a balance is wrong.
 """
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 SIDES = {"leasehold": "ours.py", "structured streaming": "theirs.py"}
 OURS, THEIRS = SIDES
+PLAIN = "ours_plain.py"
+"""Without a transform."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,12 +81,12 @@ class Bench:
         }
 
     def measured(self, name: str) -> Measured:
-        with Side(SIDES[name], self._directory / f"{name}.stderr") as side:
+        with self._side(SIDES[name]) as side:
             cold, cold_cpu_us = self._drained(side, "cold", self._cold_events)
             for _ in range(0, self._warm_events, self._events):
                 self._drained(side, "warm", self._events)
             warm, warm_cpu_us = self._drained(side, "warm", self._events)
-            latencies_ms = sorted(1000 * latency_s for latency_s in self._latencies_s(side))
+            latencies_ms = self._latencies_ms(side)
         return Measured(
             cold=cold,
             cold_cpu_us=cold_cpu_us,
@@ -93,6 +95,14 @@ class Bench:
             latency_p50_ms=percentile(latencies_ms, 50),
             latency_p99_ms=percentile(latencies_ms, 99),
         )
+
+    def plain_latencies_ms(self) -> list[float]:
+        """Sorted."""
+        with self._side(PLAIN) as side:
+            return self._latencies_ms(side)
+
+    def _side(self, program: str) -> Side:
+        return Side(program, self._directory / f"{program}.stderr")
 
     def _drained(self, side: Side, log: str, events: int) -> tuple[float, float]:
         """Events a second, and microseconds of CPU an event."""
@@ -110,6 +120,9 @@ class Bench:
         postmaster = Path(self._server.pgdata, "postmaster.pid").read_text().splitlines()[0]
         return cpu_s(side.pid) + cpu_s(int(postmaster))
 
+    def _latencies_ms(self, side: Side) -> list[float]:
+        return sorted(1000 * latency_s for latency_s in self._latencies_s(side))
+
     def _latencies_s(self, side: Side) -> Iterator[float]:
         log = self._directory / f"probes-{next(self._numbers)}"
 
@@ -125,8 +138,8 @@ class Bench:
             yield made
 
 
-def figures(results: dict[str, list[Measured]]) -> list[Figure]:
-    """Of the medians of each side."""
+def figures(results: dict[str, list[Measured]], plain_p50_ms: float) -> list[Figure]:
+    """Of the medians of each side. plain_p50_ms: without a transform."""
 
     def both(what: str) -> dict[str, float]:
         return {name: statistics.median(getattr(one, what) for one in found) for name, found in results.items()}
@@ -156,6 +169,10 @@ def figures(results: dict[str, list[Measured]]) -> list[Figure]:
         ),
         compared("one event, p50", "ms", "latency_p50_ms", 0.15, is_most=True),
         compared("one event, p99", "ms", "latency_p99_ms", 0.25, is_most=True),
+        Figure(
+            name="one event through Spark, p50", unit="ms", ours=both("latency_p50_ms")[OURS], bound=20, is_most=True
+        ),
+        Figure(name="one event without a transform, p50", unit="ms", ours=plain_p50_ms, bound=5, is_most=True),
     ]
 
 
@@ -169,6 +186,7 @@ def main() -> int:
     parser.add_argument("--repetitions", type=int, default=3, help="of each side (%(default)s)")
     settings = vars(parser.parse_args())
     results: dict[str, list[Measured]] = {name: [] for name in SIDES}
+    plain_p50_ms: list[float] = []
     directory = Path(tempfile.mkdtemp(prefix="leasehold-bench-"))
     with postgres(directory) as server:
         bench = Bench(
@@ -180,9 +198,12 @@ def main() -> int:
             for name, measured in results.items():
                 measured.append(bench.measured(name))
                 say(f"{repetition + 1}. {name:22}" + "".join(f"{v:>14,.1f}" for v in asdict(measured[-1]).values()))
+            plain_p50_ms.append(percentile(bench.plain_latencies_ms(), 50))
+            say(f"{repetition + 1}. {'without a transform':22}{plain_p50_ms[-1]:>70,.1f}")
     shutil.rmtree(directory, ignore_errors=True)
     repetitions = {name: [asdict(each) for each in found] for name, found in results.items()}
-    return finish("micro-batches", figures(results), settings=settings, repetitions=repetitions)
+    found = figures(results, statistics.median(plain_p50_ms))
+    return finish("micro-batches", found, settings=settings, repetitions=repetitions)
 
 
 if __name__ == "__main__":

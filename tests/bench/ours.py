@@ -34,12 +34,17 @@ def processor_of(job: Job, engine: SparkEngine) -> Processor:
     return Processor([pipeline], SqliteStore(Path(job.state) / "leases.db"), host="bench")
 
 
-def served(processor_of: Callable[[Job, SparkEngine], Processor]) -> None:
-    """Runs the jobs that come, each by a processor of its own, on one Spark."""
+def quieted() -> None:
+    """Warnings alone are logged."""
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
+
+
+def served(processor_of: Callable[[Job, SparkEngine], Processor]) -> None:
+    """Runs the jobs that come, each by a processor of its own, on one Spark."""
+    quieted()
     asyncio.run(main(processor_of))
 
 
@@ -49,11 +54,17 @@ async def main(processor_of: Callable[[Job, SparkEngine], Processor]) -> None:
         engine, "session", sql="SELECT * FROM events"
     )  # held, so that Spark outlives the processors
     await session.prepare()
+    await run_jobs(lambda job: processor_of(job, engine))
+    await session.close()
+
+
+async def run_jobs(processor_of: Callable[[Job], Processor]) -> None:
+    """Until there are no more commands."""
     stop: Callable[[], Awaitable[None]] | None = None
     todo = commands()
     while (command := await asyncio.to_thread(next, todo, StopIteration)) is not StopIteration:
         if isinstance(command, Job):
-            processor = processor_of(command, engine)
+            processor = processor_of(command)
             await processor.start()
             stop = processor.stop
         elif stop is not None:
@@ -61,7 +72,6 @@ async def main(processor_of: Callable[[Job, SparkEngine], Processor]) -> None:
             stop = None
     if stop is not None:
         await stop()
-    await session.close()
 
 
 if __name__ == "__main__":
