@@ -12,14 +12,21 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import ParamSpec, TypeVar
 from zlib import crc32
 
 from leases.lease import Lease, LeaseKey
 
-Held = defaultdict[str, Counter[str | None]]
+P = ParamSpec("P")
+T = TypeVar("T")
+Steps = Generator[None, None, T]
+"""A computation that yields after each of its steps, so that its caller can do something else in between."""
+STEP_MAX = 5000
+"""How many leases, or pairs of a pipeline and a host, a step considers. This takes some milliseconds."""
+Held = Mapping[str, Counter[str | None]]
 """By pipeline and holder, how many leases; None holds those that are free."""
 
 
@@ -47,7 +54,7 @@ class Plan:
     share: int
 
 
-def plan(
+def plan_in_steps(
     leases: Collection[Lease],
     peers: Collection[Peer],
     me: str,
@@ -57,8 +64,8 @@ def plan(
     rng: random.Random,
     last: Collection[LeaseKey] = (),
     paused: Collection[str] = (),
-) -> Plan:
-    """What `me` should do now.
+) -> Steps[Plan]:
+    """What `me` should do now. For 100,000 leases and 100 hosts, that takes a tenth of a second.
 
     - leases: all of the group, including closed ones.
     - peers: the live hosts, including `me`.
@@ -74,55 +81,108 @@ def plan(
     if me not in able:
         return Plan((), (), 0)
     seeing = {name: peer for name, peer in able.items() if name == me or not peer.is_new}
-    group = standing_of(leases, able, seeing, expired, paused)
-    back = [lease for lease in group.owned_by.get(me, ()) if lease.key not in working]
-    take, ask = [lease.key for lease in back], list[LeaseKey]()
-    asked_for = [lease for lease in group.asked_by.get(me, ()) if _is_takeable(lease, expired, overdue)]
+    group = yield from standing_of(leases, able, seeing, expired, paused)
+    ours = [
+        lease
+        for lease in leases
+        if me in (lease.owner, lease.handoff_to) and not lease.closed and lease.pipeline not in paused
+    ]
+    if len(leases) > STEP_MAX:
+        yield
+    back = [lease for lease in ours if lease.owner == me and lease.key not in working]
+    returning, returning_of = {lease.key for lease in back}, _by_pipeline(back)
+    promised = _by_pipeline(
+        lease
+        for lease in ours
+        if lease.handoff_to == me and lease.key not in returning and _is_takeable(lease, expired, overdue)
+    )
+    take, ask, turn = [lease.key for lease in back], list[LeaseKey](), _Turn()
     for pipeline in sorted(able[me].pipelines):
-        returning = {lease.key for lease in back if lease.pipeline == pipeline}
-        promised = [lease.key for lease in asked_for if lease.pipeline == pipeline and lease.key not in returning]
+        if turn.is_over(len(able)):
+            yield
         free = [lease for lease in group.free.get(pipeline, ()) if lease.key not in returning]
-        held = Counter(group.held.get(pipeline, {}))
-        held.subtract(group.holders[key] for key in returning)
-        mine = held[me] + len(returning)
+        held = group.held.get(pipeline, Counter())
+        if pipeline in returning_of:
+            held = held - Counter(map(group.holder_of, returning_of[pipeline]))
+        mine = held[me] + len(returning_of.get(pipeline, ()))
         shares, shares_of_expired = group.shares[pipeline], group.shares_of_expired[pipeline]
         need = shares.get(me, 0) - mine
-        picked = _picked(free, max(0, need), _assigned(free, shares, held, me), rng, last)
-        left = [lease for lease in free if lease.key in expired and lease.key not in picked]
-        need_of_expired = shares_of_expired.get(me, 0) - mine - len(picked)
-        take += promised
-        take += picked + _picked(left, max(0, need_of_expired), _assigned(left, shares_of_expired, held, me), rng, last)
+        take += [lease.key for lease in promised.get(pipeline, ())]
+        if free:
+            picked = _picked(free, max(0, need), _assigned(free, shares, held, me), rng, last)
+            left = [lease for lease in free if lease.key in expired and lease.key not in picked]
+            need_of_expired = max(0, shares_of_expired.get(me, 0) - mine - len(picked))
+            take += picked + _picked(left, need_of_expired, _assigned(left, shares_of_expired, held, me), rng, last)
         if need > len(free):
-            settled = {owner: group.settled(pipeline, owner) for owner in sorted(group.owned_by)}
-            settled[me] = [key for key in settled.get(me, ()) if key not in returning]
-            ask += _asked(settled, shares, held, me)[: need - len(free)]
+            ask += _asked(group.surplus(pipeline, held, returning), shares, held, me)[: need - len(free)]
     return Plan(tuple(take), tuple(ask), sum(share.get(me, 0) for share in group.shares.values()))
+
+
+def _at_once(computation: Callable[P, Steps[T]]) -> Callable[P, T]:
+    def compute(*args: P.args, **kwargs: P.kwargs) -> T:
+        steps = computation(*args, **kwargs)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+
+    return compute
+
+
+plan = _at_once(plan_in_steps)
+
+
+class _Turn:
+    """How much a computation has considered since its last step."""
+
+    def __init__(self) -> None:
+        self._considered = 0
+
+    def is_over(self, count: int) -> bool:
+        """Whether it is time for the next step, before so many more are considered."""
+        self._considered += count
+        if self._considered <= STEP_MAX:
+            return False
+        self._considered = count
+        return True
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
     """What all hosts that see the same conclude alike: who has which lease, and how many each host should have.
 
-    - holders: the host that has a lease or is about to get it.
-    - free: by pipeline, the leases without a holder. held: by pipeline, how many leases each holder has.
-    - owned_by, asked_by: by host, its leases, and those that it requested.
+    - leases: by pipeline, the open ones. free: those without a holder. held: how many leases each holder has.
+    - moving: the leases that their owner does not hold, and the host that has each or is about to get it.
     - shares, shares_of_expired: by pipeline and host.
     """
 
-    holders: Mapping[LeaseKey, str | None]
+    leases: Mapping[str, Sequence[Lease]]
     free: Mapping[str, Sequence[Lease]]
-    held: Mapping[str, Mapping[str | None, int]]
-    owned_by: Mapping[str, Sequence[Lease]]
-    asked_by: Mapping[str, Sequence[Lease]]
+    held: Held
+    moving: Mapping[LeaseKey, str | None]
     shares: Mapping[str, Mapping[str, int]]
     shares_of_expired: Mapping[str, Mapping[str, int]]
 
-    def settled(self, pipeline: str, owner: str) -> list[LeaseKey]:
-        """The leases that an owner keeps so far, in an order all hosts agree on."""
-        leases = (lease for lease in self.owned_by[owner] if lease.pipeline == pipeline)
-        return [
-            lease.key for lease in sorted(leases, key=lambda lease: lease.partition) if self.holders[lease.key] == owner
-        ]
+    def holder_of(self, lease: Lease) -> str | None:
+        return self.moving.get(lease.key, lease.owner)
+
+    def surplus(
+        self, pipeline: str, held: Mapping[str | None, int], but: Collection[LeaseKey]
+    ) -> list[Sequence[LeaseKey]]:
+        """By owner, the leases that it has above its share, in an order all hosts agree on. but: those that do not count."""
+        shares = self.shares[pipeline]
+        above = {
+            name: count - shares.get(name, 0)
+            for name, count in held.items()
+            if name is not None and count > shares.get(name, 0)
+        }
+        settled: dict[str, list[Lease]] = {name: [] for name in sorted(above)}
+        for lease in sorted(self.leases.get(pipeline, ()), key=lambda lease: lease.partition):
+            if lease.owner in settled and lease.key not in but and self.holder_of(lease) == lease.owner:
+                settled[lease.owner].append(lease)
+        return [[lease.key for lease in leases[: above[name]]] for name, leases in settled.items()]
 
 
 def standing_of(
@@ -131,30 +191,65 @@ def standing_of(
     seeing: Mapping[str, Peer],
     expired: Collection[LeaseKey],
     paused: Collection[str],
-) -> Standing:
+) -> Steps[Standing]:
     """able: the live hosts that may take leases. seeing: those of them that know which leases have expired."""
-    holders: dict[LeaseKey, str | None] = {}
-    free: defaultdict[str, list[Lease]] = defaultdict(list)
-    owned_by: defaultdict[str, list[Lease]] = defaultdict(list)
-    asked_by: defaultdict[str, list[Lease]] = defaultdict(list)
-    open_leases = [lease for lease in leases if not lease.closed and lease.pipeline not in paused]
-    for lease in open_leases:
-        key = lease.key
-        is_expired = key in expired
-        holding = holders[key] = holder(lease, seeing if is_expired else able, is_expired)
-        if holding is None:
-            free[lease.pipeline].append(lease)
-        if lease.owner is not None:
-            owned_by[lease.owner].append(lease)
-        if lease.handoff_to is not None:
-            asked_by[lease.handoff_to].append(lease)
-    shares, held = shares_of(open_leases, able, holders)
-    shares_of_expired = shares
+    by_pipeline = _by_pipeline(lease for lease in leases if not lease.closed and lease.pipeline not in paused)
+    if len(leases) > STEP_MAX:
+        yield
+    is_mixed = not all(peer.has_session for peer in able.values())
+    moving: dict[LeaseKey, str | None] = {}
+    free: dict[str, list[Lease]] = {}
+    held: dict[str, Counter[str | None]] = {}
+    by_tick: dict[str, Counter[str | None]] = {}
+    turn = _Turn()
+    for pipeline, found in by_pipeline.items():
+        if turn.is_over(len(found)):
+            yield
+        moved = _moving(found, able, seeing, expired)
+        holders = [moved.get(lease.key, lease.owner) for lease in found] if moved else [lease.owner for lease in found]
+        moving |= moved
+        held[pipeline] = Counter(holders)
+        if None in held[pipeline]:
+            free[pipeline] = [lease for lease, holding in zip(found, holders, strict=True) if holding is None]
+        if is_mixed:
+            by_tick[pipeline] = Counter(
+                holding for lease, holding in zip(found, holders, strict=True) if not lease.by_session
+            )
+    if by_tick == held:
+        by_tick = {}
+    shares = shares_of_expired = yield from shares_of(able, held, by_tick)
     unseeing = able.keys() - seeing.keys()
     if expired and unseeing:  # they would let what expires lie, and ask for their part of it later
-        others = {key: holding for key, holding in holders.items() if holding not in unseeing}
-        shares_of_expired, _ = shares_of(open_leases, seeing, others)
-    return Standing(holders, free, held, owned_by, asked_by, shares, shares_of_expired)
+        others = _held_by_others(held, unseeing), _held_by_others(by_tick, unseeing)
+        shares_of_expired = yield from shares_of(seeing, *others)
+    return Standing(by_pipeline, free, held, moving, shares, shares_of_expired)
+
+
+def _moving(
+    leases: Iterable[Lease], able: Mapping[str, Peer], seeing: Mapping[str, Peer], expired: Collection[LeaseKey]
+) -> dict[LeaseKey, str | None]:
+    """The leases that their owner does not hold, and who does."""
+    moving: dict[LeaseKey, str | None] = {}
+    for lease in [each for each in leases if each.handoff_to is not None or (expired and each.key in expired)]:
+        is_expired = lease.key in expired
+        holding = holder(lease, seeing if is_expired else able, is_expired)
+        if holding != lease.owner:
+            moving[lease.key] = holding
+    return moving
+
+
+def _by_pipeline(leases: Iterable[Lease]) -> dict[str, list[Lease]]:
+    found: dict[str, list[Lease]] = {}
+    for lease in leases:
+        found.setdefault(lease.pipeline, []).append(lease)
+    return found
+
+
+def _held_by_others(held: Held, names: Collection[str]) -> Held:
+    return {
+        pipeline: Counter({name: count for name, count in counts.items() if name not in names})
+        for pipeline, counts in held.items()
+    }
 
 
 def creation_order(partitions: Iterable[str], me: str, hosts: Collection[str]) -> list[tuple[int, str]]:
@@ -191,63 +286,78 @@ def holder(lease: Lease, able: Mapping[str, Peer], is_expired: bool) -> str | No
     return None if is_expired else lease.owner
 
 
-def shares_of(
-    leases: Collection[Lease], able: Mapping[str, Peer], holders: Mapping[LeaseKey, str | None]
-) -> tuple[dict[str, dict[str, int]], Held]:
-    """pipeline -> host -> how many of the pipeline's leases that host should hold; and how many it holds. Leases without an
-    entry in `holders` do not count.
+def shares_of(able: Mapping[str, Peer], held: Held, by_tick: Held) -> Steps[dict[str, dict[str, int]]]:
+    """pipeline -> host -> how many of the pipeline's leases that host should hold.
+
+    by_tick: how many of `held` sessions do not judge; empty if they judge none.
 
     Hosts without sessions do not see the leases that sessions judge. They share the others with all hosts, and ask for
     their part themselves: nothing is left free for them. What they do not hold is for the hosts that have sessions.
     """
-    held = _held(holders)
     with_session = {name: peer for name, peer in able.items() if peer.has_session}
-    if len(with_session) == len(able):
-        return _shares_beside(Counter(), held, able), held
-    judged = {lease.key for lease in leases if lease.by_session}
-    if not judged:
-        return _shares_beside(Counter(), held, able), held
-    held_by_all = _held({key: holding for key, holding in holders.items() if key not in judged})
+    if not by_tick or len(with_session) == len(able):
+        return (yield from _shares_beside({}, held, able))
+    of_all = yield from _shares_beside({}, by_tick, able)
     without = {
         pipeline: {
-            name: min(share, held_by_all[pipeline][name]) for name, share in shares.items() if name not in with_session
+            name: min(share, by_tick.get(pipeline, Counter())[name])
+            for name, share in shares.items()
+            if name not in with_session
         }
-        for pipeline, shares in _shares_beside(Counter(), held_by_all, able).items()
+        for pipeline, shares in of_all.items()
     }
-    given = Counter({pipeline: sum(shares.values()) for pipeline, shares in without.items()})
-    left = _shares_beside(given, held, with_session)
-    shares = {pipeline: without.get(pipeline, {}) | left.get(pipeline, {}) for pipeline in without.keys() | left.keys()}
-    return shares, held
+    given = {pipeline: sum(shares.values()) for pipeline, shares in without.items()}
+    left = yield from _shares_beside(given, held, with_session)
+    return {pipeline: without.get(pipeline, {}) | left.get(pipeline, {}) for pipeline in without.keys() | left.keys()}
 
 
-def _held(holders: Mapping[LeaseKey, str | None]) -> Held:
-    held: Held = defaultdict(Counter)
-    for (pipeline, host), count in Counter((key.pipeline, holding) for key, holding in holders.items()).items():
-        held[pipeline][host] = count
-    return held
-
-
-def _shares_beside(given: Counter[str], held: Held, able: Mapping[str, Peer]) -> dict[str, dict[str, int]]:
+def _shares_beside(given: Mapping[str, int], held: Held, able: Mapping[str, Peer]) -> Steps[dict[str, dict[str, int]]]:
     """given: how many leases of each pipeline are for other hosts. held: by pipeline and holder, how many leases."""
-    sizes = Counter({pipeline: counts.total() for pipeline, counts in held.items()})
-    sizes.subtract(given)
-    names = sizes.keys() | {name for peer in able.values() for name in peer.pipelines}
+    turn, hosts_of = _Turn(), defaultdict[str, list[str]](list)
+    for name, peer in sorted(able.items()):
+        if turn.is_over(len(peer.pipelines)):
+            yield
+        for pipeline in peer.pipelines:
+            hosts_of[pipeline].append(name)
+    limits = {name: peer.leases_max for name, peer in able.items() if peer.leases_max is not None}
     totals = dict.fromkeys(able, 0)
     shares: dict[str, dict[str, int]] = {}
-    for pipeline in sorted(names):
-        room = {
-            name: sizes.get(pipeline, 0) if peer.leases_max is None else max(0, peer.leases_max - totals[name])
-            for name, peer in able.items()
-            if pipeline in peer.pipelines
-        }
-        even = _divided(sizes.get(pipeline, 0), sorted(room), room)
-        each = min((share for name, share in even.items() if share < room[name]), default=0)
-        # Only an odd lease counts that a host has already: by what it holds altogether, who takes first would change the order.
-        ranked = sorted(room, key=lambda name: (totals[name], min(0, each - held[pipeline][name]), name))
-        shares[pipeline] = _divided(sizes.get(pipeline, 0), ranked, room)
+    for pipeline in sorted(held.keys() | hosts_of.keys()):
+        hosts, counts = hosts_of.get(pipeline, []), held.get(pipeline, Counter())
+        if turn.is_over(len(hosts)):
+            yield
+        size = counts.total() - given.get(pipeline, 0)
+        room = {name: max(0, limits[name] - totals[name]) for name in hosts if name in limits} if limits else {}
+        shares[pipeline] = _shared(size, hosts, room, totals, counts)
         for name, share in shares[pipeline].items():
             totals[name] += share
     return shares
+
+
+def _shared(
+    size: int,
+    hosts: Sequence[str],
+    room: Mapping[str, int],
+    totals: Mapping[str, int],
+    held: Mapping[str | None, int],
+) -> dict[str, int]:
+    """By host, its share of `size` leases. hosts: in name order. room: of those that have a limit. totals: their shares so
+    far.
+    """
+    each, odd = divmod(size, max(1, len(hosts)))
+    full: dict[str, int] = {}
+    if min(room.values(), default=size) < each + bool(odd):
+        full = {name: room.get(name, size) for name in hosts}
+        even = _divided(size, hosts, full)
+        each = min((share for name, share in even.items() if share < full[name]), default=0)
+    elif not odd:
+        return dict.fromkeys(hosts, each)
+    # Only an odd lease counts that a host has already: by what it holds altogether, who takes first would change the order.
+    rank = {name: totals[name] * (size + 1) + min(0, each - held.get(name, 0)) for name in hosts}
+    ranked = sorted(hosts, key=rank.__getitem__)
+    if full:
+        return _divided(size, ranked, full)
+    return {name: each + (n < odd) for n, name in enumerate(ranked)}
 
 
 def _divided(count: int, ranked: Sequence[str], room: Mapping[str, int]) -> dict[str, int]:
@@ -285,19 +395,16 @@ def _assigned(
 
 def _lacking(shares: Mapping[str, int], held: Mapping[str | None, int]) -> list[str]:
     """The hosts below their shares, each as often as it lacks leases, by turns."""
-    lacking = [
-        [name] * (share - held.get(name, 0)) for name, share in sorted(shares.items()) if share > held.get(name, 0)
-    ]
-    return _interleaved(lacking)
+    lacking = sorted((name, share - held.get(name, 0)) for name, share in shares.items() if share > held.get(name, 0))
+    return _interleaved([name] * count for name, count in lacking)
 
 
 def _asked(
-    settled: Mapping[str, Sequence[LeaseKey]], shares: Mapping[str, int], held: Mapping[str | None, int], me: str
+    surplus: Iterable[Sequence[LeaseKey]], shares: Mapping[str, int], held: Mapping[str | None, int], me: str
 ) -> list[LeaseKey]:
     """The leases that `me` receives when hosts above their share give to hosts below theirs, in an order all hosts
-    agree on. settled: by owner, those that it could give.
+    agree on. surplus: by owner, those that it gives.
     """
-    surplus = [keys[: max(0, held.get(name, 0) - shares.get(name, 0))] for name, keys in sorted(settled.items())]
     return [key for key, taker in zip(_interleaved(surplus), _lacking(shares, held), strict=False) if taker == me]
 
 

@@ -18,12 +18,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf
+from types import coroutine
+from typing import TypeVar
 
 from structlog.typing import FilteringBoundLogger as Log
 
 from leasehold.common.cancellation import is_cancelled
 from leasehold.common.clock import Clock, retry_after_s
-from leases.balance import Plan, plan
+from leases.balance import Plan, Steps, plan_in_steps
 from leases.errors import JudgedBySession, StoreConflict, StoreError
 from leases.expiry import Watch
 from leases.keeper import SESSION_REMEDY, Keeper, Scan
@@ -43,6 +45,7 @@ from service.stats import Stats
 from service.texts import counted, described
 from service.worker import Worker, about
 
+T = TypeVar("T")
 NOTHING = Plan((), (), 0)
 CLOCK_TICK_S = 0.001
 """A shorter sleep may leave the clock where it is, where its numbers are large."""
@@ -62,6 +65,12 @@ class Changes:
     def are_over(self) -> bool:
         """Whether the container wants to be left alone: the rest comes later."""
         return any(map(retry_after_s, self.refused))
+
+
+@coroutine
+def _take_turns(steps: Steps[T]) -> Steps[T]:
+    """Other tasks get a turn between two steps."""
+    return (yield from steps)
 
 
 class Balancer:
@@ -215,7 +224,7 @@ class Balancer:
         self._notice(scan, host_scan)
         self._rest(host_scan.controls)
         audits = await self.partitions.refresh(scan, group, host_scan.peers)
-        wanted = self._planned(scan, host_scan) if self._may_plan else NOTHING
+        wanted = await self._plan(scan, host_scan) if self._may_plan else NOTHING
         changes = await self._take_all(wanted.take, scan, group)
         await run_side_by_side(wanted.ask, lambda key: self._ask(key, scan, changes), doing="asking for")
         outlived = [LeaseKey(name, each) for name, audit in audits.items() for each in audit.outlived]
@@ -327,25 +336,26 @@ class Balancer:
         expired = sessions.expired(session.timing) & scan.tenants
         return frozenset[LeaseKey]().union(*(scan.by_tenant[tenant] for tenant in expired))
 
-    def _planned(self, scan: Scan, host_scan: HostScan) -> Plan:
-        """The plan; empty if it was empty and nothing has changed since."""
+    async def _plan(self, scan: Scan, host_scan: HostScan) -> Plan:
+        """The plan; empty if it was empty and nothing has changed since. The event loop gets a turn after each step."""
         peers, overdue = host_scan.peers, self._overdue(scan)
-        held_off = self._failures.held_off
+        held_off, working = self._failures.held_off, frozenset(self._workers)
         paused = host_scan.controls.paused
-        found = (scan.shape, peers, frozenset(self._workers), self.expired, overdue, held_off, paused)
+        found = (scan.shape, peers, working, self.expired, overdue, held_off, paused)
         if found == self._rested_on:
             return NOTHING
-        wanted = plan(
+        steps = plan_in_steps(
             scan.leases,
             peers,
             self._keeper.host,
-            self._workers.keys(),
+            working,
             self.expired,
             overdue,
             self._rng,
             last=held_off,
             paused=paused,
         )
+        wanted = await _take_turns(steps)
         self._rested_on = () if wanted.take or wanted.ask else found
         return wanted
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from leases import balance, membership, session_watch, tenure
 from leases import keeper as keepers
-from leases.balance import Peer, Standing
+from leases.balance import Peer, Standing, Steps
 from leases.bootstrap import Audit, Bootstrap
 from leases.document import decode_lease
 from leases.keeper import Keeper, Read, Scan
@@ -81,7 +81,7 @@ class Sharing:
         seeing: Mapping[str, Peer],
         expired: Collection[LeaseKey],
         paused: Collection[str],
-    ) -> Standing:
+    ) -> Steps[Standing]:
         """The leases that a scan shows are one list for all hosts. Who is new counts if leases have expired."""
         peers = [
             (each.name, each.pipelines, each.leases_max, each.draining, each.has_session) for each in able.values()
@@ -90,7 +90,7 @@ class Sharing:
         for known, key, standing in self._standings:
             if known is leases and key == asked:
                 return standing
-        standing = STANDING_OF(leases, able, seeing, expired, paused)
+        standing = yield from STANDING_OF(leases, able, seeing, expired, paused)
         self._standings.append((leases, asked, standing))
         return standing
 

@@ -361,8 +361,8 @@ MUTANTS = (
     mutant(
         "a host takes more leases than it wants",
         "leases.balance",
-        "sizes.get(pipeline, 0) if peer.leases_max is None else max(0, peer.leases_max - totals[name])\n",
-        "sizes.get(pipeline, 0)\n",
+        "max(0, limits[name] - totals[name])",
+        "size",
     ),
     mutant(
         "leases of a paused pipeline are taken",
@@ -821,7 +821,7 @@ MUTANTS = (
     mutant(
         "what sessions judge is left to hosts that have none",
         "leases.balance",
-        "if len(with_session) == len(able):",
+        "if not by_tick or len(with_session) == len(able):",
         "if True:",
         sessions="mixed",
     ),

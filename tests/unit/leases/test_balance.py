@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leases import balance
 from leases.balance import Peer, Plan, plan
 from leases.lease import Lease, LeaseKey
 
@@ -362,6 +363,35 @@ def test_a_group_that_has_not_sessions_everywhere_settles_in_shares_that_are_eve
         assert max(owned[one.name] for one in group) - min(owned[one.name] for one in group) <= 1
     hosts = with_session + without
     assert all(others // hosts <= owned[one.name] <= -(-others // hosts) for one in older)
+
+
+@given(GROUPS, st.sampled_from(["settled", "a host has joined", "a host is dead"]))
+def test_a_plan_in_small_steps_is_the_plan(group: tuple[list[int], int, int], situation: str) -> None:
+    sizes, count, seed = group
+    pipelines = [f"p{i}" for i in range(len(sizes))]
+    peers = [peer(f"h{i}", *pipelines) for i in range(count)]
+    owners = [None, "gone", *(one.name for one in peers[situation == "a host has joined" :])]
+    rng = random.Random(seed)
+    leases = [
+        lease(str(i), rng.choice(owners), pipeline=name)
+        for name, n in zip(pipelines, sizes, strict=True)
+        for i in range(n)
+    ]
+    expired = {one.key for one in leases if one.owner == "gone"} if situation == "a host is dead" else set()
+    whole = planned(leases, peers, "h0", expired=expired)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(balance, "STEP_MAX", 3)
+        assert planned(leases, peers, "h0", expired=expired) == whole
+
+
+def test_no_step_of_a_plan_considers_many_leases_or_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(balance, "STEP_MAX", 20)
+    pipelines = [f"p{i}" for i in range(10)]
+    peers = [peer(f"h{i}", *pipelines) for i in range(10)]
+    leases = [lease(str(i), f"h{i % 9}", pipeline=name) for name in pipelines for i in range(10)]
+    working = frozenset[LeaseKey]()
+    steps = list(balance.plan_in_steps(leases, peers, "h9", working, (), (), random.Random(1)))
+    assert len(steps) >= 4 * (100 // 20 - 1)  # 100 leases, and three times 100 pairs of a pipeline and a host
 
 
 def _assert_even(leases: list[Lease], peers: list[Peer]) -> None:

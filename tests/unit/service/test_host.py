@@ -10,7 +10,7 @@ import pytest
 from simulation.group import WITHOUT_SESSIONS, Group, Running, until
 from simulation.weather import Fate, Outlet, Request
 
-from leases.balance import Peer, Plan, plan
+from leases.balance import Peer, Plan, Steps, plan_in_steps
 from leases.errors import DuplicateHost, GroupMismatch
 from leases.host_record import HOSTS_PREFIX, host_id
 from leases.lease import Lease
@@ -47,11 +47,11 @@ async def test_a_host_whose_view_has_not_changed_plans_nothing_anew_until_somebo
 ) -> None:
     plans: list[str] = []
 
-    def planned(leases: Collection[Lease], peers: Collection[Peer], me: str, *rest: Any, **more: Any) -> Plan:
+    def planned(leases: Collection[Lease], peers: Collection[Peer], me: str, *rest: Any, **more: Any) -> Steps[Plan]:
         plans.append(me)
-        return plan(leases, peers, me, *rest, **more)
+        return plan_in_steps(leases, peers, me, *rest, **more)
 
-    monkeypatch.setattr("service.balancer.plan", planned)
+    monkeypatch.setattr("service.balancer.plan_in_steps", planned)
     group = Group("abcd")
     await settled(group, "host-a")
     await asyncio.sleep(2 * group.timing.duration_s)  # until it is new to nobody
