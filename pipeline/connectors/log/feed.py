@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncGenerator, Callable, Iterator
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import TypeVar
 
@@ -171,7 +173,7 @@ class LogFeed(ChangeFeed):
         while True:
             extent, pages = await self._call(partial(self._read, log, first))
             if not pages:
-                await self._watch.wait_for_change(partial(_has_changed, log, extent.version))
+                await self._watch.wait_for_change(partial(_has_changed, log, extent.version), log.mark)
             while pages:  # keep no page while this loop or its reader waits
                 first += pages[0].num_rows
                 yield _page(pages.pop(0), first)
@@ -255,62 +257,126 @@ def _number(position: str | None) -> int:
 
 
 LOOKS_PER_S_MAX = 5_000
+FRESH_S = 2.0
+"""How long the watch checks a log as often as possible after its file has changed. File systems may keep times in such units."""
+IDLE_LOOK_S = 5.0
+"""How often the watch checks an idle log although its file has not changed."""
+
+
+@dataclass(slots=True)
+class _Waiter:
+    """What a reader waits for. mark_of: cheap; its result changes when the log's file is written."""
+
+    has_changed: Callable[[], bool]
+    mark_of: Callable[[], object]
+    mark: object = None
+    due_at: float = 0.0
+    """When a fresh one may become idle, or when an idle one is checked in any case."""
+
+    def is_stirred(self) -> bool:
+        """Whether its file was written since the last call."""
+        before, self.mark = self.mark, self.mark_of()
+        return self.mark != before
+
+
+_Waiting = dict[asyncio.Future[None], _Waiter]
 
 
 class LogWatch:
     """One thread that checks everything that is waited for, and wakes the tasks whose logs have changed.
 
-    `wait_for_change` may be awaited on any event loop; the looking is done on the watch's own thread. A look costs about 25
-    microseconds and holds nothing. When many wait, each is checked less often, so that a thousand idle partitions cost no
-    more than a hundred: an eighth of a core.
+    `wait_for_change` may be awaited on any event loop; the looking is done on the watch's own thread. A look costs some
+    microseconds and holds nothing. When many wait, each is checked less often, so that a thousand idle partitions cost no more
+    than a hundred. For an idle log, the watch reads only the file's time, which costs a quarter of a check. A log is fresh
+    until its file has not been written for `FRESH_S`. Fresh logs are checked by themselves: idle ones do not delay their events.
     """
 
     def __init__(self, interval_s: float) -> None:
         self._interval_s = interval_s
-        self._waiting: dict[asyncio.Future[None], Callable[[], bool]] = {}
+        self._fresh: _Waiting = {}
+        self._idle: _Waiting = {}
         self._news = threading.Condition()
-        self._closed = threading.Event()
+        self._is_closed = False
         self._thread: threading.Thread | None = None
 
-    async def wait_for_change(self, has_changed: Callable[[], bool]) -> None:
-        """Returns within `interval_s` after `has_changed` is true, or later where many wait. It is called on the watch's thread
-        and must not raise."""
+    async def wait_for_change(self, has_changed: Callable[[], bool], mark_of: Callable[[], object]) -> None:
+        """Returns within `interval_s` after `has_changed` is true, or later where many wait. Both are called on the watch's
+        thread and must not raise."""
         future = asyncio.get_running_loop().create_future()
         with self._news:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="log-watch", daemon=True)
                 self._thread.start()
-            self._waiting[future] = has_changed
+            self._fresh[future] = _Waiter(has_changed, mark_of)
             self._news.notify()
         try:
             await future
         finally:
             with self._news:
-                self._waiting.pop(future, None)
+                self._fresh.pop(future, None)
+                self._idle.pop(future, None)
 
     def close(self) -> None:
         """Blocks until the thread has ended. Tasks that still wait are not woken."""
-        self._closed.set()
         with self._news:
+            self._is_closed = True
             self._news.notify()
         if self._thread is not None:
             self._thread.join()
 
     def _run(self) -> None:
-        waiting: list[tuple[asyncio.Future[None], Callable[[], bool]]] = []
-        while not self._closed.wait(pause_s(self._interval_s, len(waiting))):
+        fresh_at = idle_at = -inf
+        while not self._is_closed:
             with self._news:
-                self._news.wait_for(lambda: self._waiting or self._closed.is_set())
-                waiting = list(self._waiting.items())
-            for future, has_changed in waiting:
-                if has_changed():
-                    with suppress(RuntimeError):  # its loop was closed, so no task waits
-                        future.get_loop().call_soon_threadsafe(_wake, future)
+                now = time.monotonic()
+                left_s = min(fresh_at if self._fresh else inf, idle_at if self._idle else inf) - now
+                if left_s > 0 and not self._is_closed:
+                    self._news.wait(min(left_s, threading.TIMEOUT_MAX))
+                    continue
+                fresh = list(self._fresh.items()) if now >= fresh_at else []
+                idle = list(self._idle.items()) if now >= idle_at else []
+            if fresh:
+                self._look_at_fresh(fresh, now)
+                fresh_at = time.monotonic() + pause_s(self._interval_s, len(fresh))
+            if idle:
+                self._look_at_idle(idle, now)
+                idle_at = time.monotonic() + pause_s(self._interval_s, len(idle))
+
+    def _look_at_fresh(self, waiting: Iterable[tuple[asyncio.Future[None], _Waiter]], now: float) -> None:
+        for future, waiter in waiting:
+            if now >= waiter.due_at:
+                is_stirred = waiter.is_stirred()
+                waiter.due_at = now + (FRESH_S if is_stirred else IDLE_LOOK_S)
+                if not is_stirred:
+                    self._move(future, self._fresh, self._idle)
+            if waiter.has_changed():  # after the look at its file: a write in between shows there next time
+                _wake_from_thread(future)
+
+    def _look_at_idle(self, waiting: Iterable[tuple[asyncio.Future[None], _Waiter]], now: float) -> None:
+        for future, waiter in waiting:
+            is_stirred = waiter.is_stirred()
+            if is_stirred:  # what was written may be committed in a moment
+                self._move(future, self._idle, self._fresh)
+            elif now < waiter.due_at:
+                continue
+            waiter.due_at = now + (FRESH_S if is_stirred else IDLE_LOOK_S)
+            if waiter.has_changed():
+                _wake_from_thread(future)
+
+    def _move(self, future: asyncio.Future[None], origin: _Waiting, target: _Waiting) -> None:
+        with self._news:
+            if (waiter := origin.pop(future, None)) is not None:  # or it waits no longer
+                target[future] = waiter
 
 
 def pause_s(interval_s: float, waiting: int) -> float:
     """Between one round of looks at everything that waits and the next."""
     return max(interval_s, waiting / LOOKS_PER_S_MAX)
+
+
+def _wake_from_thread(future: asyncio.Future[None]) -> None:
+    with suppress(RuntimeError):  # its loop was closed, so no task waits
+        future.get_loop().call_soon_threadsafe(_wake, future)
 
 
 def _wake(future: asyncio.Future[None]) -> None:

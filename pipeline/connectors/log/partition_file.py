@@ -227,9 +227,13 @@ def file_name(partition: str) -> str:
     return name + SUFFIX
 
 
+def wal_of(path: Path) -> str:
+    return f"{path}-wal"
+
+
 def has_wal(path: Path) -> bool:
     """Whether some process has a partition's file open, or ended without closing it."""
-    return os.path.exists(f"{path}-wal")
+    return os.path.exists(wal_of(path))
 
 
 def reading_mode(path: Path) -> str:

@@ -41,6 +41,7 @@ from pipeline.connectors.log.partition_file import (
     partitions_in,
     primary_code,
     translated,
+    wal_of,
 )
 from pipeline.connectors.log.producer_state import Line, Producer
 from pipeline.markers import Marker
@@ -133,6 +134,7 @@ class PartitionLog:
         mode: str = READ_WRITE,
     ) -> None:
         self.path = path
+        self._wal = wal_of(path)
         self._mode = mode
         self.name = name
         self._retention = retention
@@ -244,6 +246,17 @@ class PartitionLog:
     def version(self) -> Version:
         with self._reading() as connection:
             return self._version(connection)
+
+    def mark(self) -> object:
+        """Differs once anything was written since, also if it is not committed. It looks at the file alone, and never raises.
+
+        Two writes within the resolution of the file system's time may leave the same mark.
+        """
+        try:
+            found = os.stat(self._wal)
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_size, found.st_ino
 
     def first_at(self, time: datetime) -> int:
         """The sequence of the first event enqueued at or after `time`; of the event to come where there is none."""

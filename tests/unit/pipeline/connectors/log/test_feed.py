@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline.connectors.log import LogFeed, append
-from pipeline.connectors.log.feed import LOOKS_PER_S_MAX, pause_s
+from pipeline.connectors.log.feed import LOOKS_PER_S_MAX, LogWatch, pause_s
 from pipeline.connectors.log.partition_file import BLOCK_SCHEMA, file_name
 from pipeline.connectors.log.store import Log, Retention
 from pipeline.contract import ChangeFeedContract, FeedHarness, body
@@ -119,6 +119,90 @@ async def test_a_log_whose_writer_has_not_begun_has_no_partitions_and_gets_them_
 def test_many_idle_partitions_are_looked_at_less_often_and_cost_no_more_together() -> None:
     assert pause_s(0.005, waiting=4) == 0.005
     assert 1_000 / pause_s(0.005, waiting=1_000) == LOOKS_PER_S_MAX
+
+
+class Watched:
+    """A log that is watched, and how often it was looked at. mark: of its file."""
+
+    def __init__(self) -> None:
+        self.has_changed = False
+        self.mark = 0
+        self.looks = self.marks = 0
+
+    def wait(self, watch: LogWatch) -> asyncio.Task[None]:
+        return asyncio.create_task(watch.wait_for_change(self._look, self._mark))
+
+    async def until(self, *, marks: int = 0, looks: int = 0) -> None:
+        """Until its file and the log itself were looked at so often."""
+        async with asyncio.timeout(60):
+            while self.marks < marks or self.looks < looks:  # noqa: ASYNC110 - the watch looks on a thread of its own
+                await asyncio.sleep(0.001)
+
+    def _look(self) -> bool:
+        self.looks += 1
+        return self.has_changed
+
+    def _mark(self) -> int:
+        self.marks += 1
+        return self.mark
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[LogWatch]:
+    monkeypatch.setattr("pipeline.connectors.log.feed.FRESH_S", 0.0)
+    monkeypatch.setattr("pipeline.connectors.log.feed.IDLE_LOOK_S", 600.0)
+    watch = LogWatch(0.001)
+    yield watch
+    watch.close()
+
+
+async def test_of_an_idle_log_only_the_file_is_looked_at(watch: LogWatch) -> None:
+    log = Watched()
+    waiting = log.wait(watch)
+    await log.until(marks=3)
+    before = log.looks
+    await log.until(marks=30)
+    assert log.looks == before
+    waiting.cancel()
+
+
+async def test_what_is_written_and_committed_later_is_noticed(watch: LogWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Watched()
+    waiting = log.wait(watch)
+    await log.until(marks=3)
+    monkeypatch.setattr("pipeline.connectors.log.feed.FRESH_S", 60.0)
+    log.mark += 1
+    await log.until(looks=log.looks + 3)
+    log.has_changed = True
+    await asyncio.wait_for(waiting, timeout=60)
+
+
+async def test_a_change_that_the_file_does_not_show_is_noticed_later(
+    watch: LogWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.connectors.log.feed.IDLE_LOOK_S", 0.0)
+    log = Watched()
+    waiting = log.wait(watch)
+    await log.until(marks=3)
+    log.has_changed = True
+    await asyncio.wait_for(waiting, timeout=60)
+
+
+async def test_idle_logs_do_not_delay_the_events_of_a_busy_one(
+    watch: LogWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    idle, busy = [Watched() for _ in range(1_000)], Watched()
+    waiting = [log.wait(watch) for log in idle]
+    await idle[-1].until(marks=3)
+    monkeypatch.setattr("pipeline.connectors.log.feed.LOOKS_PER_S_MAX", 10)  # idle ones are looked at every 100 seconds
+    monkeypatch.setattr("pipeline.connectors.log.feed.FRESH_S", 600.0)
+    await idle[-1].until(marks=idle[-1].marks + 1)
+    reading = busy.wait(watch)
+    await busy.until(looks=3)
+    busy.has_changed = True
+    await asyncio.wait_for(reading, timeout=60)
+    for each in waiting:
+        each.cancel()
 
 
 async def test_any_text_may_name_a_partition(tmp_path: Path, feed: LogFeed) -> None:
