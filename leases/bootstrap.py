@@ -232,7 +232,7 @@ class Bootstrap:
         notes = await self._keep_info(scan)
         leases = scan.by_pipeline.get(self._pipeline, {})
         unreadable = {partition for pipeline, partition in scan.unreadable if pipeline == self._pipeline}
-        found = (tuple(partitions), scan.lineage, unreadable)
+        found = (tuple(partitions), scan.lineage.get(self._pipeline), unreadable)
         if found != self._rested_on:
             leases = dict(leases)  # the audit adds those that it puts back
             self._audit = await self._audit_leases(

@@ -127,15 +127,18 @@ class Scan:
         )
 
     @cached_property
-    def lineage(self) -> Shape:
-        """Everything that decides which leases there should be; owners do not."""
-        return tuple(
-            (
-                *(lease.pipeline, lease.partition, lease.closed, lease.tombstone),
-                *(lease.scope, lease.parents, lease.children),
+    def lineage(self) -> Mapping[str, Shape]:
+        """By pipeline, everything that decides which leases there should be; owners do not."""
+        return {
+            pipeline: tuple(
+                (
+                    *(lease.partition, lease.closed, lease.tombstone),
+                    *(lease.scope, lease.parents, lease.children),
+                )
+                for lease in leases.values()
             )
-            for lease in self.leases
-        )
+            for pipeline, leases in self.by_pipeline.items()
+        }
 
     @cached_property
     def by_pipeline(self) -> Mapping[str, Mapping[str, Lease]]:

@@ -212,7 +212,7 @@ class Partitions:
                 )
                 self._audited[name] = scan
                 begun.append(name)
-            elif name in self._listings and scan.lineage != self._audited[name].lineage:
+            elif name in self._listings and scan.lineage.get(name) != self._audited[name].lineage.get(name):
                 self._outdated.add(name)
         if self._listings:
             await asyncio.wait(self._listings.values(), timeout=min(LISTING_WAIT_S, self._timing.balance_s / 4))

@@ -157,12 +157,12 @@ class Sharing:
         part = replace(made, seen={key: made.seen[key] for key in changed})
         scan = self._before = replace(made, seen={**earlier, **part.seen})
         places = [self._places[key] for key in changed]
-        is_same = all(before.lineage[place] == row for place, row in zip(places, part.lineage, strict=True))
+        left = replace(before, seen={key: earlier[key] for key in changed})
         others = [lease for lease in before.requested if lease.key not in part.seen]
         scan.__dict__.update(
             leases=_patched(before.leases, places, part.leases),
             shape=tuple(_patched(before.shape, places, part.shape)),
-            lineage=before.lineage if is_same else tuple(_patched(before.lineage, places, part.lineage)),
+            lineage=before.lineage if left.lineage == part.lineage else replace(scan).lineage,
             marks={**{key: mark for key, mark in before.marks.items() if key not in part.seen}, **part.marks},
             by_tenant=(by_tenant := _moved(before, part)),
             tenants=frozenset(by_tenant),

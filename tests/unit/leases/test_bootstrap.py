@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import given
@@ -17,6 +17,7 @@ from leases.bootstrap import (
     CREATED_MAX,
     INFO_LOOKED_AT_S,
     PENDING_MAX,
+    Audit,
     Bootstrap,
     Identity,
     Info,
@@ -39,6 +40,7 @@ from leases.lease import Child, Lease
 from leases.lineage import Partition, births, children_due
 from leases.store import Stored
 from leases.stores.memory import MemoryStore
+from leases.tenure import VersionedLease
 from leases.timing import Timing
 
 T = TypeVar("T")
@@ -174,6 +176,29 @@ async def test_what_was_audited_is_audited_again_once_leases_or_partitions_have_
     assert await host.round(named("0", "1")) == ()
     await host.put(closed("0", "2"))
     assert await host.round(named("0", "1")) == ("2",)
+
+
+@pytest.mark.virtual
+async def test_a_pipeline_is_not_audited_again_because_leases_of_another_have_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    host = Host(MemoryStore())
+    await host.run(named("0"))
+    await host.round(named("0"))
+    scan = await host.keeper.scan(["p"])
+    other = Lease(pipeline="q", partition="0")
+    audits: list[object] = []
+    audit_leases = host.bootstrap._audit_leases
+
+    async def audit(*given: Any) -> Audit:
+        audits.append(given)
+        return await audit_leases(*given)
+
+    monkeypatch.setattr(host.bootstrap, "_audit_leases", audit)
+    await host.round(named("0"), scan=replace(scan, seen={**scan.seen, other.key: VersionedLease(other, "1")}))
+    assert not audits
+    await host.round(named("0", "1"))
+    assert audits  # or this test could not fail
 
 
 @pytest.mark.virtual
