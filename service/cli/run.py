@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 import pyarrow as pa
 from structlog.typing import FilteringBoundLogger as Log
@@ -34,6 +35,19 @@ def use_thrifty_allocator(environment: Mapping[str, str] = os.environ) -> None:
     """For the whole process, where Arrow has it here and the environment names no other."""
     if ALLOCATOR in pa.supported_memory_backends() and CHOSEN_BY_USER not in environment:
         pa.set_memory_pool(pa.jemalloc_memory_pool())
+
+
+OPEN_FILES = 65_536
+"""Enough for any host. An embedded log has three for each partition, and many systems let a process begin with 1,024."""
+
+
+def allow_open_files() -> None:
+    """For the whole process, as many as the system permits; never fewer than before."""
+    limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if most == resource.RLIM_INFINITY else min(OPEN_FILES, most)
+    if limit != resource.RLIM_INFINITY and limit < wanted:
+        with suppress(ValueError, OSError):  # macOS may refuse a limit that it reports
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -65,6 +79,7 @@ async def process(
 ) -> Backlog | None:
     """`run` for a caller that sets `stop`. listening: called with the port of the API once it answers."""
     use_thrifty_allocator()
+    allow_open_files()
     async with serve_api(processor, api, log, listening), run_processor(processor, stop):
         if stop.is_set():
             return None
