@@ -21,6 +21,7 @@ from results import BUILD, PARTS, Figure, figures_of, read, say, table
 HERE = Path(__file__).parent
 SCRIPTS: Mapping[str, str] = {
     "micro-batches": "microbatch.py",
+    "exactly-once": "exactly_once.py",
     "postgres-sink": "postgres_sink.py",
     "hub": "event_hubs.py",
     "lease-store": "store_cost.py",

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 SIDES = {"leasehold": "ours.py", "structured streaming": "theirs.py"}
 OURS, THEIRS = SIDES
-PLAIN = "ours_plain.py"
+PLAIN = "deliveries.py"
 """Without a transform."""
 
 
@@ -98,11 +98,11 @@ class Bench:
 
     def plain_latencies_ms(self) -> list[float]:
         """Sorted."""
-        with self._side(PLAIN) as side:
+        with self._side(PLAIN, "plain") as side:
             return self._latencies_ms(side)
 
-    def _side(self, program: str) -> Side:
-        return Side(program, self._directory / f"{program}.stderr")
+    def _side(self, program: str, *arguments: str) -> Side:
+        return Side(program, self._directory / f"{program}.stderr", *arguments)
 
     def _drained(self, side: Side, log: str, events: int) -> tuple[float, float]:
         """Events a second, and microseconds of CPU an event."""

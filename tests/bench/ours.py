@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import structlog
 from sides import Job, commands
@@ -24,31 +25,35 @@ SCHEMA = "account STRING NOT NULL, value DECIMAL(20,2) NOT NULL"
 SQL = "SELECT partition, account, sum(value) AS value, count(*) AS events FROM events GROUP BY partition, account"
 
 
+def transform_of(engine: SparkEngine) -> SparkTransform:
+    return SparkTransform(engine, "balances", sql=SQL, schema=SCHEMA)
+
+
 def processor_of(job: Job, engine: SparkEngine) -> Processor:
     pipeline = Pipeline(
         name="balances",
         feed=LogFeed(job.source),
-        transform=SparkTransform(engine, "balances", sql=SQL, schema=SCHEMA),
+        transform=transform_of(engine),
         sink=PostgresSink(job.dsn, setup=SETUP, merge=MERGE),
     )
     return Processor([pipeline], SqliteStore(Path(job.state) / "leases.db"), host="bench")
 
 
-def quieted() -> None:
-    """Warnings alone are logged."""
+def served(processor_of: Callable[[Job, SparkEngine], Processor]) -> None:
+    """Runs the jobs that come, each by a processor of its own, on one Spark."""
+    run(run_with_spark(processor_of))
+
+
+def run(jobs: Coroutine[Any, Any, None]) -> None:
+    """Logs warnings only."""
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
+    asyncio.run(jobs)
 
 
-def served(processor_of: Callable[[Job, SparkEngine], Processor]) -> None:
-    """Runs the jobs that come, each by a processor of its own, on one Spark."""
-    quieted()
-    asyncio.run(main(processor_of))
-
-
-async def main(processor_of: Callable[[Job, SparkEngine], Processor]) -> None:
+async def run_with_spark(processor_of: Callable[[Job, SparkEngine], Processor]) -> None:
     engine = SparkEngine(master="local[2]")
     session = SparkTransform(
         engine, "session", sql="SELECT * FROM events"
@@ -59,7 +64,6 @@ async def main(processor_of: Callable[[Job, SparkEngine], Processor]) -> None:
 
 
 async def run_jobs(processor_of: Callable[[Job], Processor]) -> None:
-    """Until there are no more commands."""
     stop: Callable[[], Awaitable[None]] | None = None
     todo = commands()
     while (command := await asyncio.to_thread(next, todo, StopIteration)) is not StopIteration:

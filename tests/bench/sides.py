@@ -1,7 +1,7 @@
-"""The two sides as processes: started once, so that JVM and session are there before anything is measured, then told what to do.
+"""The sides as processes: started once, so that JVM and session are there before anything is measured, then told what to do.
 
 A side says "ready" once its Spark runs. Then it reads commands from standard input, one JSON array a line: `["run", source, dsn,
-state]` starts the pipeline, `["stop"]` stops it and is answered with another "ready". It ends with its input.
+state, way]` starts the pipeline, `["stop"]` stops it and is answered with another "ready". It ends with its input.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,22 +25,23 @@ ENDING_S = 30
 @dataclass(frozen=True, slots=True)
 class Job:
     """source: the directory of a log, or a hub's connection string. dsn: of a database with an empty table of balances. state: of
-    a directory, empty as well.
+    a directory, empty as well. way: how it is done, for a side that has several ways.
     """
 
     source: str
     dsn: str
     state: str
+    way: str = ""
 
 
 class Side:
-    """One of the two, as the benchmark sees it."""
+    """One of them, as the benchmark sees it."""
 
-    def __init__(self, program: str, stderr: Path) -> None:
+    def __init__(self, program: str, stderr: Path, *arguments: str) -> None:
         self._stderr = stderr.open("ab")
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[1])])}
         self._process = subprocess.Popen(
-            [sys.executable, str(HERE / program)],
+            [sys.executable, str(HERE / program), *arguments],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -70,7 +71,7 @@ class Side:
         return self._process.pid
 
     def run(self, job: Job) -> None:
-        self._tell(["run", job.source, job.dsn, job.state])
+        self._tell(["run", *astuple(job)])
 
     def stop(self) -> None:
         self._tell(["stop"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from math import nan
 from pathlib import Path
@@ -86,3 +86,32 @@ def test_the_page_shows_each_figure_and_says_what_is_missed(bench: Any) -> None:
     picture = bench.page.drawn([met])
     assert picture.count("<rect") == 2
     assert "speed, of theirs" in picture
+
+
+@pytest.fixture
+def part(bench: Any) -> Iterator[Callable[[str], Any]]:
+    """Imports a part, or a side."""
+    before = set(sys.modules)
+    yield importlib.import_module
+    for name in set(sys.modules) - before:
+        if Path(getattr(sys.modules[name], "__file__", None) or "/").parent == BENCH:
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize(("rate", "latency_ms", "missed"), [(96.0, 10.9, []), (94.0, 11.1, [0, 1])])
+def test_exactly_once_may_cost_a_twentieth_of_the_rate_and_a_millisecond(
+    part: Callable[[str], Any], rate: float, latency_ms: float, missed: list[int]
+) -> None:
+    exactly_once = part("exactly_once")
+    measured = {
+        "exactly-once": [exactly_once.Measured([rate], [2.1], [latency_ms])],
+        "at-least-once": [exactly_once.Measured([100.0], [2.0], [10.0])],
+    }
+    figures = exactly_once.figures("spark", measured)
+    assert [n for n, figure in enumerate(figures) if figure.is_missed] == missed
+
+
+def test_deliveries_take_turns_at_being_first(part: Callable[[str], Any]) -> None:
+    turns = list(part("exactly_once").turned(2))
+    assert turns == [*turns[:2], *reversed(turns[:2])]
+    assert set(turns[:2]) == {"exactly-once", "at-least-once"}
