@@ -22,6 +22,7 @@ HERE = Path(__file__).parent
 SCRIPTS: Mapping[str, str] = {
     "micro-batches": "microbatch.py",
     "exactly-once": "exactly_once.py",
+    "peers": "peers.py",
     "postgres-sink": "postgres_sink.py",
     "hub": "event_hubs.py",
     "lease-store": "store_cost.py",

@@ -205,6 +205,16 @@ def test_a_changed_lock_file_is_synced_without_installing_uv_again(machine: Mach
     assert len(machine.log("pip")) == 1
 
 
+def test_what_only_benchmarks_need_joins_the_environment_when_asked_for(machine: Machine) -> None:
+    machine.has_python()
+    machine.has_java()
+    assert machine.set_up("bench").returncode == 0
+    again = machine.set_up("bench")
+    assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
+    synced = f"{machine.clone}/.venv sync --locked --quiet"
+    assert machine.log("uv") == [synced, *[f"{synced} --inexact --group bench"] * 2]
+
+
 @pytest.mark.parametrize("folder", FROM_NPM)
 def test_what_tests_have_from_npm_is_installed_when_asked_for_and_once(machine: Machine, folder: str) -> None:
     machine.has_python()

@@ -6,10 +6,13 @@ import importlib
 import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from decimal import Decimal
+from importlib.util import find_spec
 from math import nan
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 BENCH = Path(__file__).parents[1] / "bench"
@@ -115,3 +118,26 @@ def test_deliveries_take_turns_at_being_first(part: Callable[[str], Any]) -> Non
     turns = list(part("exactly_once").turned(2))
     assert turns == [*turns[:2], *reversed(turns[:2])]
     assert set(turns[:2]) == {"exactly-once", "at-least-once"}
+
+
+def test_a_peer_is_shown_with_its_ratio_and_promises_nothing(part: Callable[[str], Any]) -> None:
+    [figure] = part("peers").figures({"leasehold": [(50.0, 4.0), (60.0, 3.0), (70.0, 2.0)], "duckdb": [(120.0, 1.0)]})
+    assert figure.value == 0.5
+    assert figure.cpu_us == {"leasehold": 3.0, "duckdb": 1.0}
+    assert not figure.is_missed
+
+
+@pytest.mark.parametrize(
+    "peer", [name for name in ("duckdb", "polars", "python") if name == "python" or find_spec(name)]
+)
+def test_peers_sum_to_the_cent(part: Callable[[str], Any], peer: str) -> None:
+    bodies = [
+        b'{"account":"a","value":0.10,"kind":"x"}',
+        b'{"account":"b","value":9999.99}',
+        b'{"account":"a","value":0.20}',
+    ]
+    sums = part("peer_sides").SUMS[peer]()(pa.table({"body": pa.array(bodies, pa.binary())})).to_pylist()
+    assert sorted((row["account"], row["value"], row["events"]) for row in sums) == [
+        ("a", Decimal("0.30"), 2),
+        ("b", Decimal("9999.99"), 1),
+    ]
