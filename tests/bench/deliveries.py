@@ -42,7 +42,7 @@ KEPT_EVERY_S = 5.0
 
 
 class MergingSink(Sink):
-    """At least once, as one would write it for speed: a connection for each partition, merge and COMMIT in one message, COPY or a few rows.
+    """At least once, as one would write it for speed: merge and COMMIT are one message, which holds the rows if they are few.
 
     No position, no guard, no fence: an owner that lost its lease can still commit, and a crash repeats what the lease lacks.
     """
@@ -115,7 +115,7 @@ def processor_of(job: Job, transform: Transform, merge: str) -> Processor:
         name="balances",
         feed=LogFeed(job.source),
         transform=transform,
-        sink=SINKS[job.way](job.dsn, setup=SETUP, merge=merge),
+        sink=SINKS.get(job.way, PostgresSink)(job.dsn, setup=SETUP, merge=merge),
         checkpoint_s=KEPT_EVERY_S,
         unkept_s=KEPT_EVERY_S,
     )
