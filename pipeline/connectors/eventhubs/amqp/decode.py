@@ -153,7 +153,7 @@ class ReceivedEvent(NamedTuple):
     operation: str | None = None
 
 
-_HEAD = re.compile(
+HEAD = re.compile(
     rb"\x00\x53\x72(?:\xc1.|\xd1.{4}\x00\x00\x00)(?:(\x06)|\x08)"
     rb"\xa3\x15x-opt-sequence-number(?:\x55([\x00-\x7f])|\x81([\x00-\x7f].{7}))"
     rb"\xa3\x0cx-opt-offset\xa1(.)([0-9]{1,20})"
@@ -162,20 +162,21 @@ _HEAD = re.compile(
     re.DOTALL,
 )
 """The service's own annotations in the order in which it writes them, with or without a key, and none of the client's."""
-_SHORT, _LONG = b"\x00\x53\x75\xa0", b"\x00\x53\x75\xb0"
+SHORT, LONG = b"\x00\x53\x75\xa0", b"\x00\x53\x75\xb0"
+"""How one data section begins, by the octets of its length."""
 _DELIVERY = b"\x00\x53\x71"
 END = "last_enqueued_sequence_number"
-_SIZES = {0xC1: (1, 5), 0xD1: (4, 8)}
+SIZES = {0xC1: (1, 5), 0xD1: (4, 8)}
 """For a map, by its constructor: octets of its size, and the offset of the counted content."""
 _U32, _I64 = struct.Struct(">I"), struct.Struct(">q")
-_FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
+FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 """The years 1 to 9999, which dates have."""
 _OF_64_BITS = range(-(2**63), 2**63)
 
 
 def event_at(data: bytes, at: int, end: int) -> ReceivedEvent:
     """The event of the message at that place. Raises Malformed."""
-    found = _HEAD.match(data, at, end)
+    found = HEAD.match(data, at, end)
     if found is None:
         return event_of(data[at:end])
     has_no_key, short, long, digits, offset, time, key_follows = found.groups()
@@ -187,7 +188,7 @@ def event_at(data: bytes, at: int, end: int) -> ReceivedEvent:
         begin += 1 + data[begin]
         key = data[found.end() + 1 : begin].decode("utf-8", "replace")
     time_ms = _I64.unpack(time)[0]
-    if not _FIRST_MS <= time_ms <= _LAST_MS:
+    if begin > end or not FIRST_MS <= time_ms <= LAST_MS:
         return event_of(data[at:end])
     if (only := _only_body(data, begin, end)) is not None:
         return ReceivedEvent(sequence, offset, time_ms, key, data[only:end])
@@ -199,8 +200,8 @@ def behind_report(data: bytes, at: int) -> int:
     """Where a message begins behind what the service reports with it. Raises Malformed."""
     if not data.startswith(_DELIVERY, at):
         return at
-    if data[at + 3] in _SIZES:
-        size, begin = _SIZES[data[at + 3]]
+    if data[at + 3] in SIZES:
+        size, begin = SIZES[data[at + 3]]
         return at + begin + int.from_bytes(data[at + 4 : at + 4 + size])
     return value_at(data, at)[1]
 
@@ -213,9 +214,9 @@ def reported_end(data: bytes, at: int) -> int | None:
 
 def _only_body(data: bytes, at: int, end: int) -> int | None:
     """The offset of the body, if it is one data section and nothing else follows."""
-    if data.startswith(_SHORT, at, end) and at + 5 <= end:
+    if data.startswith(SHORT, at, end) and at + 5 <= end:
         return at + 5 if at + 5 + data[at + 4] == end else None
-    if data.startswith(_LONG, at, end) and at + 8 <= end:
+    if data.startswith(LONG, at, end) and at + 8 <= end:
         return at + 8 if at + 8 + _U32.unpack_from(data, at + 4)[0] == end else None
     return None
 
@@ -227,7 +228,7 @@ def event_of(message: bytes) -> ReceivedEvent:
     sequence, offset, time, key = (annotations.get(name) for name in (_NUMBER, _OFFSET, _TIME, _KEY))
     if not isinstance(sequence, int) or not isinstance(offset, str | int) or not isinstance(time, int):
         raise Malformed(f"it lacks its place: the annotations {_NUMBER}, {_OFFSET} and {_TIME}")
-    if sequence not in _OF_64_BITS or not _FIRST_MS <= time <= _LAST_MS:
+    if sequence not in _OF_64_BITS or not FIRST_MS <= time <= LAST_MS:
         raise Malformed(f"its place is none: {_NUMBER} {sequence}, {_TIME} {int(time)} ms")
     properties, body = _rest(sections)
     system = tuple((SYSTEM + name, text_of(value)) for name, value in annotations.items() if name not in _OWN)

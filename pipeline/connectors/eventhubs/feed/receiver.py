@@ -16,7 +16,7 @@ import pyarrow as pa
 from leasehold.common.cancellation import heeding
 from pipeline.connectors.eventhubs.amqp.connection import Hub
 from pipeline.connectors.eventhubs.amqp.decode import ReceivedEvent
-from pipeline.connectors.eventhubs.amqp.frames import Frames, Read
+from pipeline.connectors.eventhubs.amqp.frames import Columns, Frames, Numbers, Read
 from pipeline.connectors.eventhubs.amqp.link import ReceiverLink
 from pipeline.connectors.eventhubs.amqp.values import Malformed
 from pipeline.connectors.eventhubs.position import LATEST, Position
@@ -32,23 +32,25 @@ from pipeline.event import EVENT_SCHEMA, Page
 _TIME = EVENT_SCHEMA.field("enqueued_time").type
 
 
-def pages_of(partition: str, events: Sequence[ReceivedEvent], *, events_max: int, bytes_max: int) -> list[Page]:
+def pages_of(
+    partition: str, runs: Sequence[Sequence[ReceivedEvent] | Columns], *, events_max: int, bytes_max: int
+) -> list[Page]:
     """As few as the limits allow; an event larger than a page has one to itself."""
-    if not events:
+    if not runs:
         return []
-    table = _table(partition, events)
-    return [_page(table.slice(begin, end - begin)) for begin, end in _cuts(events, events_max, bytes_max)]
+    tables = [_table(partition, run) for run in runs]
+    table = tables[0] if len(tables) == 1 else pa.concat_tables(tables).combine_chunks()
+    return [_page(table.slice(begin, end - begin)) for begin, end in _cuts(table, events_max, bytes_max)]
 
 
-def _cuts(events: Sequence[ReceivedEvent], events_max: int, bytes_max: int) -> Iterator[tuple[int, int]]:
-    begin = held = 0
-    for at, event in enumerate(events):
-        size = len(event.body or b"")
-        if at > begin and (held + size > bytes_max or at - begin == events_max):
-            yield begin, at
-            begin, held = at, 0
-        held += size
-    yield begin, len(events)
+def _cuts(events: pa.Table, events_max: int, bytes_max: int) -> Iterator[tuple[int, int]]:
+    begin, count = 0, events.num_rows
+    ends = np.frombuffer(events["body"].chunk(0).buffers()[1], np.int32, count + 1)
+    while begin < count:
+        fits = int(np.searchsorted(ends, int(ends[begin]) + bytes_max, side="right")) - 1
+        end = min(max(fits, begin + 1), begin + events_max, count)
+        yield begin, end
+        begin = end
 
 
 def _page(events: pa.Table) -> Page:
@@ -60,10 +62,32 @@ def _page(events: pa.Table) -> Page:
     return Page(events, position_after(events.num_rows), position_after)
 
 
-def _table(partition: str, events: Sequence[ReceivedEvent]) -> pa.Table:
+def _table(partition: str, events: Sequence[ReceivedEvent] | Columns) -> pa.Table:
+    columns = _of_columns(events) if isinstance(events, Columns) else _of_events(events)
+    columns["partition"] = repeated(partition, len(columns["sequence"]))
+    return pa.table([columns[field.name] for field in EVENT_SCHEMA], EVENT_SCHEMA)
+
+
+def _of_columns(events: Columns) -> dict[str, pa.Array]:
+    count, digits = events.offsets.shape
+    return {
+        "sequence": whole_numbers(events.sequences),
+        "offset": _in_a_row(pa.string(), digits, count, events.offsets.tobytes()),
+        "enqueued_time": whole_numbers(events.times_ms * 1000).view(_TIME),
+        "key": pa.nulls(count, pa.string()) if events.keys is None else texts(_texts_at(events.data, events.keys)),
+        "body": parts(events.data, events.bodies),
+        "properties": no_maps(count),
+        "operation": pa.nulls(count, pa.string()),
+    }
+
+
+def _texts_at(data: bytes, places: Numbers) -> list[str | None]:
+    return [data[begin:end].decode("utf-8", "replace") if end else None for begin, end in places.tolist()]
+
+
+def _of_events(events: Sequence[ReceivedEvent]) -> dict[str, pa.Array]:
     sequences, offsets, times_ms, keys, bodies, properties, operations = zip(*events, strict=True)
-    columns = {
-        "partition": repeated(partition, len(events)),
+    return {
         "sequence": whole_numbers(sequences),
         "offset": octets(offsets).view(pa.string()),
         "enqueued_time": whole_numbers([time_ms * 1000 for time_ms in times_ms]).view(_TIME),
@@ -72,20 +96,29 @@ def _table(partition: str, events: Sequence[ReceivedEvent]) -> pa.Table:
         "properties": maps(properties),
         "operation": texts(operations),
     }
-    return pa.table([columns[field.name] for field in EVENT_SCHEMA], EVENT_SCHEMA)
 
 
 def repeated(text: str, count: int) -> pa.Array:
     encoded = text.encode()
-    ends = np.arange(count + 1, dtype=np.int32) * len(encoded)
-    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(ends), pa.py_buffer(encoded * count)])
+    return _in_a_row(pa.string(), len(encoded), count, encoded * count)
 
 
-def whole_numbers(values: Sequence[int]) -> pa.Array:
+def _in_a_row(kind: pa.DataType, size: int, count: int, joined: bytes) -> pa.Array:
+    """Values that are equally long."""
+    ends = np.arange(count + 1, dtype=np.int32) * np.int32(size)
+    return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(ends), pa.py_buffer(joined)])
+
+
+def whole_numbers(values: Sequence[int] | Numbers) -> pa.Array:
     """A column of 64-bit integers. Raises OverflowError."""
-    return pa.Array.from_buffers(
-        pa.int64(), len(values), [None, pa.py_buffer(np.fromiter(values, np.int64, len(values)))]
-    )
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(np.asarray(values, np.int64))])
+
+
+def parts(data: bytes, places: Numbers) -> pa.Array:
+    """A column of octets that are in the data, each from its begin to its end."""
+    ends, which = places.astype(np.int32).ravel(), np.arange(0, places.size, 2, dtype=np.int32)
+    with_gaps = pa.Array.from_buffers(pa.binary(), len(ends) - 1, [None, pa.py_buffer(ends), pa.py_buffer(data)])
+    return with_gaps.take(pa.Array.from_buffers(pa.int32(), len(which), [None, pa.py_buffer(which)]))
 
 
 def octets(values: Sequence[bytes | None]) -> pa.Array:
@@ -112,6 +145,11 @@ def maps(values: Sequence[Sequence[tuple[str, str | None]]]) -> pa.Array:
     names, items = zip(*pairs, strict=True) if pairs else ((), ())
     ends = pa.Array.from_buffers(pa.int32(), len(values) + 1, [None, _ends(map(len, values), len(values))])
     return pa.MapArray.from_arrays(ends, texts(names), texts(items))
+
+
+def no_maps(count: int) -> pa.Array:
+    ends = pa.Array.from_buffers(pa.int32(), count + 1, [None, pa.py_buffer(bytes(4 * (count + 1)))])
+    return pa.MapArray.from_arrays(ends, texts(()), texts(()))
 
 
 def _joined(kind: pa.DataType, lengths: Iterable[int], count: int, joined: bytes) -> pa.Array:
@@ -219,8 +257,8 @@ class ReceiveBuffer:
         self._filled.set()
 
 
-SMALL_BYTES = 16 * 1024
-"""What is decoded at once: going to a thread and back would take longer."""
+SMALL_BYTES, QUICK_BYTES = 16 * 1024, 512 * 1024
+"""What is decoded at once: going to a thread and back would take longer. The larger one is for events in columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,6 +364,7 @@ class Receiver:
         self._intake = ReceiveBuffer(link, what)
         self._frames = Frames(link.channel, link.handle)
         self._ended: Exception | None = None
+        self._small_bytes = SMALL_BYTES
 
     async def take_next(self) -> Received:
         """As soon as there is something. An end has its turn behind what came with it."""
@@ -338,7 +377,7 @@ class Receiver:
             except Exception as error:
                 raise ended(error, self._what) from error
             if pages or read.malformed:
-                first = read.events[0].sequence if pages else None
+                first = pages[0].events["sequence"][0].as_py() if pages else None
                 return Received(pages, first, read.malformed, self._frames.end)
 
     async def close(self) -> None:
@@ -346,14 +385,15 @@ class Receiver:
         await self._link.close()
 
     async def _decode_in_turn(self, octets: bytes) -> Decoded:
-        if len(octets) < SMALL_BYTES:
+        if len(octets) < self._small_bytes:
             return self._decode(octets)
         return await self._threaded(partial(self._decode, octets))
 
     def _decode(self, octets: bytes) -> Decoded:
         read = self._frames.read(octets)
         limits = self._limits
-        return read, pages_of(self._partition, read.events, events_max=limits.page_events, bytes_max=limits.page_bytes)
+        self._small_bytes = QUICK_BYTES if all(isinstance(run, Columns) for run in read.runs) else SMALL_BYTES
+        return read, pages_of(self._partition, read.runs, events_max=limits.page_events, bytes_max=limits.page_bytes)
 
     async def _settle(self, read: Read) -> None:
         try:

@@ -144,7 +144,8 @@ def events(*sizes: int) -> list[ReceivedEvent]:
 
 
 def test_pages_are_as_large_as_the_limits_allow_and_resume_behind_any_event() -> None:
-    found = pages_of("3", events(1, 1, 1, 90, 20, 200, 1), events_max=2, bytes_max=100)
+    sent = events(1, 1, 1, 90, 20, 200, 1)
+    found = pages_of("3", [sent[:3], sent[3:]], events_max=2, bytes_max=100)
     assert [page.events["sequence"].to_pylist() for page in found] == [[5, 6], [7, 8], [9], [10], [11]]
     assert [page.to for page in found] == ["6@60", "8@80", "9@90", "10@100", "11@110"]
     assert found[0].position_after(1) == "5@50"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -13,12 +15,20 @@ from azure.eventhub._pyamqp.performatives import TransferFrame
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from servers.eventhubs.codec import encode
-from servers.eventhubs.messages import data_event, event, placed
+from servers.eventhubs.messages import (
+    data_event,
+    delivery_annotations,
+    event,
+    placed,
+    runtime_metrics,
+    with_delivery_annotations,
+)
 from servers.eventhubs.values import Described, Symbol, Timestamp, UInt, ULong
 
 from pipeline.connectors.eventhubs.amqp.decode import ReceivedEvent, event_at, event_of
-from pipeline.connectors.eventhubs.amqp.frames import Frame, Frames, Read
+from pipeline.connectors.eventhubs.amqp.frames import Columns, Frame, Frames, Read
 from pipeline.connectors.eventhubs.amqp.values import Malformed
+from pipeline.connectors.eventhubs.feed.receiver import pages_of
 
 NUMBERS = st.integers(0, 2**63 - 1)
 TIMES = st.integers(0, 2**45)
@@ -156,6 +166,12 @@ def test_an_offset_that_is_not_as_long_as_it_says_is_malformed() -> None:
         found(message.replace(b"\xa1\x0270", b"\xa1\x0170"))
 
 
+def test_a_key_that_is_longer_than_its_message_is_malformed() -> None:
+    message = placed(data_event(b"")._replace(key="k" * 99), 7, 70, 9)[:-40]
+    with pytest.raises(Malformed):
+        event_at(message + b"k" * 100, 0, len(message))
+
+
 @given(st.data())
 def test_a_message_with_an_octet_changed_is_an_event_or_malformed_and_nothing_else(draw: st.DataObject) -> None:
     message = bytearray(sections((0x73, ["m", b"u"]), (0x74, {"a": 1, "b": [1, {"c": 2.5}]}), (0x75, b"body")))
@@ -211,11 +227,18 @@ OTHERS = [
 ]
 
 
+def events_of(read: Read) -> list[dict[str, Any]]:
+    pages = pages_of("0", read.runs, events_max=10**6, bytes_max=2**31)
+    for page in pages:
+        page.events.validate(full=True)
+    return [event for page in pages for event in page.events.to_pylist()]
+
+
 def read_all(pieces: list[bytes]) -> Read:
     frames, whole = Frames(CHANNEL, HANDLE), Read()
     for piece in pieces:
         read = frames.read(piece)
-        whole.events += read.events
+        whole.runs += read.runs
         whole.others += read.others
         whole.transfers += read.transfers
         whole.deliveries += read.deliveries
@@ -245,10 +268,138 @@ def test_frames_are_read_the_same_however_they_are_cut(rng: random.Random) -> No
     cuts = sorted(rng.randrange(len(data) + 1) for _ in range(rng.randrange(12)))
     pieces = [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True)]
     read = read_all(pieces)
-    assert [one.body for one in read.events] == [b"body %d" % number for number in range(40)]
-    assert [one.sequence for one in read.events] == list(range(40))
+    assert [one["body"] for one in events_of(read)] == [b"body %d" % number for number in range(40)]
+    assert [one["sequence"] for one in events_of(read)] == list(range(40))
     assert read.others == foreign
     assert (read.transfers, read.deliveries) == (count, 40)
+
+
+PIECE_BYTES = 4096
+"""Of what is read event by event."""
+
+
+def event_frames(rng: random.Random, count: int) -> Iterator[bytes]:
+    """As a service sends them, whose fields change in size now and then; and rarely something else."""
+    number, offset, tag_bytes, has_report = rng.choice([0, 100, 2**40]), rng.choice([0, 900, 10**12]), 4, True
+    handle = encode(UInt(HANDLE))
+    has_keys = rng.choice([0, 0.5, 1])
+    odd = rng.choice([0, 0, 0.02, 0.5])
+    for _ in range(count):
+        number, offset = number + 1, offset + rng.randrange(1, 300)
+        if rng.random() < 0.01:
+            tag_bytes, has_report = rng.choice([0, 1, 4, 16]), rng.random() < 0.7
+        one = data_event(rng.randbytes(rng.choice([0, 1, 9, 150, 255, 256, 700])))
+        if rng.random() < odd:
+            one = event(encoded(data=[b"x"], application_properties={"n": number % 9, "leasehold-operation": "delete"}))
+        elif rng.random() < odd / 2:
+            one = event(encoded(data=[b"x", b"y"], message_annotations={b"x-other": 1}))
+        if rng.random() < has_keys:
+            one = one._replace(key=rng.choice(["", "k", "kunde-12", "K\xf6nig" * rng.randrange(9)]))
+        message = placed(one, number, offset, rng.choice([1_700_000_000_000, 2**44]))
+        if has_report:
+            report = runtime_metrics(number + rng.randrange(3), offset, 1_700_000_000_000, 1_700_000_000_000)
+            message = with_delivery_annotations(message, delivery_annotations(report))
+        if rng.random() < odd / 9:
+            message = message.replace("K\xf6".encode(), b"K\xff\xff")
+        tag = encode(rng.randbytes(tag_bytes))
+        cuts = [0, len(message)] if rng.random() > odd / 3 else [0, len(message) // 2, len(message)]
+        for begin, end in pairwise(cuts):
+            fields = [
+                handle,
+                encode(UInt(number & 0xFFFF)),
+                tag,
+                b"\x43",
+                b"\x41",
+                b"\x41" if end < cuts[-1] else b"\x42",
+            ]
+            body = b"\x00\x53\x14\xc0%c\x06" % (1 + len(b"".join(fields))) + b"".join(fields)
+            yield frame(CHANNEL, body + message[begin:end])
+        if rng.random() < odd / 2:
+            yield rng.choice([EMPTY, *OTHERS])
+
+
+def read_until_malformed(pieces: list[bytes]) -> tuple[object, int | None, bool]:
+    """What is read of them, the partition's end, and whether some events are in columns."""
+    frames, whole, malformed = Frames(CHANNEL, HANDLE), Read(), ""
+    for piece in pieces:
+        try:
+            read = frames.read(piece)
+        except Malformed:
+            return "it is no connection", None, False
+        for name in ("runs", "others", "transfers", "deliveries"):
+            setattr(whole, name, getattr(whole, name) + getattr(read, name))
+        if read.malformed is not None:
+            malformed = str(read.malformed)
+            break
+    found = events_of(whole), whole.others, whole.transfers, whole.deliveries, malformed
+    return found, frames.end, any(isinstance(run, Columns) for run in whole.runs)
+
+
+def in_pieces(data: bytes, size: int) -> list[bytes]:
+    return [data[at : at + size] for at in range(0, len(data), size)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32))
+def test_events_read_as_columns_are_those_read_one_by_one(seed: int) -> None:
+    rng = random.Random(seed)
+    data = b"".join(event_frames(rng, 200))
+    one_by_one, their_end, is_in_columns = read_until_malformed(in_pieces(data, PIECE_BYTES))
+    assert not is_in_columns
+    found, end, _ = read_until_malformed(in_pieces(data, rng.choice([30_000, len(data)])))
+    assert (found, end) == (one_by_one, their_end)
+
+
+def alike(count: int, key: str | None = None, fields: bytes = b"\x41\x42", last: bytes = b"") -> list[bytes]:
+    """Transfers of events that differ in their numbers and bodies alone. fields: settled, more ... last: of the last message."""
+    found = []
+    for number in range(1000, 1000 + count):
+        message = placed(
+            data_event(bytes(200 + number % 2 * 100))._replace(key=key), number, number * 100, 0x0123_4567_0053
+        )
+        if last and number == 999 + count:
+            message = message[: message.index(b"\x00\x53\x75")] + last
+        delivery = b"\x52\x05\x70" + number.to_bytes(4) + b"\xa0\x04" + number.to_bytes(4) + b"\x43" + fields
+        head = b"\x00\x53\x14\xc0%c%c" % (1 + len(delivery), 4 + len(fields)) + delivery
+        found.append(frame(CHANNEL, head + message))
+    return found
+
+
+def test_events_that_are_alike_are_read_as_columns() -> None:
+    read = Frames(CHANNEL, HANDLE).read(b"".join(alike(300)))
+    assert [len(run) if isinstance(run, list) else len(run.sequences) for run in read.runs] == [1, 299]
+    assert [one["sequence"] for one in events_of(read)] == list(range(1000, 1300))
+
+
+@pytest.mark.parametrize(("key", "count"), [(None, 40), ("kunde-1", 41)], ids=["long body", "key"])
+@pytest.mark.parametrize("octet", [0, 5, 0x7F, 0xFF])
+def test_a_changed_octet_changes_columns_as_it_changes_the_event(octet: int, key: str | None, count: int) -> None:
+    before, changed, after = alike(40, key), alike(count, key)[-1], alike(40, key)
+    for place in range(changed.index(b"\x00\x53\x75") + 7):
+        data = b"".join([*before, changed[:place], bytes([octet]), changed[place + 1 :], *after])
+        columns, _, _ = read_until_malformed([b"".join(alike(40, key)), data])
+        assert columns == read_until_malformed(in_pieces(b"".join(alike(40, key)) + data, PIECE_BYTES))[0]
+
+
+def test_a_message_that_begins_in_another_frame_is_not_read_as_a_column() -> None:
+    piece = frame(
+        CHANNEL, encode(Described(ULong(0x14), [UInt(HANDLE), None, None, None, True, True])) + b"\x00\x53\x75\xa0\x01x"
+    )
+    read = Frames(CHANNEL, HANDLE).read(b"".join([*alike(60), piece, *alike(60)]))
+    bodies = [one["body"] for one in events_of(read)]
+    assert len(bodies) == 120
+    assert [number for number, body in enumerate(bodies) if body[:1] == b"x"] == [60]
+
+
+def test_aborted_deliveries_are_not_read_as_columns() -> None:
+    aborted = alike(60, fields=b"\x41\x42\x40\x40\x40\x41")
+    assert events_of(Frames(CHANNEL, HANDLE).read(b"".join(aborted))) == []
+
+
+def test_the_last_message_is_not_read_from_before_its_place() -> None:
+    read = Frames(CHANNEL, HANDLE).read(b"".join(alike(60, last=b"\x75\xa0\x01xyz")))
+    assert len(events_of(read)) == 59
+    assert read.malformed is not None
 
 
 def test_an_aborted_delivery_is_none() -> None:
@@ -257,7 +408,7 @@ def test_an_aborted_delivery_is_none() -> None:
         CHANNEL, encode(Described(ULong(0x14), [HANDLE, None, None, None, True, False, None, None, None, True]))
     )
     read = read_all([first, aborted, *transfers(2)])
-    assert [one.sequence for one in read.events] == [2]
+    assert [one["sequence"] for one in events_of(read)] == [2]
     assert (read.transfers, read.deliveries) == (3, 2)
 
 
@@ -268,7 +419,7 @@ def test_a_message_that_is_no_event_ends_what_is_read() -> None:
         + b"\x00\x53\x79\x40",
     )
     read = Frames(CHANNEL, HANDLE).read(b"".join([*transfers(1), bad, *transfers(3)]))
-    assert [one.sequence for one in read.events] == [1]
+    assert [one["sequence"] for one in events_of(read)] == [1]
     assert "a section that no message has" in str(read.malformed)
 
 

@@ -45,7 +45,7 @@ import sys
 from pipeline.connectors.eventhubs.amqp.decode import ReceivedEvent
 from pipeline.connectors.eventhubs.feed.receiver import pages_of
 events = [ReceivedEvent(0, b"0", 0, None, b"x"), ReceivedEvent(1, b"9", 0, "k", None, (("a", "b"),), "delete")]
-[page] = pages_of("0", events, events_max=9, bytes_max=9)
+[page] = pages_of("0", [events], events_max=9, bytes_max=9)
 assert page.to == "1@9" and page.position_after(1) == "0@0"
 assert "pandas" not in sys.modules
 """
