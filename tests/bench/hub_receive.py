@@ -1,8 +1,15 @@
-"""From hub to event table in Arrow: our feed, and the SDK's two consumers, whose events become the same table batch by batch."""
+"""From hub to event table in Arrow: our feed, and the SDK's two consumers, whose events become the same table batch by batch.
+
+Beside them is what any client has to do at least: read the socket, and find where its frames end.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import selectors
+import socket
+import struct
 from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Any
@@ -14,10 +21,16 @@ import pyarrow.compute as pc
 from hub_sides import BODY_BYTES, Order, Took, Watch, main
 
 from pipeline.connectors.eventhubs import EventHubsFeed, account_of
-from pipeline.connectors.eventhubs.amqp.sdk_internals import sdk
+from pipeline.connectors.eventhubs.amqp.connection import GROUP, Hub
+from pipeline.connectors.eventhubs.amqp.link import CHUNK_BYTES_MAX, ReceiverLink
+from pipeline.connectors.eventhubs.amqp.sdk_internals import connection_of, sdk, transport_of
+from pipeline.connectors.eventhubs.position import BEGINNING, selector
 from pipeline.event import EVENT_SCHEMA
 
 sdk()
+PREFETCH = 4000
+"""As our feed's by default."""
+SIZE = struct.Struct(">I")
 pc.sum(pa.array([1]))  # whatever is imported or looked up once, before the clock runs
 
 
@@ -68,6 +81,57 @@ async def ours(order: Order) -> Took:
     result = arrived.took()
     await feed.close()
     return result
+
+
+async def raw_socket(order: Order) -> Took:
+    """Links are attached, and granted credit, as our feed's are; all else is a socket and a count of frames."""
+    watch = Watch()
+    hub = Hub(account_of(connection_string=order.connection_string, event_hub=order.hub))
+    counts, ready = [await FrameCount.attach(hub, str(n)) for n in range(order.partitions)], selectors.DefaultSelector()
+    for count in counts:
+        ready.register(count.socket, selectors.EVENT_READ, count)
+        await count.link.replenish(0, 0)
+    while any(count.frames < order.events for count in counts):
+        for key, _ in ready.select():
+            before = key.data.frames
+            await key.data.read()
+            watch.saw(key.data.frames - before)
+    result = watch.took(sum(count.frames for count in counts))
+    for count in counts:
+        await count.link.close()
+    await hub.close()
+    return result
+
+
+class FrameCount:
+    """Use `attach`. The frames of one link are counted, which are all transfers while it lasts."""
+
+    def __init__(self, link: ReceiverLink, own_socket: socket.socket) -> None:
+        self.link = link
+        self.socket = own_socket
+        self.frames = 0
+        self._left = b""
+
+    @classmethod
+    async def attach(cls, hub: Hub, partition: str) -> FrameCount:
+        """Without credit yet, so that asyncio has read nothing of what is to come."""
+        path = f"ConsumerGroups/{GROUP}/Partitions/{partition}"
+        link = await ReceiverLink.attach(
+            hub, path, selector(BEGINNING), epoch=1, credit=0, timeout_s=20.0, reports_end=True
+        )
+        transport = transport_of(connection_of(link._client)).writer.transport
+        transport.pause_reading()
+        link._credit = PREFETCH
+        return cls(link, socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())))
+
+    async def read(self) -> None:
+        data, at, frames = self._left + self.socket.recv(CHUNK_BYTES_MAX), 0, 0
+        while len(data) - at >= SIZE.size and at + (size := SIZE.unpack_from(data, at)[0]) <= len(data):
+            at += size
+            frames += 1
+        self._left = data[at:]
+        self.frames += frames
+        await self.link.replenish(frames, frames)
 
 
 async def sdk_aio(order: Order) -> Took:
@@ -130,4 +194,4 @@ def table_of(partition: str, events: Sequence[Any]) -> pa.Table:
 
 
 if __name__ == "__main__":
-    main({"leasehold": ours, "sdk aio": sdk_aio, "sdk sync": sdk_sync})
+    main({"leasehold": ours, "raw socket": raw_socket, "sdk aio": sdk_aio, "sdk sync": sdk_sync})
