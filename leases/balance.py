@@ -353,7 +353,8 @@ def _shared(
     elif not odd:
         return dict.fromkeys(hosts, each)
     # Only an odd lease counts that a host has already: by what it holds altogether, who takes first would change the order.
-    rank = {name: totals[name] * (size + 1) + min(0, each - held.get(name, 0)) for name in hosts}
+    most = max(held.values(), default=0)
+    rank = {name: totals[name] * (most + 1) + min(0, each - held.get(name, 0)) for name in hosts}
     ranked = sorted(hosts, key=rank.__getitem__)
     if full:
         return _divided(size, ranked, full)
