@@ -144,7 +144,7 @@ class LogFeed(ChangeFeed):
         *,
         page_events_max: int = 10_000,
         page_bytes_max: int = 4 * 1024 * 1024,
-        poll_interval_s: float = 0.005,
+        poll_interval_s: float = 0.002,
         busy_timeout_s: float = 5.0,
     ) -> None:
         self._log = Log(path, busy_timeout_s=busy_timeout_s)
