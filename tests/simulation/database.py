@@ -14,9 +14,10 @@ import sqlite3
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal, get_args
 
 import psycopg
+import pyarrow as pa
 from psycopg import pq
 from psycopg.sql import Identifier
 from simulation.broker import Threads
@@ -27,9 +28,12 @@ from simulation.weather import Request, Weather, answered, host_of
 from leases.lease import Lease
 from pipeline.connectors.postgres.copy import Load
 from pipeline.connectors.postgres.session import Server, Session, Timeouts
-from pipeline.connectors.postgres.sink import PostgresSink
-from pipeline.connectors.postgres.sql import Statement
+from pipeline.connectors.postgres.sink import PostgresSink, Target
+from pipeline.connectors.postgres.sql import Column, Statement
 
+Way = Literal["message", "copy", "copy into the table"]
+"""How rows come: in the message that decides, or loaded before, into `batch` or at once into their table."""
+WAYS: tuple[Way, ...] = get_args(Way)
 DSN = "postgresql://simulated/bank"
 CREATED = """
 ATTACH ':memory:' AS public;
@@ -39,6 +43,7 @@ CREATE TABLE public.output (sequence, body);
 CREATE TEMPORARY TABLE batch (sequence, body);
 """
 DIALECT = (
+    ('"pg_temp"."batch"', '"batch"'),
     ("BEGIN ISOLATION LEVEL READ COMMITTED", "BEGIN"),
     ("SELECT FROM", "SELECT 1 FROM"),
     ("IS NOT DISTINCT FROM", "IS"),
@@ -62,15 +67,12 @@ class Guarded(psycopg.errors.InvalidTextRepresentation):
 class Database:
     """What all hosts write to."""
 
-    def __init__(
-        self, onlooker: Onlooker, weather: Weather, *, transaction_s: float, takes_copies: bool = False
-    ) -> None:
-        """takes_copies: rows come into their table without `batch`."""
+    def __init__(self, onlooker: Onlooker, weather: Weather, *, transaction_s: float, way: Way = "message") -> None:
         self.weather = weather
         self.onlooker = onlooker
         self._transaction_s = transaction_s
         self._restores = 0
-        self.takes_copies = takes_copies
+        self.way = way
         self._db = sqlite3.connect(":memory:", isolation_level=None)
         self._db.executescript(CREATED)
         for name, arguments in (("now", 0), ("pg_advisory_xact_lock", 1), ("hashtextextended", 2)):
@@ -84,6 +86,8 @@ class Database:
         sink = _Sink(DSN, table="public.output", timeouts=timeouts)
         server = _Server(self, timeouts)
         sink._parts = replace(sink._parts, server=server, thread=Threads(self.weather))  # type: ignore[arg-type]
+        if self.way != "message":
+            sink._parts = replace(sink._parts, target=_CopiedTarget(merge=None, table="public.output", key=()))
         return sink
 
     def run(self, message: str, rows: list[list[str]], sent_at: int) -> list[list[Any]]:
@@ -95,7 +99,7 @@ class Database:
         try:
             if rows:
                 self._db.execute("BEGIN")
-                table = "public.output" if self.takes_copies else "batch"
+                table = "public.output" if self.way == "copy into the table" else "batch"
                 self._db.executemany(f"INSERT INTO {table} VALUES (?, ?)", rows)
             found = [self._ran(statement) for statement in message.split("\n;\n")]
         except BaseException:
@@ -150,6 +154,13 @@ class Database:
         return lease.sink_state == f"known:{lease.generation}" and not self._db.execute(query, ours).fetchall()
 
 
+class _CopiedTarget(Target):
+    """Whose batches are never few rows."""
+
+    def load(self, table: pa.Table) -> Load:
+        return replace(super().load(table), few=None)
+
+
 class _Sink(PostgresSink):
     async def prepare(self) -> None:
         """The tables are there."""
@@ -197,11 +208,18 @@ class _Session(Session):
         onlooker.settled(by, partition, fence)
         return _Cursor(answer)
 
+    @property
+    def is_cut(self) -> bool:
+        return self.is_lost
+
+    async def prepare_batch(self, columns: tuple[Column, ...]) -> None:
+        """It is there."""
+
     async def load(self, batch: Load, table: Identifier | None = None) -> bool:
         await self._asked("load", "", [])
         self._line.info.transaction_status = pq.TransactionStatus.INTRANS
         self._rows = list(csv.reader(batch.csv.decode().splitlines()))
-        return self._database.takes_copies and table is not None
+        return self._database.way == "copy into the table" and table is not None
 
     async def close(self) -> None:
         self._line.closed = True

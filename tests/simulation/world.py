@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from simulation import container, group
 from simulation.broker import Broker
 from simulation.container import WatchedContainer
-from simulation.database import Database
+from simulation.database import WAYS, Database
 from simulation.flow import NumberedFeed, PartOfFeed, WeatheredTransform
 from simulation.group import Group, HostClock, Running
 from simulation.hub import EventHub
@@ -212,10 +212,8 @@ class World(Group):
 
     @cached_property
     def database(self) -> Database:
-        takes_copies = random.Random(f"{self.setup.seed} copies").random() < 0.5
-        return Database(
-            self.onlooker, self.weather, transaction_s=0.75 * self.timing.duration_s, takes_copies=takes_copies
-        )
+        way = random.Random(f"{self.setup.seed} copies").choice(WAYS)
+        return Database(self.onlooker, self.weather, transaction_s=0.75 * self.timing.duration_s, way=way)
 
     @cached_property
     def endpoint(self) -> Endpoint:
