@@ -53,6 +53,8 @@ GUARDED = re.compile(
     r"WITH moved AS \((UPDATE .*) RETURNING 1\)\s+SELECT CASE count\(\*\) WHEN 1 THEN 1 ELSE", re.DOTALL
 )
 """SQLite has no UPDATE in a WITH: it is run alone, and its rows are counted here."""
+ESCAPED = re.compile(r" E('(?:[^']|'')*')")
+"""A text with backslashes, which SQLite takes as they are."""
 CLAIMING = re.compile(r"SELECT '[^']*', '([^']*)', \d+, (\d+), ")
 TENURE = re.compile(r"partition = '([^']*)' AND generation = (\d+) AND epoch >?= (\d+)")
 PARTITION = re.compile(r"partition = '([^']*)'")
@@ -96,6 +98,7 @@ class Database:
             raise psycopg.OperationalError("the database was restored meanwhile")
         for ours, theirs in DIALECT:
             message = message.replace(ours, theirs)
+        message = ESCAPED.sub(lambda text: text[1].replace(r"\\", "\\"), message)
         try:
             if rows:
                 self._db.execute("BEGIN")
