@@ -56,7 +56,7 @@ connectors: setup node $(ARCHIVE)  ## integration and acceptance tests of all ot
 
 check: lint types arrows  ## lint, format, types and import arrows
 
-bench: setup  ## beside Structured Streaming, DuckDB, Polars, the SDK of Event Hubs and .NET's leases: a table, build/performance.md (ONLY=hub)
+bench: setup  ## beside Structured Streaming, DuckDB, Polars, the SDK of Event Hubs and .NET's leases: a table, docs/performance.md (ONLY=hub)
 	@.ci/setup bench
 	.venv/bin/python tests/bench/bench.py $(if $(ONLY),--only "$(ONLY)")
 

@@ -1,7 +1,7 @@
 """All benchmarks, part by part, each in a process of its own: `make bench`, or some of them: `make bench ONLY=hub`.
 
 A part that misses a target, or fails, does not keep the others from running. At the end there are one table, build/bench.json
-and, if all parts ran, build/performance.md. Exit code 1 where a target is missed or a part has failed.
+and, if all parts ran, docs/performance.md. Exit code 1 where a target is missed or a part has failed.
 """
 
 from __future__ import annotations

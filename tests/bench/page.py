@@ -1,4 +1,4 @@
-"""build/performance.md and its picture: the figures of the last whole run of `make bench`."""
+"""docs/performance.md and its picture: the figures of the last whole run of `make bench`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from datetime import datetime
 from html import escape
 from math import isnan
 
-from results import BUILD, HEADER, Figure, cells
+from results import DOCS, HEADER, Figure, cells
 
-PAGE = BUILD / "performance.md"
+PAGE = DOCS / "performance.md"
 PICTURE = PAGE.with_suffix(".svg")
 WIDTH, LINE, LABEL, RIGHT = 900, 26, 520, 70
 

@@ -16,7 +16,8 @@ from importlib.metadata import version
 from math import nan
 from pathlib import Path
 
-BUILD = Path(os.environ.get("BENCH_BUILD") or Path(__file__).parents[2] / "build")
+ROOT = Path(os.environ.get("BENCH_ROOT") or Path(__file__).parents[2])
+BUILD, DOCS = ROOT / "build", ROOT / "docs"
 PARTS = BUILD / "bench"
 
 

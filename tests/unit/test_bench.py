@@ -26,7 +26,7 @@ raise SystemExit(finish("good", [figure]))
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     """The runner, with its neighbours, and a directory of its own."""
-    monkeypatch.setenv("BENCH_BUILD", str(tmp_path / "build"))
+    monkeypatch.setenv("BENCH_ROOT", str(tmp_path))
     monkeypatch.syspath_prepend(BENCH)
     yield importlib.import_module("bench")
     for name in ("results", "page", "bench"):
