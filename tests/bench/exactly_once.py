@@ -109,7 +109,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="The price of exactly once, beside the same pipeline at least once.")
     parser.add_argument("--only", choices=[PLAIN, SPARK], help="one of the pipelines")
     parser.add_argument("--warm-events", type=int, default=4_000_000, help="drained first, at least (%(default)s)")
-    parser.add_argument("--events", type=int, default=800_000, help="of each backlog (%(default)s)")
+    parser.add_argument("--events", type=int, default=1_600_000, help="of each backlog (%(default)s)")
     parser.add_argument("--probes", type=int, default=30, help="single events a turn (%(default)s)")
     parser.add_argument("--warm-probes", type=int, default=100, help="sent before, without a pause (%(default)s)")
     parser.add_argument("--turns", type=int, default=2, help="of each delivery in a repetition (%(default)s)")
