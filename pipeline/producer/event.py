@@ -152,12 +152,12 @@ class EventBatch:
         self.starting_sequence_number: int | None = None
         """The number of the first event once it is published; the others follow it, one by one."""
         self._prepare = prepare
-        self._prepared: list[Prepared] = []
+        self._payloads: list[Any] = []
         self._is_locked = False
         self._is_published = False
 
     def __len__(self) -> int:
-        return len(self._prepared)
+        return len(self._payloads)
 
     @property
     def is_published(self) -> bool:
@@ -167,18 +167,19 @@ class EventBatch:
         """Whether it fits: measured with the largest sequence number, since it has none yet. Raises BatchLocked, ValueError."""
         if self._is_locked:
             raise BatchLocked("the batch is being published, or was: make a new one for further events")
-        prepared = self._prepare(event)
-        if self.size_bytes + prepared.size > self.bytes_max:
+        payload, size = self._prepare(event)
+        if self.size_bytes + size > self.bytes_max:
             return False
-        self._prepared.append(prepared)
-        self.size_bytes += prepared.size
+        self._payloads.append(payload)
+        self.size_bytes += size
         return True
 
     # For the producer
 
     @property
     def payloads(self) -> list[object]:
-        return [prepared.payload for prepared in self._prepared]
+        """A copy: events may be added to a batch whose outcome is unknown, and it is settled without them."""
+        return list(self._payloads)
 
     def begin(self) -> None:
         """Lock it. Raises AlreadyPublished."""

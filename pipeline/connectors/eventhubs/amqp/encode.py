@@ -21,7 +21,9 @@ I32 = struct.Struct(">i")
 I64 = struct.Struct(">q")
 DOUBLE = struct.Struct(">d")
 
-ANNOTATIONS, PROPERTIES, DATA = b"\x00\x53\x72", b"\x00\x53\x74", b"\x00\x53\x75"
+ANNOTATIONS, PROPERTIES = b"\x00\x53\x72", b"\x00\x53\x74"
+BATCH_FORMAT = 0x80013700
+"""The message format of `enveloped` events."""
 GROUP, LEVEL, NUMBER = (b"com.microsoft:producer-" + name for name in (b"id", b"epoch", b"sequence-number"))
 PARTITION_KEY = b"x-opt-partition-key"
 SMALL = 128  # what fits into one signed octet is below
@@ -35,6 +37,8 @@ SECTION_BYTES = 8
 
 def body_of(event: Event) -> bytes:
     """All of the event but its annotations. Raises ValueError for a property that AMQP has no type for."""
+    if not event.properties:
+        return data(event.body)
     return section_of_properties([pair_of(name, value) for name, value in event.properties.items()]) + data(event.body)
 
 
@@ -66,7 +70,14 @@ def binary(value: bytes) -> bytes:
 
 
 def data(body: bytes) -> bytes:
-    return DATA + binary(body)
+    size = len(body)
+    return b"\x00\x53\x75\xa0%c%b" % (size, body) if size < 256 else b"\x00\x53\x75\xb0%b%b" % (U32.pack(size), body)
+
+
+def enveloped(events: Sequence[bytes], key: str | None) -> bytes:
+    """A batch is a message with a data section for each event. key: the partition key."""
+    annotations = b"" if key is None else ANNOTATIONS + amqp_map(_symbol(PARTITION_KEY) + text(key), 2)
+    return annotations + b"".join(map(data, events))
 
 
 def simple(value: Simple) -> bytes:

@@ -12,8 +12,15 @@ from typing import Any, NamedTuple
 
 from leasehold.common.cancellation import heeding
 from pipeline.connectors.eventhubs.amqp.connection import Hub, TokenRefused, connect, disconnect
-from pipeline.connectors.eventhubs.amqp.encode import GROUP, LEVEL, NUMBER, PARTITION_KEY, numbered
-from pipeline.connectors.eventhubs.amqp.sdk_internals import is_attached, link_of, sdk, sender_class
+from pipeline.connectors.eventhubs.amqp.encode import BATCH_FORMAT, GROUP, LEVEL, NUMBER, enveloped, numbered
+from pipeline.connectors.eventhubs.amqp.sdk_internals import (
+    has_credit,
+    is_attached,
+    link_of,
+    sdk,
+    send_encoded,
+    sender_class,
+)
 from pipeline.producer import NOTHING_YET, AttachRequest, Outcome, ProducerPosition, PublishError, Reason
 from pipeline.producer.errors import refused
 
@@ -159,15 +166,12 @@ class SenderLink:
     async def send(
         self, payloads: Sequence[bytes], after: ProducerPosition | None, key: str | None, sending: Callable[[], None]
     ) -> None:
-        message = sdk().BatchMessage(
-            data=list(payloads) if after is None else numbered(payloads, after),
-            message_annotations=None if key is None else {PARTITION_KEY: key},
-        )
+        batch = enveloped(payloads if after is None else numbered(payloads, after), key)
         with self._ending(is_in_air=False):
             await self._wait_for_credit()
         sending()
         with self._ending(is_in_air=True):
-            reason, state = await self._transfer(message)
+            reason, state = await self._transfer(batch)
         self._used_at = time.monotonic()
         self._judge(reason, state)
 
@@ -177,17 +181,17 @@ class SenderLink:
     async def _wait_for_credit(self) -> None:
         """Once the link is attached, its token good, and credit there: from here on nothing has to be waited for."""
         client = self._client
-        while not await heeding(client.client_ready_async()) or link_of(client).current_link_credit <= 0:
+        while not await heeding(client.client_ready_async()) or not has_credit(client):
             await heeding(client.do_work_async())
 
-    async def _transfer(self, message: Any) -> tuple[Any, Any]:
+    async def _transfer(self, batch: bytes) -> tuple[Any, Any]:
         """Why it is settled, and how."""
         answer: list[tuple[Any, Any]] = []
 
         async def note_answer(reason: Any, state: Any) -> None:
             answer.append((reason, state))
 
-        await link_of(self._client).send_transfer(message, on_send_complete=note_answer)
+        await send_encoded(self._client, batch, BATCH_FORMAT, note_answer)
         while not answer:
             if not await heeding(self._client.do_work_async()):
                 raise ConnectionError("the connection was closed")

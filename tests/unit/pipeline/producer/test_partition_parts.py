@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.producer import NUMBER_MAX, AttachRequest, ProducerPosition, RetryPolicy
-from pipeline.producer.event import GROUP_MAX, OWNER_LEVEL_MAX
+from pipeline.producer import NUMBER_MAX, AttachRequest, Event, ProducerPosition, RetryPolicy
+from pipeline.producer.event import GROUP_MAX, OWNER_LEVEL_MAX, EventBatch, Prepared
 from pipeline.producer.idempotent import restored, snapshot_of
 from pipeline.producer.partition import Unsettled, judged
 
@@ -68,6 +68,18 @@ def test_a_snapshot_is_restored_as_it_was(partitions: dict[str, AttachRequest]) 
 def test_a_snapshot_that_nobody_took_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"the snapshot .*: give what IdempotentProducer\.snapshot\(\) returned"):
         restored(text)
+
+
+def test_events_added_to_a_batch_are_not_in_what_was_sent_of_it() -> None:
+    batch = EventBatch(
+        partition="0", key=None, bytes_max=9, envelope_bytes=0, prepare=lambda one: Prepared(one.body, 1)
+    )
+    assert batch.try_add(Event(body=b"x"))
+    batch.begin()
+    sent = batch.payloads
+    batch.drop()
+    assert batch.try_add(Event(body=b"y"))
+    assert (sent, batch.payloads) == ([b"x"], [b"x", b"y"])
 
 
 def test_pauses_double_up_to_their_limit_or_stay_as_they_are() -> None:

@@ -8,19 +8,22 @@ from typing import Any
 import pytest
 from azure.eventhub._pyamqp._decode import decode_payload
 from azure.eventhub._pyamqp._encode import encode_payload
-from azure.eventhub._pyamqp.message import Message
+from azure.eventhub._pyamqp.message import BatchMessage, Message
 from azure.eventhub._pyamqp.types import TYPE, VALUE, AMQPTypes
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.connectors.eventhubs.amqp.encode import (
+    BATCH_FORMAT,
     GROUP,
     LEVEL,
     MARKS_BYTES_MAX,
     NUMBER,
+    PARTITION_KEY,
     SECTION_BYTES,
     body_of,
     data,
+    enveloped,
     numbered,
 )
 from pipeline.producer import NUMBER_MAX, Event, ProducerPosition, number_after
@@ -80,6 +83,14 @@ def test_no_event_takes_more_than_it_was_measured_at(
     out = bytearray()
     encode_payload(out, Message(data=[event]))
     assert len(out) <= len(encoded) + MARKS_BYTES_MAX + SECTION_BYTES
+
+
+@given(st.lists(st.binary(max_size=600)), TEXTS.filter(lambda key: len(key.encode()) < 256) | st.none())
+def test_a_batch_is_encoded_as_the_sdk_encodes_it(events: list[bytes], key: str | None) -> None:
+    out = bytearray()
+    batch = BatchMessage(data=events, message_annotations=None if key is None else {PARTITION_KEY: key})
+    encode_payload(out, batch)
+    assert (enveloped(events, key), BATCH_FORMAT) == (bytes(out), batch._code)
 
 
 @given(st.booleans() | TIMES | st.integers(-(2**63), 2**63 - 1))

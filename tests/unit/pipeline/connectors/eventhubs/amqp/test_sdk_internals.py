@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import azure.eventhub._pyamqp.aio as amqp
@@ -90,6 +91,12 @@ async def test_a_sender_announces_no_limit_of_its_own_whatever_the_sdk_would(mon
     with pytest.raises(TimeoutError):
         await attach(hub, "0", None, idempotent=True)
     assert announced == [0]
+
+
+@pytest.mark.parametrize(("credit", "window", "has_credit"), [(1, 1, True), (0, 1, False), (1, 0, False)])
+def test_a_sender_has_credit_while_both_link_and_session_have_room(credit: int, window: int, has_credit: bool) -> None:
+    link, session = SimpleNamespace(current_link_credit=credit), SimpleNamespace(remote_incoming_window=window)
+    assert sdk_internals.has_credit(SimpleNamespace(_link=link, _session=session)) is has_credit
 
 
 def test_no_private_part_is_used_that_is_not_named() -> None:
