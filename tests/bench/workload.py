@@ -15,9 +15,11 @@ ACCOUNTS = 10_000
 BLOCK_EVENTS = 1_000
 BATCH_EVENTS = 100_000
 """Per partition and batch, the default of our side; the other may take as many of each partition."""
-SETUP = (
-    "CREATE TABLE IF NOT EXISTS balances (account text PRIMARY KEY, balance numeric NOT NULL, events bigint NOT NULL)"
-)
+SETUP = """
+    CREATE TABLE IF NOT EXISTS balances (account text PRIMARY KEY, balance numeric NOT NULL, events bigint NOT NULL)
+    WITH (fillfactor = 50)
+"""
+"""With room on its pages: docs/sizing.md."""
 MERGE = """
     INSERT INTO balances (account, balance, events) SELECT account, value, events FROM batch ORDER BY account
     ON CONFLICT (account) DO UPDATE SET balance = balances.balance + excluded.balance, events = balances.events + excluded.events
