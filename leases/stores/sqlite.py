@@ -7,15 +7,19 @@ import os
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TypeVar
 
 from leases.errors import StoreAmbiguous, StoreConflict, StoreError, StoreMissing, StoreUnavailable
+from leases.pause_orders import GROUP_PREFIX
 from leases.store import ChangedDocuments, LeaseStore, Stored
 
 T = TypeVar("T")
 
 WAL_ATTEMPTS = 10
+QUEUED_MAX = 4
+"""How many calls about leases are before a heartbeat at most. A thousand partitions that start together make a thousand."""
 
 _REMEDIES = {
     sqlite3.SQLITE_PERM: "make the file and its directory readable and writable for this user",
@@ -58,32 +62,33 @@ class SqliteStore(LeaseStore):
         self._creates = creates
         self._busy_timeout_s = busy_timeout_s
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="lease-store")
+        self._turns = asyncio.Semaphore(QUEUED_MAX)
         self._connection: sqlite3.Connection | None = None  # of the store thread alone, as is the next one
         self._opened: tuple[int, int] | None = None
         self._opening = ""
         """Names this opening of the file in tokens: another file may have the same inode."""
 
     async def list(self, prefix: str) -> list[Stored]:
-        return await self._run(lambda connection: _list(connection, prefix))
+        return await self._run(prefix, lambda connection: _list(connection, prefix))
 
     async def read_changes(self, prefix: str, since: str | None = None) -> ChangedDocuments | None:
         """One write is carried out at a time and takes the next number, so a number covers all writes that have lower ones."""
-        return await self._run(lambda connection: _changes(connection, prefix, since, self._opening))
+        return await self._run(prefix, lambda connection: _changes(connection, prefix, since, self._opening))
 
     async def count(self, prefix: str) -> int | None:
-        return await self._run(lambda connection: _count(connection, prefix))
+        return await self._run(prefix, lambda connection: _count(connection, prefix))
 
     async def read(self, id: str) -> Stored:
-        return await self._run(lambda connection: _read(connection, id))
+        return await self._run(id, lambda connection: _read(connection, id))
 
     async def create(self, id: str, body: str) -> str:
-        return await self._run(lambda connection: _create(connection, id, body), is_write=True)
+        return await self._run(id, lambda connection: _create(connection, id, body), is_write=True)
 
     async def replace(self, id: str, body: str, etag: str) -> str:
-        return await self._run(lambda connection: _replace(connection, id, body, etag), is_write=True)
+        return await self._run(id, lambda connection: _replace(connection, id, body, etag), is_write=True)
 
     async def delete(self, id: str, etag: str) -> None:
-        await self._run(lambda connection: _delete(connection, id, etag), is_write=True)
+        await self._run(id, lambda connection: _delete(connection, id, etag), is_write=True)
 
     async def close(self) -> None:
         """Waits for the calls in progress, each of which ends within `busy_timeout_s`."""
@@ -91,8 +96,10 @@ class SqliteStore(LeaseStore):
         self._thread.shutdown(wait=False)
         await asyncio.shield(asyncio.wrap_future(closing))
 
-    async def _run(self, action: Callable[[sqlite3.Connection], T], *, is_write: bool = False) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._act, action, is_write)
+    async def _run(self, id: str, action: Callable[[sqlite3.Connection], T], *, is_write: bool = False) -> T:
+        """id: of the document, or the prefix of several. Those of the group pass all others that wait."""
+        async with nullcontext() if id.startswith(GROUP_PREFIX) else self._turns:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, self._act, action, is_write)
 
     def _act(self, action: Callable[[sqlite3.Connection], T], is_write: bool) -> T:
         try:

@@ -109,9 +109,10 @@ async def test_opening_waits_for_another_who_opens_the_file_first(path: Path) ->
 
 async def test_commits_survive_a_power_loss(store: SqliteStore) -> None:
     pragmas = await store._run(
+        "",
         lambda connection: [
             connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")
-        ]
+        ],
     )
     assert pragmas == ["wal", 2]
 
@@ -297,7 +298,7 @@ async def test_a_read_only_directory_is_refused_by_name(read_only: Path, name: s
 
 async def test_a_full_disk_changes_nothing_and_space_mends_it(store: SqliteStore) -> None:
     etag = await store.create(COUNTER, "0")
-    await store._run(lambda connection: connection.execute("PRAGMA max_page_count = 1"))
+    await store._run("", lambda connection: connection.execute("PRAGMA max_page_count = 1"))
     large = json.dumps("x" * 20_000)
     with pytest.raises(StoreUnavailable, match=r"leases\.db' cannot be used .*full.*free some space"):
         await store.replace(COUNTER, large, etag)
@@ -386,10 +387,26 @@ async def test_changes_are_found_by_their_number_and_not_among_all_documents(sto
     await store.create(COUNTER, "{}")
     queries: list[str] = []
     assert store._connection is not None
-    await store._run(lambda connection: connection.set_trace_callback(queries.append))
+    await store._run("", lambda connection: connection.set_trace_callback(queries.append))
     begun = await store.read_changes("")
     assert begun is not None
     await store.read_changes("pipeline/", begun.token)
     with closing(sqlite3.connect(path)) as other:
         plan = other.execute(f"EXPLAIN QUERY PLAN {queries[-1]}").fetchall()
     assert [row[3] for row in plan] == ["SEARCH lease_documents USING INTEGER PRIMARY KEY (rowid>?)"]
+
+
+async def test_a_heartbeat_does_not_wait_for_the_writes_of_many_leases(store: SqliteStore) -> None:
+    written: list[str] = []
+
+    async def create(id: str) -> None:
+        await store.create(id, "{}")
+        written.append(id)
+
+    async with asyncio.TaskGroup() as group:
+        for n in range(100):
+            group.create_task(create(f"p/leases/{n}"))
+        await asyncio.sleep(0)  # all of them have begun
+        await group.create_task(create("_sessions/a"))
+        assert len(written) < 20
+    assert len(written) == 101
