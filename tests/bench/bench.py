@@ -28,6 +28,7 @@ SCRIPTS: Mapping[str, str] = {
     "lease-store": "store_cost.py",
     "requests": "async_sink.py",
     "requests-in-trouble": "async_troubles.py",
+    "partitions": "many_partitions.py",
 }
 RESULT = BUILD / "bench.json"
 
