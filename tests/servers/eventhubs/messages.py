@@ -193,7 +193,8 @@ def delivery_annotations(annotations: dict[Any, Any]) -> bytes:
 
 def with_delivery_annotations(message: bytes, annotations: bytes) -> bytes:
     """Behind the header, where there is one. The rest is not looked at."""
-    if message.startswith(b"\x00\x53\x72"):  # of nearly all: reading its annotations would take most of a receiver's time
+    # Of nearly all messages. To read its annotations would take most of a receiver's time.
+    if message.startswith(b"\x00\x53\x72"):
         return annotations + message
     code, _, end = next(sections(message))
     at = end if code == HEADER else 0
