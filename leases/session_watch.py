@@ -83,6 +83,10 @@ class SessionWatch:
             if self.began >= seen.since + self._duration_s(tenant, timing)
         )
 
+    def expired_owners(self, owners: Collection[Tenant], read_until: float, timing: SessionTiming) -> frozenset[Tenant]:
+        """Those of the owners in leases that were read until then. If the look began before, a lease may have a new owner."""
+        return self.expired(timing).intersection(owners) if self.began >= read_until else frozenset()
+
     def live(self, timing: SessionTiming) -> Mapping[str, SessionRecord]:
         """By host: the sessions that have not expired. If two have one name, the one that has the document."""
         expired = self.expired(timing)

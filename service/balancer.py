@@ -330,10 +330,9 @@ class Balancer:
 
     def _expired_sessions(self, scan: Scan) -> frozenset[LeaseKey]:
         """Leases whose owner's session has expired. They were read before the look at the sessions began."""
-        sessions, session = self._membership.sessions, self._membership.session
-        if session is None or sessions.began < scan.ended:
+        if (session := self._membership.session) is None:
             return frozenset()
-        expired = sessions.expired(session.timing) & scan.tenants
+        expired = self._membership.sessions.expired_owners(scan.tenants, scan.ended, session.timing)
         return frozenset[LeaseKey]().union(*(scan.by_tenant[tenant] for tenant in expired))
 
     async def _plan(self, scan: Scan, host_scan: HostScan) -> Plan:

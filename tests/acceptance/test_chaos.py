@@ -109,6 +109,7 @@ def test_a_session_that_lapses_without_a_fault_is_counted(written: Written) -> N
     whole = exact(written)
     outcome = Outcome(len(written), happened, whole, difference(written, whole), lapses=[9.0, 15.0, 21.0, 45.0, 62.0])
     assert outcome.false_lapses == 2
+    assert "sessions that lapsed without a reason: 2" in outcome.failures
 
 
 @pytest.mark.parametrize("log", AMOUNTS)

@@ -76,7 +76,8 @@ class Outcome:
         nothing = [] if self.happened else ["no fault happened"]
         still = [] if self.delivered else ["nothing was delivered while faults lasted"]
         wrong = [self.difference.told] if self.difference else []
-        return [*nothing, *still, *wrong, *self.problems]
+        lapsed = [f"sessions that lapsed without a reason: {self.false_lapses}"] if self.false_lapses else []
+        return [*nothing, *still, *wrong, *lapsed, *self.problems]
 
     def told(self) -> Iterator[str]:
         yield from self._table()

@@ -746,8 +746,22 @@ MUTANTS = (
             "host_scan = await self._scan_hosts()\nself.scan, self.host_scan",
             "self.scan, self.host_scan",
         ),
-        ("service.balancer", "if session is None or sessions.began < scan.ended:", "if session is None:"),
+        ("leases.session_watch", " if self.began >= read_until else frozenset()", ""),
         sessions="all",
+    ),
+    mutant(
+        "sessions judge leases that were read after the look",
+        "leases.session_watch",
+        " if self.began >= read_until else frozenset()",
+        "",
+        test="tests/unit/leases/test_session_watch.py::test_a_look_judges_no_lease_that_was_read_after_it_began",
+    ),
+    mutant(
+        "a listing with a lower epoch raises no doubt",
+        "leases.tenure",
+        "if seen is None or seen.lease.tenant != self._lease.tenant or (not seen.lease.by_session):",
+        "if seen is None or (seen.lease.tenant != self._lease.tenant and seen.lease.epoch >= self._lease.epoch):",
+        test="tests/unit/leases/test_tenure_sessions.py::test_a_lease_put_back_with_a_lower_epoch_makes_its_owner_write",
     ),
     mutant(
         "a session without a document has ended",

@@ -42,6 +42,12 @@ def test_a_session_expires_once_its_tick_has_stood_still_for_its_duration() -> N
     assert regularly(document(), until=D).expired(TIMING) == {A}
 
 
+def test_a_look_judges_no_lease_that_was_read_after_it_began() -> None:
+    watch = regularly(document(), until=D)
+    assert watch.expired_owners([A, ("b", "1")], watch.began, TIMING) == {A}
+    assert watch.expired_owners([A], watch.began + 0.01, TIMING) == frozenset()
+
+
 def test_a_session_that_never_had_a_document_expires_after_its_first_sight() -> None:
     assert regularly(until=D - 0.5, named=(A,)).expired(TIMING) == frozenset()
     assert regularly(until=D, named=(A,)).expired(TIMING) == {A}

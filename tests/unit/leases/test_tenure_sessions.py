@@ -16,7 +16,7 @@ from leases.lease import Lease
 from leases.session import Session, SessionRecord
 from leases.store import Stored
 from leases.stores.memory import MemoryStore
-from leases.tenure import OwnedLease, id_of, keep_renewed
+from leases.tenure import OwnedLease, VersionedLease, id_of, keep_renewed
 from leases.timing import SessionTiming, Timing
 
 SESSION = SessionTiming()
@@ -206,6 +206,14 @@ async def test_a_listing_that_does_not_show_a_tenure_makes_its_owner_write(edit)
     else:
         with pytest.raises(LeaseLost):
             await owned.renew()
+
+
+@pytest.mark.virtual
+async def test_a_lease_put_back_with_a_lower_epoch_makes_its_owner_write() -> None:
+    owned = await Case().taken()
+    restored = replace(owned.lease, owner="b", incarnation="b-1", epoch=owned.lease.epoch - 1)
+    owned.doubt(VersionedLease(restored, "an earlier state"), owned.renewed_at + 1)
+    assert owned.is_doubted
 
 
 @pytest.mark.virtual
