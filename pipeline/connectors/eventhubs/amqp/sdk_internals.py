@@ -277,7 +277,7 @@ def has_credit(client: Any) -> bool:
 
 
 async def send_encoded(client: Any, octets: bytes, message_format: int, note_answer: Any) -> None:
-    """What a sender's `send_transfer` does, for a message that is encoded already; it `has_credit`, and waits for none.
+    """What a sender of the SDK does to send, for a message that is encoded already; it `has_credit`, and waits for none.
 
     note_answer: called with the reason and the state of the delivery, once it is settled.
     """
