@@ -191,27 +191,26 @@ class CachedPlan:
         """The output of what the query means now; None where the plan of that cannot be run again."""
         self.exchange(events)
         planned = self.output
-        replanning = self._beside.submit(self._replan)
+        planning = self._beside.submit(self._plan)
         try:
             output = planned.toArrow()
         finally:
-            wait([replanning])
-        is_current = replanning.result()
-        if self.output is planned:
-            return output
-        return self.output.toArrow() if is_current else None
+            wait([planning])
+        if (now := planning.result()) is None:
+            return None
+        self.output = now  # not before: after an error, the plan is the one that was known to run again
+        return output if now is planned else now.toArrow()
 
     def exchange(self, events: pa.Table) -> None:
         (batch,) = events.cast(self._sent_as).combine_chunks().to_batches()
         exchange_rows(self.rows, sent_rows(self.source.sparkSession, batch))
 
-    def _replan(self) -> bool:
-        """Keep as output what the query means now. Returns whether it can be run again."""
+    def _plan(self) -> DataFrame | None:
+        """What the query means now: the kept output if that is the same. None if it cannot be run again."""
         now = self.query(self.source)
         if is_same(plan_of(self.output), plan_of(now)):
-            return True
-        self.output = now
-        return runs_again(plan_of(self.source), plan_of(now))
+            return self.output
+        return now if runs_again(plan_of(self.source), plan_of(now)) else None
 
 
 @dataclass(eq=False, slots=True)

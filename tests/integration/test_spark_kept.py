@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import DataFrame
 
 from pipeline.batch import Batch
+from pipeline.errors import TransformError
 from pipeline.spark.transform import SparkTransform
 
 Prepare = Callable[..., Awaitable[SparkTransform]]
@@ -58,6 +61,16 @@ def events(first: int, count: int) -> list[dict[str, Any]]:
 
 def rows(output: pa.Table) -> list[str]:
     return sorted(map(repr, output.to_pylist()))
+
+
+@dataclass
+class Failing:
+    """A DataFrame whose job fails."""
+
+    _jdf: Any
+
+    def toArrow(self) -> pa.Table:  # noqa: N802  # as Spark names it
+        raise RuntimeError("the job failed")
 
 
 def is_kept(transform: SparkTransform) -> bool:
@@ -116,6 +129,23 @@ async def test_a_query_that_means_something_else_by_now_is_planned_anew(
         output = await transform.apply(batch("p0", events(40, 3)))
         assert output.column("mark").to_pylist() == 3 * [mark]
         assert is_kept(transform) is stays
+
+
+async def test_a_run_that_fails_keeps_no_plan_that_cannot_be_run_again(prepared: Prepare, batch: MakeBatch) -> None:
+    transform = await prepared(sql="SELECT partition, 0L AS n FROM events")
+    await transform.apply(batch("p0", events(0, 40)))
+    own = transform._job._own
+    assert own is not None
+    assert own.kept is not None
+    own.kept.query = lambda source: source.sparkSession.sql(
+        "SELECT partition, (SELECT count(*) FROM events) AS n FROM events"
+    )
+    own.kept.output = cast(DataFrame, Failing(own.kept.output._jdf))
+    with pytest.raises(TransformError):
+        await transform.apply(batch("p0", events(40, 3)))
+    assert isinstance(own.kept.output, Failing), (
+        "it computes a subquery once, and would answer with that for later batches"
+    )
 
 
 async def test_a_function_is_called_for_every_batch(
