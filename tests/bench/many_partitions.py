@@ -40,6 +40,7 @@ from pipeline.connectors.log.partition_file import BLOCK_SCHEMA
 from pipeline.connectors.log.store import Log
 from pipeline.connectors.memory import MemoryDestination, MemorySink
 from pipeline.sink import Claim, Output
+from service.cli.run import short_collections
 from service.pipeline import Pipeline
 from service.processor import Processor
 
@@ -192,7 +193,9 @@ def main() -> int:
             logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         )
         with tempfile.TemporaryDirectory() as state:
-            say(json.dumps(asyncio.run(measured(arguments.idle, arguments.idle_s, arguments.busy_s, Path(state)))))
+            with short_collections():  # as `leasehold run` does
+                result = asyncio.run(measured(arguments.idle, arguments.idle_s, arguments.busy_s, Path(state)))
+            say(json.dumps(result))
         return 0
     found: dict[int, list[dict[str, float]]] = {0: [], IDLE: []}
     for _ in range(arguments.runs):

@@ -79,7 +79,7 @@ ASPECTS = {
     "service.cli.main": "imports unreadable",
     "service.cli.migration": "close docs places",
     "service.cli.replay": "replay_progress",
-    "service.cli.run": "arrow_memory open_files",
+    "service.cli.run": "arrow_memory collections open_files",
     "service.config.cosmos": "feed leases",
     "service.config.eventhubs": "feed sink",
     "service.config.files": "sink",
