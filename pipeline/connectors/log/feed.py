@@ -256,7 +256,7 @@ def _number(position: str | None) -> int:
     return int(position)
 
 
-LOOKS_PER_S_MAX = 5_000
+LOOKS_PER_S_MAX = 10_000
 FRESH_S = 2.0
 """How long a log stays fresh after its file has changed. File systems may keep times in such units."""
 FRESH_LOOK_S = 0.001
