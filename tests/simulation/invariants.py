@@ -205,7 +205,7 @@ class Onlooker:
         self._check_owner(by, old, new)
         if self.is_calm and by == old.incarnation and new.owner is None and not new.closed:
             self._check_release(new)
-        if old.owner is None and self._eras[name]:
+        if self._eras[name] and (old.owner is None or new.epoch != old.epoch):
             # After an edit an epoch may be given out twice. The second claim has read the result of the first one's last send.
             # Where sends bear a producer's level, no level is given out twice.
             self._unsettled.pop((name, new.incarnation or "", (new.epoch,)), None)
