@@ -10,7 +10,6 @@ import gc
 import os
 import resource
 import signal
-import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 
@@ -59,7 +58,7 @@ THAW_S = 3600.0
 
 
 @contextmanager
-def short_collections(clock: Callable[[], float] = time.monotonic) -> Iterator[None]:
+def short_collections(clock: Callable[[], float]) -> Iterator[None]:
     """Keeps full collections of garbage short, for the whole process: they look at frozen objects once an hour only.
 
     A host with a thousand partitions has a million objects that live for ever. A collection that looks at all of them stops
@@ -117,7 +116,7 @@ async def process(
     """`run` for a caller that sets `stop`. listening: called with the port of the API once it answers."""
     use_thrifty_allocator()
     allow_open_files()
-    with short_collections():
+    with short_collections(asyncio.get_running_loop().time):
         async with serve_api(processor, api, log, listening), run_processor(processor, stop):
             if stop.is_set():
                 return None

@@ -195,7 +195,7 @@ def main() -> int:
             logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         )
         with tempfile.TemporaryDirectory() as state:
-            with short_collections():  # as `leasehold run` does
+            with short_collections(time.monotonic):  # as `leasehold run` does
                 result = asyncio.run(measured(arguments.idle, arguments.idle_s, arguments.busy_s, Path(state)))
             say(json.dumps(result))
         return 0
@@ -204,7 +204,7 @@ def main() -> int:
         for idle, result in side_by_side(arguments).items():
             found[idle].append(result)
             say(f"{idle:5} idle: " + ", ".join(f"{name} {value:.1f}" for name, value in result.items()))
-    with short_collections():
+    with short_collections(time.monotonic):
         plans = {each: planned(each) for each in ("nothing has changed", "a host has joined", "a host is dead")}
     for situation, (whole_s, step_s) in plans.items():
         say(f"plan if {situation}: {1000 * whole_s:.0f} ms, longest step {1000 * step_s:.0f} ms")

@@ -35,7 +35,7 @@ These profiles and trials were made on two cores while the code grew. They expla
 | Python | 0.9 | reading the log and parsing JSON |
 | PostgreSQL | 0.65 | upserts: four partitions with 10,000 accounts each for 400,000 events |
 
-- Batches of 200,000 events and jobs of 32 MiB are no faster, and need more memory.
+- Batches of 200,000 events and jobs of 32 MiB need more memory, and are not faster.
 - Compiling by C1 alone, or thresholds 40 times as high, help a cold pipeline or single events, and cost a warm one more.
 - Other allocators for Arrow change nothing that can be measured.
 - Structured Streaming sums over all partitions in one job, so it writes a quarter of the rows.
