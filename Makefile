@@ -34,7 +34,7 @@ JAVA = -XX:TieredStopAtLevel=1 -Xshare:auto -Xlog:disable -XX:SharedArchiveFile=
 
 .DEFAULT_GOAL = help
 .PHONY: help demo test connectors check sim mutants scenarios chaos bench repetition memory unit thorough fuzz integration acceptance lint types arrows format setup
-.PHONY: matrix bare docs scale
+.PHONY: matrix bare docs scale cluster
 .PHONY: hosts groups letters collected unit-collected node browser image pods start dist audit poison stalls failover clean
 
 # Targets with `##`. docs/maintainers.md lists the others.
@@ -126,6 +126,17 @@ letters: setup  # hosts with dead letters under way, killed and frozen at crash 
 chaos: setup $(ARCHIVE) $(if $(FEED),node)  # the bank through minutes of faults at random, nothing lost or duplicated (MINUTES=10, SEED=7, FEED=eventhubs)
 	@SPARK_SUBMIT_OPTS="$(JAVA)" PYTHONPATH=tests \
 		.venv/bin/python -m scenarios.chaos $(if $(FEED),--feed $(FEED)) --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
+
+# What hosts and transforms do on their own Spark, on a cluster, and on a Connect server; then chaos on both.
+CLUSTER = tests/integration/test_spark_jobs.py tests/integration/test_spark_letters.py tests/integration/test_spark_parse.py \
+	tests/acceptance/test_hosts.py tests/acceptance/test_cli_spark.py
+CHAOS_ON = PYTHONPATH=tests .venv/bin/python -m scenarios.chaos --minutes 60 --faults $(or $(FAULTS),40)
+cluster: setup  # transforms and hosts on a standalone cluster and a Connect server, whose parts are killed while the bank works (FAULTS=40)
+	$(PYTEST) -p no:xdist tests/integration/test_spark_cluster.py
+	$(PYTEST) -p no:xdist --spark=cluster $(CLUSTER)
+	$(PYTEST) -p no:xdist --spark=connect $(CLUSTER)
+	@$(CHAOS_ON) --spark cluster
+	@$(CHAOS_ON) --spark connect
 
 lint: setup  # ruff: lint and format
 	.venv/bin/ruff check .

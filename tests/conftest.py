@@ -24,6 +24,7 @@ pytest_plugins = [
     "plugins_pg",
     "plugins_bank",
     "plugins_cli",
+    "plugins_cluster",
     "plugins_hosts",
     "plugins_interrupt",
     "plugins_order",

@@ -24,6 +24,7 @@ from typing import Any
 import pytest
 import yaml
 from plugins_cli import until
+from plugins_cluster import spark_settings
 from plugins_pg import database
 
 from leases.document import decode_lease, lease_prefix
@@ -126,7 +127,7 @@ class Bank:
             "balance_s": TIMING.balance_s,
         }
         settings |= {"host": {"name": host}, "log": {"format": "json", "file": f"{host}.log"}}
-        settings["spark"] |= {"driver_memory": "512m"}
+        settings["spark"] = spark_settings(settings["spark"] | {"driver_memory": "512m"})
         for pipeline in settings["pipelines"]:
             pipeline["batch_age_max_s"] = BATCH_AGE_S
         path = self.directory / f"{host}.yaml"

@@ -15,7 +15,8 @@ from itertools import count
 from typing import TypeVar
 
 from pipeline.errors import EngineUnavailable
-from pipeline.spark.jvm import Running, connect_remote, start_jvm
+from pipeline.spark.connect import address, connect
+from pipeline.spark.jvm import Running, start_jvm
 from pipeline.spark.master import INVARIANTS, defaults
 
 T = TypeVar("T")
@@ -46,6 +47,7 @@ class SparkEngine:
         self._remote = remote
         self._jobs = ThreadPoolExecutor(JOB_THREADS_MAX, thread_name_prefix="spark-job")
         self._control = ThreadPoolExecutor(2, thread_name_prefix="spark-control")  # so that jobs can be cancelled
+        self._watching = ThreadPoolExecutor(1, thread_name_prefix="spark-watch")
         self._lock = threading.Lock()
         self._running: Running | None = None
         self._begun: Future[Running] | None = None
@@ -63,8 +65,13 @@ class SparkEngine:
 
     @property
     def place(self) -> str:
-        """Spark's location, for people."""
-        return self._remote or self._conf["spark.master"]
+        """Spark's location, for people. Without the parameters of `remote`, among which may be a token."""
+        return address(self._remote) if self._remote else self._conf["spark.master"]
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether executors, or all of Spark, are elsewhere."""
+        return self._remote is not None or not self._conf["spark.master"].startswith("local")
 
     def begin(self) -> None:
         """Starts in the background what transforms will need. If that fails, so does every transform, for the same reason."""
@@ -94,7 +101,7 @@ class SparkEngine:
         self._stop()
         self._failed = None
         try:
-            return connect_remote(self._remote) if self._remote else start_jvm(self._conf, self._launched)
+            return connect(self._remote) if self._remote else start_jvm(self._conf, self._launched)
         except EngineUnavailable as error:
             self._failed = error
             raise
@@ -113,6 +120,9 @@ class SparkEngine:
     async def run_control(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._control, work)
 
+    async def run_watch(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._watching, work)
+
     async def release(self) -> None:
         """One transform less; the last one stops Spark."""
         self._users -= 1
@@ -120,6 +130,7 @@ class SparkEngine:
             await self.run_control(self.stop)
             self._jobs.shutdown(wait=False)
             self._control.shutdown(wait=False)
+            self._watching.shutdown(wait=False)
 
     def stop(self) -> None:
         """For good. Blocks. Jobs that are under way end with EngineUnavailable, and so does a start."""

@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 from collections import deque
@@ -34,9 +35,10 @@ from pipeline.spark.pyspark_internals import (
     launch_gateway,
     quieten,
     require_parts,
-    run_this_python,
+    run_python,
 )
 from pipeline.spark.reason import complaint, end_reason, reason_of, start_advice, start_reason
+from pipeline.spark.watch import Progress
 
 # Directories for Spark's shuffles and blocks, removed with their process, or by the next start if it was killed.
 #
@@ -104,6 +106,8 @@ _ARGUMENTS = (
 )
 """What a JVM has to know before it runs, and spark-submit before the JVM. All else is sent over the JVM's socket: arguments are
 visible in process lists, and a setting may be a key."""
+_PYTHON = "spark.pyspark.python"
+"""Read by spark-submit, which does not start this driver's Python."""
 REGISTRATION_S = 10.0
 """How long a standalone master that answers may take to register us, which takes milliseconds."""
 END_S = 10.0
@@ -135,6 +139,38 @@ class Running:
     def is_alive(self) -> bool:
         return not self.is_broken and (self.process is None or self.process.poll() is None)
 
+    @property
+    def is_cluster(self) -> bool:
+        """Whether it has executors in other processes, which may die without it."""
+        return not str(self.session.sparkContext.master).startswith("local")
+
+    def new_session(self) -> SparkSession:
+        return self.session.newSession()
+
+    def begin(self, group: str) -> None:
+        """This thread waits for a job of the group from now on. A JVM knows that by the job's own group."""
+
+    def progress_of(self, group: str) -> Progress | None:
+        """Blocks until the JVM answers."""
+        tracker = self.session.sparkContext.statusTracker()
+        jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
+        ids = [stage for job in jobs if job is not None and job.status == "RUNNING" for stage in job.stageIds]
+        stages = [stage for stage in map(tracker.getStageInfo, ids) if stage is not None]
+        if not stages:
+            return None
+        ended = sum(stage.numCompletedTasks for stage in stages)
+        return Progress(
+            running=sum(stage.numActiveTasks for stage in stages),
+            ended=ended + sum(stage.numFailedTasks for stage in stages),
+            left=sum(stage.numTasks for stage in stages) - ended,
+        )
+
+    def sever(self) -> None:
+        """Every call that waits for it ends."""
+        self.is_broken = True
+        if self.process is not None:
+            self.process.kill()
+
     def has_died(self) -> bool:
         """Blocks for a moment: a JVM that no longer answers may not be gone yet."""
         if self.process is None:
@@ -142,10 +178,7 @@ class Running:
         return _ends(self.process, within_s=2)
 
     def stop(self) -> None:
-        if self.process is None:
-            with suppress(PySparkException, OSError):
-                self.session.stop()
-            return
+        assert self.process is not None, "a session on a server is stopped by its own class"
         if self.process.poll() is None:
             with suppress(PySparkException, Py4JError, OSError):
                 self.session.stop()
@@ -193,8 +226,8 @@ def _start(
     try:
         with _registration(master, gateway, output):
             context = SparkContext(gateway=gateway, conf=_spark_conf(conf))
-        if master.startswith("local"):
-            run_this_python(context)
+        if python := sys.executable if master.startswith("local") else conf.get(_PYTHON):
+            run_python(context, python)
         quieten(context)
         find_at_once(context)
         return Running(SparkSession(context), gateway.proc, output.lines, scratch)
@@ -320,16 +353,6 @@ def _spark_conf(conf: Mapping[str, str]) -> SparkConf:
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:
     return not (record.module in ("java_gateway", "clientserver") and record.name == "root")
-
-
-def connect_remote(remote: str) -> Running:
-    """A Spark Connect server. Blocks. Raises EngineUnavailable."""
-    try:
-        return Running(SparkSession.builder.remote(remote).create())
-    except (PySparkException, ImportError, OSError) as error:
-        remedy = f": pip install 'pyspark[connect]=={pyspark.__version__}'" if isinstance(error, ImportError) else ""
-        reason = reason_of(text_of(error) or type(error).__name__)
-        raise EngineUnavailable(f"the Spark Connect server at '{remote}' cannot be used: {reason}{remedy}") from error
 
 
 def text_of(error: BaseException) -> str | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import FunctionType
@@ -78,11 +77,11 @@ def forget_context() -> None:
     SparkSession._instantiatedSession = SparkSession._activeSession = None
 
 
-def run_this_python(context: SparkContext) -> None:
-    """Or workers run PYSPARK_PYTHON, or another python3 from PATH. Raises EngineUnavailable."""
+def run_python(context: SparkContext, command: str) -> None:
+    """In workers, which run PYSPARK_PYTHON or a python3 from PATH otherwise. Raises EngineUnavailable."""
     if not hasattr(context, "pythonExec"):
         raise _lacks(["SparkContext.pythonExec"])
-    context.pythonExec = sys.executable
+    context.pythonExec = command
 
 
 def quieten(context: SparkContext) -> None:
@@ -115,6 +114,11 @@ def _sends_at_once() -> bool:
 def plan_of(frame: DataFrame) -> Any:
     """The JVM's DataFrame, which shows its plans."""
     return frame._jdf
+
+
+def explained(frame: DataFrame) -> str:
+    """The text of all its plans. Over Connect alone."""
+    return cast(Any, frame)._explain_string(extended=True)  # type: ignore[no-any-return]
 
 
 def rows_of(source: DataFrame) -> Any:

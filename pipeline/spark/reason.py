@@ -24,6 +24,7 @@ _ENGINE = (
     "OutOfMemoryError",
 )
 _IMPORT_ERRORS = ("ModuleNotFoundError: ", "ImportError: ")
+_PYTHONS = "[PYTHON_VERSION_MISMATCH]"
 _STACK = ("java.lang.StackOverflowError", "[FAILED_TO_PARSE_TOO_COMPLEX]")
 """The second is the first, where the parser catches it."""
 _BARE_NAME = re.compile(r"\w+(?:Exception|Error): \S*$")
@@ -43,6 +44,8 @@ def blame(text: str) -> Blame:
         return "events"
     if "Total size of serialized results" in text:
         return "output"
+    if _PYTHONS in text:
+        return "transform"
     if "Traceback (most recent call last)" in text:
         return "transform" if _raised(text).startswith(_IMPORT_ERRORS) else "events"
     return "engine" if any(sign in text for sign in _ENGINE) else "events"
@@ -54,6 +57,8 @@ def reason_of(text: str) -> str:
         line = "it nests too deeply, or chains too many operators, for Spark's stack: write it flatter"
     elif "Traceback (most recent call last)" in text:
         line = _raised(text)
+        if line.startswith(_IMPORT_ERRORS):
+            line += ": install it where Spark's Python workers run"
     elif lost := re.search(r"most recent failure: Lost task [^\n]*? executor [^)]*\): (?:[\w.$]+: )?([^\n]*)", text):
         line = lost[1]
     else:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -29,9 +30,11 @@ from pipeline.limits import JSON_LEVELS_MAX
 from pipeline.spark.jvm import Running
 from pipeline.spark.master import INVARIANTS
 from pipeline.spark.partition_contract import PARTITION, Contract, read_contract
+from pipeline.spark.plan_text import read_text
 from pipeline.spark.pyspark_internals import (
     cancel_jobs,
     exchange_rows,
+    explained,
     has_run_jobs,
     of_plans,
     plan_of,
@@ -161,6 +164,8 @@ def _partitions_of(plan: Any, rdd: int | None) -> frozenset[int]:
 
 
 VIEW = "events"
+PLAINLY = {"spark.sql.debug.maxToStringFields": "10000"}
+"""Plans are shown whole, since a Connect server shows nothing else of them."""
 SMALL_BATCH_EVENTS = 10_000
 """Up to here, Arrow's rows are one Spark partition anyway; stating so saves every shuffle behind it."""
 KEPT_BYTES_MAX = 1024 * 1024
@@ -224,17 +229,26 @@ class PipelineSession:
     """Whether it is known by now if a plan can be kept."""
 
     def __post_init__(self) -> None:
-        self.session = self.running.session.newSession()
-        for name, value in INVARIANTS.items():
+        self.session = self.running.new_session()
+        settings = {**INVARIANTS, **PLAINLY} if self.running.is_remote else INVARIANTS
+        for name, value in settings.items():
             self.session.conf.set(name, value)
 
     def begin(self, group: str, name: str) -> None:
         """What this thread does from now on belongs to the group."""
         if self.running.is_remote:
+            self.running.begin(group)
             self.session.clearTags()
             self.session.addTag(group)
         else:
             self.session.sparkContext.setJobGroup(group, f"micro-batch of {name}", interruptOnCancel=True)
+
+    def add_module(self, path: Path) -> None:
+        """A zip file of Python modules for the workers. It has to stay there as long as Spark runs."""
+        if self.running.is_remote:
+            self.session.addArtifacts(str(path), pyfile=True)
+        else:
+            self.session.sparkContext.addPyFile(str(path))
 
     def has_run_jobs(self) -> bool | None:
         """Whether this thread's group has run any jobs so far. None if this Spark does not show it. Not over Connect."""
@@ -304,10 +318,13 @@ class PipelineSession:
             return self.session.createDataFrame([], schema)
         return self.session.createDataFrame(self.session.sparkContext.emptyRDD(), schema)
 
-    def contract(self, source: DataFrame, output: DataFrame) -> Contract:
-        if self.running.is_remote:
-            return Contract(None, "Spark Connect does not show plans")
+    def contract(self, source: DataFrame, output: DataFrame, sql: str | None) -> Contract:
+        """sql: what makes the output of the source; None for a function."""
         unknown = Contract(None, f"the plans of PySpark {pyspark.__version__} cannot be read")
+        if self.running.is_remote:
+            if sql is None:
+                return Contract(None, "over Spark Connect, what a function makes of the events is not known")
+            return of_plans(lambda: read_text(sql, explained(output)), unknown)
         return of_plans(lambda: contract_of(plan_of(source), plan_of(output)), unknown)
 
 

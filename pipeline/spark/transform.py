@@ -10,7 +10,11 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar, cast
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar, cast
 
 import pyarrow as pa
 import pyspark
@@ -29,6 +33,7 @@ from pipeline.limits import FIRST_ONE, JSON_LEVELS_MAX, Isolation
 from pipeline.parsing.parse import Misfit, parse
 from pipeline.parsing.schema import Struct, read_schema
 from pipeline.poison import JobFailed, Prepared, Refused, Slice
+from pipeline.spark.connect import lost_server
 from pipeline.spark.engine import SparkEngine
 from pipeline.spark.jvm import Running, text_of
 from pipeline.spark.micro_batch import MicroBatches, split
@@ -36,12 +41,16 @@ from pipeline.spark.partition_contract import PARTITION, Contract
 from pipeline.spark.pyspark_internals import of_plans, plan_of
 from pipeline.spark.reason import blame, last_words, reason_of
 from pipeline.spark.session import VIEW, PipelineSession, columns_read
+from pipeline.spark.user_modules import pack
+from pipeline.spark.watch import LOOK_S, Watch, still
 from pipeline.sql_text import schema_problem, sql_problem
 from pipeline.transform import Checked, Transform, TransformSpec
 
 T = TypeVar("T")
 AT_ONCE_BYTES_MAX = 4 * 1024
 """Batches up to this size are parsed on the event loop. That takes 0.6 ms, and up to 1.3 ms if bodies do not fit the schema."""
+ANSWER_S = 20.0
+"""How long a driver on a cluster, or a Connect server, may take to report the progress of a job."""
 CANCEL_TIMEOUT_S = 30.0
 """How long a cancelled job may take to end. Python workers in an endless loop are killed within a few seconds; only a
 `module:function` that never returns a DataFrame cannot be ended."""
@@ -101,6 +110,15 @@ class SparkTransform(Transform):
         await self._engine.release()
 
 
+@dataclass(frozen=True, slots=True)
+class _GivenUp:
+    """Why a job is given up. answers: whether its Spark still takes commands."""
+
+    why: EngineUnavailable
+    spark: Running
+    answers: bool
+
+
 class SparkJob:
     """Implements micro_batch.Job: slices of batches through a transform, in a session of its own."""
 
@@ -112,6 +130,7 @@ class SparkJob:
         self._own: PipelineSession | None = None
         self._analysis = threading.Lock()
         self._checked: Checked | None = None
+        self._packed: TemporaryDirectory[str] | None = None
 
     async def check(self) -> Checked:
         """Find out what the transform is, before the first run. Raises TransformError, EngineUnavailable."""
@@ -143,15 +162,56 @@ class SparkJob:
         group = f"{self._spec.name}-{next(self._engine.numbers)}"
         running = asyncio.ensure_future(self._engine.run_job(lambda: self._grouped(group, work)))
         try:
+            if self._engine.is_cluster:
+                await self._wait_watching(running, group)
             return await await_shielded(running)
         except asyncio.CancelledError:
-            running.add_done_callback(
-                lambda done: done.cancelled() or done.exception()
-            )  # no caller retrieves its result
-            if (own := self._own) is not None:
-                await asyncio.shield(self._engine.run_control(lambda: own.cancel(group)))
-                await asyncio.wait({running}, timeout=CANCEL_TIMEOUT_S)
+            await self._end(running, lambda own: own.cancel(group))
             raise
+
+    async def _wait_watching(self, running: asyncio.Future[Any], group: str) -> None:
+        """Returns when the job on a cluster has ended. Raises EngineUnavailable if it stands still."""
+        watching = asyncio.create_task(self._watch(group), name=f"watch {group}")
+        try:
+            both: set[asyncio.Future[Any]] = {running, watching}
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if not running.done():
+                given_up = watching.result()
+                await self._end(running, lambda own: own.cancel(group) if given_up.answers else given_up.spark.sever())
+                raise given_up.why
+        finally:
+            watching.cancel()
+
+    async def _end(self, running: asyncio.Future[Any], end: Callable[[PipelineSession], None]) -> None:
+        """End a job whose result no caller retrieves."""
+        running.add_done_callback(lambda done: done.cancelled() or done.exception())
+        if (own := self._own) is not None:
+            await asyncio.shield(self._engine.run_control(lambda: end(own)))
+            await asyncio.wait({running}, timeout=CANCEL_TIMEOUT_S)
+
+    async def _watch(self, group: str) -> _GivenUp:
+        """Returns once a job stands still."""
+        clock, place = asyncio.get_running_loop().time, self._engine.place
+        watch = Watch(clock())
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if (own := self._own) is None or not own.running.is_alive:  # Spark starts, or starts again
+                watch.note(None, clock())
+                continue
+            spark, progress = own.running, None
+            try:
+                async with asyncio.timeout(ANSWER_S):
+                    progress = await self._engine.run_watch(partial(spark.progress_of, group))
+            except TimeoutError:
+                why = EngineUnavailable(f"Spark at '{place}' has not answered for {ANSWER_S:g} s")
+                return _GivenUp(why, spark, answers=False)
+            except Exception as error:  # or a JVM that has died, which the job notices itself
+                if (lost := lost_server(error, spark)) is not None:
+                    return _GivenUp(lost, spark, answers=False)
+            watch.note(progress, clock())
+            if watch.is_still(clock()):
+                spark.is_broken = True
+                return _GivenUp(EngineUnavailable(still(place)), spark, answers=True)
 
     # On a thread
 
@@ -168,7 +228,17 @@ class SparkJob:
         with self._analysis:
             if self._own is None or self._own.running is not running:
                 self._own = PipelineSession(running)
+                self._send_modules(self._own)
             return self._own
+
+    def _send_modules(self, own: PipelineSession) -> None:
+        """To workers on other machines, once the function was imported. Raises TransformError."""
+        if self._function is None or not self._engine.is_cluster:
+            return
+        assert self._spec.function is not None
+        self._packed = self._packed or TemporaryDirectory(prefix="leasehold-modules-")
+        if (path := pack(self._spec.function, Path(self._packed.name))) is not None:
+            own.add_module(path)
 
     def _prepared(self, slice: Slice) -> Prepared:
         assert self._checked is not None, "a job is checked before it is run"
@@ -232,6 +302,7 @@ class SparkJob:
     def _check(self, own: PipelineSession) -> Checked:
         try:
             self._function = self._imported()
+            self._send_modules(own)
             self._columns = self._read_schema(own)
             none, _ = self._parsed(EVENT_SCHEMA.empty_table())
             source = own.unknown(none)
@@ -240,7 +311,7 @@ class SparkJob:
             with ThreadPoolExecutor(
                 1, "spark-contract"
             ) as beside:  # half of the check: Spark describes plans by reflection
-                checking = beside.submit(own.contract, source, output)
+                checking = beside.submit(own.contract, source, output, self._spec.sql)
                 try:
                     reads = self._reads(own, none, source, output)
                     columns = self._collected(own, none.select(reads)).schema
@@ -327,6 +398,8 @@ def _translated(error: BaseException, running: Running) -> Exception:
     if isinstance(error, PipelineError):
         return error
     text = text_of(error)
+    if (lost := lost_server(error, running)) is not None:
+        return lost
     if (text is None or not isinstance(error, Py4JJavaError)) and _is_of_connection(error) and running.has_died():
         words = last_words(running.last_lines)
         why = f" ({words})" if words else ""
@@ -339,7 +412,8 @@ def _translated(error: BaseException, running: Running) -> Exception:
         return TransformError(f"{type(error).__name__}: {text}".splitlines()[0])
     match blame(text):
         case "engine":
-            running.is_broken = "SPARK_JOB_CANCELLED" not in text
+            lives_on = "SPARK_JOB_CANCELLED" in text or ("ExecutorLostFailure" in text and running.is_cluster)
+            running.is_broken = running.is_broken or not lives_on
             return EngineUnavailable(f"Spark could not run the job: {reason_of(text)}")
         case "transform":
             return TransformError(reason_of(text))

@@ -14,6 +14,7 @@ import psutil
 import pytest
 import yaml
 from plugins_cli import START_S, Commands, events_in, until
+from plugins_cluster import spark_settings
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -49,7 +50,7 @@ def settings(folder: Path, name: str, pipelines: dict[str, dict[str, Any]]) -> s
         yaml.safe_dump(
             {
                 "leases": {"path": "state/leases.db", "duration_s": 10, "renew_s": 3, "balance_s": 1},
-                "spark": {"master": "local[2]", "driver_memory": "512m"},
+                "spark": spark_settings({"master": "local[2]", "driver_memory": "512m"}),
                 "api": {"enabled": False},
                 "log": {"format": "json"},
                 "pipelines": [

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from integration.jobs import SECRET, SECRET_VALUE
+from plugins_cluster import spark_settings
 
 from pipeline.batch import Batch
 from pipeline.event import EVENT_SCHEMA, Page
@@ -24,7 +25,8 @@ Prepare = Callable[..., Awaitable[SparkTransform]]
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkEngine]:
     conf = {f"spark.hadoop.{SECRET}": SECRET_VALUE}
-    engine = SparkEngine(master="local[2]", driver_memory="512m", result_bytes_max=16 * 1024 * 1024, conf=conf)
+    settings = spark_settings({"master": "local[2]", "driver_memory": "512m", "conf": conf})
+    engine = SparkEngine(**settings, result_bytes_max=16 * 1024 * 1024)
     engine.use()  # it is kept for the next test
     yield engine
     engine.stop()

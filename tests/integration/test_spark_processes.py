@@ -16,8 +16,8 @@ import pytest
 from integration.jobs import PER_KEY, SECRET, SECRET_VALUE, MakeBatch, Prepare, Write, keyed, until
 
 from pipeline.errors import EngineUnavailable
+from pipeline.spark.connect import connect
 from pipeline.spark.engine import SparkEngine
-from pipeline.spark.jvm import connect_remote
 
 
 async def test_a_dead_jvm_blames_nobody_and_the_next_batch_starts_another(
@@ -44,7 +44,7 @@ def test_a_connect_server_without_its_client_says_what_to_install(monkeypatch: p
     with pytest.raises(
         EngineUnavailable, match=r"'sc://spark' cannot be used: .*: pip install 'pyspark\[connect\]==[\d.]+'$"
     ):
-        connect_remote("sc://spark")
+        connect("sc://spark")
 
 
 def test_a_setting_reaches_spark_and_no_process_list(spark: SparkEngine) -> None:
@@ -63,7 +63,8 @@ PROGRAM = """
     from pipeline.batch import Batch
     from pipeline.errors import TransformError
     from pipeline.event import EVENT_SCHEMA, Page
-    from pipeline.spark.engine import SparkEngine
+    from pipeline.spark.connect import connect
+from pipeline.spark.engine import SparkEngine
     from pipeline.spark.transform import SparkTransform
 
     ROW = {"partition": "0", "sequence": 1, "offset": "1", "enqueued_time": datetime(2026, 1, 1, tzinfo=UTC), "key": "a"}

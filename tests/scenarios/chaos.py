@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ import psycopg
 
 from scenarios.chaos_books import Difference, Found, Writer, delivered, difference, found
 from scenarios.chaos_group import Group, Happened
-from scenarios.chaos_plan import KINDS, KINDS_OF, LEASE_S, Fault, planned
+from scenarios.chaos_plan import KINDS, KINDS_OF, KINDS_ON, LEASE_S, Fault, planned
+from scenarios.chaos_spark import Spark, spark_of
 from scenarios.grounds import Ground, grounds
 from scenarios.place import place, say
 
@@ -104,6 +106,7 @@ class Chaos:
         directory: Path,
         server: Any,
         ground: Ground,
+        spark: Spark,
         seed: int,
         say: Callable[[str], None],
         write_every_s: float = WRITE_EVERY_S,
@@ -113,7 +116,7 @@ class Chaos:
         self._write_every_s = write_every_s
         self._began = time.monotonic()
         self._writer = Writer(directory, seed, ground.files)
-        self._group = Group(directory, server, ground, self._note)
+        self._group = Group(directory, server, ground, spark, self._note)
 
     async def run(self, plan: Iterable[Fault], seconds: float) -> Outcome:
         """Until there are no more faults, or time is up. Raises what is wrong with this program."""
@@ -203,21 +206,28 @@ def lived(
     say: Callable[[str], None],
     feed: str = "log",
     write_every_s: float = WRITE_EVERY_S,
+    spark: str = "local",
 ) -> Outcome:
-    """feed: what the bank's logs are."""
+    """feed: what the bank's logs are. spark: what transforms run on."""
     bank = directory / "bank"
     bank.mkdir()
 
-    async def run(ground: Ground) -> Outcome:
+    async def run(ground: Ground, spark_of_hosts: Spark) -> Outcome:
         task = asyncio.current_task()
         assert task is not None
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
         return replace(
-            await Chaos(bank, server, ground, seed, say, write_every_s).run(plan, seconds), kinds=KINDS_OF[feed]
+            await Chaos(bank, server, ground, spark_of_hosts, seed, say, write_every_s).run(plan, seconds),
+            kinds=kinds(feed, spark),
         )
 
-    with grounds(feed) as make:
-        return asyncio.run(run(make(bank, "chaos")))
+    with grounds(feed) as make, spark_of(spark, directory / "cluster") as spark_of_hosts:
+        return asyncio.run(run(make(bank, "chaos"), spark_of_hosts))
+
+
+def kinds(feed: str, spark: str) -> Sequence[str]:
+    """What may happen."""
+    return KINDS_OF[feed] if spark == "local" else KINDS_ON[spark]
 
 
 def minutes(text: str) -> float:
@@ -231,13 +241,15 @@ def main() -> int:
     parser.add_argument("--minutes", type=minutes, default=10, help="of faults")
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000), help="what the faults are drawn from")
     parser.add_argument("--feed", choices=KINDS_OF, default="log", help="what the bank's logs are")
+    parser.add_argument("--spark", choices=("local", *KINDS_ON), default="local", help="what transforms run on")
+    parser.add_argument("--faults", type=int, help="no more than these")
     arguments = parser.parse_args()
-    feed, seconds = arguments.feed, arguments.minutes * 60
-    say(f"SEED={arguments.seed} MINUTES={arguments.minutes:g} FEED={feed}")
-    plan = planned(arguments.seed, PAUSE_S, KINDS_OF[feed])
+    feed, spark, seconds = arguments.feed, arguments.spark, arguments.minutes * 60
+    say(f"SEED={arguments.seed} MINUTES={arguments.minutes:g} FEED={feed} SPARK={spark}")
+    plan = islice(planned(arguments.seed, PAUSE_S, kinds(feed, spark)), arguments.faults)
     with place("chaos", is_kept=True) as (directory, server):
         try:
-            outcome = lived(directory, server, arguments.seed, plan, seconds, say, feed)
+            outcome = lived(directory, server, arguments.seed, plan, seconds, say, feed, spark=spark)
         except BaseException as error:
             say(f"kept: {directory}")
             if isinstance(error, KeyboardInterrupt | asyncio.CancelledError):

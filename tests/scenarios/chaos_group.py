@@ -19,6 +19,7 @@ import yaml
 
 from scenarios.chaos_host import DATABASE, Host, events_in
 from scenarios.chaos_plan import LEASE_S, RENEW_S, Fault
+from scenarios.chaos_spark import Spark
 from scenarios.chaos_wire import Wire
 from scenarios.grounds import Breakage, Ground
 
@@ -46,9 +47,10 @@ class Happened:
 class Group:
     """problems: what no host should have done. spoiled: starts that met a fault, since a host that starts wants it all there."""
 
-    def __init__(self, directory: Path, server: Any, ground: Ground, say: Callable[[str], None]) -> None:
+    def __init__(self, directory: Path, server: Any, ground: Ground, spark: Spark, say: Callable[[str], None]) -> None:
         self.directory = directory
         self.ground = ground
+        self._spark = spark
         self.hosts: dict[str, Host] = {}
         self.problems: list[str] = []
         self.spoiled = 0
@@ -73,7 +75,7 @@ class Group:
             "host cut off": self._cut_off,
             "host's line stalled": self._stall,
         }
-        for kind, breakage in ground.breakages.items():
+        for kind, breakage in {**ground.breakages, **spark.breakages}.items():
             self._acts[kind] = partial(self._break, breakage=breakage, one=asyncio.Lock())
 
     @property
@@ -151,7 +153,7 @@ class Group:
             "api": {"enabled": False},
         }
         settings["leases"] |= {"duration_s": LEASE_S, "renew_s": RENEW_S}
-        settings["spark"] |= {"driver_memory": "512m", "conf": {"spark.local.dir": str(self.directory / "spark")}}
+        settings["spark"] = self._spark.settings(self.directory)
         for pipeline in settings["pipelines"]:
             pipeline["batch_events_max"] = BATCH_EVENTS
         path = self.directory / f"{name}.yaml"

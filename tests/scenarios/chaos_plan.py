@@ -23,16 +23,28 @@ LASTS_S = {
     "batches cut": (1, 4),
     "acks lost": (4, 8),
     "links stolen": (1, 4),
+    "executor killed": (0, 0),
+    "worker killed": (0, 8),
+    "master killed": (0, 8),
+    "Connect server killed": (0, 8),
+    "Connect server frozen": (1, 30),
 }
 """Kind -> the shortest and the longest it lasts; for a host that is gone, until it is started again, which takes its own time.
 Some freezes and locks outlast a lease of `LEASE_S`, others do not."""
 OF_HUBS = ("leases away", "hubs cut off", "hubs throttle", "batches cut", "acks lost", "links stolen")
+OF_CLUSTERS = ("executor killed", "worker killed", "master killed")
+OF_CONNECT = ("Connect server killed", "Connect server frozen")
 KINDS_OF = {
-    "log": tuple(kind for kind in LASTS_S if kind not in OF_HUBS),
-    "eventhubs": tuple(kind for kind in LASTS_S if kind != "leases locked"),
+    "log": tuple(kind for kind in LASTS_S if kind not in (*OF_HUBS, *OF_CLUSTERS, *OF_CONNECT)),
+    "eventhubs": tuple(kind for kind in LASTS_S if kind not in ("leases locked", *OF_CLUSTERS, *OF_CONNECT)),
 }
 """What the bank's logs are -> what may happen to it."""
 KINDS = KINDS_OF["log"]
+KINDS_ON = {
+    "cluster": (*OF_CLUSTERS, "Spark killed", "host killed"),
+    "connect": (*OF_CLUSTERS, *OF_CONNECT, "host killed"),
+}
+"""What hosts' Spark is, where it is not their own -> what may happen to it, and to them."""
 LEASE_S = 6
 RENEW_S = 2
 WAITS = 0.7

@@ -57,7 +57,7 @@ def test_another_way_to_launch_a_jvm_is_refused(launch: object, monkeypatch: pyt
 
 def test_a_context_without_a_python_of_its_own_is_refused() -> None:
     with pytest.raises(EngineUnavailable, match=r"lacks SparkContext\.pythonExec, without"):
-        internals.run_this_python(SimpleNamespace())  # type: ignore[arg-type]
+        internals.run_python(SimpleNamespace(), "python3")  # type: ignore[arg-type]
 
 
 def test_a_table_is_sent_by_the_public_call_if_the_private_one_takes_other_arguments(

@@ -1,0 +1,262 @@
+"""Transforms on a standalone cluster and on a Connect server: parts that die, stand still and come back, and what is missing."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from integration.jobs import PER_KEY, MakeBatch, Write, keyed, until
+from plugins_cluster import settings_on
+from servers.spark_cluster import SparkCluster
+
+from pipeline.errors import EngineUnavailable, PipelineError, TransformError
+from pipeline.spark.engine import SparkEngine
+from pipeline.spark.transform import SparkTransform
+
+pytestmark = pytest.mark.timeout(300)
+
+SQL = "SELECT partition, key FROM events"
+BACK_S = 60
+"""docs: a host works again within a minute after the part is back."""
+STILL_S = 6.0
+
+Apply = Callable[[], Awaitable[pa.Table]]
+
+
+@pytest.fixture
+def connect(monkeypatch: pytest.MonkeyPatch) -> str:
+    """PySpark notes in the environment that it is a client. The tests behind this one have a Spark of their own again."""
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+    return "connect"
+
+
+@pytest.fixture(params=["cluster", "connect"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.getfixturevalue("connect") if request.param == "connect" else request.param)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Standing still is noticed sooner."""
+    monkeypatch.setattr("pipeline.spark.watch.STILL_S", STILL_S)
+    monkeypatch.setattr("pipeline.spark.transform.ANSWER_S", STILL_S)
+
+
+def engine_on(cluster: SparkCluster, kind: str, **conf: str) -> SparkEngine:
+    settings: dict[str, Any] = settings_on(cluster, kind)
+    if conf:
+        settings["conf"] = settings.get("conf", {}) | {name.replace("_", "."): value for name, value in conf.items()}
+    return SparkEngine(**settings)
+
+
+@asynccontextmanager
+async def prepared(engine: SparkEngine, **spec: Any) -> AsyncIterator[SparkTransform]:
+    transform = SparkTransform(engine, "tried", **spec)
+    try:
+        await transform.prepare()
+        yield transform
+    finally:
+        await transform.close()
+
+
+async def applied_again(apply: Apply) -> pa.Table:
+    """As a host does: what Spark's absence has failed is tried again."""
+    ended = time.monotonic() + BACK_S
+    while True:
+        try:
+            return await apply()
+        except EngineUnavailable:
+            if time.monotonic() > ended:
+                raise
+            await asyncio.sleep(0.5)
+
+
+async def test_events_go_through_a_query_and_back(own_cluster: SparkCluster, kind: str, batch: MakeBatch) -> None:
+    async with prepared(
+        engine_on(own_cluster, kind), sql="SELECT partition, upper(key) AS key FROM events"
+    ) as transform:
+        assert (await transform.apply(batch("0", keyed("ab")))).column("key").to_pylist() == ["A", "B"]
+
+
+async def test_a_function_has_its_module_in_the_workers(
+    own_cluster: SparkCluster, kind: str, batch: MakeBatch, function: Write
+) -> None:
+    async with prepared(
+        engine_on(own_cluster, kind), function=function(PER_KEY.format(body="key = key + __name__[:10]"))
+    ) as transform:
+        assert (await transform.apply(batch("0", keyed("a")))).column("key").to_pylist() == ["atransforms"]
+
+
+async def test_a_module_that_workers_lack_is_not_the_events_fault(
+    own_cluster: SparkCluster, kind: str, batch: MakeBatch, function: Write
+) -> None:
+    async with prepared(
+        engine_on(own_cluster, kind), function=function(PER_KEY.format(body="import nowhere_at_all"))
+    ) as transform:
+        with pytest.raises(TransformError, match="No module named 'nowhere_at_all': install it where Spark's Python"):
+            await transform.apply(batch("0", keyed("a")))
+
+
+async def test_a_query_that_cannot_work_says_why(own_cluster: SparkCluster, kind: str) -> None:
+    with pytest.raises(TransformError, match="`bdoy` cannot be resolved"):
+        async with prepared(engine_on(own_cluster, kind), sql="SELECT partition, bdoy FROM events"):
+            pass
+
+
+async def test_a_job_that_nobody_wants_ends_on_the_cluster(
+    own_cluster: SparkCluster, kind: str, batch: MakeBatch, function: Write
+) -> None:
+    engine = engine_on(own_cluster, kind)
+    hangs = PER_KEY.format(body="key == 'h' and __import__('time').sleep(600)")
+    async with prepared(engine, function=function(hangs)) as transform:
+        hung = asyncio.create_task(transform.apply(batch("0", keyed("h"))))
+        await asyncio.sleep(2)
+        began = time.monotonic()
+        hung.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await hung
+        assert (await transform.apply(batch("0", keyed("a")))).column("key").to_pylist() == ["a"]
+        assert time.monotonic() - began < 25
+
+
+# A Connect server
+
+
+async def test_a_connect_server_that_was_restarted_has_new_sessions(
+    connect: str, own_cluster: SparkCluster, batch: MakeBatch, function: Write
+) -> None:
+    """It knows none of the sessions of before, nor their modules."""
+    engine = engine_on(own_cluster, connect)
+    async with prepared(engine, function=function(PER_KEY.format(body="pass"))) as transform:
+        await transform.apply(batch("0", keyed("a")))
+        own_cluster.connect.kill()
+        began = time.monotonic()
+        with pytest.raises(EngineUnavailable, match=r"'sc://127.0.0.1:\d+' cannot be used: .*onnect"):
+            await transform.apply(batch("0", keyed("b")))
+        assert time.monotonic() - began < 20
+        own_cluster.connect.start()
+        output = await applied_again(lambda: transform.apply(batch("0", keyed("c"))))
+        assert output.column("key").to_pylist() == ["c"]
+
+
+async def test_a_connect_server_killed_under_a_job_blames_nobody(
+    connect: str, own_cluster: SparkCluster, batch: MakeBatch, function: Write
+) -> None:
+    engine = engine_on(own_cluster, connect)
+    hangs = PER_KEY.format(body="key == 'h' and __import__('time').sleep(600)")
+    async with prepared(engine, function=function(hangs)) as transform:
+        hung = asyncio.create_task(transform.apply(batch("0", keyed("h"))))
+        await asyncio.sleep(2)
+        own_cluster.connect.kill()
+        with pytest.raises(EngineUnavailable, match="cannot be used"):
+            await hung
+        own_cluster.connect.start()
+        assert (await applied_again(lambda: transform.apply(batch("0", keyed("c"))))).num_rows == 1
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_connect_server_that_stands_still_is_given_up(
+    connect: str, own_cluster: SparkCluster, batch: MakeBatch
+) -> None:
+    engine = engine_on(own_cluster, connect)
+    async with prepared(engine, sql=SQL) as transform:
+        await transform.apply(batch("0", keyed("a")))
+        own_cluster.connect.send(signal.SIGSTOP)
+        try:
+            with pytest.raises(EngineUnavailable, match="has not answered for 6 s"):
+                await transform.apply(batch("0", keyed("b")))
+        finally:
+            own_cluster.connect.send(signal.SIGCONT)
+        assert (await applied_again(lambda: transform.apply(batch("0", keyed("c"))))).num_rows == 1
+
+
+@pytest.mark.usefixtures("connect")
+async def test_a_connect_server_that_is_not_there_is_named_with_the_setting() -> None:
+    engine = SparkEngine(remote="sc://127.0.0.1:1/;token=secret")
+    with pytest.raises(
+        EngineUnavailable, match=r"'sc://127.0.0.1:1' cannot be used: .*: start it, or correct"
+    ) as caught:
+        async with prepared(engine, sql=SQL):
+            pass
+    assert "secret" not in str(caught.value)
+
+
+# Executors
+
+
+async def test_an_executor_that_dies_under_a_job_costs_nothing(
+    own_cluster: SparkCluster, kind: str, batch: MakeBatch, function: Write
+) -> None:
+    engine = engine_on(own_cluster, kind)
+    slow = PER_KEY.format(body="__import__('time').sleep(3)")
+    async with prepared(engine, function=function(slow)) as transform:
+        working = asyncio.create_task(applied_again(lambda: transform.apply(batch("0", keyed("a")))))
+        await until(lambda: any(worker.executors() for worker in own_cluster.workers), 30)
+        await asyncio.sleep(1)
+        for worker in own_cluster.workers:
+            for executor in worker.executors():
+                executor.kill()
+        assert (await working).column("key").to_pylist() == ["a"]
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_cluster_without_workers_is_told_and_used_again(
+    own_cluster: SparkCluster, kind: str, batch: MakeBatch
+) -> None:
+    engine = engine_on(own_cluster, kind)
+    async with prepared(engine, sql=SQL) as transform:
+        await transform.apply(batch("0", keyed("a")))
+        for worker in own_cluster.workers:
+            worker.kill()
+        with pytest.raises(
+            EngineUnavailable, match=r"no executor of the Spark cluster at .* for 6 s: look at the pages"
+        ):
+            await transform.apply(batch("0", keyed("b")))
+        for worker in own_cluster.workers:
+            worker.start()
+        output = await applied_again(lambda: transform.apply(batch("0", keyed("c"))))
+        assert output.column("key").to_pylist() == ["c"]
+
+
+async def test_a_master_that_dies_and_comes_back_is_used_again(
+    own_cluster: SparkCluster, kind: str, batch: MakeBatch
+) -> None:
+    engine = engine_on(own_cluster, kind)
+    async with prepared(engine, sql=SQL) as transform:
+        await transform.apply(batch("0", keyed("a")))
+        own_cluster.master.kill()
+        outcome: list[pa.Table | PipelineError] = []
+        try:
+            outcome.append(await transform.apply(batch("0", keyed("b"))))  # executors work on without it
+        except EngineUnavailable as error:
+            outcome.append(error)
+        own_cluster.master.start()
+        assert outcome
+        output = await applied_again(lambda: transform.apply(batch("0", keyed("c"))))
+        assert output.column("key").to_pylist() == ["c"]
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(
+    ("conf", "words"),
+    [
+        (
+            {"spark_driver_host": "192.0.2.1", "spark_driver_bindAddress": "127.0.0.1"},
+            r"executors cannot reach the driver \(`spark.driver.host`",
+        ),
+        ({"spark_executor_memory": "64g"}, "Cores or memory may be short there"),
+    ],
+    ids=["the driver is out of reach", "the cluster is full"],
+)
+async def test_a_job_without_an_executor_says_what_may_be_wrong(
+    own_cluster: SparkCluster, conf: dict[str, str], words: str
+) -> None:
+    with pytest.raises(EngineUnavailable, match=words):
+        async with prepared(engine_on(own_cluster, "cluster", **conf), sql=SQL):
+            pass

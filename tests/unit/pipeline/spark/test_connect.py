@@ -1,0 +1,130 @@
+"""What errors of a Connect server's client mean."""
+
+from __future__ import annotations
+
+import grpc
+import pyspark
+import pytest
+from pyspark.errors import PySparkAssertionError, PySparkRuntimeError
+from pyspark.errors.exceptions.connect import AnalysisException, SparkConnectException, SparkConnectGrpcException
+
+from pipeline.errors import EngineUnavailable
+from pipeline.spark.connect import LOOKS_A_QUESTION, Connected, address, loss, lost_server, require_version
+from pipeline.spark.watch import Progress
+
+LOST = "it has lost this host's session, as after a restart"
+
+
+def of_grpc(code: grpc.StatusCode, message: str = "said", name: str | None = None) -> SparkConnectGrpcException:
+    return SparkConnectGrpcException(message=message, errorClass=name, grpc_status_code=code)
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (of_grpc(grpc.StatusCode.INTERNAL, name="INVALID_HANDLE.SESSION_CHANGED"), LOST),
+        (of_grpc(grpc.StatusCode.INTERNAL, name="INVALID_HANDLE.SESSION_NOT_FOUND"), LOST),
+        (SparkConnectException(errorClass="NO_ACTIVE_SESSION", messageParameters={}), LOST),
+        (PySparkRuntimeError(errorClass="RESPONSE_ALREADY_RECEIVED", messageParameters={"error_type": "x"}), LOST),
+        (PySparkAssertionError("Received incorrect server side session identifier for request."), LOST),
+        (of_grpc(grpc.StatusCode.UNAVAILABLE, 'details = "Connection refused"\n'), "Connection refused"),
+        (of_grpc(grpc.StatusCode.UNAUTHENTICATED, "no token"), "no token"),
+        (ValueError("Cannot invoke RPC on closed channel!"), "the connection was closed"),
+    ],
+)
+def test_a_session_that_is_of_no_more_use(error: Exception, why: str) -> None:
+    assert loss(error) == why
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        AnalysisException("[UNRESOLVED_COLUMN] no such column", grpc_status_code=grpc.StatusCode.INTERNAL),
+        of_grpc(grpc.StatusCode.INTERNAL, "division by zero", name="DIVIDE_BY_ZERO"),
+        ValueError("of the user's function"),
+    ],
+)
+def test_an_error_of_the_job_leaves_the_session(error: Exception) -> None:
+    connected = Connected(None, remote="sc://spark:15002")  # type: ignore[arg-type]
+    assert lost_server(error, connected) is None
+    assert connected.is_alive
+
+
+def test_a_lost_server_is_named_and_its_sessions_not_used_again() -> None:
+    connected = Connected(None, remote="sc://spark:15002/;token=secret")  # type: ignore[arg-type]
+    lost = lost_server(of_grpc(grpc.StatusCode.UNAVAILABLE, "away"), connected)
+    assert str(lost) == "the Spark Connect server at 'sc://spark:15002' cannot be used: away"
+    assert not connected.is_alive
+
+
+def test_an_address_is_without_the_token() -> None:
+    assert address("sc://spark:15002/;token=secret;use_ssl=true") == "sc://spark:15002"
+
+
+def test_a_server_that_is_older_than_the_client_is_refused() -> None:
+    with pytest.raises(EngineUnavailable, match=r"has Spark 3\.5\.1, which is older than PySpark"):
+        require_version("sc://spark", "3.5.1")
+    require_version("sc://spark", pyspark.__version__)
+    require_version("sc://spark", "99.0.0")
+
+
+# Sessions
+
+
+class Client:
+    is_closed = False
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Session:
+    """As far as `Connected` uses one. asked: how often the server was asked for a setting."""
+
+    def __init__(self) -> None:
+        self.client, self.conf = Client(), self
+        self.asked = self.stops = 0
+
+    def get(self, name: str) -> str:
+        self.asked += 1
+        return "UTC"
+
+    def stop(self) -> None:
+        self.stops += 1
+
+
+class Stage:
+    num_tasks, num_completed_tasks = 3, 1
+
+
+def connected() -> tuple[Connected, Session]:
+    session = Session()
+    return Connected(session, remote="sc://spark"), session  # type: ignore[arg-type]
+
+
+def test_the_progress_of_a_job_is_what_its_own_thread_heard_last() -> None:
+    spark, _ = connected()
+    spark.begin("a-1")
+    assert spark.progress_of("a-1") is None
+    spark._note([Stage(), Stage()], 2, "operation", False)
+    assert spark.progress_of("a-1") == Progress(running=2, ended=2, left=4)
+    assert spark.progress_of("b-1") is None
+    spark.begin("a-2")
+    assert spark.progress_of("a-1") is None
+    assert spark.progress_of("a-2") is None
+
+
+def test_a_server_is_asked_now_and_then_whether_it_is_there() -> None:
+    spark, session = connected()
+    for _ in range(2 * LOOKS_A_QUESTION):
+        spark.progress_of("a-1")
+    assert session.asked == 2
+
+
+def test_sessions_of_a_lost_server_are_closed_without_asking_it() -> None:
+    spark, session = connected()
+    spark.stop()
+    assert (session.client.is_closed, session.stops) == (False, 1)  # a server that is there releases them
+    spark.is_broken = True
+    spark.stop()
+    assert session.client.is_closed

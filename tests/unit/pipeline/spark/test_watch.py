@@ -1,0 +1,33 @@
+"""When a job on a cluster is given up."""
+
+from __future__ import annotations
+
+from pipeline.spark.watch import STILL_S, Progress, Watch
+
+WAITS = Progress(running=0, ended=0, left=2)
+
+
+def test_a_job_of_which_no_task_runs_is_given_up() -> None:
+    watch = Watch(moved_at=100)
+    watch.note(WAITS, 101)
+    assert not watch.is_still(100 + STILL_S - 1)
+    watch.note(WAITS, 100 + STILL_S)
+    assert watch.is_still(100 + STILL_S)
+
+
+def test_a_job_moves_while_a_task_runs_or_one_more_has_ended() -> None:
+    watch = Watch(moved_at=0)
+    watch.note(Progress(running=1, ended=0, left=2), 20)
+    assert not watch.is_still(20 + STILL_S - 1)
+    watch.note(Progress(running=0, ended=1, left=1), 40)
+    assert not watch.is_still(40 + STILL_S - 1)
+    watch.note(Progress(running=0, ended=1, left=1), 60)
+    assert watch.is_still(40 + STILL_S)
+
+
+def test_a_job_of_which_nothing_is_known_or_nothing_left_is_not_given_up() -> None:
+    watch = Watch(moved_at=0)
+    watch.note(None, 100)
+    assert not watch.is_still(100)
+    watch.note(Progress(running=0, ended=2, left=0), 200)
+    assert not watch.is_still(200)
