@@ -47,10 +47,24 @@ and generates code that it has compiled before.
 - To look first at what the query means now, and then run it, took 7 ms more.
 - To keep the RDD of Arrow batches and collect it again takes longer than to run the DataFrame again.
 
-**Receiving from an event hub** takes 1.7 us of CPU time for an event, a reader that only counts frames 0.3 us.
+**One event without a transform** takes 4 to 6 ms. To append it durably takes 1 ms, and to notice and read it another one.
+PostgreSQL takes 1 to 2 ms, because its commit waits for the disk as well.
+The rest is spent between threads, and until the observer sees the row.
 
-- Events with application properties are decoded one by one, which takes 4.7 us.
+- To send the rows in the message that commits them, and to look at busy logs each millisecond, saved 2 ms.
+- To look twice as often saves another quarter of a millisecond, and costs a twentieth of a core.
+
+**Receiving from an event hub** takes 0.8 us of CPU time for an event, a reader that only counts frames 0.1 us.
+What remains is to decode frames into columns, with NumPy.
+
+- Events with application properties are decoded one by one, which takes several times as long.
 - To guess that all frames are equally long saves 0.06 us, and suits benchmarks alone.
+
+**Publishing to an event hub** takes 1.4 us of CPU time for an event, and 3.2 us until it is acknowledged.
+All sides wait for each batch. For the rest of the time, the server decodes the batch, as long for each side.
+
+- To send the next batch before the last one is acknowledged would hide that time, and is not done:
+  after a failure, a producer may have one batch of unknown fate, not two.
 """
 
 
