@@ -40,6 +40,7 @@ async def test_a_dead_jvm_blames_nobody_and_the_next_batch_starts_another(
 
 def test_a_connect_server_without_its_client_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "grpc", None)  # as where it is not installed
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")  # which PySpark sets, and processes of other tests inherit
     monkeypatch.setattr(sys, "ps1", "", raising=False)  # or pyspark takes a worker of tests for its own doctests
     with pytest.raises(
         EngineUnavailable, match=r"'sc://spark' cannot be used: .*: pip install 'pyspark\[connect\]==[\d.]+'$"
@@ -63,8 +64,7 @@ PROGRAM = """
     from pipeline.batch import Batch
     from pipeline.errors import TransformError
     from pipeline.event import EVENT_SCHEMA, Page
-    from pipeline.spark.connect import connect
-from pipeline.spark.engine import SparkEngine
+    from pipeline.spark.engine import SparkEngine
     from pipeline.spark.transform import SparkTransform
 
     ROW = {"partition": "0", "sequence": 1, "offset": "1", "enqueued_time": datetime(2026, 1, 1, tzinfo=UTC), "key": "a"}
