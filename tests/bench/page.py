@@ -17,7 +17,9 @@ ABOUT = """# Performance
 
 This page shows what one run of `make bench` measured. Measure on your own machine before you rely on a figure.
 
-- All sides do the same work in the same run, one after the other, and figures are medians. Only .NET's writes are computed.
+- Sides of one figure are measured in the same run, and figures are medians of several repetitions, unless there is only one.
+  Only .NET's writes are computed. The raw socket reader only counts frames, and the peers keep no position.
+- Events of the hub have no application properties. Plans are CPU time.
 - *CPU us/event* is the CPU time of the processes that do the work. For micro-batches these are Python, Java and PostgreSQL.
 - A ratio is ours divided by the other's. For times and costs, less is better.
 
