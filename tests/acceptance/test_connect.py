@@ -1,4 +1,4 @@
-"""A host whose Spark Connect server is killed and started again: it says what it waits for, and goes on by itself."""
+"""A host whose Spark Connect server is killed and started again: it reports what it waits for, and recovers."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_host_finds_a_connect_server_again_that_was_killed(
     until(lambda: away in json.dumps(asked(port, "/api/pipelines")), 30, "and so does REST")
 
     cluster.connect.start()
-    until(lambda: delivered(tmp_path, "query") == ["a", "b", "c"], BACK_S, "the query goes on")
-    until(lambda: delivered(tmp_path, "function") == ["A", "B", "C"], BACK_S, "the function goes on")
+    until(lambda: delivered(tmp_path, "query") == ["a", "b", "c"], BACK_S, "the query recovers")
+    until(lambda: delivered(tmp_path, "function") == ["A", "B", "C"], BACK_S, "the function recovers")
     host.interrupt()
     assert host.ended() == 0, host.err
