@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -65,6 +66,13 @@ async def prepared(engine: SparkEngine, **spec: Any) -> AsyncIterator[SparkTrans
         await transform.close()
 
 
+def waiting(marker: Path, seconds: int) -> str:
+    """A function whose worker creates the marker for the key `w`, and takes so long for it then."""
+    return PER_KEY.format(
+        body=f"key == 'w' and (open({str(marker)!r}, 'w').close(), __import__('time').sleep({seconds}))"
+    )
+
+
 async def applied_again(apply: Apply) -> pa.Table:
     """As a host does: what Spark's absence has failed is tried again."""
     ended = time.monotonic() + BACK_S
@@ -110,13 +118,12 @@ async def test_a_query_that_cannot_work_says_why(own_cluster: SparkCluster, kind
 
 
 async def test_a_job_that_nobody_wants_ends_on_the_cluster(
-    own_cluster: SparkCluster, kind: str, batch: MakeBatch, function: Write
+    own_cluster: SparkCluster, kind: str, batch: MakeBatch, function: Write, tmp_path: Path
 ) -> None:
-    engine = engine_on(own_cluster, kind)
-    hangs = PER_KEY.format(body="key == 'h' and __import__('time').sleep(600)")
-    async with prepared(engine, function=function(hangs)) as transform:
-        hung = asyncio.create_task(transform.apply(batch("0", keyed("h"))))
-        await asyncio.sleep(2)
+    started = tmp_path / "started"
+    async with prepared(engine_on(own_cluster, kind), function=function(waiting(started, 600))) as transform:
+        hung = asyncio.create_task(transform.apply(batch("0", keyed("w"))))
+        await until(started.exists, 60)
         began = time.monotonic()
         hung.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -146,13 +153,12 @@ async def test_a_connect_server_that_was_restarted_has_new_sessions(
 
 
 async def test_a_connect_server_killed_under_a_job_blames_nobody(
-    connect: str, own_cluster: SparkCluster, batch: MakeBatch, function: Write
+    connect: str, own_cluster: SparkCluster, batch: MakeBatch, function: Write, tmp_path: Path
 ) -> None:
-    engine = engine_on(own_cluster, connect)
-    hangs = PER_KEY.format(body="key == 'h' and __import__('time').sleep(600)")
-    async with prepared(engine, function=function(hangs)) as transform:
-        hung = asyncio.create_task(transform.apply(batch("0", keyed("h"))))
-        await asyncio.sleep(2)
+    started = tmp_path / "started"
+    async with prepared(engine_on(own_cluster, connect), function=function(waiting(started, 600))) as transform:
+        hung = asyncio.create_task(transform.apply(batch("0", keyed("w"))))
+        await until(started.exists, 60)
         own_cluster.connect.kill()
         with pytest.raises(EngineUnavailable, match="cannot be used"):
             await hung
@@ -191,18 +197,16 @@ async def test_a_connect_server_that_is_not_there_is_named_with_the_setting() ->
 
 
 async def test_an_executor_that_dies_under_a_job_costs_nothing(
-    own_cluster: SparkCluster, kind: str, batch: MakeBatch, function: Write
+    own_cluster: SparkCluster, kind: str, batch: MakeBatch, function: Write, tmp_path: Path
 ) -> None:
-    engine = engine_on(own_cluster, kind)
-    slow = PER_KEY.format(body="__import__('time').sleep(3)")
-    async with prepared(engine, function=function(slow)) as transform:
-        working = asyncio.create_task(applied_again(lambda: transform.apply(batch("0", keyed("a")))))
-        await until(lambda: any(worker.executors() for worker in own_cluster.workers), 30)
-        await asyncio.sleep(1)
+    started = tmp_path / "started"
+    async with prepared(engine_on(own_cluster, kind), function=function(waiting(started, 3))) as transform:
+        working = asyncio.create_task(applied_again(lambda: transform.apply(batch("0", keyed("w")))))
+        await until(started.exists, 60)
         for worker in own_cluster.workers:
             for executor in worker.executors():
                 executor.kill()
-        assert (await working).column("key").to_pylist() == ["a"]
+        assert (await working).column("key").to_pylist() == ["w"]
 
 
 @pytest.mark.usefixtures("impatient")
