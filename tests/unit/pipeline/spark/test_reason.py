@@ -33,6 +33,12 @@ Traceback (most recent call last):
   File "<string>", line 25, in imp
 ModuleNotFoundError: No module named 'nosuchmodule'
 """
+VERSIONS = """An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "worker.py", line 40, in check_python_version
+pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.12 than \
+that in driver: 3.11, PySpark cannot run with different minor versions.
+"""
 LOST = "Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times, most recent failure: Lost task 0.0 in stage 1.0"
 CRASH = f"""An error occurred while calling o126.getResult.
 : org.apache.spark.SparkException: Exception thrown in awaitResult:
@@ -75,6 +81,7 @@ TOO_DEEP = "it nests too deeply, or chains too many operators, for Spark's stack
             "The table or view `my events` cannot be found: the events of a batch are the view `events` (line 2, position 13)",
         ),
         (PYTHON, "ValueError: bad amount"),
+        (IMPORT, "ModuleNotFoundError: No module named 'nosuchmodule': install it where Spark's Python workers run"),
         (CRASH, "Python worker exited unexpectedly (crashed)"),
         (CANCELLED, "Job 8 cancelled part of cancelled job group t1"),
         (NO_WORKER, 'Cannot run program "python": error=0, Failed to exec spawn helper'),
@@ -102,6 +109,7 @@ def test_a_reason_is_bounded() -> None:
         (PYTHON, "events"),
         (CRASH, "events"),
         (IMPORT, "transform"),
+        (VERSIONS, "transform"),
         (TOO_LARGE, "output"),
         (CANCELLED, "engine"),
         (NO_WORKER, "engine"),
