@@ -39,7 +39,6 @@ _AWAY = frozenset(
     ("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "UNAUTHENTICATED", "PERMISSION_DENIED", "UNIMPLEMENTED")
 )
 """gRPC's codes for calls that fail whatever their events are."""
-_DETAILS = re.compile(r'details = "([^"\n]*)"')
 _FAILURES = (PySparkException, ImportError, OSError, ValueError)
 
 
@@ -184,7 +183,4 @@ def _said(error: BaseException) -> str:
     """gRPC's details of the last attempt, in one line."""
     cause = error.__cause__ if _name(error) == "RETRIES_EXCEEDED" and error.__cause__ is not None else error
     details: Any = getattr(cause, "details", None)
-    text = str((details() if callable(details) else None) or cause)
-    if (quoted := _DETAILS.search(text)) is not None:
-        text = quoted[1]
-    return reason_of(text)
+    return reason_of(str((details() if callable(details) else None) or cause))

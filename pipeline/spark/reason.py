@@ -24,6 +24,8 @@ _ENGINE = (
     "OutOfMemoryError",
 )
 _IMPORT_ERRORS = ("ModuleNotFoundError: ", "ImportError: ")
+_DETAILS = re.compile(r'details = "([^"\n]*)"')
+"""In the text of an error of gRPC's."""
 _PYTHONS = "[PYTHON_VERSION_MISMATCH]"
 _STACK = ("java.lang.StackOverflowError", "[FAILED_TO_PARSE_TOO_COMPLEX]")
 """The second is the first, where the parser catches it."""
@@ -53,6 +55,8 @@ def blame(text: str) -> Blame:
 
 def reason_of(text: str) -> str:
     """The first line that helps a person, without class names, hints to switch checks off, and stack traces."""
+    if (quoted := _DETAILS.search(text)) is not None and "Rpc" in text:
+        text = quoted[1]
     if any(sign in text for sign in _STACK):
         line = "it nests too deeply, or chains too many operators, for Spark's stack: write it flatter"
     elif "Traceback (most recent call last)" in text:

@@ -12,6 +12,11 @@ from pipeline.errors import EngineUnavailable
 from pipeline.spark.connect import LOOKS_A_QUESTION, Connected, address, loss, lost_server, require_version
 from pipeline.spark.watch import Progress
 
+RPC = """<_InactiveRpcError of RPC that terminated with:
+\tstatus = StatusCode.UNAVAILABLE
+\tdetails = "Connection refused"
+\tdebug_error_string = "UNKNOWN:Error received from peer"
+>"""
 LOST = "it has lost this host's session, as after a restart"
 
 
@@ -27,7 +32,7 @@ def of_grpc(code: grpc.StatusCode, message: str = "said", name: str | None = Non
         (SparkConnectException(errorClass="NO_ACTIVE_SESSION", messageParameters={}), LOST),
         (PySparkRuntimeError(errorClass="RESPONSE_ALREADY_RECEIVED", messageParameters={"error_type": "x"}), LOST),
         (PySparkAssertionError("Received incorrect server side session identifier for request."), LOST),
-        (of_grpc(grpc.StatusCode.UNAVAILABLE, 'details = "Connection refused"\n'), "Connection refused"),
+        (of_grpc(grpc.StatusCode.UNAVAILABLE, RPC), "Connection refused"),
         (of_grpc(grpc.StatusCode.UNAUTHENTICATED, "no token"), "no token"),
         (ValueError("Cannot invoke RPC on closed channel!"), "the connection was closed"),
     ],

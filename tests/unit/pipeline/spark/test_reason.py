@@ -81,6 +81,10 @@ TOO_DEEP = "it nests too deeply, or chains too many operators, for Spark's stack
             "The table or view `my events` cannot be found: the events of a batch are the view `events` (line 2, position 13)",
         ),
         (PYTHON, "ValueError: bad amount"),
+        (
+            '<_InactiveRpcError of RPC that ended with:\n\tdetails = "schema nests too deeply"\n>',
+            "schema nests too deeply",
+        ),
         (IMPORT, "ModuleNotFoundError: No module named 'nosuchmodule': install it where Spark's Python workers run"),
         (CRASH, "Python worker exited unexpectedly (crashed)"),
         (CANCELLED, "Job 8 cancelled part of cancelled job group t1"),
