@@ -54,7 +54,7 @@ def allow_open_files() -> None:
 COLLECTION_S_MAX = 0.02
 """What survives a full collection of garbage that took longer is frozen."""
 THAW_S = 3600.0
-"""How long it stays so at most. Garbage in reference cycles among frozen objects is kept until then."""
+"""After this, the next full collection looks at frozen objects again. Until then, it keeps garbage in cycles among them."""
 
 
 @contextmanager
