@@ -53,7 +53,7 @@ class Teller:
         self._postgres.fetch(f"ALTER ROLE teller PASSWORD '{token}'")
 
     def cut(self) -> None:
-        self._postgres.fetch("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'teller'")
+        self._postgres.fetch("SELECT pg_terminate_backend(pid, 10_000) FROM pg_stat_activity WHERE usename = 'teller'")
 
 
 @pytest.fixture
