@@ -26,6 +26,7 @@ POINTS = {
     "position written": "the lease has the sink's position; nothing is read yet",
     "page read": "the first events are in memory",
     "batch transformed": "output is in memory",
+    "ranges staged": "executors have processed a batch, and staged its output if it is large; nothing of it counts yet",
     "before write": "the sink is about to be given a batch",
     "letters put": "(dead letters in a box) the box has the batch's letters; its output is not sent",
     "before append": "(log) numbers are chosen, nothing is sent",

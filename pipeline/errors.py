@@ -119,6 +119,10 @@ class TooMuchPoison(PoisonEvent):
     """The event behind `before` would be one dead letter too many."""
 
 
+class RangeRefused(PipelineError):
+    """Executors could not process a batch that they were to read. Nothing of it was delivered; the host reads its events."""
+
+
 class PySparkReplaced(ImportError):
     """Another distribution has put modules of its own into the package `pyspark`. Raised where `pipeline.spark` is imported."""
 

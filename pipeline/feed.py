@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 
 from pipeline.errors import FeedError, PipelineError, PositionLost
 from pipeline.event import Page
+from pipeline.ranges import EventRange, RangeReader
 
 INTERFACE = 1
 """Version of the feed interface: raised when an existing class would no longer work (docs/plugins.md)."""
@@ -140,6 +141,20 @@ class ChangeFeed(ABC):
         Also raises Fenced, if a reader with a higher epoch came or is there.
         """
         return self.open(partition, continuation)
+
+    async def plan_ranges(
+        self, partition: str, continuation: str | None, events_max: int, range_events: int
+    ) -> list[EventRange]:
+        """What follows `continuation` and can be read now, in consecutive ranges that `range_reader` reads: of about
+        `range_events` events each, and about `events_max` together.
+
+        Empty if there is nothing, or if the feed does not know; `open` then shows why. Raises FeedUnavailable.
+        """
+        return []
+
+    def range_reader(self) -> RangeReader | None:
+        """For executors; None if this feed cannot be read by them, with its present settings."""
+        return None
 
     async def probe(self) -> None:
         """For `leasehold check --probe`: whether the feed may be read, if that can be known before. Raises FeedError."""

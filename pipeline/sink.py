@@ -18,6 +18,7 @@ from typing import Literal, NamedTuple, Protocol, TypeVar
 import pyarrow as pa
 
 from pipeline.errors import Ambiguous, NotTrusted
+from pipeline.staging import StagedPart, Stager
 
 T = TypeVar("T")
 
@@ -73,6 +74,13 @@ class Output:
     dead: pa.Table | None = None
     """Those that could not be processed, and are in no dead letter yet (DEAD_SCHEMA of pipeline.dead_letters.record);
     only for writers that keep dead letters, which have them safe before the position moves."""
+    staged: tuple[StagedPart, ...] = ()
+    """Rows besides those of `table`, which executors have put beside the destination, in their order; only for writers that
+    make a stager."""
+
+    @property
+    def rows(self) -> int:
+        return int(self.table.num_rows) + sum(part.rows for part in self.staged)
 
 
 class Permit(Protocol):
@@ -166,6 +174,13 @@ class SinkWriter(ABC):
     @property
     def place(self) -> str | None:
         """The partition of the destination that holds the output, if it has another name."""
+        return None
+
+    async def make_stager(self, start: str | None, columns: pa.Schema) -> Stager | None:
+        """How executors stage the output of the batch that begins at `start`; None if its rows have to come through the host.
+
+        Raises SinkUnavailable, SinkRejected.
+        """
         return None
 
     def parts(self, output: Output) -> int:

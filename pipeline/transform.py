@@ -9,10 +9,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from pipeline.batch import Batch
+from pipeline.ranges import RangedBatch, RangeReader
+from pipeline.staging import StagedPart, Stager
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +54,13 @@ class Checked:
         return f"yields {', '.join(self.columns.names)}; {sharing}"
 
 
+class Ranged(NamedTuple):
+    """What a ranged batch became: rows that were collected, and parts that were staged, in their order."""
+
+    table: pa.Table
+    staged: tuple[StagedPart, ...] = ()
+
+
 class Transform(ABC):
     @property
     @abstractmethod
@@ -74,6 +84,21 @@ class Transform(ABC):
         Calls may run side by side. Cancelling one drops its output and stops its work unless other callers share it.
         Raises TransformError, PoisonEvent, EngineUnavailable.
         """
+
+    reads_ranges: bool = False
+    """Whether `apply_ranges` is there: the transform runs where events can be read too."""
+
+    @property
+    def columns(self) -> pa.Schema:
+        """What the output has, once the transform is prepared."""
+        raise NotImplementedError
+
+    async def apply_ranges(self, batch: RangedBatch, reader: RangeReader, stager: Stager | None) -> Ranged:
+        """The output of events that executors read. stager: for large output; without it, all rows are collected.
+
+        Cancelling it stops its work. Raises RangeRefused, EngineUnavailable.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     async def close(self) -> None: ...

@@ -9,6 +9,7 @@ from pipeline.dead_letters import DeadLetters, LetterBox, sink_alone
 from pipeline.feed import ChangeFeed, Start
 from pipeline.imports import adopt
 from pipeline.limits import BatchLimits
+from pipeline.ranges import RangeLimits
 from pipeline.sink import Sink
 from pipeline.transform import NoTransform as NoTransform
 from pipeline.transform import Transform
@@ -37,6 +38,8 @@ class Pipeline:
     unkept_s: float = 0.0
     """How long output in a sink that holds none may go without a checkpoint; a crash repeats it. 0: every batch is kept
     before the next is sent."""
+    ranges: RangeLimits | None = None
+    """When executors read the events instead of the host, if feed and transform allow it. None: never."""
     letters: DeadLetters | None = None
     """What becomes of events that cannot be processed, for a sink that keeps dead letters; None to stop at the first."""
     box: LetterBox | None = None

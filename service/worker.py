@@ -9,6 +9,7 @@ run: read, transform, deliver --- checkpoints, lazily
   +-- lost: deliver nothing more, close
   +-- transient error, ambiguous write: back off, raise the epoch, claim again
   +-- the sink refuses some event's output, and there are dead letters: claim again, and look for that event
+  +-- executors fail on a batch that they read: claim again, and read its events here
   +-- anything else: release, and let the host wait before it takes the lease again
 """
 
@@ -37,6 +38,7 @@ from pipeline.errors import (
     NotTrusted,
     OutputSuspected,
     PipelineError,
+    RangeRefused,
     SinkUnavailable,
 )
 from pipeline.feed import PartitionEnded
@@ -44,6 +46,7 @@ from pipeline.imports import adopt
 from pipeline.limits import Budget
 from pipeline.pump.progress import Progress
 from pipeline.pump.runner import DeliveredBatch, Runner
+from pipeline.ranges import RangePlan
 from pipeline.sink import Claim, CloseReason, SinkWriter
 from service.checkpoints import Checkpoints
 from service.errors import BatchHung
@@ -148,6 +151,7 @@ class Worker:
         self._permit = TrustPermit(owned, clock, self._suspended)
         letters, compare = pipeline.letters, pipeline.feed.compare
         self._refusals = None if letters is None else Refusals(letters.attempts, compare)
+        self._plan = None if pipeline.ranges is None else RangePlan(compare, pipeline.ranges)
         self._writer: SinkWriter | None = None
         self._checkpoints = Checkpoints(
             owned,
@@ -220,6 +224,9 @@ class Worker:
             except OutputSuspected as error:
                 fence = error
                 self._log.warning("output refused", error=str(error))
+            except RangeRefused as error:
+                fence = error
+                self._log.warning("executors refused", error=str(error), then="this host reads these events")
             except (*TRANSIENT, Fenced, StoreError) as error:
                 fence = fence if isinstance(error, StoreError) else error
                 failures = 1 if self.progress.batches > delivered else failures + 1
@@ -293,6 +300,7 @@ class Worker:
             delivered=self._record_delivery,
             letters=self.pipeline.letters,
             refusals=self._refusals,
+            plan=self._plan,
         )
 
     async def _record_delivery(self, batch: DeliveredBatch) -> None:

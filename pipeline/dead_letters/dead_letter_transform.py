@@ -168,6 +168,11 @@ class DeadLetterTransform:
         guard.record(first, batch.events, sorted(dead))
         return Sifted(table, self._table_of(batch, dead))
 
+    def pass_over(self, events: int) -> None:
+        """So many events were processed elsewhere, and all were good."""
+        if self._policy is not None:
+            self._policy.guard_of(self._partition).pass_over(events)
+
     def _known_dead(self, batch: Batch, first: int) -> tuple[dict[int, Poison], list[int]]:
         """By place, the events that are dead whatever the transform does; and the places of those that are buried."""
         if self._refused is None:
@@ -338,6 +343,12 @@ class RateGuard:
         self._held += events
         while self._held - self._seen[0].events >= self.events:
             self._held -= self._seen.popleft().events
+
+    def pass_over(self, events: int) -> None:
+        """So many consecutive events were good."""
+        if events >= self.events:
+            self._seen.clear()
+            self._held = 0
 
     def _before(self) -> list[int]:
         """The places of the dead before the next batch: negative, ascending."""

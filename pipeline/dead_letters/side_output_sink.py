@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from hashlib import sha256
 from typing import NoReturn
 
+import pyarrow as pa
+
 from leasehold.common.nesting import parsed_json
 from pipeline.crash_point import crash_point
 from pipeline.dead_letters.record import LEASE, Letter, LetterBox, find_buried, letters_of
@@ -28,6 +30,7 @@ from pipeline.sink import (
     SinkWriter,
     Standing,
 )
+from pipeline.staging import Stager
 
 
 def beside(sink: Sink, box: LetterBox) -> Sink:
@@ -151,6 +154,9 @@ class WriterBesideBox(SinkWriter):
     @property
     def state(self) -> str:
         return self._states(self._writer.state, self._letters.state).encoded()
+
+    async def make_stager(self, start: str | None, columns: pa.Schema) -> Stager | None:
+        return await self._writer.make_stager(start, columns)
 
     def parts(self, output: Output) -> int:
         of_letters = 1 if output.dead is None else self._letters.parts(self._letters_in(output))

@@ -1,4 +1,4 @@
-"""Pages that were read ahead, bounded in bytes, and the batches that are cut from them.
+"""Pages that were read ahead, bounded in bytes, and the batches that are cut from them. Or ranges that executors will read.
 
 The reader asks for room, puts a page in, and waits while the buffer is full; the transformer takes a batch out as soon as one
 is due. An error of the reader's takes its place in the line behind the pages that came before it.
@@ -15,6 +15,7 @@ from pipeline.batch import Batch, due_in_s, fitting, is_full
 from pipeline.errors import PipelineError
 from pipeline.event import Page
 from pipeline.limits import BatchLimits, Share
+from pipeline.ranges import RangedBatch
 
 
 class PageBuffer:
@@ -33,13 +34,14 @@ class PageBuffer:
         self._events = 0
         self._bytes = 0
         self._is_blocked = False
+        self._ranged: RangedBatch | None = None
         self._end: PipelineError | None = None
         self._filled = asyncio.Event()
         self._taken = asyncio.Event()
 
     @property
     def is_empty(self) -> bool:
-        return not self._pages
+        return not self._pages and self._ranged is None
 
     @property
     def bytes(self) -> int:
@@ -65,21 +67,39 @@ class PageBuffer:
         self._share.hold(page.bytes)
         self._filled.set()
 
+    async def wait_until_taken(self) -> None:
+        """Waits until nothing is left here."""
+        while not self.is_empty:
+            self._block()
+            self._taken.clear()
+            await self._taken.wait()
+        self._is_blocked = False
+
+    def put_ranged(self, batch: RangedBatch) -> None:
+        """Where nothing is left: ranges are a batch of their own."""
+        assert self.is_empty, "ranges follow what was read before them"
+        self._ranged = batch
+        self._filled.set()
+
     def end(self, error: PipelineError) -> None:
         """No page follows: the feed failed, or the partition has ended."""
         self._end = error
         self._filled.set()
 
-    async def take_batch(self) -> Batch:
+    async def take_batch(self) -> Batch | RangedBatch:
         """The next batch, as soon as it is due. Raises the reader's error once everything before it has been taken."""
         while (wait_s := self._due_in_s()) != 0:
             self._filled.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await self._filled.wait()
-        if not self._pages and self._end is not None:
+        if self.is_empty and self._end is not None:
             raise self._end
-        batch = self._cut()
+        batch: Batch | RangedBatch
+        if self._ranged is not None:
+            batch, self._ranged = self._ranged, None
+        else:
+            batch = self._cut()
         self._position = batch.to
         self._is_blocked = False  # until the reader finds that it still is
         self._taken.set()
@@ -91,7 +111,7 @@ class PageBuffer:
 
     def _due_in_s(self) -> float | None:
         """Seconds until a batch is due if nothing else comes; None where there is nothing to wait for yet."""
-        if self._end is not None:
+        if self._end is not None or self._ranged is not None:
             return 0
         if not self._pages:
             return None

@@ -3,6 +3,8 @@
 Three stages overlap: reading ahead, transforming batch n+1, and delivering batch n. At most one batch is unsettled at any
 time (R2 of docs/protocol.md): n+1 may be read and transformed while n is delivered, and is sent only once n is settled. Writers
 that buffer are the exception: they have several batches under way, and a position that follows.
+If many events wait, executors read them (pipeline/ranges.py): the first stage plans ranges then, and the second has them read and
+transformed in one job. What executors fail on, the host reads in the next run.
 No stage keeps a reference to a passed batch while it waits for the next: a hundred idle partitions would hold as many batches.
 """
 
@@ -19,12 +21,13 @@ from leasehold.common.clock import Clock
 from pipeline.batch import Batch, parts_without
 from pipeline.crash_point import crash_point
 from pipeline.dead_letters.dead_letter_transform import DeadLetters, DeadLetterTransform, Refusals, Sent
-from pipeline.errors import NotTrusted, OutputRefused, OutputSuspected, PipelineError, PoisonEvent
+from pipeline.errors import NotTrusted, OutputRefused, OutputSuspected, PipelineError, PoisonEvent, RangeRefused
 from pipeline.event import Page
 from pipeline.feed import ChangeFeed, PartitionEnded, check_forward
 from pipeline.limits import BatchLimits, Budget
 from pipeline.pump.buffer import PageBuffer
 from pipeline.pump.progress import InFlight, Progress
+from pipeline.ranges import RangedBatch, RangePlan
 from pipeline.sink import Output, Permit, SinkWriter
 from pipeline.transform import Transform
 
@@ -61,9 +64,12 @@ class _Ready:
 class Runner:
     """Runs one partition from where its sink stands. `delivered` is awaited after every batch, before the next is sent.
 
-    epoch: of the lease it is run for, passed to feeds that rank readers by it. letters: what becomes of events that cannot be
-    processed; None to stop at the first. With it the writer has to be one that keeps dead letters. refusals: with letters, what
-    is known of output that the sink refused in earlier runs; None where that is to stop the partition.
+    - `epoch`: of the lease it is run for, passed to feeds that rank readers by it.
+    - `letters`: what becomes of events that cannot be processed; None to stop at the first. With it the writer has to be one
+      that keeps dead letters.
+    - `refusals`: with letters, what is known of output that the sink refused in earlier runs; None where that is to stop the
+      partition.
+    - `plan`: who reads what. None: the host reads everything.
     """
 
     def __init__(
@@ -83,11 +89,16 @@ class Runner:
         delivered: Callable[[DeliveredBatch], Awaitable[None]],
         letters: DeadLetters | None = None,
         refusals: Refusals | None = None,
+        plan: RangePlan | None = None,
     ) -> None:
         self._partition = partition
         self._epoch = epoch
         self._feed = feed
         self._refusals = refusals
+        self._transform = transform
+        self._plan = plan if transform.reads_ranges else None
+        self._reader = feed.range_reader() if self._plan is not None else None
+        self._last_sequence = -1
         self._dead_letter_transform = self._dead_letter_transform_of(transform, letters, writer)
         self._writer = writer
         self._permit = permit
@@ -127,10 +138,8 @@ class Runner:
 
     async def _read(self) -> None:
         try:
-            pages = self._feed.open_as(self._epoch, self._partition, self._writer.position)
-            async with aclosing(pages):
-                while await self._read_page(pages):
-                    pass
+            while await self._plan_ranges() or await self._read_pages():
+                pass
             self._buffer.end(
                 PipelineError(f"the feed has no more pages for partition '{self._partition}', and does not say why")
             )
@@ -141,16 +150,52 @@ class Runner:
                 raise
             self._buffer.end(_unexpected("reading", self._partition, error))
 
-    async def _read_page(self, pages: AsyncGenerator[Page, None]) -> bool:
-        """One page, as soon as there is room for it; False where there are no more."""
+    async def _plan_ranges(self) -> bool:
+        """Whether so much waits that executors read it: then it is handed on as ranges."""
+        plan = self._plan
+        if plan is None or self._reader is None or self._is_for_host(plan):
+            return False
+        ranges = await self._feed.plan_ranges(self._partition, self._read_to, plan.events_max, plan.limits.range_events)
+        if sum(each.events for each in ranges) < plan.limits.from_events:
+            return False
+        batch = RangedBatch(self._partition, self._epoch, tuple(ranges), self._clock.monotonic())
+        self._check_forward(batch.start, batch.to, batch.events)
+        await self._buffer.wait_until_taken()
+        self._buffer.put_ranged(batch)
+        self._read_to = batch.to
+        return True
+
+    def _is_for_host(self, plan: RangePlan) -> bool:
+        """Whether some of the next events failed before, or may be dead: what becomes of those, the host decides one by one."""
+        is_searching = self._refusals is not None and self._refusals.most(self._read_to) is not None
+        has_buried = any(sequence > self._last_sequence for sequence in self._writer.buried or ())
+        return is_searching or has_buried or plan.is_for_host(self._read_to)
+
+    async def _read_pages(self) -> bool:
+        """Until it is time to look for ranges; False where there are no more pages."""
+        pages = self._feed.open_as(self._epoch, self._partition, self._read_to)
+        read = 0
+        async with aclosing(pages):
+            while (events := await self._read_page(pages)) is not None:
+                read += events
+                if self._reader is not None and self._plan is not None and read >= self._plan.asks_after:
+                    return True
+        return False
+
+    async def _read_page(self, pages: AsyncGenerator[Page, None]) -> int | None:
+        """How many events the next page had; None where there are no more. It is read as soon as there is room for it."""
         await self._buffer.wait_for_room()
         page = await heeding(anext(pages, None))
-        if page is not None:
-            self._check_forward(self._read_to, page.to, page.events.num_rows)
-            self._read_to = page.to
-            await self._buffer.put(page)
-            crash_point("page read")
-        return page is not None
+        if page is None:
+            return None
+        events = page.events.num_rows
+        self._check_forward(self._read_to, page.to, events)
+        self._read_to = page.to
+        if events and self._writer.buried:
+            self._last_sequence = page.events["sequence"][events - 1].as_py()
+        await self._buffer.put(page)
+        crash_point("page read")
+        return int(events)
 
     def _check_forward(self, start: str | None, to: str, events: int) -> None:
         check_forward(self._feed, self._partition, start, to, events=events)
@@ -158,7 +203,12 @@ class Runner:
     async def _transform_batches(self) -> None:
         try:
             while True:
-                await self._pass_on(await self._buffer.take_batch())
+                batch = await self._buffer.take_batch()
+                if isinstance(batch, RangedBatch):
+                    await self._ready.put(await self._transform_ranges(batch))
+                else:
+                    await self._pass_on(batch)
+                del batch
         except PipelineError as error:
             await self._ready.put(error)
         except (Exception, asyncio.CancelledError) as error:
@@ -216,6 +266,29 @@ class Runner:
         ended = self._clock.monotonic()
         waited_s, took_s = started - batch.opened_at, ended - started
         return _Ready(output, size, waited_s, took_s, ended, self._sent_of(batch))
+
+    async def _transform_ranges(self, batch: RangedBatch) -> _Ready:
+        """Executors read and transform it. Raises RangeRefused, after which the host reads these events."""
+        assert self._reader is not None, "ranges are planned for a reader"
+        assert self._plan is not None, "ranges are planned"
+        started = self._clock.monotonic()
+        with self._progress.working("transform", started):
+            stager = await self._writer.make_stager(batch.start, self._transform.columns)
+            try:
+                table, staged = await self._transform.apply_ranges(batch, self._reader, stager)
+                output = Output(table=table, start=batch.start, to=batch.to, events=batch.events, staged=staged)
+                if self._writer.parts(output) > 1:
+                    raise RangeRefused(f"the output of {batch.events} events is too large for one step of the sink")
+            except RangeRefused:
+                self._plan.refuse(batch)
+                raise
+        crash_point("ranges staged")
+        ended = self._clock.monotonic()
+        self._plan.accept(batch, ended - started)
+        self._dead_letter_transform.pass_over(batch.events)
+        self._share.hold(table.nbytes)
+        sent = Sent(to=batch.to, events=batch.events, only=None, most=None)
+        return _Ready(output, table.nbytes, started - batch.opened_at, ended - started, ended, sent)
 
     def _sent_of(self, batch: Batch) -> Sent:
         most = None if self._refusals is None else self._refusals.most(batch.start)
@@ -318,7 +391,7 @@ class Runner:
             start=output.start,
             to=output.to,
             events=output.events,
-            rows=output.table.num_rows,
+            rows=output.rows,
             dead_letters=0 if output.dead is None else output.dead.num_rows,
             waited_s=ready.waited_s,
             transform_s=ready.transform_s,

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyspark
@@ -27,6 +27,7 @@ from pyspark.sql.types import StructType
 
 from leasehold.common.nesting import parsed_json
 from pipeline.limits import JSON_LEVELS_MAX
+from pipeline.spark.executors import RETURNED, OutputTask, RangeTask
 from pipeline.spark.jvm import Running
 from pipeline.spark.master import INVARIANTS
 from pipeline.spark.partition_contract import PARTITION, Contract, read_contract
@@ -265,6 +266,16 @@ class PipelineSession:
         """What the transform sees."""
         frame = self._sent(table)
         return frame.coalesce(1) if table.num_rows <= SMALL_BATCH_EVENTS else frame
+
+    def ranged(self, task: RangeTask) -> DataFrame:
+        """The events of its ranges, each read by a task of its own."""
+        count = len(task.ranges)
+        numbers = self.session.range(0, count, 1, count)
+        return numbers.mapInArrow(cast(Any, task), _schema_of(task.schema))
+
+    def returned(self, output: DataFrame, task: OutputTask) -> pa.Table:
+        """What executors send back of an output: RETURNED."""
+        return output.mapInArrow(cast(Any, task), _schema_of(RETURNED)).toArrow()
 
     def forget_view(self) -> None:
         """Or the events of this batch stay in the JVM until the next one comes. Over Connect a view is looked up late."""

@@ -26,15 +26,17 @@ from pyspark.sql.types import StringType, StructType
 from leasehold.common.cancellation import await_shielded
 from leasehold.common.nesting import parsed_json
 from pipeline.batch import Batch, without
-from pipeline.errors import EngineUnavailable, NotImportable, PipelineError, Poison, TransformError
+from pipeline.errors import EngineUnavailable, NotImportable, PipelineError, Poison, RangeRefused, TransformError
 from pipeline.event import EVENT_SCHEMA
 from pipeline.imports import imported, require_module
 from pipeline.limits import FIRST_ONE, JSON_LEVELS_MAX, Isolation
 from pipeline.parsing.parse import Misfit, parse
 from pipeline.parsing.schema import Struct, read_schema
 from pipeline.poison import JobFailed, Prepared, Refused, Slice
+from pipeline.ranges import RangedBatch, RangeReader
 from pipeline.spark.connect import lost_server
 from pipeline.spark.engine import SparkEngine
+from pipeline.spark.executors import OutputTask, RangeTask, collected, new_attempt, own_version
 from pipeline.spark.jvm import Running, text_of
 from pipeline.spark.micro_batch import MicroBatches, split
 from pipeline.spark.partition_contract import PARTITION, Contract
@@ -44,7 +46,8 @@ from pipeline.spark.session import VIEW, PipelineSession, columns_read
 from pipeline.spark.user_modules import pack
 from pipeline.spark.watch import LOOK_S, Watch, still
 from pipeline.sql_text import schema_problem, sql_problem
-from pipeline.transform import Checked, Transform, TransformSpec
+from pipeline.staging import NotStaged, Stager, described, in_order
+from pipeline.transform import Checked, Ranged, Transform, TransformSpec
 
 T = TypeVar("T")
 AT_ONCE_BYTES_MAX = 4 * 1024
@@ -104,6 +107,19 @@ class SparkTransform(Transform):
             return self.checked.columns.empty_table()
         return await self._batches.apply(batch)
 
+    reads_ranges = True
+
+    @property
+    def columns(self) -> pa.Schema:
+        assert self.checked is not None, "a transform is prepared before it is used"
+        return self.checked.columns
+
+    async def apply_ranges(self, batch: RangedBatch, reader: RangeReader, stager: Stager | None) -> Ranged:
+        try:
+            return await self._job.run_ranged(batch, reader, stager)
+        except (JobFailed, TransformError, NotStaged) as error:
+            raise RangeRefused(f"executors cannot process the events behind {batch.start!r}: {error}") from error
+
     async def close(self) -> None:
         if self._batches is not None:
             await self._batches.close()
@@ -156,6 +172,13 @@ class SparkJob:
 
     async def run(self, slices: Sequence[Prepared]) -> list[pa.Table | Refused]:
         return await self._cancellable(lambda own: self._outputs(own, slices))
+
+    async def run_ranged(self, batch: RangedBatch, reader: RangeReader, stager: Stager | None) -> Ranged:
+        """One job over events that executors read. Cancelling it ends it first.
+
+        Raises JobFailed, TransformError, NotStaged, EngineUnavailable.
+        """
+        return await self._cancellable(lambda own: self._ranged(own, batch, reader, stager))
 
     async def _cancellable(self, work: Callable[[PipelineSession], T]) -> T:
         """Work on a thread, as a group of Spark jobs that ends with its caller, Python workers and all."""
@@ -287,6 +310,30 @@ class SparkJob:
         if self._function is None:
             own.keep(events, self._queried)
         return collected
+
+    def _ranged(self, own: PipelineSession, batch: RangedBatch, reader: RangeReader, stager: Stager | None) -> Ranged:
+        assert self._checked is not None, "a job is checked before it is run"
+        none, _ = self._parsed(EVENT_SCHEMA.empty_table())
+        task = RangeTask(
+            version=own_version(),
+            partition=batch.partition,
+            ranges=batch.ranges,
+            reader=reader,
+            columns=self._columns,
+            schema=none.select(self._checked.reads).schema,
+        )
+        with self._analysis:  # the view's name is the session's
+            output = self._transformed(own.ranged(task))
+            if self._spec.sql is not None:
+                own.forget_view()
+        returned = own.returned(output, OutputTask(version=own_version(), partition=batch.partition, stager=stager))
+        table, parts = collected(returned, self._checked.columns)
+        (table,) = split(table, [batch.partition])
+        if parts and table.num_rows:
+            assert stager is not None, "parts are staged by a stager"
+            parts.append(described(stager.stage(table, new_attempt()), table))
+            table = table.slice(0, 0)
+        return Ranged(table, tuple(in_order(parts)))
 
     def _transformed(self, events: DataFrame) -> DataFrame:
         if self._function is not None:

@@ -211,6 +211,11 @@ class PipelineSettings(Section):
         description="The transform as Python, `module:function`, from DataFrame to DataFrame. Either this, `sql` or none.",
     )
     sink: AnySink = Field(description="Where output goes.")
+    executors_read: bool = Field(
+        default=False,
+        description="Whether Spark's executors read the events when more than 200,000 of a partition wait. They need this version"
+        " of Leasehold, and access to the feed. By default the host reads.",
+    )
     batch_events_max: Count = Field(
         default=BatchLimits().events_max,
         description="A batch holds at most this many events. `batch_bytes_max` or `batch_age_max_s` may close it earlier.",
@@ -292,6 +297,11 @@ class PipelineSettings(Section):
     def _fits(self) -> PipelineSettings:
         if self.sql is not None and self.function is not None:
             raise ValueError("has both `sql` and `function`: keep one of them")
+        if self.executors_read and not self.needs_spark:
+            raise ValueError(
+                "`executors_read` needs a transform, because Spark is not involved without one: add `sql`, `function` or"
+                " `schema`, or remove it"
+            )
         if self.buffer_bytes_max < self.batch_bytes_max:
             raise ValueError(
                 f"buffer_bytes_max ({self.buffer_bytes_max}) is below batch_bytes_max ({self.batch_bytes_max}), so that no"

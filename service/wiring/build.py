@@ -17,6 +17,7 @@ from pipeline.dead_letters import DeadLetters, beside
 from pipeline.errors import NotImportable, SinkRejected
 from pipeline.imports import require_module
 from pipeline.limits import BatchLimits, Isolation
+from pipeline.ranges import RangeLimits
 from pipeline.spark.engine import SparkEngine
 from pipeline.sql_text import columns_of
 from pipeline.transform import NoTransform, Transform
@@ -131,6 +132,7 @@ def _pipeline_of(settings: PipelineSettings, engine: SparkEngine, timing: Timing
         buffer_bytes_max=settings.buffer_bytes_max,
         batch_timeout_s=settings.batch_timeout_s,
         unkept_s=settings.sink.unkept_s,
+        ranges=RangeLimits() if settings.executors_read else None,
     )
 
 

@@ -16,7 +16,7 @@ from simulation.process import current, incarnation
 from simulation.weather import Request, Weather, host_of
 
 from leases.lease import Lease
-from pipeline.connectors.files.sink.entry import MANIFEST, folders_of, listing_of
+from pipeline.connectors.files.sink.entry import MANIFEST, entry_in, folders_of, listing_of
 from pipeline.connectors.files.sink.manifest import is_past
 from pipeline.connectors.files.sink.sink import FilesSink
 from pipeline.connectors.files.sink.storage import FilesUnavailable, FilesUncertain
@@ -80,6 +80,9 @@ class Shelf:
     def locate(self, name: str) -> str:
         return name
 
+    def for_executors(self) -> Shelf:
+        return self
+
     def close(self) -> None:
         """Nothing is held."""
 
@@ -103,10 +106,11 @@ class Shelf:
             return False
         self._files[name] = content
         if entry is not None and not self._is_past(entry):
-            partition, file = entry["partition"], entry["file"]
+            partition, files = entry["partition"], entry_in(content, name).files
             self._onlooker.fenced(partition, (entry["epoch"],))
-            if file is not None:
-                self._onlooker.arrives(partition, entry["generation"], numbers_in(self._files[file["name"]]))
+            if files:
+                numbers = [number for file in files for number in numbers_in(self._files[file.name])]
+                self._onlooker.arrives(partition, entry["generation"], numbers)
         return True
 
     def _is_past(self, entry: Mapping[str, Any]) -> bool:

@@ -17,7 +17,13 @@ PACKAGES = ("leasehold", "leases", "pipeline", "service")
 EDGES = (
     *("leasehold.common.clock", "leases.contract", "leases.stores"),
     *("pipeline.connectors", "pipeline.contract", "pipeline.spark.jre", "pipeline.spark.engine", "pipeline.spark.jvm"),
-    *("pipeline.spark.connect", "pipeline.spark.master", "pipeline.spark.session", "pipeline.spark.transform"),
+    *(
+        "pipeline.spark.connect",
+        "pipeline.spark.executors",
+        "pipeline.spark.master",
+        "pipeline.spark.session",
+        "pipeline.spark.transform",
+    ),
     *(
         "service.api",
         "service.cli.main",

@@ -35,6 +35,7 @@ from pipeline.connectors.log.store import Log, PartitionLog, ReadableRange, Rete
 from pipeline.errors import FeedUnavailable, PositionLost
 from pipeline.event import Page
 from pipeline.feed import ChangeFeed, FeedPartition, Start, reset_of_a_new_source
+from pipeline.ranges import EventRange, RangeReader
 
 # Reads a log from outside, whether hosts run or not: nothing in its directory is created or changed.
 #
@@ -178,6 +179,22 @@ class LogFeed(ChangeFeed):
                 first += pages[0].num_rows
                 yield _page(pages.pop(0), first)
 
+    async def plan_ranges(
+        self, partition: str, continuation: str | None, events_max: int, range_events: int
+    ) -> list[EventRange]:
+        extent = await self._extent(partition)
+        first = _number(continuation) + 1
+        end = min(extent.end, first + events_max)
+        if not extent.first <= first < end:
+            return []  # `open` waits, or raises PositionLost
+        starts = range(first, end, range_events)
+        ends = [*starts[1:], end]
+        return [EventRange(_position(a - 1), str(b - 1), b - a) for a, b in zip(starts, ends, strict=True)]
+
+    def range_reader(self) -> RangeReader:
+        """For executors on this machine: SQLite's files are not for network file systems."""
+        return LogRanges(str(self._log.path))
+
     async def latest(self, partition: str) -> str | None:
         return _position((await self._extent(partition)).end - 1)
 
@@ -226,6 +243,26 @@ class LogFeed(ChangeFeed):
             return await asyncio.get_running_loop().run_in_executor(self._threads, call)
         except LogError as error:
             raise FeedUnavailable(str(error)) from error
+
+
+@dataclass(frozen=True, slots=True)
+class LogRanges(RangeReader):
+    path: str
+
+    def read_range(self, partition: str, start: str | None, to: str) -> Iterator[pa.Table]:
+        first, end = _number(start) + 1, _number(to) + 1
+        try:
+            for found in LogReader(self.path).read(partition, first):
+                if isinstance(found, Forgotten):
+                    raise PositionLost(f"log '{self.path}', partition '{partition}': retention has forgotten {first}")
+                events = found.slice(0, end - first)
+                first += events.num_rows
+                yield events
+                if first >= end:
+                    return
+        except LogError as error:
+            raise FeedUnavailable(str(error)) from error
+        raise FeedUnavailable(f"log '{self.path}', partition '{partition}' ends at {first - 1}, before {end - 1}")
 
 
 def _page(events: pa.Table, end: int) -> Page:

@@ -85,6 +85,10 @@ class Directory:
     def locate(self, name: str) -> str:
         return str(self._path / name)
 
+    def for_executors(self) -> Directory:
+        """It has to be the same directory there, under the same path."""
+        return self
+
     def close(self) -> None:
         """Nothing is held."""
 

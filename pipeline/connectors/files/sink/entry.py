@@ -24,9 +24,11 @@ from pipeline.sink import Claim, Output
 #     _leasehold/{pipeline}/{partition}/000000000042.json                    one entry of the manifest
 #     _leasehold/{pipeline}/{partition}/000000000000-000000000063.json       the files of entries 0 to 63, folded into one
 #     {pipeline}/{partition}/000000000/000000000042-{unique}.parquet         the data file of entry 42, or of an attempt at it
+#     {pipeline}/{partition}/staged/0000000000000000007/{from}-{unique}.parquet    what executors staged at epoch 7
 #
 # A data file bears the number of the entry that it is written for. Once there is an entry of that number which does not name it,
-# it can never be named: that separates leftovers from writes under way, without any clock.
+# it can never be named: that separates leftovers from writes under way, without any clock. A staged file bears the epoch of the
+# lease. Once there is an entry of a higher epoch, no entry that does not name it yet can ever do so.
 
 
 MANIFEST = "_leasehold"
@@ -36,6 +38,9 @@ ENCODED_MAX = 150
 _ENTRY = re.compile(rf"(\d{{{DIGITS}}})\.json")
 _FOLD = re.compile(rf"(\d{{{DIGITS}}})-(\d{{{DIGITS}}})\.json")
 _DATA = re.compile(rf"(\d{{{DIGITS}}})-[0-9a-f]{{32}}\.(?:parquet|jsonl)")
+STAGED = "staged"
+EPOCH_DIGITS = 19
+_STAGED = re.compile(rf"/{STAGED}/(\d{{{EPOCH_DIGITS}}})/[0-9a-f]{{16}}-[0-9a-f]{{32}}\.(?:parquet|jsonl)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +59,15 @@ class Folders:
     def data_of(self, version: int) -> str:
         """The folder in which the data file of an entry lies, with others'."""
         return f"{self.data}/{version // FOLDER_VERSIONS:0{DIGITS - 3}d}"
+
+    @property
+    def staged(self) -> str:
+        """The folder of what executors stage."""
+        return f"{self.data}/{STAGED}"
+
+    def staging(self, epoch: int, start: str | None) -> str:
+        """What the names of the staged files of one batch begin with."""
+        return f"{self.staged}/{epoch:0{EPOCH_DIGITS}d}/{hashlib.sha256(repr(start).encode()).hexdigest()[:16]}"
 
     def attempt(self, version: int, unique: str, suffix: str) -> str:
         return f"{self.data_of(version)}/{version:0{DIGITS}d}-{unique}.{suffix}"
@@ -110,6 +124,12 @@ def version_of(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
+def epoch_of(name: str) -> int | None:
+    """The epoch of a staged file; None for other files."""
+    found = _STAGED.search(name)
+    return int(found[1]) if found and found.end() == len(name) else None
+
+
 def folder_of(name: str) -> str:
     """A pipeline or partition as a folder: percent-encoded; one too long for a file system is cut and extended by a digest.
 
@@ -127,6 +147,8 @@ def folder_of(name: str) -> str:
 
 
 FORMAT = 1
+FORMAT_OF_SEVERAL = 2
+"""Entries that name several files have it: versions up to 0.2 refuse them."""
 T = TypeVar("T", "DataFile", "ManifestEntry", "Fold")
 
 
@@ -160,7 +182,7 @@ class ManifestEntry:
     owner: str
     position: str | None
     ended: bool = False
-    file: DataFile | None = None
+    files: tuple[DataFile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,15 +233,15 @@ def claimed(head: ManifestEntry | None, claim: Claim, id: str) -> ManifestEntry:
     )
 
 
-def moved(head: ManifestEntry, output: Output, id: str, file: DataFile | None) -> ManifestEntry:
+def moved(head: ManifestEntry, output: Output, id: str, files: tuple[DataFile, ...]) -> ManifestEntry:
     """Raises SinkRejected."""
     if head.ended:
         raise SinkRejected(f"partition '{head.partition}' of pipeline '{head.pipeline}' has ended at {head.position!r}")
-    return replace(head, version=head.version + 1, id=id, kind="batch", position=output.to, file=file)
+    return replace(head, version=head.version + 1, id=id, kind="batch", position=output.to, files=files)
 
 
 def ended(head: ManifestEntry, id: str) -> ManifestEntry:
-    return replace(head, version=head.version + 1, id=id, kind="end", ended=True, file=None)
+    return replace(head, version=head.version + 1, id=id, kind="end", ended=True, files=())
 
 
 def outranked(claim: Claim | ManifestEntry, head: ManifestEntry | None) -> Fenced:
@@ -235,15 +257,24 @@ def outranked(claim: Claim | ManifestEntry, head: ManifestEntry | None) -> Fence
 
 
 def encoded(value: ManifestEntry | Fold) -> bytes:
-    return json.dumps({"format": FORMAT, **asdict(value)}, ensure_ascii=False, separators=(",", ":")).encode()
+    """An entry with one file, or none, is as version 0.2 wrote it."""
+    found = {"format": FORMAT, **asdict(value)}
+    if isinstance(value, ManifestEntry):
+        files = found.pop("files")
+        if len(files) > 1:
+            found |= {"format": FORMAT_OF_SEVERAL, "files": files}
+        else:
+            found["file"] = files[0] if files else None
+    return json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def entry_in(content: bytes, name: str) -> ManifestEntry:
     """Raises FilesDamaged."""
     found = _read(content, name)
     try:
-        file = found.pop("file")
-        return _checked(ManifestEntry(**found, file=None if file is None else _checked(DataFile(**file))))
+        files = found.pop("files") if "files" in found else [found.pop("file")]
+        named = tuple(_checked(DataFile(**file)) for file in files if file is not None)
+        return _checked(ManifestEntry(**found, files=named))
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise _damaged(name, error) from error
 
@@ -265,14 +296,16 @@ def _read(content: bytes, name: str) -> dict[str, Any]:
         raise _damaged(name, error) from error
     if not isinstance(found, dict) or "format" not in found:
         raise _damaged(name, ValueError("it is not an entry"))
-    if (number := found.pop("format")) != FORMAT:
-        raise FilesDamaged(f"'{name}' is of format {number!r}, and this version knows {FORMAT}: use a newer one")
+    if (number := found.pop("format")) not in (FORMAT, FORMAT_OF_SEVERAL):
+        raise FilesDamaged(
+            f"'{name}' is of format {number!r}, and this version knows {FORMAT} and {FORMAT_OF_SEVERAL}: use a newer one"
+        )
     return found
 
 
 _WHOLE = ("version", "generation", "epoch", "rows", "bytes", "first", "last")
 _NONE_TOO = ("position", "start")
-_OTHERWISE = ("ended", "file", "files")
+_OTHERWISE = ("ended", "files")
 
 
 def _checked(value: T) -> T:

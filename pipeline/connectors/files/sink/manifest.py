@@ -171,7 +171,7 @@ class Manifest:
 
     def _files(self, step: Step) -> tuple[DataFile, ...]:
         known = self._known.get(step.first) if step.is_entry else None
-        files = files_of(self._place, self.folders, step) if known is None else files_in(known)
+        files = files_of(self._place, self.folders, step) if known is None else known.files
         if files is None:
             raise FilesDamaged(
                 f"'{name_of(self.folders, step)}' is missing from its manifest: restore it from a backup, or write elsewhere"
@@ -226,11 +226,7 @@ def files_of(place: Storage, folders: Folders, step: Step) -> tuple[DataFile, ..
     content = place.get(name)
     if content is None:
         return None
-    return files_in(entry_in(content, name)) if step.is_entry else fold_in(content, name).files
-
-
-def files_in(entry: ManifestEntry) -> tuple[DataFile, ...]:
-    return () if entry.file is None else (entry.file,)
+    return entry_in(content, name).files if step.is_entry else fold_in(content, name).files
 
 
 def name_of(folders: Folders, step: Step) -> str:

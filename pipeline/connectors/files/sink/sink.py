@@ -14,12 +14,16 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
+import pyarrow as pa
+
 from pipeline.connectors.files.sink import entry as entries
-from pipeline.connectors.files.sink.entry import DataFile, folders_of, version_of
+from pipeline.connectors.files.sink.entry import DataFile, epoch_of, folders_of, version_of
 from pipeline.connectors.files.sink.formats import Compression, Format, encoded, ordered
 from pipeline.connectors.files.sink.manifest import Check, Manifest, head_of, open_manifest
+from pipeline.connectors.files.sink.snapshot import leftovers, snapshot_of
 from pipeline.connectors.files.sink.storage import (
     FilesDamaged,
     FilesError,
@@ -42,6 +46,7 @@ from pipeline.sink import (
     Standing,
     checked_until_cancelled,
 )
+from pipeline.staging import StagedPart, Stager, check_parts
 
 T = TypeVar("T")
 THREADS = 16
@@ -107,12 +112,22 @@ class FilesSink(Sink):
         for name in self._place.names(manifest.folders.data_of(version)):
             if version_of(name) == version:
                 self._place.delete(name)
+        if self._place.names(manifest.folders.staged):
+            ours = snapshot_of(self._place, pipeline=manifest.head.pipeline, partition=manifest.head.partition)
+            for name in leftovers(self._place, ours):
+                if epoch_of(name) is not None:
+                    self._place.delete(name)
 
     # What a writer does, on a thread
 
     def write_output(self, manifest: Manifest, output: Output, check: Check) -> None:
         manifest.fold_if_due()
-        unnamed = entries.moved(manifest.head, output, _unique(), None)
+        unnamed = entries.moved(manifest.head, output, _unique(), ())
+        if output.staged:
+            check_parts(output.staged, epoch=manifest.head.epoch, start=output.start)
+            files = tuple(self._named(manifest, output, part) for part in output.staged)
+            manifest.append(replace(unnamed, files=files), check)
+            return
         if not output.table.num_rows:
             manifest.append(unnamed, check)
             return
@@ -120,11 +135,40 @@ class FilesSink(Sink):
         file = self._staged(manifest, output, check)
         crash_point("file put")
         try:
-            manifest.append(entries.moved(manifest.head, output, unnamed.id, file), check)
+            manifest.append(replace(unnamed, files=(file,)), check)
         except (Fenced, NotTrusted, FilesUnavailable):  # surely not named; after Ambiguous it may be
             with suppress(FilesError):
                 self._place.delete(file.name)
             raise
+
+    def stager(self, manifest: Manifest, start: str | None) -> FilesStager | None:
+        if (place := self._place.for_executors()) is None:
+            return None
+        epoch = manifest.head.epoch
+        return FilesStager(
+            place=place,
+            prefix=manifest.folders.staging(epoch, start),
+            format=self._format,
+            compression=self._compression,
+            epoch=epoch,
+            start=start,
+        )
+
+    def _named(self, manifest: Manifest, output: Output, part: StagedPart) -> DataFile:
+        """The staged part as its entry will name it."""
+        head = manifest.head
+        return DataFile(
+            name=part.name,
+            format=self._format,
+            rows=part.rows,
+            bytes=part.bytes,
+            sha256=part.sha256,
+            version=head.version + 1,
+            generation=head.generation,
+            epoch=head.epoch,
+            start=output.start,
+            to=output.to,
+        )
 
     def _staged(self, manifest: Manifest, output: Output, check: Check) -> DataFile:
         content = encoded(ordered(output.table), self._format, self._compression)
@@ -141,15 +185,44 @@ class FilesSink(Sink):
             start=output.start,
             to=output.to,
         )
-        for attempt in range(1, SENDS_MAX + 1):
-            check()
-            try:
-                self._place.put(file.name, content)  # no other writer uses this name: if it exists, it is ours
-                break
-            except FilesUncertain:
-                if attempt == SENDS_MAX:
-                    raise
+        _put(self._place, file.name, content, check)
         return file
+
+
+def _put(place: Storage, name: str, content: bytes, check: Check = lambda: None) -> None:
+    """No other writer uses this name: if it exists, it is ours."""
+    for attempt in range(1, SENDS_MAX + 1):
+        check()
+        try:
+            place.put(name, content)
+            return
+        except FilesUncertain:
+            if attempt == SENDS_MAX:
+                raise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesStager(Stager):
+    """One file for each part, where the writer's entry can name it."""
+
+    place: Storage
+    prefix: str
+    format: Format
+    compression: Compression
+    epoch: int
+    start: str | None
+
+    def stage(self, table: pa.Table, unique: str) -> StagedPart:
+        content = encoded(ordered(table), self.format, self.compression)
+        name = f"{self.prefix}-{unique}.{self.format}"
+        try:
+            _put(self.place, name, content)
+        except FilesError as error:
+            raise SinkUnavailable(str(error)) from error
+        digest = hashlib.sha256(content).hexdigest()
+        return StagedPart(
+            epoch=self.epoch, start=self.start, name=name, rows=table.num_rows, bytes=len(content), sha256=digest
+        )
 
 
 class FilesWriter(SinkWriter):
@@ -167,6 +240,9 @@ class FilesWriter(SinkWriter):
     async def write(self, output: Output, permit: Permit) -> None:
         assert self._compare(output.start, self.position) == 0, "a write starts where the one before ended"
         await self._send(permit, lambda check: self._sink.write_output(self._manifest, output, check))
+
+    async def make_stager(self, start: str | None, columns: pa.Schema) -> Stager | None:
+        return self._sink.stager(self._manifest, start)
 
     async def end(self, permit: Permit) -> None:
         manifest = self._manifest

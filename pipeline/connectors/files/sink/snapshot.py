@@ -24,6 +24,7 @@ from pipeline.connectors.files.sink.entry import (
     DataFile,
     Folders,
     Listing,
+    epoch_of,
     folder_of,
     folders_in,
     folders_of,
@@ -43,6 +44,7 @@ class PartitionFiles:
     pipeline: str
     partition: str
     generation: int
+    epoch: int
     position: str | None
     ended: bool
     version: int
@@ -114,14 +116,17 @@ def snapshot_of(place: Storage, *, pipeline: str | None = None, partition: str |
 def leftovers(place: Storage, snapshot: Snapshot) -> list[str]:
     """Data files of attempts that failed. Deleting them is safe, also during writes.
 
-    For each partition: files for an entry that there is, and which no entry names. What is written for the next entry stays.
+    For each partition: files for an entry that there is, and which no entry names. What is written for the next entry stays. And
+    what executors staged at an epoch below that of the newest entry, if no entry names it.
     """
     left = []
     for partition in snapshot.partitions:
         named = {file.name for file in partition.files}
         for name in place.names(folders_of(partition.pipeline, partition.partition).data):
-            version = version_of(name)
-            if version is not None and version <= partition.version and name not in named:
+            version, epoch = version_of(name), epoch_of(name)
+            is_past = version is not None and version <= partition.version
+            is_stale = epoch is not None and epoch < partition.epoch
+            if (is_past or is_stale) and name not in named:
                 left.append(name)
     return left
 
@@ -139,6 +144,7 @@ def _partition(place: Storage, folders: Folders) -> PartitionFiles | None:
                 pipeline=head.pipeline,
                 partition=head.partition,
                 generation=head.generation,
+                epoch=head.epoch,
                 position=head.position,
                 ended=head.ended,
                 version=head.version,

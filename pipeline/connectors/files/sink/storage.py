@@ -82,4 +82,11 @@ class Storage(Protocol):
         """Its location for other programs: an absolute path, or an address."""
         ...
 
+    def for_executors(self) -> Storage | None:
+        """The same place for another process, which gets it by pickle: without secrets and connections.
+
+        None if another process cannot use it.
+        """
+        ...
+
     def close(self) -> None: ...

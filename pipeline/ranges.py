@@ -1,0 +1,115 @@
+"""Ranges of a partition's events, which executors read instead of the host (docs/protocol.md, executors).
+
+A host plans ranges, and a `RangeReader` reads one wherever Spark has a core. Nothing here moves a position: only the owner of a
+lease does that, once it has the output of all ranges of a batch.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pyarrow as pa
+
+SHORT_S, LONG_S = 10.0, 60.0
+"""A batch that took less than SHORT_S may be followed by one of twice the size; after LONG_S, by one of half the size."""
+DOUBLINGS_MAX = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangeLimits:
+    """When executors read, and how much."""
+
+    from_events: int = 200_000
+    """So many events have to wait. Below, the host is faster (tests/bench/executors.py)."""
+    events_max: int = 4_000_000
+    """A batch has about so many at most."""
+    range_events: int = 50_000
+    """A range, which is one task, has about so many."""
+
+
+class EventRange(NamedTuple):
+    """The events behind `start` up to `to`. events: how many these are, or an estimate."""
+
+    start: str | None
+    to: str
+    events: int
+
+
+class RangeReader(ABC):
+    """Reads ranges in another process. It is sent there by pickle, so it holds no secrets and no connections."""
+
+    @abstractmethod
+    def read_range(self, partition: str, start: str | None, to: str) -> Iterator[pa.Table]:
+        """Exactly the events behind `start` up to `to`, in order: EVENT_SCHEMA, in tables of bounded size. Blocks.
+
+        Raises FeedUnavailable, PositionLost, MalformedRecord, also if the range cannot be read to its end.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class RangedBatch:
+    """Consecutive ranges of one partition that are committed together, at least one.
+
+    epoch: of the lease. opened_at: when it was planned (Clock seconds).
+    """
+
+    partition: str
+    epoch: int
+    ranges: tuple[EventRange, ...]
+    opened_at: float
+
+    @property
+    def start(self) -> str | None:
+        return self.ranges[0].start
+
+    @property
+    def to(self) -> str:
+        return self.ranges[-1].to
+
+    @property
+    def events(self) -> int:
+        return sum(each.events for each in self.ranges)
+
+
+class RangePlan:
+    """Who reads the next events of a partition, and how many executors read at once. Pure. It outlives runs of the partition.
+
+    compare: orders the feed's positions.
+    """
+
+    def __init__(self, compare: Callable[[str | None, str | None], int], limits: RangeLimits) -> None:
+        self._compare = compare
+        self.limits = limits
+        self._host_until: str | None = None
+        self._refusals = 0
+        self.events_max = self._first
+
+    @property
+    def asks_after(self) -> int:
+        """How many events the host reads before it looks for ranges again: more after each refusal in a row."""
+        return self.limits.from_events << min(self._refusals, DOUBLINGS_MAX)
+
+    @property
+    def _first(self) -> int:
+        return min(2 * self.limits.from_events, self.limits.events_max)
+
+    def is_for_host(self, start: str | None) -> bool:
+        """Whether the executors have failed on what follows `start`."""
+        return self._host_until is not None and self._compare(start, self._host_until) < 0
+
+    def refuse(self, batch: RangedBatch) -> None:
+        """The executors could not process a batch: the host reads these events."""
+        self._host_until = batch.to
+        self._refusals += 1
+        self.events_max = self._first
+
+    def accept(self, batch: RangedBatch, took_s: float) -> None:
+        """The executors have processed a batch."""
+        self._refusals = 0
+        if took_s > LONG_S:
+            self.events_max = max(self.limits.from_events, self.events_max // 2)
+        elif took_s < SHORT_S and batch.events >= self.events_max // 2:
+            self.events_max = min(self.limits.events_max, self.events_max * 2)

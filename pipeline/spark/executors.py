@@ -1,0 +1,160 @@
+"""What executors do with ranges: read and parse them before the transform, and behind it hand its rows back or stage them.
+
+Runs in Python workers, which need this package in the host's version. They send back one row for each piece of output.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.metadata import version as version_of
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from leasehold.common.nesting import parsed_json
+from pipeline.event import EVENT_SCHEMA
+from pipeline.limits import JSON_LEVELS_MAX
+from pipeline.parsing.parse import parse
+from pipeline.parsing.schema import Struct
+from pipeline.ranges import EventRange, RangeReader
+from pipeline.staging import StagedPart, Stager, described
+
+COLLECTED_BYTES_MAX = 1024 * 1024
+"""A task hands so much output back; more is staged."""
+PART_BYTES_MAX = 64 * 1024 * 1024
+"""A staged part has about so much at most, in memory."""
+READ_BYTES = 4 * 1024 * 1024
+"""Parsed at once: small tables are put together."""
+RETURNED = pa.schema([pa.field("part", pa.string()), pa.field("rows", pa.binary())])
+"""part: a StagedPart as JSON. rows: a stream of Arrow's. One of the two is null."""
+
+
+class CannotProcess(Exception):
+    """Text for people, raised in a Python worker: the host then reads the events itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangeTask:
+    """The first half: row number -> the events of that range, with the schema's columns.
+
+    columns: those of the pipeline's schema, None without one. schema: what is yielded.
+    """
+
+    version: str
+    partition: str
+    ranges: tuple[EventRange, ...]
+    reader: RangeReader
+    columns: Struct | None
+    schema: pa.Schema
+
+    def __call__(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        check_version(self.version)
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                yield from self._read(self.ranges[number])
+
+    def _read(self, each: EventRange) -> Iterator[pa.RecordBatch]:
+        for events in _together(self.reader.read_range(self.partition, each.start, each.to)):
+            yield from self._parsed(events).to_batches()
+
+    def _parsed(self, events: pa.Table) -> pa.Table:
+        columns = {name: events.column(name) for name in events.column_names}
+        if self.columns is not None:
+            parsed = parse(self.columns, events.column("body"))
+            if parsed.misfits:
+                raise CannotProcess(f"{len(parsed.misfits)} bodies do not fit the schema: {parsed.misfits[0]}")
+            columns |= {name: parsed.columns.column(name) for name in parsed.columns.column_names}
+        return pa.table([columns[name] for name in self.schema.names], schema=self.schema).combine_chunks()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputTask:
+    """The second half: the transform's rows -> RETURNED. stager: None to hand back all."""
+
+    version: str
+    partition: str
+    stager: Stager | None
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        check_version(self.version)
+        held: list[pa.RecordBatch] = []
+        size, has_staged = 0, False
+        for batch in batches:
+            self._check(batch)
+            held.append(batch)
+            size += batch.nbytes
+            if self.stager is not None and size >= PART_BYTES_MAX:
+                yield self._staged(self.stager, held)
+                held, size, has_staged = [], 0, True
+        if sum(batch.num_rows for batch in held):
+            if self.stager is not None and (has_staged or size > COLLECTED_BYTES_MAX):
+                yield self._staged(self.stager, held)
+            else:
+                yield returned(None, pa.Table.from_batches(held))
+
+    def _check(self, batch: pa.RecordBatch) -> None:
+        own = pc.fill_null(pc.equal(batch.column("partition"), self.partition), fill_value=False)
+        if batch.num_rows and not pc.all(own).as_py():
+            raise CannotProcess(f"the transform yields rows of another partition than '{self.partition}'")
+
+    def _staged(self, stager: Stager, held: list[pa.RecordBatch]) -> pa.RecordBatch:
+        table = pa.Table.from_batches(held)
+        return returned(described(stager.stage(table, new_attempt()), table), None)
+
+
+@cache
+def own_version() -> str:
+    return version_of("leasehold")
+
+
+def check_version(version: str) -> None:
+    """Raises CannotProcess for another one than the host's."""
+    if version != own_version():
+        raise CannotProcess(
+            f"executors have Leasehold {own_version()}, and this host has {version}: install the same version there"
+        )
+
+
+def returned(part: StagedPart | None, table: pa.Table | None) -> pa.RecordBatch:
+    text = None if part is None else json.dumps(asdict(part))
+    rows = None
+    if table is not None:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as stream:
+            stream.write_table(table)
+        rows = sink.getvalue().to_pybytes()
+    return pa.RecordBatch.from_arrays([pa.array([text], pa.string()), pa.array([rows], pa.binary())], schema=RETURNED)
+
+
+def collected(found: pa.Table, columns: pa.Schema) -> tuple[pa.Table, list[StagedPart]]:
+    """The rows that were handed back, with these columns, and the parts that were staged. found: RETURNED."""
+    tables, parts = [columns.empty_table()], []
+    for part, rows in zip(found.column("part").to_pylist(), found.column("rows").to_pylist(), strict=True):
+        if part is not None:
+            parts.append(StagedPart(**parsed_json(part, JSON_LEVELS_MAX)))
+        if rows is not None:
+            tables.append(pa.ipc.open_stream(rows).read_all().cast(columns))
+    return pa.concat_tables(tables), parts
+
+
+def _together(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """In tables of some megabytes: each parse has its own costs."""
+    held: list[pa.Table] = []
+    size = 0
+    for table in tables:
+        held.append(table)
+        size += table.nbytes
+        if size >= READ_BYTES:
+            yield pa.concat_tables(held)
+            held, size = [], 0
+    if held:
+        yield pa.concat_tables([EVENT_SCHEMA.empty_table(), *held])
+
+
+def new_attempt() -> str:
+    """Differs for each attempt at each task, and each part of it."""
+    return uuid.uuid4().hex

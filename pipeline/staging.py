@@ -1,0 +1,85 @@
+"""Output that executors have put beside its destination, where nothing counts until the owner of the lease commits it.
+
+What is staged bears the lease, the epoch and the position where its batch begins. Executors never commit. A task may run twice,
+or end after its owner is gone, so only those parts count that the owner's job has returned.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.errors import PipelineError
+
+SEQUENCE = "sequence"
+
+
+class NotStaged(PipelineError):
+    """Parts that cannot be committed as they are; the host processes their events itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedPart:
+    """Some rows of a batch's output.
+
+    - `epoch`: the lease's.
+    - `start`: where the batch begins.
+    - `name`: within the destination; each attempt has its own.
+    - `bytes`, `sha256`: of its content, if the destination keeps them.
+    - `first`, `last`: the smallest and the largest `sequence` of its rows; None if the output has no such column.
+    """
+
+    epoch: int
+    start: str | None
+    name: str
+    rows: int
+    bytes: int = 0
+    sha256: str = ""
+    first: int | None = None
+    last: int | None = None
+
+
+class Stager(ABC):
+    """Stages rows for one batch, in another process. It is sent there by pickle, so it holds no secrets and no connections."""
+
+    @abstractmethod
+    def stage(self, table: pa.Table, unique: str) -> StagedPart:
+        """Store the rows under a name of their own. Blocks. unique: differs for each call.
+
+        Raises SinkUnavailable, SinkRejected.
+        """
+
+
+def described(part: StagedPart, table: pa.Table) -> StagedPart:
+    """With the sequences of its rows, if they have any."""
+    if SEQUENCE not in table.column_names or not pa.types.is_integer(table.schema.field(SEQUENCE).type):
+        return part
+    found = pc.min_max(table[SEQUENCE]).as_py()
+    return replace(part, first=found["min"], last=found["max"])
+
+
+def in_order(parts: Sequence[StagedPart]) -> list[StagedPart]:
+    """By their sequences, if they have any. Raises NotStaged if they overlap: such rows have no order part by part."""
+    if not parts or any(part.first is None or part.last is None for part in parts):
+        return list(parts)
+    ordered = sorted(parts, key=lambda part: (part.first or 0, part.last or 0))
+    if any((before.last or 0) >= (after.first or 0) for before, after in pairwise(ordered)):
+        raise NotStaged(
+            "the transform shuffles rows, so that parts of its output have no order by `sequence`: drop that column from"
+            " the output, or set `executors_read: false`"
+        )
+    return ordered
+
+
+def check_parts(parts: Sequence[StagedPart], *, epoch: int, start: str | None) -> None:
+    """Raises NotStaged for what another epoch, or a batch that begins elsewhere, has staged. Pure."""
+    for part in parts:
+        if (part.epoch, part.start) != (epoch, start):
+            raise NotStaged(
+                f"'{part.name}' was staged at epoch {part.epoch} from {part.start!r}, and not at epoch {epoch} from {start!r}"
+            )
