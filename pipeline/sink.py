@@ -75,8 +75,8 @@ class Output:
     """Those that could not be processed, and are in no dead letter yet (DEAD_SCHEMA of pipeline.dead_letters.record);
     only for writers that keep dead letters, which have them safe before the position moves."""
     staged: tuple[StagedPart, ...] = ()
-    """Rows besides those of `table`, which executors have put beside the destination, in their order; only for writers that
-    make a stager."""
+    """Rows that executors have put beside the destination, in their order; `table` is empty then. Only for writers that make a
+    stager."""
 
     @property
     def rows(self) -> int:

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -55,12 +56,31 @@ class Stager(ABC):
         """
 
 
+class Ranged(NamedTuple):
+    """What a batch became that executors have read: rows that were collected or, without any, staged parts in their order."""
+
+    table: pa.Table
+    staged: tuple[StagedPart, ...] = ()
+
+
 def described(part: StagedPart, table: pa.Table) -> StagedPart:
     """With the sequences of its rows, if they have any."""
     if SEQUENCE not in table.column_names or not pa.types.is_integer(table.schema.field(SEQUENCE).type):
         return part
     found = pc.min_max(table[SEQUENCE]).as_py()
     return replace(part, first=found["min"], last=found["max"])
+
+
+def put_together(table: pa.Table, parts: Sequence[StagedPart], stager: Stager | None, unique: str) -> Ranged:
+    """A batch's output, of the rows that tasks handed back and the parts that they staged.
+
+    If there are both, the rows are staged too. Blocks. Raises NotStaged, SinkUnavailable, SinkRejected.
+    """
+    if parts and table.num_rows:
+        assert stager is not None, "parts are staged by a stager"
+        parts = [*parts, described(stager.stage(table, unique), table)]
+        table = table.slice(0, 0)
+    return Ranged(table, tuple(in_order(parts)))
 
 
 def in_order(parts: Sequence[StagedPart]) -> list[StagedPart]:

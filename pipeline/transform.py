@@ -9,13 +9,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import pyarrow as pa
 
 from pipeline.batch import Batch
 from pipeline.ranges import RangedBatch, RangeReader
-from pipeline.staging import StagedPart, Stager
+from pipeline.staging import Ranged, Stager
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,13 +51,6 @@ class Checked:
     def __str__(self) -> str:
         sharing = "batches share jobs" if self.shares_jobs else f"one job per partition ({self.why_not_shared})"
         return f"yields {', '.join(self.columns.names)}; {sharing}"
-
-
-class Ranged(NamedTuple):
-    """What a ranged batch became: rows that were collected, and parts that were staged, in their order."""
-
-    table: pa.Table
-    staged: tuple[StagedPart, ...] = ()
 
 
 class Transform(ABC):

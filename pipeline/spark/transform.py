@@ -46,8 +46,8 @@ from pipeline.spark.session import VIEW, PipelineSession, columns_read
 from pipeline.spark.user_modules import pack
 from pipeline.spark.watch import LOOK_S, Watch, still
 from pipeline.sql_text import schema_problem, sql_problem
-from pipeline.staging import NotStaged, Stager, described, in_order
-from pipeline.transform import Checked, Ranged, Transform, TransformSpec
+from pipeline.staging import NotStaged, Ranged, Stager, put_together
+from pipeline.transform import Checked, Transform, TransformSpec
 
 T = TypeVar("T")
 AT_ONCE_BYTES_MAX = 4 * 1024
@@ -329,11 +329,7 @@ class SparkJob:
         returned = own.returned(output, OutputTask(version=own_version(), partition=batch.partition, stager=stager))
         table, parts = collected(returned, self._checked.columns)
         (table,) = split(table, [batch.partition])
-        if parts and table.num_rows:
-            assert stager is not None, "parts are staged by a stager"
-            parts.append(described(stager.stage(table, new_attempt()), table))
-            table = table.slice(0, 0)
-        return Ranged(table, tuple(in_order(parts)))
+        return put_together(table, parts, stager, new_attempt())
 
     def _transformed(self, events: DataFrame) -> DataFrame:
         if self._function is not None:

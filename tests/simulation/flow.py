@@ -16,6 +16,8 @@ from pipeline.connectors import memory
 from pipeline.errors import EngineUnavailable, FeedUnavailable
 from pipeline.event import EVENT_SCHEMA, Page
 from pipeline.feed import FeedPartition, PartitionEnded
+from pipeline.ranges import EventRange, RangedBatch, RangeReader
+from pipeline.staging import Ranged, Stager
 from pipeline.transform import Transform
 
 if TYPE_CHECKING:
@@ -75,6 +77,25 @@ class NumberedFeed(Source):
             else:
                 index = int(page.to)
                 yield page
+
+    async def plan_ranges(
+        self, partition: str, continuation: str | None, events_max: int, range_events: int
+    ) -> list[EventRange]:
+        index = self._index(partition, continuation)
+        return await self._request(partial(self._ranges, partition, index, events_max, range_events))
+
+    def range_reader(self) -> RangeReader:
+        from simulation.executors import NumberedReader
+
+        return NumberedReader()
+
+    def _ranges(self, partition: str, index: int, events_max: int, range_events: int) -> list[EventRange]:
+        """A replica that lags knows of fewer."""
+        lagging = self.replica(index)
+        end = min(self._log(partition).end if lagging is None else lagging[1], index + events_max)
+        starts = range(index, end, range_events)
+        ends = [*starts[1:], end]
+        return [EventRange(memory._position(a), str(b), b - a) for a, b in zip(starts, ends, strict=False)]
 
     def _answer(self, partition: str, index: int) -> Page | None:
         lagging = self.replica(index)
@@ -154,6 +175,16 @@ def part_of(partition: str) -> str:
     return f"{partition}~"
 
 
+def numbered_events(partition: str, start: int, to: int) -> pa.Table:
+    """The events behind `start` up to `to`."""
+    tables = [EVENT_SCHEMA.empty_table()]
+    while start < to:
+        thousand, place = divmod(start, 1000)
+        tables.append(_events(partition, thousand).slice(place, to - start))
+        start = 1000 * (thousand + 1)
+    return pa.concat_tables(tables)
+
+
 @lru_cache(maxsize=1000)
 def _events(partition: str, thousand: int) -> pa.Table:
     """Numbered events, made once."""
@@ -184,7 +215,11 @@ class WeatheredTransform(Transform):
     description = "simulated"
 
     def __init__(self, world: World) -> None:
+        from simulation.executors import Executors
+
         self._world = world
+        self._executors = Executors(world)
+        self.reads_ranges = world.setup.ranges is not None
 
     async def prepare(self) -> None:
         """Nothing to start."""
@@ -206,6 +241,18 @@ class WeatheredTransform(Transform):
             return table
         passed = [world.passes(number) for number in range(int(batch.start or 0), int(batch.to))]
         return table if all(passed) else table.filter(passed)
+
+    @property
+    def columns(self) -> pa.Schema:
+        return EVENT_SCHEMA.empty_table().select(YIELDED).schema
+
+    async def apply_ranges(self, batch: RangedBatch, reader: RangeReader, stager: Stager | None) -> Ranged:
+        world = self._world
+        world.onlooker.ranged(batch.partition, batch.start, batch.to, batch.events)
+        if host_of(current()) in world.skies.hanging and not world.skies.is_calm and world.skies.rng.random() < 0.5:
+            world.tell(incarnation(), f"the job of {batch.partition} hangs")
+            await asyncio.sleep(1e9)
+        return await self._executors.run(batch, reader, stager)
 
     async def close(self) -> None:
         """Nothing to let go of."""

@@ -53,6 +53,7 @@ class Onlooker:
     start: Callable[[str], int]
     exactly_once: bool
     batch_events_max: int
+    ranged_events_max: int = 0
     found: list[str] = field(default_factory=list)
     first: asyncio.Event = field(default_factory=asyncio.Event)
     rates: dict[str, float] = field(default_factory=dict)
@@ -105,6 +106,15 @@ class Onlooker:
         )
         is_forward = number(start) < number(to) or not events
         self.check(is_forward, "forward", lambda: f"a batch of '{partition}' leads from {start} to {to}")
+
+    def ranged(self, partition: str, start: str | None, to: str, events: int) -> None:
+        """Executors are about to be given a batch."""
+        self.check(
+            events <= self.ranged_events_max,
+            "bound",
+            lambda: f"executors are given {events} events of '{partition}', and may get {self.ranged_events_max}",
+        )
+        self.check(number(start) < number(to), "forward", lambda: f"ranges of '{partition}' lead from {start} to {to}")
 
     # Leases
 
@@ -419,7 +429,7 @@ class Onlooker:
 
     def tried(self, partition: str, events: int | None = None) -> None:
         """Something happened after which so many events may come once more; without a number, those of a batch."""
-        self._tries[partition] += self.batch_events_max if events is None else events
+        self._tries[partition] += max(self.batch_events_max, self.ranged_events_max) if events is None else events
 
     # Arrivals
 

@@ -862,6 +862,74 @@ MUTANTS = (
         test="tests/unit/pipeline/async_sink/test_writer_sink.py"
         "::test_trust_that_ends_before_the_task_of_a_request_begins_stops_the_request",
     ),
+    mutant(
+        "what executors refuse is passed over",
+        "pipeline.pump.runner",
+        "                self._plan.refuse(batch)\n                raise\n",
+        "                table = self._transform.columns.empty_table()\n"
+        "                output = Output(table=table, start=batch.start, to=batch.to, events=batch.events)\n",
+    ),
+    mutant(
+        "what executors refuse is given to them again",
+        "pipeline.pump.runner",
+        "return is_searching or has_buried or plan.is_for_host(self._read_to)",
+        "return is_searching or has_buried",
+    ),
+    mutant(
+        "rows that tasks hand back are left out beside staged ones",
+        "pipeline.staging",
+        "        parts = [*parts, described(stager.stage(table, unique), table)]\n",
+        "",
+    ),
+    mutant(
+        "staged parts are committed in any order",
+        "pipeline.staging",
+        "return Ranged(table, tuple(in_order(parts)))",
+        "return Ranged(table, tuple(parts))",
+    ),
+    mutant(
+        "the host goes on reading before the ranges that it has planned",
+        "pipeline.pump.runner",
+        "        self._buffer.put_ranged(batch)\n        self._read_to = batch.to\n",
+        "        self._buffer.put_ranged(batch)\n",
+    ),
+    mutant(
+        "parts count whatever the epoch at which they were staged",
+        "pipeline.staging",
+        "if (part.epoch, part.start) != (epoch, start):",
+        "if part.start != start:",
+        test="tests/unit/pipeline/connectors/files/sink/test_sink_staged.py"
+        "::test_parts_of_another_claim_or_batch_are_refused",
+    ),
+    mutant(
+        "staged files are cleared away whether entries name them or not",
+        "pipeline.connectors.files.sink.snapshot",
+        "if (is_past or is_stale) and name not in named:",
+        "if (is_past and name not in named) or is_stale:",
+    ),
+    mutant(
+        "a claim clears away what later owners staged",
+        "pipeline.connectors.files.sink.snapshot",
+        "is_stale = epoch is not None and epoch < partition.epoch",
+        "is_stale = epoch is not None and epoch != partition.epoch",
+        test="tests/unit/pipeline/connectors/files/sink/test_sink_staged.py::test_what_later_owners_staged_is_no_leftover",
+    ),
+    mutant(
+        "executors commit what they stage",
+        "pipeline.connectors.files.sink.sink",
+        "            _put(self.place, name, content)\n",
+        "            _put(self.place, name, content)\n"
+        "            from pipeline.connectors.files.sink.manifest import head_of\n"
+        "            parts = name.split('/')\n"
+        "            folders = entries.Folders(manifest=f'{entries.MANIFEST}/{parts[0]}/{parts[1]}', data='/'.join(parts[:2]))\n"
+        "            head = head_of(self.place, folders)\n"
+        "            number = head.version + 1\n"
+        "            digest = hashlib.sha256(content).hexdigest()\n"
+        "            file = DataFile(name=name, format=self.format, rows=table.num_rows, bytes=len(content), sha256=digest,"
+        " version=number, generation=head.generation, epoch=head.epoch, start=head.position, to=head.position or '0')\n"
+        "            entry = replace(head, version=number, id=unique, kind='batch', files=(file,))\n"
+        "            self.place.put(folders.entry(number), entries.encoded(entry))\n",
+    ),
 )
 
 

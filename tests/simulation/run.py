@@ -143,6 +143,7 @@ async def _lived(world: World, total_s: float) -> None:
     await _succession(world)
     world.onlooker.check_end()
     world.check_documents()
+    world.check_files()
 
 
 async def _restored(world: World, until_s: float) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from leases.timing import SessionTiming, Timing
+from pipeline.ranges import RangeLimits
 
 SinkKind = Literal["memory", "log", "python", "files", "postgres", "async", "eventhubs"]
 SINKS: tuple[SinkKind, ...] = get_args(SinkKind)
@@ -51,7 +52,7 @@ class Setup:
     longer than `batch_timeout_s` now and then, to open and to say where they stand. tears: whether listings of leases are read
     in pages, between which they change. lags: whether replicas of the source answer that have less than was read before.
     pipelines: of every host, each with its part of the partitions. leases_max: of hosts with an odd number. document_faults: how
-    many befall documents that are no leases. rollout, rolls_at_s: of a mixed group.
+    many befall documents that are no leases. rollout, rolls_at_s: of a mixed group. ranges: when executors read, None for never.
     """
 
     seed: int
@@ -79,6 +80,7 @@ class Setup:
     sessions: Sessions
     rollout: Rollout
     rolls_at_s: float
+    ranges: RangeLimits | None
 
     @property
     def holds_position(self) -> bool:
@@ -174,4 +176,13 @@ class Setup:
             sessions=size.sessions,
             rollout=rollouts.choice(get_args(Rollout)),
             rolls_at_s=60.0 * size.minutes * (0.05 + 0.3 * rollouts.random()),
+            ranges=_ranges(random.Random(f"{seed} ranges {size.name}")),
         )
+
+
+def _ranges(rng: random.Random) -> RangeLimits | None:
+    if rng.random() < 0.6:
+        return None
+    return RangeLimits(
+        from_events=rng.choice((1, 4, 10)), events_max=rng.choice((8, 40, 200)), range_events=rng.choice((1, 3, 10))
+    )

@@ -130,6 +130,12 @@ class Shelf:
         self._files = dict(backup)
         self._restores += 1
 
+    def missing(self) -> list[str]:
+        """Files that entries or folds name, and that are gone."""
+        manifests = [json.loads(content) for name, content in self._files.items() if name.startswith(f"{MANIFEST}/")]
+        named = [file["name"] for each in manifests for file in (each.get("files") or [each.get("file")]) if file]
+        return sorted(name for name in named if name not in self._files)
+
     def has_lost(self, lease: Lease) -> bool:
         """Whether it holds less than that lease has seen of it."""
         generation, _, version = lease.sink_state.partition(":")

@@ -90,6 +90,7 @@ class World(Group):
             start=lambda name: self.feed.start(name),
             exactly_once=setup.holds_position,
             batch_events_max=setup.batch_events_max,
+            ranged_events_max=0 if setup.ranges is None else setup.ranges.events_max,
         )
         self.skies = Skies(setup, onlooker=self.onlooker, tell=self.tell, running=self.running)
         self.weather.fate = self.skies.judged  # type: ignore[method-assign]  # a call less for every request
@@ -101,6 +102,7 @@ class World(Group):
         self.broker: Broker = Broker(self.onlooker, self.weather)
         self._sink = self._drawn_sink
         self._settings["transform"] = WeatheredTransform(self)
+        self._settings["ranges"] = setup.ranges
 
     @property
     def now(self) -> float:
@@ -244,6 +246,12 @@ class World(Group):
         LEASES.check([each for name in self.setup.pipelines for each in self.documents(lease_prefix(name))])
         HOSTS.check(self.documents(HOSTS_PREFIX))
         SESSIONS.check(self.documents(SESSIONS_PREFIX))
+
+    def check_files(self) -> None:
+        """Whatever entries name is there."""
+        if self.setup.sink == "files":
+            for name in self.shelf.missing():
+                self.onlooker.violated("files", f"an entry names '{name}', which is gone")
 
     def open_partitions(self) -> list[str]:
         """Those that have an open lease."""

@@ -15,6 +15,7 @@ from pipeline.errors import FeedUnavailable, PipelineError
 from pipeline.event import Page
 from pipeline.limits import BatchLimits, Budget, Share
 from pipeline.pump.buffer import PageBuffer
+from pipeline.ranges import EventRange, RangedBatch
 
 
 def page(first: int, events: int = 1) -> Page:
@@ -247,3 +248,46 @@ def test_whoever_waits_for_whom_every_event_comes_once_in_order_within_the_bound
             await asyncio.sleep(next(waits, 0))
 
     assert run_virtual(main()) == list(range(sum(sizes)))
+
+
+def ranged(start: str | None, to: str) -> RangedBatch:
+    return RangedBatch("a", 1, (EventRange(start, to, int(to) - int(start or 0)),), 0.0)
+
+
+@pytest.mark.virtual
+async def test_ranges_are_a_batch_of_their_own_behind_all_pages() -> None:
+    pages = buffer(age_max_s=60.0)
+    await pages.put(page(0))
+    waiting = asyncio.create_task(pages.wait_until_taken())
+    await settled()
+    assert not waiting.done()
+    assert (await pages.take_batch()).to == "1"  # at once: nothing can join it
+    await waiting
+    pages.put_ranged(ranged("1", "9"))
+    assert not pages.is_empty
+    assert await pages.take_batch() == ranged("1", "9")
+    assert pages.is_empty
+    await pages.put(page(9))
+    pages.end(FeedUnavailable("gone"))
+    batch = await pages.take_batch()
+    assert (batch.start, batch.to) == ("9", "10")
+
+
+@pytest.mark.virtual
+async def test_ranges_that_were_put_come_before_the_end() -> None:
+    pages = buffer()
+    pages.put_ranged(ranged(None, "9"))
+    pages.end(FeedUnavailable("gone"))
+    assert (await pages.take_batch()).to == "9"
+    with pytest.raises(FeedUnavailable):
+        await pages.take_batch()
+
+
+@pytest.mark.virtual
+async def test_a_taker_that_waits_is_woken_by_ranges() -> None:
+    pages = buffer()
+    taking = asyncio.create_task(pages.take_batch())
+    await settled()
+    pages.put_ranged(ranged(None, "9"))
+    await settled()
+    assert taking.done()

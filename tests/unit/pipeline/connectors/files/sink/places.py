@@ -48,6 +48,9 @@ class MemoryPlace:
     def locate(self, name: str) -> str:
         return f"memory:{name}"
 
+    def for_executors(self) -> None:
+        """It is in this process alone."""
+
     def close(self) -> None:
         """Nothing is held."""
 

@@ -1,0 +1,172 @@
+"""What Python workers do with ranges, without Spark: they read and parse them, and hand rows back or stage them."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pytest
+
+from pipeline.contract import event_table
+from pipeline.event import EVENT_SCHEMA
+from pipeline.parsing.schema import Field, Leaf, Struct, arrow_schema
+from pipeline.ranges import EventRange, RangeReader
+from pipeline.spark import executors
+from pipeline.spark.executors import (
+    CannotProcess,
+    OutputTask,
+    RangeTask,
+    collected,
+    new_attempt,
+    own_version,
+    returned,
+)
+from pipeline.staging import StagedPart, Stager
+
+COLUMNS = Struct((Field("number", Leaf("STRING"), nullable=False),))
+
+
+@dataclass(frozen=True)
+class Reader(RangeReader):
+    """Yields tables of so many events."""
+
+    size: int = 3
+
+    def read_range(self, partition: str, start: str | None, to: str) -> Iterator[pa.Table]:
+        numbers = range(int(start or 0), int(to))
+        for at in range(0, len(numbers), self.size):
+            yield event_table(partition, numbers[at : at + self.size])
+
+
+@dataclass(frozen=True)
+class Names(Stager):
+    """Stages nothing, and says what it was given."""
+
+    def stage(self, table: pa.Table, unique: str) -> StagedPart:
+        return StagedPart(epoch=1, start=None, name=unique, rows=table.num_rows)
+
+
+def task(*ends: int, reads: Sequence[str] = ("partition", "sequence", "number"), **changes: object) -> RangeTask:
+    starts = [0, *ends]
+    ranges = tuple(EventRange(str(a) if a else None, str(b), b - a) for a, b in zip(starts, ends, strict=False))
+    whole = pa.unify_schemas([EVENT_SCHEMA, arrow_schema(COLUMNS)])
+    fields: dict[str, object] = {
+        "version": own_version(),
+        "partition": "a",
+        "ranges": ranges,
+        "reader": Reader(),
+        "columns": COLUMNS,
+        "schema": pa.schema([whole.field(name) for name in reads]),
+    }
+    return RangeTask(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def numbers(*batches: Sequence[int]) -> Iterator[pa.RecordBatch]:
+    return iter([pa.record_batch({"id": pa.array(each, pa.int64())}) for each in batches])
+
+
+def rows(sequences: Sequence[int], partition: str | None = "a") -> pa.RecordBatch:
+    return pa.record_batch(
+        {"partition": pa.array([partition] * len(sequences), pa.string()), "sequence": pa.array(sequences, pa.int64())}
+    )
+
+
+def output_task(stager: Stager | None = None) -> OutputTask:
+    return OutputTask(version=own_version(), partition="a", stager=stager)
+
+
+def test_each_number_is_one_range_of_events_with_the_columns_of_the_schema() -> None:
+    sent = pickle.loads(pickle.dumps(task(5, 12, 20)))
+    table = pa.Table.from_batches(list(sent(numbers([1], [2]))))
+    assert table.schema.names == ["partition", "sequence", "number"]
+    assert table["sequence"].to_pylist() == list(range(5, 20))
+    assert table["number"].to_pylist() == [str(n) for n in range(5, 20)]
+
+
+def test_small_tables_are_parsed_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = list(task(20)(numbers([0])))
+    assert [batch.num_rows for batch in found] == [20]
+    monkeypatch.setattr(executors, "READ_BYTES", 1)
+    assert [batch.num_rows for batch in task(20)(numbers([0]))] == [3] * 6 + [2]
+
+
+def test_without_a_schema_the_events_are_as_they_are() -> None:
+    found = pa.Table.from_batches(list(task(4, columns=None, schema=EVENT_SCHEMA)(numbers([0]))))
+    assert found.equals(event_table("a", range(4)))
+
+
+def test_bodies_that_do_not_fit_are_left_to_the_host() -> None:
+    wrong = Struct((Field("text", Leaf("INT"), nullable=False),))
+    schema = pa.unify_schemas([EVENT_SCHEMA, arrow_schema(wrong)])
+    with pytest.raises(CannotProcess, match=r"4 bodies do not fit the schema: column 'text'"):
+        list(task(4, columns=wrong, schema=schema)(numbers([0])))
+
+
+@pytest.mark.parametrize("of", ["events", "output"])
+def test_another_version_on_an_executor_is_named(of: str) -> None:
+    with pytest.raises(
+        CannotProcess, match=rf"executors have Leasehold {own_version()}, and this host has 0.0.1: install"
+    ):
+        if of == "events":
+            list(task(4, version="0.0.1")(numbers([0])))
+        else:
+            list(OutputTask(version="0.0.1", partition="a", stager=None)(iter([rows([1])])))
+
+
+def test_small_output_is_handed_back() -> None:
+    found = pa.Table.from_batches(list(output_task(Names())(iter([rows([1, 2]), rows([3])]))))
+    table, parts = collected(found, rows([]).schema)
+    assert (table["sequence"].to_pylist(), parts) == ([1, 2, 3], [])
+
+
+def test_no_output_is_no_row() -> None:
+    assert list(output_task(Names())(iter([rows([])]))) == []
+
+
+def test_large_output_is_staged_and_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executors, "COLLECTED_BYTES_MAX", 1)
+    found = pa.Table.from_batches(list(output_task(Names())(iter([rows([4, 2]), rows([3])]))))
+    table, (part,) = collected(found, rows([]).schema)
+    assert (table.num_rows, part.rows, part.first, part.last) == (0, 3, 2, 4)
+
+
+def test_output_without_a_stager_is_handed_back_however_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executors, "COLLECTED_BYTES_MAX", 1)
+    monkeypatch.setattr(executors, "PART_BYTES_MAX", 1)
+    found = pa.Table.from_batches(list(output_task()(iter([rows([1, 2]), rows([3])]))))
+    table, parts = collected(found, rows([]).schema)
+    assert (table["sequence"].to_pylist(), parts) == ([1, 2, 3], [])
+
+
+def test_a_part_is_bounded_and_what_follows_it_is_staged_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executors, "PART_BYTES_MAX", rows([1, 2]).nbytes)
+    found = pa.Table.from_batches(list(output_task(Names())(iter([rows([1, 2]), rows([3, 4]), rows([5])]))))
+    table, parts = collected(found, rows([]).schema)
+    assert (table.num_rows, [(part.first, part.last) for part in parts]) == (0, [(1, 2), (3, 4), (5, 5)])
+    assert len({part.name for part in parts}) == 3
+
+
+@pytest.mark.parametrize("partition", ["b", None])
+def test_rows_of_another_partition_are_refused(partition: str | None) -> None:
+    with pytest.raises(CannotProcess, match="rows of another partition than 'a'"):
+        list(output_task()(iter([rows([1]), rows([2], partition)])))
+
+
+def test_what_tasks_send_back_has_the_columns_of_the_check() -> None:
+    columns = pa.schema([pa.field("partition", pa.string()), pa.field("sequence", pa.int64(), nullable=False)])
+    found = pa.Table.from_batches([returned(None, pa.Table.from_batches([rows([1])]))])
+    assert collected(found, columns)[0].schema == columns
+
+
+def test_the_description_of_a_part_is_small_text() -> None:
+    part = StagedPart(epoch=1, start=None, name="x", rows=2, first=1, last=2)
+    text = returned(part, None).column("part")[0].as_py()
+    assert json.loads(text)["name"] == "x"
+    assert collected(pa.Table.from_batches([returned(part, None)]), rows([]).schema)[1] == [part]
+
+
+def test_each_attempt_has_a_name_of_its_own() -> None:
+    assert len({new_attempt() for _ in range(100)}) == 100

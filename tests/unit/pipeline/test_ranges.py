@@ -1,0 +1,77 @@
+"""Who reads the next events of a partition, and how many executors read at once."""
+
+from __future__ import annotations
+
+from pipeline.ranges import LONG_S, SHORT_S, EventRange, RangedBatch, RangeLimits, RangePlan
+
+LIMITS = RangeLimits(from_events=100, events_max=1000, range_events=10)
+
+
+def compare(a: str | None, b: str | None) -> int:
+    return int(a or 0) - int(b or 0)
+
+
+def plan(limits: RangeLimits = LIMITS) -> RangePlan:
+    return RangePlan(compare, limits)
+
+
+def batch(start: int, to: int) -> RangedBatch:
+    middle = (start + to) // 2
+    ranges = (EventRange(str(start), str(middle), middle - start), EventRange(str(middle), str(to), to - middle))
+    return RangedBatch("a", 1, ranges, 0.0)
+
+
+def test_a_batch_covers_all_its_ranges() -> None:
+    found = batch(10, 50)
+    assert (found.start, found.to, found.events) == ("10", "50", 40)
+
+
+def test_the_host_reads_what_executors_refused_and_nothing_behind_it() -> None:
+    found = plan()
+    assert not found.is_for_host(None)
+    found.refuse(batch(10, 50))
+    assert found.is_for_host("10")
+    assert found.is_for_host("49")
+    assert not found.is_for_host("50")
+
+
+def test_after_each_refusal_in_a_row_the_host_reads_more_before_it_plans_again() -> None:
+    found = plan()
+    counts = []
+    for _ in range(9):
+        counts.append(found.asks_after)
+        found.refuse(batch(10, 50))
+    assert counts == [100, 200, 400, 800, 1600, 3200, 6400, 6400, 6400]
+    found.accept(batch(50, 90), 1.0)
+    assert found.asks_after == 100
+
+
+def test_a_quick_batch_that_was_as_large_as_allowed_is_followed_by_a_larger_one() -> None:
+    found = plan()
+    assert found.events_max == 200
+    found.accept(batch(0, 99), SHORT_S - 1)  # fewer events than half of what was allowed
+    assert found.events_max == 200
+    for large in (400, 800, 1000, 1000):
+        found.accept(batch(0, found.events_max), SHORT_S - 1)
+        assert found.events_max == large
+
+
+def test_a_slow_batch_is_followed_by_a_smaller_one_and_a_refused_one_by_the_smallest() -> None:
+    found = plan()
+    for _ in range(3):
+        found.accept(batch(0, found.events_max), SHORT_S - 1)
+    found.accept(batch(0, 1000), (SHORT_S + LONG_S) / 2)
+    assert found.events_max == 1000
+    found.accept(batch(0, 1000), LONG_S + 1)
+    assert found.events_max == 500
+    for _ in range(5):
+        found.accept(batch(0, 1000), LONG_S + 1)
+    assert found.events_max == 100
+    found.accept(batch(0, 100), SHORT_S - 1)
+    found.accept(batch(0, 200), SHORT_S - 1)
+    found.refuse(batch(0, 400))
+    assert found.events_max == 200
+
+
+def test_the_first_batch_is_not_above_the_limit() -> None:
+    assert plan(RangeLimits(from_events=100, events_max=150)).events_max == 150

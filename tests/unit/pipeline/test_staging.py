@@ -1,0 +1,84 @@
+"""Parts that executors staged: in what order they count, and which do not count at all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from pipeline.staging import NotStaged, StagedPart, Stager, check_parts, described, in_order, put_together
+
+PART = StagedPart(epoch=3, start="7", name="x", rows=2)
+
+
+class Kept(Stager):
+    def __init__(self) -> None:
+        self.tables: list[pa.Table] = []
+
+    def stage(self, table: pa.Table, unique: str) -> StagedPart:
+        self.tables.append(table)
+        return replace(PART, name=unique, rows=table.num_rows)
+
+
+def rows(*sequences: int) -> pa.Table:
+    return pa.table({"sequence": pa.array(sequences, pa.int64())})
+
+
+def part(name: str, first: int | None, last: int | None) -> StagedPart:
+    return replace(PART, name=name, first=first, last=last)
+
+
+def test_a_part_bears_the_sequences_of_its_rows() -> None:
+    found = described(PART, rows(5, 3, 9))
+    assert (found.first, found.last, found.name) == (3, 9, "x")
+
+
+@pytest.mark.parametrize("table", [pa.table({"n": [1]}), pa.table({"sequence": ["a"]})], ids=["none", "a text"])
+def test_a_part_without_sequences_bears_none(table: pa.Table) -> None:
+    assert described(PART, table) == PART
+
+
+def test_parts_come_in_the_order_of_their_sequences() -> None:
+    parts = [part("c", 20, 25), part("a", 1, 4), part("b", 5, 5)]
+    assert [each.name for each in in_order(parts)] == ["a", "b", "c"]
+
+
+def test_parts_without_sequences_stay_as_the_tasks_are() -> None:
+    parts = [part("c", None, None), part("a", None, None)]
+    assert in_order(parts) == parts
+
+
+@pytest.mark.parametrize("other", [(4, 9), (0, 9), (2, 3), (1, 4)])
+def test_parts_that_overlap_have_no_order(other: tuple[int, int]) -> None:
+    with pytest.raises(NotStaged, match="shuffles rows.*executors_read: false"):
+        in_order([part("a", 1, 4), part("b", *other)])
+
+
+def test_rows_that_tasks_handed_back_stay_rows_where_nothing_is_staged() -> None:
+    table, staged = put_together(rows(1, 2), [], None, "u")
+    assert (table.num_rows, staged) == (2, ())
+
+
+def test_rows_that_tasks_handed_back_are_staged_beside_others_and_in_order() -> None:
+    stager = Kept()
+    table, staged = put_together(rows(1, 2), [part("b", 3, 9)], stager, "u")
+    assert table.num_rows == 0
+    assert [each.name for each in staged] == ["u", "b"]
+    assert stager.tables == [rows(1, 2)]
+
+
+def test_nothing_is_staged_for_no_rows() -> None:
+    stager = Kept()
+    table, staged = put_together(rows(), [part("b", 3, 9)], stager, "u")
+    assert (table.num_rows, [each.name for each in staged], stager.tables) == (0, ["b"], [])
+
+
+def test_parts_of_this_epoch_and_batch_count() -> None:
+    check_parts([PART, PART], epoch=3, start="7")
+
+
+@pytest.mark.parametrize(("epoch", "start"), [(4, "7"), (2, "7"), (3, None), (3, "8")])
+def test_parts_of_another_epoch_or_batch_do_not_count(epoch: int, start: str | None) -> None:
+    with pytest.raises(NotStaged, match=r"'x' was staged at epoch 3 from '7'"):
+        check_parts([PART], epoch=epoch, start=start)
