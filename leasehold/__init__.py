@@ -78,8 +78,10 @@ if TYPE_CHECKING:
         RetryPolicy,
     )
     from pipeline.publishing_writer import PUBLISHED_SCHEMA, events_of, generation_lost
+    from pipeline.ranges import EventRange, RangeReader
     from pipeline.sink import INTERFACE as SINK_INTERFACE
     from pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter, Standing
+    from pipeline.staging import NotStaged, StagedPart, Stager
     from service.cli.host_name import host_name
     from service.config.leases import SqliteLeases
     from service.config.settings import HostSettings, LogSettings
@@ -109,9 +111,11 @@ __all__ += ["IdempotentProducer", "Event", "EventBatch", "RetryPolicy", "AttachR
 __all__ += ["PublishError", "AlreadyPublished", "BatchLocked", "EventHubsBroker", "event_hubs_account", "LogBroker"]
 # Feeds
 __all__ += ["ChangeFeed", "FeedPartition", "Start", "KnownLag", "FEED_INTERFACE", "Page", "EVENT_SCHEMA"]
+__all__ += ["EventRange", "RangeReader"]
 __all__ += ["FeedError", "FeedUnavailable", "PositionLost", "MalformedRecord", "PartitionEnded"]
 # Sinks
 __all__ += ["Sink", "SinkWriter", "Claim", "Output", "Permit", "CloseReason", "Standing", "SINK_INTERFACE"]
+__all__ += ["Stager", "StagedPart", "NotStaged"]
 __all__ += ["PipelineError", "SinkError", "SinkUnavailable", "SinkNotFound", "SinkRejected", "OutputRefused"]
 __all__ += ["OutputTooLarge", "Fenced", "Ambiguous", "NotTrusted"]
 # Sinks over brokers
@@ -159,6 +163,8 @@ _MODULES = {
         "AlreadyPublished AttachRequest BatchLocked Event EventBatch IdempotentProducer Outcome PublishError Reason RetryPolicy"
     ),
     "pipeline.publishing_writer": "PUBLISHED_SCHEMA events_of generation_lost",
+    "pipeline.ranges": "EventRange RangeReader",
+    "pipeline.staging": "NotStaged StagedPart Stager",
     "pipeline.sink": "Claim CloseReason Output Permit SINK_INTERFACE=INTERFACE Sink SinkWriter Standing",
     "service.cli.host_name": "host_name",
     "service.config.leases": "SqliteLeases",

@@ -234,7 +234,7 @@ MUTANTS = (
     mutant(
         "a partition ends before its last events are delivered",
         "pipeline.pump.buffer",
-        "        if not self._pages and self._end is not None:\n",
+        "        if self.is_empty and self._end is not None:\n",
         "        if self._end is not None:\n",
     ),
     mutant(

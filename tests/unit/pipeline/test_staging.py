@@ -51,7 +51,7 @@ def test_parts_without_sequences_stay_as_the_tasks_are() -> None:
 
 @pytest.mark.parametrize("other", [(4, 9), (0, 9), (2, 3), (1, 4)])
 def test_parts_that_overlap_have_no_order(other: tuple[int, int]) -> None:
-    with pytest.raises(NotStaged, match="shuffles rows.*executors_read: false"):
+    with pytest.raises(NotStaged, match=r"shuffles rows.*executors_read: false"):
         in_order([part("a", 1, 4), part("b", *other)])
 
 

@@ -105,15 +105,12 @@ def test_bodies_that_do_not_fit_are_left_to_the_host() -> None:
         list(task(4, columns=wrong, schema=schema)(numbers([0])))
 
 
-@pytest.mark.parametrize("of", ["events", "output"])
-def test_another_version_on_an_executor_is_named(of: str) -> None:
-    with pytest.raises(
-        CannotProcess, match=rf"executors have Leasehold {own_version()}, and this host has 0.0.1: install"
-    ):
-        if of == "events":
-            list(task(4, version="0.0.1")(numbers([0])))
-        else:
-            list(OutputTask(version="0.0.1", partition="a", stager=None)(iter([rows([1])])))
+def test_another_version_on_an_executor_is_named() -> None:
+    words = rf"executors have Leasehold {own_version()}, and this host has 0.0.1: install"
+    with pytest.raises(CannotProcess, match=words):
+        list(task(4, version="0.0.1")(numbers([0])))
+    with pytest.raises(CannotProcess, match=words):
+        list(OutputTask(version="0.0.1", partition="a", stager=None)(iter([rows([1])])))
 
 
 def test_small_output_is_handed_back() -> None:
