@@ -27,7 +27,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.errors import EngineUnavailable
 from pipeline.spark.jre import Output, end_process, read_output, require_java
-from pipeline.spark.master import is_standalone, require_master, roomy_shm
+from pipeline.spark.master import is_standalone, require_image, require_master, roomy_shm
 from pipeline.spark.pyspark_internals import (
     fallbacks,
     find_at_once,
@@ -201,6 +201,7 @@ def start_jvm(conf: Mapping[str, str], launched: Callable[[subprocess.Popen[byte
         )
     require_java()
     require_master(conf["spark.master"])
+    require_image(conf)
     try:
         scratch = None if "spark.local.dir" in conf else make_scratch(roomy_shm())
     except OSError as error:

@@ -1,4 +1,4 @@
-"""A standalone Spark master: its addresses, tried before a JVM spends seconds on its own start and a minute on the master."""
+"""Spark's master: what it needs. Addresses are tried before a JVM spends seconds on its start and a minute on the master."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import socket
 import struct
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from queue import SimpleQueue
 
 from pipeline.errors import EngineUnavailable
@@ -119,6 +119,18 @@ def require_master(master: str, probe: Callable[[Address], str | None] | None = 
         deadline.cancel()
     reasons = "; ".join(f"{host}:{port}: {why}" for (host, port), why in refusals.items())
     raise EngineUnavailable(f"the Spark master at '{master}' cannot be reached ({reasons}): {REMEDY}")
+
+
+_IMAGES = ("spark.kubernetes.container.image", "spark.kubernetes.executor.container.image")
+
+
+def require_image(conf: Mapping[str, str]) -> None:
+    """Raises EngineUnavailable if executors on Kubernetes have no image. Spark would start without any, and keep trying."""
+    if conf["spark.master"].startswith("k8s://") and not any(conf.get(name) for name in _IMAGES):
+        raise EngineUnavailable(
+            f"`spark.master` is '{conf['spark.master']}', but `spark.conf` has no `{_IMAGES[0]}`: name an image with the"
+            " minor version of Spark that this host has"
+        )
 
 
 def _answer(

@@ -156,6 +156,11 @@ def start_advice(reason: str, *, driver_memory: str, master: str) -> str:
             f"`spark.driver_memory` (or `spark.driver.memory` in `spark.conf`) is '{driver_memory}': Spark needs at least 450m,"
             " and this machine or container has to have that much; the default is 1g"
         )
+    if master.startswith("k8s://"):
+        return (
+            f"look at `spark.conf`, and make sure that the API server of Kubernetes answers at `spark.master` ('{master}') and"
+            " permits this host to manage pods"
+        )
     return (
         "look at `spark.conf` and at the variables of Java and Spark in the environment (JAVA_TOOL_OPTIONS, SPARK_HOME)"
     )

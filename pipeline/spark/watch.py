@@ -42,8 +42,9 @@ class Watch:
 
 def still(place: str) -> str:
     """What is wrong, and what to do."""
+    where = "pods of its executors" if place.startswith("k8s://") else "pages of its master and workers"
     return (
-        f"no executor of the Spark cluster at '{place}' has run a task of this job for {STILL_S:g} s: look at the pages of its"
-        " master and workers. Cores or memory may be short there, or executors cannot reach the driver"
+        f"no executor of the Spark cluster at '{place}' has run a task of this job for {STILL_S:g} s: look at the"
+        f" {where}. Cores or memory may be short there, or executors cannot reach the driver"
         " (`spark.driver.host` and `spark.driver.port` in `spark.conf`)"
     )

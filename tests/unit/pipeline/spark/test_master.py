@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.errors import EngineUnavailable
 from pipeline.spark import master
-from pipeline.spark.master import Address, addresses, require_master
+from pipeline.spark.master import Address, addresses, defaults, require_image, require_master
 
 
 @pytest.mark.parametrize(
@@ -119,3 +119,32 @@ def listener(answer: bytes | None) -> Iterator[str]:
         serving.start()
         yield f"127.0.0.1:{server.getsockname()[1]}"
         serving.join(30)
+
+
+KUBERNETES = "k8s://https://kubernetes.default.svc"
+
+
+def test_a_master_of_kubernetes_is_a_cluster_whose_driver_is_no_loopback() -> None:
+    conf = defaults(KUBERNETES, "1g", 1)
+    assert conf["spark.master"] == KUBERNETES
+    assert not {"spark.driver.host", "spark.driver.bindAddress", "spark.executorEnv.PYTHONPATH"} & conf.keys()
+    assert "spark.driver.host" in defaults("local[2]", "1g", 1)
+
+
+@pytest.mark.parametrize("conf", [{}, {"spark.kubernetes.container.image": ""}])
+def test_executors_on_kubernetes_need_an_image(conf: dict[str, str]) -> None:
+    with pytest.raises(EngineUnavailable, match=r"no `spark\.kubernetes\.container\.image`: name an image"):
+        require_image({"spark.master": KUBERNETES, **conf})
+
+
+@pytest.mark.parametrize(
+    "conf",
+    [
+        {"spark.master": "local[2]"},
+        {"spark.master": "spark://a:7077"},
+        {"spark.master": KUBERNETES, "spark.kubernetes.container.image": "spark"},
+        {"spark.master": KUBERNETES, "spark.kubernetes.executor.container.image": "spark"},
+    ],
+)
+def test_others_need_none_and_either_setting_names_it(conf: dict[str, str]) -> None:
+    require_image(conf)

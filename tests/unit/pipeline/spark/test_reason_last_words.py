@@ -72,6 +72,13 @@ def test_if_it_is_about_the_master_that_setting_alone_is_named(reason: str) -> N
     assert "spark.conf" not in advice
 
 
+def test_on_kubernetes_its_api_server_is_named() -> None:
+    advice = start_advice("Connection refused", driver_memory="1g", master="k8s://https://a")
+    assert "the API server of Kubernetes answers at `spark.master` ('k8s://https://a')" in advice
+    assert "`spark.conf`" in advice
+    assert "Kubernetes" not in start_advice("Connection refused", driver_memory="1g", master="spark://a:7077")
+
+
 def test_a_jvm_that_ends_after_its_start_gives_the_last_errors_that_spark_logged() -> None:
     said = [
         "\tat org.apache.spark.SparkEnv$.create(SparkEnv.scala:724)",

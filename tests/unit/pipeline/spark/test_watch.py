@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.spark.watch import STILL_S, Progress, Watch
+from pipeline.spark.watch import STILL_S, Progress, Watch, still
 
 WAITS = Progress(running=0, ended=0, left=2)
 
@@ -32,3 +32,8 @@ def test_a_job_of_which_nothing_is_known_or_nothing_left_is_not_given_up() -> No
     for now in (200, 200 + STILL_S):
         watch.note(Progress(running=0, ended=2, left=0), now)
         assert not watch.is_still(now)
+
+
+def test_what_is_still_is_looked_into_where_its_cluster_shows_it() -> None:
+    assert "look at the pods of its executors. Cores" in still("k8s://https://a")
+    assert "look at the pages of its master and workers. Cores" in still("spark://a:7077")
