@@ -37,8 +37,11 @@ key: {{ .Values.api.clientKey | default .Values.api.readersKey | quote }}
 {{- if .Values.api.operatorsSecret }}
 {{- $_ := set $settings.api "operators" (printf "/run/secrets/leasehold-operators/%s" .Values.api.operatorsKey) }}
 {{- end }}
-{{- if .Values.sparkConnect }}
-{{- $_ := set $settings "spark" (merge (dict "remote" .Values.sparkConnect) (omit ($settings.spark | default dict) "master")) }}
+{{- if include "leasehold.connect" . }}
+{{- $_ := set $settings "spark" (merge (dict "remote" (include "leasehold.connect" .)) (omit ($settings.spark | default dict) "master")) }}
+{{- else if include "leasehold.drives" . }}
+{{- $conf := merge (include "leasehold.hostConf" . | fromYaml) ($settings.spark.conf | default dict) }}
+{{- $_ := set $settings.spark "conf" (merge $conf (include "leasehold.hostTuning" . | fromYaml)) }}
 {{- end }}
 {{- toYaml $settings }}
 {{- end }}
@@ -63,6 +66,7 @@ key: {{ .Values.api.clientKey | default .Values.api.readersKey | quote }}
 {{- end }}
 {{- end }}
 {{- include "leasehold.noSecrets" (dict "where" "the chart's values" "name" "sparkConnect" "value" $v.sparkConnect) }}
+{{- include "leasehold.sparkRefusals" . }}
 {{- range $v.env }}
 {{- include "leasehold.noSecrets" (dict "where" "env" "name" .name "value" (.value | default "")) }}
 {{- end }}

@@ -32,6 +32,12 @@ ENVIRONMENT = {
 SCRAPED = {"networkPolicy": {"ingressFrom": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]}}
 """Whoever is to ask the API, as Prometheus and KEDA do, is let in."""
 SQLITE = {"config": {"leases": {"type": "sqlite", "connection_string": None, "database": None}}}
+SERVER: Values = {"sparkServer": {"create": True}}
+EXECUTORS: Values = {
+    "config": {"spark": {"master": "k8s://https://kubernetes.default.svc"}},
+    "sparkExecutors": {"image": "registry.example/spark:4.3.0"},
+}
+"""Each pod drives executors of its own."""
 
 
 def merged(base: Values, over: Values) -> Values:

@@ -8,7 +8,7 @@ import helm_python
 import pytest
 import yaml
 from unit.chart.dockerfile import ROOT, dockerfile
-from unit.chart.releases import BANK, CHART, ENVIRONMENT, SCRAPED, SQLITE, Values
+from unit.chart.releases import BANK, CHART, ENVIRONMENT, EXECUTORS, SCRAPED, SERVER, SQLITE, Values
 
 from leases.stores.memory import MemoryStore
 from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
@@ -24,6 +24,8 @@ OTHERS: dict[str, Values] = {
     "SQLite": {"replicas": 1, **SQLITE},
     "another port": {"api": {"port": 9090, "readersKey": "tokens", "address": "::"}, "stopTimeoutSeconds": 100},
     "Spark Connect": {"sparkConnect": "sc://spark:15002"},
+    "a server of Spark Connect": SERVER,
+    "executors of each pod": EXECUTORS,
     "traces": {"config": {"telemetry": {"traces": "http://otel:4318"}}},
 }
 SHAPES = {
@@ -91,7 +93,7 @@ def test_the_host_is_named_after_its_pod(objects) -> None:
 
 
 def test_the_api_listens_where_the_service_and_the_probes_look(objects) -> None:
-    api, (port,) = settings_of(objects).api, container(objects)["ports"]
+    api, (port, *_) = settings_of(objects).api, container(objects)["ports"]
     (offered,) = objects["Service"]["spec"]["ports"]
     probes = [container(objects)[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness", "readiness")]
     assert api.port == port["containerPort"] == offered["port"]
@@ -143,7 +145,7 @@ def test_what_is_written_lies_in_volumes(render) -> None:
 
 def test_the_values_of_the_docs_are_taken(chart) -> None:
     page = (ROOT / "docs/kubernetes.md").read_text()
-    example, monitoring = (yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL))
+    example, monitoring, *_ = (yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL))
     given = {**example, **monitoring}
     chart.validate_schema(given)
     assert helm_python.lint(CHART, given, strict=True)["errors"] == []
@@ -159,6 +161,9 @@ def test_spark_runs_in_one_place(render) -> None:
     inside, connected = settings_of(render()).spark, settings_of(render(OTHERS["Spark Connect"])).spark
     assert (inside.master, inside.remote) == ("local[2]", None)
     assert connected.remote == "sc://spark:15002"
+    own, driving = settings_of(render(SERVER)).spark, settings_of(render(EXECUTORS)).spark
+    assert own.remote == "sc://bank-leasehold-spark:15002"
+    assert (driving.master, driving.remote) == ("k8s://https://kubernetes.default.svc", None)
 
 
 def test_what_operators_ask_is_there(render) -> None:

@@ -8,7 +8,7 @@ import helm_python
 import kubernetes_validate
 import pytest
 import yaml
-from unit.chart.releases import BANK, CHART, COSMOS, SCRAPED, SQLITE, merged
+from unit.chart.releases import BANK, CHART, COSMOS, EXECUTORS, SCRAPED, SQLITE, merged
 
 VERSIONS = ("1.33", "1.35", "1.37")
 CUSTOM = {"ScaledObject", "TriggerAuthentication", "ServiceMonitor", "PrometheusRule"}
@@ -36,6 +36,21 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "no network policy": {"networkPolicy": {"enabled": False}},
     "more ways out": {"networkPolicy": {"egressPorts": [], "egress": [{"to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}]}},
     "Spark Connect": {"sparkConnect": "sc://spark:15003/;use_ssl=true"},
+    "a Spark Connect server": {"sparkServer": {"create": True}},
+    "all about a Spark Connect server": {
+        "sparkServer": {"create": True, "image": "registry.example/spark:4.3.0", "memory": "2g", "conf": {"spark.a": "1"}},
+        "sparkExecutors": {"image": "registry.example/executor@sha256:" + "0" * 64, "count": 3, "cores": 2, "memory": "4g"},
+        "image": {"pullSecrets": [{"name": "registry"}]},
+        "nodeSelector": {"kubernetes.io/arch": "amd64"},
+        "tolerations": [{"key": "a", "operator": "Exists"}],
+        "priorityClassName": "high",
+    },
+    "a Spark Connect server, no network policy": {
+        "sparkServer": {"create": True},
+        "networkPolicy": {"enabled": False},
+    },
+    "executors of each pod": EXECUTORS,
+    "executors of each pod, no network policy": {**EXECUTORS, "networkPolicy": {"enabled": False}},
     "traces": {"config": {"telemetry": {"traces": "http://collector.observed:4318"}}},
     "all monitoring": {
         "monitoring": {"serviceMonitor": True, "alerts": True, "dashboard": True, "labels": {"release": "prometheus"}},
@@ -70,10 +85,10 @@ def problem(text: str, version: str) -> str | None:
 @pytest.mark.parametrize("switch", SWITCHES)
 def test_kubernetes_takes_what_every_switch_makes(render, switch: str) -> None:
     objects = render(SWITCHES[switch])
-    own = [each for each in objects.values() if each["kind"] not in CUSTOM]
+    own = {name: each for name, each in objects.items() if each["kind"] not in CUSTOM}
     assert {"Deployment", "Service", "ConfigMap"} <= objects.keys()
     for version in VERSIONS:
-        found = {each["kind"]: problem(json.dumps(each, sort_keys=True), version) for each in own}
+        found = {name: problem(json.dumps(each, sort_keys=True), version) for name, each in own.items()}
         assert not any(found.values()), (version, found)
 
 

@@ -1,0 +1,192 @@
+{{- /* Spark elsewhere than inside each pod: on a Connect server, or on executors that each pod drives. */}}
+
+{{- /* The address of the Connect server; nothing without one. */}}
+{{- define "leasehold.connect" -}}
+{{- if .Values.sparkServer.create }}sc://{{ include "leasehold.spark" . }}:15002{{ else }}{{ .Values.sparkConnect }}{{ end -}}
+{{- end }}
+
+{{- /* Not empty if each pod drives executors of its own. */}}
+{{- define "leasehold.drives" -}}
+{{- if and (not (include "leasehold.connect" .)) (hasPrefix "k8s://" (dig "spark" "master" "" .Values.config)) }}true{{ end -}}
+{{- end }}
+
+{{- /* Not empty if this release has executors. */}}
+{{- define "leasehold.executors" -}}
+{{- if or .Values.sparkServer.create (include "leasehold.drives" .) }}true{{ end -}}
+{{- end }}
+
+{{- /* Short enough for the names of Services, which have 63 characters at most. */}}
+{{- define "leasehold.spark" -}}
+{{ include "leasehold.name" . | trunc 50 | trimSuffix "-" }}-spark
+{{- end }}
+
+{{- define "leasehold.serverSelector" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}-spark
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "leasehold.sparkLabels" -}}
+{{ include "leasehold.serverSelector" . }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end }}
+
+{{- define "leasehold.executorSelector" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}-spark-executor
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- /* The selector of the pods that drive executors. */}}
+{{- define "leasehold.driverSelector" -}}
+{{- if .Values.sparkServer.create }}{{ include "leasehold.serverSelector" . }}{{ else }}{{ include "leasehold.selector" . }}{{ end -}}
+{{- end }}
+
+{{- /* What Spark's driver has to know about executors. It then needs rights to pods alone: no ConfigMaps, Services or claims. */}}
+{{- define "leasehold.driverConf" -}}
+spark.kubernetes.namespace: {{ .Release.Namespace | quote }}
+spark.kubernetes.container.image: {{ .Values.sparkExecutors.image | default .Values.sparkServer.image | quote }}
+spark.kubernetes.container.image.pullPolicy: {{ .Values.image.pullPolicy | quote }}
+spark.kubernetes.executor.podTemplateFile: /etc/leasehold-spark/executor.yaml
+spark.kubernetes.executor.disableConfigMap: "true"
+spark.kubernetes.driver.service.deleteOnTermination: "false"
+spark.kubernetes.driver.ownPersistentVolumeClaim: "false"
+spark.authenticate: "true"
+spark.driver.port: "7078"
+spark.driver.blockManager.port: "7079"
+spark.blockManager.port: "7079"
+spark.port.maxRetries: "0"
+spark.executor.instances: {{ .Values.sparkExecutors.count | quote }}
+spark.executor.cores: {{ .Values.sparkExecutors.cores | quote }}
+spark.executor.memory: {{ .Values.sparkExecutors.memory | quote }}
+{{- end }}
+
+{{- define "leasehold.hostConf" -}}
+{{ include "leasehold.driverConf" . }}
+spark.kubernetes.driver.pod.name: ${POD_NAME}
+spark.driver.host: ${DRIVER_POD_IP}
+{{- end }}
+
+{{- /* Settings that `config.spark.conf` may override. Spark waits for its first executors, whose image may have to be pulled. */}}
+{{- define "leasehold.hostTuning" -}}
+spark.scheduler.maxRegisteredResourcesWaitingTime: 120s
+spark.sql.shuffle.partitions: {{ mul .Values.sparkExecutors.count .Values.sparkExecutors.cores | quote }}
+{{- end }}
+
+{{- define "leasehold.serverConf" -}}
+{{ include "leasehold.driverConf" . }}
+spark.master: k8s://https://kubernetes.default.svc
+spark.app.name: leasehold
+spark.driver.host: {{ printf "%s-driver.%s.svc" (include "leasehold.spark" .) .Release.Namespace }}
+spark.driver.bindAddress: 0.0.0.0
+spark.driver.memory: {{ .Values.sparkServer.memory | quote }}
+spark.connect.grpc.binding.port: "15002"
+spark.local.dir: /tmp
+spark.ui.enabled: "false"
+{{- end }}
+
+{{- /* Settings that `sparkServer.conf` may override. As a host's own Spark, which is set up for small batches. */}}
+{{- define "leasehold.serverTuning" -}}
+spark.log.level: WARN
+spark.sql.shuffle.partitions: {{ mul .Values.sparkExecutors.count .Values.sparkExecutors.cores | quote }}
+spark.sql.adaptive.enabled: "false"
+spark.buffer.pageSize: 1m
+{{- end }}
+
+{{- /* The server's settings, as a file of Java properties. */}}
+{{- define "leasehold.serverProperties" -}}
+{{- $conf := merge (include "leasehold.serverConf" . | fromYaml) .Values.sparkServer.conf (include "leasehold.serverTuning" . | fromYaml) }}
+{{- range $name, $value := $conf }}
+{{ $name }}={{ $value | replace "\\" "\\\\" }}
+{{- end }}
+{{- end }}
+
+{{- /* An executor. Spark adds the image, its arguments, cores, memory, and its owner: the pod that drives it. */}}
+{{- define "leasehold.executorPod" -}}
+apiVersion: v1
+kind: Pod
+metadata:
+  labels: {{- include "leasehold.executorSelector" . | nindent 4 }}
+spec:
+  serviceAccountName: {{ include "leasehold.spark" . }}-executor
+  {{- include "leasehold.sparkPod" . | nindent 2 }}
+  automountServiceAccountToken: false
+  containers:
+    - name: executor
+      securityContext: {{- include "leasehold.sparkSecurity" . | nindent 8 }}
+      volumeMounts:
+        - {name: spark-local-dir-1, mountPath: /tmp}
+        - {name: work, mountPath: /opt/spark/work-dir}
+  volumes:
+    - name: spark-local-dir-1  # Spark knows by this name that its temporary files go here
+      emptyDir: {sizeLimit: {{ .Values.sparkExecutors.tmpSize }}}
+    - name: work
+      emptyDir: {sizeLimit: 256Mi}
+{{- end }}
+
+{{- /* What a pod of Spark's image has in common with others. */}}
+{{- define "leasehold.sparkPod" -}}
+enableServiceLinks: false  # Spark would take variables like SPARK_PORT for its settings
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 185  # as in Spark's images
+  runAsGroup: 185
+  fsGroup: 185
+  fsGroupChangePolicy: OnRootMismatch
+  seccompProfile: {type: RuntimeDefault}
+{{- with .Values.image.pullSecrets }}
+imagePullSecrets: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.priorityClassName }}
+priorityClassName: {{ . | quote }}
+{{- end }}
+{{- with .Values.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- define "leasehold.sparkSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end }}
+
+{{- /* Values that contradict each other. */}}
+{{- define "leasehold.sparkRefusals" -}}
+{{- $v := .Values }}
+{{- $master := dig "spark" "master" "" $v.config }}
+{{- if and $v.sparkServer.create $v.sparkConnect }}
+{{- fail "sparkServer.create is true, and sparkConnect names another server: keep one of them" }}
+{{- end }}
+{{- if and (include "leasehold.connect" .) (hasPrefix "k8s://" $master) }}
+{{- fail (printf "config.spark.master is %s, but %s has transforms run on a Spark Connect server: keep one of them" $master (ternary "sparkServer.create" "sparkConnect" $v.sparkServer.create)) }}
+{{- end }}
+{{- if $v.sparkServer.create }}
+{{- include "leasehold.noSecrets" (dict "where" "sparkServer.conf" "name" "conf" "value" $v.sparkServer.conf) }}
+{{- include "leasehold.ownConf" (dict "given" $v.sparkServer.conf "own" (include "leasehold.serverConf" . | fromYaml) "where" "sparkServer.conf") }}
+{{- end }}
+{{- if include "leasehold.drives" . }}
+{{- include "leasehold.ownConf" (dict "given" (dig "spark" "conf" dict $v.config | default dict) "own" (include "leasehold.hostConf" . | fromYaml) "where" "config.spark.conf") }}
+{{- if not $v.sparkExecutors.image }}
+{{- fail (printf "config.spark.master is %s, but sparkExecutors.image is empty: name an image with the Spark of the hosts, %s for example" $master $v.sparkServer.image) }}
+{{- end }}
+{{- if not (or $v.serviceAccount.create $v.serviceAccount.name) }}
+{{- fail (printf "config.spark.master is %s, so pods need a ServiceAccount that may create pods: set serviceAccount.create, or name one (serviceAccount.name)" $master) }}
+{{- end }}
+{{- if has ($v.api.port | int) (list 7078 7079) }}
+{{- fail (printf "api.port is %d, where Spark's driver listens: choose another port" ($v.api.port | int)) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* Fails if a setting of Spark's is given that the chart sets. */}}
+{{- define "leasehold.ownConf" -}}
+{{- $in := . }}
+{{- range $name := keys .own | sortAlpha }}
+{{- if hasKey $in.given $name }}
+{{- fail (printf "%s sets %s, which the chart sets itself: remove it (sparkExecutors and sparkServer have values for images, cores and memory)" $in.where $name) }}
+{{- end }}
+{{- end }}
+{{- end }}
