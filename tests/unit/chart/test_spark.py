@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import helm_python
@@ -280,26 +281,33 @@ def test_executors_find_a_pod_by_its_own_address(render) -> None:
     assert (conf["spark.driver.host"], conf["spark.kubernetes.driver.pod.name"]) == ("10.0.0.7", "bank-0")
 
 
-def reaches(objects: dict[str, Any], source: dict[str, str], target: dict[str, str], port: int) -> bool:
-    """Whether the NetworkPolicies permit it to the one and to the other."""
+def ports_of(objects: dict[str, Any], pod: dict[str, str]) -> dict[str, int]:
+    """The named ports of the pods of a Deployment with these labels."""
+    templates = [each["spec"]["template"] for each in objects.values() if each["kind"] == "Deployment"]
+    ports = [
+        port
+        for template in templates
+        if template["metadata"]["labels"] == pod
+        for port in template["spec"]["containers"][0]["ports"]
+    ]
+    return {each["name"]: each["containerPort"] for each in ports}
+
+
+def permits(objects: dict[str, Any], way: str, pod: dict[str, str], other: dict[str, str], port: int) -> bool:
+    """Whether the NetworkPolicies of a pod permit what arrives from the other (way: Ingress) or leaves for it (Egress)."""
     policies = [each["spec"] for each in objects.values() if each["kind"] == "NetworkPolicy"]
-    names: dict[str, int] = {}
-    for each in objects.values():
-        if each["kind"] == "Deployment" and each["spec"]["template"]["metadata"]["labels"].items() <= target.items():
-            ports = each["spec"]["template"]["spec"]["containers"][0]["ports"]
-            names = {each["name"]: each["containerPort"] for each in ports}
+    of_pod = [spec for spec in policies if way in spec["policyTypes"] and is_selected(spec, pod)]
+    names = ports_of(objects, pod if way == "Ingress" else other)
+    return not of_pod or any(
+        port in [names.get(each["port"], each["port"]) for each in rule.get("ports", [{"port": port}])]
+        and any(is_selected(peer, other) for peer in rule.get("from", rule.get("to", [{"podSelector": {}}])))
+        for spec in of_pod
+        for rule in spec.get(way.lower(), [])
+    )
 
-    def permits(way: str, pod: dict[str, str], other: dict[str, str], peers: str) -> bool:
-        of_pod = [spec for spec in policies if spec["podSelector"]["matchLabels"].items() <= pod.items()]
-        rules = [rule for spec in of_pod for rule in spec.get(way, [])]
-        return not of_pod or any(
-            any(names.get(each["port"], each["port"]) == port for each in rule["ports"])
-            and any(each["podSelector"]["matchLabels"].items() <= other.items() for each in rule.get(peers, []))
-            | (peers not in rule)
-            for rule in rules
-        )
 
-    return permits("egress", source, target, "to") and permits("ingress", target, source, "from")
+def is_selected(by: dict[str, Any], pod: dict[str, str]) -> bool:
+    return bool(by["podSelector"].get("matchLabels", {}).items() <= pod.items())
 
 
 CONNECT, DRIVER, BLOCKS, API, API_SERVER = 15002, 7078, 7079, 8080, 6443
@@ -335,14 +343,19 @@ def test_only_hosts_reach_the_server_and_only_executors_their_driver(render, way
     if way == "server":
         labels["driver"] = objects["Deployment-spark"]["spec"]["template"]["metadata"]["labels"]
     of_release = labels.keys() - {"stranger", "anywhere"}
-    asked = {
+    ports = (CONNECT, DRIVER, BLOCKS, API, API_SERVER)
+    arriving = {
         (source, target, port)
-        for source in labels
-        for target in labels.keys() - {"stranger"}
-        for port in (CONNECT, DRIVER, BLOCKS, API, API_SERVER)
-        if source in of_release or target in of_release
+        for source, target, port in product(labels, of_release, ports)
+        if permits(objects, "Ingress", labels[target], labels[source], port)
     }
-    assert {each for each in asked if reaches(objects, labels[each[0]], labels[each[1]], each[2])} == PERMITTED[way]
+    leaving = {
+        (source, target, port)
+        for source, target, port in product(of_release, {*of_release, "anywhere"}, ports)
+        if permits(objects, "Egress", labels[source], labels[target], port)
+    }
+    assert arriving == {each for each in PERMITTED[way] if each[1] in of_release}
+    assert {each for each in leaving if each[1] == "anywhere" or each[2] != API_SERVER} == PERMITTED[way]
 
 
 def test_the_ports_of_the_api_server_are_a_value(render) -> None:
