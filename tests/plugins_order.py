@@ -13,6 +13,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 TOGETHER = {
     "test_spark_cluster.py": "cluster",
+    "test_spark_kubernetes.py": "cluster",
     "test_spark_columns.py": "spark-1",
     "test_spark_sharing.py": "spark-1",
     "test_spark_kept.py": "spark-2",
