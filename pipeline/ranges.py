@@ -29,6 +29,11 @@ class RangeLimits:
     range_events: int = 50_000
     """A range, which is one task, has about so many."""
 
+    @classmethod
+    def beginning_at(cls, from_events: int) -> RangeLimits:
+        """With batches and ranges in proportion."""
+        return cls(from_events=from_events, events_max=20 * from_events, range_events=max(1, from_events // 4))
+
 
 class EventRange(NamedTuple):
     """The events behind `start` up to `to`. events: how many these are, or an estimate."""

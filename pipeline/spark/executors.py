@@ -23,10 +23,6 @@ from pipeline.parsing.schema import Struct
 from pipeline.ranges import EventRange, RangeReader
 from pipeline.staging import StagedPart, Stager, described
 
-COLLECTED_BYTES_MAX = 1024 * 1024
-"""A task hands so much output back; more is staged."""
-PART_BYTES_MAX = 64 * 1024 * 1024
-"""A staged part has about so much at most, in memory."""
 READ_BYTES = 4 * 1024 * 1024
 """Parsed at once: small tables are put together."""
 RETURNED = pa.schema([pa.field("part", pa.string()), pa.field("rows", pa.binary())])
@@ -73,11 +69,16 @@ class RangeTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputTask:
-    """The second half: the transform's rows -> RETURNED. stager: None to hand back all."""
+    """The second half: the transform's rows -> RETURNED. stager: None to hand back all.
+
+    collected_bytes_max: a task hands so much output back; more is staged. part_bytes_max: of a part, in memory.
+    """
 
     version: str
     partition: str
     stager: Stager | None
+    collected_bytes_max: int = 1024 * 1024
+    part_bytes_max: int = 64 * 1024 * 1024
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         check_version(self.version)
@@ -87,11 +88,11 @@ class OutputTask:
             self._check(batch)
             held.append(batch)
             size += batch.nbytes
-            if self.stager is not None and size >= PART_BYTES_MAX:
+            if self.stager is not None and size >= self.part_bytes_max:
                 yield self._staged(self.stager, held)
                 held, size, has_staged = [], 0, True
         if sum(batch.num_rows for batch in held):
-            if self.stager is not None and (has_staged or size > COLLECTED_BYTES_MAX):
+            if self.stager is not None and (has_staged or size > self.collected_bytes_max):
                 yield self._staged(self.stager, held)
             else:
                 yield returned(None, pa.Table.from_batches(held))

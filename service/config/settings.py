@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, Tag, model_validator
 
 from pipeline.limits import BYTES_MAX, REPLAY, BatchLimits, Isolation
+from pipeline.ranges import RangeLimits
 from service.config.cosmos import CosmosFeedSettings, CosmosLeases, CosmosSinkSettings
 from service.config.custom import CustomFeedSettings, CustomLeases, CustomSinkSettings, PythonSinkSettings
 from service.config.eventhubs import EventHubsFeedSettings, EventHubsLettersSettings, EventHubsSinkSettings
@@ -213,8 +214,13 @@ class PipelineSettings(Section):
     sink: AnySink = Field(description="Where output goes.")
     executors_read: bool = Field(
         default=False,
-        description="Whether Spark's executors read the events when more than 200,000 of a partition wait. They need this version"
-        " of Leasehold, and access to the feed. By default the host reads.",
+        description="Whether Spark's executors read the events of a large backlog. They need this version of Leasehold, and"
+        " access to the feed. By default the host reads.",
+    )
+    executors_read_from: Count = Field(
+        default=RangeLimits().from_events,
+        description="With `executors_read`, how many events of a partition have to wait until executors read them. A task reads a"
+        " quarter as many.",
     )
     batch_events_max: Count = Field(
         default=BatchLimits().events_max,
@@ -301,6 +307,10 @@ class PipelineSettings(Section):
             raise ValueError(
                 "`executors_read` needs a transform, because Spark is not involved without one: add `sql`, `function` or"
                 " `schema`, or remove it"
+            )
+        if "executors_read_from" in self.model_fields_set and not self.executors_read:
+            raise ValueError(
+                "`executors_read_from` has no effect without `executors_read: true`: add it, or remove the former"
             )
         if self.buffer_bytes_max < self.batch_bytes_max:
             raise ValueError(

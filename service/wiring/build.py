@@ -132,7 +132,7 @@ def _pipeline_of(settings: PipelineSettings, engine: SparkEngine, timing: Timing
         buffer_bytes_max=settings.buffer_bytes_max,
         batch_timeout_s=settings.batch_timeout_s,
         unkept_s=settings.sink.unkept_s,
-        ranges=RangeLimits() if settings.executors_read else None,
+        ranges=RangeLimits.beginning_at(settings.executors_read_from) if settings.executors_read else None,
     )
 
 

@@ -75,3 +75,8 @@ def test_a_slow_batch_is_followed_by_a_smaller_one_and_a_refused_one_by_the_smal
 
 def test_the_first_batch_is_not_above_the_limit() -> None:
     assert plan(RangeLimits(from_events=100, events_max=150)).events_max == 150
+
+
+def test_batches_and_ranges_are_in_proportion() -> None:
+    assert RangeLimits.beginning_at(200_000) == RangeLimits()
+    assert RangeLimits.beginning_at(2).range_events == 1

@@ -74,8 +74,8 @@ def rows(sequences: Sequence[int], partition: str | None = "a") -> pa.RecordBatc
     )
 
 
-def output_task(stager: Stager | None = None) -> OutputTask:
-    return OutputTask(version=own_version(), partition="a", stager=stager)
+def output_task(stager: Stager | None = None, **limits: int) -> OutputTask:
+    return OutputTask(version=own_version(), partition="a", stager=stager, **limits)
 
 
 def test_each_number_is_one_range_of_events_with_the_columns_of_the_schema() -> None:
@@ -123,24 +123,23 @@ def test_no_output_is_no_row() -> None:
     assert list(output_task(Names())(iter([rows([])]))) == []
 
 
-def test_large_output_is_staged_and_described(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executors, "COLLECTED_BYTES_MAX", 1)
-    found = pa.Table.from_batches(list(output_task(Names())(iter([rows([4, 2]), rows([3])]))))
+def test_large_output_is_staged_and_described() -> None:
+    found = pa.Table.from_batches(list(output_task(Names(), collected_bytes_max=1)(iter([rows([4, 2]), rows([3])]))))
     table, (part,) = collected(found, rows([]).schema)
     assert (table.num_rows, part.rows, part.first, part.last) == (0, 3, 2, 4)
 
 
-def test_output_without_a_stager_is_handed_back_however_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executors, "COLLECTED_BYTES_MAX", 1)
-    monkeypatch.setattr(executors, "PART_BYTES_MAX", 1)
-    found = pa.Table.from_batches(list(output_task()(iter([rows([1, 2]), rows([3])]))))
+def test_output_without_a_stager_is_handed_back_however_large() -> None:
+    found = pa.Table.from_batches(
+        list(output_task(collected_bytes_max=1, part_bytes_max=1)(iter([rows([1, 2]), rows([3])])))
+    )
     table, parts = collected(found, rows([]).schema)
     assert (table["sequence"].to_pylist(), parts) == ([1, 2, 3], [])
 
 
-def test_a_part_is_bounded_and_what_follows_it_is_staged_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executors, "PART_BYTES_MAX", rows([1, 2]).nbytes)
-    found = pa.Table.from_batches(list(output_task(Names())(iter([rows([1, 2]), rows([3, 4]), rows([5])]))))
+def test_a_part_is_bounded_and_what_follows_it_is_staged_too() -> None:
+    task = output_task(Names(), part_bytes_max=rows([1, 2]).nbytes)
+    found = pa.Table.from_batches(list(task(iter([rows([1, 2]), rows([3, 4]), rows([5])]))))
     table, parts = collected(found, rows([]).schema)
     assert (table.num_rows, [(part.first, part.last) for part in parts]) == (0, [(1, 2), (3, 4), (5, 5)])
     assert len({part.name for part in parts}) == 3

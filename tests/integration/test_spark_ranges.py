@@ -1,0 +1,256 @@
+"""Executors that read a log: their output is that of the host's own path, and what they cannot process they refuse."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from integration.jobs import Prepare, Write
+
+from pipeline.batch import Batch
+from pipeline.connectors.files.sink import Directory, FilesSink, snapshot_of
+from pipeline.connectors.log import LogFeed, append
+from pipeline.errors import RangeRefused
+from pipeline.event import Page
+from pipeline.ranges import RangedBatch, RangeReader
+from pipeline.sink import Claim, Output
+from pipeline.spark.transform import SparkTransform
+from pipeline.staging import Ranged, StagedPart, Stager
+
+SCHEMA = (
+    "text STRING NOT NULL, whole BIGINT, part INT, small TINYINT, price DECIMAL(20,2), ratio DOUBLE, single FLOAT, flag BOOLEAN,"
+    " day DATE, at TIMESTAMP, local TIMESTAMP_NTZ, list ARRAY<INT>, inner STRUCT<a: STRING, b: BIGINT>, pairs MAP<STRING, INT>"
+)
+EVENTS = 3_000
+RANGE = 400
+
+
+def body(number: int) -> bytes:
+    value: dict[str, Any] = {
+        "text": f"text-{number}-é",
+        "whole": number * 10**12,
+        "part": number,
+        "small": number % 100,
+        "price": f"{number}.25",
+        "ratio": number / 7,
+        "single": 0.5,
+        "flag": number % 2 == 0,
+        "day": "2026-01-31",
+        "at": f"2026-01-31T00:00:{number % 60:02}.000001Z",
+        "local": "2026-01-31T00:00:00",
+        "list": [number, None],
+        "inner": {"a": "x", "b": number},
+        "pairs": {"k": number},
+    }
+    if number % 10 == 0:
+        value = {"text": "bare"}
+    return json.dumps(value).encode()
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("log")
+    for first in range(0, EVENTS, 250):
+        append(path, "0", [body(number) for number in range(first, first + 250)])
+    return path
+
+
+@pytest.fixture
+def feed(log: Path) -> LogFeed:
+    return LogFeed(log)
+
+
+async def ranged(feed: LogFeed, start: str | None = None, events: int = EVENTS) -> RangedBatch:
+    return RangedBatch("0", 1, tuple(await feed.plan_ranges("0", start, events, RANGE)), 0.0)
+
+
+async def whole(feed: LogFeed) -> Batch:
+    pages: list[Page] = []
+    async for page in feed.open("0", None):
+        pages.append(page)
+        if page.to == str(EVENTS - 1):
+            break
+    return Batch("0", None, tuple(pages), 0.0)
+
+
+async def processed(transform: SparkTransform, feed: LogFeed, stager: Stager | None = None) -> Ranged:
+    return await transform.apply_ranges(await ranged(feed), feed.range_reader(), stager)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param({"schema": SCHEMA}, id="schema alone"),
+        pytest.param({"sql": "SELECT * FROM events"}, id="events as they are"),
+        pytest.param({"sql": "SELECT *, part + 1 AS more FROM events WHERE small > 3", "schema": SCHEMA}, id="rows"),
+        pytest.param(
+            {
+                "sql": "SELECT partition, flag, sum(price) AS price, count(*) AS n FROM events GROUP BY ALL",
+                "schema": SCHEMA,
+            },
+            id="groups",
+        ),
+        pytest.param({"sql": "SELECT partition, sequence FROM events WHERE sequence < 0"}, id="nothing"),
+    ],
+)
+async def test_the_output_is_that_of_the_host_s_own_path(
+    spec: dict[str, str], prepared: Prepare, feed: LogFeed
+) -> None:
+    transform = await prepared(**spec)
+    expected, (found, staged) = await transform.apply(await whole(feed)), await processed(transform, feed)
+    assert staged == ()
+    assert found.schema == expected.schema == transform.columns
+    assert in_order(found) == in_order(expected)
+
+
+def in_order(table: pa.Table) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return rows if "sequence" in table.column_names else sorted(rows, key=repr)
+
+
+async def test_a_python_function_sees_what_executors_read(prepared: Prepare, function: Write, feed: LogFeed) -> None:
+    transform = await prepared(
+        function=function(
+            """
+            def transform(events):
+                double = F.udf(lambda n: n * 2, "long")
+                return events.select("partition", "sequence", double("sequence").alias("double"))
+            """
+        )
+    )
+    table, _ = await processed(transform, feed)
+    assert table["double"].to_pylist() == [2 * number for number in range(EVENTS)]
+
+
+async def test_reading_begins_and_ends_where_it_is_told_to(prepared: Prepare, feed: LogFeed) -> None:
+    transform = await prepared(sql="SELECT partition, sequence FROM events")
+    batch = await ranged(feed, "10", 1_000)
+    table, _ = await transform.apply_ranges(batch, feed.range_reader(), None)
+    assert (batch.start, batch.to) == ("10", "1010")
+    assert table["sequence"].to_pylist() == list(range(11, 1011))
+
+
+class Broken(RangeReader):
+    """Ends early, or at once."""
+
+    def __init__(self, error: str) -> None:
+        self.error = error
+
+    def read_range(self, partition: str, start: str | None, to: str) -> Iterator[pa.Table]:
+        raise RuntimeError(self.error)
+
+
+async def test_a_range_that_cannot_be_read_is_refused_with_its_reason(prepared: Prepare, feed: LogFeed) -> None:
+    transform = await prepared(sql="SELECT partition, sequence FROM events")
+    with pytest.raises(RangeRefused, match=r"behind None: .*the disk is on fire"):
+        await transform.apply_ranges(await ranged(feed), Broken("the disk is on fire"), None)
+    missing = LogFeed("/nowhere/log").range_reader()
+    with pytest.raises(RangeRefused, match="/nowhere/log"):
+        await transform.apply_ranges(await ranged(feed), missing, None)
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        pytest.param({"schema": "text INT"}, "bodies do not fit the schema: column 'text'", id="misfit"),
+        pytest.param(
+            {"sql": "SELECT partition, CAST(offset || 'x' AS INT) AS n FROM events"},
+            r"'\\d+x' of the type",
+            id="poison",
+        ),
+    ],
+)
+async def test_what_cannot_be_processed_is_left_to_the_host(
+    spec: dict[str, str], words: str, prepared: Prepare, feed: LogFeed
+) -> None:
+    transform = await prepared(**spec)
+    with pytest.raises(RangeRefused, match=words):
+        await processed(transform, feed)
+
+
+async def test_rows_of_another_partition_are_refused(prepared: Prepare, function: Write, feed: LogFeed) -> None:
+    transform = await prepared(
+        function=function(
+            """
+            def transform(events):
+                def moved(tables):
+                    for table in tables:
+                        yield table.assign(partition=table["partition"].where(table["sequence"] != 7, "1"))
+                return events.select("partition", "sequence").mapInPandas(moved, "partition string, sequence long")
+            """
+        )
+    )
+    with pytest.raises(RangeRefused, match="rows of another partition than '0'"):
+        await processed(transform, feed)
+
+
+async def test_another_version_on_executors_is_refused(
+    prepared: Prepare, feed: LogFeed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transform = await prepared(sql="SELECT partition, sequence FROM events")
+    monkeypatch.setattr("pipeline.spark.transform.own_version", lambda: "99.0")
+    with pytest.raises(RangeRefused, match=r"executors have Leasehold .*, and this host has 99\.0: install"):
+        await processed(transform, feed)
+
+
+def claim(epoch: int = 1) -> Claim:
+    return Claim(
+        pipeline="bank",
+        partition="0",
+        owner="host",
+        epoch=epoch,
+        generation=0,
+        continuation=None,
+        state="",
+        compare=lambda a, b: int(a or -1) - int(b or -1),
+    )
+
+
+class Granted:
+    def check(self) -> None: ...
+
+    async def wait_until_granted(self) -> None: ...
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> Callable[[SparkTransform], None]:
+    """Any output counts as large: workers are told so by the task."""
+    from pipeline.spark import executors
+
+    return lambda transform: monkeypatch.setattr(
+        "pipeline.spark.transform.OutputTask", lambda **fields: executors.OutputTask(**fields, collected_bytes_max=0)
+    )
+
+
+async def test_large_output_is_staged_by_executors_and_counts_once_it_is_committed(
+    prepared: Prepare, feed: LogFeed, tmp_path: Path, large: Callable[[SparkTransform], None]
+) -> None:
+    transform = await prepared(sql="SELECT partition, sequence, text FROM events", schema=SCHEMA)
+    large(transform)
+    writer = await FilesSink(Directory(tmp_path)).open(claim())
+    table, staged = await processed(transform, feed, await writer.make_stager(None, transform.columns))
+    assert (table.num_rows, len(staged)) == (0, -(-EVENTS // RANGE))
+    assert snapshot_of(Directory(tmp_path)).rows == 0
+    await writer.write(output(staged), Granted())
+    found = snapshot_of(Directory(tmp_path)).table()
+    assert found["sequence"].to_pylist() == list(range(EVENTS))
+    assert found["text"][11].as_py() == "text-11-é"
+
+
+async def test_shuffled_rows_with_sequences_are_left_to_the_host(
+    prepared: Prepare, feed: LogFeed, tmp_path: Path, large: Callable[[SparkTransform], None]
+) -> None:
+    sql = "SELECT /*+ REPARTITION(3) */ partition, sequence FROM events"
+    transform = await prepared(sql=sql)
+    large(transform)
+    writer = await FilesSink(Directory(tmp_path)).open(claim())
+    with pytest.raises(RangeRefused, match="shuffles rows"):
+        await processed(transform, feed, await writer.make_stager(None, transform.columns))
+
+
+def output(staged: Sequence[StagedPart]) -> Output:
+    return Output(table=pa.table({}), start=None, to=str(EVENTS - 1), events=EVENTS, staged=tuple(staged))

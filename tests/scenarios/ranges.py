@@ -1,0 +1,219 @@
+"""`make scenarios RANGES=1`: hosts whose executors read and stage, killed and frozen between the plan and the commit.
+
+Two partitions of a log, large enough that executors read them, go row by row into files. In the end each row is there
+once, and in order. Prints a table. Exit code 1 where an end is another one, or where a point is never reached.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import yaml
+from plugins_cli import leases_in
+
+from leases.lease import Lease
+from pipeline.connectors.files.sink import Directory, snapshot_of
+from pipeline.connectors.files.sink.snapshot import Snapshot
+from pipeline.connectors.log import append
+from scenarios.cases import displaced, exit_code, named, table, told_to_end
+from scenarios.grounds import is_locked
+from scenarios.host import Failed, Host, Process
+from scenarios.place import say
+
+ROLE = "copy"
+PARTITIONS = ("0", "1")
+EVENTS = 6_000
+"""In each of them."""
+FROM_EVENTS = 1_600
+"""Executors read what is more. A task reads a quarter, and its output is large."""
+BLOCK = 200
+PAD = "x" * 3_000
+SQL = "SELECT partition, sequence, CAST(body AS STRING) AS body FROM events"
+LIVES = 2
+POINTS = ("ranges staged", "before write", "entry put", "after write", "before checkpoint", "partition claimed")
+TESTS = Path(__file__).parents[1]
+GOOD = "each row once"
+
+
+class Room:
+    """A log, a host or two, and the directory that they write to."""
+
+    def __init__(self, directory: Path, log: Path) -> None:
+        self.directory = directory
+        self.environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)])}
+        self._log = log
+        self._hosts: set[Host] = set()
+
+    def begin(self) -> None:
+        """As if nothing had been."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self.directory.mkdir()
+
+    def settings(self, host: str) -> Path:
+        pipeline = {
+            "name": ROLE,
+            "feed": {"type": "log", "path": str(self._log)},
+            "sql": SQL,
+            "sink": {"type": "files", "path": "out"},
+            "executors_read": True,
+            "executors_read_from": FROM_EVENTS,
+        }
+        settings = {
+            "host": {"name": host},
+            "log": {"format": "json", "file": f"{host}.log"},
+            "api": {"port": 0},
+            "spark": {"master": "local[2]", "driver_memory": "512m"},
+            "leases": {"type": "sqlite", "path": "leases.db", "duration_s": 6, "renew_s": 2, "balance_s": 1},
+            "pipelines": [pipeline],
+        }
+        path = self.directory / f"{host}.yaml"
+        path.write_text(yaml.safe_dump(settings))
+        return path
+
+    @contextmanager
+    def running(self, name: str, *roles: str, armed: str | None = None) -> Iterator[Host]:
+        host = Host(self, name, self.settings(name), armed, until_idle=True)
+        self._hosts.add(host)
+        try:
+            yield host
+        finally:
+            host.end()
+            self._hosts.discard(host)
+
+    def see_end(self, host: Process) -> None:
+        if (code := host.ended()) != 0:
+            raise Failed(f"host {host.name} ended with {code}: {host.words}")
+
+    def leases(self, role: str) -> list[Lease]:
+        return leases_in(self.directory / "leases.db", role)
+
+    def locked(self) -> list[str]:
+        return ["leases.db"] if is_locked(self.directory / "leases.db") else []
+
+    def verdict(self) -> str:
+        snapshot = snapshot_of(Directory(self.directory / "out"))
+        if (wrong := judged(rows_in(snapshot))) is not None:
+            return wrong
+        staged = sum("/staged/" in file.name for file in snapshot.files)
+        return f"{GOOD}: {snapshot.rows} rows, {staged} files that executors staged" if staged else "NOTHING STAGED"
+
+    def close(self) -> None:
+        for host in list(self._hosts):
+            host.end()
+
+
+def rows_in(snapshot: Snapshot) -> dict[str, list[int]]:
+    """Partition -> the sequences of its rows, in the order of their files."""
+    numbers: dict[str, list[int]] = {}
+    for found in snapshot.tables():
+        for partition, sequence in zip(found["partition"].to_pylist(), found["sequence"].to_pylist(), strict=True):
+            numbers.setdefault(partition, []).append(sequence)
+    return numbers
+
+
+def judged(numbers: Mapping[str, Sequence[int]]) -> str | None:
+    """What is wrong with the rows."""
+    for partition in PARTITIONS:
+        arrived = list(numbers.get(partition, ()))
+        if missing := set(range(EVENTS)) - set(arrived):
+            return f"LOST: {len(missing)} of partition {partition}, {min(missing)} the first of them"
+        if len(arrived) > EVENTS:
+            return f"TWICE: {len(arrived) - EVENTS} of partition {partition}"
+        if arrived != list(range(EVENTS)):
+            return f"OUT OF ORDER: partition {partition}"
+    return None
+
+
+def crash(room: Room, point: str, *, lives: int = LIVES) -> None:
+    """The host dies at the point, and in its next life again; then it is left in peace. Raises Failed."""
+    for life in range(lives):
+        with room.running("a", armed=f"{point}:{1 + life}") as host:
+            if (code := host.ended()) != -signal.SIGKILL:
+                raise Failed(f"the point was not reached: exit code {code}: {host.words}")
+    with room.running("a") as host:
+        room.see_end(host)
+
+
+def freeze(room: Room, point: str) -> None:
+    """The host freezes at the point until another one has its leases; then it goes on. Raises Failed."""
+    displaced(room, f"{point}:1:SIGSTOP", ROLE)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    scenario: str
+    point: str
+    fault: Callable[[Room], None]
+
+    @property
+    def name(self) -> str:
+        return f"{self.scenario:10}{self.point:20}"
+
+
+def cases() -> list[Case]:
+    faults = {"killed": crash, "frozen": freeze}
+    return [Case(name, point, partial(_at, fault, point)) for name, fault in faults.items() for point in POINTS]
+
+
+def _at(fault: Callable[[Room, str], None], point: str, room: Room) -> None:
+    fault(room, point)
+
+
+@contextmanager
+def opened() -> Iterator[Callable[[Case], str]]:
+    """Runs a case and gives its verdict."""
+    with tempfile.TemporaryDirectory(prefix="leasehold-ranges-") as directory:
+        write_log(Path(directory) / "log")
+        room = Room(Path(directory) / "room", Path(directory) / "log")
+
+        def verdict(case: Case) -> str:
+            try:
+                room.begin()
+                case.fault(room)
+                return room.verdict()
+            except Failed as failed:
+                return str(failed)
+
+        try:
+            yield verdict
+        finally:
+            room.close()
+
+
+def write_log(path: Path) -> None:
+    for partition in PARTITIONS:
+        for first in range(0, EVENTS, BLOCK):
+            numbers = range(first, first + BLOCK)
+            append(path, partition, [json.dumps({"n": number, "pad": PAD}).encode() for number in numbers])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Hosts whose executors read and stage, killed and frozen.")
+    parser.add_argument("--only", default="", help="part of a case's name, like `killed` or a point's")
+    given = parser.parse_args()
+    wanted = named(given.only, cases(), parser)
+    signal.signal(signal.SIGTERM, told_to_end)
+    logging.getLogger().addHandler(logging.NullHandler())
+    began = time.monotonic()
+    with suppress(KeyboardInterrupt), opened() as verdict:
+        good = table(verdict, wanted, at_a_time=1, good=GOOD)
+        say(f"\n{good} of {len(wanted)} ends with {GOOD}, in {(time.monotonic() - began) / 60:.0f} min")
+        return exit_code(wanted, good)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
