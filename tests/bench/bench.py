@@ -29,6 +29,7 @@ SCRIPTS: Mapping[str, str] = {
     "requests": "async_sink.py",
     "requests-in-trouble": "async_troubles.py",
     "partitions": "many_partitions.py",
+    "executors": "executors.py",
 }
 RESULT = BUILD / "bench.json"
 
