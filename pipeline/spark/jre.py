@@ -1,4 +1,5 @@
-"""Java: finding one that Spark runs on, before Spark fails without one in many lines, and living with its process."""
+"""Java: finding one that Spark runs on, and Spark's jars, before Spark fails without them in many lines, and living with its
+process."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import shutil
 import subprocess
 import threading
 from collections import deque
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,15 @@ from pipeline.spark.reason import one_line
 JAVA_MIN = 17
 LINES_MAX = 200
 """Enough for the first line of an error above the stack trace or the list of options that follows it."""
+
+
+def require_jars(package: Path, environment: Mapping[str, str] = os.environ) -> None:
+    """Raises EngineUnavailable if PySpark is installed without Spark itself. package: PySpark's folder."""
+    if not environment.get("SPARK_HOME") and not (package / "jars").is_dir():
+        raise EngineUnavailable(
+            f"there is no Spark of its own here, as in the thin image ({package} has no jars): set `spark.remote` to a Spark"
+            " Connect server, or use the image that has Spark"
+        )
 
 
 def require_java() -> None:

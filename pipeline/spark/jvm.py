@@ -26,7 +26,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pipeline.errors import EngineUnavailable
-from pipeline.spark.jre import Output, end_process, read_output, require_java
+from pipeline.spark.jre import Output, end_process, read_output, require_jars, require_java
 from pipeline.spark.master import is_standalone, require_image, require_master, roomy_shm
 from pipeline.spark.pyspark_internals import (
     fallbacks,
@@ -194,6 +194,7 @@ def start_jvm(conf: Mapping[str, str], launched: Callable[[subprocess.Popen[byte
 
     Raises EngineUnavailable.
     """
+    require_jars(Path(pyspark.__file__).parent)
     require_parts()
     if slower := fallbacks():
         _log.warning(

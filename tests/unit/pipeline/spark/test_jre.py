@@ -1,14 +1,16 @@
-"""Java is looked for before Spark is, and its lack is said in one line."""
+"""Spark's jars and Java are looked for before Spark starts, and the lack of either is one line."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
+import pyspark
 import pytest
 
 from pipeline.errors import EngineUnavailable
-from pipeline.spark.jre import LINES_MAX, java_version, read_output, require_java
+from pipeline.spark.engine import SparkEngine
+from pipeline.spark.jre import LINES_MAX, java_version, read_output, require_jars, require_java
 
 
 @pytest.mark.parametrize(
@@ -83,6 +85,30 @@ def test_a_java_that_only_says_that_there_is_none_is_refused(monkeypatch: pytest
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/bin")
     with pytest.raises(EngineUnavailable, match=r"does not run \(Unable to locate a Java Runtime\)"):
         require_java()
+
+
+def test_without_jars_a_spark_of_its_own_is_refused_with_the_setting_that_helps(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As in the thin image, which has no Java either."""
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(pyspark, "__file__", str(tmp_path / "__init__.py"))
+    engine = SparkEngine(master="local[1]")
+    with pytest.raises(EngineUnavailable, match=r"^there is no Spark of its own here, .*: set `spark\.remote`") as no:
+        engine.running()
+    engine.stop()
+    assert str(tmp_path) in str(no.value)
+    assert "\n" not in str(no.value)
+
+
+def test_jars_beside_pyspark_or_a_spark_home_will_do(tmp_path: Path) -> None:
+    require_jars(tmp_path, {"SPARK_HOME": "/opt/spark"})
+    with pytest.raises(EngineUnavailable, match=r"`spark\.remote`"):
+        require_jars(tmp_path, {"SPARK_HOME": ""})
+    (tmp_path / "jars").mkdir()
+    require_jars(tmp_path, {})
 
 
 def test_of_long_output_the_last_lines_are_kept() -> None:
