@@ -7,136 +7,51 @@ Leases are blobs in Azurite, PostgreSQL is reached by TCP, and the logs lie on a
 
 from __future__ import annotations
 
-import asyncio
-import os
 import signal
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from containers import HOSTS, STATE, TOKEN, Image, Pod
-from onlooker import Onlooker, loop_beside, onlooker
-from plugins_cli import events_in, until
-from plugins_hosts import PARTITIONS, PIPELINES, TIMING, Bank, Step
-from plugins_node import blobs_served, free_port
-from scenarios.chaos_wire import Wire
+from containers import HOSTS, TOKEN, Image
+from onlooker import Onlooker, onlooker
+from plugins_cli import until
+from plugins_hosts import TIMING
+from pods import LEASES, START_S, BankInPods, served_bank
 
 pytestmark = pytest.mark.timeout(1800)
 
-START_S = 400
-"""Four hosts start their Sparks on two cores, perhaps beside others."""
 GRACE_S = 60
-LEASES = PARTITIONS * len(PIPELINES)
 PICTURE = Path(__file__).parents[2] / "build" / "dashboard" / "pods.png"
 FIRST, STAYS, NEXT, JOINS = HOSTS
 """The first is killed and the next one stops in order: both after the fourth has joined."""
 
 
-@contextmanager
-def by_tcp(socket: str) -> Iterator[int]:
-    """The port behind which a server's Unix socket is."""
-    with loop_beside() as loop:
-        wire = Wire(socket)
-        asyncio.run_coroutine_threadsafe(wire.listen(), loop).result(10)
-        yield wire.port
-        loop.call_soon_threadsafe(wire.close)
-
-
-@dataclass
-class Day:
+@dataclass(kw_only=True)
+class Day(BankInPods):
     """What was seen. took: seconds from what happened to when it showed. shown: what the dashboard then told of moves, newest
     first."""
 
-    bank: Bank
-    image: Image
     dashboard: Onlooker
-    folder: Path
-    environment: Mapping[str, str]
-    pods: dict[str, Pod] = field(default_factory=dict)
     took: dict[str, float] = field(default_factory=dict)
     shown: dict[str, list[str]] = field(default_factory=dict)
     hosts: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     owned_by_next: dict[tuple[str, str], int] = field(default_factory=dict)
     code: int | None = None
-    steps: list[Step] = field(default_factory=list)
-
-    def start(self, *names: str) -> None:
-        for name in names:
-            self.pods[name] = self._started(name)
-        for name in names:
-            self.pods[name].until("/health/ready", START_S)
-
-    def _started(self, name: str) -> Pod:
-        port, settings = free_port(), self.folder / name
-        settings.mkdir()
-        (settings / "leasehold.yaml").write_text(yaml.safe_dump(self._settings(name, port)))
-        (settings / "readers").write_text(TOKEN)
-        output = self.folder / f"{name}.said"
-        state = self.bank.directory
-        return Pod(self.image, settings, port=port, output=output, host=name, state=state, environment=self.environment)
-
-    def _settings(self, name: str, port: int) -> dict[str, Any]:
-        """The bank's, with leases that pods can share, and every file on the volume."""
-        settings: dict[str, Any] = yaml.safe_load(self.bank.settings_of(name).read_text())
-        intervals = {key: settings["leases"][key] for key in ("duration_s", "renew_s", "balance_s")}
-        settings["leases"] = {
-            "type": "blob",
-            "connection_string": "${LEASES_BLOB}",
-            "container": "leases",
-            **intervals,
-        }
-        settings["api"] = {"host": "0.0.0.0", "port": port, "readers": "/etc/leasehold/readers"}
-        settings["log"] = {"format": "json"}
-        for side in (pipeline[key] for pipeline in settings["pipelines"] for key in ("feed", "sink")):
-            if "path" in side:
-                side["path"] = f"/{STATE}/{side['path']}"
-        return settings
-
-    def leases(self, of: str) -> dict[tuple[str, str], dict[str, Any]]:
-        """As a pod tells them."""
-        return {(each["pipeline"], each["partition"]): each for each in self.pods[of].items("/api/leases?limit=100")}
-
-    def is_shared_by(self, *names: str) -> bool:
-        """Evenly, as each of them says: over all pipelines, and in each one."""
-        return all(_are_even(list(self.leases(name).values()), names) for name in names)
 
     def see(self, what: str, *names: str) -> None:
         """That these have all leases, evenly: as they tell, and as the dashboard shows."""
         self.took[what] = until(lambda: self.is_shared_by(*names), START_S, what)
         self.shown[what] = self.dashboard.sees(dict.fromkeys(names, LEASES // len(names)), START_S)
 
-    def delivers(self, events: int = 100) -> None:
-        before = self.bank.delivered()
-        until(lambda: self.bank.delivered() > before + events, START_S, f"{events} more events delivered")
-
-    def close(self) -> None:
-        self.bank.close()
-        for pod in self.pods.values():
-            pod.end()
-
-
-def _are_even(leases: list[dict[str, Any]], names: tuple[str, ...]) -> bool:
-    parts = [[each for each in leases if each["pipeline"] == name] for name in PIPELINES]
-    shares = [Counter(each["owner"] for each in part) for part in (leases, *parts)]
-    counts = [[share[name] for name in names] for share in shares]
-    return len(leases) == LEASES == sum(counts[0]) and all(max(each) - min(each) <= 1 for each in counts)
-
 
 @pytest.fixture(scope="module")
 def day(image: Image, tmp_path_factory: pytest.TempPathFactory, postgres_of_module: Any) -> Iterator[Day]:
     folder = tmp_path_factory.mktemp("pods")
-    volume = folder / "volume"
-    volume.mkdir()
-    bank = Bank(volume, postgres_of_module)
-    os.chown(volume, image.user, image.user)
-    with by_tcp(postgres_of_module.socket) as port, blobs_served() as (blobs, _), onlooker() as dashboard:
-        dsn = f"host=127.0.0.1 port={port} user=postgres dbname={postgres_of_module.name} sslmode=disable gssencmode=disable"
-        day = Day(bank, image, dashboard, folder, {"LEASES_BLOB": blobs, "LEASEHOLD_POSTGRES_DSN": dsn})
+    with served_bank(folder, postgres_of_module, image.user) as (bank, environment), onlooker() as dashboard:
+        day = Day(bank=bank, image=image, folder=folder, environment=environment, dashboard=dashboard)
         try:
             _lived(day)
             yield day
@@ -165,8 +80,7 @@ def _lived(day: Day) -> None:
     day.see("the stopped one's leases are taken", STAYS, JOINS)
     day.code = day.pods[NEXT].ended(GRACE_S)
     day.delivers()
-    bank.settle(START_S)
-    day.steps = bank.steps()
+    day.settle()
     PICTURE.parent.mkdir(parents=True, exist_ok=True)
     day.dashboard.picture(PICTURE)
 
@@ -205,13 +119,8 @@ def test_no_pod_but_the_killed_one_was_stolen_from(day: Day) -> None:
 
 
 def test_balances_are_exact_and_no_batch_is_repeated_or_dropped(day: Day) -> None:
-    day.bank.assert_exact()
-    begun = Counter((step.partition, step.start) for step in day.steps)
-    assert max(begun.values()) == 1
-    assert {step.owner for step in day.steps} == set(HOSTS)
+    day.assert_no_batch_twice_or_dropped(*HOSTS)
 
 
 def test_every_transaction_is_in_both_logs_once(day: Day) -> None:
-    for name in ("raw-event", "transformed-event"):
-        events = events_in(day.bank.directory / name)
-        assert sum(map(len, events.values())) == day.bank.written
+    day.assert_each_transaction_once_in_both_logs()
