@@ -1,23 +1,15 @@
-# The image of a host: `make image` builds and tries it. Two stages on one base, so that both have the same Python and libraries.
+# The image of a host: `make image` builds and tries it. All stages have one base, so that they have the same Python and libraries.
+# The last stage is the image with a Spark of its own. `--target thin` is the one without: it needs `spark.remote`.
 FROM debian:trixie-slim AS base
 RUN apt-get update \
  && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends ca-certificates python3 \
  && rm -rf /var/lib/apt/lists/* /var/cache/* /var/log/* \
  && useradd --uid 10001 --user-group --no-log-init --home-dir /var/lib/leasehold --create-home --shell /usr/sbin/nologin leasehold
 
-FROM base AS build
-# Java's packages link pages of the manual, for which the slim image has no place.
-RUN mkdir -p /usr/share/man/man1 \
- && apt-get update \
- && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends binutils openjdk-21-jdk-headless python3-venv
-# Java of the modules that Spark and Hadoop ask for, with the certificates that Debian's Java trusts, and an archive of its own classes.
-COPY image/modules.txt /build/image/
-RUN jlink --add-modules "$(grep -v '^#' /build/image/modules.txt | paste -sd,)" \
-      --compress zip-6 --strip-java-debug-attributes --no-header-files --no-man-pages --output /opt/java \
- && find /opt/java -name '*.so' -exec strip --strip-unneeded {} + \
- && rm -f /opt/java/lib/security/cacerts && cp --dereference /etc/ssl/certs/java/cacerts /opt/java/lib/security/cacerts \
- && /opt/java/bin/java -XX:+UseG1GC -Xshare:dump -Xlog:disable
-ENV JAVA_HOME=/opt/java
+# What both images have: our packages and theirs, as they are installed.
+FROM base AS environment
+RUN apt-get update \
+ && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends binutils python3-venv
 WORKDIR /build
 # Whom to trust, where a network signs TLS anew: image/build says it.
 ARG SSL_CERT_FILE
@@ -32,9 +24,39 @@ COPY pipeline pipeline
 COPY service service
 RUN /uv/bin/uv sync --locked --no-dev --extra connect --extra otel --no-editable
 COPY image image
-# Slimmed, compiled, and Spark started directly. (Symbols are for debuggers.)
+
+# Slimmed, without Spark's jars and scripts, and compiled. (Symbols are for debuggers.)
+FROM environment AS environment-thin
 RUN site=/opt/leasehold/lib/python3.13/site-packages \
- && python3 image/slim.py $site \
+ && python3 image/slim.py $site unused.txt unused-thin.txt && rm -r /opt/leasehold/share/py4j \
+ && find $site -name '*.so*' -type f -exec strip --strip-unneeded {} + \
+ && /opt/leasehold/bin/python -B image/compiled.py $site bare \
+ && /opt/leasehold/bin/python -B image/compiled.py
+
+# And what is below both, without what only installs packages.
+FROM base AS base-thin
+COPY image/slim.py image/unused-thin-root.txt /run/image/
+RUN python3 /run/image/slim.py / unused-thin-root.txt && rm -r /run/image
+
+# Java of the modules that Spark and Hadoop ask for, with the certificates that Debian's Java trusts, and an archive of its own classes.
+# Java's packages link pages of the manual, for which the slim image has no place.
+FROM base AS java
+RUN mkdir -p /usr/share/man/man1 \
+ && apt-get update \
+ && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends binutils openjdk-21-jdk-headless
+COPY image/modules.txt /build/image/
+RUN jlink --add-modules "$(grep -v '^#' /build/image/modules.txt | paste -sd,)" \
+      --compress zip-6 --strip-java-debug-attributes --no-header-files --no-man-pages --output /opt/java \
+ && find /opt/java -name '*.so' -exec strip --strip-unneeded {} + \
+ && rm -f /opt/java/lib/security/cacerts && cp --dereference /etc/ssl/certs/java/cacerts /opt/java/lib/security/cacerts \
+ && /opt/java/bin/java -XX:+UseG1GC -Xshare:dump -Xlog:disable
+
+# Slimmed, compiled, and Spark started directly.
+FROM environment AS environment-full
+COPY --from=java /opt/java /opt/java
+ENV JAVA_HOME=/opt/java
+RUN site=/opt/leasehold/lib/python3.13/site-packages \
+ && python3 image/slim.py $site unused.txt \
  && find $site -name '*.so*' -type f -exec strip --strip-unneeded {} + \
  && install --mode 755 image/spark_submit.py $site/pyspark/bin/spark-submit \
  && $site/pyspark/bin/spark-submit learn \
@@ -44,12 +66,34 @@ COPY tests/java_archive.py image/
 RUN SPARK_LOCAL_IP=127.0.0.1 /opt/leasehold/bin/python image/java_archive.py /opt/leasehold/spark.jsa \
  && test -s /opt/leasehold/spark.jsa
 
+# In one layer, since what a later layer takes out of an earlier one still has to be pulled. Both images are run in the same way.
+FROM scratch AS thin
+LABEL org.opencontainers.image.title="Leasehold" \
+      org.opencontainers.image.description="A lease-based change-feed processor" \
+      org.opencontainers.image.licenses="MIT"
+COPY --from=base-thin / /
+COPY --from=environment-thin /opt/leasehold /opt/leasehold
+ENV PATH=/opt/leasehold/bin:/usr/local/bin:/usr/bin:/bin \
+    HOME=/var/lib/leasehold \
+    PYTHONUNBUFFERED=1 \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYDANTIC_DISABLE_PLUGINS=__all__
+WORKDIR /var/lib/leasehold
+USER 10001:10001
+EXPOSE 8080
+STOPSIGNAL SIGTERM
+# Kubernetes has probes of its own. The port is that of `api.port` by default.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 \
+  CMD ["/opt/leasehold/bin/python", "-I", "-c", "from urllib.request import urlopen; urlopen('http://127.0.0.1:8080/health/live', timeout=4)"]
+ENTRYPOINT ["/opt/leasehold/bin/leasehold"]
+CMD ["run", "/etc/leasehold/leasehold.yaml"]
+
 FROM base
 LABEL org.opencontainers.image.title="Leasehold" \
       org.opencontainers.image.description="A lease-based change-feed processor" \
       org.opencontainers.image.licenses="MIT"
-COPY --from=build /opt/java /opt/java
-COPY --from=build /opt/leasehold /opt/leasehold
+COPY --from=environment-full /opt/java /opt/java
+COPY --from=environment-full /opt/leasehold /opt/leasehold
 ENV JAVA_HOME=/opt/java \
     PATH=/opt/leasehold/bin:/opt/java/bin:/usr/local/bin:/usr/bin:/bin \
     HOME=/var/lib/leasehold \

@@ -170,10 +170,10 @@ docs: setup  ## the documentation site, strictly: build/site/index.html
 	@.ci/setup docs
 	NO_MKDOCS_2_WARNING=1 build/docs/bin/mkdocs build --strict
 
-image: setup node  ## the container image, built by buildah and tried, pods too: as root, half an hour; not part of `make test`
-	image/build
+image: setup node  ## the container image, built by buildah and tried, pods too: as root, half an hour; not part of `make test` (TARGET=thin)
+	image/build $(if $(TARGET),leasehold-$(TARGET) $(TARGET))
 	@mkdir -p build; rm -f build/image.txt
-	$(PYTEST) -p no:xdist tests/image
+	$(PYTEST) -p no:xdist $(if $(TARGET),tests/image/test_$(TARGET).py,tests/image --ignore=tests/image/test_thin.py)
 	@cat build/image.txt
 
 pods: setup node  # of that image: three share a bank, a fourth joins, one is killed, one is stopped as a rolling update does

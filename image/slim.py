@@ -1,5 +1,8 @@
-"""Takes out of a Python environment what image/unused.txt lists, and out of jars what other systems would load:
-python image/slim.py SITE-PACKAGES"""
+"""Takes out of a folder what lists name, and out of Spark's jars what other systems would load:
+python image/slim.py FOLDER LIST...
+
+LIST: a file beside this one, with a path below the folder on each line.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +14,23 @@ import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-UNUSED = Path(__file__).with_name("unused.txt")
 NATIVE = ("zstd-jni-*.jar", "snappy-java-*.jar", "lz4-java-*.jar")
 """Jars that bring a library for every system there is."""
 MACHINES = {"x86_64": "amd64|x86_64", "aarch64": "aarch64"}
 
 
-def unused(site: Path, patterns: Iterable[str]) -> Iterator[Path]:
+def unused(folder: Path, patterns: Iterable[str]) -> Iterator[Path]:
     """Raises SystemExit where a pattern matches nothing: then the list is no longer right."""
     for pattern in patterns:
-        found = sorted(site.glob(pattern))
+        found = sorted(folder.glob(pattern))
         if not found:
-            sys.exit(f"image/unused.txt lists {pattern}, and {site} has nothing like it: mend the list")
+            sys.exit(f"a list of image/unused*.txt has {pattern}, and {folder} has nothing like it: correct the list")
         yield from found
 
 
-def listed() -> list[str]:
-    lines = map(str.strip, UNUSED.read_text(encoding="utf-8").splitlines())
+def listed(*names: str) -> list[str]:
+    texts = [Path(__file__).with_name(name).read_text(encoding="utf-8") for name in names]
+    lines = [line.strip() for text in texts for line in text.splitlines()]
     return [line for line in lines if line and not line.startswith("#")]
 
 
@@ -49,15 +52,16 @@ def keep_own(jar: Path, machine: str) -> None:
     part.replace(jar)
 
 
-def main(site: Path) -> None:
-    for path in list(unused(site, listed())):
-        if path.is_dir():
+def main(folder: Path, *lists: str) -> None:
+    for path in list(unused(folder, listed(*lists))):
+        if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)  # some are in directories that went before
-    for jar in unused(site, [f"pyspark/jars/{name}" for name in NATIVE]):
-        keep_own(jar, platform.machine())
+    if (folder / "pyspark/jars").exists():
+        for jar in unused(folder, [f"pyspark/jars/{name}" for name in NATIVE]):
+            keep_own(jar, platform.machine())
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

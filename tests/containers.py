@@ -21,6 +21,7 @@ from urllib.request import Request, urlopen
 import psutil
 
 NAME = os.environ.get("IMAGE", "leasehold")
+THIN = f"{NAME}-thin"
 TOKEN = "0123456789abcdef" * 2
 """Of readers: in the file `readers` beside the settings."""
 SETTINGS = "etc/leasehold"
@@ -160,6 +161,10 @@ class Pod:
                 f"{self.host}, {path}: not within {within_s} s: {self.said}"
             )
             threading.Event().wait(every_s)
+
+    def memory_bytes(self) -> int:
+        """Resident, of all its processes: also the pages of files that pods on one machine share."""
+        return sum(each.memory_info().rss for each in psutil.Process(self.process.pid).children(recursive=True))
 
     def send(self, number: signal.Signals) -> None:
         """To the host: process 1 of its container."""

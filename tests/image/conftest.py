@@ -1,4 +1,4 @@
-"""For tests of the built image."""
+"""For tests of the built images."""
 
 from __future__ import annotations
 
@@ -15,14 +15,19 @@ def image() -> Iterator[containers.Image]:
     yield from _opened()
 
 
+@pytest.fixture(scope="session")
+def thin() -> Iterator[containers.Image]:
+    yield from _opened(containers.THIN)
+
+
 @pytest.fixture
 def throw_away() -> Iterator[containers.Image]:
     """A copy of its files that a test may change."""
     yield from _opened()
 
 
-def _opened() -> Iterator[containers.Image]:
+def _opened(name: str = containers.NAME) -> Iterator[containers.Image]:
     if os.geteuid() != 0 or shutil.which("buildah") is None:
         pytest.skip("needs buildah, and root")
-    with containers.opened() as opened:
+    with containers.opened(name) as opened:
         yield opened

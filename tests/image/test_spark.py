@@ -28,14 +28,16 @@ def script(name: str) -> Any:
     return module
 
 
-slim, spark_submit = script("slim"), script("spark_submit")
+compiled, slim, spark_submit = script("compiled"), script("slim"), script("spark_submit")
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A SPARK_HOME of links to what stays."""
     home = tmp_path_factory.mktemp("spark")
-    gone = set(slim.unused(SPARK.parent, [each for each in slim.listed() if each.startswith("pyspark/jars/")]))
+    gone = set(
+        slim.unused(SPARK.parent, [each for each in slim.listed("unused.txt") if each.startswith("pyspark/jars/")])
+    )
     (home / "jars").mkdir()
     for jar in set(SPARK.glob("jars/*.jar")) - gone:
         (home / "jars" / jar.name).symlink_to(jar)
@@ -60,7 +62,7 @@ def path(tmp_path: Path) -> str:
 def test_every_path_on_the_list_is_there_to_be_taken_out() -> None:
     """Of the packages that are here: what `spark.remote` needs is in the image alone, whose build looks for all."""
     here = {"**", *(path.name for path in SPARK.parent.iterdir())}
-    listed = [each for each in slim.listed() if each.partition("/")[0] in here]
+    listed = [each for each in slim.listed("unused.txt", "unused-thin.txt") if each.partition("/")[0] in here]
     assert {"pyspark", "pyarrow", "numpy"} <= {each.partition("/")[0] for each in listed}
     assert len(list(slim.unused(SPARK.parent, listed))) > 40
     with pytest.raises(SystemExit, match="nothing like it"):
