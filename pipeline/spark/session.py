@@ -276,10 +276,14 @@ class PipelineSession:
     def returned(self, output: DataFrame, task: OutputTask) -> pa.Table:
         """What executors send back of an output: RETURNED."""
         return output.mapInArrow(cast(Any, task), _schema_of(RETURNED)).toArrow()
+    @property
+    def looks_views_up_late(self) -> bool:
+        """Whether a query means the view as it is when the query runs: a Connect server resolves names then."""
+        return self.running.is_remote
 
     def forget_view(self) -> None:
-        """Or the events of this batch stay in the JVM until the next one comes. Over Connect a view is looked up late."""
-        if not self.running.is_remote:
+        """Or the events of this batch stay in the JVM until the next one comes."""
+        if not self.looks_views_up_late:
             self.session.catalog.dropTempView(VIEW)
 
     def keep(self, events: pa.Table, query: Callable[[DataFrame], DataFrame]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pytest
 from integration.jobs import PER_KEY, MakeBatch, Write, keyed, until
 from plugins_cluster import settings_on
+from pyspark.sql.connect.dataframe import DataFrame
 from servers.spark_cluster import SparkCluster
 
 from pipeline.errors import EngineUnavailable, PipelineError, TransformError
@@ -90,6 +92,34 @@ async def test_events_go_through_a_query_and_back(own_cluster: SparkCluster, kin
         engine_on(own_cluster, kind), sql="SELECT partition, upper(key) AS key FROM events"
     ) as transform:
         assert (await transform.apply(batch("0", keyed("ab")))).column("key").to_pylist() == ["A", "B"]
+
+
+async def test_jobs_at_one_time_see_their_own_events(
+    own_cluster: SparkCluster, connect: str, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They share a session and the name of its view, which a Connect server looks up when a query runs."""
+    views: list[str] = []
+    has_second = threading.Event()
+    create, collect = DataFrame.createOrReplaceTempView, DataFrame.toArrow
+
+    def note_view(frame: DataFrame, name: str) -> None:
+        create(frame, name)
+        views.append(name)
+        if len(views) == 2:
+            has_second.set()
+
+    def collect_late(frame: DataFrame) -> pa.Table:
+        has_second.wait(2)  # for the view of the other job, if it does not wait for this one
+        return collect(frame)
+
+    async with prepared(engine_on(own_cluster, connect), sql="SELECT partition, key FROM events ORDER BY key") as own:
+        assert own.checked is not None
+        assert not own.checked.shares_jobs
+        monkeypatch.setattr(DataFrame, "createOrReplaceTempView", note_view)
+        monkeypatch.setattr(DataFrame, "toArrow", collect_late)
+        outputs = await asyncio.gather(*(own.apply(batch(each, keyed("ab"))) for each in "12"))
+    assert views == ["events", "events"]
+    assert [output.column("partition").to_pylist() for output in outputs] == [["1", "1"], ["2", "2"]]
 
 
 async def test_a_function_has_its_module_in_the_workers(
