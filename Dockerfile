@@ -30,7 +30,7 @@ FROM environment AS environment-thin
 RUN site=/opt/leasehold/lib/python3.13/site-packages \
  && python3 image/slim.py $site unused.txt unused-thin.txt && rm -r /opt/leasehold/share/py4j \
  && find $site -name '*.so*' -type f -exec strip --strip-unneeded {} + \
- && /opt/leasehold/bin/python -B image/compiled.py $site bare \
+ && /opt/leasehold/bin/python -B -X no_debug_ranges image/compiled.py $site bare \
  && /opt/leasehold/bin/python -B image/compiled.py
 
 # And what is below both, without what only installs packages.
@@ -73,8 +73,10 @@ LABEL org.opencontainers.image.title="Leasehold" \
       org.opencontainers.image.licenses="MIT"
 COPY --from=base-thin / /
 COPY --from=environment-thin /opt/leasehold /opt/leasehold
+# Threads share two of glibc's pools of memory. By default there are eight for each core.
 ENV PATH=/opt/leasehold/bin:/usr/local/bin:/usr/bin:/bin \
     HOME=/var/lib/leasehold \
+    MALLOC_ARENA_MAX=2 \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
     PYDANTIC_DISABLE_PLUGINS=__all__

@@ -76,7 +76,7 @@ def run(file: Path, until_idle: bool) -> None:
                     from service.wiring.build import processor_of
 
                     log = log_of(settings, name)
-                processor = processor_of(settings, host=name, log=log, engine=engine)
+                    processor = processor_of(settings, host=name, log=log, engine=engine)  # imports SDKs
                 return processor, await run_processor(processor, settings.api, until_idle=until_idle, log=log)
 
         processor, last = done(work())
