@@ -20,7 +20,11 @@ SPARK = Path(pyspark.__file__).parent
 
 def script(name: str) -> Any:
     """A script of the image as a module. The folder `image` is no package, and no import root either."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "image" / f"{name}.py")
+    return loaded(ROOT / "image" / f"{name}.py")
+
+
+def loaded(file: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -109,3 +113,31 @@ def test_of_a_jar_s_libraries_those_stay_that_this_machine_s_linux_loads() -> No
     kept = [name for name in (*names, *others) if not slim.is_foreign(name, "x86_64")]
     assert kept == [names[0], names[1], names[3]]
     assert [name for name in (*names, *others) if not slim.is_foreign(name, "aarch64")] == [names[2], names[3]]
+
+
+def test_a_bare_module_lacks_its_source_and_docstrings_and_nothing_else(tmp_path: Path) -> None:
+    """Assertions stay, and so do functions that are nothing but a docstring."""
+    (tmp_path / "tried.py").write_text(
+        '''"""A module."""
+from __future__ import annotations
+
+class Thing:
+    """A class."""
+
+    def hold(self, number: Missing) -> None:
+        """A method."""
+        assert number, "held"
+
+def empty():
+    """All of it."""
+'''
+    )
+    compiled.bare_one(tmp_path / "tried.py")
+    assert [file.name for file in tmp_path.iterdir()] == ["tried.pyc"]
+    tried = loaded(tmp_path / "tried.pyc")
+    assert [each.__doc__ for each in (tried, tried.Thing, tried.Thing.hold, tried.empty)] == [None] * 4
+    assert tried.empty() is None
+    with pytest.raises(AssertionError, match="held") as failed:
+        tried.Thing().hold(0)
+    assert failed.traceback[-1].lineno == 8  # counted from 0
+    assert str(failed.traceback[-1].path).endswith("tried.py")
