@@ -162,12 +162,6 @@ class Pod:
             )
             threading.Event().wait(every_s)
 
-    def waited_for_a_core_s(self) -> float:
-        """So far, its main thread, while it could have run: what other work of the machine has cost it."""
-        (host,) = psutil.Process(self.process.pid).children()
-        _, waited_ns, _ = Path(f"/proc/{host.pid}/schedstat").read_text().split()
-        return int(waited_ns) / 1e9
-
     def memory_bytes(self) -> int:
         """Resident, of all its processes: also the pages of files that pods on one machine share."""
         return sum(each.memory_info().rss for each in psutil.Process(self.process.pid).children(recursive=True))
