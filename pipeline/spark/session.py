@@ -276,6 +276,7 @@ class PipelineSession:
     def returned(self, output: DataFrame, task: OutputTask) -> pa.Table:
         """What executors send back of an output: RETURNED."""
         return output.mapInArrow(cast(Any, task), _schema_of(RETURNED)).toArrow()
+
     @property
     def looks_views_up_late(self) -> bool:
         """Whether a query means the view as it is when the query runs: a Connect server resolves names then."""

@@ -302,16 +302,20 @@ class SparkJob:
     def _collected(self, own: PipelineSession, events: pa.Table) -> pa.Table:
         if (again := own.run_again(events)) is not None:
             return again
-        with self._analysis:  # the view's name is the session's
-            output = self._transformed(own.events(events))
-            if self._spec.sql is not None:
-                own.forget_view()
-                if own.looks_views_up_late:  # the view of another job would take the place of this one's
-                    return output.toArrow()
-        collected = output.toArrow()
+        collected = self._run(own, own.events(events), DataFrame.toArrow)
         if self._function is None:
             own.keep(events, self._queried)
         return collected
+
+    def _run(self, own: PipelineSession, events: DataFrame, collect: Callable[[DataFrame], pa.Table]) -> pa.Table:
+        """What the transform makes of events, collected."""
+        with self._analysis:  # the view's name is the session's
+            output = self._transformed(events)
+            if self._spec.sql is not None:
+                own.forget_view()
+                if own.looks_views_up_late:  # the view of another job would take the place of this one's
+                    return collect(output)
+        return collect(output)
 
     def _ranged(self, own: PipelineSession, batch: RangedBatch, reader: RangeReader, stager: Stager | None) -> Ranged:
         assert self._checked is not None, "a job is checked before it is run"
@@ -324,11 +328,8 @@ class SparkJob:
             columns=self._columns,
             schema=none.select(self._checked.reads).schema,
         )
-        with self._analysis:  # the view's name is the session's
-            output = self._transformed(own.ranged(task))
-            if self._spec.sql is not None:
-                own.forget_view()
-        returned = own.returned(output, OutputTask(version=own_version(), partition=batch.partition, stager=stager))
+        output = OutputTask(version=own_version(), partition=batch.partition, stager=stager)
+        returned = self._run(own, own.ranged(task), lambda frame: own.returned(frame, output))
         table, parts = collected(returned, self._checked.columns)
         (table,) = split(table, [batch.partition])
         return put_together(table, parts, stager, new_attempt())
