@@ -194,16 +194,29 @@ def test_the_image_offers_and_checks_the_default_port() -> None:
     assert image.words("ENTRYPOINT") == ["/opt/leasehold/bin/leasehold"]
 
 
-def test_both_stages_have_one_base_and_one_place() -> None:
+def test_both_images_have_one_base_and_one_place() -> None:
     found = dockerfile()
     assert found["base"].base == "debian:trixie-slim"
-    assert {found["build"].base, found[""].base} == {"base"}
-    assert found[""].all("COPY") == [f"--from=build {each} {each}" for each in ("/opt/java", "/opt/leasehold")]
-    assert "UV_PROJECT_ENVIRONMENT=/opt/leasehold" in " ".join(found["build"].all("ENV"))
+    assert {found[stage].base for stage in ("environment", "base-thin", "java", "")} == {"base"}
+    assert {found[stage].base for stage in ("environment-full", "environment-thin")} == {"environment"}
+    assert found[""].all("COPY") == [
+        f"--from=environment-full {each} {each}" for each in ("/opt/java", "/opt/leasehold")
+    ]
+    assert found["thin"].all("COPY")[-1] == "--from=environment-thin /opt/leasehold /opt/leasehold"
+    assert "UV_PROJECT_ENVIRONMENT=/opt/leasehold" in " ".join(found["environment"].all("ENV"))
+
+
+def test_both_images_are_run_in_the_same_way() -> None:
+    """But for what Spark's JVM needs."""
+    full, thin = dockerfile()[""], dockerfile()["thin"]
+    for instruction in ("LABEL", "WORKDIR", "USER", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK", "ENTRYPOINT", "CMD"):
+        assert full.all(instruction) == thin.all(instruction) != [], instruction
 
 
 def test_what_the_image_is_built_from_is_let_in() -> None:
     let_in = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
-    copied = {word for step in dockerfile()["build"].all("COPY") for word in step.split()[:-1]}
+    steps = [step for stage in dockerfile().values() for step in stage.all("COPY") if not step.startswith("--from=")]
+    copied = {word for step in steps for word in step.split()[:-1]}
+    assert {"pyproject.toml", "pipeline", "tests/java_archive.py", "image"} <= copied
     assert {word for word in copied if word not in let_in and word.partition("/")[0] not in let_in} == set()
     assert all((ROOT / name).exists() for name in copied)
