@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -110,6 +110,11 @@ class RangePlan:
         self._host_until = batch.to
         self._refusals += 1
         self.events_max = self._first
+
+    def shrink(self, batch: RangedBatch) -> None:
+        """The sink cannot take the output of a batch in one step: the host reads these events, and later batches are smaller."""
+        self.limits = replace(self.limits, events_max=max(self.limits.from_events, batch.events // 2))
+        self.refuse(batch)
 
     def accept(self, batch: RangedBatch, took_s: float) -> None:
         """The executors have processed a batch."""

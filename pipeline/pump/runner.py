@@ -29,6 +29,7 @@ from pipeline.pump.buffer import PageBuffer
 from pipeline.pump.progress import InFlight, Progress
 from pipeline.ranges import RangedBatch, RangePlan
 from pipeline.sink import Output, Permit, SinkWriter
+from pipeline.staging import NotStaged
 from pipeline.transform import Transform
 
 
@@ -59,6 +60,8 @@ class _Ready:
     transform_s: float
     since: float
     sent: Sent
+    ranged: RangedBatch | None = None
+    """What executors have read."""
 
 
 class Runner:
@@ -277,18 +280,19 @@ class Runner:
             try:
                 table, staged = await self._transform.apply_ranges(batch, self._reader, stager)
                 output = Output(table=table, start=batch.start, to=batch.to, events=batch.events, staged=staged)
-                if self._writer.parts(output) > 1:
-                    raise RangeRefused(f"the output of {batch.events} events is too large for one step of the sink")
             except RangeRefused:
                 self._plan.refuse(batch)
                 raise
+        if self._writer.parts(output) > 1:
+            self._plan.shrink(batch)
+            raise RangeRefused(f"the output of {batch.events} events is too large for one step of the sink")
         crash_point("ranges staged")
         ended = self._clock.monotonic()
         self._plan.accept(batch, ended - started)
         self._dead_letter_transform.pass_over(batch.events)
         self._share.hold(table.nbytes)
         sent = Sent(to=batch.to, events=batch.events, only=None, most=None)
-        return _Ready(output, table.nbytes, started - batch.opened_at, ended - started, ended, sent)
+        return _Ready(output, table.nbytes, started - batch.opened_at, ended - started, ended, sent, batch)
 
     def _sent_of(self, batch: Batch) -> Sent:
         most = None if self._refusals is None else self._refusals.most(batch.start)
@@ -376,12 +380,21 @@ class Runner:
                     crash_point("after write")
             except NotTrusted:
                 continue  # nothing was sent; the same bytes go out when trust is back
+            except NotStaged as error:
+                raise self._refused(ready, error) from error
             self._in_flight.add(ready.output.to, started, ready)
             await self._in_flight.report()
             if ready.sent.most is not None:  # of what is refused then, it is known whose it is
                 return await self._in_flight.flush(stop)
             return True
         return False
+
+    def _refused(self, ready: _Ready, error: NotStaged) -> RangeRefused:
+        """The sink has taken nothing of what executors staged."""
+        assert self._plan is not None, "executors read what was planned"
+        assert ready.ranged is not None, "executors have staged it"
+        self._plan.shrink(ready.ranged)
+        return RangeRefused(str(error))
 
     async def _settle(self, ready: _Ready, took_s: float) -> None:
         self._progress.deliver(ready.output.events)
