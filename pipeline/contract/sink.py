@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, get_args
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -17,6 +19,7 @@ from pipeline.contract.feed import body
 from pipeline.errors import Fenced, NotTrusted, SinkError
 from pipeline.event import EVENT_SCHEMA
 from pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter
+from pipeline.staging import NotStaged
 
 STATE_BYTES_MAX = 4096
 
@@ -373,6 +376,83 @@ class SinkContract:
         with pytest.raises((SinkError, Fenced)):
             await _write(heir, _output(harness, lease.partition, 2, 3), permit)
         assert await _numbers_in(harness, lease.partition) == [1, 2]
+
+    async def test_staged_parts_count_together_with_the_position_and_not_before(self, harness: SinkHarness) -> None:
+        lease, sink, permit = _Lease(harness.partitions[0]), await _require_exact_sink(harness), _Permit()
+        writer = await sink.open(lease.claim(sink))
+        await _write(writer, _output(harness, lease.partition, 0, 2), permit)
+        output = await _stage_output(harness, writer, lease.partition, 2, 9)
+        assert (await _numbers_in(harness, lease.partition), writer.position) == ([1, 2], "2")
+        permit.open = False
+        with pytest.raises(NotTrusted):
+            await _write(writer, output, permit)
+        assert (await _numbers_in(harness, lease.partition), writer.position) == ([1, 2], "2")
+        permit.open = True
+        await _write(writer, output, permit)
+        assert (await _numbers_in(harness, lease.partition), writer.position) == (list(range(1, 10)), "9")
+        await _write(writer, _output(harness, lease.partition, 9, 10), permit)
+        output = await _stage_output(harness, writer, lease.partition, 10, 13)
+        await _write(writer, output, permit)
+        assert await _numbers_in(harness, lease.partition) == list(range(1, 14))
+        again = await harness.sink()
+        assert (await again.open(lease.claim(again))).position == "13"
+
+    async def test_a_staged_part_that_the_output_does_not_name_never_counts(self, harness: SinkHarness) -> None:
+        """A task ran twice, or its owner was gone when it ended."""
+        lease, sink, permit = _Lease(harness.partitions[0]), await _require_exact_sink(harness), _Permit()
+        writer = await sink.open(lease.claim(sink))
+        await _stage_output(harness, writer, lease.partition, 0, 5)
+        output = await _stage_output(harness, writer, lease.partition, 0, 6)
+        await _write(writer, output, permit)
+        await _write(writer, _output(harness, lease.partition, 6, 7), permit)
+        assert await _numbers_in(harness, lease.partition) == list(range(1, 8))
+        heir = await sink.open(lease.claim(sink))
+        await _write(heir, _output(harness, lease.partition, 7, 8), permit)
+        assert await _numbers_in(harness, lease.partition) == list(range(1, 9))
+
+    async def test_what_another_epoch_or_another_batch_has_staged_is_refused(self, harness: SinkHarness) -> None:
+        lease, sink, permit = _Lease(harness.partitions[0]), await _require_exact_sink(harness), _Permit()
+        earlier = await _stage_output(harness, await sink.open(lease.claim(sink)), lease.partition, 0, 4)
+        writer = await sink.open(lease.claim(sink))
+        of_this_epoch = await _stage_output(harness, writer, lease.partition, 0, 4)
+        for output in (earlier, replace(of_this_epoch, staged=(*of_this_epoch.staged, earlier.staged[0]))):
+            with pytest.raises(NotStaged):
+                await _write(writer, output, permit)
+        await _write(writer, of_this_epoch, permit)
+        with pytest.raises(NotStaged):
+            await _write(writer, replace(of_this_epoch, start="4", to="8"), permit)
+        assert (await _numbers_in(harness, lease.partition), writer.position) == ([1, 2, 3, 4], "4")
+        await _write(writer, _output(harness, lease.partition, 4, 5), permit)
+        assert await _numbers_in(harness, lease.partition) == [1, 2, 3, 4, 5]
+
+    async def test_what_an_owner_staged_before_a_later_claim_counts_for_nothing(self, harness: SinkHarness) -> None:
+        lease, sink, permit = _Lease(harness.partitions[0]), await _require_exact_sink(harness), _Permit()
+        theirs = await harness.sink()
+        older = await sink.open(lease.claim(sink))
+        output = await _stage_output(harness, older, lease.partition, 0, 4)
+        newer = await theirs.open(lease.claim(theirs))
+        with pytest.raises(Fenced):
+            await _write(older, output, permit)
+        assert (await _numbers_in(harness, lease.partition), newer.position) == ([], None)
+        await _write(newer, await _stage_output(harness, newer, lease.partition, 0, 3), permit)
+        with pytest.raises(Fenced):
+            await _write(older, output, permit)
+        assert await _numbers_in(harness, lease.partition) == [1, 2, 3]
+
+
+async def _stage_output(harness: SinkHarness, writer: SinkWriter, partition: str, start: int, to: int) -> Output:
+    """The events behind `start` up to `to`, staged as two parts by other processes."""
+    empty = _output(harness, partition, start, to, empty=True)
+    stager = await writer.make_stager(empty.start, empty.table.schema)
+    if stager is None:
+        pytest.skip("all output of this sink comes through the host")
+    in_executor = pickle.loads(pickle.dumps(stager))  # noqa: S301  # its own
+    middle = (start + to) // 2
+    parts = [
+        await asyncio.to_thread(in_executor.stage, harness.table(partition, range(first, last)), uuid4().hex)
+        for first, last in ((start + 1, middle + 1), (middle + 1, to + 1))
+    ]
+    return replace(empty, staged=tuple(parts))
 
 
 async def _require_exact_sink(harness: SinkHarness) -> Sink:
