@@ -65,10 +65,19 @@ class Ranged(NamedTuple):
 
 def described(part: StagedPart, table: pa.Table) -> StagedPart:
     """With the sequences of its rows, if they have any."""
-    if SEQUENCE not in table.column_names or not pa.types.is_integer(table.schema.field(SEQUENCE).type):
+    if not _has_sequences(table):
         return part
     found = pc.min_max(table[SEQUENCE]).as_py()
     return replace(part, first=found["min"], last=found["max"])
+
+
+def sorted_rows(table: pa.Table) -> pa.Table:
+    """A part's rows by their sequences, if they have any, as those of a batch are that is not staged."""
+    return table.take(pc.sort_indices(table[SEQUENCE])) if _has_sequences(table) else table
+
+
+def _has_sequences(table: pa.Table) -> bool:
+    return SEQUENCE in table.column_names and pa.types.is_integer(table.schema.field(SEQUENCE).type)
 
 
 def put_together(table: pa.Table, parts: Sequence[StagedPart], stager: Stager | None, unique: str) -> Ranged:

@@ -6,11 +6,13 @@ Every batch carries one event for each account. So the balances tell what was co
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -63,6 +65,19 @@ async def write(writer: PostgresWriter, accounts: Sequence[str] = ACCOUNTS) -> N
 
 def output(table: pa.Table, start: str | None = None, to: str = "1") -> Output:
     return Output(table=table, start=start, to=to, events=table.num_rows)
+
+
+EXECUTORS_ENV = "EXECUTORS_DSN"
+"""Set it to a DSN before a sink with `executors_env=EXECUTORS_ENV` is prepared."""
+
+
+async def staged(writer: PostgresWriter, tables: Sequence[pa.Table], start: str | None = None, to: str = "1") -> Output:
+    """Each table as a part of the batch, by executors one after the other."""
+    stager = await writer.make_stager(start, tables[0].schema)
+    assert stager is not None
+    in_executor = pickle.loads(pickle.dumps(stager))
+    parts = [await asyncio.to_thread(in_executor.stage, table, uuid4().hex) for table in tables]
+    return Output(table=tables[0].slice(0, 0), start=start, to=to, events=1, staged=tuple(parts))
 
 
 ONE = pa.table({"account": ["alice"], "value": [Decimal("1.20")]})

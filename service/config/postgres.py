@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, model_validator
 
 from service.config.section import LettersSettings, SinkSettings
-from service.config.types import Connections, Dsn, Secret, Text
+from service.config.types import Connections, Dsn, Secret, Text, Variable
 
 if TYPE_CHECKING:
     from leases.timing import Timing
@@ -59,6 +59,11 @@ class PostgresSinkSettings(SinkSettings):
     connections_max: Connections = Field(
         default=4, description="How many connections this host opens for this sink at most."
     )
+    executors_env: Variable | None = Field(
+        default=None,
+        description="With `executors_read`: the environment variable, on hosts and executors, with the DSN by which executors"
+        " stage large output. Without it, all output comes through the host.",
+    )
 
     @model_validator(mode="after")
     def _has_one_target(self) -> PostgresSinkSettings:
@@ -87,6 +92,7 @@ class PostgresSinkSettings(SinkSettings):
             letters=letters,
             connections_max=self.connections_max,
             timeouts=_timeouts_within(timing),
+            executors_env=self.executors_env,
         )
 
 

@@ -20,6 +20,7 @@ _MEMORY = re.compile(r"[1-9][0-9]*[kmgt]")
 _HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _PROCESSOR_NAME = re.compile(r"[^/\\?#\x00-\x1f]{0,255}")
 _BLOB_CONTAINER_NAME = re.compile(r"(?=.{3,63}\Z)[a-z0-9]+(?:-[a-z0-9]+)*")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PIPELINE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 
@@ -144,6 +145,9 @@ ProcessorName = Annotated[
 ]
 BlobContainerName = Annotated[
     str, _matching(_BLOB_CONTAINER_NAME, "must be 3 to 63 of a-z, 0-9 and single dashes between them")
+]
+Variable = Annotated[
+    str, _matching(_VARIABLE, "must be the name of an environment variable, like BANK_DSN, and not its value")
 ]
 Importable = Annotated[str, _matching(_IMPORTABLE, "must name something to import, like package.module:name")]
 Conf = Annotated[Mapping[str, str], BeforeValidator(_conf)]

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pytest
-from plugins_bank import BALANCES, ONE, Make, Open, claim, output
+from plugins_bank import BALANCES, EXECUTORS_ENV, ONE, Make, Open, claim, output
 from plugins_pg import Postgres
 from psycopg.sql import Identifier
 
@@ -42,7 +42,7 @@ class Harness(SinkHarness):
         self.sinks: list[PostgresSink] = []
 
     async def sink(self) -> PostgresSink:
-        sink = PostgresSink(self._postgres.dsn, setup=EVENTS, history=True, **self._target)
+        sink = PostgresSink(self._postgres.dsn, setup=EVENTS, history=True, executors_env=EXECUTORS_ENV, **self._target)
         self.sinks.append(sink)
         await sink.prepare()
         return sink
@@ -54,7 +54,8 @@ class Harness(SinkHarness):
 
 class TestTable(SinkContract):
     @pytest.fixture
-    async def harness(self, postgres: Postgres) -> AsyncIterator[Harness]:
+    async def harness(self, postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Harness]:
+        monkeypatch.setenv(EXECUTORS_ENV, postgres.dsn)
         harness = Harness(postgres, table="events")
         yield harness
         await asyncio.gather(*(sink.close() for sink in harness.sinks))
@@ -62,7 +63,8 @@ class TestTable(SinkContract):
 
 class TestMerge(SinkContract):
     @pytest.fixture
-    async def harness(self, postgres: Postgres) -> AsyncIterator[Harness]:
+    async def harness(self, postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Harness]:
+        monkeypatch.setenv(EXECUTORS_ENV, postgres.dsn)
         harness = Harness(postgres, merge=MERGE, schema="leases of 'us'")
         yield harness
         await asyncio.gather(*(sink.close() for sink in harness.sinks))

@@ -6,13 +6,13 @@ import asyncio
 import math
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from plugins_bank import BALANCES, ONE, Make, Open, claim, output
+from plugins_bank import BALANCES, EXECUTORS_ENV, ONE, Make, Open, claim, output, staged
 from plugins_pg import Postgres
 
 from pipeline.connectors.postgres import PostgresSink
@@ -23,8 +23,14 @@ TIMES = [1, FEW_ROWS]
 """How often the rows of a batch are there: few in the message that decides, more are copied."""
 
 
-@pytest.mark.parametrize("times", TIMES)
-async def test_every_kind_of_value_arrives_as_it_was(postgres: Postgres, sink_of: Make, times: int) -> None:
+@pytest.mark.parametrize("is_merge", [False, True])
+@pytest.mark.parametrize("times", [*TIMES, "staged"])
+async def test_every_kind_of_value_arrives_as_it_was(
+    postgres: Postgres, sink_of: Make, times: int | Literal["staged"], is_merge: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(EXECUTORS_ENV, postgres.dsn)
+    is_staged = times == "staged"
+    times = 1 if times == "staged" else times
     paris = timezone(timedelta(hours=1))
     nested = pa.struct(
         [("tags", pa.list_(pa.string())), ("more", pa.map_(pa.string(), pa.int64())), ("day", pa.date32())]
@@ -64,9 +70,11 @@ async def test_every_kind_of_value_arrives_as_it_was(postgres: Postgres, sink_of
     columns = [pa.array([value, None] * times, arrow) for _, arrow, value, _ in values]
     names = [f"c{i}" for i in range(len(values))]
     defined = ", ".join(f"{name} {kind}" for name, (kind, *_) in zip(names, values, strict=True))
-    sink = sink_of(setup=f"CREATE TABLE kinds ({defined})", table="kinds")
+    target = {"merge": "INSERT INTO kinds SELECT * FROM batch"} if is_merge else {"table": "kinds"}
+    sink = sink_of(setup=f"CREATE TABLE kinds ({defined})", executors_env=EXECUTORS_ENV, **target)
     await sink.prepare()
-    await (await sink.open(claim())).write(output(pa.table(columns, names)), Open())
+    writer, table = await sink.open(claim()), pa.table(columns, names)
+    await writer.write(await staged(writer, [table]) if is_staged else output(table), Open())
     expected = tuple(value if read is None else read for _, _, value, read in values)
     assert postgres.fetch("SELECT * FROM kinds") == [expected, (None,) * len(values)] * times
 

@@ -58,8 +58,7 @@ def _rows(texts: pa.Table) -> tuple[tuple[str | None, ...], ...]:
 
 def last_per_key(table: pa.Table, key: Sequence[str]) -> pa.Table:
     """Only the last of the rows with one key: an upsert cannot touch a row twice. Raises SinkRejected."""
-    if missing := [name for name in key if name not in table.column_names]:
-        raise SinkRejected(f"the output has no column '{missing[0]}', which `key` names: it has {table.column_names}")
+    check_key(table.column_names, key)
     keys = [f"key{i}" for i in range(len(key))]
     rows = pa.table([*(table[name] for name in key), pa.array(range(table.num_rows))], names=[*keys, "row"])
     try:
@@ -67,6 +66,12 @@ def last_per_key(table: pa.Table, key: Sequence[str]) -> pa.Table:
     except pa.ArrowNotImplementedError:
         raise SinkRejected(f"the columns {list(key)} cannot be a key: {table.select(list(key)).schema.types}") from None
     return table if len(last) == table.num_rows else table.take(last)
+
+
+def check_key(names: Sequence[str], key: Sequence[str]) -> None:
+    """Raises SinkRejected if the output's columns lack one."""
+    if missing := [name for name in key if name not in names]:
+        raise SinkRejected(f"the output has no column '{missing[0]}', which `key` names: it has {list(names)}")
 
 
 _NATIVE: list[tuple[str, Sequence[pa.DataType]]] = [

@@ -6,7 +6,7 @@ import re
 
 import psycopg
 
-from pipeline.connectors.postgres.sql import GUARD
+from pipeline.connectors.postgres.sql import GUARD, MISSING, STAGING
 from pipeline.errors import Ambiguous, OutputRefused, SinkError, SinkNotFound, SinkRejected, SinkUnavailable
 
 _COLLISIONS = ("40001", "40P01")
@@ -49,6 +49,17 @@ def is_guard(error: psycopg.Error) -> bool:
     return error.sqlstate == "22P02" and GUARD in (error.diag.message_primary or "")
 
 
+def is_missing(error: psycopg.Error) -> bool:
+    """Rows that executors staged are gone, or their table is."""
+    message = error.diag.message_primary or ""
+    return (error.sqlstate == "22P02" and MISSING in message) or (error.sqlstate == "42P01" and STAGING in message)
+
+
+def is_timeout(error: psycopg.Error) -> bool:
+    """The statement took too long, or an operator cancelled it."""
+    return error.sqlstate == "57014"
+
+
 def is_collision(error: psycopg.Error) -> bool:
     """Deadlock or serialization failure: the server chose this transaction to give way, and the next try may be lucky."""
     return error.sqlstate in _COLLISIONS
@@ -67,14 +78,15 @@ def refused(error: psycopg.Error, address: str, doing: str, *, is_lost: bool, is
     return kind(f"{prefix} was refused: {_words(error)}: {_remedy(error.sqlstate or '')}")
 
 
-def not_connected(error: psycopg.Error, address: str) -> SinkError:
+def not_connected(error: psycopg.Error, address: str, setting: str = "`dsn`") -> SinkError:
+    """setting: what has the DSN."""
     words = _words(error)
     if any(wrong in words for wrong in _SETTINGS_ARE_WRONG):
         return SinkRejected(
-            f"PostgreSQL {address} refused the connection: {words}: correct `dsn`, or the server's settings"
+            f"PostgreSQL {address} refused the connection: {words}: correct {setting}, or the server's settings"
         )
     if any(nowhere in words for nowhere in _NO_SUCH_HOST):
-        return SinkNotFound(f"PostgreSQL {address} cannot be reached: {words}: look at the host in `dsn`")
+        return SinkNotFound(f"PostgreSQL {address} cannot be reached: {words}: look at the host in {setting}")
     return SinkUnavailable(f"PostgreSQL {address} cannot be reached: {words}")
 
 

@@ -192,11 +192,11 @@ class Server:
     ) -> None:
         """identity, credential: as of TokenSource. Without an identity, the DSN has the credentials. Raises ValueError."""
         self._tokens = None if identity is None else TokenSource(identity, credential=credential)
-        self._parameters = _parameters(dsn, timeouts, application_name, has_token=identity is not None)
+        self._parameters = parameters_of(dsn, timeouts, application_name, has_token=identity is not None)
         self._timeouts = timeouts
         self._idle: list[Session] = []
         self._slots = asyncio.Semaphore(connections_max)
-        self.address = _address(self._parameters)
+        self.address = address_of(self._parameters)
 
     async def talk(self, doing: str, conversation: Callable[[Session], Awaitable[T]]) -> T:
         """`conversation` is held again, from its beginning, where it surely left nothing behind and may well succeed.
@@ -255,7 +255,7 @@ class Server:
             if connection.info.server_version < VERSION_MIN * 10_000:
                 raise SinkRejected(f"PostgreSQL {self.address} is too old: it has to be {VERSION_MIN} or later")
             async with asyncio.timeout(self._timeouts.connect_s):
-                await connection.execute(_settings(self._timeouts))
+                await connection.execute(settings_of(self._timeouts))
         except BaseException as error:
             await connection.close()
             if isinstance(error, Error | TimeoutError):
@@ -292,7 +292,7 @@ def _may_repeat(session: Session, error: Error) -> bool:
     return refusal.is_collision(error)
 
 
-def _parameters(dsn: str, timeouts: Timeouts, application_name: str, *, has_token: bool) -> dict[str, Any]:
+def parameters_of(dsn: str, timeouts: Timeouts, application_name: str, *, has_token: bool = False) -> dict[str, Any]:
     """The parameters of the connection: ours, unless the DSN has others."""
     try:
         given = read_dsn(dsn)
@@ -313,7 +313,7 @@ def _parameters(dsn: str, timeouts: Timeouts, application_name: str, *, has_toke
     }
 
 
-def _address(parameters: Mapping[str, Any]) -> str:
+def address_of(parameters: Mapping[str, Any]) -> str:
     known = {option.keyword.decode(): option.val and option.val.decode() for option in pq.Conninfo.get_defaults()}
     named = {**{name: value for name, value in known.items() if value}, **parameters}
     if "service" in named and "host" not in named:
@@ -322,7 +322,7 @@ def _address(parameters: Mapping[str, Any]) -> str:
     return f"{host}:{named.get('port', 5432)}/{named.get('dbname') or named.get('user', '')}"
 
 
-def _settings(timeouts: Timeouts) -> Statement:
+def settings_of(timeouts: Timeouts) -> Statement:
     """Bounds at the server, for the client that died, stopped or cannot be heard. Those that a server lacks are skipped."""
     idle_s = max(1, round(timeouts.idle_s))
     settings = {

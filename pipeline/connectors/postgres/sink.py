@@ -7,8 +7,9 @@ earlier owner is rolled back by the server, whatever became of that owner.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,16 +18,22 @@ import pyarrow as pa
 from psycopg.sql import SQL, Identifier
 
 from pipeline.connectors.postgres import dead_letters, refusal, sql
-from pipeline.connectors.postgres.copy import FEW_BYTES, FEW_ROWS, Load, last_per_key, load
+from pipeline.connectors.postgres.copy import FEW_BYTES, FEW_ROWS, Load, check_key, last_per_key, load
 from pipeline.connectors.postgres.entra_token import TokenCredential
 from pipeline.connectors.postgres.session import Server, Session, Timeouts
+from pipeline.connectors.postgres.stager import PostgresStager, columns_of, is_stageable, read_variable, role_of
 from pipeline.crash_point import crash_point
 from pipeline.dead_letters.record import letters_of
-from pipeline.errors import Fenced, SinkRejected
+from pipeline.errors import Fenced, SinkError, SinkRejected, SinkUnavailable
 from pipeline.markers import lease_of
 from pipeline.publishing_writer import generation_lost
 from pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter, Standing, to_write_again
+from pipeline.staging import NotStaged, Stager, check_parts
 
+STAGED_SHARE = 8 / 9
+"""How much of `Timeouts.transaction_s` the server spends on a staged batch: it gives up before the host does."""
+DROP_LOCK_S = 1.0
+"""How long a staging table may be locked. An executor that is stopped within its COPY locks it until it ends."""
 Mode = Literal["append", "upsert"]
 
 
@@ -48,6 +55,8 @@ class PostgresSink(Sink):
     - `identity`: for Azure Database for PostgreSQL, "default" or a managed identity's client id. Every new connection
       gets an access token of Microsoft Entra ID as its password, so `dsn` must not have one.
     - `credential`: of azure-identity's asynchronous kind, used for tokens instead; it is not closed.
+    - `executors_env`: the environment variable with the DSN by which executors stage rows, on hosts and executors. Its
+      role needs USAGE on `schema`; each staging table grants it INSERT. Without it, all rows come through the host.
     """
 
     holds_position = True
@@ -69,23 +78,25 @@ class PostgresSink(Sink):
         application_name: str = "leasehold",
         identity: str | None = None,
         credential: TokenCredential | None = None,
+        executors_env: str | None = None,
     ) -> None:
         """Raises ValueError where the settings contradict each other."""
         if (merge is None) == (table is None):
             raise ValueError("set exactly one of `merge` and `table`")
         if (mode == "upsert") != bool(key) or (key and merge is not None):
             raise ValueError('`key` requires `table` and mode "upsert", and names at least one column')
+        timeouts = timeouts or Timeouts()
         server = Server(
             dsn,
             connections_max=connections_max,
-            timeouts=timeouts or Timeouts(),
+            timeouts=timeouts,
             application_name=application_name,
             identity=identity,
             credential=credential,
         )
         thread = ThreadPoolExecutor(1, thread_name_prefix="postgres-load")
         target = Target(merge=merge, table=table, key=tuple(key))
-        self._parts = _Parts(server, thread, sql.Tables(schema, history, letters), target)
+        self._parts = _Parts(server, thread, sql.Tables(schema, history, letters), target, timeouts, executors_env)
         self._setup = setup
 
     @property
@@ -103,6 +114,9 @@ class PostgresSink(Sink):
             await talk("`setup`", self._set_up)
         await talk("creating the tables for positions", self._create)
         await talk(f"`{self._parts.target.kind}`", self._check)
+        if self._parts.executors_env is not None:
+            read_variable(self._parts.executors_env)
+            await talk("checking `executors_env`", self._check_staging)
 
     async def open(self, claim: Claim) -> PostgresWriter:
         is_known = claim.state == _known(claim.generation)
@@ -113,6 +127,8 @@ class PostgresSink(Sink):
 
         _, granted, newest = await self._parts.server.talk(f"claiming partition '{claim.partition}'", converse)
         if granted:
+            if self._parts.executors_env is not None:
+                await self._clear(claim)
             return PostgresWriter(self._parts, claim, granted[0][0])
         held = int(newest[0][0]) if newest else None
         if held == claim.generation:
@@ -159,6 +175,26 @@ class PostgresSink(Sink):
         else:
             await session.execute(sql.unchecked())
 
+    async def _check_staging(self, session: Session) -> None:
+        [[[may_create]]] = await _answers(await session.execute(sql.may_create(self._parts.tables)))
+        if not may_create:
+            raise SinkRejected(
+                f"PostgreSQL {self._parts.server.address}: `executors_env` needs a role that may create tables in schema"
+                f" '{self._parts.tables.schema}': grant CREATE on it to the role in `dsn`, or remove `executors_env`"
+            )
+
+    async def _clear(self, claim: Claim) -> None:
+        """Drop what earlier epochs of this lease have staged. What cannot be dropped now is left to the next claim."""
+        query = sql.staging_names(self._parts.tables, claim)
+
+        async def converse(session: Session) -> list[Any]:
+            [found] = await _answers(await session.execute(query))
+            return found
+
+        with suppress(SinkError):
+            found = await self._parts.server.talk("looking for staged rows", converse)
+            await self._parts.remove(sql.outranked((name for (name,) in found), claim))
+
 
 class PostgresWriter(SinkWriter):
     """One claim's way in. `position` is the server's word, never ours."""
@@ -177,6 +213,8 @@ class PostgresWriter(SinkWriter):
 
     async def write(self, output: Output, permit: Permit) -> None:
         claim, parts = self._claim, self._parts
+        check_parts(output.staged, epoch=claim.epoch, start=output.start)
+        assert not (output.staged and output.table.num_rows), "staged output has all rows in its parts"
         batch = await self._loadable(output) if output.table.num_rows else None
         moved = sql.moved(parts.tables, claim, output.start, output.to)
         others: list[sql.Statement] = []
@@ -188,19 +226,82 @@ class PostgresWriter(SinkWriter):
         async def converse(session: Session) -> None:
             first: list[sql.Statement] = [sql.BEGIN]
             merged: list[sql.Statement] = []
-            if batch and batch.few is not None:
+            if output.staged:
+                merged = await self._prepare_staged(session, output)
+            elif batch and batch.few is not None:
                 await session.prepare_batch(batch.columns)
                 first = [sql.BEGIN, sql.filled(batch.columns, batch.few)]
-                merged = [parts.target.merged(batch)]
+                merged = [parts.target.merged(batch.columns)]
             elif batch:
                 is_there = await session.load(batch, parts.target.copied)
-                first, merged = [], [] if is_there else [parts.target.merged(batch)]
+                first, merged = [], [] if is_there else [parts.target.merged(batch.columns)]
             crash_point("batch staged")
             await self._decide(session, sql.one_message(*first, moved, *merged, *others, sql.COMMIT), permit)
 
         where = f"partition '{claim.partition}' from {output.start!r} to {output.to!r}"
-        await parts.server.talk(f"`{parts.target.kind}` of {where}", converse)
+        try:
+            await parts.server.talk(f"`{parts.target.kind}` of {where}", converse)
+        except SinkError as error:
+            if output.staged and isinstance(cause := error.__cause__, psycopg.Error):
+                self._check_staged(output, cause)
+            raise
         self.position = output.to
+        if output.staged:
+            await parts.remove([sql.staging_name(claim, output.start)])
+
+    async def make_stager(self, start: str | None, columns: pa.Schema) -> Stager | None:
+        claim, parts = self._claim, self._parts
+        if parts.executors_env is None or not is_stageable(columns.names):
+            return None
+        parts.target.check_key(columns.names)
+        name, role = sql.staging_name(claim, start), role_of(read_variable(parts.executors_env))
+        message = sql.staging_created(parts.tables, name, columns_of(columns), role)
+
+        async def converse(session: Session) -> None:
+            await session.execute(message)
+
+        await parts.server.talk(f"creating `{name}`, which `executors_env` needs,", converse)
+        return PostgresStager(
+            variable=parts.executors_env,
+            table=(parts.tables.schema, name),
+            columns=columns,
+            epoch=claim.epoch,
+            start=start,
+            timeouts=parts.timeouts,
+        )
+
+    async def _prepare_staged(self, session: Session, output: Output) -> list[sql.Statement]:
+        """What brings the rows of exactly these parts into the target, or fails if some are gone."""
+        parts, columns, names = self._parts, columns_of(output.table.schema), [part.name for part in output.staged]
+        table = Identifier(parts.tables.schema, sql.staging_name(self._claim, output.start))
+        rows = sql.in_order(table, columns, names)
+        target, within = parts.target, sql.time_left(parts.staged_s)
+        if target.merge is not None:
+            await session.prepare_batch(columns)
+            return [
+                within,
+                sql.refilled(columns, rows),
+                sql.counted(sql.STAGED, output.rows),
+                within,
+                target.merged(columns),
+            ]
+        if target.key:
+            rows = sql.last_in_order(table, columns, names, target.key)
+        return [within, sql.counted(sql.of_parts(table, names), output.rows), within, target.merged(columns, rows)]
+
+    def _check_staged(self, output: Output, error: psycopg.Error) -> None:
+        """Raises what an error of the server means for staged rows in particular."""
+        address = self._parts.server.address
+        if refusal.is_missing(error):
+            raise SinkUnavailable(
+                f"PostgreSQL {address} has lost rows that executors staged, as after a crash of the server: their batch is"
+                " processed again"
+            ) from error
+        if refusal.is_timeout(error):
+            raise NotStaged(
+                f"PostgreSQL {address}: `{self._parts.target.kind}` cannot take {output.rows} rows in"
+                f" {self._parts.staged_s:g} s: smaller batches follow"
+            ) from error
 
     async def end(self, permit: Permit) -> None:
         message = sql.one_message(sql.BEGIN, sql.ended(self._parts.tables, self._claim, self.position), sql.COMMIT)
@@ -249,6 +350,24 @@ class _Parts:
     thread: ThreadPoolExecutor
     tables: sql.Tables
     target: Target
+    timeouts: Timeouts
+    executors_env: str | None
+
+    @property
+    def staged_s(self) -> float:
+        """How long the server may take for a batch that executors staged."""
+        return self.timeouts.transaction_s * STAGED_SHARE
+
+    async def remove(self, names: Iterable[str]) -> None:
+        """Staging tables. One that is locked is left to the next claim."""
+        for name in names:
+            message = sql.staging_dropped(self.tables, name, DROP_LOCK_S)
+
+            async def converse(session: Session, message: sql.Statement = message) -> None:
+                await session.execute(message)
+
+            with suppress(SinkError):
+                await self.server.talk(f"dropping `{name}`", converse)
 
 
 async def _answers(cursor: psycopg.AsyncCursor) -> list[list[Any]]:
@@ -315,13 +434,17 @@ class Target:
         """Raises SinkRejected."""
         return load(last_per_key(table, self.key) if self.key else table)
 
-    def merged(self, batch: Load) -> sql.Statement:
-        """The statement that brings the table `batch` into the target."""
+    def check_key(self, names: Sequence[str]) -> None:
+        """Raises SinkRejected if one of these columns of the output should be a key, and is not there."""
+        check_key(names, self.key)
+
+    def merged(self, columns: Sequence[sql.Column], rows: sql.Rows = sql.BATCH) -> sql.Statement:
+        """The statement that brings the rows into the target. A user's merge reads the table `batch`."""
         if self.merge is not None:
             return sql.users(self.merge)
         if self.key:
-            return sql.upserted(self._into, batch.columns, self.key)
-        return sql.appended(self._into, batch.columns)
+            return sql.upserted(self._into, columns, self.key, rows)
+        return sql.appended(self._into, columns, rows)
 
     @property
     def copied(self) -> Identifier | None:

@@ -14,6 +14,7 @@ import pytest
 from pydantic import ValidationError
 
 from leases.timing import Timing, derived_session, derived_timing
+from pipeline.connectors.postgres import PostgresSink
 from pipeline.limits import BatchLimits
 from service.config.files import FilesFeedSettings
 from service.config.leases import SqliteLeases
@@ -232,10 +233,21 @@ def test_a_secret_shows_nowhere_but_where_it_is_asked_for() -> None:
         'pipelines: [{name: a, feed: {type: "${S}"}, sink: {type: log, path: x}}]',
         'pipelines: "${S}"',
         with_sink('dsn: "", merge: x, password: "${S}"'),
+        with_sink(f'dsn: "postgresql://h/d", merge: x, executors_env: "postgresql://u:{SECRET}@h/d"'),
     ],
 )
 def test_no_problem_tells_a_secret(text: str) -> None:
     assert not any(SECRET in each for each in problems(text, S=SECRET))
+
+
+def test_the_variable_of_the_executors_is_named_and_not_its_value() -> None:
+    (found,) = problems(with_sink('dsn: "postgresql://h/d", merge: x, executors_env: "$BANK_DSN"'))
+    assert "must be the name of an environment variable, like BANK_DSN, and not its value" in found
+    sink = settings(with_sink('dsn: "postgresql://h/d", merge: x, executors_env: BANK_DSN')).pipelines[0].sink
+    assert isinstance(sink, PostgresSinkSettings)
+    made = sink.make(Timing())
+    assert isinstance(made, PostgresSink)
+    assert made._parts.executors_env == "BANK_DSN"
 
 
 def test_a_secret_that_is_no_text_is_not_shown_either() -> None:
