@@ -111,8 +111,8 @@ sim: setup  ## whole groups on virtual time (SEEDS=500 FIRST=1 SIZE=small|tight|
 mutants: setup  ## planted faults, each caught by the simulation (MUTANT=word for some)
 	@PYTHONPATH=tests .venv/bin/python -m simulation.mutants $(if $(MUTANT),--only "$(MUTANT)")
 
-scenarios: setup $(ARCHIVE) $(if $(filter eventhubs blobs,$(FEED) $(SINK)),node)  ## the bank, killed, frozen and moved at every crash point of every role (ONLY=word, FEED=eventhubs|nats, PLAIN=1 without Spark); a sink alone: SINK=files|blobs|http|cosmos; executors that read: RANGES=1
-	@PYTHONPATH=tests .venv/bin/python -m $(if $(SINK),scenarios.sinks --sink $(SINK),$(if $(RANGES),scenarios.ranges,scenarios.faults $(if $(FEED),--feed $(FEED)) $(if $(PLAIN),--plain))) --only="$(ONLY)"
+scenarios: setup $(ARCHIVE) $(if $(filter eventhubs blobs,$(FEED) $(SINK)),node)  ## the bank, killed, frozen and moved at every crash point of every role (ONLY=word, FEED=eventhubs|nats, PLAIN=1 without Spark); a sink alone: SINK=files|blobs|http|cosmos; executors that read: RANGES=files|postgres
+	@PYTHONPATH=tests .venv/bin/python -m $(if $(SINK),scenarios.sinks --sink $(SINK),$(if $(RANGES),scenarios.ranges --sink $(RANGES),scenarios.faults $(if $(FEED),--feed $(FEED)) $(if $(PLAIN),--plain))) --only="$(ONLY)"
 
 scale: setup  # whole groups on virtual time: what they cost and how soon they recover (ONLY=3x32; 100x20000 and 500x100000 by name alone)
 	@PYTHONPATH=tests .venv/bin/python -m scale --only "$(ONLY)"

@@ -132,6 +132,7 @@ class Group:
         for host in self._every:
             host.wire.close()
             await host.end()
+        self._spark.close()
 
     # Hosts
 
@@ -140,11 +141,11 @@ class Group:
         await wire.listen()
         host = self.hosts[name] = Host(name, self.directory, wire, self.ground.environment)
         self._every.append(host)
-        await host.start(self._settings(name))
+        await host.start(self._settings(name, await self._spark.settings(self.directory, name)))
         watch = asyncio.create_task(self._watch(host))
         self._watches.add(watch)
 
-    def _settings(self, name: str) -> Path:
+    def _settings(self, name: str, spark: dict[str, Any]) -> Path:
         """The demo's, with leases that a freeze can outlast, small batches, and a log that we can read."""
         settings = self.ground.settings()
         settings |= {
@@ -153,7 +154,7 @@ class Group:
             "api": {"enabled": False},
         }
         settings["leases"] |= {"duration_s": LEASE_S, "renew_s": RENEW_S}
-        settings["spark"] = self._spark.settings(self.directory)
+        settings["spark"] = spark
         for pipeline in settings["pipelines"]:
             pipeline["batch_events_max"] = BATCH_EVENTS
         path = self.directory / f"{name}.yaml"

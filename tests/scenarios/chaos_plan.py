@@ -28,11 +28,13 @@ LASTS_S = {
     "master killed": (0, 8),
     "Connect server killed": (0, 8),
     "Connect server frozen": (1, 30),
+    "driver cut off": (1, 12),
+    "driver's line stalled": (1, 30),
 }
 """Kind -> the shortest and the longest it lasts; for a host that is gone, until it is started again, which takes its own time.
 Some freezes and locks outlast a lease of `LEASE_S`, others do not."""
 OF_HUBS = ("leases away", "hubs cut off", "hubs throttle", "batches cut", "acks lost", "links stolen")
-OF_CLUSTERS = ("executor killed", "worker killed", "master killed")
+OF_CLUSTERS = ("executor killed", "worker killed", "master killed", "driver cut off", "driver's line stalled")
 OF_CONNECT = ("Connect server killed", "Connect server frozen")
 KINDS_OF = {
     "log": tuple(kind for kind in LASTS_S if kind not in (*OF_HUBS, *OF_CLUSTERS, *OF_CONNECT)),

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from plugins_cluster import settings_on
-from servers.spark_cluster import Part, SparkCluster, running
+from servers.spark_cluster import HOST, Part, SparkCluster, free_port, running
 
+from scenarios.chaos_wire import Address, Wire
 from scenarios.grounds import Breakage
+
+FAR = "127.0.0.2"
 
 
 class OwnSpark:
@@ -21,27 +25,77 @@ class OwnSpark:
 
     breakages: Mapping[str, Breakage] = {}
 
-    def settings(self, directory: Path) -> dict[str, Any]:
+    async def settings(self, directory: Path, host: str) -> dict[str, Any]:
+        """Of a host that is about to start."""
         return {"driver_memory": "512m", "conf": {"spark.local.dir": str(directory / "spark")}}
+
+    def close(self) -> None:
+        """Nothing is held."""
 
 
 class ClusterSpark:
-    """All hosts' one. kind: cluster or connect."""
+    """All hosts' one. kind: cluster or connect.
+
+    Executors reach the driver of a host, or hosts the Connect server, by wires: those of the drivers listen at FAR.
+    """
 
     def __init__(self, cluster: SparkCluster, kind: str) -> None:
         self._cluster = cluster
         self._kind = kind
         self._random = random.Random(1)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._wires: dict[str, tuple[Wire, ...]] = {}
         self.breakages: Mapping[str, Breakage] = {
             "executor killed": self._without_executors,
             "worker killed": lambda: _killed(self._random.choice(cluster.workers)),
             "master killed": partial(_killed, cluster.master),
             "Connect server killed": partial(_killed, cluster.connect),
             "Connect server frozen": partial(_frozen, cluster.connect),
+            "driver cut off": partial(self._broken_wire, Wire.cut),
+            "driver's line stalled": partial(self._broken_wire, Wire.stall),
         }
 
-    def settings(self, directory: Path) -> dict[str, Any]:
-        return settings_on(self._cluster, self._kind)
+    async def settings(self, directory: Path, host: str) -> dict[str, Any]:
+        """Of a host that is about to start. It has its wires for good, since it may come again."""
+        self._loop = asyncio.get_running_loop()
+        settings = settings_on(self._cluster, self._kind)
+        if self._kind == "connect":
+            (wire,) = await self._opened("server", [(HOST, self._cluster.connect_port)])
+            return {**settings, "remote": f"sc://{HOST}:{wire.port}"}
+        driver, blocks = await self._opened(host, [(HOST, free_port()), (HOST, free_port())], at=FAR)
+        addresses = {
+            "spark.driver.host": FAR,
+            "spark.driver.bindAddress": HOST,
+            "spark.driver.port": str(driver.port),
+            "spark.driver.blockManager.port": str(blocks.port),
+        }
+        return {**settings, "conf": {**settings["conf"], **addresses}}
+
+    async def _opened(self, name: str, addresses: Sequence[Address], at: str | None = None) -> tuple[Wire, ...]:
+        """at: where they listen under the ports of their servers; by default here, anywhere."""
+        if name not in self._wires:
+            self._wires[name] = tuple(Wire(address) for address in addresses)
+            for wire, (_, port) in zip(self._wires[name], addresses, strict=True):
+                await wire.listen((HOST, 0) if at is None else (at, port))
+        return self._wires[name]
+
+    def close(self) -> None:
+        for wires in self._wires.values():
+            for wire in wires:
+                wire.close()
+
+    @contextmanager
+    def _broken_wire(self, breaks: Callable[[Wire], None]) -> Iterator[None]:
+        """Those of one host, or of the server. Wires belong to the loop, and this runs on a thread."""
+        assert self._loop is not None, "a host has started"
+        wires = self._wires[self._random.choice(sorted(self._wires))]
+        for wire in wires:
+            self._loop.call_soon_threadsafe(breaks, wire)
+        try:
+            yield
+        finally:
+            for wire in wires:
+                self._loop.call_soon_threadsafe(wire.mend)
 
     @contextmanager
     def _without_executors(self) -> Iterator[None]:

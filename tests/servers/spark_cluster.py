@@ -108,7 +108,7 @@ class SparkCluster:
 
     def __init__(self, directory: Path, *, workers: int = 2, recovers: bool = True) -> None:
         self._directory = directory
-        self._master_port, self._connect_port = free_port(), free_port()
+        self._master_port, self.connect_port = free_port(), free_port()
         kept = directory / "master"
         kept.mkdir()
         recovery = f"-Dspark.deploy.recoveryMode=FILESYSTEM -Dspark.deploy.recoveryDirectory={kept}" if recovers else ""
@@ -127,7 +127,7 @@ class SparkCluster:
 
     @property
     def connect_url(self) -> str:
-        return f"sc://{HOST}:{self._connect_port}"
+        return f"sc://{HOST}:{self.connect_port}"
 
     @property
     def parts(self) -> list[Part]:
@@ -157,7 +157,7 @@ class SparkCluster:
 
     def _connect_command(self) -> list[str]:
         conf = {
-            "spark.connect.grpc.binding.port": str(self._connect_port),
+            "spark.connect.grpc.binding.port": str(self.connect_port),
             "spark.connect.grpc.binding.address": HOST,
             "spark.driver.host": HOST,
             "spark.executor.memory": MEMORY,
