@@ -148,7 +148,8 @@ class ChangeFeed(ABC):
         """What follows `continuation` and can be read now, in consecutive ranges that `range_reader` reads: of about
         `range_events` events each, and about `events_max` together.
 
-        Empty if there is nothing, or if the feed does not know; `open` then shows why. Raises FeedUnavailable.
+        Empty if there is nothing, or if the feed does not know; `open` then shows why. It may be empty if less than one range
+        follows. Raises FeedUnavailable.
         """
         return []
 

@@ -36,20 +36,25 @@ class RangeLimits:
 
 
 class EventRange(NamedTuple):
-    """The events behind `start` up to `to`. events: how many these are, or an estimate."""
+    """The events behind `start` up to `to`. events: how many these are, or an estimate.
+
+    check: what else the feed's own reader needs to recognize them, such as a digest. No secrets.
+    """
 
     start: str | None
     to: str
     events: int
+    check: str = ""
 
 
 class RangeReader(ABC):
     """Reads ranges in another process. It is sent there by pickle, so it holds no secrets and no connections."""
 
     @abstractmethod
-    def read_range(self, partition: str, start: str | None, to: str) -> Iterator[pa.Table]:
-        """Exactly the events behind `start` up to `to`, in order: EVENT_SCHEMA, in tables of bounded size. Blocks.
+    def read_range(self, partition: str, planned: EventRange) -> Iterator[pa.Table]:
+        """Exactly the planned events, in order: EVENT_SCHEMA, in tables of bounded size. Blocks.
 
+        The owner commits `to` after this. So a reader must verify that it yields all of these events, and no others.
         Raises FeedUnavailable, PositionLost, MalformedRecord, also if the range cannot be read to its end.
         """
 

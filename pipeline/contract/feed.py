@@ -6,16 +6,21 @@ import asyncio
 import contextlib
 import itertools
 import json
+import pickle
+import subprocess
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from pipeline.errors import FeedError
 from pipeline.event import EVENT_SCHEMA, Page
 from pipeline.feed import ChangeFeed
+from pipeline.ranges import EventRange
 
 PATIENCE_S = 20.0
 FOREIGN = ("", "garbage", "\x00", "-1", "9" * 30, "1e999", "null", "{}", "[]", '{"offset":', "é" * 40)
@@ -40,6 +45,10 @@ class FeedHarness(ABC):
     bytes_max: int
     lag_is_exact: bool = True
     """False where the feed estimates."""
+    secrets: tuple[str, ...] = ()
+    """What no range reader may take along to executors, such as a key. Name them if the feed has any."""
+    ranges_max: int | None = None
+    """So many ranges has a plan at most, which are larger then. None: as many as there are."""
     beginning: str | None = None
     """The first position to read from; a feed that tells only what comes from now on has another than None."""
 
@@ -263,6 +272,70 @@ class ChangeFeedContract:
         with contextlib.suppress(FeedError):  # it may have an order; it must not be a surprise
             assert isinstance(feed.compare(continuation, await feed.latest(partition)), int)
 
+    async def test_ranges_are_consecutive_and_as_large_as_requested(self, harness: FeedHarness) -> None:
+        feed, partition, _ = _with_ranges(harness)
+        count = await _fill(harness, partition)
+        for start in (harness.beginning, (await _read(feed, partition, harness.beginning, 1))[0].to):
+            left = await feed.lag(partition, start)
+            for events_max, size in ((count, 3), (6, 2), (1000, 5)):
+                ranges = await feed.plan_ranges(partition, start, events_max, size)
+                assert [each.start for each in ranges] == [start, *(each.to for each in ranges[:-1])]
+                assert all(feed.compare(each.start, each.to) < 0 for each in ranges)
+                expected = min(left, events_max)
+                assert expected <= sum(each.events for each in ranges) <= expected + size
+                most = size if harness.ranges_max is None else max(size, -(-expected // harness.ranges_max))
+                assert all(1 <= each.events <= 2 * most for each in ranges)
+                assert len(ranges) > 1
+
+    async def test_ranges_read_elsewhere_have_the_events_of_the_feed(self, harness: FeedHarness) -> None:
+        feed, partition, sent = _with_ranges(harness)
+        count = await _fill(harness, partition)
+        ranges = await feed.plan_ranges(partition, harness.beginning, count, 5)
+        expected = _events(await _read(feed, partition, harness.beginning, count))
+        assert [event for read in await _read_elsewhere(sent, partition, ranges) for event in read] == expected
+
+    async def test_a_range_has_the_events_between_its_positions(self, harness: FeedHarness) -> None:
+        feed, partition, sent = _with_ranges(harness)
+        count = await _fill(harness, partition)
+        (ranges, seen) = await feed.plan_ranges(partition, harness.beginning, count - 2, 4), 0
+        for each in ranges:
+            tables = await _read_range(sent, partition, each)
+            for table in tables:
+                assert table.schema.equals(EVENT_SCHEMA, check_metadata=True)
+                table.validate(full=True)
+            numbers = [harness.number(event) for table in tables for event in table.to_pylist()]
+            assert numbers == list(range(seen, seen + len(numbers)))
+            seen += len(numbers)
+            rest = await _read(feed, partition, each.to, count - seen) if seen < count else []
+            assert _numbers(harness, rest) == list(range(seen, count))
+
+    async def test_a_range_that_cannot_be_read_to_its_end_is_a_feed_error(self, harness: FeedHarness) -> None:
+        feed, partition, sent = _with_ranges(harness)
+        other = harness.partitions[1]
+        await harness.append(other, [body(0)])
+        await _fill(harness, partition)
+        end = (await feed.plan_ranges(partition, harness.beginning, 1000, 5))[-1]
+        with pytest.raises(FeedError):
+            await _read_range(sent, other, end)
+
+    async def test_at_the_end_no_ranges_are_planned(self, harness: FeedHarness) -> None:
+        feed, partition, _ = _with_ranges(harness)
+        assert await feed.plan_ranges(partition, harness.beginning, 1000, 1) == []
+        await _fill(harness, partition)
+        assert await feed.plan_ranges(partition, await feed.latest(partition), 1000, 1) == []
+        end = (await feed.plan_ranges(partition, harness.beginning, 1000, 5))[-1].to
+        assert await feed.plan_ranges(partition, end, 1000, 1) == []
+        await harness.append(partition, [body(1000)])
+        (planned,) = await feed.plan_ranges(partition, end, 1000, 1)
+        assert planned.start == end
+
+    async def test_what_executors_get_has_no_secrets(self, harness: FeedHarness) -> None:
+        feed, partition, sent = _with_ranges(harness)
+        await _fill(harness, partition)
+        ranges = await feed.plan_ranges(partition, harness.beginning, 1000, 5)
+        for secret in harness.secrets:
+            assert secret.encode() not in sent + pickle.dumps(ranges)
+
 
 async def _fill(harness: FeedHarness, partition: str, first: int = 0) -> int:
     """Append enough events for three pages, numbered from `first`. Returns how many."""
@@ -315,3 +388,42 @@ def _positions(pages: Sequence[Page]) -> list[str | None]:
         positions += [cut for cut in cuts if cut is not None]
         positions += [page.to] if page.events.num_rows else []
     return positions
+
+
+def _with_ranges(harness: FeedHarness) -> tuple[ChangeFeed, str, bytes]:
+    """The feed, its first partition, and its range reader as executors get it. Skips the test if it has none."""
+    reader = harness.feed.range_reader()
+    if reader is None:
+        pytest.skip("this feed is not read by executors")
+    return harness.feed, harness.partitions[0], pickle.dumps(reader)
+
+
+async def _read_range(sent: bytes, partition: str, planned: EventRange) -> list[pa.Table]:
+    """On a thread: readers block."""
+    async with asyncio.timeout(PATIENCE_S):
+        return await asyncio.to_thread(lambda: list(_loaded(sent).read_range(partition, planned)))
+
+
+async def _read_elsewhere(sent: bytes, partition: str, ranges: Sequence[EventRange]) -> list[list[dict[str, Any]]]:
+    """The events of each range, as another process reads them."""
+    given = pickle.dumps((_loaded(sent), partition, list(ranges)))
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", _READ_ELSEWHERE), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    async with asyncio.timeout(PATIENCE_S):
+        answer, _ = await process.communicate(given)
+    assert process.returncode == 0
+    return list(_loaded(answer))
+
+
+def _loaded(data: bytes) -> Any:
+    return pickle.loads(data)  # noqa: S301 - pickled here, or by the process above
+
+
+_READ_ELSEWHERE = """
+import pickle, sys
+
+reader, partition, ranges = pickle.load(sys.stdin.buffer)
+read = [[event for table in reader.read_range(partition, each) for event in table.to_pylist()] for each in ranges]
+sys.stdout.buffer.write(pickle.dumps(read))
+"""

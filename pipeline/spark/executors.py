@@ -54,7 +54,7 @@ class RangeTask:
                 yield from self._read(self.ranges[number])
 
     def _read(self, each: EventRange) -> Iterator[pa.RecordBatch]:
-        for events in _together(self.reader.read_range(self.partition, each.start, each.to)):
+        for events in _together(self.reader.read_range(self.partition, each)):
             yield from self._parsed(events).to_batches()
 
     def _parsed(self, events: pa.Table) -> pa.Table:

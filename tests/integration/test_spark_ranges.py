@@ -12,11 +12,12 @@ import pytest
 from integration.jobs import Prepare, Write
 
 from pipeline.batch import Batch
+from pipeline.connectors.files.feed import FilesFeed
 from pipeline.connectors.files.sink import Directory, FilesSink, snapshot_of
 from pipeline.connectors.log import LogFeed, append
 from pipeline.errors import RangeRefused
 from pipeline.event import Page
-from pipeline.ranges import RangedBatch, RangeReader
+from pipeline.ranges import EventRange, RangedBatch, RangeReader
 from pipeline.sink import Claim, Output
 from pipeline.spark.transform import SparkTransform
 from pipeline.staging import Ranged, StagedPart, Stager
@@ -112,6 +113,19 @@ def in_order(table: pa.Table) -> list[dict[str, Any]]:
     return rows if "sequence" in table.column_names else sorted(rows, key=repr)
 
 
+async def test_files_are_read_by_executors(prepared: Prepare, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("n,text\n" + "".join(f'{n},"line\n{n}"\n' for n in range(EVENTS)))
+    feed = FilesFeed(f"{tmp_path}/*.csv")
+    transform = await prepared(sql="SELECT partition, sequence, text FROM events", schema="text STRING NOT NULL")
+    batch = RangedBatch("a.csv", 1, tuple(await feed.plan_ranges("a.csv", None, EVENTS, RANGE)), 0.0)
+    table, _ = await transform.apply_ranges(batch, feed.range_reader(), None)
+    assert table["text"].to_pylist() == [f"line\n{n}" for n in range(EVENTS)]
+    (tmp_path / "a.csv").write_text("n,text\n" + "".join(f'{n},"lime\n{n}"\n' for n in range(EVENTS)))
+    with pytest.raises(RangeRefused, match="differs up to line"):
+        await transform.apply_ranges(batch, feed.range_reader(), None)
+    await feed.close()
+
+
 async def test_a_python_function_sees_what_executors_read(prepared: Prepare, function: Write, feed: LogFeed) -> None:
     transform = await prepared(
         function=function(
@@ -140,7 +154,7 @@ class Broken(RangeReader):
     def __init__(self, error: str) -> None:
         self.error = error
 
-    def read_range(self, partition: str, start: str | None, to: str) -> Iterator[pa.Table]:
+    def read_range(self, partition: str, planned: EventRange) -> Iterator[pa.Table]:
         raise RuntimeError(self.error)
 
 

@@ -29,8 +29,8 @@ REFUSED_EVERY = 97
 class NumberedReader(RangeReader):
     """Implements pipeline.ranges.RangeReader over numbered events."""
 
-    def read_range(self, partition: str, start: str | None, to: str) -> Iterator[pa.Table]:
-        yield numbered_events(partition, int(start or 0), int(to))
+    def read_range(self, partition: str, planned: EventRange) -> Iterator[pa.Table]:
+        yield numbered_events(partition, int(planned.start or 0), int(planned.to))
 
 
 class Executors:
@@ -84,7 +84,7 @@ class Executors:
         world, rng = self._world, self._world.skies.rng
         if not world.skies.is_calm:
             await asyncio.sleep(world.setup.transform_s * rng.random() * 2)
-        table = pa.concat_tables(reader.read_range(partition, each.start, each.to)).select(YIELDED)
+        table = pa.concat_tables(reader.read_range(partition, each)).select(YIELDED)
         numbers = table["sequence"].to_pylist()
         if any(number % REFUSED_EVERY == REFUSED_EVERY - 1 for number in numbers):
             raise RangeRefused("an event is only for hosts")

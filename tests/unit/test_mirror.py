@@ -52,7 +52,7 @@ ASPECTS = {
     "pipeline.connectors.eventhubs.sink.producer_groups": "claims",
     "pipeline.connectors.eventhubs.sink.writer": "output",
     "pipeline.connectors.files.feed.feed": "contract paths",
-    "pipeline.connectors.files.feed.reader": "malformed",
+    "pipeline.connectors.files.feed.reader": "malformed ranges",
     "pipeline.connectors.files.sink.manifest": "compaction",
     "pipeline.connectors.files.sink.sink": "contract crashes staged stalled",
     "pipeline.connectors.log.feed": "reader",

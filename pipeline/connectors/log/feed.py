@@ -249,8 +249,9 @@ class LogFeed(ChangeFeed):
 class LogRanges(RangeReader):
     path: str
 
-    def read_range(self, partition: str, start: str | None, to: str) -> Iterator[pa.Table]:
-        first, end = _number(start) + 1, _number(to) + 1
+    def read_range(self, partition: str, planned: EventRange) -> Iterator[pa.Table]:
+        """The log numbers its events without gaps, and LogReader reports those that are gone."""
+        first, end = _number(planned.start) + 1, _number(planned.to) + 1
         try:
             for found in LogReader(self.path).read(partition, first):
                 if isinstance(found, Forgotten):

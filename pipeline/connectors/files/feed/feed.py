@@ -7,6 +7,10 @@ the place that was read, or replaced by another raises PositionLost and never yi
 behind that place is allowed, which is how a malformed record is corrected. While a file grows, only the last bytes that were read
 are verified again. All of them are verified whenever a partition is opened, and when the file was changed without growing.
 
+Executors may read what waits: the host fingerprints it and finds where records end, and leaves their content to them. A range
+ends before a malformed record, if that shows where records are cut. JSON is parsed by the executors alone: they refuse a range
+with a malformed record, and the host reads it.
+
 An event's body is the record as a JSON object (the line itself in JSON lines). Its sequence is the number of the record in the
 file, from 0, and its properties `file` and `line` name the place where it starts. Its enqueued_time is the file's time of
 modification when it is read: the source took it at that time at the latest, which no clock of ours could say.
@@ -22,7 +26,7 @@ import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from functools import cache, partial
@@ -31,12 +35,13 @@ from shlex import quote
 from types import MappingProxyType
 from typing import Literal, ParamSpec, TypeVar
 
-from pipeline.connectors.files.feed.position import Position, compare, decode
-from pipeline.connectors.files.feed.reader import Ahead, Cursor, FileReader, Reading, Step
+from pipeline.connectors.files.feed.position import Fingerprint, Position, compare, decode
+from pipeline.connectors.files.feed.reader import Ahead, Cursor, FileReader, FilesRanges, Reading, Step
 from pipeline.connectors.files.feed.records import CsvRecords, JsonRecords
 from pipeline.errors import FeedError, FeedUnavailable, MalformedRecord
 from pipeline.event import Page
 from pipeline.feed import ChangeFeed, FeedPartition, Start
+from pipeline.ranges import EventRange
 
 # Which files a pattern names, and what their partitions are called.
 #
@@ -209,6 +214,7 @@ class FilesFeed(ChangeFeed):
         self._threads = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="files")
         self._paths: dict[str, Path] = {}
         self._ends: dict[str, Cursor] = {}
+        self._planned: dict[str, Cursor] = {}
         self._reported: dict[str, int] = {}
         self._columns = dict(columns) if self._format == "csv" else {}
         self._compared: set[str] = set()
@@ -263,6 +269,43 @@ class FilesFeed(ChangeFeed):
         if self._reported.get(partition) != offset:
             self._reported[partition] = offset
             _log.warning("%s", held)
+
+    async def plan_ranges(
+        self, partition: str, continuation: str | None, events_max: int, range_events: int
+    ) -> list[EventRange]:
+        """Reads the planned bytes once. Those before are verified too, unless they were planned before."""
+        reader, position = await self._reader_of(partition), _decoded(continuation)
+        if (await self._run(reader.count_ahead, position)).records < range_events:
+            return []  # the host is faster, and would only read everything before once more
+        cursor = await self._cursor_from(self._planned.pop(partition, None), reader, position)
+        ranges: list[EventRange] = []
+        start = continuation
+        with suppress(MalformedRecord):  # of the header: `open` raises it too
+            while sum(each.events for each in ranges) < events_max:
+                cursor, events = await self._skip(reader, replace(cursor, planned=Fingerprint()), range_events)
+                if not events:
+                    break
+                assert cursor.planned is not None, "it was begun above"
+                ranges.append(EventRange(start, cursor.encoded, events, cursor.planned.text))
+                start, self._planned[partition] = cursor.encoded, cursor
+        return ranges
+
+    async def _skip(self, reader: FileReader, cursor: Cursor, records_max: int) -> tuple[Cursor, int]:
+        """Behind the next whole records, and how many these are."""
+        behind, passed = cursor, 0
+        while passed < records_max:
+            step = await self._run(reader.skip, cursor, records_max - passed)
+            if step.then != "read":
+                break
+            cursor, passed = step.cursor, passed + step.passed
+            if step.passed:
+                behind = cursor
+        return behind, passed
+
+    def range_reader(self) -> FilesRanges:
+        """For executors that find the files under the same paths."""
+        reading = replace(self._reading, accepts_unterminated=False, yields_malformed=False)
+        return FilesRanges(str(self._pattern.directory), reading)
 
     async def probe(self) -> None:
         """Looks into the first files, as far as their headers. Raises FeedError."""
@@ -338,7 +381,15 @@ class FilesFeed(ChangeFeed):
 
     async def _cursor(self, reader: FileReader, position: Position | None) -> Cursor:
         """The cursor at `position`, with everything before it verified."""
-        cursor = await self._run(reader.begin, position)
+        return await self._cursor_from(None, reader, position)
+
+    async def _cursor_from(self, known: Cursor | None, reader: FileReader, position: Position | None) -> Cursor:
+        """As `_cursor`, from a cursor whose bytes were verified before, if it is not past `position`."""
+        is_of_use = known is not None and position is not None and known.offset <= position.offset
+        if known is not None and is_of_use and known.seen.is_continued_by(await self._run(reader.look)):
+            cursor = known
+        else:
+            cursor = await self._run(reader.begin, position)
         while position and cursor.position != position:
             cursor = await self._run(reader.verify, cursor, position)
         return cursor

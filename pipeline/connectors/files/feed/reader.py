@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -19,10 +20,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.connectors.files.feed.position import Fingerprint, Position
+from pipeline.connectors.files.feed.position import Fingerprint, Position, decode
 from pipeline.connectors.files.feed.records import BOM, Content, Cut, Offsets, Opening, RecordFormat, Unreadable
 from pipeline.errors import FeedError, FeedUnavailable, MalformedRecord, PositionLost
 from pipeline.event import EVENT_SCHEMA, Page
+from pipeline.ranges import EventRange, RangeReader
 
 # Records of a file as an event table, column by column.
 
@@ -109,6 +111,8 @@ class Cursor:
     header: str = ""
     position: Position | None = None
     """Behind the last record, None where there was none; blank lines may lie between it and `offset`."""
+    planned: Fingerprint | None = None
+    """Fingerprint of the bytes between the begin of a range and `offset`, while ranges are planned."""
     window: int = WINDOW_BYTES
     """How many bytes to read next."""
 
@@ -129,6 +133,7 @@ class Cursor:
             offset=self.offset + len(data),
             line=self.line + lines,
             prefix=self.prefix.extended(data),
+            planned=None if self.planned is None else self.planned.extended(data),
             overlap=(self.overlap + data)[-OVERLAP_BYTES:],
         )
 
@@ -137,13 +142,14 @@ class Cursor:
 class Step:
     """then: read on; wait until the file changes; or verify that it is still the file that `cursor.position` is from.
 
-    held: the unfinished record at the end of the file, as a message.
+    held: the unfinished record at the end of the file, as a message. passed: the records that were passed without a page.
     """
 
     cursor: Cursor
     then: Literal["read", "wait", "verify"]
     page: Page | None = None
     held: str | None = None
+    passed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +258,14 @@ class FileReader:
 
     def step(self, cursor: Cursor) -> Step:
         """Raises MalformedRecord once nothing precedes it, FeedUnavailable, PositionLost."""
+        return self._next(cursor, self._read)
+
+    def skip(self, cursor: Cursor, records_max: int) -> Step:
+        """As `step`, past at most so many records, without their content. Nothing is skipped before a malformed record, as
+        far as it shows where records are cut, or before one without a line end: `then` is "wait"."""
+        return self._next(cursor, partial(self._skip, records_max))
+
+    def _next(self, cursor: Cursor, process: Callable[[Cursor, Opening, bytes], Step]) -> Step:
         with self._file() as (file, seen):
             if not cursor.seen.is_continued_by(seen):
                 return Step(cursor, "verify")
@@ -265,7 +279,28 @@ class FileReader:
         data = read[len(cursor.overlap) :]
         if cursor.is_unterminated:
             return self._terminated(cursor, data)
-        return self._read(cursor, cursor.opening, data)
+        return process(cursor, cursor.opening, data)
+
+    def read_range(self, planned: EventRange) -> Iterator[pa.Table]:
+        """Exactly the planned events, in pages. Raises MalformedRecord, FeedUnavailable, PositionLost."""
+        to = decode(planned.to)
+        with self._file() as (file, seen):
+            opened = self._read_opening(Cursor(seen=seen), file)
+            opening = None if opened is None else opened.opening
+            if opened is None or opening is None or opened.header != to.header:
+                raise self._altered(to)
+            cursor = opened if planned.start is None else _begun(decode(planned.start), seen, opening)
+            while cursor.offset < to.offset:
+                data = os.pread(file, min(cursor.window, to.offset - cursor.offset), cursor.offset)
+                step = self._read(cursor, opening, data)
+                if step.then == "wait":  # the data ends within a record
+                    raise self._altered(to)
+                cursor = step.cursor
+                if step.page is not None:
+                    yield step.page.events
+        is_whole = (cursor.offset, cursor.record, cursor.line) == (to.offset, to.record, to.line)
+        if not is_whole or cursor.prefix.text != planned.check:
+            raise self._altered(to)
 
     def count_ahead(self, position: Position | None) -> Ahead:
         """Behind `position`: counted for COUNT_BYTES, and taken to be as dense behind that."""
@@ -371,6 +406,17 @@ class FileReader:
         )
         return max(1, min(int(fitting), len(cut), self.reading.page_events_max))
 
+    def _skip(self, records_max: int, cursor: Cursor, opening: Opening, data: bytes) -> Step:
+        cut = self.reading.format.cut(data, opening)
+        if count := min(len(cut), records_max):
+            trail = Trail(cursor, data[: int(cut.ends[count - 1])], cut.ends[:count], cut.lines_behind[:count])
+            return Step(replace(trail.cursor_behind(count), window=WINDOW_BYTES), "read", passed=count)
+        if cut.trouble or (not cut.passed and len(data) < cursor.window):
+            return Step(cursor, "wait")
+        if cut.passed:
+            return Step(cursor.moved(data[: cut.passed], data.count(b"\n", 0, cut.passed)), "read")
+        return Step(replace(cursor, window=2 * cursor.window), "read")
+
     def _page(self, cursor: Cursor, opening: Opening, data: bytes, cut: Cut, count: int) -> Step:
         content = self.reading.format.content(cut, opening, count)
         count = len(content.bodies)
@@ -431,8 +477,35 @@ class FileReader:
             "restore what was read, or reset the lease to a new position"
         )
 
+    def _altered(self, to: Position) -> FeedUnavailable:
+        return FeedUnavailable(
+            f"file '{self.path}' differs up to line {to.line} (byte {to.offset}) from what its host planned to have read here:"
+            " it was changed since, or executors have another file under this path"
+        )
+
     def _malformed(self, cursor: Cursor, trouble: Unreadable) -> MalformedRecord:
         return MalformedRecord(
             f"file '{self.partition}', line {cursor.line + trouble.lines}: {trouble}: "
             "correct the file, and reading continues from this record"
         )
+
+
+def _begun(start: Position, seen: FileStatus, opening: Opening) -> Cursor:
+    """At the begin of a range. `prefix` begins there too: no executor reads what precedes its range."""
+    return Cursor(
+        seen=seen, opening=opening, offset=start.offset, record=start.record, line=start.line, header=start.header
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FilesRanges(RangeReader):
+    """Reads ranges of files that have the same path on executors. `check` of a range is the fingerprint of its bytes.
+
+    directory: the fixed part of the feed's pattern.
+    """
+
+    directory: str
+    reading: Reading
+
+    def read_range(self, partition: str, planned: EventRange) -> Iterator[pa.Table]:
+        yield from FileReader(Path(self.directory, partition), partition, self.reading).read_range(planned)

@@ -24,8 +24,8 @@ LIMITS = RangeLimits(from_events=10, events_max=40, range_events=5)
 
 
 class Reader(RangeReader):
-    def read_range(self, partition: str, start: str | None, to: str) -> Iterator[pa.Table]:
-        yield event_table(partition, range(int(start or 0), int(to)))
+    def read_range(self, partition: str, planned: EventRange) -> Iterator[pa.Table]:
+        yield event_table(partition, range(int(planned.start or 0), int(planned.to)))
 
 
 class RangedFeed(MemoryFeed):
@@ -72,7 +72,7 @@ class RangedTransform(Transform):
             raise RangeRefused("one of them")
         if self.staged:
             return Ranged(self.columns.empty_table(), self.staged)
-        tables = [table for each in batch.ranges for table in reader.read_range(batch.partition, each.start, each.to)]
+        tables = [table for each in batch.ranges for table in reader.read_range(batch.partition, each)]
         return Ranged(pa.concat_tables(tables))
 
 

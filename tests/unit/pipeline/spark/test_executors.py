@@ -35,8 +35,8 @@ class Reader(RangeReader):
 
     size: int = 3
 
-    def read_range(self, partition: str, start: str | None, to: str) -> Iterator[pa.Table]:
-        numbers = range(int(start or 0), int(to))
+    def read_range(self, partition: str, planned: EventRange) -> Iterator[pa.Table]:
+        numbers = range(int(planned.start or 0), int(planned.to))
         for at in range(0, len(numbers), self.size):
             yield event_table(partition, numbers[at : at + self.size])
 
