@@ -6,12 +6,16 @@ lease does that, once it has the output of all ranges of a batch.
 
 from __future__ import annotations
 
+import asyncio
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import pyarrow as pa
+
+from pipeline.errors import FeedError
 
 SHORT_S, LONG_S = 10.0, 60.0
 """A batch that took less than SHORT_S may be followed by one of twice the size; after LONG_S, by one of half the size."""
@@ -57,6 +61,28 @@ class RangeReader(ABC):
         The owner commits `to` after this. So a reader must verify that it yields all of these events, and no others.
         Raises FeedUnavailable, PositionLost, MalformedRecord, also if the range cannot be read to its end.
         """
+
+
+def secret_in(variable: str) -> str:
+    """What an environment variable of the executor holds, for readers that need a secret. Raises FeedError."""
+    found = os.environ.get(variable, "")
+    if not found:
+        raise FeedError(
+            f"the environment variable {variable} of Spark's executors is not set: set it where they start"
+            " (`executors_env` of the feed names it)"
+        )
+    return found
+
+
+def iterate(tables: AsyncGenerator[pa.Table, None]) -> Iterator[pa.Table]:
+    """For readers that are coroutines. Their event loop stands still between two tables, and closes them at the end."""
+
+    async def take() -> pa.Table | None:
+        return await anext(tables, None)
+
+    with asyncio.Runner() as runner:
+        while (table := runner.run(take())) is not None:
+            yield table
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from pipeline.errors import FeedError
 from service.config.section import FeedContext, FeedSettings, LettersSettings, Seat, Section, SinkSettings
-from service.config.types import Certificates, Conf, Prefetch, Seconds, Secret, Text
+from service.config.types import Certificates, Conf, Prefetch, Seconds, Secret, Text, Variable
 
 if TYPE_CHECKING:
     from leases.timing import Timing
@@ -104,6 +104,16 @@ class EventHubsFeedSettings(EventHub, FeedSettings):
         " MiB per partition.",
     )
     timeout_s: Seconds = Field(default=20.0, description="How long one answer of the service may take.")
+    executors_consumer_group: ConsumerGroup | None = Field(
+        default=None,
+        description="With `executors_read`: the consumer group in which Spark's executors read, without an epoch. No feed may"
+        " read there.",
+    )
+    executors_env: Variable | None = Field(
+        default=None,
+        description="With `executors_read` and a connection string: the environment variable of the executors that holds one of"
+        " this hub. It needs the right to listen.",
+    )
 
     @model_validator(mode="after")
     def _begins(self) -> EventHubsFeedSettings:
@@ -120,6 +130,18 @@ class EventHubsFeedSettings(EventHub, FeedSettings):
     def seat(self) -> Seat:
         return self.seat_in(self.consumer_group)
 
+    @property
+    def executors_seat(self) -> Seat | None:
+        return None if self.executors_consumer_group is None else self.seat_in(self.executors_consumer_group)
+
+    @property
+    def executors_lack(self) -> str | None:
+        if self.executors_consumer_group is None:
+            return "the feed's `executors_consumer_group`, in which executors read"
+        if self.connection_string is not None and self.executors_env is None:
+            return "the feed's `executors_env`, the environment variable of the executors that holds their connection string"
+        return None
+
     def make(self, context: FeedContext) -> ChangeFeed:
         from pipeline.connectors.eventhubs import EventHubsFeed, account_of
 
@@ -129,6 +151,8 @@ class EventHubsFeedSettings(EventHub, FeedSettings):
             start_positions=self.start_positions,
             prefetch=self.prefetch,
             timeout_s=self.timeout_s,
+            executors_group=self.executors_consumer_group,
+            executors_env=self.executors_env,
         )
 
 

@@ -145,6 +145,16 @@ class FeedSettings(Section):
         return None
 
     @property
+    def executors_seat(self) -> Seat | None:
+        """No feed may read here, because Spark's executors do, without an epoch. None: they read nowhere."""
+        return None
+
+    @property
+    def executors_lack(self) -> str | None:
+        """The setting without which Spark's executors cannot read the feed, and what it is for; None if they can."""
+        return None
+
+    @property
     def log_path(self) -> Path | None:
         """The directory of the embedded log that it reads; None if it reads none."""
         return None

@@ -312,6 +312,8 @@ class PipelineSettings(Section):
             raise ValueError(
                 "`executors_read_from` has no effect without `executors_read: true`: add it, or remove the former"
             )
+        if self.executors_read and self.feed.executors_lack is not None:
+            raise ValueError(f"`executors_read` has no effect: set {self.feed.executors_lack}")
         if self.buffer_bytes_max < self.batch_bytes_max:
             raise ValueError(
                 f"buffer_bytes_max ({self.buffer_bytes_max}) is below batch_bytes_max ({self.batch_bytes_max}), so that no"
@@ -354,6 +356,13 @@ class Settings(Section):
                         f"the pipelines '{other}' and '{each.name}' read one hub in one consumer group, where each would displace"
                         " the other's receivers: give each a `consumer_group` of its own"
                     )
+        for each in self.pipelines:
+            reader = seats.get(each.feed.executors_seat) if each.feed.executors_seat is not None else None
+            if reader is not None:
+                raise ValueError(
+                    f"executors of '{each.name}' are to read in the consumer group of the feed of '{reader}', which permits no"
+                    " other reader there: give `executors_consumer_group` a group of its own"
+                )
         for each in self.pipelines:
             hubs = (("sink", each.sink, "has", "its"), ("dead letters", each.dead_letters, "have", "their"))
             for what, hub, has, its in hubs:

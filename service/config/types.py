@@ -20,7 +20,7 @@ _MEMORY = re.compile(r"[1-9][0-9]*[kmgt]")
 _HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _PROCESSOR_NAME = re.compile(r"[^/\\?#\x00-\x1f]{0,255}")
 _BLOB_CONTAINER_NAME = re.compile(r"(?=.{3,63}\Z)[a-z0-9]+(?:-[a-z0-9]+)*")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
 _PIPELINE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
+import pytest
 import pytest_asyncio
 from plugins_eventhubs import EventHubs
 
@@ -13,19 +14,24 @@ from pipeline.contract import ChangeFeedContract
 from pipeline.contract.feed import FeedHarness
 
 HUB = "raw-event"
+VARIABLE = "LEASEHOLD_TEST_HUB"
 
 
 class Harness(FeedHarness):
     partitions = ("0", "1", "2", "3")
     events_max = 8
     bytes_max = 4096
+    ranges_max = 5
 
     def __init__(self, eventhubs: EventHubs) -> None:
         self._control = eventhubs.control
+        self.secrets = (eventhubs.key, eventhubs.connection_string)
         self.feed = EventHubsFeed(
             account_of(connection_string=eventhubs.connection_string, event_hub=HUB),
             page_events_max=self.events_max,
             page_bytes_max=self.bytes_max,
+            executors_group="sinks",
+            executors_env=VARIABLE,
         )
 
     async def append(self, partition: str, bodies: Sequence[bytes]) -> None:
@@ -34,7 +40,8 @@ class Harness(FeedHarness):
 
 class TestEventHubsFeed(ChangeFeedContract):
     @pytest_asyncio.fixture
-    async def harness(self, eventhubs: EventHubs) -> AsyncIterator[Harness]:
+    async def harness(self, eventhubs: EventHubs, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Harness]:
+        monkeypatch.setenv(VARIABLE, eventhubs.connection_string)
         harness = Harness(eventhubs)
         yield harness
         await harness.feed.close()

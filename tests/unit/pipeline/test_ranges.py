@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
-from pipeline.ranges import LONG_S, SHORT_S, EventRange, RangedBatch, RangeLimits, RangePlan
+import asyncio
+from collections.abc import AsyncGenerator
+
+import pyarrow as pa
+import pytest
+
+from pipeline.errors import FeedError
+from pipeline.ranges import (
+    LONG_S,
+    SHORT_S,
+    EventRange,
+    RangedBatch,
+    RangeLimits,
+    RangePlan,
+    iterate,
+    secret_in,
+)
 
 LIMITS = RangeLimits(from_events=100, events_max=1000, range_events=10)
 
@@ -80,3 +96,58 @@ def test_the_first_batch_is_not_above_the_limit() -> None:
 def test_batches_and_ranges_are_in_proportion() -> None:
     assert RangeLimits.beginning_at(200_000) == RangeLimits()
     assert RangeLimits.beginning_at(2).range_events == 1
+
+
+@pytest.mark.parametrize("value", [None, ""])
+def test_a_variable_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch, value: str | None) -> None:
+    monkeypatch.delenv("BANK_KEY", raising=False)
+    if value is not None:
+        monkeypatch.setenv("BANK_KEY", value)
+    with pytest.raises(FeedError, match="variable BANK_KEY of Spark's executors is not set"):
+        secret_in("BANK_KEY")
+
+
+def test_a_variable_holds_the_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BANK_KEY", "secret")
+    assert secret_in("BANK_KEY") == "secret"
+
+
+class Source:
+    """Three tables, each after a pause, then an error if there is one."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+        self.is_closed = False
+
+    async def read(self) -> AsyncGenerator[pa.Table, None]:
+        try:
+            for number in range(3):
+                await asyncio.sleep(0)
+                yield pa.table({"number": [number]})
+            if self.error is not None:
+                raise self.error
+        finally:
+            await asyncio.sleep(0)
+            self.is_closed = True
+
+
+def test_tables_of_a_coroutine_are_read_by_a_caller_that_blocks() -> None:
+    source = Source()
+    assert [table["number"][0].as_py() for table in iterate(source.read())] == [0, 1, 2]
+    assert source.is_closed
+
+
+def test_an_error_of_the_coroutine_reaches_the_caller_behind_the_tables() -> None:
+    source = Source(FeedError("gone"))
+    tables = iterate(source.read())
+    assert len([next(tables) for _ in range(3)]) == 3
+    with pytest.raises(FeedError, match="gone"):
+        next(tables)
+
+
+def test_a_coroutine_whose_caller_stops_is_closed() -> None:
+    source = Source()
+    tables = iterate(source.read())
+    next(tables)
+    tables.close()  # type: ignore[attr-defined]
+    assert source.is_closed

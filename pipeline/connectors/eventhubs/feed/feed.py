@@ -3,6 +3,10 @@
 A receiver has the epoch of the lease that it reads for: the service displaces those with lower ones, so that a host that was
 paused and wakes reads nothing more. What a receiver meets on its way (cuts, throttling, an expired token) it settles by attaching
 again behind what was delivered.
+
+Executors read without a rank, in a consumer group of their own. In the host's group this cannot work: the service admits either
+one receiver with a rank or up to five without, and the host attaches its own while executors still read. With the lease's rank,
+they would displace the host and each other. They need no rank because they only read: the owner of the lease commits.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
@@ -18,10 +22,11 @@ from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from leasehold.common.clock import Patience, Pauses
-from pipeline.connectors.eventhubs.account import EventHubAccount, is_consumer_group
+from pipeline.connectors.eventhubs.account import EventHubAccount, account_of, is_consumer_group
 from pipeline.connectors.eventhubs.amqp.connection import GROUP, Hub
 from pipeline.connectors.eventhubs.amqp.management import Management, PartitionExtent
 from pipeline.connectors.eventhubs.amqp.values import Malformed
@@ -33,11 +38,16 @@ from pipeline.dead_letters.record import letter_of, read_until, read_until_now
 from pipeline.errors import FeedError, FeedUnavailable, Fenced, MalformedRecord, PositionLost
 from pipeline.event import Page
 from pipeline.feed import ChangeFeed, FeedPartition, KnownLag, Start, reset_of_a_new_source
+from pipeline.ranges import EventRange, RangeReader, iterate, secret_in
 
 T = TypeVar("T")
 DECODING_THREADS = 2
 AT_ONCE_S = 0.25
 """How long the next event may take before the feed requests whether there can be one."""
+RANGES_MAX = 5
+"""The service admits so many receivers without a rank to a partition, in each consumer group."""
+SILENCE_S = 60.0
+"""How long executors wait for the next event of a range."""
 _PARTITION = re.compile(r"[0-9]{1,6}", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -75,6 +85,9 @@ class _Reader:
 class EventHubsFeed(ChangeFeed):
     """start_positions: where single partitions begin that have no lease, by name. prefetch: how many events the service may send
     ahead, of each open partition. timeout_s: for one answer of its.
+
+    executors_group: the consumer group that Spark's executors read in; None if they do not. executors_env: the environment
+    variable that holds their connection string; an identity needs none.
     """
 
     def __init__(
@@ -89,9 +102,12 @@ class EventHubsFeed(ChangeFeed):
         timeout_s: float = 20.0,
         pauses: Pauses | None = None,
         credential: Any = None,
+        executors_group: str | None = None,
+        executors_env: str | None = None,
     ) -> None:
         if not is_consumer_group(consumer_group):
             raise ValueError("`consumer_group` must be the name of one, like $Default")
+        self._executors_group, self._executors_env = executors_group, executors_env
         self._hub = Hub(account, credential=credential)
         self._group = consumer_group
         self._limits = Limits(
@@ -134,6 +150,39 @@ class EventHubsFeed(ChangeFeed):
 
     def open_as(self, epoch: int, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
         return self._read_on(partition, continuation, epoch)
+
+    async def plan_ranges(
+        self, partition: str, continuation: str | None, events_max: int, range_events: int
+    ) -> list[EventRange]:
+        """At most RANGES_MAX ranges, which may be larger. The end is what the service last reported, so there may be more."""
+        position = position_of(continuation)
+        if position.sequence is None:
+            return []  # the first event that the host reads shows it
+        try:
+            extent = await self._extent(partition)
+        except FeedUnavailable:
+            return []
+        first = position.sequence + 1
+        end = min(extent.last + 1, first + events_max)
+        if extent.is_empty or not extent.first <= first < end:
+            return []  # `open` waits, or raises PositionLost
+        edges = [*range(first, end, max(range_events, math.ceil((end - first) / RANGES_MAX))), end]
+        starts = [continuation, *(str(Position(edge - 1)) for edge in edges[1:-1])]
+        return [
+            EventRange(start, str(Position(b - 1)), b - a)
+            for start, a, b in zip(starts, edges[:-1], edges[1:], strict=True)
+        ]
+
+    def range_reader(self) -> RangeReader | None:
+        account = self._hub.account
+        if self._executors_group is None or (account.connection_string is not None and self._executors_env is None):
+            return None
+        return EventHubsRanges(
+            account=replace(account, connection_string=None),
+            variable=None if account.connection_string is None else self._executors_env,
+            group=self._executors_group,
+            limits=self._limits,
+        )
 
     async def latest(self, partition: str) -> str | None:
         return _end(await self._extent(partition))
@@ -341,6 +390,90 @@ def _end(extent: PartitionExtent) -> str | None:
 
 def _milliseconds(time: datetime) -> int:
     return math.ceil((time - _EPOCH) / timedelta(milliseconds=1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventHubsRanges(RangeReader):
+    """Reads ranges on a connection of its own, and verifies that their sequence numbers have no gap.
+
+    account: without its connection string, which `variable` of the executors holds; None for an identity. group: the
+    executors' consumer group. silence_s: how long the next event may take.
+    """
+
+    account: EventHubAccount
+    variable: str | None
+    group: str
+    limits: Limits
+    silence_s: float = SILENCE_S
+
+    def read_range(self, partition: str, planned: EventRange) -> Iterator[pa.Table]:
+        yield from iterate(self._read(partition, planned))
+
+    async def _read(self, partition: str, planned: EventRange) -> AsyncGenerator[pa.Table, None]:
+        last, end = position_of(planned.start).sequence, position_of(planned.to).sequence
+        if last is None or end is None:
+            raise FeedError(f"a range of an event hub needs sequence numbers: {planned}")
+        feed = self._feed(end - last)
+        try:
+            async with aclosing(feed.open(partition, planned.start)) as pages:
+                while last < end:
+                    events = (await self._next(partition, last, end, pages)).events
+                    sequences = events["sequence"].to_numpy()
+                    count = int(np.searchsorted(sequences, end, side="right"))
+                    if not count or not np.array_equal(sequences[:count], np.arange(last + 1, last + 1 + count)):
+                        raise FeedUnavailable(
+                            f"{self._named(partition)} lacks events behind {last}, perhaps because the hub is compacted: the"
+                            " host reads these"
+                        )
+                    last += count
+                    yield events.slice(0, count)
+        finally:
+            await feed.close()
+
+    async def _next(self, partition: str, last: int, end: int, pages: AsyncGenerator[Page, None]) -> Page:
+        try:
+            async with asyncio.timeout(self.silence_s):
+                return await anext(pages)
+        except TimeoutError:
+            raise FeedUnavailable(
+                f"{self._named(partition)}: no event behind {last} arrived in {self.silence_s:g} s, and the range ends at {end}"
+            ) from None
+
+    def _feed(self, events: int) -> EventHubsFeed:
+        """Raises FeedError."""
+        limits = self.limits
+        return EventHubsFeed(
+            self._own_account(),
+            consumer_group=self.group,
+            prefetch=min(limits.prefetch, events),
+            page_events_max=limits.page_events,
+            page_bytes_max=limits.page_bytes,
+            timeout_s=limits.timeout_s,
+        )
+
+    def _own_account(self) -> EventHubAccount:
+        """With the connection string of this process, which must be of the same hub."""
+        known = self.account
+        if self.variable is None:
+            return known
+        try:
+            found = account_of(
+                connection_string=secret_in(self.variable),
+                event_hub=known.hub,
+                transport=known.transport,
+                ca_file=known.ca_file,
+            )
+        except ValueError as error:
+            raise FeedError(f"the environment variable {self.variable} of Spark's executors: {error}") from None
+        if found.name.lower() != known.name.lower():
+            raise FeedError(
+                f"the environment variable {self.variable} of Spark's executors is for event hub {found.name}, and the feed reads"
+                f" {known.name}: set it to a connection string of that hub"
+            )
+        return found
+
+    def _named(self, partition: str) -> str:
+        return f"event hub {self.account.name}, partition '{partition}'"
 
 
 # Dead letters in an event hub, as the streams of a feed: of each partition those in the hub's partitions.

@@ -116,3 +116,57 @@ def test_the_example_of_the_docs_is_fine_as_it_stands() -> None:
     groups = [each.sink.consumer_group for each in found.pipelines if isinstance(each.sink, EventHubsSinkSettings)]
     assert groups == ["published"] * 2
     assert all(f"export {name}=" in path.read_text() for name in env)
+
+
+ACCESS = f"connection_string: '{STRING}', event_hub: h"
+
+
+def executors_read(fields: str, more: str = "") -> EventHubsFeedSettings:
+    text = (
+        f"pipelines: [{{name: a, feed: {{type: eventhubs, {fields}}}, sql: SELECT * FROM events, executors_read: true,"
+        f" sink: {{type: log, path: x}}}}{more}]"
+    )
+    found = parse(text, {}, folder=Path("/etc/leasehold")).pipelines[0].feed
+    assert isinstance(found, EventHubsFeedSettings)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("fields", "missing"),
+    [
+        (ACCESS, "executors_consumer_group"),
+        (f"{ACCESS}, executors_env: KEY", "executors_consumer_group"),
+        (f"{ACCESS}, executors_consumer_group: e", "executors_env"),
+        ("namespace: bank.servicebus.windows.net, event_hub: h", "executors_consumer_group"),
+    ],
+)
+def test_what_executors_lack_to_read_is_named(fields: str, missing: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"`executors_read` has no effect: set the feed's `{missing}`"):
+        executors_read(fields)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        f"{ACCESS}, executors_consumer_group: e, executors_env: HUB_STRING",
+        "namespace: bank.servicebus.windows.net, event_hub: h, executors_consumer_group: e",
+    ],
+)
+async def test_a_feed_with_what_executors_need_has_a_reader_for_them(fields: str) -> None:
+    made = executors_read(fields).make(FeedContext())
+    assert made.range_reader() is not None
+    await made.close()
+
+
+def test_executors_do_not_read_where_a_feed_does() -> None:
+    other = f", {{name: b, feed: {{type: eventhubs, {ACCESS}, consumer_group: Theirs}}, sink: {{type: log, path: y}}}}"
+    executors_read(f"{ACCESS}, executors_consumer_group: ours, executors_env: K", other)
+    for group, reader in (("theirs", "b"), ("$default", "a")):
+        with pytest.raises(ConfigurationError, match=f"in the consumer group of the feed of '{reader}'"):
+            executors_read(f"{ACCESS}, executors_consumer_group: {group}, executors_env: K", other)
+
+
+def test_a_variable_is_named_and_not_what_it_holds() -> None:
+    with pytest.raises(ConfigurationError, match="must be the name of an environment variable") as refused:
+        executors_read(f"{ACCESS}, executors_consumer_group: e, executors_env: '{STRING}'")
+    assert SECRET not in str(refused.value)
