@@ -21,7 +21,7 @@ from service.config.section import (
     Section,
     azure_credentials,
 )
-from service.config.types import Certificates, Count, ProcessorName, Seconds, Secret, Text
+from service.config.types import Certificates, Count, ProcessorName, Seconds, Secret, Text, Variable
 
 if TYPE_CHECKING:
     from leases.store import LeaseStore
@@ -92,12 +92,23 @@ class CosmosFeedSettings(CosmosAccount, FeedSettings):
         description="What the leases are named after where they are kept in Cosmos DB too, as in .NET and in KEDA: take the name"
         " of a .NET processor to take over its leases. By default the pipeline's name.",
     )
+    executors_env: Variable | None = Field(
+        default=None,
+        description="With `executors_read` and a key: the environment variable of Spark's executors that holds a key of the"
+        " account; a read-only one will do.",
+    )
 
     @model_validator(mode="after")
     def _fits(self) -> CosmosFeedSettings:
         if self.mode == "all_versions" and self.start != "latest":
             raise ValueError("`mode: all_versions` requires `start: latest`")
         return self
+
+    @property
+    def executors_lack(self) -> str | None:
+        if self.executors_env is None and (self.key is not None or self.connection_string is not None):
+            return "the feed's `executors_env`, the environment variable of the executors that holds the account's key"
+        return None
 
     def monitored(self, pipeline: str, feed: ChangeFeed) -> MonitoredContainer:
         return MonitoredContainer(feed, pipeline if self.processor_name is None else self.processor_name)
@@ -113,6 +124,7 @@ class CosmosFeedSettings(CosmosAccount, FeedSettings):
             page_items_max=self.page_items_max,
             poll_interval_s=self.poll_interval_s,
             timeout_s=self.timeout_s,
+            executors_env=self.executors_env,
         )
 
 

@@ -47,7 +47,7 @@ ASPECTS = {
     "pipeline.async_sink.request_entry": "element_converter",
     "pipeline.async_sink.writer": "runner sink sink_errors sink_in_doubt sink_page sink_troubles",
     "pipeline.batch": "bound",
-    "pipeline.connectors.cosmos.feed": "parts",
+    "pipeline.connectors.cosmos.feed": "parts ranges",
     "pipeline.connectors.eventhubs.feed.feed": "ranges",
     "pipeline.connectors.eventhubs.feed.receiver": "table_columns",
     "pipeline.connectors.eventhubs.sink.producer_groups": "claims",

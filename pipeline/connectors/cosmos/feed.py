@@ -2,19 +2,29 @@
 
 The server cuts pages at the ends of transactions. A position is the ETag behind a page, or `"<lsn>"` between two
 transactions of one. If a range was split or merged, reading ends there, and the children begin at the delivered position.
+
+Executors may read what waits: a request may begin at any LSN, so ranges are cut by LSN, up to the present one. The service takes
+no upper bound, so a reader drops what is past its range. Nothing counts the changes between two LSNs: a range is complete once
+the service has sent a later change, or once a replica that has come as far has sent that nothing follows. In mode `latest`, a
+document that has changed since is missing from its range, and follows with its new LSN (docs/protocol.md, latest versions).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import TypeVar
 from urllib.parse import urlsplit
 
-from leasehold.common.azure import CosmosAccount
+import numpy as np
+import pyarrow as pa
+
+from leasehold.common.azure import CosmosAccount, cosmos_account_of
 from leasehold.common.clock import Patience, Pauses
 from pipeline.connectors.cosmos.change_feed_request import (
     FROM_NOW,
@@ -47,10 +57,11 @@ from pipeline.connectors.cosmos.ranges import (
     uncovered,
     unknown,
 )
-from pipeline.connectors.cosmos.records import Record, pages_of, records_of
-from pipeline.errors import FeedUnavailable, PositionLost
+from pipeline.connectors.cosmos.records import SEQUENCE_BITS, Record, pages_of, records_of
+from pipeline.errors import FeedError, FeedUnavailable, PositionLost
 from pipeline.event import EVENT_SCHEMA, Page
 from pipeline.feed import ChangeFeed, FeedPartition, PartitionEnded, Start
+from pipeline.ranges import EventRange, RangeReader, iterate, secret_in
 
 # The ranges that a feed's partitions are read from: as they were last listed, and earlier ones.
 
@@ -112,7 +123,10 @@ class _Gone(FeedUnavailable):
 
 
 class CosmosFeed(ChangeFeed):
-    """mode: `latest` yields each changed document's latest version; `all_versions` every version and delete, from now on."""
+    """mode: `latest` yields each changed document's latest version; `all_versions` every version and delete, from now on.
+
+    executors_env: the environment variable of Spark's executors that holds the account's key; an identity needs none.
+    """
 
     def __init__(
         self,
@@ -126,7 +140,9 @@ class CosmosFeed(ChangeFeed):
         poll_interval_s: float = 1.0,
         timeout_s: float = 20.0,
         pauses: Pauses | None = None,
+        executors_env: str | None = None,
     ) -> None:
+        self._is_for_executors = account.key is None or executors_env is not None
         self._container = CosmosContainer(account, database, container, timeout_s=timeout_s)
         self._endpoint_host = urlsplit(account.endpoint).hostname or ""
         self._mode: Mode = mode
@@ -134,6 +150,17 @@ class CosmosFeed(ChangeFeed):
         self._page_bytes_max = page_bytes_max
         self._poll_interval_s = poll_interval_s
         self._pauses = pauses or Pauses()
+        self._ranges = CosmosRanges(
+            account=replace(account, key=None),
+            variable=None if account.key is None else executors_env,
+            database=database,
+            container=container,
+            mode=mode,
+            page_items_max=page_items_max,
+            page_bytes_max=page_bytes_max,
+            timeout_s=timeout_s,
+            patience_s=self._pauses.patience_s,
+        )
         self._where = Whereabouts(self._container.list_ranges)
         self._key_paths: tuple[str, ...] | None = None
         self._threads = ThreadPoolExecutor(PARSING_THREADS, thread_name_prefix="cosmos-feed")
@@ -208,6 +235,61 @@ class CosmosFeed(ChangeFeed):
             while pages:  # keep no page while this loop or its reader waits
                 delivered, moved_at = pages[0].to, self._pauses.monotonic()
                 yield pages.pop(0)
+
+    async def plan_ranges(
+        self, partition: str, continuation: str | None, events_max: int, range_events: int
+    ) -> list[EventRange]:
+        """Counts transactions. In mode `latest`, ranges may have far fewer documents, because each is only at its last change."""
+        first = lsn_of(continuation)
+        if continuation is None and self._mode == "all_versions":
+            return []  # `open` raises PositionLost
+        try:
+            last = lsn_of(await self._end_of(await self._place_or_end(partition, continuation)))
+        except (FeedUnavailable, PartitionEnded):
+            return []  # `open` waits, or raises it
+        end = min(last, first + events_max)
+        edges = [*range(first, end, range_events), end]
+        starts = [continuation, *map(position_behind, edges[1:-1])]
+        return [
+            EventRange(start, position_behind(b), b - a) for start, (a, b) in zip(starts, pairwise(edges), strict=False)
+        ]
+
+    def range_reader(self) -> RangeReader | None:
+        return self._ranges if self._is_for_executors else None
+
+    async def read_up_to(self, partition: str, start: str | None, to: str) -> AsyncGenerator[pa.Table, None]:
+        """What follows `start` up to `to`, and then it ends. `to`: a position that the partition has reached."""
+        size, patience = PageSize.of(self._page_items_max), Patience(self._pauses)
+        after, last = start, lsn_of(to)
+        while lsn_of(after) < last:
+            try:
+                place = await self._place_or_end(partition, after)
+                answer = await self._ask(place, after, size.items)
+                size = size.shrunk() if answer.status == TIMEOUT else size.served() if answer.status == OK else size
+                pages = await self._pages(partition, answer, after)
+                reached = pages[-1].to if pages else self._checked_end(partition, answer, after, to)
+            except FeedUnavailable as error:
+                await patience.pause(error)
+                continue
+            patience.served()
+            after = reached
+            for page in pages:
+                count = np.searchsorted(page.events["sequence"].to_numpy(), (last + 1) << SEQUENCE_BITS)
+                if count:
+                    yield page.events.slice(0, int(count))
+
+    def _checked_end(self, partition: str, answer: Answer, after: str | None, to: str) -> str:
+        """How far there is nothing behind `after`, by an answer without changes. Raises FeedUnavailable if that is nowhere new.
+
+        A 304 counts as far as its replica had come, which may lag behind.
+        """
+        session = session_lsn(answer.session) if answer.status == NOT_MODIFIED else None
+        end = answer.etag if session is None else position_behind(session)
+        if lsn_of(end) <= lsn_of(after):
+            raise FeedUnavailable(
+                f"container {self._container.name}, partition '{partition}' answers up to {end}, and the range ends at {to}"
+            )
+        return end
 
     async def latest(self, partition: str) -> str | None:
         """For a range that was split or merged, the furthest of its successors' positions."""
@@ -346,6 +428,59 @@ class CosmosFeed(ChangeFeed):
                 f"feed '{self.identity}', partition '{partition}': all versions and deletes are not kept from the beginning:"
                 " set the lease to a continuation"
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CosmosRanges(RangeReader):
+    """Reads ranges with a client of its own.
+
+    account: without its key, which `variable` of the executors holds; None for an identity. patience_s: how long nothing may
+    succeed.
+    """
+
+    account: CosmosAccount
+    variable: str | None
+    database: str
+    container: str
+    mode: Mode
+    page_items_max: int
+    page_bytes_max: int
+    timeout_s: float
+    patience_s: float
+
+    def read_range(self, partition: str, planned: EventRange) -> Iterator[pa.Table]:
+        yield from iterate(self._read(partition, planned))
+
+    async def _read(self, partition: str, planned: EventRange) -> AsyncGenerator[pa.Table, None]:
+        feed = CosmosFeed(
+            self._own_account(),
+            self.database,
+            self.container,
+            mode=self.mode,
+            page_items_max=self.page_items_max,
+            page_bytes_max=self.page_bytes_max,
+            timeout_s=self.timeout_s,
+            pauses=Pauses(patience_s=self.patience_s),
+        )
+        try:
+            async with aclosing(feed.read_up_to(partition, planned.start, planned.to)) as tables:
+                async for table in tables:
+                    yield table
+        except PartitionEnded as ended:
+            raise FeedUnavailable(f"{ended}: its children take over") from ended
+        finally:
+            await feed.close()
+
+    def _own_account(self) -> CosmosAccount:
+        """With the key of this process."""
+        if self.variable is None:
+            return self.account
+        try:
+            return cosmos_account_of(
+                endpoint=self.account.endpoint, key=secret_in(self.variable), ca_file=self.account.ca_file
+            )
+        except ValueError as error:
+            raise FeedError(f"the environment variable {self.variable} of Spark's executors: {error}") from None
 
 
 GROWS_AFTER = 4

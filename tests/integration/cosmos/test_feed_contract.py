@@ -10,7 +10,16 @@ import pytest
 from integration.cosmos.bank import Bank, banked
 from plugins_cosmos import Cosmos
 
+from pipeline.connectors.cosmos import Pauses
 from pipeline.contract import ChangeFeedContract, FeedHarness
+
+VARIABLE = "LEASEHOLD_TEST_KEY"
+PAUSES = Pauses(first_s=0.01, longest_s=0.05, patience_s=3.0)
+
+
+@pytest.fixture(autouse=True)
+def variable(cosmos: Cosmos, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, cosmos.key)
 
 
 class CosmosHarness(FeedHarness):
@@ -19,7 +28,9 @@ class CosmosHarness(FeedHarness):
     bytes_max = 8 * 1024
 
     def __init__(self, bank: Bank, **options: Any) -> None:
-        self.feed = bank.feed(page_items_max=self.events_max, page_bytes_max=self.bytes_max, **options)
+        limits = {"page_items_max": self.events_max, "page_bytes_max": self.bytes_max}
+        self.feed = bank.feed(**limits, executors_env=VARIABLE, pauses=PAUSES, **options)
+        self.secrets = (bank.cosmos.key,)
         self._bank = bank
         self._accounts = {name: bank.account_in(name) for name in self.partitions}
 

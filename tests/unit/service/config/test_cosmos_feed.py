@@ -119,3 +119,30 @@ def test_the_example_of_the_docs_is_fine_as_it_stands() -> None:
     found = load(path, {**accounts, "LEASEHOLD_POSTGRES_DSN": "postgresql://localhost/bank"})
     assert found.leases.type == found.pipelines[0].feed.type == "cosmos"
     assert "LEASES_COSMOS=" in path.read_text()
+
+
+def executors_read(fields: str) -> CosmosFeedSettings:
+    text = (
+        f"pipelines: [{{name: a, feed: {{type: cosmos, {fields}, {WHAT}}}, sql: SELECT * FROM events, executors_read: true,"
+        " sink: {type: log, path: x}}]"
+    )
+    found = parse(text, {}, folder=Path("/etc/leasehold")).pipelines[0].feed
+    assert isinstance(found, CosmosFeedSettings)
+    return found
+
+
+@pytest.mark.parametrize(
+    "access", [f"{HERE}, key: {SECRET}", f"connection_string: 'AccountEndpoint=https://a.b;AccountKey={SECRET};'"]
+)
+async def test_with_a_key_executors_need_a_variable(access: str) -> None:
+    with pytest.raises(ConfigurationError, match="`executors_read` has no effect: set the feed's `executors_env`"):
+        executors_read(access)
+    made = executors_read(f"{access}, executors_env: ACCOUNT_KEY").make(FeedContext())
+    assert made.range_reader() is not None
+    await made.close()
+
+
+async def test_with_an_identity_executors_need_no_variable() -> None:
+    made = executors_read(f"{HERE}, identity: default").make(FeedContext())
+    assert made.range_reader() is not None
+    await made.close()
