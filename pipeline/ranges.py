@@ -20,6 +20,10 @@ from pipeline.errors import FeedError
 SHORT_S, LONG_S = 10.0, 60.0
 """A batch that took less than SHORT_S may be followed by one of twice the size; after LONG_S, by one of half the size."""
 DOUBLINGS_MAX = 6
+FAILURES_MAX = 3
+"""So often a batch may fail with Spark or the sink."""
+JOB_SHARE = 0.8
+"""A job over ranges may take this share of `batch_timeout_s`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,13 +34,20 @@ class RangeLimits:
     """So many events have to wait. Below, the host is faster (tests/bench/executors.py)."""
     events_max: int = 4_000_000
     """A batch has about so many at most."""
-    range_events: int = 50_000
+    range_events: int = 100_000
     """A range, which is one task, has about so many."""
+    job_s_max: float = 240.0
+    """How long a batch may take in Spark. After that the host reads its events, in batches of its own."""
 
     @classmethod
-    def beginning_at(cls, from_events: int) -> RangeLimits:
+    def beginning_at(cls, from_events: int, batch_timeout_s: float = 300.0) -> RangeLimits:
         """With batches and ranges in proportion."""
-        return cls(from_events=from_events, events_max=20 * from_events, range_events=max(1, from_events // 4))
+        return cls(
+            from_events=from_events,
+            events_max=20 * from_events,
+            range_events=max(1, from_events // 2),
+            job_s_max=JOB_SHARE * batch_timeout_s,
+        )
 
 
 class EventRange(NamedTuple):
@@ -121,6 +132,7 @@ class RangePlan:
         self.limits = limits
         self._host_until: str | None = None
         self._refusals = 0
+        self._failed: tuple[str | None, int] = (None, 0)
         self.events_max = self._first
 
     @property
@@ -147,8 +159,19 @@ class RangePlan:
         self.limits = replace(self.limits, events_max=max(self.limits.from_events, batch.events // 2))
         self.refuse(batch)
 
+    def fail(self, batch: RangedBatch) -> None:
+        """A batch failed, though nothing may be wrong with it: Spark or the sink is away, or it is too large for one of them.
+
+        If one batch fails again and again, the host reads it.
+        """
+        start, times = self._failed
+        times = times + 1 if start == batch.start else 1
+        self._failed = (batch.start, times)
+        if times >= FAILURES_MAX:
+            self.shrink(batch)
+
     def accept(self, batch: RangedBatch, took_s: float) -> None:
-        """The executors have processed a batch."""
+        """A batch of the executors is delivered. took_s: by them and the sink."""
         self._refusals = 0
         if took_s > LONG_S:
             self.events_max = max(self.limits.from_events, self.events_max // 2)

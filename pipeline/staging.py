@@ -7,9 +7,9 @@ or end after its owner is gone, so only those parts count that the owner's job h
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -80,24 +80,33 @@ def _has_sequences(table: pa.Table) -> bool:
     return SEQUENCE in table.column_names and pa.types.is_integer(table.schema.field(SEQUENCE).type)
 
 
-def put_together(table: pa.Table, parts: Sequence[StagedPart], stager: Stager | None, unique: str) -> Ranged:
-    """A batch's output, of the rows that tasks handed back and the parts that they staged.
+def put_together(
+    pieces: Sequence[pa.Table | StagedPart], columns: pa.Schema, stager: Stager | None, new_name: Callable[[], str]
+) -> Ranged:
+    """A batch's output, of what its tasks handed back and staged, in their order.
 
-    If there are both, the rows are staged too. Blocks. Raises NotStaged, SinkUnavailable, SinkRejected.
+    If something is staged, rows are staged too, each run of them at its place. Blocks. Raises NotStaged, SinkUnavailable,
+    SinkRejected.
     """
-    if parts and table.num_rows:
-        assert stager is not None, "parts are staged by a stager"
-        parts = [*parts, described(stager.stage(table, unique), table)]
-        table = table.slice(0, 0)
-    return Ranged(table, tuple(in_order(parts)))
+    runs = [list(group) for _, group in groupby(pieces, lambda piece: isinstance(piece, StagedPart))]
+    if not any(isinstance(piece, StagedPart) for piece in pieces):
+        return Ranged(pa.concat_tables([columns.empty_table(), *pieces]))
+    parts: list[StagedPart] = []
+    for run in runs:
+        if isinstance(run[0], StagedPart):
+            parts += run
+        elif (table := pa.concat_tables(run)).num_rows:
+            assert stager is not None, "parts are staged by a stager"
+            parts.append(described(stager.stage(table, new_name()), table))
+    return Ranged(columns.empty_table(), tuple(in_order(parts)))
 
 
 def in_order(parts: Sequence[StagedPart]) -> list[StagedPart]:
     """By their sequences, if they have any. Raises NotStaged if they overlap: such rows have no order part by part."""
     if not parts or any(part.first is None or part.last is None for part in parts):
         return list(parts)
-    ordered = sorted(parts, key=lambda part: (part.first or 0, part.last or 0))
-    if any((before.last or 0) >= (after.first or 0) for before, after in pairwise(ordered)):
+    ordered = sorted(parts, key=lambda part: (part.first or 0, part.last or 0))  # equal ones stay as the tasks are
+    if any((before.last or 0) > (after.first or 0) for before, after in pairwise(ordered)):
         raise NotStaged(
             "the transform shuffles rows, so that parts of its output have no order by `sequence`: drop that column from"
             " the output, or set `executors_read: false`"

@@ -21,13 +21,24 @@ from leasehold.common.clock import Clock
 from pipeline.batch import Batch, parts_without
 from pipeline.crash_point import crash_point
 from pipeline.dead_letters.dead_letter_transform import DeadLetters, DeadLetterTransform, Refusals, Sent
-from pipeline.errors import NotTrusted, OutputRefused, OutputSuspected, PipelineError, PoisonEvent, RangeRefused
+from pipeline.errors import (
+    Ambiguous,
+    EngineUnavailable,
+    NotTrusted,
+    OutputRefused,
+    OutputSuspected,
+    PipelineError,
+    PoisonEvent,
+    RangeRefused,
+    SinkRejected,
+    SinkUnavailable,
+)
 from pipeline.event import Page
 from pipeline.feed import ChangeFeed, PartitionEnded, check_forward
 from pipeline.limits import BatchLimits, Budget
 from pipeline.pump.buffer import PageBuffer
 from pipeline.pump.progress import InFlight, Progress
-from pipeline.ranges import RangedBatch, RangePlan
+from pipeline.ranges import RangedBatch, RangePlan, RangeReader
 from pipeline.sink import Output, Permit, SinkWriter
 from pipeline.staging import NotStaged
 from pipeline.transform import Transform
@@ -99,7 +110,7 @@ class Runner:
         self._feed = feed
         self._refusals = refusals
         self._transform = transform
-        self._plan = plan if transform.reads_ranges else None
+        self._plan = plan if transform.reads_ranges and not writer.is_buffering else None
         self._reader = feed.range_reader() if self._plan is not None else None
         self._last_sequence = -1
         self._dead_letter_transform = self._dead_letter_transform_of(transform, letters, writer)
@@ -276,23 +287,37 @@ class Runner:
         assert self._plan is not None, "ranges are planned"
         started = self._clock.monotonic()
         with self._progress.working("transform", started):
-            stager = await self._writer.make_stager(batch.start, self._transform.columns)
-            try:
-                table, staged = await self._transform.apply_ranges(batch, self._reader, stager)
-                output = Output(table=table, start=batch.start, to=batch.to, events=batch.events, staged=staged)
-            except RangeRefused:
-                self._plan.refuse(batch)
-                raise
-        if self._writer.parts(output) > 1:
-            self._plan.shrink(batch)
-            raise RangeRefused(f"the output of {batch.events} events is too large for one step of the sink")
+            output = await self._output_of(batch, self._reader, self._plan)
         crash_point("ranges staged")
         ended = self._clock.monotonic()
-        self._plan.accept(batch, ended - started)
         self._dead_letter_transform.pass_over(batch.events)
-        self._share.hold(table.nbytes)
+        size = output.table.nbytes
+        self._share.hold(size)
         sent = Sent(to=batch.to, events=batch.events, only=None, most=None)
-        return _Ready(output, table.nbytes, started - batch.opened_at, ended - started, ended, sent, batch)
+        return _Ready(output, size, started - batch.opened_at, ended - started, ended, sent, batch)
+
+    async def _output_of(self, batch: RangedBatch, reader: RangeReader, plan: RangePlan) -> Output:
+        """Raises RangeRefused; EngineUnavailable, SinkUnavailable."""
+        try:
+            async with asyncio.timeout(plan.limits.job_s_max):
+                stager = await self._writer.make_stager(batch.start, self._transform.columns)
+                table, staged = await self._transform.apply_ranges(batch, reader, stager)
+        except (RangeRefused, SinkRejected) as error:
+            plan.refuse(batch)
+            raise error if isinstance(error, RangeRefused) else RangeRefused(str(error)) from error
+        except TimeoutError as error:
+            plan.shrink(batch)
+            raise RangeRefused(
+                f"executors took more than {plan.limits.job_s_max:g} s for {batch.events} events"
+            ) from error
+        except EngineUnavailable:
+            plan.fail(batch)
+            raise
+        output = Output(table=table, start=batch.start, to=batch.to, events=batch.events, staged=staged)
+        if self._writer.parts(output) > 1:
+            plan.shrink(batch)
+            raise RangeRefused(f"the output of {batch.events} events is too large for one step of the sink")
+        return output
 
     def _sent_of(self, batch: Batch) -> Sent:
         most = None if self._refusals is None else self._refusals.most(batch.start)
@@ -382,6 +407,10 @@ class Runner:
                 continue  # nothing was sent; the same bytes go out when trust is back
             except NotStaged as error:
                 raise self._refused(ready, error) from error
+            except (SinkUnavailable, Ambiguous):
+                if ready.ranged is not None and self._plan is not None:
+                    self._plan.fail(ready.ranged)
+                raise
             self._in_flight.add(ready.output.to, started, ready)
             await self._in_flight.report()
             if ready.sent.most is not None:  # of what is refused then, it is known whose it is
@@ -398,6 +427,8 @@ class Runner:
 
     async def _settle(self, ready: _Ready, took_s: float) -> None:
         self._progress.deliver(ready.output.events)
+        if ready.ranged is not None and self._plan is not None:
+            self._plan.accept(ready.ranged, ready.transform_s + took_s)
         self._share.free(ready.bytes)
         output = ready.output
         batch = DeliveredBatch(

@@ -114,6 +114,11 @@ class Connected(Running):
         session.registerProgressHandler(cast(Any, self._note))
         return session
 
+    def forget_session(self, session: SparkSession) -> None:
+        self._sessions.remove(session)
+        with suppress(PySparkException, OSError, ValueError):  # it, or its server, is gone
+            session.stop()
+
     def begin(self, group: str) -> None:
         """This thread waits for a job of the group from now on."""
         self._jobs[threading.get_ident()] = (group, None)

@@ -56,6 +56,8 @@ class SparkEngine:
         self._starting: subprocess.Popen[bytes] | None = None
         self._is_stopped = False
         self._users = 0
+        self.ran_at = 0.0
+        """When a task of any job was last seen to run, in the event loop's seconds: jobs may wait for each other."""
         self.numbers = count()
         """One for each group of jobs: cancelling a group must never end another."""
 

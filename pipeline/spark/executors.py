@@ -71,13 +71,16 @@ class RangeTask:
 class OutputTask:
     """The second half: the transform's rows -> RETURNED. stager: None to hand back all.
 
-    collected_bytes_max: a task hands so much output back; more is staged. part_bytes_max: of a part, in memory.
+    - `collected_bytes_max`: a task hands so much output back; more is staged.
+    - `returned_bytes_max`: without a stager, a task hands so much back at most.
+    - `part_bytes_max`: of a part, in memory.
     """
 
     version: str
     partition: str
     stager: Stager | None
     collected_bytes_max: int = 1024 * 1024
+    returned_bytes_max: int = 16 * 1024 * 1024
     part_bytes_max: int = 64 * 1024 * 1024
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -88,6 +91,10 @@ class OutputTask:
             self._check(batch)
             held.append(batch)
             size += batch.nbytes
+            if self.stager is None and size > self.returned_bytes_max:
+                raise CannotProcess(
+                    f"a task has more than {self.returned_bytes_max} bytes of output, and nothing to stage it with"
+                )
             if self.stager is not None and size >= self.part_bytes_max:
                 yield self._staged(self.stager, held)
                 held, size, has_staged = [], 0, True
@@ -131,15 +138,15 @@ def returned(part: StagedPart | None, table: pa.Table | None) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([text], pa.string()), pa.array([rows], pa.binary())], schema=RETURNED)
 
 
-def collected(found: pa.Table, columns: pa.Schema) -> tuple[pa.Table, list[StagedPart]]:
-    """The rows that were handed back, with these columns, and the parts that were staged. found: RETURNED."""
-    tables, parts = [columns.empty_table()], []
+def collected(found: pa.Table, columns: pa.Schema) -> list[pa.Table | StagedPart]:
+    """What tasks handed back, with these columns, and what they staged, in the order of the tasks. found: RETURNED."""
+    pieces: list[pa.Table | StagedPart] = []
     for part, rows in zip(found.column("part").to_pylist(), found.column("rows").to_pylist(), strict=True):
         if part is not None:
-            parts.append(StagedPart(**parsed_json(part, JSON_LEVELS_MAX)))
+            pieces.append(StagedPart(**parsed_json(part, JSON_LEVELS_MAX)))
         if rows is not None:
-            tables.append(pa.ipc.open_stream(rows).read_all().cast(columns))
-    return pa.concat_tables(tables), parts
+            pieces.append(pa.ipc.open_stream(rows).read_all().cast(columns))
+    return pieces
 
 
 def _together(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:

@@ -147,6 +147,9 @@ class Running:
     def new_session(self) -> SparkSession:
         return self.session.newSession()
 
+    def forget_session(self, session: SparkSession) -> None:
+        """Sessions of a JVM share its context, and end with it."""
+
     def begin(self, group: str) -> None:
         """This thread waits for a job of the group from now on. A JVM knows that by the job's own group."""
 

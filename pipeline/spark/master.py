@@ -39,6 +39,7 @@ def defaults(master: str, driver_memory: str, result_bytes_max: int) -> dict[str
         "spark.driver.memory": driver_memory,
         "spark.driver.maxResultSize": str(result_bytes_max),
         "spark.driver.extraJavaOptions": JAVA_OPTIONS,
+        "spark.executor.extraJavaOptions": "-XX:+UseSerialGC",  # what runs there runs for every row: it may be optimized at once
         "spark.log.level": "ERROR",
         "spark.buffer.pageSize": "1m",  # else every aggregate of every small job begins with about 16 MB of zeros
         "spark.ui.enabled": "false",

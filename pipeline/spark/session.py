@@ -10,7 +10,7 @@ differ from those known here, nothing is kept, and each batch has a plan of its 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,6 +22,7 @@ import pyspark
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import lit
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -228,6 +229,8 @@ class PipelineSession:
     kept: CachedPlan | None = None
     is_looked_at: bool = False
     """Whether it is known by now if a plan can be kept."""
+    views: threading.Lock = field(default_factory=threading.Lock)
+    """Held while the view `events` means one batch."""
 
     def __post_init__(self) -> None:
         self.session = self.running.new_session()
@@ -243,6 +246,10 @@ class PipelineSession:
             self.session.addTag(group)
         else:
             self.session.sparkContext.setJobGroup(group, f"micro-batch of {name}", interruptOnCancel=True)
+
+    def close(self) -> None:
+        """Nothing of it is used any more. Over Connect alone: sessions of a JVM end with it."""
+        self.running.forget_session(self.session)
 
     def add_module(self, path: Path) -> None:
         """A zip file of Python modules for the workers. It has to stay there as long as Spark runs."""
@@ -267,11 +274,13 @@ class PipelineSession:
         frame = self._sent(table)
         return frame.coalesce(1) if table.num_rows <= SMALL_BATCH_EVENTS else frame
 
-    def ranged(self, task: RangeTask) -> DataFrame:
-        """The events of its ranges, each read by a task of its own."""
+    def ranged(self, task: RangeTask, columns: Sequence[str]) -> DataFrame:
+        """The events of its ranges, each read by a task of its own, with these columns."""
         count = len(task.ranges)
         numbers = self.session.range(0, count, 1, count)
-        return numbers.mapInArrow(cast(Any, task), _schema_of(task.schema))
+        read = numbers.mapInArrow(cast(Any, task), _schema_of(task.schema))
+        partition = lit(task.partition).alias(PARTITION)  # a constant: no task sends it, and no query groups by it
+        return read.select(*(name if name in task.schema.names else partition for name in columns))
 
     def returned(self, output: DataFrame, task: OutputTask) -> pa.Table:
         """What executors send back of an output: RETURNED."""

@@ -26,7 +26,15 @@ from pyspark.sql.types import StringType, StructType
 from leasehold.common.cancellation import await_shielded
 from leasehold.common.nesting import parsed_json
 from pipeline.batch import Batch, without
-from pipeline.errors import EngineUnavailable, NotImportable, PipelineError, Poison, RangeRefused, TransformError
+from pipeline.errors import (
+    EngineUnavailable,
+    NotImportable,
+    PipelineError,
+    Poison,
+    RangeRefused,
+    SinkRejected,
+    TransformError,
+)
 from pipeline.event import EVENT_SCHEMA
 from pipeline.imports import imported, require_module
 from pipeline.limits import FIRST_ONE, JSON_LEVELS_MAX, Isolation
@@ -44,7 +52,7 @@ from pipeline.spark.pyspark_internals import of_plans, plan_of
 from pipeline.spark.reason import blame, last_words, reason_of
 from pipeline.spark.session import VIEW, PipelineSession, columns_read
 from pipeline.spark.user_modules import pack
-from pipeline.spark.watch import LOOK_S, Watch, still
+from pipeline.spark.watch import LOOK_S, STILL_S, Watch, still
 from pipeline.sql_text import schema_problem, sql_problem
 from pipeline.staging import NotStaged, Ranged, Stager, put_together
 from pipeline.transform import Checked, Transform, TransformSpec
@@ -54,6 +62,8 @@ AT_ONCE_BYTES_MAX = 4 * 1024
 """Batches up to this size are parsed on the event loop. That takes 0.6 ms, and up to 1.3 ms if bodies do not fit the schema."""
 ANSWER_S = 20.0
 """How long a driver on a cluster, or a Connect server, may take to report the progress of a job."""
+RETURNED_BYTES_MAX = 128 * 1024 * 1024
+"""What the tasks of one job over ranges hand back together, if their output cannot be staged."""
 CANCEL_TIMEOUT_S = 30.0
 """How long a cancelled job may take to end. Python workers in an endless loop are killed within a few seconds; only a
 `module:function` that never returns a DataFrame cannot be ended."""
@@ -117,7 +127,7 @@ class SparkTransform(Transform):
     async def apply_ranges(self, batch: RangedBatch, reader: RangeReader, stager: Stager | None) -> Ranged:
         try:
             return await self._job.run_ranged(batch, reader, stager)
-        except (JobFailed, TransformError, NotStaged) as error:
+        except (JobFailed, TransformError, NotStaged, SinkRejected) as error:
             raise RangeRefused(f"executors cannot process the events behind {batch.start!r}: {error}") from error
 
     async def close(self) -> None:
@@ -144,6 +154,8 @@ class SparkJob:
         self._function: Callable[[DataFrame], DataFrame] | None = None
         self._columns: Struct | None = None
         self._own: PipelineSession | None = None
+        self._apart: dict[str, PipelineSession] = {}
+        """Groups of long jobs over Connect -> their sessions."""
         self._analysis = threading.Lock()
         self._checked: Checked | None = None
         self._packed: TemporaryDirectory[str] | None = None
@@ -178,18 +190,18 @@ class SparkJob:
 
         Raises JobFailed, TransformError, NotStaged, EngineUnavailable.
         """
-        return await self._cancellable(lambda own: self._ranged(own, batch, reader, stager))
+        return await self._cancellable(lambda own: self._ranged(own, batch, reader, stager), is_long=True)
 
-    async def _cancellable(self, work: Callable[[PipelineSession], T]) -> T:
+    async def _cancellable(self, work: Callable[[PipelineSession], T], *, is_long: bool = False) -> T:
         """Work on a thread, as a group of Spark jobs that ends with its caller, Python workers and all."""
         group = f"{self._spec.name}-{next(self._engine.numbers)}"
-        running = asyncio.ensure_future(self._engine.run_job(lambda: self._grouped(group, work)))
+        running = asyncio.ensure_future(self._engine.run_job(lambda: self._grouped(group, work, is_long)))
         try:
             if self._engine.is_cluster:
                 await self._wait_watching(running, group)
             return await await_shielded(running)
         except asyncio.CancelledError:
-            await self._end(running, lambda own: own.cancel(group))
+            await self._end(running, group, lambda own: own.cancel(group))
             raise
 
     async def _wait_watching(self, running: asyncio.Future[Any], group: str) -> None:
@@ -200,15 +212,17 @@ class SparkJob:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             if not running.done():
                 given_up = watching.result()
-                await self._end(running, lambda own: own.cancel(group) if given_up.answers else given_up.spark.sever())
+                await self._end(
+                    running, group, lambda own: own.cancel(group) if given_up.answers else given_up.spark.sever()
+                )
                 raise given_up.why
         finally:
             watching.cancel()
 
-    async def _end(self, running: asyncio.Future[Any], end: Callable[[PipelineSession], None]) -> None:
+    async def _end(self, running: asyncio.Future[Any], group: str, end: Callable[[PipelineSession], None]) -> None:
         """End a job whose result no caller retrieves."""
         running.add_done_callback(lambda done: done.cancelled() or done.exception())
-        if (own := self._own) is not None:
+        if (own := self._apart.get(group, self._own)) is not None:
             await asyncio.shield(self._engine.run_control(lambda: end(own)))
             await asyncio.wait({running}, timeout=CANCEL_TIMEOUT_S)
 
@@ -232,20 +246,35 @@ class SparkJob:
                 if (lost := lost_server(error, spark)) is not None:
                     return _GivenUp(lost, spark, answers=False)
             watch.note(progress, clock())
-            if watch.is_still(clock()):
+            if progress is not None and progress.running:
+                self._engine.ran_at = clock()
+            if watch.is_still(clock()) and clock() - self._engine.ran_at >= STILL_S:
                 spark.is_broken = True
                 return _GivenUp(EngineUnavailable(still(place)), spark, answers=True)
 
     # On a thread
 
-    def _grouped(self, group: str, work: Callable[[PipelineSession], T]) -> T:
+    def _grouped(self, group: str, work: Callable[[PipelineSession], T], is_long: bool) -> T:
+        """is_long: not in the session of the pipeline, if its queries had to wait for this one there."""
         running = self._engine.running()
         try:
             own = self._session(running)
+            if is_long and own.looks_views_up_late:
+                return self._apart_from_others(own, group, work)
             own.begin(group, self._spec.name)
             return work(own)
         except (Exception, SystemExit) as error:
             raise _translated(error, running) from error
+
+    def _apart_from_others(self, shared: PipelineSession, group: str, work: Callable[[PipelineSession], T]) -> T:
+        own = self._apart[group] = PipelineSession(shared.running)
+        try:
+            self._send_modules(own)
+            own.begin(group, self._spec.name)
+            return work(own)
+        finally:
+            del self._apart[group]
+            own.close()
 
     def _session(self, running: Running) -> PipelineSession:
         with self._analysis:
@@ -309,7 +338,7 @@ class SparkJob:
 
     def _run(self, own: PipelineSession, events: DataFrame, collect: Callable[[DataFrame], pa.Table]) -> pa.Table:
         """What the transform makes of events, collected."""
-        with self._analysis:  # the view's name is the session's
+        with own.views:  # the view's name is the session's
             output = self._transformed(events)
             if self._spec.sql is not None:
                 own.forget_view()
@@ -320,19 +349,27 @@ class SparkJob:
     def _ranged(self, own: PipelineSession, batch: RangedBatch, reader: RangeReader, stager: Stager | None) -> Ranged:
         assert self._checked is not None, "a job is checked before it is run"
         none, _ = self._parsed(EVENT_SCHEMA.empty_table())
+        reads = self._checked.reads
         task = RangeTask(
             version=own_version(),
             partition=batch.partition,
             ranges=batch.ranges,
             reader=reader,
             columns=self._columns,
-            schema=none.select(self._checked.reads).schema,
+            schema=none.select([name for name in reads if name != PARTITION] or [PARTITION]).schema,
         )
-        output = OutputTask(version=own_version(), partition=batch.partition, stager=stager)
-        returned = self._run(own, own.ranged(task), lambda frame: own.returned(frame, output))
-        table, parts = collected(returned, self._checked.columns)
+        output = OutputTask(
+            version=own_version(),
+            partition=batch.partition,
+            stager=stager,
+            returned_bytes_max=RETURNED_BYTES_MAX // len(batch.ranges),
+        )
+        returned = self._run(own, own.ranged(task, reads), lambda frame: own.returned(frame, output))
+        table, staged = put_together(
+            collected(returned, self._checked.columns), self._checked.columns, stager, new_attempt
+        )
         (table,) = split(table, [batch.partition])
-        return put_together(table, parts, stager, new_attempt())
+        return Ranged(table, staged)
 
     def _transformed(self, events: DataFrame) -> DataFrame:
         if self._function is not None:

@@ -219,8 +219,8 @@ class PipelineSettings(Section):
     )
     executors_read_from: Count = Field(
         default=RangeLimits().from_events,
-        description="With `executors_read`, how many events of a partition have to wait until executors read them. A task reads a"
-        " quarter as many.",
+        description="With `executors_read`, how many events of a partition have to wait until executors read them. A task reads"
+        " half as many.",
     )
     batch_events_max: Count = Field(
         default=BatchLimits().events_max,

@@ -132,8 +132,16 @@ def _pipeline_of(settings: PipelineSettings, engine: SparkEngine, timing: Timing
         buffer_bytes_max=settings.buffer_bytes_max,
         batch_timeout_s=settings.batch_timeout_s,
         unkept_s=settings.sink.unkept_s,
-        ranges=RangeLimits.beginning_at(settings.executors_read_from) if settings.executors_read else None,
+        ranges=RangeLimits.beginning_at(settings.executors_read_from, settings.batch_timeout_s)
+        if settings.executors_read
+        else None,
     )
+
+
+def ranges_of(settings: PipelineSettings) -> RangeLimits | None:
+    if not settings.executors_read:
+        return None
+    return RangeLimits.beginning_at(settings.executors_read_from, settings.batch_timeout_s)
 
 
 def transform_of(settings: PipelineSettings, engine: SparkEngine, letters: DeadLetters | None = None) -> Transform:

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 PROGRAM = "executors_side.py"
 BASE = "host on local[2]"
-COUNTS = (1, 2, 4)
 MEMORY = "512m"
 
 
@@ -162,8 +161,10 @@ def main() -> int:
     parser.add_argument("--events", type=int, default=2_400_000, help=f"of {PARTITIONS} partitions (%(default)s)")
     parser.add_argument("--warm", type=int, default=4, help="drains before the measured ones (%(default)s)")
     parser.add_argument("--repetitions", type=int, default=3, help="of each side (%(default)s)")
+    parser.add_argument("--counts", default="1,2,4", help="how many executors, with 2 among them (%(default)s)")
     parser.add_argument("--sizes", default="50000,100000,200000,400000", help="backlogs of one partition (%(default)s)")
     settings = vars(parser.parse_args())
+    counts = tuple(map(int, settings["counts"].split(",")))
     sizes = tuple(int(size) for size in settings["sizes"].split(",") if size)
     found: dict[str, list[Drained]] = {}
     crossover: dict[int, float] = {}
@@ -173,7 +174,7 @@ def main() -> int:
             bench = Bench(directory, server, events=settings["events"], warm=settings["warm"])
             found[BASE] = bench.measured({"master": "local[2]"}, "host", settings["repetitions"])
             tell(BASE, found[BASE])
-            for executors in COUNTS:
+            for executors in counts:
                 with cluster(directory / f"cluster-{executors}", executors) as spark:
                     name = name_of(executors)
                     found[name] = bench.measured(spark, "executors", settings["repetitions"])

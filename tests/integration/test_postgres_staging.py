@@ -167,6 +167,22 @@ async def test_large_output_that_is_not_for_executors_comes_through_the_host(sin
 # What does not count
 
 
+async def test_a_table_that_was_not_needed_is_dropped_and_that_of_the_next_batch_stays(
+    postgres: Postgres, lines: PostgresSink
+) -> None:
+    writer = await opened(lines)
+    columns = numbers(1).schema
+    assert await writer.make_stager(None, columns) is not None
+    assert await writer.make_stager("1", columns) is not None
+    first, second = tables_in(postgres)
+    await writer.write(Output(table=numbers(1), start=None, to="1", events=1), Open())
+    (left,) = tables_in(postgres)
+    assert left in (first, second)
+    await writer.write(Output(table=numbers(2), start="1", to="2", events=1), Open())
+    assert tables_in(postgres) == []
+    assert postgres.fetch("SELECT n FROM lines ORDER BY id") == [(1,), (2,)]
+
+
 async def test_an_executor_of_an_earlier_owner_finds_no_table(postgres: Postgres, lines: PostgresSink) -> None:
     older = await opened(lines)
     stager = await older.make_stager(None, numbers(1).schema)

@@ -44,7 +44,7 @@ PARTITIONS = ("0", "1")
 EVENTS = 6_000
 """In each of them."""
 FROM_EVENTS = 1_600
-"""Executors read what is more. A task reads a quarter, and its output is large."""
+"""Executors read what is more. A task reads half as many, and its output is large."""
 BLOCK = 200
 PAD = "x" * 3_000
 SQL = "SELECT partition, sequence, CAST(body AS STRING) AS body FROM events"

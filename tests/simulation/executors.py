@@ -14,7 +14,7 @@ import pyarrow as pa
 from simulation.flow import YIELDED, numbered_events
 from simulation.process import incarnation
 
-from pipeline.errors import EngineUnavailable, FeedError, RangeRefused, SinkError
+from pipeline.errors import EngineUnavailable, FeedError, RangeRefused, SinkError, SinkRejected
 from pipeline.ranges import EventRange, RangedBatch, RangeReader
 from pipeline.staging import NotStaged, Ranged, StagedPart, Stager, described, put_together
 
@@ -45,13 +45,11 @@ class Executors:
         stages = stager is not None and rng.random() < 0.7
         tasks = [self._task(batch.partition, each, reader, stager if stages else None) for each in batch.ranges]
         found = await asyncio.gather(*tasks)
-        parts = [each for each in found if isinstance(each, StagedPart)]
-        rng.shuffle(parts)
-        tables = [each for each in found if isinstance(each, pa.Table)]
-        table = pa.concat_tables(tables) if tables else numbered_events(batch.partition, 0, 0).select(YIELDED)
         try:
-            return put_together(table, parts, stager, self._unique())
-        except (NotStaged, SinkError) as error:
+            return put_together(
+                found, numbered_events(batch.partition, 0, 0).select(YIELDED).schema, stager, self._unique
+            )
+        except (NotStaged, SinkRejected) as error:
             raise RangeRefused(str(error)) from error
 
     async def _task(

@@ -184,5 +184,8 @@ def _ranges(rng: random.Random) -> RangeLimits | None:
     if rng.random() < 0.6:
         return None
     return RangeLimits(
-        from_events=rng.choice((1, 4, 10)), events_max=rng.choice((8, 40, 200)), range_events=rng.choice((1, 3, 10))
+        from_events=rng.choice((1, 4, 10)),
+        events_max=rng.choice((8, 40, 200)),
+        range_events=rng.choice((1, 3, 10)),
+        job_s_max=rng.choice((10.0, 240.0)),
     )

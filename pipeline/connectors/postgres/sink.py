@@ -210,6 +210,8 @@ class PostgresWriter(SinkWriter):
         self._claim = claim
         self.position = position
         self.state = _known(claim.generation)
+        self._staging: dict[str | None, str] = {}
+        """Where a batch begins -> the table that was made for it."""
 
     async def write(self, output: Output, permit: Permit) -> None:
         claim, parts = self._claim, self._parts
@@ -246,8 +248,8 @@ class PostgresWriter(SinkWriter):
                 self._check_staged(output, cause)
             raise
         self.position = output.to
-        if output.staged:
-            await parts.remove([sql.staging_name(claim, output.start)])
+        if (staging := self._staging.pop(output.start, None)) is not None:
+            await parts.remove([staging])
 
     async def make_stager(self, start: str | None, columns: pa.Schema) -> Stager | None:
         claim, parts = self._claim, self._parts
@@ -261,6 +263,7 @@ class PostgresWriter(SinkWriter):
             await session.execute(message)
 
         await parts.server.talk(f"creating `{name}`, which `executors_env` needs,", converse)
+        self._staging[start] = name
         return PostgresStager(
             variable=parts.executors_env,
             table=(parts.tables.schema, name),

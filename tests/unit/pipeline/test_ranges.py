@@ -151,3 +151,22 @@ def test_a_coroutine_whose_caller_stops_is_closed() -> None:
     next(tables)
     tables.close()  # type: ignore[attr-defined]
     assert source.is_closed
+
+
+def test_a_batch_that_fails_again_and_again_is_left_to_the_host_and_later_ones_are_smaller() -> None:
+    found = plan()
+    for _ in range(2):
+        found.accept(batch(0, found.events_max), SHORT_S - 1)
+    found.fail(batch(10, 510))
+    found.fail(batch(20, 520))  # another one
+    found.fail(batch(10, 510))
+    found.fail(batch(10, 510))
+    assert not found.is_for_host("10")
+    found.fail(batch(10, 510))
+    assert found.is_for_host("10")
+    assert not found.is_for_host("510")
+    assert found.limits.events_max == 250
+
+
+def test_a_job_ends_before_its_batch_times_out() -> None:
+    assert RangeLimits.beginning_at(1, batch_timeout_s=100.0).job_s_max == 80.0

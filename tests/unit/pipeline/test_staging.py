@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 
 import pyarrow as pa
 import pytest
@@ -49,29 +51,43 @@ def test_parts_without_sequences_stay_as_the_tasks_are() -> None:
     assert in_order(parts) == parts
 
 
-@pytest.mark.parametrize("other", [(4, 9), (0, 9), (2, 3), (1, 4)])
+@pytest.mark.parametrize("other", [(3, 9), (0, 9), (2, 3)])
 def test_parts_that_overlap_have_no_order(other: tuple[int, int]) -> None:
     with pytest.raises(NotStaged, match=r"shuffles rows.*executors_read: false"):
         in_order([part("a", 1, 4), part("b", *other)])
 
 
+def names() -> Callable[[], str]:
+    found = map("u{}".format, count())
+    return lambda: next(found)
+
+
 def test_rows_that_tasks_handed_back_stay_rows_where_nothing_is_staged() -> None:
-    table, staged = put_together(rows(1, 2), [], None, "u")
-    assert (table.num_rows, staged) == (2, ())
+    table, staged = put_together([rows(1), rows(2)], rows().schema, None, names())
+    assert (table["sequence"].to_pylist(), staged) == ([1, 2], ())
+    assert put_together([], rows().schema, None, names()) == (rows(), ())
 
 
-def test_rows_that_tasks_handed_back_are_staged_beside_others_and_in_order() -> None:
+@pytest.mark.parametrize("has_sequences", [True, False])
+def test_rows_that_tasks_handed_back_are_staged_at_their_places_beside_others(has_sequences: bool) -> None:
+    def piece(first: int, last: int) -> StagedPart:
+        return part(f"p{first}", first, last) if has_sequences else part(f"p{first}", None, None)
+
+    def handed_back(*sequences: int) -> pa.Table:
+        return rows(*sequences) if has_sequences else pa.table({"n": sequences})
+
     stager = Kept()
-    table, staged = put_together(rows(1, 2), [part("b", 3, 9)], stager, "u")
+    pieces = [handed_back(1), handed_back(2), piece(3, 9), handed_back(10), piece(11, 12), piece(13, 14), handed_back()]
+    table, staged = put_together(pieces, handed_back(1).schema, stager, names())
     assert table.num_rows == 0
-    assert [each.name for each in staged] == ["u", "b"]
-    assert stager.tables == [rows(1, 2)]
+    assert [each.name for each in staged] == ["u0", "p3", "u1", "p11", "p13"]
+    assert [len(each) for each in stager.tables] == [2, 1]
 
 
-def test_nothing_is_staged_for_no_rows() -> None:
-    stager = Kept()
-    table, staged = put_together(rows(), [part("b", 3, 9)], stager, "u")
-    assert (table.num_rows, [each.name for each in staged], stager.tables) == (0, ["b"], [])
+def test_parts_that_end_where_the_next_begins_are_in_order() -> None:
+    """One event may become many rows, and these may be cut."""
+    parts = [part("a", 1, 4), part("b", 4, 4), part("c", 4, 9)]
+    assert in_order(parts) == parts
 
 
 def test_parts_of_this_epoch_and_batch_count() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -14,9 +15,9 @@ from unit.pipeline.pump.test_runner import Case, Transform, Writer
 from pipeline.connectors.memory import MemoryFeed
 from pipeline.contract import event_table
 from pipeline.dead_letters.dead_letter_transform import Refusals
-from pipeline.errors import EngineUnavailable, RangeRefused
+from pipeline.errors import EngineUnavailable, RangeRefused, SinkRejected, SinkUnavailable
 from pipeline.limits import BatchLimits
-from pipeline.ranges import EventRange, RangedBatch, RangeLimits, RangePlan, RangeReader
+from pipeline.ranges import SHORT_S, EventRange, RangedBatch, RangeLimits, RangePlan, RangeReader
 from pipeline.sink import Output
 from pipeline.staging import Ranged, StagedPart, Stager
 
@@ -221,3 +222,73 @@ def _searching() -> Refusals:
     found = Refusals(2, lambda a, b: int(a or 0) - int(b or 0))
     found._until, found._events_max = "13", 1
     return found
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize("of", ["Spark", "the sink"])
+async def test_a_batch_that_fails_with_spark_or_the_sink_is_read_by_the_host_in_the_end(of: str) -> None:
+    work, _, transform = case(20)
+    failure = EngineUnavailable("away") if of == "Spark" else SinkUnavailable("away")
+    for _ in range(3):
+        if of == "Spark":
+            transform.failure = failure
+        else:
+            work.writer.error = failure
+        with pytest.raises(type(failure)):
+            await work.started()
+    assert transform.batches == []
+    transform.failure = work.writer.error = None
+    running = work.started()
+    await work.until(lambda: work.writer.numbers == list(range(20)))
+    assert len(transform.ranged) == 3
+    assert len(transform.batches) == 20
+    await work.stopped(running)
+
+
+@pytest.mark.virtual
+async def test_executors_that_take_too_long_are_stopped_and_the_host_reads() -> None:
+    work, _, transform = case(20)
+    transform.takes_s = LIMITS.job_s_max + 1
+    with pytest.raises(RangeRefused, match="more than 240 s for 20 events"):
+        await work.started()
+    transform.takes_s = 0.0
+    running = work.started()
+    await work.until(lambda: work.writer.numbers == list(range(20)))
+    assert len(transform.ranged) == 1
+    await work.stopped(running)
+
+
+@pytest.mark.virtual
+async def test_a_stager_that_cannot_be_made_is_a_refusal() -> None:
+    class Refusing(Writer):
+        async def make_stager(self, start: str | None, columns: pa.Schema) -> Stager | None:
+            raise SinkRejected("no such role")
+
+    work, _, _ = case(20)
+    work.writer = Refusing()
+    with pytest.raises(RangeRefused, match="no such role"):
+        await work.started()
+
+
+@pytest.mark.virtual
+async def test_batches_grow_by_what_delivery_takes_too() -> None:
+    slow = SHORT_S + 1
+    work, _, transform = case(100)
+    work.writer.takes_s = slow
+    running = work.started()
+    await work.until(lambda: work.writer.numbers == list(range(100)))
+    assert {batch.events for batch in transform.ranged} == {20}
+    await work.stopped(running)
+
+
+@pytest.mark.virtual
+async def test_a_writer_that_buffers_gets_what_the_host_reads() -> None:
+    class Buffering(Writer):
+        is_buffering = True
+
+    work, _, transform = case(20)
+    work.writer = Buffering()
+    with suppress(Exception):
+        async with asyncio.timeout(1):
+            await work.started()
+    assert transform.ranged == []

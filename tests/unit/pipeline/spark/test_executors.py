@@ -115,8 +115,8 @@ def test_another_version_on_an_executor_is_named() -> None:
 
 def test_small_output_is_handed_back() -> None:
     found = pa.Table.from_batches(list(output_task(Names())(iter([rows([1, 2]), rows([3])]))))
-    table, parts = collected(found, rows([]).schema)
-    assert (table["sequence"].to_pylist(), parts) == ([1, 2, 3], [])
+    (table,) = collected(found, rows([]).schema)
+    assert table["sequence"].to_pylist() == [1, 2, 3]
 
 
 def test_no_output_is_no_row() -> None:
@@ -125,23 +125,36 @@ def test_no_output_is_no_row() -> None:
 
 def test_large_output_is_staged_and_described() -> None:
     found = pa.Table.from_batches(list(output_task(Names(), collected_bytes_max=1)(iter([rows([4, 2]), rows([3])]))))
-    table, (part,) = collected(found, rows([]).schema)
-    assert (table.num_rows, part.rows, part.first, part.last) == (0, 3, 2, 4)
+    (part,) = collected(found, rows([]).schema)
+    assert (part.rows, part.first, part.last) == (3, 2, 4)
 
 
 def test_output_without_a_stager_is_handed_back_however_large() -> None:
     found = pa.Table.from_batches(
         list(output_task(collected_bytes_max=1, part_bytes_max=1)(iter([rows([1, 2]), rows([3])])))
     )
-    table, parts = collected(found, rows([]).schema)
-    assert (table["sequence"].to_pylist(), parts) == ([1, 2, 3], [])
+    (table,) = collected(found, rows([]).schema)
+    assert table["sequence"].to_pylist() == [1, 2, 3]
+
+
+def test_output_that_nothing_stages_is_bounded() -> None:
+    with pytest.raises(CannotProcess, match="more than 10 bytes of output, and nothing to stage it with"):
+        list(output_task(returned_bytes_max=10)(iter([rows([1, 2])])))
+
+
+def test_what_was_staged_and_what_was_handed_back_keep_their_order() -> None:
+    part = StagedPart(epoch=1, start=None, name="x", rows=2)
+    batches = [returned(None, pa.Table.from_batches([rows([1])])), returned(part, None)]
+    batches.append(returned(None, pa.Table.from_batches([rows([4])])))
+    first, second, third = collected(pa.Table.from_batches(batches), rows([]).schema)
+    assert (first["sequence"].to_pylist(), second, third["sequence"].to_pylist()) == ([1], part, [4])
 
 
 def test_a_part_is_bounded_and_what_follows_it_is_staged_too() -> None:
     task = output_task(Names(), part_bytes_max=rows([1, 2]).nbytes)
     found = pa.Table.from_batches(list(task(iter([rows([1, 2]), rows([3, 4]), rows([5])]))))
-    table, parts = collected(found, rows([]).schema)
-    assert (table.num_rows, [(part.first, part.last) for part in parts]) == (0, [(1, 2), (3, 4), (5, 5)])
+    parts = collected(found, rows([]).schema)
+    assert [(part.first, part.last) for part in parts] == [(1, 2), (3, 4), (5, 5)]
     assert len({part.name for part in parts}) == 3
 
 
@@ -154,14 +167,14 @@ def test_rows_of_another_partition_are_refused(partition: str | None) -> None:
 def test_what_tasks_send_back_has_the_columns_of_the_check() -> None:
     columns = pa.schema([pa.field("partition", pa.string()), pa.field("sequence", pa.int64(), nullable=False)])
     found = pa.Table.from_batches([returned(None, pa.Table.from_batches([rows([1])]))])
-    assert collected(found, columns)[0].schema == columns
+    assert [table.schema for table in collected(found, columns)] == [columns]
 
 
 def test_the_description_of_a_part_is_small_text() -> None:
     part = StagedPart(epoch=1, start=None, name="x", rows=2, first=1, last=2)
     text = returned(part, None).column("part")[0].as_py()
     assert json.loads(text)["name"] == "x"
-    assert collected(pa.Table.from_batches([returned(part, None)]), rows([]).schema)[1] == [part]
+    assert collected(pa.Table.from_batches([returned(part, None)]), rows([]).schema) == [part]
 
 
 def test_each_attempt_has_a_name_of_its_own() -> None:
