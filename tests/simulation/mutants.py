@@ -865,9 +865,9 @@ MUTANTS = (
     mutant(
         "what executors refuse is passed over",
         "pipeline.pump.runner",
-        "                self._plan.refuse(batch)\n                raise\n",
-        "                table = self._transform.columns.empty_table()\n"
-        "                output = Output(table=table, start=batch.start, to=batch.to, events=batch.events)\n",
+        "            plan.refuse(batch)\n"
+        "            raise error if isinstance(error, RangeRefused) else RangeRefused(str(error)) from error\n",
+        "            return Output(table=self._transform.columns.empty_table(), start=batch.start, to=batch.to, events=0)\n",
     ),
     mutant(
         "what executors refuse is given to them again",
@@ -878,14 +878,22 @@ MUTANTS = (
     mutant(
         "rows that tasks hand back are left out beside staged ones",
         "pipeline.staging",
-        "        parts = [*parts, described(stager.stage(table, unique), table)]\n",
-        "",
+        "            parts.append(described(stager.stage(table, new_name()), table))\n",
+        "            pass\n",
+    ),
+    mutant(
+        "rows that tasks hand back are staged behind all others",
+        "pipeline.staging",
+        "    for run in runs:\n",
+        "    for run in sorted(runs, key=lambda run: not isinstance(run[0], StagedPart)):\n",
+        test="tests/unit/pipeline/test_staging.py"
+        "::test_rows_that_tasks_handed_back_are_staged_at_their_places_beside_others",
     ),
     mutant(
         "staged parts are committed in any order",
         "pipeline.staging",
-        "return Ranged(table, tuple(in_order(parts)))",
-        "return Ranged(table, tuple(parts))",
+        "return Ranged(columns.empty_table(), tuple(in_order(parts)))",
+        "return Ranged(columns.empty_table(), tuple(parts))",
     ),
     mutant(
         "the host goes on reading before the ranges that it has planned",

@@ -43,7 +43,9 @@ def load(table: pa.Table) -> Load:
     converted = [_converted(field.name, column) for field, column in zip(table.schema, table.columns, strict=True)]
     columns = tuple(Column(name, kind) for name, (kind, _) in zip(names, converted, strict=True))
     buffer = pa.BufferOutputStream()
-    texts = pa.table([text for _, text in converted], names=names)
+    texts = pa.table(
+        [text for _, text in converted], names=names
+    ).combine_chunks()  # an empty first chunk would be garbage
     csv.write_csv(texts, buffer, csv.WriteOptions(include_header=False))
     lines = buffer.getvalue().to_pybytes()
     is_few = table.num_rows <= FEW_ROWS and len(lines) <= FEW_BYTES
