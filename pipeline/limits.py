@@ -141,3 +141,31 @@ class AsyncLimits:
                 f"buffered_entries_max ({self.buffered_entries_max}) is below batch_entries_max ({self.batch_entries_max}), so"
                 " that no request could fill up: raise the one, or lower the other"
             )
+
+
+JOB_SHARE = 0.8
+"""A job over ranges may take this share of `batch_timeout_s`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangeLimits:
+    """When executors read, and how much."""
+
+    from_events: int = 200_000
+    """So many events have to wait. Below, the host is faster (tests/bench/executors.py)."""
+    events_max: int = 4_000_000
+    """A batch has about so many at most."""
+    range_events: int = 100_000
+    """A range, which is one task, has about so many."""
+    job_s_max: float = 240.0
+    """How long a batch may take in Spark. After that the host reads its events, in batches of its own."""
+
+    @classmethod
+    def beginning_at(cls, from_events: int, batch_timeout_s: float = 300.0) -> RangeLimits:
+        """With batches and ranges in proportion."""
+        return cls(
+            from_events=from_events,
+            events_max=20 * from_events,
+            range_events=max(1, from_events // 2),
+            job_s_max=JOB_SHARE * batch_timeout_s,
+        )

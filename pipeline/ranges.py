@@ -16,38 +16,13 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from pipeline.errors import FeedError
+from pipeline.limits import RangeLimits
 
 SHORT_S, LONG_S = 10.0, 60.0
 """A batch that took less than SHORT_S may be followed by one of twice the size; after LONG_S, by one of half the size."""
 DOUBLINGS_MAX = 6
 FAILURES_MAX = 3
 """So often a batch may fail with Spark or the sink."""
-JOB_SHARE = 0.8
-"""A job over ranges may take this share of `batch_timeout_s`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RangeLimits:
-    """When executors read, and how much."""
-
-    from_events: int = 200_000
-    """So many events have to wait. Below, the host is faster (tests/bench/executors.py)."""
-    events_max: int = 4_000_000
-    """A batch has about so many at most."""
-    range_events: int = 100_000
-    """A range, which is one task, has about so many."""
-    job_s_max: float = 240.0
-    """How long a batch may take in Spark. After that the host reads its events, in batches of its own."""
-
-    @classmethod
-    def beginning_at(cls, from_events: int, batch_timeout_s: float = 300.0) -> RangeLimits:
-        """With batches and ranges in proportion."""
-        return cls(
-            from_events=from_events,
-            events_max=20 * from_events,
-            range_events=max(1, from_events // 2),
-            job_s_max=JOB_SHARE * batch_timeout_s,
-        )
 
 
 class EventRange(NamedTuple):

@@ -8,8 +8,7 @@ from leases.bootstrap import Identity
 from pipeline.dead_letters import DeadLetters, LetterBox, sink_alone
 from pipeline.feed import ChangeFeed, Start
 from pipeline.imports import adopt
-from pipeline.limits import BatchLimits
-from pipeline.ranges import RangeLimits
+from pipeline.limits import BatchLimits, RangeLimits
 from pipeline.sink import Sink
 from pipeline.transform import NoTransform as NoTransform
 from pipeline.transform import Transform

@@ -9,8 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, Tag, model_validator
 
-from pipeline.limits import BYTES_MAX, REPLAY, BatchLimits, Isolation
-from pipeline.ranges import RangeLimits
+from pipeline.limits import BYTES_MAX, REPLAY, BatchLimits, Isolation, RangeLimits
 from service.config.cosmos import CosmosFeedSettings, CosmosLeases, CosmosSinkSettings
 from service.config.custom import CustomFeedSettings, CustomLeases, CustomSinkSettings, PythonSinkSettings
 from service.config.eventhubs import EventHubsFeedSettings, EventHubsLettersSettings, EventHubsSinkSettings

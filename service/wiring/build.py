@@ -16,8 +16,7 @@ from leases.timing import Timing
 from pipeline.dead_letters import DeadLetters, beside
 from pipeline.errors import NotImportable, SinkRejected
 from pipeline.imports import require_module
-from pipeline.limits import BatchLimits, Isolation
-from pipeline.ranges import RangeLimits
+from pipeline.limits import BatchLimits, Isolation, RangeLimits
 from pipeline.spark.engine import SparkEngine
 from pipeline.sql_text import columns_of
 from pipeline.transform import NoTransform, Transform

@@ -13,7 +13,7 @@ from workload import MERGE, SETUP
 from leases.stores.sqlite import SqliteStore
 from pipeline.connectors.log import LogFeed
 from pipeline.connectors.postgres import PostgresSink
-from pipeline.ranges import RangeLimits
+from pipeline.limits import RangeLimits
 from pipeline.spark.engine import SparkEngine
 from pipeline.spark.transform import SparkTransform
 from service.pipeline import Pipeline

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 
 from pipeline.errors import FeedError
+from pipeline.limits import RangeLimits
 from pipeline.ranges import (
     LONG_S,
     SHORT_S,
     EventRange,
     RangedBatch,
-    RangeLimits,
     RangePlan,
     iterate,
     secret_in,

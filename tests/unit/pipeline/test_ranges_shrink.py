@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pipeline.ranges import EventRange, RangedBatch, RangeLimits, RangePlan
+from pipeline.limits import RangeLimits
+from pipeline.ranges import EventRange, RangedBatch, RangePlan
 
 LIMITS = RangeLimits(from_events=10, events_max=1000)
 

@@ -16,8 +16,8 @@ from pipeline.connectors.memory import MemoryFeed
 from pipeline.contract import event_table
 from pipeline.dead_letters.dead_letter_transform import Refusals
 from pipeline.errors import EngineUnavailable, RangeRefused, SinkRejected, SinkUnavailable
-from pipeline.limits import BatchLimits
-from pipeline.ranges import SHORT_S, EventRange, RangedBatch, RangeLimits, RangePlan, RangeReader
+from pipeline.limits import BatchLimits, RangeLimits
+from pipeline.ranges import SHORT_S, EventRange, RangedBatch, RangePlan, RangeReader
 from pipeline.sink import Output
 from pipeline.staging import Ranged, StagedPart, Stager
 

@@ -11,8 +11,8 @@ from unit.pipeline.pump.test_runner import Case, Transform, Writer, assert_nothi
 from pipeline.connectors.memory import MemoryFeed
 from pipeline.errors import RangeRefused
 from pipeline.event import EVENT_SCHEMA
-from pipeline.limits import BatchLimits
-from pipeline.ranges import EventRange, RangedBatch, RangeLimits, RangePlan
+from pipeline.limits import BatchLimits, RangeLimits
+from pipeline.ranges import EventRange, RangedBatch, RangePlan
 from pipeline.sink import Output, Permit
 from pipeline.staging import NotStaged, Ranged, StagedPart, Stager
 
