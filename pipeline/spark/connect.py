@@ -45,10 +45,13 @@ _FAILURES = (PySparkException, ImportError, OSError, ValueError)
 def connect(remote: str) -> Connected:
     """Blocks for some seconds. Raises EngineUnavailable."""
     warnings.filterwarnings("ignore", r"\[RETRIES_EXCEEDED\]", UserWarning)  # it is raised as well
+    session = None
     try:
         session = _session(remote)
         version = session.version
     except _FAILURES as error:
+        if session is not None:
+            _close(session)
         raise EngineUnavailable(
             f"the Spark Connect server at '{address(remote)}' cannot be used: {_why(error)}"
         ) from error
@@ -82,6 +85,12 @@ def _session(remote: str) -> SparkSession:
 
     cast(Any, session).client.set_retry_policies([DefaultPolicy(**ATTEMPTS)])
     return session
+
+
+def _close(session: SparkSession) -> None:
+    """Also if its server is away. What is left open is closed when Python ends, which may then wait forever."""
+    with suppress(Exception):  # whatever state the client is in
+        cast(Any, session).client.close()
 
 
 def _why(error: BaseException) -> str:
@@ -118,6 +127,7 @@ class Connected(Running):
         self._sessions.remove(session)
         with suppress(PySparkException, OSError, ValueError):  # it, or its server, is gone
             session.stop()
+        _close(session)
 
     def begin(self, group: str) -> None:
         """This thread waits for a job of the group from now on."""
@@ -134,8 +144,8 @@ class Connected(Running):
         """Every call that waits for the server ends."""
         self.is_broken = True
         for session in (self.session, *self._sessions):
-            with suppress(Exception):  # whatever state the client is in
-                cast(Any, session).client.close()
+            _close(session)
+            with suppress(Exception):
                 session.stop()  # its client is closed: this only removes it as PySpark's default session
 
     def stop(self) -> None:
@@ -145,6 +155,7 @@ class Connected(Running):
         for session in (*self._sessions, self.session):
             with suppress(PySparkException, OSError):
                 session.stop()
+            _close(session)
 
     def _note(self, stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
         """Called on the thread that waits."""

@@ -52,7 +52,7 @@ from pipeline.spark.pyspark_internals import of_plans, plan_of
 from pipeline.spark.reason import blame, last_words, reason_of
 from pipeline.spark.session import VIEW, PipelineSession, columns_read
 from pipeline.spark.user_modules import pack
-from pipeline.spark.watch import LOOK_S, STILL_S, Watch, still
+from pipeline.spark.watch import LOOK_S, Watch, still
 from pipeline.sql_text import schema_problem, sql_problem
 from pipeline.staging import NotStaged, Ranged, Stager, put_together
 from pipeline.transform import Checked, Transform, TransformSpec
@@ -248,7 +248,7 @@ class SparkJob:
             watch.note(progress, clock())
             if progress is not None and progress.running:
                 self._engine.ran_at = clock()
-            if watch.is_still(clock()) and clock() - self._engine.ran_at >= STILL_S:
+            if watch.is_still(clock(), self._engine.ran_at):
                 spark.is_broken = True
                 return _GivenUp(EngineUnavailable(still(place)), spark, answers=True)
 

@@ -36,8 +36,9 @@ class Watch:
         if progress is not None:
             self.ended = progress.ended
 
-    def is_still(self, now: float) -> bool:
-        return now - self.moved_at >= STILL_S
+    def is_still(self, now: float, ran_at: float = 0.0) -> bool:
+        """ran_at: when a task of any job was last seen to run, because jobs wait for each other."""
+        return now - max(self.moved_at, ran_at) >= STILL_S
 
 
 def still(place: str) -> str:

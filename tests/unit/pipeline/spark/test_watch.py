@@ -37,3 +37,11 @@ def test_a_job_of_which_nothing_is_known_or_nothing_left_is_not_given_up() -> No
 def test_what_is_still_is_looked_into_where_its_cluster_shows_it() -> None:
     assert "look at the pods of its executors. Cores" in still("k8s://https://a")
     assert "look at the pages of its master and workers. Cores" in still("spark://a:7077")
+
+
+def test_a_job_that_waits_for_others_does_not_stand_still() -> None:
+    watch = Watch(0.0)
+    watch.note(Progress(running=0, ended=0, left=8), STILL_S)
+    assert watch.is_still(STILL_S)
+    assert not watch.is_still(STILL_S, ran_at=STILL_S - 1)
+    assert watch.is_still(2 * STILL_S, ran_at=STILL_S)
