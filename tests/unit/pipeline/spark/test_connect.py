@@ -126,10 +126,31 @@ def test_a_server_is_asked_now_and_then_whether_it_is_there() -> None:
     assert session.asked == 2
 
 
-def test_sessions_of_a_lost_server_are_closed_without_asking_it() -> None:
+def test_sessions_end_with_their_clients_closed_whether_the_server_is_there_or_not() -> None:
+    """A client that is left open may keep Python from ending."""
+
+    class Away(Session):
+        def stop(self) -> None:
+            super().stop()
+            raise OSError("away")
+
+    for session in (Session(), Away()):
+        Connected(session, remote="sc://spark").stop()  # type: ignore[arg-type]
+        assert (session.client.is_closed, session.stops) == (True, 1)
+
+
+def test_sessions_of_a_lost_server_are_closed_before_anything_asks_it() -> None:
     spark, session = connected()
-    spark.stop()
-    assert (session.client.is_closed, session.stops) == (False, 1)  # a server that is there releases them
+    closed_first: list[bool] = []
+    session.stop = lambda: closed_first.append(session.client.is_closed)  # type: ignore[method-assign]
     spark.is_broken = True
     spark.stop()
-    assert session.client.is_closed
+    assert closed_first == [True]
+
+
+def test_a_session_of_its_own_is_forgotten_and_closed() -> None:
+    spark, _ = connected()
+    own = Session()
+    spark._sessions.append(own)  # type: ignore[arg-type]
+    spark.forget_session(own)  # type: ignore[arg-type]
+    assert (own.client.is_closed, own.stops, spark._sessions) == (True, 1, [])
