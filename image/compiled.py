@@ -1,4 +1,4 @@
-"""Compiles a Python environment for whoever cannot write to it: python image/compiled.py [SITE-PACKAGES [bare]]
+"""Compiles a Python environment for users who cannot write to it: python image/compiled.py [SITE-PACKAGES [bare]]
 
 Of the packages that are large, what a host imports: what is compiled is as large as its source.
 bare: of other people's packages only what is compiled stays, and without docstrings. That takes an eighth of the thin image and

@@ -152,7 +152,7 @@ class RangeLimits:
     """When executors read, and how much."""
 
     from_events: int = 200_000
-    """So many events have to wait. Below, the host is faster (tests/bench/executors.py)."""
+    """So many events have to wait. With fewer, the start of a job takes most of its time (docs/scaling.md)."""
     events_max: int = 4_000_000
     """A batch has about so many at most."""
     range_events: int = 100_000

@@ -5,8 +5,8 @@ balances. What is measured comes after some million events went through, since J
 the host's Python process alone; its JVM and the executors are beside it.
 Exit code 1 where a target is missed or a balance is wrong.
 
-The smallest backlog of one partition for which executors are as fast as the host is looked for as well: it is the default of
-`executors_read_from`.
+Backlogs of one partition show from which size on executors are as fast as the host. The default of `executors_read_from` is
+larger, since a batch that executors refuse costs a job.
 """
 
 from __future__ import annotations

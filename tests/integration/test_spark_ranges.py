@@ -235,7 +235,7 @@ class Granted:
 
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> Callable[[SparkTransform], None]:
-    """Any output counts as large: workers are told so by the task."""
+    """Any output counts as large: the task says so to its worker."""
     from pipeline.spark import executors
 
     return lambda transform: monkeypatch.setattr(

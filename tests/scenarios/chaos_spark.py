@@ -56,7 +56,7 @@ class ClusterSpark:
         }
 
     async def settings(self, directory: Path, host: str) -> dict[str, Any]:
-        """Of a host that is about to start. It has its wires for good, since it may come again."""
+        """Of a host that is about to start. It keeps its wires, since it may start again."""
         self._loop = asyncio.get_running_loop()
         settings = settings_on(self._cluster, self._kind)
         if self._kind == "connect":

@@ -1,4 +1,4 @@
-"""Executors that read, transform and stage ranges, beside all hosts: what they have begun goes on when its host is gone.
+"""Executors that read, transform and stage ranges, beside all hosts: what they have begun continues when its host is gone.
 
 A task is tried again if its executor is lost. The lost one may still stage its output, at any time.
 """

@@ -896,7 +896,7 @@ MUTANTS = (
         "return Ranged(columns.empty_table(), tuple(parts))",
     ),
     mutant(
-        "the host goes on reading before the ranges that it has planned",
+        "the host reads once more what it has planned as ranges",
         "pipeline.pump.runner",
         "        self._buffer.put_ranged(batch)\n        self._read_to = batch.to\n",
         "        self._buffer.put_ranged(batch)\n",
