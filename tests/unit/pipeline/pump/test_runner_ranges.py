@@ -273,10 +273,10 @@ async def test_a_stager_that_cannot_be_made_is_a_refusal() -> None:
 @pytest.mark.virtual
 async def test_batches_grow_by_what_delivery_takes_too() -> None:
     slow = SHORT_S + 1
-    work, _, transform = case(100)
+    work, _, transform = case(300)
     work.writer.takes_s = slow
     running = work.started()
-    await work.until(lambda: work.writer.numbers == list(range(100)))
+    await work.until(lambda: work.writer.numbers == list(range(300)))
     assert {batch.events for batch in transform.ranged} == {20}
     await work.stopped(running)
 
