@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 from pipeline.errors import EngineUnavailable
@@ -50,6 +52,7 @@ class SparkEngine:
         self._watching = ThreadPoolExecutor(1, thread_name_prefix="spark-watch")
         self._lock = threading.Lock()
         self._running: Running | None = None
+        self._modules: TemporaryDirectory[str] | None = None
         self._begun: Future[Running] | None = None
         self._starts_ended = 0
         self._failed: EngineUnavailable | None = None
@@ -74,6 +77,14 @@ class SparkEngine:
     def is_cluster(self) -> bool:
         """Whether executors, or all of Spark, are elsewhere."""
         return self._remote is not None or not self._conf["spark.master"].startswith("local")
+
+    @property
+    def modules(self) -> Path:
+        """The directory of modules for executors. It outlives transforms: a later executor fetches all modules that were ever
+        added, and fails every job if one is missing."""
+        with self._lock:
+            self._modules = self._modules or TemporaryDirectory(prefix="leasehold-modules-")
+            return Path(self._modules.name)
 
     def begin(self) -> None:
         """Starts in the background what transforms will need. If that fails, so does every transform, for the same reason."""
@@ -141,6 +152,9 @@ class SparkEngine:
             starting.kill()
         with self._lock:
             self._stop()
+            if self._modules is not None:
+                self._modules.cleanup()
+                self._modules = None
 
     def _stop(self) -> None:
         if self._running is not None:

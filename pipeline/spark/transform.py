@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, TypeVar, cast
 
 import pyarrow as pa
@@ -158,7 +156,6 @@ class SparkJob:
         """Groups of long jobs over Connect -> their sessions."""
         self._analysis = threading.Lock()
         self._checked: Checked | None = None
-        self._packed: TemporaryDirectory[str] | None = None
 
     async def check(self) -> Checked:
         """Find out what the transform is, before the first run. Raises TransformError, EngineUnavailable."""
@@ -288,8 +285,7 @@ class SparkJob:
         if self._function is None or not self._engine.is_cluster:
             return
         assert self._spec.function is not None
-        self._packed = self._packed or TemporaryDirectory(prefix="leasehold-modules-")
-        if (path := pack(self._spec.function, Path(self._packed.name))) is not None:
+        if (path := pack(self._spec.function, self._engine.modules)) is not None:
             own.add_module(path)
 
     def _prepared(self, slice: Slice) -> Prepared:

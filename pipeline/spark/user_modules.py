@@ -13,6 +13,7 @@ import sysconfig
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 from pipeline.errors import TransformError
 
@@ -24,7 +25,8 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 def pack(function: str, directory: Path) -> Path | None:
     """A zip file with the top-level module or package of an imported `module:function`; None if it is installed, or built in.
 
-    The file's name depends on its content alone. Raises TransformError if the package is too large, OSError.
+    The file's name depends on its content alone, and executors may be reading a file that is there. Raises TransformError if the
+    package is too large, OSError.
     """
     name = function.partition(":")[0].partition(".")[0]
     root = _root_of(name)
@@ -32,7 +34,10 @@ def pack(function: str, directory: Path) -> Path | None:
         return None
     content = _zipped(function, root)
     path = directory / f"{name}-{hashlib.sha256(content).hexdigest()[:16]}.zip"
-    path.write_bytes(content)
+    if not path.exists():
+        with NamedTemporaryFile(dir=directory, delete=False) as file:
+            file.write(content)
+        Path(file.name).rename(path)
     return path
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import threading
 import time
@@ -129,6 +130,21 @@ async def test_a_function_has_its_module_in_the_workers(
         engine_on(own_cluster, kind), function=function(PER_KEY.format(body="key = key + __name__[:10]"))
     ) as transform:
         assert (await transform.apply(batch("0", keyed("a")))).column("key").to_pylist() == ["atransforms"]
+
+
+async def test_a_function_that_failed_does_not_fail_the_jobs_of_others(
+    own_cluster: SparkCluster, kind: str, batch: MakeBatch, function: Write
+) -> None:
+    """Executors fetch the modules of all pipelines before their next task, those of pipelines that have ended too."""
+    engine = engine_on(own_cluster, kind)
+    async with prepared(engine, sql=SQL) as transform:
+        with pytest.raises(TransformError, match="no such column"):
+            async with prepared(
+                engine, function=function("def transform(events):\n    raise ValueError('no such column')")
+            ):
+                pass
+        gc.collect()
+        assert (await transform.apply(batch("0", keyed("ab")))).column("key").to_pylist() == ["a", "b"]
 
 
 async def test_a_module_that_workers_lack_is_not_the_events_fault(

@@ -49,6 +49,15 @@ def test_the_name_depends_on_the_content_alone(bank: Path, tmp_path: Path) -> No
     assert pack("bank_of_tests:a", tmp_path) != first
 
 
+def test_a_file_that_executors_may_be_reading_is_left_alone(bank: Path, tmp_path: Path) -> None:
+    first = pack("bank_of_tests:a", tmp_path)
+    assert first is not None
+    before = first.stat()
+    pack("bank_of_tests:b", tmp_path)
+    assert (first.stat().st_ino, first.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    assert [each.name for each in tmp_path.glob("*.zip")] == [first.name]
+
+
 def test_a_module_of_one_file_is_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "lonely_of_tests.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
