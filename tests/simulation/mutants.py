@@ -894,6 +894,8 @@ MUTANTS = (
         "pipeline.staging",
         "return Ranged(columns.empty_table(), tuple(in_order(parts)))",
         "return Ranged(columns.empty_table(), tuple(parts))",
+        test="tests/unit/pipeline/test_staging.py"
+        "::test_pieces_of_a_sorting_transform_are_committed_in_the_order_of_their_sequences",
     ),
     mutant(
         "the host reads once more what it has planned as ranges",

@@ -84,6 +84,12 @@ def test_rows_that_tasks_handed_back_are_staged_at_their_places_beside_others(ha
     assert [len(each) for each in stager.tables] == [2, 1]
 
 
+def test_pieces_of_a_sorting_transform_are_committed_in_the_order_of_their_sequences() -> None:
+    pieces = [part("late", 8, 9), rows(4, 5), part("early", 1, 3)]
+    _, staged = put_together(pieces, rows().schema, Kept(), names())
+    assert [each.name for each in staged] == ["early", "u0", "late"]
+
+
 def test_parts_that_end_where_the_next_begins_are_in_order() -> None:
     """One event may become many rows, and these may be cut."""
     parts = [part("a", 1, 4), part("b", 4, 4), part("c", 4, 9)]
