@@ -15,6 +15,7 @@ from leases.store import LeaseStore
 from leases.timing import Timing
 from pipeline.dead_letters import DeadLetters, beside
 from pipeline.errors import NotImportable, SinkRejected
+from pipeline.feed import ChangeFeed
 from pipeline.imports import require_module
 from pipeline.limits import BatchLimits, Isolation, RangeLimits
 from pipeline.spark.engine import SparkEngine
@@ -114,9 +115,10 @@ def _pipeline_of(settings: PipelineSettings, engine: SparkEngine, timing: Timing
     box = settings.make_box(timing)
     sink = settings.sink.make(timing, letters=box is not None and box.sink is None)
     columns = columns_of(settings.event_schema or "")
+    feed = settings.feed.make(FeedContext(settings.name, policy is not None, columns))
     return Pipeline(
         name=settings.name,
-        feed=settings.feed.make(FeedContext(settings.name, policy is not None, columns)),
+        feed=feed,
         transform=transform_of(settings, engine, policy),
         sink=sink if box is None or box.sink is None else beside(sink, box),
         letters=policy,
@@ -131,15 +133,19 @@ def _pipeline_of(settings: PipelineSettings, engine: SparkEngine, timing: Timing
         buffer_bytes_max=settings.buffer_bytes_max,
         batch_timeout_s=settings.batch_timeout_s,
         unkept_s=settings.sink.unkept_s,
-        ranges=RangeLimits.beginning_at(settings.executors_read_from, settings.batch_timeout_s)
-        if settings.executors_read
-        else None,
+        ranges=ranges_of(settings, feed),
     )
 
 
-def ranges_of(settings: PipelineSettings) -> RangeLimits | None:
+def ranges_of(settings: PipelineSettings, feed: ChangeFeed) -> RangeLimits | None:
+    """Raises ValueError if executors are asked to read a feed that they cannot read."""
     if not settings.executors_read:
         return None
+    if feed.range_reader() is None:
+        raise ValueError(
+            f"executors cannot read its feed, because `range_reader` of {type(feed).__name__} returns None: remove"
+            " `executors_read`, or see docs/plugins.md for what a feed has to offer"
+        )
     return RangeLimits.beginning_at(settings.executors_read_from, settings.batch_timeout_s)
 
 

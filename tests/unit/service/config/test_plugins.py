@@ -19,7 +19,7 @@ from service.config.custom import CustomFeedSettings, CustomLeases, CustomSinkSe
 from service.config.load import parse
 from service.config.plugins import feed_made, lacks, sink_made, store_made
 from service.errors import StartFailed
-from service.wiring.build import find_problems
+from service.wiring.build import find_problems, pipelines_of
 
 PARTS = """
 from typing import Annotated, Literal
@@ -235,6 +235,16 @@ def test_check_tells_of_all_parts_and_ends_as_for_wrong_settings(parts: str, tmp
     assert result.exit_code == 2
     assert len(result.output.splitlines()) == 3
     assert "settings: fine" not in result.output
+
+
+def test_a_feed_that_executors_cannot_read_refuses_the_start(parts: str, tmp_path: Path) -> None:
+    feed = f'{{type: "{parts}:Feed", partitions: ["0"]}}'
+    text = f"pipelines: [{{name: a, feed: {feed}, sql: SELECT 1, executors_read: true, sink: {{type: log, path: b}}}}]"
+    settings = parse("leases: {type: memory}\n" + text, {}, folder=tmp_path)
+    with pytest.raises(
+        StartFailed, match=r"executors cannot read its feed, because `range_reader` of Feed returns None"
+    ):
+        pipelines_of(settings)
 
 
 PYTHON = """
