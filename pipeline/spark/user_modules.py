@@ -25,7 +25,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 def pack(function: str, directory: Path) -> Path | None:
     """A zip file with the top-level module or package of an imported `module:function`; None if it is installed, or built in.
 
-    The file's name depends on its content alone, and executors may be reading a file that is there. Raises TransformError if the
+    The file's name depends on its content alone, and executors may be reading an existing file. Raises TransformError if the
     package is too large, OSError.
     """
     name = function.partition(":")[0].partition(".")[0]
