@@ -30,6 +30,7 @@ from leases.timing import Timing
 from pipeline.feed import FeedPartition
 from pipeline.limits import Budget
 from service.balancer import Balancer
+from service.checkpoint_blobs import CheckpointWriter
 from service.failures import Failures, Reports, Streak
 from service.lag.metered import GroupLag, GroupSnapshot
 from service.pipeline import Pipeline
@@ -69,6 +70,11 @@ class Host:
         self.stats = stats or Stats(clock)
         self.budget = budget or Budget()
         self.group_lag = GroupLag({name: pipeline.feed for name, pipeline in self.pipelines.items()}, clock)
+        self.checkpoint_writers = {
+            name: CheckpointWriter(name, pipeline.checkpoint_blobs, clock=clock, log=log, stats=self.stats)
+            for name, pipeline in self.pipelines.items()
+            if pipeline.checkpoint_blobs is not None
+        }
         self._membership = membership
         self._clock = clock
         self._timing = timing
@@ -162,6 +168,10 @@ class Host:
                     group.create_task(self.balancer.keep_looking(session.timing), name="look"),
                 ]
             )
+            beside += [
+                group.create_task(writer.run(), name=f"checkpoint blobs {name}")
+                for name, writer in self.checkpoint_writers.items()
+            ]
             measuring = group.create_task(self.group_lag.run(self._sight), name="lag") if self.group_lag.feeds else None
             try:
                 await self._stopping.wait()
@@ -263,6 +273,7 @@ class Host:
             stats=self.stats,
             budget=self.budget,
             failures=self.failures,
+            checkpoint_writer=self.checkpoint_writers.get(key.pipeline),
         )
         task = group.create_task(self._work(key, worker), name=f"worker {key.pipeline}/{key.partition}")
         self._tasks[task] = worker
@@ -317,6 +328,7 @@ class Host:
 
     async def _leave(self) -> None:
         await self._attempt("leaving", self._membership.leave())
+        await asyncio.gather(*(writer.flush() for writer in self.checkpoint_writers.values()))
         self._log.info("host stopped")
 
     async def _attempt(self, doing: str, step: Awaitable[None]) -> None:

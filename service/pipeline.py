@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from leases.bootstrap import Identity
 from pipeline.dead_letters import DeadLetters, LetterBox, sink_alone
@@ -12,6 +13,9 @@ from pipeline.limits import BatchLimits, RangeLimits
 from pipeline.sink import Sink
 from pipeline.transform import NoTransform as NoTransform
 from pipeline.transform import Transform
+
+if TYPE_CHECKING:
+    from leases.stores.blob.checkpoints import CheckpointBlobs
 
 SPARED_S = 2.5
 
@@ -43,6 +47,8 @@ class Pipeline:
     """What becomes of events that cannot be processed, for a sink that keeps dead letters; None to stop at the first."""
     box: LetterBox | None = None
     """Where its dead letters are read."""
+    checkpoint_blobs: CheckpointBlobs | None = None
+    """Where positions are written for KEDA and for processors of Azure's SDKs; None: nowhere."""
 
     def __post_init__(self) -> None:
         adopt(self.feed, ChangeFeed)

@@ -166,7 +166,10 @@ class Processor:
             for summary in self.summaries:
                 self._log.info("pipeline summary", **asdict(summary))
         closing: list[Awaitable[None]] = [
-            part.close() for p in self.pipelines for part in (p.feed, p.transform, p.sink)
+            part.close()
+            for p in self.pipelines
+            for part in (p.feed, p.transform, p.sink, p.checkpoint_blobs)
+            if part is not None
         ]
         for error in await asyncio.gather(*closing, return_exceptions=True):
             if error is not None:

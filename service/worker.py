@@ -48,6 +48,7 @@ from pipeline.pump.progress import Progress
 from pipeline.pump.runner import DeliveredBatch, Runner
 from pipeline.ranges import RangePlan
 from pipeline.sink import Claim, CloseReason, SinkWriter
+from service.checkpoint_blobs import CheckpointWriter
 from service.checkpoints import Checkpoints
 from service.errors import BatchHung
 from service.failures import Failures, Streak
@@ -135,6 +136,7 @@ class Worker:
         stats: Stats,
         budget: Budget,
         failures: Failures,
+        checkpoint_writer: CheckpointWriter | None = None,
     ) -> None:
         self.owned = owned
         self.pipeline = pipeline
@@ -146,6 +148,7 @@ class Worker:
         self._stats = stats
         self._budget = budget
         self._failures = failures
+        self._checkpoint_writer = checkpoint_writer
         self._renewal_streak, self._checkpoint_streak = Streak(clock), Streak(clock)
         self._stopping = asyncio.Event()
         self._permit = TrustPermit(owned, clock, self._suspended)
@@ -160,7 +163,7 @@ class Worker:
             clock=clock,
             stats=stats,
             failed=self._checkpoint_failed,
-            kept=lambda: self._checkpoint_streak.log_end(self._log, "checkpoint recovered"),
+            kept=self._checkpoint_kept,
         )
 
     @property
@@ -265,6 +268,7 @@ class Worker:
         if (writer.position, writer.state) != (lease.continuation, lease.sink_state):
             await self.owned.checkpoint(writer.position, writer.state)
         crash_point("position written")
+        self._note_position()
         return writer
 
     async def _abandon(self) -> None:
@@ -364,6 +368,15 @@ class Worker:
         if self._renewal_streak.count_failure():
             self._log.warning("renewal failed", attempt=attempt, error=str(error), trusted_for_s=round(left, 1))
 
+    def _checkpoint_kept(self) -> None:
+        self._checkpoint_streak.log_end(self._log, "checkpoint recovered")
+        self._note_position()
+
+    def _note_position(self, *, now: bool = False) -> None:
+        """For other readers of checkpoints, once the lease has it."""
+        if self._checkpoint_writer is not None:
+            self._checkpoint_writer.note(self.owned.lease, now=now)
+
     def _checkpoint_failed(self, error: StoreError) -> float:
         streak = self._checkpoint_streak
         streak.log_failure(self._log, "checkpoint failed", str(error))
@@ -458,6 +471,7 @@ class Worker:
             crash_point("before release")
             await run_within("release", retry_until_answered(self.owned.release, self._clock, self._log), self._log)
             crash_point("released")
+            self._note_position(now=True)
         level = self._log.error if outcome.reason == "failed" else self._log.info
         error = {"error": str(outcome.error)} if outcome.error else {}
         level("lease released", position=_shortened(self._position), **self._ending(outcome.reason), **error)

@@ -24,6 +24,7 @@ from service.lag.measurement import Lag
 from service.stats import (
     ACTION_OUTCOMES,
     ACTIONS,
+    BLOB_OUTCOMES,
     BUCKETS_S,
     CAUSES,
     MOVES,
@@ -108,6 +109,13 @@ class Metrics(Collector):
             for move in MOVES:
                 moves.add_metric([name, move], stats.moves[name, move])
         yield from (moves, suspensions)
+        blobs = CounterMetricFamily(
+            "leasehold_checkpoint_blobs", "Checkpoints for other readers.", labels=["pipeline", "outcome"]
+        )
+        for name in (each.name for each in self._host.pipelines.values() if each.checkpoint_blobs is not None):
+            for outcome in BLOB_OUTCOMES:
+                blobs.add_metric([name, outcome], stats.checkpoint_blobs[name, outcome])
+        yield blobs
 
     def _session(self, session: Session) -> Iterator[Metric]:
         yield GaugeMetricFamily("leasehold_session_beat_age_seconds", "Since the last heartbeat.", session.beat_age_s)

@@ -106,6 +106,8 @@ def operating(view: View) -> APIRouter:
             after = await move(view.keeper, view.pipelines[pipeline], before, start_in(wanted.to))
         except StoreConflict:
             raise _stale(view, await view.keeper.read(pipeline, partition)) from None
+        if view.host is not None and (writer := view.host.checkpoint_writers.get(pipeline)) is not None:
+            writer.note(after.lease, now=True)
         return _done(view, request, response, "reset", LeaseTransition(before, after))
 
     @router.post("/leases/{pipeline}/{partition:any}/close", responses=ETAG_RESPONSE)

@@ -30,6 +30,7 @@ from service.cli.common import (
     read_offline,
     settings_of,
     unread_is_fine,
+    warn,
 )
 from service.errors import NotNow
 from service.texts import counted, noun, redacted
@@ -70,6 +71,7 @@ def reset_leases(
     lease at its next write. A reset opens a closed lease that is named. It creates a new lease if the document was deleted or
     cannot be read.
     """
+    from service.checkpoint_blobs import write_reset
     from service.group.migration import reset, start_in
 
     if bool(partitions) == reset_all:
@@ -91,6 +93,8 @@ def reset_leases(
                 continue
             with unread_is_fine():
                 click.echo(_describe_reset(before, after))
+            if note := await write_reset(view.pipelines[pipeline].checkpoint_blobs, after):
+                warn(note)
         return problems
 
     if problems := read_offline(file, run, pipeline, heeds=False):

@@ -57,7 +57,8 @@ async def look_into(
             warn(
                 f"the change was made, and hosts notice it a minute later than usual: they could not be rung for ({error})"
             )
-        closing = [part.close() for pipeline in pipelines for part in (pipeline.feed, pipeline.sink)]
+        parts = [part for each in pipelines for part in (each.feed, each.sink, each.checkpoint_blobs)]
+        closing = [part.close() for part in parts if part is not None]
         await asyncio.gather(*closing, return_exceptions=True)
         await store.close()
 

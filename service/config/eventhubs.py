@@ -6,11 +6,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from leasehold.common.azure import storage_account_of
 from pipeline.errors import FeedError
-from service.config.section import FeedContext, FeedSettings, LettersSettings, Seat, Section, SinkSettings
-from service.config.types import Certificates, Conf, Prefetch, Seconds, Secret, Text, Variable
+from service.config.section import (
+    FeedContext,
+    FeedSettings,
+    LettersSettings,
+    Seat,
+    Section,
+    SinkSettings,
+    StorageAccess,
+    StorageAccount,
+)
+from service.config.types import BlobContainerName, Certificates, Conf, Prefetch, Seconds, Secret, Text, Variable
 
 if TYPE_CHECKING:
+    from leases.stores.blob import CheckpointBlobs
     from leases.timing import Timing
     from pipeline.dead_letters import LetterBox
     from pipeline.feed import ChangeFeed
@@ -86,6 +97,23 @@ class EventHub(Section):
         return account_of(**self.account).name.lower(), consumer_group.lower()
 
 
+class CheckpointBlobsSettings(StorageAccount):
+    container: BlobContainerName = Field(
+        description="The container's name, not that of the leases. It is created if it does not exist and Leasehold has"
+        " permission."
+    )
+    interval_s: Seconds = Field(
+        default=10.0,
+        description="The shortest time between two checkpoints of a partition. A release writes one at once.",
+    )
+    timeout_s: Seconds = Field(default=5.0, description="How long one request may take.")
+
+    @model_validator(mode="after")
+    def _reaches_it(self) -> CheckpointBlobsSettings:
+        storage_account_of(**self.account)
+        return self
+
+
 class EventHubsFeedSettings(EventHub, FeedSettings):
     type: Literal["eventhubs"] = Field(description="An event hub (Azure Event Hubs), with its own partitions.")
     consumer_group: ConsumerGroup = Field(
@@ -115,6 +143,12 @@ class EventHubsFeedSettings(EventHub, FeedSettings):
         " this hub. It needs the right to listen.",
     )
 
+    checkpoint_blobs: CheckpointBlobsSettings | None = Field(
+        default=None,
+        description="A container of Azure Blob Storage in which to write positions as Azure's SDKs do, for KEDA's scaler and"
+        " for processors of the SDKs. By default none.",
+    )
+
     @model_validator(mode="after")
     def _begins(self) -> EventHubsFeedSettings:
         from pipeline.connectors.eventhubs import position_of  # here, so that only who uses it waits for its SDK
@@ -141,6 +175,20 @@ class EventHubsFeedSettings(EventHub, FeedSettings):
         if self.connection_string is not None and self.executors_env is None:
             return "the feed's `executors_env`, the environment variable of the executors that holds their connection string"
         return None
+
+    @property
+    def checkpoint_container(self) -> tuple[StorageAccess, str] | None:
+        blobs = self.checkpoint_blobs
+        return None if blobs is None else (blobs.account, blobs.container)
+
+    def make_checkpoint_blobs(self) -> CheckpointBlobs | None:
+        if (blobs := self.checkpoint_blobs) is None:
+            return None
+        from leases.stores.blob import BlobContainerAddress, CheckpointBlobs, LeaseBlobContainer
+
+        account, place = storage_account_of(**blobs.account), BlobContainerAddress(container=blobs.container)
+        container = LeaseBlobContainer(account, place, call_timeout_s=blobs.timeout_s)
+        return CheckpointBlobs(container, "/".join(self.seat), interval_s=blobs.interval_s)
 
     def make(self, context: FeedContext) -> ChangeFeed:
         from pipeline.connectors.eventhubs import EventHubsFeed, account_of

@@ -20,6 +20,7 @@ from pipeline.limits import AsyncLimits
 from service.config.types import Certificates, Count, Importable, Seconds, SecondsOrNone, Secret, Share, StartAt, Text
 
 if TYPE_CHECKING:
+    from leases.stores.blob import CheckpointBlobs
     from leases.stores.cosmos import Monitored
     from leases.timing import Timing
     from pipeline.connectors.files.sink.storage import Storage
@@ -161,6 +162,15 @@ class FeedSettings(Section):
 
     def monitored(self, pipeline: str, feed: ChangeFeed) -> Monitored | None:
         """What leases in Cosmos DB are named after; None if it is the pipeline alone. feed: as `make` returned it."""
+        return None
+
+    @property
+    def checkpoint_container(self) -> tuple[StorageAccess, str] | None:
+        """The account and the container of checkpoint blobs; None: none are written."""
+        return None
+
+    def make_checkpoint_blobs(self) -> CheckpointBlobs | None:
+        """Where positions are written for other readers; None: nowhere. Raises ValueError."""
         return None
 
     @abstractmethod

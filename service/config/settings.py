@@ -345,6 +345,15 @@ class Settings(Section):
             engine.stop()
 
     @model_validator(mode="after")
+    def _keeps_checkpoints_apart(self) -> Settings:
+        for each in self.pipelines:
+            if each.feed.checkpoint_container is not None and each.feed.checkpoint_container == self.leases.blobs:
+                raise ValueError(
+                    f"the feed of '{each.name}' would write `checkpoint_blobs` among the leases: name another `container`"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _sit_apart(self) -> Settings:
         seats: dict[Seat, str] = {}
         for each in self.pipelines:

@@ -123,6 +123,7 @@ def _pipeline_of(settings: PipelineSettings, engine: SparkEngine, timing: Timing
         sink=sink if box is None or box.sink is None else beside(sink, box),
         letters=policy,
         box=box,
+        checkpoint_blobs=settings.feed.make_checkpoint_blobs(),
         transform_digest=digest_of(settings),
         start=settings.feed.start,
         limits=BatchLimits(

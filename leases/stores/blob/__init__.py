@@ -1,11 +1,12 @@
 """Leases in a container of Azure Blob Storage.
 
 `store` implements the five calls; `codec` maps ids and bodies to blobs (pure); `container` makes the requests over what `account`
-opens, which also translates the SDK's errors. `OthersBlobs` reads what other processors left.
+opens, which also translates the SDK's errors. `OthersBlobs` reads what other processors left, and `checkpoints` writes for them.
 """
 
 from leases.stores.blob.account import BlobContainerAddress
+from leases.stores.blob.checkpoints import CheckpointBlobs
 from leases.stores.blob.container import LeaseBlobContainer
 from leases.stores.blob.store import BlobStore, OthersBlobs
 
-__all__ = ["BlobStore", "LeaseBlobContainer", "OthersBlobs", "BlobContainerAddress"]
+__all__ = ["BlobStore", "CheckpointBlobs", "LeaseBlobContainer", "OthersBlobs", "BlobContainerAddress"]

@@ -170,3 +170,49 @@ def test_a_variable_is_named_and_not_what_it_holds() -> None:
     with pytest.raises(ConfigurationError, match="must be the name of an environment variable") as refused:
         executors_read(f"{ACCESS}, executors_consumer_group: e, executors_env: '{STRING}'")
     assert SECRET not in str(refused.value)
+
+
+BLOBS = "connection_string: '${S}', event_hub: Raw-Event, consumer_group: Bank, checkpoint_blobs: {%s}"
+
+
+async def test_checkpoints_are_written_where_settings_name_an_account() -> None:
+    account = f"account_url: 'https://ops.blob.core.windows.net', key: '{SECRET}', container: checkpoints"
+    found = feed(BLOBS % f"{account}, interval_s: 30", S=STRING)
+    made = found.make_checkpoint_blobs()
+    assert made is not None
+    assert made.interval_s == 30
+    assert made.name_of("3") == "bank.servicebus.windows.net/raw-event/bank/checkpoint/3"
+    assert SECRET not in repr(found) + str(found) + found.model_dump_json() + repr(made)
+    await made.close()
+    assert feed("connection_string: '${S}', event_hub: h", S=STRING).make_checkpoint_blobs() is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ("container: checkpoints", "needs `account_url`"),
+        ("account_url: 'https://ops.blob.core.windows.net'", "checkpoint_blobs.container"),
+        ("account_url: 'http://ops.blob.core.windows.net', container: checkpoints", "must begin with https"),
+        ("account_url: 'https://ops.blob.core.windows.net', container: No", "checkpoint_blobs.container"),
+        ("account_url: 'https://ops.blob.core.windows.net', container: checkpoints, interval_s: 0", "interval_s"),
+    ],
+)
+def test_checkpoints_that_lead_nowhere_are_refused(fields: str, expected: str) -> None:
+    with pytest.raises(ConfigurationError, match=expected):
+        feed(BLOBS % fields, S=STRING)
+
+
+@pytest.mark.parametrize(("container", "is_refused"), [("operations", True), ("checkpoints", False)])
+def test_checkpoints_are_not_written_among_the_leases(container: str, is_refused: bool) -> None:
+    account = "account_url: 'https://ops.blob.core.windows.net', container: "
+    text = (
+        f"leases: {{type: blob, {account} operations}}\npipelines: [{{name: a, sink: {{type: log, path: x}}, feed:"
+        f" {{type: eventhubs, {BLOBS % (account + container)}}}}}]"
+    )
+    try:
+        parse(text, {"S": STRING}, folder=Path("/etc/leasehold"))
+    except ConfigurationError as error:
+        assert is_refused
+        assert "the feed of 'a' would write `checkpoint_blobs` among the leases" in str(error)  # noqa: PT017
+    else:
+        assert not is_refused

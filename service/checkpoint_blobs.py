@@ -1,0 +1,147 @@
+"""Write checkpoints of Event Hubs for other readers, as KEDA's scaler and processors of Azure's SDKs.
+
+Each follows a checkpoint in the lease. A pipeline never waits for one, and none of their failures reaches it: workers note
+positions, and one task of the host writes them.
+
+    writer = CheckpointWriter(name, blobs, clock=clock, log=log, stats=stats)
+    writer.note(lease)              a lease's position, written once the partition's last write is `interval_s` ago
+    writer.note(lease, now=True)    after a release
+    await writer.run()              for ever
+    await writer.flush()            before the host ends
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from math import inf
+from typing import TYPE_CHECKING, NoReturn
+
+from structlog.typing import FilteringBoundLogger as Log
+
+from leasehold.common.clock import Backoff, Clock, retry_after_s
+from leases.errors import LeasesError
+from leases.lease import Lease
+from service.failures import Reports, Streak
+from service.shutdown import sleep_unless_stopped
+from service.stats import Stats
+from service.texts import described
+
+if TYPE_CHECKING:
+    from leases.stores.blob.checkpoints import CheckpointBlobs
+
+AT_ONCE_MAX = 8
+CALL_TIMEOUT_S = 10.0
+FLUSH_TIMEOUT_S = 5.0
+"""What is not written then is written by the next owner, or with the next host's start."""
+PAUSES = Backoff(first_s=1.0, max_s=60.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Noted:
+    """The position of a lease, to be written from `due_at` on (Clock seconds)."""
+
+    lease: Lease
+    due_at: float
+
+
+class CheckpointWriter:
+    """The checkpoint blobs of one pipeline, written by this host for the leases that it owns."""
+
+    def __init__(self, pipeline: str, blobs: CheckpointBlobs, *, clock: Clock, log: Log, stats: Stats) -> None:
+        self._pipeline = pipeline
+        self._blobs = blobs
+        self._clock = clock
+        self._log = log.bind(pipeline=pipeline)
+        self._stats = stats
+        self._reports = Reports(clock, log)
+        self._streak = Streak(clock)
+        self._noted: dict[str, _Noted] = {}
+        self._began_at: dict[str, float] = {}
+        self._resting_until = -inf
+        self._woken = asyncio.Event()
+
+    def note(self, lease: Lease, *, now: bool = False) -> None:
+        """The newest position counts. now: without waiting for the interval."""
+        due_at = -inf if now else self._began_at.get(lease.partition, -inf) + self._blobs.interval_s
+        self._noted[lease.partition] = _Noted(lease=lease, due_at=due_at)
+        self._woken.set()
+
+    async def run(self) -> NoReturn:
+        while True:
+            self._woken.clear()
+            due_at = min((each.due_at for each in self._noted.values()), default=inf)
+            pause_s = max(due_at, self._resting_until) - self._clock.monotonic()
+            if pause_s == inf:
+                await self._woken.wait()
+            elif pause_s > 0:
+                await sleep_unless_stopped(self._woken, pause_s)
+            else:
+                await self._write_due(self._clock.monotonic())
+
+    async def flush(self) -> None:
+        """Write everything that is noted, if that succeeds at once and in time."""
+        try:
+            async with asyncio.timeout(FLUSH_TIMEOUT_S):
+                while self._noted and await self._write_due(inf):
+                    pass
+        except TimeoutError:
+            pass
+        if self._noted:
+            partitions = ", ".join(sorted(self._noted))
+            self._log.warning("checkpoint blobs are behind", partitions=partitions, see="the next host writes them")
+
+    async def _write_due(self, now: float) -> bool:
+        """Whether all of them are written. Never raises."""
+        due = [each.lease for each in self._noted.values() if each.due_at <= now]
+        errors = await asyncio.gather(*(self._write(lease) for lease in due[:AT_ONCE_MAX]))
+        failed = [error for error in errors if error is not None]
+        if not failed:
+            self._streak.log_end(self._log, "writing checkpoint blobs recovered")
+            return True
+        self._streak.log_failure(self._log, "writing checkpoint blobs failed", failed[0], then="the pipeline continues")
+        pause_s = PAUSES.pause_s(self._streak.count, 0.0, max(map(retry_after_s, failed)))
+        self._resting_until = self._clock.monotonic() + pause_s
+        return False
+
+    async def _write(self, lease: Lease) -> Exception | None:
+        """The error, if it failed: it is then noted again, unless a newer position is."""
+        noted = self._noted.pop(lease.partition)
+        self._began_at[lease.partition] = self._clock.monotonic()
+        try:
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                outcome = await self._blobs.write(lease.partition, lease.continuation, lease.generation)
+        except asyncio.CancelledError:
+            self._noted.setdefault(lease.partition, noted)
+            raise
+        except Exception as error:  # whatever it is, the pipeline must not end for it
+            self._noted.setdefault(lease.partition, noted)
+            self._stats.record_checkpoint_blob(self._pipeline, "failed")
+            return error
+        if outcome == "outdated":
+            self._reports.report("checkpoint blob", lease.partition, outdated_text(self._blobs, lease), lease.key)
+        elif outcome == "written":
+            self._stats.record_checkpoint_blob(self._pipeline, "written")
+        return None
+
+
+def outdated_text(blobs: CheckpointBlobs, lease: Lease) -> str:
+    return (
+        f"blob '{blobs.name_of(lease.partition)}' counts more resets than the lease (generation {lease.generation}), so it is"
+        " not written. If the lease was created again, delete the blob"
+    )
+
+
+async def write_reset(blobs: CheckpointBlobs | None, lease: Lease) -> str | None:
+    """Write the position of a lease that an operator has reset. Returns what to know if that failed."""
+    if blobs is None:
+        return None
+    name, later = blobs.name_of(lease.partition), "the next owner of the lease writes it"
+    try:
+        async with asyncio.timeout(CALL_TIMEOUT_S):
+            outcome = await blobs.write(lease.partition, lease.continuation, lease.generation)
+    except (LeasesError, TimeoutError) as error:
+        return f"the checkpoint blob '{name}' was not written ({described(error)}): {later}"
+    if outcome == "outdated":
+        return outdated_text(blobs, lease)
+    return None if outcome == "written" else f"the checkpoint blob '{name}' was not changed: {later}"
