@@ -14,6 +14,11 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 
+{{- /* The headless Service of a StatefulSet; short enough for the name of a Service, which has 63 characters at most. */}}
+{{- define "leasehold.headless" -}}
+{{ include "leasehold.name" . | trunc 50 | trimSuffix "-" }}-hosts
+{{- end }}
+
 {{- define "leasehold.serviceAccount" -}}
 {{ .Values.serviceAccount.name | default (ternary (include "leasehold.name" .) "default" .Values.serviceAccount.create) }}
 {{- end }}
@@ -96,7 +101,7 @@ key: {{ .Values.api.clientKey | default .Values.api.readersKey | quote }}
 {{- if gt ($v.autoscaling.min | int) ($v.autoscaling.max | int) }}
 {{- fail "autoscaling.min is above autoscaling.max" }}
 {{- end }}
-{{- if and (eq ($v.autoscaling.min | int) 0) (ne $v.autoscaling.by "cosmos") (ne $v.autoscaling.by "none") }}
+{{- if and (eq ($v.autoscaling.min | int) 0) (has $v.autoscaling.by (list "lag" "cpu")) }}
 {{- fail (printf "autoscaling.min is 0, but autoscaling by %s needs a running pod: set it to 1 or more" $v.autoscaling.by) }}
 {{- end }}
 {{- if and $v.networkPolicy.enabled (not $v.networkPolicy.ingressFrom) (or $v.monitoring.serviceMonitor (eq $v.autoscaling.by "lag")) }}

@@ -28,10 +28,37 @@ ENVIRONMENT = {
     "BANK_COSMOS": "AccountEndpoint=https://bank.documents.azure.com:443/;AccountKey=YmFuaw==;",
     "LEASES_COSMOS": "AccountEndpoint=https://operations.documents.azure.com:443/;AccountKey=YmFuaw==;",
     "BANK_POSTGRES": "postgresql://bank@postgres/bank",
+    "BANK_EVENTHUBS": "Endpoint=sb://bank.servicebus.windows.net/;SharedAccessKeyName=a;SharedAccessKey=YmFuaw==",
+    "BANK_BLOBS": "DefaultEndpointsProtocol=https;AccountName=bank;AccountKey=YmFuaw==;EndpointSuffix=core.windows.net",
 }
 SCRAPED = {"networkPolicy": {"ingressFrom": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]}}
 """Whoever is to ask the API, as Prometheus and KEDA do, is let in."""
 SQLITE = {"config": {"leases": {"type": "sqlite", "connection_string": None, "database": None}}}
+HUB: Values = {
+    "type": "eventhubs",
+    "connection_string": "${BANK_EVENTHUBS}",
+    "event_hub": "Transactions",
+    "consumer_group": "balances",
+    "checkpoint_blobs": {"connection_string": "${BANK_BLOBS}", "container": "checkpoints"},
+}
+"""A feed whose positions KEDA reads."""
+IDENTITY: Values = {"workloadIdentity": {"clientId": "2f1d6c1e-0000-4000-8000-000000000000"}}
+
+
+def with_feed(feed: Values) -> Values:
+    """The values that give the bank this feed."""
+    return {"config": {"pipelines": [{**BANK["config"]["pipelines"][0], "feed": feed}]}}
+
+
+def hub_of(namespace: str, account_url: str) -> Values:
+    """A feed that is reached by identity, and so are its checkpoint blobs."""
+    blobs = {"account_url": account_url, "container": "checkpoints"}
+    return {"type": "eventhubs", "namespace": namespace, "event_hub": "Transactions", "checkpoint_blobs": blobs}
+
+
+AZURE_HUB = hub_of("Bank.servicebus.windows.net", "https://Operations.blob.core.windows.net")
+STATEFUL: Values = {"workload": "StatefulSet"}
+QUERY = "SELECT count(*) FROM outbox WHERE NOT delivered"
 SERVER: Values = {"sparkServer": {"create": True}}
 EXECUTORS: Values = {
     "config": {"spark": {"master": "k8s://https://kubernetes.default.svc"}},

@@ -8,7 +8,7 @@ import helm_python
 import pytest
 import yaml
 from unit.chart.dockerfile import ROOT, dockerfile
-from unit.chart.releases import BANK, CHART, ENVIRONMENT, EXECUTORS, SCRAPED, SERVER, SQLITE, Values
+from unit.chart.releases import BANK, CHART, ENVIRONMENT, EXECUTORS, SCRAPED, SERVER, SQLITE, STATEFUL, Values
 
 from leases.stores.memory import MemoryStore
 from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
@@ -145,8 +145,9 @@ def test_what_is_written_lies_in_volumes(render) -> None:
 
 def test_the_values_of_the_docs_are_taken(chart) -> None:
     page = (ROOT / "docs/kubernetes.md").read_text()
-    example, monitoring, *_ = (yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL))
-    given = {**example, **monitoring}
+    examples = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)]
+    (monitoring,) = (each for each in examples if "monitoring" in each)
+    given = {**examples[0], **monitoring}
     chart.validate_schema(given)
     assert helm_python.lint(CHART, given, strict=True)["errors"] == []
     files = chart.render(given, name="bank", namespace="bank")
@@ -155,6 +156,20 @@ def test_the_values_of_the_docs_are_taken(chart) -> None:
     found = parse(settings, {**SHAPES, "POD_NAME": "a-pod"}, folder=Path("/etc/leasehold"))
     assert set(re.findall(r"\${(\w+)}", settings)) - {"POD_NAME"} == set(secrets) == SHAPES.keys()
     assert [each.feed.type for each in found.pipelines] == ["eventhubs"]
+
+
+def test_the_examples_of_scaling_from_zero_are_taken(render) -> None:
+    page = (ROOT / "docs/kubernetes.md").read_text().partition("### From zero")[2].partition("## ")[0]
+    hub, query = (render(yaml.safe_load(text)) for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL))
+    for objects, kind in ((hub, "azure-eventhub"), (query, "postgresql")):
+        scaled = objects["ScaledObject"]["spec"]
+        assert ([each["type"] for each in scaled["triggers"]], scaled["minReplicaCount"]) == ([kind], 0)
+
+
+def test_a_host_of_a_stateful_set_has_the_name_of_its_pod(render) -> None:
+    (only,) = render(STATEFUL)["StatefulSet"]["spec"]["template"]["spec"]["containers"]
+    (name,) = (each for each in only["env"] if each["name"] == "POD_NAME")
+    assert name["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.name"
 
 
 def test_spark_runs_in_one_place(render) -> None:

@@ -2,13 +2,30 @@
 
 import json
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import helm_python
+import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
-from unit.chart.releases import BANK, CHART, COSMOS, EXECUTORS, SCRAPED, SQLITE, merged
+from unit.chart.releases import (
+    AZURE_HUB,
+    BANK,
+    CHART,
+    COSMOS,
+    EXECUTORS,
+    HUB,
+    IDENTITY,
+    QUERY,
+    SCRAPED,
+    SQLITE,
+    STATEFUL,
+    hub_of,
+    merged,
+    with_feed,
+)
 
 VERSIONS = ("1.33", "1.35", "1.37")
 CUSTOM = {"ScaledObject", "TriggerAuthentication", "ServiceMonitor", "PrometheusRule"}
@@ -30,6 +47,13 @@ SWITCHES: dict[str, dict[str, Any]] = {
         "autoscaling": {"by": "cosmos", "pipeline": "balances"},
         "workloadIdentity": {"clientId": "2f1d6c1e-0000-4000-8000-000000000000"},
     },
+    "Event Hubs": {"autoscaling": {"by": "eventhubs", "min": 0}, **with_feed(HUB)},
+    "Event Hubs by identity": {"autoscaling": {"by": "eventhubs", "min": 0}, **with_feed(AZURE_HUB), **IDENTITY},
+    "PostgreSQL": {"autoscaling": {"by": "postgres", "min": 0, "postgres": {"query": QUERY}}},
+    "a StatefulSet": STATEFUL,
+    "a StatefulSet, CPU": {**STATEFUL, "autoscaling": {"by": "cpu"}},
+    "a StatefulSet, Event Hubs": {**STATEFUL, "autoscaling": {"by": "eventhubs", "min": 0}, **with_feed(HUB)},
+    "a StatefulSet of one on SQLite": {**STATEFUL, "replicas": 1, **SQLITE},
     "no budget": {"podDisruptionBudget": {"enabled": False}},
     "a budget in percent": {"podDisruptionBudget": {"maxUnavailable": "25%"}},
     "no spread": {"topologySpread": {"enabled": False}},
@@ -86,7 +110,7 @@ def problem(text: str, version: str) -> str | None:
 def test_kubernetes_takes_what_every_switch_makes(render, switch: str) -> None:
     objects = render(SWITCHES[switch])
     own = {name: each for name, each in objects.items() if each["kind"] not in CUSTOM}
-    assert {"Deployment", "Service", "ConfigMap"} <= objects.keys()
+    assert {SWITCHES[switch].get("workload", "Deployment"), "Service", "ConfigMap"} <= objects.keys()
     for version in VERSIONS:
         found = {name: problem(json.dumps(each, sort_keys=True), version) for name, each in own.items()}
         assert not any(found.values()), (version, found)
@@ -120,8 +144,16 @@ def test_objects_of_operators_are_of_the_right_kind_and_select_the_pods(render) 
 
 def test_who_scales_the_group_alone_says_how_many_pods_there_are(render) -> None:
     assert render()["Deployment"]["spec"]["replicas"] == 3
-    for switch in ("CPU", "lag", "Cosmos DB"):
-        assert "replicas" not in render(SWITCHES[switch])["Deployment"]["spec"]
+    for switch in ("CPU", "lag", "Cosmos DB", "Event Hubs", "PostgreSQL", "a StatefulSet, CPU"):
+        objects = render(SWITCHES[switch])
+        workload = objects.get("Deployment") or objects["StatefulSet"]
+        assert "replicas" not in workload["spec"]
+        scaler = objects.get("ScaledObject") or objects["HorizontalPodAutoscaler"]
+        assert scaler["spec"]["scaleTargetRef"] == {
+            "apiVersion": workload["apiVersion"],
+            "kind": workload["kind"],
+            "name": workload["metadata"]["name"],
+        }
 
 
 def test_keda_asks_one_host_for_the_lag_of_the_group_with_the_token(render) -> None:
@@ -163,6 +195,140 @@ def test_keda_reads_the_leases_that_the_settings_name(render) -> None:
         "cosmosDBKeyFromEnv": "BANK_KEY",
         "leaseEndpoint": "https://leases.example",
     }
+
+
+KEDA = {
+    kind: Path(__file__).parent / "keda" / f"{kind.lower()}s.yaml" for kind in ("ScaledObject", "TriggerAuthentication")
+}
+
+
+@cache
+def keda_schema(kind: str) -> dict[str, Any]:
+    """KEDA's own, in which no field is unknown."""
+    (version,) = yaml.safe_load(KEDA[kind].read_text())["spec"]["versions"]
+    return strict(version["schema"]["openAPIV3Schema"])
+
+
+def strict(schema: dict[str, Any]) -> dict[str, Any]:
+    """As `kubectl --validate=strict` takes it: no other field than those named."""
+    if "properties" not in schema:
+        return schema | ({"items": strict(schema["items"])} if "items" in schema else {})
+    named = {name: strict(each) for name, each in schema["properties"].items()}
+    return schema | {
+        "properties": named,
+        "additionalProperties": named.keys() == {"name"} or schema.get("type") is None,
+    }
+
+
+def keda_problems(objects: dict[str, Any]) -> list[str]:
+    found = [(kind, objects[kind]) for kind in KEDA if kind in objects]
+    errors = ((kind, jsonschema.Draft202012Validator(keda_schema(kind)).iter_errors(each)) for kind, each in found)
+    return [f"{kind} {list(error.path)}: {error.message}" for kind, each in errors for error in each]
+
+
+@pytest.mark.parametrize(
+    "switch", [name for name in SWITCHES if SWITCHES[name].get("autoscaling", {}).get("by") not in (None, "cpu")]
+)
+def test_keda_takes_what_every_switch_makes(render, switch: str) -> None:
+    objects = render(SWITCHES[switch])
+    assert keda_problems(objects) == []
+    objects["ScaledObject"]["spec"]["minReplicas"] = 1
+    objects["ScaledObject"]["spec"]["triggers"][0]["metadata"]["lag"] = 7
+    assert len(keda_problems(objects)) == 2
+
+
+def test_keda_reads_the_checkpoints_that_the_settings_name(render) -> None:
+    objects = render(SWITCHES["Event Hubs"])
+    (trigger,) = objects["ScaledObject"]["spec"]["triggers"]
+    assert trigger == {
+        "type": "azure-eventhub",
+        "metadata": {
+            "consumerGroup": "balances",
+            "blobContainer": "checkpoints",
+            "checkpointStrategy": "blobMetadata",
+            "unprocessedEventThreshold": "10000",
+            "eventHubName": "transactions",
+            "connectionFromEnv": "BANK_EVENTHUBS",
+            "storageConnectionFromEnv": "BANK_BLOBS",
+        },
+    }
+    assert "TriggerAuthentication" not in objects
+    assert objects["ScaledObject"]["spec"]["minReplicaCount"] == 0
+
+
+@pytest.mark.parametrize(
+    ("feed", "more"),
+    [
+        (AZURE_HUB, {}),
+        (
+            hub_of("bank.servicebus.chinacloudapi.cn", "https://operations.blob.core.chinacloudapi.cn/"),
+            {
+                "cloud": "Private",
+                "endpointSuffix": "servicebus.chinacloudapi.cn",
+                "storageEndpointSuffix": "core.chinacloudapi.cn",
+            },
+        ),
+    ],
+)
+def test_keda_reads_checkpoints_by_the_identity_of_the_pods(render, feed: dict[str, Any], more: dict[str, str]) -> None:
+    objects = render({**SWITCHES["Event Hubs by identity"], **with_feed(feed)})
+    (trigger,) = objects["ScaledObject"]["spec"]["triggers"]
+    assert trigger["authenticationRef"] == {"name": "bank-leasehold"}
+    assert trigger["metadata"] == {
+        "consumerGroup": "$Default",
+        "blobContainer": "checkpoints",
+        "checkpointStrategy": "blobMetadata",
+        "unprocessedEventThreshold": "10000",
+        "eventHubName": "transactions",
+        "eventHubNamespace": "bank",
+        "storageAccountName": "operations",
+        **more,
+    }
+    assert objects["TriggerAuthentication"]["spec"] == {
+        "podIdentity": {"provider": "azure-workload", "identityId": IDENTITY["workloadIdentity"]["clientId"]}
+    }
+
+
+def test_an_identity_of_the_pods_alone_does_not_change_how_keda_reads_a_hub(render) -> None:
+    objects = render({**SWITCHES["Event Hubs"], **IDENTITY})
+    assert (
+        objects["ScaledObject"]["spec"]["triggers"]
+        == render(SWITCHES["Event Hubs"])["ScaledObject"]["spec"]["triggers"]
+    )
+    assert "TriggerAuthentication" not in objects
+
+
+@pytest.mark.parametrize(("given", "variable"), [({}, "BANK_POSTGRES"), ({"connectionEnv": "OUTBOX"}, "OUTBOX")])
+def test_keda_sends_the_query_to_the_database_of_the_sink_or_another_one(
+    render, given: dict[str, str], variable: str
+) -> None:
+    (trigger,) = render({"autoscaling": {"by": "postgres", "postgres": {"query": QUERY, **given}}})["ScaledObject"][
+        "spec"
+    ]["triggers"]
+    assert trigger == {
+        "type": "postgresql",
+        "metadata": {"connectionFromEnv": variable, "query": QUERY, "targetQueryValue": "10000"},
+    }
+
+
+def test_a_stateful_set_is_the_deployment_under_names_that_stay(render) -> None:
+    plain, stateful = render(), render(STATEFUL)
+    before, after = plain["Deployment"]["spec"], stateful["StatefulSet"]["spec"]
+    kept = ("template", "selector", "replicas", "minReadySeconds")
+    assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
+    assert after["podManagementPolicy"] == "Parallel"
+    assert after.keys() - before.keys() == {"serviceName", "podManagementPolicy", "updateStrategy"}
+    headless = stateful["Service-hosts"]
+    assert headless["metadata"]["name"] == after["serviceName"]
+    assert (headless["spec"]["clusterIP"], headless["spec"]["selector"]) == ("None", after["selector"]["matchLabels"])
+    assert stateful.keys() - plain.keys() == {"StatefulSet", "Service-hosts"}
+
+
+def test_prometheus_scrapes_each_pod_of_a_stateful_set_once(render) -> None:
+    objects = render({**STATEFUL, **SWITCHES["all monitoring"]})
+    wanted = objects["ServiceMonitor"]["spec"]["selector"]["matchLabels"]
+    services = {name: each["metadata"]["labels"] for name, each in objects.items() if each["kind"] == "Service"}
+    assert [name for name, labels in services.items() if wanted.items() <= labels.items()] == ["Service"]
 
 
 def test_nobody_reaches_the_pods_but_whom_the_policy_names(render) -> None:

@@ -4,13 +4,15 @@ from typing import Any
 
 import helm_python
 import pytest
-from unit.chart.releases import BANK, SQLITE, merged
+from unit.chart.releases import AZURE_HUB, BANK, HUB, IDENTITY, QUERY, SQLITE, merged, with_feed
 
 from service.config.reference import Setting, describe
 
 LOG = {"type": "log", "path": "/var/lib/leasehold/log"}
 FILES = {"type": "files", "path": "/var/lib/leasehold/out"}
 PIPELINE = BANK["config"]["pipelines"][0]
+BY_HUB = {"autoscaling": {"by": "eventhubs"}}
+BY_QUERY = {"autoscaling": {"by": "postgres", "postgres": {"query": QUERY}}}
 
 
 def leases(**given: Any) -> dict[str, Any]:
@@ -49,6 +51,12 @@ def pipeline(**given: Any) -> dict[str, Any]:
         ({"autoscaling": {"by": "lag"}}, "networkPolicy.ingressFrom is empty"),
         ({"monitoring": {"serviceMonitor": True}}, "networkPolicy.ingressFrom is empty"),
         ({"autoscaling": {"by": "cosmos"}}, "name such a pipeline (autoscaling.pipeline is '')"),
+        ({"autoscaling": {"by": "eventhubs", "pipeline": "balances"}}, "whose feed has type eventhubs and checkpoint_blobs"),
+        ({**BY_HUB, **with_feed({"type": "eventhubs", "namespace": "a.servicebus.windows.net"})}, "(autoscaling.pipeline is '')"),
+        ({**BY_HUB, **with_feed(AZURE_HUB)}, "and set workloadIdentity.clientId"),
+        ({**BY_HUB, **with_feed({**HUB, "checkpoint_blobs": AZURE_HUB["checkpoint_blobs"]}), **IDENTITY}, "in one of two ways"),
+        ({"autoscaling": {"by": "postgres"}}, "set autoscaling.postgres.query"),
+        (merged(pipeline(sink={"type": "http", "url": "https://a"}), BY_QUERY), "set autoscaling.postgres.connectionEnv"),
         (merged(leases(type="blob"), {"autoscaling": {"by": "cosmos", "pipeline": "balances"}}), "with leases of type cosmos"),
     ],
 )  # fmt: skip
@@ -78,6 +86,11 @@ def test_what_could_not_work_is_refused_with_what_to_do(render, values: dict[str
         {"config": {"telemetry": {"metrics": "http://otel:4318"}}},
         {"sparkConnect": "http://spark"},
         {"autoscaling": {"by": "magic"}},
+        {"autoscaling": {"postgres": {"connectionEnv": "postgresql://ada:hunter2@db"}}},
+        {"workload": "DaemonSet"},
+        with_feed({**HUB, "checkpoint_blobs": {"account_url": "https://a", "key": "aHVudGVyMg==", "container": "c"}}),
+        with_feed({**HUB, "checkpoint_blobs": {"connection_string": "AccountKey=hunter2;", "container": "c"}}),
+        with_feed({**HUB, "checkpoint_blobs": {"account_url": "https://a"}}),
         {"autoscaling": {"lagPerReplica": 0}},
         {"image": {"tag": "no tag"}},
         {"image": {"pullPolicy": "Sometimes"}},
@@ -139,6 +152,8 @@ def with_one(row: Setting, value: object) -> dict[str, Any]:
     """A section that has what the row of the settings' reference tells of."""
     section = {"type": row.when, row.name: value, **({"container": "out"} if row.when == "files" else {})}
     where = row.parent.removeprefix("pipelines[].")
+    if where == "feed.checkpoint_blobs":
+        return pipeline(feed={**HUB, "checkpoint_blobs": {"container": "checkpoints", row.name: value}})
     return leases(**section) if where == "leases" else pipeline(**{where: section})
 
 
