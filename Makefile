@@ -35,7 +35,7 @@ JAVA = -XX:TieredStopAtLevel=1 -Xshare:auto -Xlog:disable -XX:SharedArchiveFile=
 .DEFAULT_GOAL = help
 .PHONY: help demo test connectors check sim mutants scenarios chaos bench repetition memory unit thorough fuzz integration acceptance lint types arrows format setup
 .PHONY: matrix bare docs scale cluster
-.PHONY: hosts groups letters collected unit-collected node browser image pods start dist audit poison stalls failover clean
+.PHONY: interop hosts groups letters collected unit-collected node browser image pods start dist audit poison stalls failover clean
 
 # Targets with `##`. docs/maintainers.md lists the others.
 help:  ## this list; docs/maintainers.md has more
@@ -55,6 +55,10 @@ connectors: setup node $(ARCHIVE)  ## integration and acceptance tests of all ot
 	@$(call TESTED,$(CONNECTORS)); $(call TOTAL,alone rest)
 
 check: lint types arrows  ## lint, format, types and import arrows
+
+# The first build of KEDA takes long, so it is niced. Go and Maven keep what they have built.
+interop: setup node  # KEDA's scalers and the processors of Go and Java beside hosts; needs Go and Maven, and skips what lacks a tool
+	nice -n 19 $(PYTEST) -p no:xdist --timeout 3600 tests/interop
 
 bench: setup  ## beside Structured Streaming, DuckDB, Polars, the SDK of Event Hubs and .NET's leases: a table, docs/performance.md (ONLY=hub)
 	@.ci/setup bench

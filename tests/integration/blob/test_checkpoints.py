@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import structlog
 from azure.eventhub.extensions.checkpointstoreblobaio import BlobCheckpointStore
-from azure.storage.blob.aio import BlobServiceClient
 from click.testing import CliRunner
 from integration.eventhubs.clients import HUB
 from plugins_cli import events_in
