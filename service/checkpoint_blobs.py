@@ -30,7 +30,7 @@ from service.texts import described
 if TYPE_CHECKING:
     from leases.stores.blob.checkpoints import CheckpointBlobs
 
-AT_ONCE_MAX = 8
+AT_ONCE_MAX = 16
 CALL_TIMEOUT_S = 10.0
 FLUSH_TIMEOUT_S = 5.0
 """What is not written then is written by the next owner, or with the next host's start."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from leasehold.common.clock import BootClock
 from leases.bootstrap import Bootstrap
@@ -20,6 +21,9 @@ from service.pipeline import Pipeline
 from service.processor import Problems
 from service.texts import counted, redacted
 from service.wiring.build import pipeline_of, store_of
+
+if TYPE_CHECKING:
+    from leases.stores.blob import CheckpointBlobs
 
 Say = Callable[[str], None]
 
@@ -38,13 +42,16 @@ async def _probe(settings: Settings, engine: SparkEngine, say: Say) -> bool:
         fine &= await _try_step(say, "leases", _check_leases(store, pipelines, settings.leases.timing))
         for pipeline in pipelines:
             fine &= await _try_step(say, f"{pipeline.name}: feed", _check_feed(pipeline))
+            if (blobs := pipeline.checkpoint_blobs) is not None:
+                fine &= await _try_step(say, f"{pipeline.name}: checkpoint blobs", _count_checkpoints(blobs))
             fine &= await _try_step(say, f"{pipeline.name}: transform", _prepare_transform(pipeline))
             fine &= await _try_step(say, f"{pipeline.name}: sink", _prepare_sink(pipeline))
         if settings.api.enabled:
             fine &= await _try_step(say, "api", _open_port(settings.api))
         return fine
     finally:
-        closing = [part.close() for each in pipelines for part in (each.feed, each.transform, each.sink)]
+        parts = [part for each in pipelines for part in (each.feed, each.transform, each.sink, each.checkpoint_blobs)]
+        closing = [part.close() for part in parts if part is not None]
         await asyncio.gather(*closing, return_exceptions=True)
         await store.close()
 
@@ -89,6 +96,10 @@ async def _check_feed(pipeline: Pipeline) -> str:
         return f"warning: {pipeline.feed.no_partitions}"
     await pipeline.feed.probe()
     return f"fine, {counted(count, 'partition')} now ({pipeline.feed.identity})"
+
+
+async def _count_checkpoints(blobs: CheckpointBlobs) -> str:
+    return f"fine, {await blobs.count()} there"
 
 
 async def _prepare_transform(pipeline: Pipeline) -> str:

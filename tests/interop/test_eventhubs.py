@@ -13,7 +13,7 @@ from service.group.actions import pause_pipeline, resume_pipeline
 ALL = len(PARTITIONS)
 
 
-async def test_keda_sees_the_true_lag_from_zero_to_zero(hub: Hub, go: str) -> None:
+async def test_keda_sees_the_true_lag_from_zero_to_zero(go: str, hub: Hub) -> None:
     assert await hub.lag(go) == 0  # an empty hub, and no container yet
     await hub.append(range(10))
     assert await hub.lag(go) == 10 * ALL  # no pod has ever run: the first one starts
@@ -26,7 +26,7 @@ async def test_keda_sees_the_true_lag_from_zero_to_zero(hub: Hub, go: str) -> No
     assert await hub.delivered() == numbered(range(17))
 
 
-async def test_keda_follows_a_host_that_runs_pauses_and_resumes(hub: Hub, go: str) -> None:
+async def test_keda_follows_a_host_that_runs_pauses_and_resumes(go: str, hub: Hub) -> None:
     await hub.append(range(5))
     async with hub.host() as host:
         await hub.until_lag(go, 0)
@@ -38,7 +38,7 @@ async def test_keda_follows_a_host_that_runs_pauses_and_resumes(hub: Hub, go: st
         await hub.until_lag(go, 0)
 
 
-async def test_a_reset_while_no_pod_runs_starts_one(hub: Hub, go: str) -> None:
+async def test_a_reset_while_no_pod_runs_starts_one(go: str, hub: Hub) -> None:
     await hub.append(range(10))
     await hub.drain()
     assert await hub.lag(go) == 0
@@ -56,7 +56,7 @@ def consumer(request: pytest.FixtureRequest) -> Sequence[str]:
 
 
 async def test_a_processor_of_an_sdk_and_a_host_continue_exactly_behind_each_other(
-    hub: Hub, consumer: Sequence[str], monkeypatch: pytest.MonkeyPatch
+    consumer: Sequence[str], hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(import_sources, "CLAIM_S", 2.0)  # they claim every second
     await hub.append(range(10))

@@ -29,7 +29,7 @@ async def write(container: Any, numbers: range) -> None:
         await container.upsert_item({"id": str(number), "account": str(number)})
 
 
-async def test_keda_sees_the_lag_of_a_change_feed_from_zero_to_zero(account: Bench, cosmos: Cosmos, go: str) -> None:
+async def test_keda_sees_the_lag_of_a_change_feed_from_zero_to_zero(go: str, account: Bench, cosmos: Cosmos) -> None:
     async with cosmos.client() as client:
         bank = await client.create_database("bank")
         container = await bank.create_container("transactions", PartitionKey("/account"))
@@ -51,7 +51,7 @@ async def test_keda_sees_the_lag_of_a_change_feed_from_zero_to_zero(account: Ben
     assert len(await account.delivered()) == 40
 
 
-async def test_keda_sends_a_query_to_postgresql(postgres: Postgres, tmp_path: Path, go: str) -> None:
+async def test_keda_sends_a_query_to_postgresql(go: str, postgres: Postgres, tmp_path: Path) -> None:
     postgres.fetch("CREATE TABLE outbox (id int, delivered boolean)")
     postgres.fetch("INSERT INTO outbox SELECT n, n > 7 FROM generate_series(1, 10) n")
     values = {"postgres": {"query": "SELECT count(*) FROM outbox WHERE NOT delivered", "connectionEnv": "OUTBOX"}}

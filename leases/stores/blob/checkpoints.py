@@ -112,6 +112,10 @@ class CheckpointBlobs:
             f"blob '{name}' was changed by others {CONFLICTS_MAX} times in a row: look for who writes it"
         )
 
+    async def count(self) -> int:
+        """How many partitions have a checkpoint. Raises StoreError."""
+        return len(await self._container.list_blobs(self.name_of("")))
+
     async def close(self) -> None:
         await self._container.close()
 

@@ -31,6 +31,8 @@ NAMES = map("checkpoints-{}".format, count())
 NAMESPACE, GROUP = "Bank.servicebus.windows.net", "$Default"
 CONSUMER = Path(__file__).with_name("consumer.py")
 PARTITIONS = ("0", "1", "2", "3")
+AWAY = "DefaultEndpointsProtocol=http;AccountName=bank;AccountKey=YmFuaw==;BlobEndpoint=http://127.0.0.1:1/bank;"
+"""An account that does not answer."""
 API = {"api_version": "2019-07-07"}
 
 
@@ -99,8 +101,7 @@ async def test_an_answer_that_is_lost_leaves_the_blob_as_it_was_written(azurite:
 
 
 async def test_an_account_that_does_not_exist_is_an_error_that_names_it(name: str) -> None:
-    account = "AccountName=bank;AccountKey=YmFuaw==;BlobEndpoint=http://127.0.0.1:1/bank;"
-    blobs = blobs_at(f"DefaultEndpointsProtocol=http;{account}", name)
+    blobs = blobs_at(AWAY, name)
     try:
         with pytest.raises(StoreUnavailable, match=f"blob container '{name}'"):
             await blobs.write("0", "1@100", 0)
@@ -201,9 +202,21 @@ async def test_a_reset_while_no_host_runs_is_seen_by_other_readers(
     assert (await as_the_sdk_has_them(azurite, name, namespace))["0"][0] == 4
 
 
+async def test_a_probe_counts_the_checkpoints_or_says_why_not(
+    eventhubs: EventHubs, azurite: str, name: str, tmp_path: Path
+) -> None:
+    found = []
+    for account in (azurite, AWAY):
+        bank = Bank(eventhubs, azurite, f'connection_string: "{account}", container: {name}', tmp_path)
+        told = await asyncio.to_thread(CliRunner().invoke, main, ["check", str(bank.file), "--probe"])
+        found.append([line for line in told.output.splitlines() if "checkpoint blobs" in line])
+    assert found[0] == ["bank: checkpoint blobs: fine, 0 there"]
+    ((refused,),) = found[1:]
+    assert refused.startswith("bank: checkpoint blobs: FAILED: listing ")
+
+
 async def test_an_account_that_is_away_costs_a_warning(eventhubs: EventHubs, azurite: str, tmp_path: Path) -> None:
-    account = "DefaultEndpointsProtocol=http;AccountName=bank;AccountKey=YmFuaw==;BlobEndpoint=http://127.0.0.1:1/bank;"
-    bank = Bank(eventhubs, azurite, f'connection_string: "{account}", container: away', tmp_path)
+    bank = Bank(eventhubs, azurite, f'connection_string: "{AWAY}", container: away', tmp_path)
     bank.append(range(20))
     await bank.drain()
     assert await bank.delivered() == numbered(range(20))

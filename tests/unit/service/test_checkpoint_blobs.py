@@ -13,8 +13,12 @@ from simulation.loop import VirtualClock
 
 from leases.errors import StoreUnavailable
 from leases.lease import Lease
+from leases.stores.memory import MemoryStore
+from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
 from pipeline.limits import BatchLimits
-from service.checkpoint_blobs import FLUSH_TIMEOUT_S, CheckpointWriter, write_reset
+from service.checkpoint_blobs import AT_ONCE_MAX, FLUSH_TIMEOUT_S, CheckpointWriter, write_reset
+from service.pipeline import Pipeline
+from service.processor import Processor
 from service.stats import Stats
 
 ONE = BatchLimits(events_max=1)
@@ -113,7 +117,7 @@ async def test_many_partitions_are_a_few_requests_at_a_time() -> None:
     for number in range(100):
         desk.note(number, f"p{number}")
     await until(lambda: len(blobs.positions) == 100)
-    assert blobs.at_once_max == 8
+    assert blobs.at_once_max == AT_ONCE_MAX
     await desk.stop()
 
 
@@ -277,6 +281,16 @@ async def test_a_pipeline_works_as_if_the_account_were_there(hangs: bool) -> Non
     assert took[0] == pytest.approx(took[1], abs=0.2)
     assert blobs.attempts
     await always(lambda: group.is_delivered() and plain.is_delivered(), for_s=0.1)
+
+
+async def test_a_processor_closes_the_account_when_it_stops() -> None:
+    blobs: Any = Blobs()
+    sink = MemorySink(MemoryDestination())
+    pipeline = Pipeline(name="bank", feed=MemoryFeed(["a"]), sink=sink, checkpoint_blobs=blobs)
+    processor = Processor([pipeline], MemoryStore(), host="host-a")
+    await processor.start()
+    await processor.stop()
+    assert (blobs.positions, blobs.is_closed) == ({"a": None}, True)
 
 
 # Operators

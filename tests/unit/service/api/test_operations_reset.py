@@ -125,3 +125,15 @@ async def test_a_closed_lease_is_left_alone(resting, client) -> None:
         await reset(client, "earliest"),
     ):
         assert "has ended" in str(problem(answer, 409)["detail"])
+
+
+async def test_a_reset_is_noted_for_readers_of_checkpoint_blobs_while_the_pipeline_rests(resting, client) -> None:
+    noted = []
+
+    class Writer:
+        def note(self, lease: Lease, *, now: bool) -> None:
+            noted.append((lease.partition, lease.continuation, lease.generation, now))
+
+    resting.host.checkpoint_writers["bank"] = Writer()
+    assert (await reset(client, "2")).status_code == 200
+    assert noted == [("a", "2", 1, True)]

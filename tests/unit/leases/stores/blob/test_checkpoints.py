@@ -37,6 +37,9 @@ class Container:
             raise StoreMissing(name)
         return self.blobs[name]
 
+    async def list_blobs(self, prefix: str) -> list[StoredBlob]:
+        return [blob for name, blob in self.blobs.items() if name.startswith(prefix)]
+
     async def create(self, name: str, packed: Packed) -> str:
         self._interrupt()
         if name in self.blobs:
@@ -83,6 +86,14 @@ async def test_a_blob_has_the_name_and_the_metadata_of_the_sdks(container: Conta
     assert await blobs_in(container).write("0", "41@4294967296", 0) == "written"
     stored = container.blobs[NAME]
     assert (stored.metadata, stored.content) == ({"offset": "4294967296", "sequencenumber": "41"}, b"")
+
+
+async def test_checkpoints_of_other_hubs_and_groups_do_not_count(container: Container) -> None:
+    blobs, others = blobs_in(container), blobs_in(container, "bank.servicebus.windows.net/raw-event/$default-2")
+    for partition in "012":
+        await blobs.write(partition, "1@100", 0)
+    await others.write("0", "1@100", 0)
+    assert (await blobs.count(), await others.count()) == (3, 1)
 
 
 async def test_what_is_written_can_be_imported_again(container: Container) -> None:
