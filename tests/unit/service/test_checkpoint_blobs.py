@@ -16,6 +16,7 @@ from leases.lease import Lease
 from leases.stores.memory import MemoryStore
 from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
 from pipeline.limits import BatchLimits
+from service.api.metrics import Metrics
 from service.checkpoint_blobs import AT_ONCE_MAX, FLUSH_TIMEOUT_S, CheckpointWriter, write_reset
 from service.pipeline import Pipeline
 from service.processor import Processor
@@ -198,6 +199,8 @@ async def test_a_host_writes_what_its_leases_have_and_at_a_stop_the_end() -> Non
     assert (
         blobs.positions == {name: lease.continuation for name, lease in group.leases.items()} == {"a": "7", "b": None}
     )
+    series = f'leasehold_checkpoint_blobs_total{{outcome="written",pipeline="bank"}} {len(blobs.written)}.0'
+    assert series in Metrics(running.host).text().decode()
 
 
 @pytest.mark.virtual
@@ -304,6 +307,7 @@ async def test_a_reset_without_hosts_is_written_or_says_why_not() -> None:
     assert blobs.written[0][1:] == ("a", "1", 1)
     blobs.outcome = "unchanged"
     assert "was not changed" in str(await write_reset(given, replace(lease, continuation="2")))
+    assert await write_reset(given, replace(lease, continuation=None)) is None  # there is no blob
     blobs.outcome = "outdated"
     assert "delete the blob" in str(await write_reset(given, lease))
     blobs.failing = StoreUnavailable("Azure Storage answered 403")
