@@ -46,6 +46,7 @@ from pipeline.imports import adopt
 from pipeline.limits import Budget
 from pipeline.pump.progress import Progress
 from pipeline.pump.runner import DeliveredBatch, Runner
+from pipeline.pump.tap import Tap
 from pipeline.ranges import RangePlan
 from pipeline.sink import Claim, CloseReason, SinkWriter
 from service.checkpoint_blobs import CheckpointWriter
@@ -141,6 +142,7 @@ class Worker:
         self.owned = owned
         self.pipeline = pipeline
         self.progress = Progress()
+        self.tap = Tap()
         self._clock = clock
         self._timing = timing
         self._rng = rng
@@ -181,6 +183,7 @@ class Worker:
         try:
             outcome = await self._supervise()
         finally:
+            self.tap.close()
             await run_uninterrupted(self._close(outcome))
         return outcome
 
@@ -305,6 +308,7 @@ class Worker:
             letters=self.pipeline.letters,
             refusals=self._refusals,
             plan=self._plan,
+            tap=self.tap,
         )
 
     async def _record_delivery(self, batch: DeliveredBatch) -> None:

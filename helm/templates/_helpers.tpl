@@ -42,6 +42,9 @@ key: {{ .Values.api.clientKey | default .Values.api.readersKey | quote }}
 {{- if .Values.api.operatorsSecret }}
 {{- $_ := set $settings.api "operators" (printf "/run/secrets/leasehold-operators/%s" .Values.api.operatorsKey) }}
 {{- end }}
+{{- if ne .Values.api.tapMask nil }}
+{{- $_ := set $settings.api "tap_mask" .Values.api.tapMask }}
+{{- end }}
 {{- if include "leasehold.connect" . }}
 {{- $_ := set $settings "spark" (merge (dict "remote" (include "leasehold.connect" .)) (omit ($settings.spark | default dict) "master")) }}
 {{- else if include "leasehold.drives" . }}

@@ -38,6 +38,7 @@ from pipeline.feed import ChangeFeed, PartitionEnded, check_forward
 from pipeline.limits import BatchLimits, Budget
 from pipeline.pump.buffer import PageBuffer
 from pipeline.pump.progress import InFlight, Progress
+from pipeline.pump.tap import Tap
 from pipeline.ranges import RangedBatch, RangePlan, RangeReader
 from pipeline.sink import Output, Permit, SinkWriter
 from pipeline.staging import NotStaged
@@ -84,6 +85,7 @@ class Runner:
     - `refusals`: with letters, what is known of output that the sink refused in earlier runs; None where that is to stop the
       partition.
     - `plan`: who reads what. None: the host reads everything.
+    - `tap`: shows what is read and delivered to its watchers.
     """
 
     def __init__(
@@ -104,6 +106,7 @@ class Runner:
         letters: DeadLetters | None = None,
         refusals: Refusals | None = None,
         plan: RangePlan | None = None,
+        tap: Tap | None = None,
     ) -> None:
         self._partition = partition
         self._epoch = epoch
@@ -119,6 +122,7 @@ class Runner:
         self._clock = clock
         self._progress = progress
         self._delivered = delivered
+        self._tap = tap or Tap()
         self._read_to = writer.position
         self._share = budget.share()
         self._buffer = PageBuffer(
@@ -175,6 +179,8 @@ class Runner:
         batch = RangedBatch(self._partition, self._epoch, tuple(ranges), self._clock.monotonic())
         self._check_forward(batch.start, batch.to, batch.events)
         await self._buffer.wait_until_taken()
+        for watcher in self._tap.watchers:
+            watcher.see_ranges(batch)
         self._buffer.put_ranged(batch)
         self._read_to = batch.to
         return True
@@ -207,6 +213,8 @@ class Runner:
         self._read_to = page.to
         if events and self._writer.buried:
             self._last_sequence = page.events["sequence"][events - 1].as_py()
+        for watcher in self._tap.watchers:
+            watcher.see_page(page)
         await self._buffer.put(page)
         crash_point("page read")
         return int(events)
@@ -431,6 +439,8 @@ class Runner:
             self._plan.accept(ready.ranged, ready.transform_s + took_s)
         self._share.free(ready.bytes)
         output = ready.output
+        for watcher in self._tap.watchers:
+            watcher.see_output(output)
         batch = DeliveredBatch(
             start=output.start,
             to=output.to,

@@ -24,6 +24,8 @@ from service.api.middleware import Guard
 from service.api.operations import operating
 from service.api.problems import ANYWHERE, add_handlers, documented
 from service.api.queries import reading
+from service.api.samples import Mask
+from service.api.tap import tapping
 from service.api.transfer import moving
 from service.group.view import View
 from service.telemetry.logs import default_logger
@@ -129,8 +131,12 @@ def _parameter(parameter: Mapping[str, Any]) -> str:
 NO_TOKENS = Access()
 
 
-def create_app(view: View, access: Access = NO_TOKENS, *, log: Log | None = None) -> FastAPI:
+def create_app(
+    view: View, access: Access = NO_TOKENS, *, log: Log | None = None, tap_mask: Mask | None = None
+) -> FastAPI:
+    """tap_mask: what taps mask; None if taps are off."""
     assert view.host is not None, "the API is the face of a host"
+    log = log or default_logger(view.host.name)
     app = FastAPI(
         title="Leasehold",
         version=version("leasehold"),
@@ -144,11 +150,12 @@ def create_app(view: View, access: Access = NO_TOKENS, *, log: Log | None = None
     app.include_router(page())
     for theme in (events, moving, operating, reading):  # a lease's own path takes what the others have not
         app.include_router(theme(view))
+    app.include_router(tapping(view, tap_mask, log))
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> HTMLResponse:
         return HTMLResponse(docs_page(app.openapi()))
 
     add_handlers(app)
-    app.add_middleware(Guard, access=access, audit=Audit(log or default_logger(view.host.name), view.host.stats))
+    app.add_middleware(Guard, access=access, audit=Audit(log, view.host.stats))
     return app

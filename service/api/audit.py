@@ -26,6 +26,7 @@ _ACTIONS: Mapping[tuple[str, str], Action] = {
     ("POST", r"/api/pipelines/([^/]+)()/resume"): "resume",
     ("POST", r"/api/leases()()/import"): "import",
     ("GET", r"/api/leases()()/export"): "export",
+    ("GET", r"/api/tap/([^/]+)/([\s\S]+)"): "tap",
 }
 
 

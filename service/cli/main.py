@@ -29,6 +29,7 @@ from service.cli.common import (
     importing,
     log_of,
     named,
+    pipeline_in,
     read_offline,
     settings_of,
     unread_is_fine,
@@ -263,6 +264,62 @@ def lag(file: Path, pipeline: str | None, as_json: bool) -> None:
     screen_of(sys.stdout).print(lag_table(found))
     for why in (*unreadable, *reasons(held_up), *unlisted_failures(group)):
         click.echo(redacted(why))
+
+
+@main.command(context_settings=NAMES_MAY_BEGIN_WITH_A_DASH)
+@FILE
+@click.argument("pipeline")
+@click.argument("partition")
+@click.option("--input", "side", flag_value="input", help="Only events, as the owner reads them.")
+@click.option("--output", "side", flag_value="output", help="Only rows, once they are delivered.")
+@click.option(
+    "--limit", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="End after this many rows."
+)
+@click.option("--seconds", type=click.FloatRange(0, 300), default=60, show_default=True, help="End after this long.")
+@click.option(
+    "--rows-per-s",
+    type=click.IntRange(1, 100),
+    default=10,
+    show_default=True,
+    help="Show this many a second, of each side.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@click.option("--url", help="The API of the owner. By default that of a host on this machine, as in FILE.")
+@click.option(
+    "--token-file",
+    type=PathName(path_type=Path, dir_okay=False),
+    help="A file with an operator's token in its first line. By default `api.operators` of FILE.",
+)
+def tap(
+    file: Path,
+    pipeline: str,
+    partition: str,
+    side: str | None,
+    limit: int,
+    seconds: float,
+    rows_per_s: int,
+    as_json: bool,
+    url: str | None,
+    token_file: Path | None,
+) -> None:
+    """Show samples of what the owner of a partition reads and delivers, live and masked, until Ctrl-C.
+
+    Taps are off unless FILE has `api.tap_mask`. They need an operator's token, and the host logs each of them.
+    Only the owner of the lease can answer: on Kubernetes, run this command in its pod with `kubectl exec`.
+    """
+    from service.cli.tap import Wanted, show_tap
+
+    settings = settings_of(file)
+    pipeline_in(settings, file, pipeline)
+    wanted = Wanted(
+        pipeline=pipeline,
+        partition=partition,
+        side=side or "both",
+        limit=limit,
+        seconds=seconds,
+        rows_per_s=rows_per_s,
+    )
+    show_tap(settings.api, wanted, as_json=as_json, url=url, token_file=token_file)
 
 
 @main.command("demo")

@@ -18,6 +18,7 @@ from structlog.typing import FilteringBoundLogger as Log
 
 from service.api import create_app
 from service.api.auth import Access, Tokens
+from service.api.samples import Mask
 from service.api.server import serve
 from service.config.settings import ApiSettings
 from service.lag.measurement import Backlog
@@ -166,7 +167,8 @@ async def serve_api(
     if not api.enabled:
         yield
         return
-    app = create_app(processor.view, access_of(api), log=log)
+    tap_mask = None if api.tap_mask is None else Mask(api.tap_mask)
+    app = create_app(processor.view, access_of(api), log=log, tap_mask=tap_mask)
     async with serve(app, host=api.host, port=api.port, log=log) as port:
         listening(port)
         yield

@@ -171,6 +171,11 @@ class ApiSettings(Section):
         description="A file like `readers`. A client with one of its tokens may read, release, hand over, reset, close"
         " and pause. With `readers` alone, no client may change anything.",
     )
+    tap_mask: tuple[Text, ...] | None = Field(
+        default=None,
+        description="Lets operators watch what this host reads and delivers (`leasehold tap`), with these names masked: of"
+        " columns, properties and JSON fields, like `account` or `*phone*`. `[]` masks secrets only. By default taps are off.",
+    )
 
     @model_validator(mode="after")
     def _is_for_readers(self) -> ApiSettings:

@@ -121,6 +121,12 @@ def test_whoever_may_operate_has_tokens_of_their_own_or_there_is_nobody(render) 
     assert len(set(mounts(objects).values())) == len(mounts(objects))
 
 
+@pytest.mark.parametrize("mask", [None, [], ["account", "*phone*"]])
+def test_taps_are_off_unless_the_values_have_a_mask(render, mask: list[str] | None) -> None:
+    found = settings_of(render({} if mask is None else {"api": {"tapMask": mask}})).api.tap_mask
+    assert found == (None if mask is None else tuple(mask))
+
+
 def test_kubernetes_waits_for_longer_than_a_stop_takes(objects) -> None:
     grace_s = objects["Deployment"]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
     assert grace_s >= settings_of(objects).host.stop_timeout_s + AFTER_STOP_S

@@ -33,6 +33,7 @@ from leases.stores.memory import MemoryStore
 from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
 from service.api import create_app
 from service.api.auth import Access, Tokens
+from service.api.samples import Mask
 from service.api.server import serve
 from service.pipeline import Pipeline
 from service.processor import Processor
@@ -84,7 +85,7 @@ class Served:
         for name, token in (("readers", READER), ("operators", OPERATOR)):
             (self._folder / name).write_text(token)
         access = Access(readers=Tokens(self._folder / "readers"), operators=Tokens(self._folder / "operators"))
-        app = create_app(processor.view, access)
+        app = create_app(processor.view, access, tap_mask=Mask(()))
         async with serve(app, host="127.0.0.1", port=0, log=structlog.get_logger()) as port:
             self.url = f"http://127.0.0.1:{port}"
             self._bound.set()
@@ -119,7 +120,7 @@ def test_every_answer_is_documented_and_none_is_a_fault_of_ours(
     answered: dict[str, set[int]] = {whose: set() for whose in TOKENS}
 
     def ask(case: Case) -> None:
-        if case.path == "/api/events":
+        if case.path == "/api/events" or case.path.startswith("/api/tap/"):
             case.query = {**(case.query or {}), "seconds": 0}
         if mode is GenerationMode.POSITIVE:
             case.path_parameters = {name: PLACES[name] for name in case.path_parameters or {}}
@@ -153,7 +154,7 @@ def test_every_route_says_whose_token_it_wants_and_what_every_answer_is(schema) 
         for method, operation in methods.items():
             wanted = {name for each in operation.get("security", ()) for name in each}
             is_open = path.startswith("/health")
-            operates = method != "get" or path.endswith("/export")
+            operates = method != "get" or path.endswith("/export") or path.startswith("/api/tap/")
             assert wanted == (set() if is_open else {"operator"} if operates else {"reader"}), (method, path)
             assert operation["description"], (method, path)
             for status, answer in operation["responses"].items():

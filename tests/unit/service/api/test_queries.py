@@ -403,7 +403,7 @@ async def test_the_docs_page_tells_every_route_without_outside_resources(client)
     page = (await client.get("/docs")).text
     paths = (await client.get("/openapi.json")).json()["paths"]
     routes = [f"{method.upper()} {path}" for path, operations in paths.items() for method in operations]
-    assert len(routes) == 18
+    assert len(routes) == 19
     assert all(escape(route) in page for route in routes)
     assert not re.search(r"(src|href)=\"(?!/)", page)
     assert "<script" not in page

@@ -1,0 +1,50 @@
+"""Shows watchers what a partition reads and delivers. Without watchers, this is one look at an attribute for each page and batch.
+
+Watchers are called in the middle of the work: they take what they want within microseconds, wait for nothing, and raise nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from pipeline.event import Page
+from pipeline.ranges import RangedBatch
+from pipeline.sink import Output
+
+
+class Watcher(Protocol):
+    def see_page(self, page: Page) -> None:
+        """The host has just read it."""
+        ...
+
+    def see_ranges(self, batch: RangedBatch) -> None:
+        """Executors are about to read it: the host does not see these events."""
+        ...
+
+    def see_output(self, output: Output) -> None:
+        """It has just become safe."""
+        ...
+
+    def see_end(self) -> None:
+        """The host works on this partition no longer."""
+        ...
+
+
+class Tap:
+    """One partition's. watchers: replaced as a whole, so that one may leave while another is called."""
+
+    __slots__ = ("watchers",)
+
+    def __init__(self) -> None:
+        self.watchers: tuple[Watcher, ...] = ()
+
+    def add(self, watcher: Watcher) -> None:
+        self.watchers = (*self.watchers, watcher)
+
+    def remove(self, watcher: Watcher) -> None:
+        self.watchers = tuple(each for each in self.watchers if each is not watcher)
+
+    def close(self) -> None:
+        for watcher in self.watchers:
+            watcher.see_end()
+        self.watchers = ()
