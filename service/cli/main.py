@@ -20,6 +20,7 @@ from leases.lease import LeaseKey
 from service.cli.common import (
     FAILED,
     FILE,
+    INTERRUPTED,
     NAMES_MAY_BEGIN_WITH_A_DASH,
     USAGE,
     Interruptible,
@@ -37,14 +38,18 @@ from service.cli.common import (
 from service.cli.dead_letters import dead_letters
 from service.cli.files import files, log
 from service.cli.migration import close_leases, downgrade_leases, export_leases, import_leases, reset_leases
+from service.errors import StartFailed
 from service.texts import counted, redacted
 
 if TYPE_CHECKING:
     from leases.keeper import Keeper
     from service.cli.offline_view import Read
+    from service.cli.probe import ServiceOptions, Targets
+    from service.config.settings import Settings
     from service.group.status import GroupStatus, LeaseStatus
     from service.group.view import View
     from service.lag.measurement import Backlog, Lag
+    from service.probing.report import Report
     from service.processor import Processor
 
 
@@ -113,12 +118,51 @@ def _print_summary(processor: Processor, last: Backlog | None) -> None:
 @main.command()
 @FILE
 @click.option("--probe", is_flag=True, help="Also connect: lease store, feeds, sinks, and Spark on every transform.")
-def check(file: Path, probe: bool) -> None:
+@click.option(
+    "--service",
+    is_flag=True,
+    help="With --probe: ask Cosmos DB and Event Hubs whether they behave as Leasehold assumes.",
+)
+@click.option(
+    "--hub",
+    help="With --service: an event hub of the namespace that nothing else uses. Events are published to it.",
+)
+@click.option("--partition", default="0", show_default=True, help="With --hub: its partition.")
+@click.option("--consumer-group", default="$Default", show_default=True, help="With --hub: its consumer group.")
+@click.option(
+    "--create",
+    is_flag=True,
+    help="With --service: create a container in the database of FILE, and remove it in the end.",
+)
+@click.option(
+    "--report",
+    type=PathName(path_type=Path, dir_okay=False),
+    help="With --service: write the answers and their evidence to this file, JSON if it ends in .json, else Markdown.",
+)
+@click.option("--names", is_flag=True, help="With --report: leave the names of accounts, databases and hubs in it.")
+def check(
+    file: Path,
+    probe: bool,
+    service: bool,
+    hub: str | None,
+    partition: str,
+    consumer_group: str,
+    create: bool,
+    report: Path | None,
+    names: bool,
+) -> None:
     """Report everything that is wrong with the settings in FILE, at once.
 
     With --probe, also connect to everything that the file names, and let Spark check schemas and SQL. Sinks create what they
     need, and no events are processed.
+
+    With --probe --service, also ask Cosmos DB (--create) and Event Hubs (--hub) the questions of docs/guarantees.md. Before it
+    begins, it prints what that costs.
     """
+    if service and not probe:
+        raise click.UsageError("--service has no effect without --probe: add it")
+    if not service and (hub is not None or create or report is not None or names):
+        raise click.UsageError("--hub, --create, --report and --names have no effect without --service: add it")
     from service.telemetry.spans import lacking
     from service.wiring.build import find_problems
 
@@ -129,13 +173,43 @@ def check(file: Path, probe: bool) -> None:
         fail(*problems, code=USAGE)
     click.echo(f"settings: fine, {counted(len(settings.pipelines), 'pipeline')}")
     if probe:
-        from service.cli.probe import run_probe
+        from service.cli.probe import ServiceOptions, run_probe
 
         log_of(settings, "check")
-        if not done(run_probe(settings, click.echo)):
+        is_fine = done(run_probe(settings, click.echo))
+        if service:
+            options = ServiceOptions(hub=hub, partition=partition, consumer_group=consumer_group, creates=create)
+            _ask_services(settings, options, report, names=names)
+        if not is_fine:
             sys.exit(USAGE)
     else:
         click.echo("schemas, SQL and connections were not checked (use --probe)")
+
+
+def _ask_services(settings: Settings, options: ServiceOptions, file: Path | None, *, names: bool) -> None:
+    """Exits unless all answers are those that Leasehold knows."""
+    from service.cli.probe import ask_services, targets_of, write_report
+    from service.probing.report import summary
+
+    if file is not None and not file.absolute().parent.is_dir():
+        fail(f"the report cannot be written to '{file}' (there is no such directory): name another file", code=USAGE)
+
+    async def ask() -> tuple[Report | None, Targets]:
+        targets = targets_of(settings, options, click.echo)
+        return await ask_services(targets, options, click.echo), targets
+
+    report, targets = done(ask())
+    if report is None:
+        sys.exit(INTERRUPTED)
+    click.echo(summary(report))
+    if file is not None:
+        try:
+            write_report(report if names else report.without(targets.names), file)
+        except StartFailed as error:
+            fail(str(error))
+        click.echo(f"report: {file}")
+    if not report.is_fine:
+        sys.exit(FAILED)
 
 
 @main.group()

@@ -1,9 +1,18 @@
-"""`leasehold check --probe`: connect to everything that the settings name, and say of each what came of it."""
+"""`leasehold check --probe`: connect to everything that the settings name, and say of each what came of it.
+
+With `--service`, also ask Cosmos DB and Event Hubs whether they behave as Leasehold assumes (`service.probing`).
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import platform
+import uuid
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leasehold.common.clock import BootClock
@@ -15,6 +24,9 @@ from leases.timing import Timing
 from pipeline.errors import PipelineError
 from pipeline.spark.engine import SparkEngine
 from service.api.server import listen
+from service.cli.run import stopping
+from service.config.cosmos import CosmosFeedSettings, CosmosLeases, CosmosSinkSettings
+from service.config.eventhubs import EventHub
 from service.config.settings import ApiSettings, Settings
 from service.errors import StartFailed
 from service.pipeline import Pipeline
@@ -23,7 +35,10 @@ from service.texts import counted, redacted
 from service.wiring.build import pipeline_of, store_of
 
 if TYPE_CHECKING:
+    from leasehold.common.azure import CosmosAccount
     from leases.stores.blob import CheckpointBlobs
+    from pipeline.connectors.eventhubs import EventHubAccount
+    from service.probing.report import Answer, Report
 
 Say = Callable[[str], None]
 
@@ -116,3 +131,181 @@ async def _open_port(api: ApiSettings) -> str:
     """Raises StartFailed."""
     with listen(api.host, api.port) as listener:
         return f"fine, port {listener.getsockname()[1]} is free" if api.port else "fine, any free port"
+
+
+# Questions to the services.
+
+
+REMOVAL_S_MAX = 30.0
+SDKS = ("leasehold", "azure-cosmos", "azure-eventhub", "azure-identity")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceOptions:
+    """hub: a scratch hub, or None to ask no event hub. creates: whether a container may be created in Cosmos DB."""
+
+    hub: str | None = None
+    partition: str = "0"
+    consumer_group: str = "$Default"
+    creates: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """Event hubs and databases in Cosmos DB that answer questions."""
+
+    hubs: tuple[EventHubAccount, ...]
+    databases: tuple[tuple[CosmosAccount, str], ...]
+
+    @property
+    def names(self) -> dict[str, str]:
+        """What hides accounts in a report."""
+        names = dict[str, str]()
+        for number, hub in enumerate(self.hubs, 1):
+            names |= {hub.host: f"NAMESPACE{number}", hub.host.partition(".")[0]: f"NAMESPACE{number}", hub.hub: "HUB"}
+        for number, (account, database) in enumerate(self.databases, 1):
+            host = account.host
+            names |= {
+                host: f"ACCOUNT{number}",
+                host.partition(".")[0]: f"ACCOUNT{number}",
+                database: f"DATABASE{number}",
+            }
+        return {name: hidden for name, hidden in names.items() if name and not name.isdigit()}
+
+
+def targets_of(settings: Settings, options: ServiceOptions, say: Say) -> Targets:
+    """Reports what it leaves out. Raises StartFailed if nothing is left, or a pipeline uses the hub."""
+    from leasehold.common.azure import cosmos_account_of
+    from pipeline.connectors.eventhubs import account_of
+
+    sections = list(_sections_of(settings))
+    hubs, databases = dict[str, "EventHubAccount"](), dict[tuple[str, str], tuple["CosmosAccount", str]]()
+    for section in sections:
+        if isinstance(section, EventHub):
+            used = account_of(**section.account)
+            if options.hub is None:
+                say(f"event hub {used.name}: not asked; name a hub for it that nothing else uses, with --hub")
+                continue
+            if used.hub.lower() == options.hub.lower():
+                raise StartFailed(
+                    f"--hub is '{options.hub}', which a pipeline uses, and the questions publish to it: create another hub in"
+                    " this namespace, with one partition, and name that"
+                )
+            try:
+                hub = account_of(**{**section.account, "event_hub": options.hub})
+            except ValueError as error:
+                raise StartFailed(f"--hub: {error}; a connection string of the namespace reaches every hub") from None
+            hubs[hub.host] = hub
+        elif isinstance(section, CosmosFeedSettings | CosmosSinkSettings | CosmosLeases):
+            account = cosmos_account_of(**section.account)
+            if options.creates:
+                databases[account.host, section.database] = account, section.database
+            else:
+                say(
+                    f"Cosmos DB {account.host}/{section.database}: not asked; --create permits a container of its own there"
+                )
+    if not hubs and not databases:
+        raise StartFailed(
+            "there is no service to ask: --service asks event hubs with --hub, and Cosmos DB with --create, of a FILE that"
+            " uses them"
+        )
+    return Targets(tuple(hubs.values()), tuple(databases.values()))
+
+
+def _sections_of(settings: Settings) -> Iterator[object]:
+    yield settings.leases
+    for pipeline in settings.pipelines:
+        yield from (pipeline.feed, pipeline.sink, pipeline.letters)
+
+
+async def ask_services(targets: Targets, options: ServiceOptions, say: Say) -> Report | None:
+    """None if a signal ended it; what was created is removed then, too."""
+    from service.probing.report import Report
+
+    answers: dict[str, list[Answer]] = {}
+    left: list[str] = []
+    work = asyncio.create_task(_ask_all(targets, options, say, answers, left), name="questions")
+
+    def stop() -> None:
+        work.cancel()
+
+    with stopping(stop):
+        await asyncio.wait({work})
+    for each in left:
+        say(f"could not be removed: {each}")
+    if work.cancelled():
+        say("interrupted" if left else "interrupted; nothing is left behind but events in hubs")
+        return None
+    work.result()
+    versions = {name: version(name) for name in SDKS} | {"Python": platform.python_version()}
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    return Report(date=date, versions=versions, systems=answers, left=left)
+
+
+async def _ask_all(
+    targets: Targets, options: ServiceOptions, say: Say, answers: dict[str, list[Answer]], left: list[str]
+) -> None:
+    for hub in targets.hubs:
+        system = f"Event Hubs, {hub.name}, partition {options.partition}"
+        answers[system] = await _ask_hub(hub, options, say)
+    for account, database in targets.databases:
+        system = f"Cosmos DB, {account.host}/{database}"
+        answers[system] = await _ask_cosmos(account, database, say, left)
+
+
+async def _ask_hub(hub: EventHubAccount, options: ServiceOptions, say: Say) -> list[Answer]:
+    from service.probing.eventhubs import COSTS, QUESTIONS, HubPlace
+    from service.probing.report import ask_all, unopened
+
+    say(f"event hub {hub.name}, partition '{options.partition}': {COSTS}")
+    clock = BootClock()
+    group = uuid.uuid4().int >> 67  # of 61 bits: producer groups have 63
+    place = HubPlace(
+        hub, options.partition, options.consumer_group, group=group, clock=clock, threaded=asyncio.to_thread
+    )
+    try:
+        try:
+            await place.open()
+        except (PipelineError, TimeoutError) as error:
+            say(f"event hub {hub.name}: FAILED: {redacted(str(error))}")
+            return [unopened("hub", error)]
+        return await ask_all(place, QUESTIONS, clock, say)
+    finally:
+        await place.close()
+
+
+async def _ask_cosmos(account: CosmosAccount, database: str, say: Say, left: list[str]) -> list[Answer]:
+    from pipeline.errors import FeedUnavailable
+    from service.probing.cosmos import COSTS, QUESTIONS, CosmosPlace
+    from service.probing.report import ask_all, unopened
+
+    name = f"leasehold-probe-{uuid.uuid4().hex[:12]}"
+    say(f"Cosmos DB {account.host}/{database}: creates the container '{name}', {COSTS}")
+    clock = BootClock()
+    place = CosmosPlace(account, database, name, clock=clock)
+    may_exist = True
+    try:
+        try:
+            await place.open()
+        except PipelineError as error:
+            may_exist = place.is_created or isinstance(error, FeedUnavailable)
+            say(f"Cosmos DB {account.host}/{database}: FAILED: {redacted(str(error))}")
+            return [unopened("cosmos", error)]
+        return await ask_all(place, QUESTIONS, clock, say)
+    finally:
+        if may_exist and (why := await place.remove(REMOVAL_S_MAX)) is not None:
+            left.append(f"container '{name}' in {account.host}/{database} ({redacted(why)}): delete it")
+        await place.close()
+
+
+def write_report(report: Report, file: Path) -> None:
+    """Raises StartFailed."""
+    from service.probing.report import to_json, to_markdown
+
+    text = to_json(report) if file.suffix == ".json" else to_markdown(report)
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise StartFailed(
+            f"the report cannot be written to '{file}' ({error.strerror or error}): name another file"
+        ) from None

@@ -10,6 +10,7 @@ import pytest
 
 from service.config import settings
 from service.config.section import CUSTOM
+from service.probing import cosmos, eventhubs
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "guarantees.md").read_text()
@@ -22,6 +23,12 @@ def test_every_connector_of_the_settings_has_a_row(kind: str) -> None:
     known = {name for name in types if isinstance(name, str) and name.isalpha()}
     assert len(known) >= 2
     assert [name for name in sorted(known) if f"| {kind.lower()} `{name}` |" not in PAGE] == []
+
+
+def test_every_question_of_the_probe_is_named_by_what_it_asks_and_no_other() -> None:
+    ids = {question.id for question in (*eventhubs.QUESTIONS, *cosmos.QUESTIONS)}
+    section = PAGE[PAGE.index("## What is assumed of the services") :]
+    assert set(re.findall(r"`((?:hub|cosmos)-[a-z0-9-]+)`", section)) == ids
 
 
 def test_every_file_that_is_named_is_there() -> None:

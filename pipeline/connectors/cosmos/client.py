@@ -9,13 +9,15 @@ the raw answer before the SDK looks at it. What only the SDK can do (another reg
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 import azure.cosmos
+from azure.core import MatchConditions
 from azure.core.exceptions import AzureError, ClientAuthenticationError
+from azure.cosmos import PartitionKey
 from azure.cosmos.aio import ContainerProxy, CosmosClient
 from azure.cosmos.exceptions import CosmosHttpResponseError
 
@@ -177,6 +179,60 @@ class CosmosContainer:
         if self._credential is None:
             self._credential = credential_of(self._account.identity)
         return self._credential
+
+
+class ScratchContainer(CosmosContainer):
+    """A container for a while, for questions to the service: `create` it, and `remove` it in the end. Its key is /pk."""
+
+    async def create(self) -> None:
+        await self._open()
+        await self._call(self._in_database().create_container(self._container, PartitionKey("/pk")))
+
+    async def remove(self) -> None:
+        await self._open()
+        await self._call(self._in_database().delete_container(self._container))
+
+    async def create_document(self, document: dict[str, Any]) -> Answer:
+        """If there is none of its id. Raises FeedUnavailable, FeedError."""
+        return await self._judge((await self._open()).create_item(document))
+
+    async def replace_document(self, document: dict[str, Any], etag: str) -> Answer:
+        """If it still has that ETag. Raises FeedUnavailable, FeedError."""
+        match = MatchConditions.IfNotModified
+        replacing = (await self._open()).replace_item(document["id"], document, etag=etag, match_condition=match)
+        return await self._judge(replacing)
+
+    async def write_together(self, documents: Sequence[dict[str, Any]]) -> None:
+        """In one transaction; they have one key. Raises FeedUnavailable, FeedError."""
+        steps = [("upsert", (document,)) for document in documents]
+        await self._call((await self._open()).execute_item_batch(steps, documents[0]["pk"]))
+
+    async def count_documents(self, id: str) -> int:
+        """How many documents of that id a query over all ranges finds. Raises FeedUnavailable, FeedError."""
+        container = await self._open()
+
+        async def count_found() -> int:
+            parameters: list[dict[str, Any]] = [{"name": "@id", "value": id}]
+            found = container.query_items("SELECT c.id FROM c WHERE c.id = @id", parameters=parameters)
+            return len([each async for each in found])
+
+        return await self._call(count_found())
+
+    def _in_database(self) -> Any:
+        assert self._client is not None, "it is open"
+        return self._client.get_database_client(self._database)
+
+    async def _judge(self, write: Awaitable[Mapping[str, Any]]) -> Answer:
+        """A conflict is an answer."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return Answer(OK, {"etag": str((await write)["_etag"])})
+        except CosmosHttpResponseError as error:
+            if error.status_code in (409, 412):
+                return Answer(error.status_code, {})
+            raise _refused(error, f"container {self.name}") from error
+        except (AzureError, OSError, TimeoutError) as error:
+            raise FeedUnavailable(f"container {self.name} cannot be reached: {_line(error)}") from error
 
 
 class _Taken(Exception):
