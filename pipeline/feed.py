@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 from pipeline.errors import FeedError, PipelineError, PositionLost
 from pipeline.event import Page
 from pipeline.ranges import EventRange, RangeReader
+from pipeline.tracing import Endpoint, endpoint_of
 
 INTERFACE = 1
 """Version of the feed interface: raised when an existing class would no longer work (docs/plugins.md)."""
@@ -110,6 +111,11 @@ class ChangeFeed(ABC):
 
     @abstractmethod
     async def close(self) -> None: ...
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The source, for telemetry."""
+        return endpoint_of(self.identity, "messaging")
 
     @property
     def no_partitions(self) -> str:

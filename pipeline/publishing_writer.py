@@ -8,7 +8,7 @@ last one's. An empty output moves the position alone.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cmp_to_key
 
@@ -20,6 +20,7 @@ from pipeline.event import EVENT_SCHEMA
 from pipeline.markers import Marker, lease_of, without_markers
 from pipeline.producer import LEVEL_MAX, ProducerState, number_after
 from pipeline.sink import Claim, Output, Permit, SinkWriter
+from pipeline.tracing import with_pairs
 
 # What is published of a batch's output: the events in it, and nothing else.
 
@@ -50,6 +51,13 @@ def events_of(table: pa.Table, taker: str) -> pa.Table:
         for field in PUBLISHED_SCHEMA
     ]
     return pa.Table.from_arrays(columns, schema=PUBLISHED_SCHEMA)
+
+
+def traced(events: pa.Table, pairs: Mapping[str, str]) -> pa.Table:
+    """events: PUBLISHED_SCHEMA. Each with these properties, and without those of a trace that it came with."""
+    place = PUBLISHED_SCHEMA.get_field_index("properties")
+    properties = with_pairs(_whole(events.column(place)), pairs)
+    return events.set_column(place, PUBLISHED_SCHEMA.field(place), properties)
 
 
 def _sorted(table: pa.Table) -> pa.Table:

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from pipeline.errors import Ambiguous, NotTrusted
 from pipeline.staging import StagedPart, Stager
+from pipeline.tracing import Endpoint, TraceContext, endpoint_of
 
 T = TypeVar("T")
 
@@ -77,6 +78,9 @@ class Output:
     staged: tuple[StagedPart, ...] = ()
     """Rows that executors have put beside the destination, in their order; `table` is empty then. Only for writers that make a
     stager."""
+    trace: TraceContext | None = None
+    """The context to publish it with, in every event or request; None for none. It stays the same while the output is sent
+    again, since identical bytes settle a send whose answer was lost."""
 
     @property
     def rows(self) -> int:
@@ -224,6 +228,11 @@ class Sink(ABC):
     @abstractmethod
     def identity(self) -> str:
         """The destination, without secrets: two settings with one identity share their positions."""
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The destination, for telemetry."""
+        return endpoint_of(self.identity, "other")
 
     @abstractmethod
     def claimed(self, state: str) -> str:

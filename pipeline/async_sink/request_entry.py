@@ -15,6 +15,7 @@ import pyarrow as pa
 from leasehold.common.nesting import NestedTooDeeply, parsed_json
 from pipeline.errors import OutputRefused
 from pipeline.limits import JSON_LEVELS_MAX
+from pipeline.tracing import TraceContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,8 @@ class Entry:
     """Entries with the same are sent in their order; None where order does not matter."""
     sequence: int | None = None
     """Its event's, from the row's column of that name."""
+    trace: TraceContext | None = None
+    """The context of its batch's delivery, to send with the request."""
 
 
 def refused(message: str, *entries: Entry | int | None) -> OutputRefused:

@@ -11,6 +11,7 @@ from pipeline.async_sink.buffer import EntryBuffer
 from pipeline.async_sink.request_entry import Converted, Entry, Failed, refused
 from pipeline.errors import SinkRejected
 from pipeline.limits import AsyncLimits
+from pipeline.tracing import TraceContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,14 @@ class RequestScheduler:
         limits = self._limits
         return self.unsettled < limits.buffered_entries_max and self._buffer.bytes < limits.buffered_bytes_max
 
-    def take(self, converted: Converted, key: str, now: float, sequence: int | None = None) -> None:
+    def take(
+        self,
+        converted: Converted,
+        key: str,
+        now: float,
+        sequence: int | None = None,
+        trace: TraceContext | None = None,
+    ) -> None:
         """Raises OutputRefused where it is too large."""
         if converted.bytes > self._limits.entry_bytes_max:
             raise refused(
@@ -71,6 +79,7 @@ class RequestScheduler:
             bytes=converted.bytes,
             order=converted.order,
             sequence=sequence,
+            trace=trace,
         )
         self._buffer.add(entry, now)
 

@@ -30,6 +30,7 @@ from pipeline.errors import Ambiguous, NotTrusted, PipelineError, SinkRejected, 
 from pipeline.imports import adopt
 from pipeline.limits import AsyncLimits
 from pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter
+from pipeline.tracing import Endpoint, TraceContext
 
 _log = logging.getLogger(__name__)
 SILENT_S_MAX = 5.0
@@ -85,7 +86,7 @@ class AsyncWriter(SinkWriter):
                 if not self._desk.has_room:
                     await self._room()
                     now = self._clock.monotonic()
-                self._take(row, keys.of(row), now)
+                self._take(row, keys.of(row), now, output.trace)
             self._wake.set()
             await asyncio.sleep(0)
         self._desk.close(output.to)
@@ -126,7 +127,7 @@ class AsyncWriter(SinkWriter):
             self._wake.set()
             await self.wait_for_progress()
 
-    def _take(self, row: Mapping[str, Any], key: str, now: float) -> None:
+    def _take(self, row: Mapping[str, Any], key: str, now: float, trace: TraceContext | None) -> None:
         found = row.get("sequence")
         sequence = found if isinstance(found, int) else None
         try:
@@ -134,7 +135,7 @@ class AsyncWriter(SinkWriter):
         except ValueError as error:
             raise refused(f"{self._name} cannot take row {key}, which {error}", sequence) from error
         if converted is not None:
-            self._desk.take(converted, key, now, sequence)
+            self._desk.take(converted, key, now, sequence, trace)
 
     def _send_with(self, permit: Permit) -> None:
         if self._permit is None:
@@ -319,7 +320,7 @@ def _encoded(part: str) -> str:
 class AsyncSink(Sink):
     """identity: where entries go, without secrets. convert: what becomes of a row, by default bytes of JSON.
     takes_whole: the destination takes the entries of a request in their order, all of them or none. Then entries with the same
-    order key share requests; without it, a request has one of them.
+    order key share requests; without it, a request has one of them. endpoint: for telemetry.
 
     Raises ValueError where the limits contradict each other.
     """
@@ -335,8 +336,10 @@ class AsyncSink(Sink):
         limits: AsyncLimits | None = None,
         clock: Clock | None = None,
         takes_whole: bool = False,
+        endpoint: Endpoint | None = None,
     ) -> None:
         self._destination = adopt(destination, Destination)
+        self._destination_endpoint = endpoint
         self._identity = identity
         self._convert = convert or json_row()
         self._limits = limits or AsyncLimits()
@@ -348,6 +351,10 @@ class AsyncSink(Sink):
     @property
     def identity(self) -> str:
         return self._identity
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return super().endpoint if self._destination_endpoint is None else self._destination_endpoint
 
     def claimed(self, state: str) -> str:
         return state

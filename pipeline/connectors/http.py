@@ -24,6 +24,7 @@ from pipeline.async_sink.request_entry import Content, Destination
 from pipeline.connectors.network import check_unresolvable
 from pipeline.errors import Ambiguous, SinkNotFound, SinkRejected, SinkUnavailable
 from pipeline.limits import JSON_LEVELS_MAX
+from pipeline.tracing import Endpoint, TraceContext
 
 # The POST of entries, and the meaning of its answer. Pure.
 
@@ -214,8 +215,16 @@ def http_sink(
     """Raises ValueError where url or limits cannot be right."""
     destination = HttpDestination(url, headers=headers or {}, format=format, results=results, ca_file=ca_file)
     convert = json_row(content, key_field=key_field, order_by=order_by)
-    identity, takes_whole = f"http:{shown(url)}", results == "whole"
-    return AsyncSink(destination, identity=identity, convert=convert, limits=limits, takes_whole=takes_whole)
+    identity, parts = f"http:{shown(url)}", urlsplit(url)
+    endpoint = Endpoint(kind="other", system="http", name=shown(url), server=parts.hostname, port=parts.port)
+    return AsyncSink(
+        destination,
+        identity=identity,
+        convert=convert,
+        limits=limits,
+        takes_whole=results == "whole",
+        endpoint=endpoint,
+    )
 
 
 class HttpDestination(Destination):
@@ -253,7 +262,8 @@ class HttpDestination(Destination):
             )
 
     async def submit(self, entries: Sequence[Entry]) -> Failed:
-        answer = await self._post(body_of(entries, self._format), request_key(entries))
+        """A request has one context: that of the batch of its first entry."""
+        answer = await self._post(body_of(entries, self._format), request_key(entries), entries[0].trace)
         return failed_of(answer, entries, self._results, self._what)
 
     async def close(self) -> None:
@@ -261,9 +271,9 @@ class HttpDestination(Destination):
         if session is not None:
             await session.close()
 
-    async def _post(self, body: bytes, key: str) -> Answer:
+    async def _post(self, body: bytes, key: str, trace: TraceContext | None = None) -> Answer:
         assert self._session is not None, "call prepare first"
-        headers = {"Idempotency-Key": key, **self._headers}
+        headers = {"Idempotency-Key": key, **({} if trace is None else trace.properties), **self._headers}
         try:
             async with self._session.post(self._url, data=body, headers=headers, allow_redirects=False) as response:
                 body = await _read(response)

@@ -36,6 +36,7 @@ from leasehold.common.cancellation import await_shielded, heeding
 from pipeline.errors import NotImportable, SinkRejected, SinkUnavailable
 from pipeline.imports import imported
 from pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter
+from pipeline.tracing import TraceContext
 
 T = TypeVar("T")
 
@@ -56,6 +57,9 @@ class HandlerContext:
     """Up to where everything has been processed; the table of `process` holds what follows."""
     to: str | None = None
     """Up to where the table goes; None in `open` and `close`."""
+    traceparent: str | None = None
+    """In `process`, the trace context (W3C) of the delivery; None if traces are off."""
+    tracestate: str | None = None
 
 
 class Handler(Protocol):
@@ -153,7 +157,9 @@ class PythonWriter(SinkWriter):
     async def write(self, output: Output, permit: Permit) -> None:
         permit.check()
         if output.table.num_rows:
-            await self._call("process", partial(self._handler.process, self._context(output.to), output.table))
+            await self._call(
+                "process", partial(self._handler.process, self._context(output.to, output.trace), output.table)
+            )
         self.position = output.to
 
     async def end(self, permit: Permit) -> None:
@@ -165,7 +171,7 @@ class PythonWriter(SinkWriter):
         finally:
             self._thread.stop()
 
-    def _context(self, to: str | None = None) -> HandlerContext:
+    def _context(self, to: str | None = None, trace: TraceContext | None = None) -> HandlerContext:
         claim = self._claim
         return HandlerContext(
             pipeline=claim.pipeline,
@@ -175,6 +181,8 @@ class PythonWriter(SinkWriter):
             generation=claim.generation,
             position=self.position,
             to=to,
+            traceparent=None if trace is None else trace.parent,
+            tracestate=None if trace is None else trace.state,
         )
 
     async def _call(self, method: str, call: Callable[[], Awaitable[None] | None]) -> None:

@@ -31,6 +31,7 @@ from pipeline.sink import (
     Standing,
 )
 from pipeline.staging import Stager
+from pipeline.tracing import Endpoint
 
 
 def beside(sink: Sink, box: LetterBox) -> Sink:
@@ -50,6 +51,10 @@ class SinkBesideBox(Sink):
     @property
     def identity(self) -> str:
         return self._sink.identity
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return self._sink.endpoint
 
     def claimed(self, state: str) -> str:
         states = states_in(state, self._id)
@@ -211,7 +216,7 @@ class WriterBesideBox(SinkWriter):
         at = self._letters.position
         to = output.to if at is None or self._claim.compare(output.to, at) > 0 else at
         rows = self._box.rows(letters_of(self._claim, output))
-        return Output(table=rows, start=at, to=to, events=rows.num_rows)
+        return Output(table=rows, start=at, to=to, events=rows.num_rows, trace=output.trace)
 
     @property
     def is_buffering(self) -> bool:

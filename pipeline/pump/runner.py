@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from leasehold.common.cancellation import heeding, is_cancelled
@@ -42,6 +42,7 @@ from pipeline.pump.tap import Tap
 from pipeline.ranges import RangedBatch, RangePlan, RangeReader
 from pipeline.sink import Output, Permit, SinkWriter
 from pipeline.staging import NotStaged
+from pipeline.tracing import NO_CONTEXTS, BatchTracer, Contexts, TransformedBatch, contexts_in
 from pipeline.transform import Transform
 
 
@@ -86,6 +87,7 @@ class Runner:
       partition.
     - `plan`: who reads what. None: the host reads everything.
     - `tap`: shows what is read and delivered to its watchers.
+    - `tracer`: of this run; None without traces.
     """
 
     def __init__(
@@ -107,6 +109,7 @@ class Runner:
         refusals: Refusals | None = None,
         plan: RangePlan | None = None,
         tap: Tap | None = None,
+        tracer: BatchTracer | None = None,
     ) -> None:
         self._partition = partition
         self._epoch = epoch
@@ -121,6 +124,7 @@ class Runner:
         self._permit = permit
         self._clock = clock
         self._progress = progress
+        self._tracer = tracer
         self._delivered = delivered
         self._tap = tap or Tap()
         self._read_to = writer.position
@@ -287,7 +291,28 @@ class Runner:
         output = Output(table=table, start=batch.start, to=batch.to, events=batch.events, dead=dead)
         ended = self._clock.monotonic()
         waited_s, took_s = started - batch.opened_at, ended - started
+        output = self._trace(output, waited_s, took_s, self._contexts_of(batch))
         return _Ready(output, size, waited_s, took_s, ended, self._sent_of(batch))
+
+    def _contexts_of(self, batch: Batch) -> Contexts:
+        if self._tracer is None or not self._tracer.reads_contexts:
+            return NO_CONTEXTS
+        return contexts_in(page.events["properties"] for page in batch.pages)
+
+    def _trace(self, output: Output, waited_s: float, transform_s: float, contexts: Contexts = NO_CONTEXTS) -> Output:
+        """Begin its trace, which the size of what is published depends on."""
+        if self._tracer is None:
+            return output
+        batch = TransformedBatch(
+            start=output.start,
+            to=output.to,
+            events=output.events,
+            rows=output.rows,
+            waited_s=waited_s,
+            transform_s=transform_s,
+            contexts=contexts,
+        )
+        return replace(output, trace=self._tracer.begin(batch))
 
     async def _transform_ranges(self, batch: RangedBatch) -> _Ready:
         """Executors read and transform it. Raises RangeRefused, after which the host reads these events."""
@@ -302,7 +327,8 @@ class Runner:
         size = output.table.nbytes
         self._share.hold(size)
         sent = Sent(to=batch.to, events=batch.events, only=None, most=None)
-        return _Ready(output, size, started - batch.opened_at, ended - started, ended, sent, batch)
+        waited_s, took_s = started - batch.opened_at, ended - started
+        return _Ready(self._trace(output, waited_s, took_s), size, waited_s, took_s, ended, sent, batch)
 
     async def _output_of(self, batch: RangedBatch, reader: RangeReader, plan: RangePlan) -> Output:
         """Raises RangeRefused; EngineUnavailable, SinkUnavailable."""
@@ -400,6 +426,9 @@ class Runner:
 
     async def _write(self, ready: _Ready, stop: asyncio.Task[bool]) -> bool:
         """Whether the batch was written; False where we were told to stop while it could not be sent."""
+        if self._tracer is not None:
+            trace = self._tracer.begin_delivery(ready.output.to, self._writer.place)
+            ready = replace(ready, output=replace(ready.output, trace=trace))
         while await self._wait_for_grant(stop):
             started = self._clock.monotonic()
             try:

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from leasehold.common.azure import CosmosAccount
 from pipeline.async_sink import AsyncSink, Converted, Entry, Failed, Limits, refused
@@ -29,6 +30,7 @@ from pipeline.connectors.cosmos.point_operations import (
 )
 from pipeline.connectors.network import check_unresolvable
 from pipeline.errors import FeedError, FeedUnavailable, SinkNotFound, SinkRejected, SinkUnavailable
+from pipeline.tracing import Endpoint
 
 LIMITS = Limits(
     batch_entries_max=25,
@@ -52,7 +54,19 @@ def cosmos_sink(
     """Raises ValueError where the limits contradict each other."""
     to = CosmosContainer(account, database, container, timeout_s=limits.request_timeout_s)
     destination = CosmosDestination(to, content=content, operation=operation, patch_missing=patch_missing)
-    return AsyncSink(destination, identity=f"cosmos:{to.name}", convert=destination.converted, limits=limits)
+    server = urlsplit(account.endpoint)
+    endpoint = Endpoint(
+        kind="database",
+        system="azure.cosmosdb",
+        name=container,
+        server=server.hostname,
+        port=server.port,
+        namespace=database,
+        collection=container,
+    )
+    return AsyncSink(
+        destination, identity=f"cosmos:{to.name}", convert=destination.converted, limits=limits, endpoint=endpoint
+    )
 
 
 @dataclass(frozen=True, slots=True)

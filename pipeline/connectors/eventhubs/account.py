@@ -8,6 +8,7 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from leasehold.common.azure import DEFAULT
+from pipeline.tracing import Endpoint
 
 Transport = Literal["amqp", "websockets"]
 _HOST = re.compile(r"[A-Za-z0-9._-]+(?::[0-9]{1,5})?", re.ASCII)
@@ -35,6 +36,11 @@ class EventHubAccount:
     def name(self) -> str:
         """For people and for telling hubs apart: no secret."""
         return f"{self.host}/{self.hub}"
+
+    @property
+    def endpoint(self) -> Endpoint:
+        server, _, port = self.host.partition(":")
+        return Endpoint(system="eventhubs", name=self.hub, server=server, port=int(port) if port else None)
 
     @property
     def custom_endpoint(self) -> str | None:

@@ -39,6 +39,7 @@ from pipeline.publishing_writer import (
     newest,
     outranked,
     published,
+    traced,
 )
 from pipeline.sink import (
     Claim,
@@ -51,6 +52,7 @@ from pipeline.sink import (
     settle,
     to_write_again,
 )
+from pipeline.tracing import Endpoint, endpoint_of
 
 T = TypeVar("T")
 WRITING_THREADS = 4
@@ -84,6 +86,10 @@ class LogSink(Sink):
     @property
     def identity(self) -> str:
         return f"log:{self._log.path}"
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return endpoint_of(self.identity, "messaging")
 
     def claimed(self, state: str) -> str:
         return claimed(state)
@@ -191,13 +197,14 @@ class LogWriter(PublishingWriter):
             raise SinkRejected(str(error)) from error
 
     def _published(self, output: Output, check: Callable[[], None]) -> ProducerState:
-        batch = encoded(events_of(output.table, "a log"))
-        if batch.decoded_bytes > self._batch_bytes_max:
+        events = events_of(output.table, "a log")
+        if events.nbytes > self._batch_bytes_max:
             raise OutputTooLarge(
-                f"the output of {output.events} events takes {batch.decoded_bytes} bytes, and one append takes at most"
+                f"the output of {output.events} events takes {events.nbytes} bytes, and one append takes at most"
                 f" {self._batch_bytes_max}: lower the pipeline's batch_events_max or batch_bytes_max, or produce less output"
                 " per event"
             )
+        batch = encoded(events if output.trace is None else traced(events, output.trace.properties))
         marker = marker_of(self._claim, self._producer.level, output, batch.events)
         number = number_after(self._state.number)
 

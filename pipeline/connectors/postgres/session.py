@@ -21,6 +21,7 @@ from pipeline.connectors.postgres.copy import Load
 from pipeline.connectors.postgres.entra_token import NoToken, TokenCredential, TokenSource
 from pipeline.connectors.postgres.sql import BEGIN, STAGED, Column, Statement, loaded, staged, takes_copies
 from pipeline.errors import Ambiguous, SinkRejected, SinkUnavailable
+from pipeline.tracing import Endpoint
 
 # How to connect, as the driver reads it: a postgresql:// address or key=value pairs. Nothing of it is ever quoted.
 
@@ -320,6 +321,22 @@ def address_of(parameters: Mapping[str, Any]) -> str:
         return f"service {named['service']}"
     host = named.get("host") or named.get("hostaddr") or "localhost"
     return f"{host}:{named.get('port', 5432)}/{named.get('dbname') or named.get('user', '')}"
+
+
+def endpoint_of(address: str, table: str | None) -> Endpoint:
+    """address: of a server. If it is a list of hosts or a service, no server is named."""
+    place, _, database = address.rpartition("/")
+    server, _, port = place.rpartition(":")
+    is_one = bool(server) and "," not in place
+    return Endpoint(
+        kind="database",
+        system="postgresql",
+        name=table or database,
+        server=server if is_one else None,
+        port=int(port) if is_one and port.isdecimal() else None,
+        namespace=database if place else None,
+        collection=table,
+    )
 
 
 def settings_of(timeouts: Timeouts) -> Statement:

@@ -20,7 +20,7 @@ from psycopg.sql import SQL, Identifier
 from pipeline.connectors.postgres import dead_letters, refusal, sql
 from pipeline.connectors.postgres.copy import FEW_BYTES, FEW_ROWS, Load, check_key, last_per_key, load
 from pipeline.connectors.postgres.entra_token import TokenCredential
-from pipeline.connectors.postgres.session import Server, Session, Timeouts
+from pipeline.connectors.postgres.session import Server, Session, Timeouts, endpoint_of
 from pipeline.connectors.postgres.stager import PostgresStager, columns_of, is_stageable, read_variable, role_of
 from pipeline.crash_point import crash_point
 from pipeline.dead_letters.record import letters_of
@@ -29,6 +29,7 @@ from pipeline.markers import lease_of
 from pipeline.publishing_writer import generation_lost
 from pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter, Standing, to_write_again
 from pipeline.staging import NotStaged, Stager, check_parts
+from pipeline.tracing import Endpoint
 
 STAGED_SHARE = 8 / 9
 """How much of `Timeouts.transaction_s` the server spends on a staged batch: it gives up before the host does."""
@@ -103,6 +104,10 @@ class PostgresSink(Sink):
     def identity(self) -> str:
         parts = self._parts
         return f"postgresql://{parts.server.address} schema={parts.tables.schema} target={parts.target.name}"
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return endpoint_of(self._parts.server.address, self._parts.target.table)
 
     def claimed(self, state: str) -> str:
         """The position's row holds everything; the lease keeps that there is one, to notice that it was lost."""

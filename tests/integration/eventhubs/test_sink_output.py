@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+from azure.eventhub._tracing import get_span_links_from_received_events
 from integration.eventhubs import clients
 from integration.eventhubs.test_sink_faults import (
     GROUP,
@@ -24,6 +25,7 @@ from pipeline.connectors.eventhubs.sink.sink import EventHubsSink
 from pipeline.errors import OutputTooLarge, SinkError, SinkRejected, SinkUnavailable
 from pipeline.producer import decoded
 from pipeline.sink import Output
+from pipeline.tracing import TraceContext
 
 __all__ = ["sinks"]
 
@@ -56,6 +58,18 @@ async def test_columns_become_an_event_s_parts(eventhubs: EventHubs, sinks: Sink
     assert second.properties == {**marked, "leasehold-index": "1", **own}
     events = await clients.received(eventhubs, 2, hub=HUB)
     assert [event.body_as_str() for event in events] == ["", "é"]
+
+
+async def test_azure_s_sdk_finds_the_context_of_the_delivery_in_each_event(eventhubs: EventHubs, sinks: Sinks) -> None:
+    parent = f"00-{7:032x}-{1:016x}-01"
+    writer = await Lease(sinks()).open()
+    table = pa.table({"body": ["a", "b"]})
+    await writer.write(Output(table=table, start=None, to="1", events=2, trace=TraceContext(parent, "k=v")), Permit())
+    for event in await clients.received(eventhubs, 2, hub=HUB):
+        found = [event.properties[name] for name in (b"Diagnostic-Id", b"traceparent", b"tracestate")]
+        assert found == [parent.encode(), parent.encode(), b"k=v"]
+        (link,) = get_span_links_from_received_events([event])
+        assert link.headers == {"traceparent": parent, "tracestate": "k=v"}
 
 
 async def test_an_output_larger_than_a_batch_is_refused_with_what_to_lower(eventhubs: EventHubs, sinks: Sinks) -> None:

@@ -25,6 +25,7 @@ from pipeline.connectors.http import ANSWER_BYTES_MAX, HttpDestination, http_sin
 from pipeline.contract import Row, SinkContract, SinkHarness, body, event_table
 from pipeline.errors import SinkError, SinkRejected
 from pipeline.sink import Output
+from pipeline.tracing import TraceContext
 
 QUICK = Limits(buffer_age_max_s=0.01, request_timeout_s=5.0)
 
@@ -72,6 +73,22 @@ async def test_entries_are_posted_as_json_with_their_keys(endpoint: Any, format:
     headers = endpoint.requests[0]["headers"]
     assert headers["Content-Type"] == {"json": "application/json", "lines": "application/x-ndjson"}[format]
     assert headers["X-Team"] == "bank"
+
+
+async def test_a_request_bears_the_context_of_its_first_entry_s_batch(endpoint: Any) -> None:
+    first, second = TraceContext(f"00-{7:032x}-{1:016x}-01", "k=v"), TraceContext(f"00-{8:032x}-{1:016x}-01")
+    async with opened(f"{endpoint.url}/entries") as writer:
+        for trace, number in ((first, 1), (second, 2), (None, 3)):
+            await delivered(writer, replace(rows(number), trace=trace))
+    headers = [request["headers"] for request in endpoint.requests]
+    assert [each.get("traceparent") for each in headers] == [first.parent, second.parent, None]
+    assert [each.get("tracestate") for each in headers] == ["k=v", None, None]
+
+
+async def test_headers_of_the_settings_count_more_than_a_trace(endpoint: Any) -> None:
+    async with opened(f"{endpoint.url}/entries", headers={"traceparent": "own"}) as writer:
+        await delivered(writer, replace(rows(1), trace=TraceContext(f"00-{7:032x}-{1:016x}-01")))
+    assert endpoint.requests[0]["headers"]["traceparent"] == "own"
 
 
 async def test_bodies_are_posted_as_they_are(endpoint: Any) -> None:

@@ -39,6 +39,7 @@ from pipeline.errors import FeedError, FeedUnavailable, Fenced, MalformedRecord,
 from pipeline.event import Page
 from pipeline.feed import ChangeFeed, FeedPartition, KnownLag, Start, reset_of_a_new_source
 from pipeline.ranges import EventRange, RangeReader, iterate, secret_in
+from pipeline.tracing import Endpoint
 
 T = TypeVar("T")
 DECODING_THREADS = 2
@@ -123,6 +124,10 @@ class EventHubsFeed(ChangeFeed):
     def identity(self) -> str:
         """Without the consumer group: positions are the same in each."""
         return f"eventhubs:{self._hub.name}"
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return replace(self._hub.account.endpoint, group=self._group)
 
     async def partitions(self) -> list[FeedPartition]:
         return [FeedPartition(name) for name in await self._management.list_partitions()]

@@ -39,6 +39,7 @@ from pipeline.producer import (
 )
 from pipeline.publishing_writer import generation_lost, newest
 from pipeline.sink import Claim, Sink, Standing
+from pipeline.tracing import Endpoint
 
 
 class EventHubsSink(Sink):
@@ -84,6 +85,10 @@ class EventHubsSink(Sink):
     @property
     def identity(self) -> str:
         return f"eventhubs:{self._account.name}"
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return self._account.endpoint
 
     def claimed(self, state: str) -> str:
         return claimed(state)

@@ -32,8 +32,9 @@ from pipeline.errors import Ambiguous, FeedError, Fenced, OutputTooLarge, Pipeli
 from pipeline.markers import PREFIX, Marker, Search
 from pipeline.producer import Outcome, PartitionProducer, ProducerState, PublishError, Reason
 from pipeline.producer.errors import ENDS_THE_PRODUCER
-from pipeline.publishing_writer import PublishingWriter, events_of, marker_of, outranked, published
+from pipeline.publishing_writer import PublishingWriter, events_of, marker_of, outranked, published, traced
 from pipeline.sink import Claim, CloseReason, Output, Permit
+from pipeline.tracing import AZURE_ID, TraceContext
 
 # A batch's output as events of a hub: encoded, each with the batch's marker and its place in it. Pure.
 
@@ -44,10 +45,13 @@ EVENT_BYTES = 110
 """What an event takes besides: sections and their sizes, its index, the names of key and operation."""
 
 
-def bodies_of(events: pa.Table, marker: Marker) -> list[bytes]:
+def bodies_of(events: pa.Table, marker: Marker, trace: TraceContext | None = None) -> list[bytes]:
     """events: PUBLISHED_SCHEMA, as many as the marker counts. As `encode.body_of` does it, column by column."""
-    marked = constant_pairs(marker.properties()) + text(PREFIX + "index")
-    own = 2 * (len(marker.properties()) + 1)
+    if trace is not None:
+        events = traced(events, {})
+    constant = marker.properties() | properties_of(trace)
+    marked = constant_pairs(constant) + text(PREFIX + "index")
+    own = 2 * (len(constant) + 1)
     keys, operations = _pairs(events, "key"), _pairs(events, "operation")
     pairs = zip(events["body"].to_pylist(), events["properties"].to_pylist(), keys, operations, strict=True)
     return [
@@ -70,9 +74,15 @@ def _pairs(events: pa.Table, column: str) -> Sequence[bytes]:
     return [b"" if value is None else name + text(value) for value in values.to_pylist()]
 
 
-def size_max(table: pa.Table, marker: Marker) -> int:
+def properties_of(trace: TraceContext | None) -> dict[str, str]:
+    """As Azure's SDKs look for it, and as others do."""
+    return {} if trace is None else {AZURE_ID: trace.parent, **trace.properties}
+
+
+def size_max(table: pa.Table, marker: Marker, trace: TraceContext | None = None) -> int:
     """The most that the table's events can take in a batch, before anything is encoded."""
-    marks = sum(len(name) + len(value) + PAIR_BYTES for name, value in marker.properties().items())
+    constant = marker.properties() | properties_of(trace)
+    marks = sum(len(name) + len(value) + PAIR_BYTES for name, value in constant.items())
     fixed = marks + MARKS_BYTES_MAX + SECTION_BYTES + EVENT_BYTES
     texts: int = sum(_text_bytes(table[name]) for name in ("body", "key", "operation") if name in table.column_names)
     return int(ENVELOPE_KEY_BYTES + table.num_rows * fixed + texts + _map_bytes(table))
@@ -195,7 +205,8 @@ class HubWriter(PublishingWriter):
     def parts(self, output: Output) -> int:
         """By a size that is never too small; what is refused in the end is what cannot be cut."""
         link_max = self._bytes_max
-        size = size_max(output.table, marker_of(self._claim, self._state.level, output, max(1, output.table.num_rows)))
+        marker = marker_of(self._claim, self._state.level, output, max(1, output.table.num_rows))
+        size = size_max(output.table, marker, output.trace)
         return 1 if size <= link_max else -(-size * 5 // (link_max * 4))  # a quarter more, since events differ
 
     @property
@@ -215,7 +226,7 @@ class HubWriter(PublishingWriter):
 
     def _bodies(self, output: Output) -> list[bytes]:
         events = events_of(output.table, "an event hub")
-        return bodies_of(events, marker_of(self._claim, self._state.level, output, events.num_rows))
+        return bodies_of(events, marker_of(self._claim, self._state.level, output, events.num_rows), output.trace)
 
     async def end(self, permit: Permit) -> None:
         """The level above all claims closes the group, and no other follows it."""

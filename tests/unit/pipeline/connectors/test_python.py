@@ -5,6 +5,7 @@ import json
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,6 +16,7 @@ from pipeline.connectors.python import HandlerContext, PythonSink, PythonWriter
 from pipeline.contract import Row, SinkContract, SinkHarness, event_table
 from pipeline.errors import SinkError, SinkRejected, SinkUnavailable
 from pipeline.sink import Claim, CloseReason, Output
+from pipeline.tracing import TraceContext
 
 PATIENCE_S = 10
 
@@ -112,6 +114,16 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not condition():  # noqa: ASYNC110  # what other threads do sets no event
             await asyncio.sleep(0.001)
+
+
+async def test_a_handler_can_continue_the_trace_of_its_batch() -> None:
+    handler = Recording()
+    writer = await writer_of(handler)
+    trace = TraceContext(f"00-{7:032x}-{1:016x}-01", "k=v")
+    await writer.write(replace(output(5, 7), trace=trace), AlwaysTrusted())
+    await writer.close("shutdown")
+    contexts = [(call[0], call[1].traceparent, call[1].tracestate) for call in handler.calls]
+    assert contexts == [("open", None, None), ("process", *trace), ("close", None, None)]
 
 
 @pytest.mark.parametrize("kind", [Recording, PlainRecording])

@@ -20,6 +20,7 @@ from pipeline.dead_letters.record import ERROR_CHARS_MAX
 from pipeline.errors import NotTrusted, Poison, PoisonEvent, SinkUnavailable, TooMuchPoison
 from pipeline.pump import runner
 from pipeline.sink import Output
+from pipeline.tracing import TraceContext
 
 
 class Died(Exception):
@@ -131,6 +132,23 @@ async def test_an_owner_of_an_earlier_epoch_adds_no_letters(group: Group) -> Non
     with pytest.raises(Exception, match="outrank"):
         await old.write(Output(table=dead.table, start=None, to="1", events=1, dead=dead.dead), Trust())
     assert await group.buried() == []
+
+
+async def test_a_letter_bears_the_context_of_its_delivery_and_the_event_s_own_inside(group: Group) -> None:
+    trace = TraceContext(f"00-{7:032x}-{1:016x}-01")
+    group.feed.append("a", bodies("b!"))
+    await group.beside.prepare()
+    group.epoch, group.state = 1, group.beside.claimed("")
+    writer = await group.beside.open(group.claim(None))
+    dead = await _dead(group)
+    output = Output(table=dead.table, start=None, to="1", events=1, dead=dead.dead, trace=trace)
+    await writer.write(output, Trust())
+    pages = group.box.feed.open("a", None)
+    (pairs,) = (await anext(pages)).events["properties"].to_pylist()
+    await pages.aclose()
+    assert dict(pairs)["traceparent"] == trace.parent
+    (kept,) = await group.letters()
+    assert kept.letter.properties is None
 
 
 async def _dead(group: Group) -> Sifted:

@@ -33,7 +33,10 @@ from pipeline.limits import BatchLimits, Budget
 from pipeline.pump.progress import Progress
 from pipeline.pump.runner import DeliveredBatch, Runner
 from pipeline.sink import CloseReason, Output, Permit, SinkWriter
+from pipeline.tracing import NO_CONTEXTS, Contexts, TraceContext, TransformedBatch
 from pipeline.transform import Transform as TransformBase
+
+PARENT = f"00-{7:032x}-{1:016x}-01"
 
 
 class Trust:
@@ -584,3 +587,74 @@ async def test_wherever_it_is_cancelled_nothing_is_left_and_nothing_is_sent_afte
             assert isinstance(running.exception(), FeedUnavailable)
         step += 1
     assert step > 5
+
+
+# Traces
+
+
+class Tracer:
+    """Gives each batch and each delivery a context of its own."""
+
+    reads_contexts = True
+
+    def __init__(self) -> None:
+        self.begun: list[TransformedBatch] = []
+        self.deliveries: list[str] = []
+
+    def begin(self, batch: TransformedBatch) -> TraceContext | None:
+        self.begun.append(batch)
+        return TraceContext(f"process {batch.to}")
+
+    def begin_delivery(self, to: str, place: str | None) -> TraceContext | None:
+        self.deliveries.append(to)
+        return TraceContext(f"deliver {to}")
+
+
+class Bearing(MemoryFeed):
+    """Its first event bears a context."""
+
+    async def open(self, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
+        async for page in super().open(partition, continuation):
+            pairs = [("traceparent", PARENT)] if page.to == "1" else None
+            place = page.events.schema.get_field_index("properties")
+            field = page.events.schema.field(place)
+            yield Page(page.events.set_column(place, field, pa.array([pairs], field.type)), page.to)
+
+
+@pytest.mark.virtual
+async def test_output_is_sent_with_the_context_of_its_delivery() -> None:
+    case, tracer = Case(2, feed=Bearing("a", page_events_max=1)), Tracer()
+    running = asyncio.create_task(case.runner(tracer=tracer).run(case.stopping))
+    await case.until(lambda: len(case.writer.outputs) == 2)
+    assert [output.trace for output in case.writer.outputs] == [TraceContext("deliver 1"), TraceContext("deliver 2")]
+    assert [(batch.start, batch.to, batch.events, batch.rows) for batch in tracer.begun] == [
+        (None, "1", 1, 1),
+        ("1", "2", 1, 1),
+    ]
+    assert [batch.contexts for batch in tracer.begun] == [Contexts((TraceContext(PARENT),), are_one=True), NO_CONTEXTS]
+    await case.stopped(running)
+
+
+@pytest.mark.virtual
+async def test_output_that_waits_for_trust_keeps_its_context() -> None:
+    case, tracer = Case(1), Tracer()
+    case.writer.before_send = lambda: (
+        case.trust.given.clear() if not case.writer.began and case.clock.monotonic() < 1 else None
+    )
+    running = asyncio.create_task(case.runner(tracer=tracer).run(case.stopping))
+    await asyncio.sleep(2)
+    assert case.writer.outputs == []
+    case.trust.given.set()
+    await case.until(lambda: case.writer.outputs)
+    assert tracer.deliveries == ["1"], "identical bytes go out when trust is back"
+    await case.stopped(running)
+
+
+@pytest.mark.virtual
+async def test_properties_are_not_looked_at_unless_contexts_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    case, tracer = Case(1), Tracer()
+    tracer.reads_contexts = False
+    monkeypatch.setattr("pipeline.pump.runner.contexts_in", None)
+    running = asyncio.create_task(case.runner(tracer=tracer).run(case.stopping))
+    await case.until(lambda: case.writer.outputs)
+    await case.stopped(running)

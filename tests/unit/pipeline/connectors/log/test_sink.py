@@ -19,9 +19,12 @@ from pipeline.connectors.log.partition_file import Block, LogUncertain
 from pipeline.connectors.log.store import Log, PartitionLog
 from pipeline.contract import Row, SinkContract, SinkHarness, body, event_table
 from pipeline.errors import Ambiguous, Fenced, NotTrusted, SinkRejected, SinkUnavailable
+from pipeline.event import EVENT_SCHEMA
 from pipeline.markers import marker_in
 from pipeline.producer import LEVEL_MAX, ProducerState, decoded
+from pipeline.publishing_writer import events_of
 from pipeline.sink import Claim, Output
+from pipeline.tracing import TraceContext
 
 
 def blocks_in(path: Path, partition: str) -> list[Block]:
@@ -186,6 +189,60 @@ async def test_output_too_large_for_one_append_is_rejected_with_the_setting_to_l
 
 
 # Positions
+
+
+TRACE = TraceContext(f"00-{7:032x}-{1:016x}-01", "k=v")
+IN_PROPERTIES = [*TRACE.properties.items()]
+
+
+def properties_in(path: Path, partition: str) -> list[Any]:
+    return [pairs for block in blocks_in(path, partition) for pairs in block.events["properties"].to_pylist()]
+
+
+async def test_events_bear_the_context_they_are_published_with_instead_of_an_earlier_one(
+    tmp_path: Path, sinks: Callable[..., LogSink]
+) -> None:
+    sink = sinks()
+    writer = await sink.open(claim(sink.claimed("")))
+    properties = pa.array(
+        [[("own", "1"), ("traceparent", "x"), ("Diagnostic-Id", "x")], None], EVENT_SCHEMA.field("properties").type
+    )
+    table = pa.table({"body": ["a", "b"], "properties": properties})
+    await writer.write(replace(output_of(table), trace=TRACE), Permit())
+    assert properties_in(tmp_path, "p") == [[("own", "1"), *IN_PROPERTIES], IN_PROPERTIES]
+
+
+async def test_without_a_trace_properties_are_published_as_they_are(
+    tmp_path: Path, sinks: Callable[..., LogSink]
+) -> None:
+    sink = sinks()
+    writer = await sink.open(claim(sink.claimed("")))
+    properties = pa.array([[("traceparent", "x")], None], EVENT_SCHEMA.field("properties").type)
+    await writer.write(output_of(pa.table({"body": ["a", "b"], "properties": properties})), Permit())
+    assert properties_in(tmp_path, "p") == [[("traceparent", "x")], None]
+
+
+async def test_a_trace_makes_no_output_too_large(sinks: Callable[..., LogSink]) -> None:
+    table = pa.table({"body": ["x" * 100] * 100})
+    limit = events_of(table, "a log").nbytes
+    sink = sinks(batch_bytes_max=limit)
+    writer = await sink.open(claim(sink.claimed("")))
+    await writer.write(replace(output_of(table), trace=TRACE), Permit())
+    assert writer.position == "1"
+
+
+async def test_events_that_are_sent_again_after_a_crash_are_there_once_whatever_their_traces(
+    tmp_path: Path, sinks: Callable[..., LogSink]
+) -> None:
+    first = sinks()
+    state = first.claimed("")
+    writer = await first.open(claim(state))
+    await writer.write(replace(output(0, 2), trace=TRACE), Permit())  # and its host dies before a checkpoint
+    second = sinks()
+    writer = await second.open(claim(second.claimed(state)))
+    assert writer.position == "2"
+    await writer.write(replace(output(2, 3), trace=TraceContext(f"00-{8:032x}-{1:016x}-01")), Permit())
+    assert [json.loads(each)["number"] for each in bodies_in(tmp_path, "p")] == ["1", "2", "3"]
 
 
 async def test_the_lease_is_further_than_the_marker_where_empty_outputs_moved_it(sinks: Callable[..., LogSink]) -> None:

@@ -16,6 +16,7 @@ from pipeline.connectors.eventhubs.broker import ENVELOPE_BYTES, size_of
 from pipeline.connectors.eventhubs.sink.writer import bodies_of, size_max
 from pipeline.markers import PREFIX, Marker, marker_in
 from pipeline.publishing_writer import PUBLISHED_SCHEMA
+from pipeline.tracing import TraceContext
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 EVENTS = st.fixed_dictionaries(
@@ -28,15 +29,20 @@ EVENTS = st.fixed_dictionaries(
 )
 
 
-@example([{"key": None, "body": b"", "operation": None, "properties": [(PREFIX, None), ("own", "1")]}], "", None)
-@given(st.lists(EVENTS, min_size=1, max_size=20), TEXTS, st.none() | TEXTS)
+PARENT = f"00-{7:032x}-{1:016x}-01"
+TRACES = st.sampled_from([None, TraceContext(PARENT), TraceContext(PARENT, "k=v")])
+
+
+@example([{"key": None, "body": b"", "operation": None, "properties": [(PREFIX, None), ("own", "1")]}], "", None, None)
+@given(st.lists(EVENTS, min_size=1, max_size=20), TEXTS, st.none() | TEXTS, TRACES)
 def test_events_are_what_was_written_and_no_larger_than_foreseen(
-    rows: list[dict[str, Any]], to: str, start: str | None
+    rows: list[dict[str, Any]], to: str, start: str | None, trace: TraceContext | None
 ) -> None:
     events = pa.Table.from_pylist(rows, PUBLISHED_SCHEMA)
     marker = Marker(lease="p/0", generation=0, level=32766, start=start, to=to, count=len(rows))
-    bodies = bodies_of(events, marker)
-    assert ENVELOPE_BYTES + sum(map(size_of, bodies)) <= size_max(events, marker) + ENVELOPE_BYTES
+    bodies = bodies_of(events, marker, trace)
+    assert ENVELOPE_BYTES + sum(map(size_of, bodies)) <= size_max(events, marker, trace) + ENVELOPE_BYTES
+    context = {} if trace is None else {"Diagnostic-Id": trace.parent, **trace.properties}
     for index, (row, body) in enumerate(zip(rows, bodies, strict=True)):
         message = decode_payload(memoryview(body))
         found = {
@@ -47,7 +53,25 @@ def test_events_are_what_was_written_and_no_larger_than_foreseen(
         assert marker_in({name: value or "" for name, value in found.items()}) == marker
         assert found["leasehold-index"] == str(index)
         assert (found.get("leasehold-key"), found.get("leasehold-operation")) == (row["key"], row["operation"])
-        assert without_reserved(found) == without_reserved(dict(row["properties"] or ()))
+        assert without_reserved(found) == {**without_reserved(dict(row["properties"] or ())), **context}
+
+
+def test_a_context_takes_the_place_of_an_earlier_one() -> None:
+    row = {
+        "key": None,
+        "body": b"",
+        "operation": None,
+        "properties": [("traceparent", "x"), ("tracestate", "x"), ("own", "1")],
+    }
+    marker = Marker(lease="p/0", generation=0, level=3, start=None, to="9", count=1)
+    (body,) = bodies_of(pa.Table.from_pylist([row], PUBLISHED_SCHEMA), marker, TraceContext(PARENT))
+    found = decode_payload(memoryview(body)).application_properties
+    assert {name: found.get(name) for name in (b"own", b"traceparent", b"tracestate", b"Diagnostic-Id")} == {
+        b"own": b"1",
+        b"traceparent": PARENT.encode(),
+        b"tracestate": None,
+        b"Diagnostic-Id": PARENT.encode(),
+    }
 
 
 def without_reserved(properties: Mapping[str, str | None]) -> dict[str, str | None]:
