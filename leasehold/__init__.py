@@ -82,6 +82,7 @@ if TYPE_CHECKING:
     from pipeline.sink import INTERFACE as SINK_INTERFACE
     from pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter, Standing
     from pipeline.staging import NotStaged, StagedPart, Stager
+    from pipeline.tracing import Endpoint, TraceContext
     from service.cli.host_name import host_name
     from service.config.leases import SqliteLeases
     from service.config.settings import HostSettings, LogSettings
@@ -116,6 +117,8 @@ __all__ += ["FeedError", "FeedUnavailable", "PositionLost", "MalformedRecord", "
 # Sinks
 __all__ += ["Sink", "SinkWriter", "Claim", "Output", "Permit", "CloseReason", "Standing", "SINK_INTERFACE"]
 __all__ += ["Stager", "StagedPart", "NotStaged"]
+# Telemetry of feeds and sinks
+__all__ += ["Endpoint", "TraceContext"]
 __all__ += ["PipelineError", "SinkError", "SinkUnavailable", "SinkNotFound", "SinkRejected", "OutputRefused"]
 __all__ += ["OutputTooLarge", "Fenced", "Ambiguous", "NotTrusted"]
 # Sinks over brokers
@@ -166,6 +169,7 @@ _MODULES = {
     "pipeline.ranges": "EventRange RangeReader",
     "pipeline.staging": "NotStaged StagedPart Stager",
     "pipeline.sink": "Claim CloseReason Output Permit SINK_INTERFACE=INTERFACE Sink SinkWriter Standing",
+    "pipeline.tracing": "Endpoint TraceContext",
     "service.cli.host_name": "host_name",
     "service.config.leases": "SqliteLeases",
     "service.config.settings": "HostSettings LogSettings",

@@ -40,6 +40,7 @@ from service.lag.measurement import Backlog, wait_until_idle
 from service.pipeline import Pipeline
 from service.stats import CountingStore, Stats, Summary, summaries_of
 from service.telemetry.logs import default_logger
+from service.telemetry.signals import Exporter
 from service.telemetry.spans import TracedStats, Traces
 
 START_PAUSES_S = (0.5, 1.0)
@@ -114,8 +115,13 @@ class Processor:
         self._backoff = timing.backoff
         self._rng = random.Random(f"{incarnation} starts")  # noqa: S311 - jitter, not secrets
         self._traces = traces
+        self._exporters: list[Exporter] = []
         self._running: asyncio.Task[None] | None = None
         self._stopped: asyncio.Task[None] | None = None
+
+    def add_exporter(self, exporter: Exporter) -> None:
+        """It starts and ends with this processor."""
+        self._exporters.append(exporter)
 
     async def start(self) -> None:
         """Returns once the leases exist and the first of them are being worked on.
@@ -124,6 +130,8 @@ class Processor:
         or the lease store is not ready; GroupMismatch if the leases belong to another feed or sink.
         """
         assert self._running is None, "a processor starts once"
+        for exporter in self._exporters:
+            exporter.start()
         try:
             await self._prepare()
             self._running = asyncio.create_task(self.host.run(), name="host")
@@ -175,8 +183,10 @@ class Processor:
             if error is not None:
                 self._log.warning("closing failed", error=f"{type(error).__name__}: {error}")
         await self.store.close()
+        sending = [exporter.close() for exporter in self._exporters]
         if self._traces is not None:
-            await self._traces.close()
+            sending.append(self._traces.close())
+        await asyncio.gather(*sending)
 
     @property
     def summaries(self) -> list[Summary]:

@@ -27,6 +27,7 @@ from leases.store import LeaseStore, Operation, StoreAround
 from pipeline.errors import Ambiguous, EngineUnavailable, FeedUnavailable, Fenced, SinkUnavailable
 from pipeline.pump.runner import DeliveredBatch
 from pipeline.sink import CloseReason
+from pipeline.tracing import BatchTracer, Endpoint
 from service.texts import counted
 
 T = TypeVar("T")
@@ -91,6 +92,7 @@ class Stats:
         self.batches: Counter[str] = Counter()
         self.dead_letters: Counter[str] = Counter()
         self.seconds: defaultdict[tuple[str, Stage], Histogram] = defaultdict(Histogram)
+        self.processing_seconds: defaultdict[str, Histogram] = defaultdict(Histogram)
         self.retries: Counter[tuple[str, Cause]] = Counter()
         self.moves: Counter[tuple[str, Move]] = Counter()
         self.suspensions: Counter[str] = Counter()
@@ -111,6 +113,14 @@ class Stats:
     def spans_exported(self) -> int:
         """How many of those a collector has accepted."""
         return 0
+
+    def tracer(self, lease: Lease, feed: Endpoint, sink: Endpoint) -> BatchTracer | None:
+        """For one run of a partition."""
+        return None
+
+    def trace_fields(self, lease: Lease) -> dict[str, object]:
+        """For the log, the trace of the lease's newest batch that was delivered or failed."""
+        return {}
 
     # Leases
 
@@ -146,9 +156,10 @@ class Stats:
         self.seconds[name, "transform"].observe(batch.transform_s)
         self.seconds[name, "queue"].observe(batch.queued_s)
         self.seconds[name, "deliver"].observe(batch.deliver_s)
+        self.processing_seconds[name].observe(batch.transform_s + batch.queued_s + batch.deliver_s)
         self.recent[name].append(Delivery(self.clock.monotonic(), lease, batch))
         if self._log is not None:
-            self._log.debug("batch delivered", **_log_fields(lease, batch))
+            self._log.debug("batch delivered", **_log_fields(lease, batch), **self.trace_fields(lease))
 
     def record_checkpoint(self, lease: Lease, took_s: float) -> None:
         """What was delivered is written into the lease: one batch, or several."""

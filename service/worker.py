@@ -309,6 +309,7 @@ class Worker:
             refusals=self._refusals,
             plan=self._plan,
             tap=self.tap,
+            tracer=self._stats.tracer(self.owned.lease, self.pipeline.feed.endpoint, self.pipeline.sink.endpoint),
         )
 
     async def _record_delivery(self, batch: DeliveredBatch) -> None:
@@ -316,7 +317,8 @@ class Worker:
         assert self._writer is not None, "a batch was delivered without a writer"
         self._stats.record_batch(self.owned.lease, batch)
         if batch.dead_letters:
-            self._log.warning("dead letters", count=batch.dead_letters, see="leasehold dead-letters list")
+            trace = self._stats.trace_fields(self.owned.lease)
+            self._log.warning("dead letters", count=batch.dead_letters, see="leasehold dead-letters list", **trace)
         if await self._keep_position():
             self._failures.record_recovery(self.owned.lease.key)
 
@@ -458,7 +460,7 @@ class Worker:
         position = self._position
         self._stats.record_work_failure(self.owned.lease, position, error)
         self._failures.record_retry(self.owned.lease.key, error, pause, self.owned.lease.continuation)
-        log = self._log.bind(position=_shortened(position))
+        log = self._log.bind(position=_shortened(position), **self._stats.trace_fields(self.owned.lease))
         log.warning("will try again", error=str(error), in_s=round(pause, 2), attempt=failures)
         self.progress.resume()
         await sleep_unless_stopped(self._stopping, pause)

@@ -50,6 +50,10 @@ class Metrics(Collector):
     def text(self) -> bytes:
         return generate_latest(self._registry)
 
+    def families(self) -> Iterator[Metric]:
+        """The same figures, for other formats."""
+        return iter(self._registry.collect())
+
     def collect(self) -> Iterator[Metric]:
         yield from self._now()
         yield from self._work()

@@ -78,11 +78,13 @@ def run(file: Path, until_idle: bool) -> None:
         async def work() -> tuple[Processor, Backlog | None]:
             with settings.starting_spark() as engine:  # takes longer to start than what else there is to import
                 with importing():
+                    from service.cli.run import add_metrics
                     from service.cli.run import run as run_processor
                     from service.wiring.build import processor_of
 
                     log = log_of(settings, name)
                     processor = processor_of(settings, host=name, log=log, engine=engine)  # imports SDKs
+                    add_metrics(processor, settings.telemetry, host=name, log=log)
                 return processor, await run_processor(processor, settings.api, until_idle=until_idle, log=log)
 
         processor, last = done(work())
@@ -163,7 +165,7 @@ def check(
         raise click.UsageError("--service has no effect without --probe: add it")
     if not service and (hub is not None or create or report is not None or names):
         raise click.UsageError("--hub, --create, --report and --names have no effect without --service: add it")
-    from service.telemetry.spans import lacking
+    from service.telemetry.signals import lacking
     from service.wiring.build import find_problems
 
     settings = settings_of(file)

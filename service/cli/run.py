@@ -16,13 +16,18 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 import pyarrow as pa
 from structlog.typing import FilteringBoundLogger as Log
 
+from leases.errors import StoreError
 from service.api import create_app
+from service.api.app import METRICS_LAG_AGE_MAX_S
 from service.api.auth import Access, Tokens
+from service.api.metrics import Metrics
 from service.api.samples import Mask
 from service.api.server import serve
-from service.config.settings import ApiSettings
+from service.config.settings import ApiSettings, TelemetrySettings
 from service.lag.measurement import Backlog
 from service.processor import Processor
+from service.telemetry.conventions import Figure, figure_of, figures_of
+from service.telemetry.signals import metrics_of
 
 # Arrow's memory in a host: an allocator that gives back what was freed.
 #
@@ -172,6 +177,22 @@ async def serve_api(
     async with serve(app, host=api.host, port=api.port, log=log) as port:
         listening(port)
         yield
+
+
+def add_metrics(processor: Processor, telemetry: TelemetrySettings, *, host: str, log: Log) -> None:
+    """Send what /metrics answers by OTLP too, if that is configured. Raises StartFailed."""
+    metrics = Metrics(processor.host)
+
+    async def read() -> list[Figure]:
+        try:
+            metrics.lag = await processor.view.read_lag(METRICS_LAG_AGE_MAX_S)
+        except StoreError:
+            metrics.lag = None
+        return [*map(figure_of, metrics.families()), *figures_of(processor.host)]
+
+    exporter = metrics_of(telemetry, os.environ, host=host, log=log, read=read)
+    if exporter is not None:
+        processor.add_exporter(exporter)
 
 
 def access_of(api: ApiSettings) -> Access:

@@ -83,7 +83,7 @@ AnyLeases = Annotated[
 ]
 
 
-# Where traces go.
+# Addresses of collectors.
 
 
 def _endpoint(value: str) -> str:
@@ -100,11 +100,24 @@ def _endpoint(value: str) -> str:
     return value
 
 
+_Endpoint = Annotated[Text, AfterValidator(_endpoint)]
+
+
 class TelemetrySettings(Section):
-    traces: Annotated[Text, AfterValidator(_endpoint)] | None = Field(
+    traces: _Endpoint | None = Field(
         default=None,
         description="Where to send traces: a collector of OTLP over HTTP, like http://collector:4318. By default where the"
         " variables OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT say; without them nowhere.",
+    )
+    metrics: _Endpoint | None = Field(
+        default=None,
+        description="Where to send metrics, as with `traces`. By default where the variables OTEL_EXPORTER_OTLP_ENDPOINT or"
+        " OTEL_EXPORTER_OTLP_METRICS_ENDPOINT say; without them nowhere. `/metrics` is served in any case.",
+    )
+    logs: _Endpoint | None = Field(
+        default=None,
+        description="Where to send the log, as with `traces`, beside where `log` writes it. By default where the variables"
+        " OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_LOGS_ENDPOINT say; without them nowhere.",
     )
 
 
@@ -332,7 +345,9 @@ class Settings(Section):
     spark: SparkSettings = Field(default=SparkSettings(), description="Where transforms run.")
     api: ApiSettings = Field(default=ApiSettings(), description="The REST API of this host.")
     log: LogSettings = Field(default=LogSettings(), description="What is logged, how and where.")
-    telemetry: TelemetrySettings = Field(default=TelemetrySettings(), description="Traces, for OpenTelemetry.")
+    telemetry: TelemetrySettings = Field(
+        default=TelemetrySettings(), description="Traces, metrics and logs for OpenTelemetry."
+    )
     pipelines: Annotated[tuple[PipelineSettings, ...], Field(min_length=1)] = Field(
         description="What is processed, each on its own. At least one."
     )

@@ -18,7 +18,7 @@ import logging
 import math
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from logging.handlers import WatchedFileHandler
 from typing import Any, TypeGuard, cast
@@ -87,6 +87,39 @@ def _handler(log: LogSettings, host: str) -> logging.Handler:
         )
     )
     return handler
+
+
+class FieldsHandler(logging.Handler):
+    """Hands on every line as fields, without secrets, and its time. send: must not wait, and not raise.
+
+    level: of this project's own lines; others' are handed on from warning on, as in the log.
+    """
+
+    def __init__(self, host: str, send: Callable[[EventDict, float], None], level: str) -> None:
+        super().__init__()
+        self._found: EventDict = {}
+        self._send = send
+        self._level = _level(LogSettings.model_validate({"level": level}))
+        self._formatter = ProcessorFormatter(
+            foreign_pre_chain=[ExtraAdder()],
+            processors=[structlog.processors.format_exc_info, _Stamped(host), self._take],
+            use_get_message=True,
+        )
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Called with the handler's lock held, so that one line is taken at a time."""
+        is_ours = record.name.partition(".")[0] in (*PACKAGES, _OURS)
+        if record.levelno < (self._level if is_ours else max(self._level, logging.WARNING)):
+            return
+        try:
+            self._formatter.format(record)
+            self._send(self._found, record.created)
+        except Exception:
+            self.handleError(record)
+
+    def _take(self, logger: WrappedLogger, method: str, event: EventDict) -> str:
+        self._found = event
+        return ""
 
 
 def _through_stdlib(level: int) -> dict[str, Any]:

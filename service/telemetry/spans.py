@@ -1,16 +1,17 @@
-"""What becomes a span: acquisitions, renewals, requests and releases of leases, and batches with their stages; and where
+"""What becomes of spans: acquisitions, renewals, requests and releases of leases, and batches with their stages; and where
 spans go.
 
-Attributes name lease, epoch and positions. Texts are cut, and secrets are masked.
+A batch has a span that begins when the batch has been transformed, before its output is sent: what is published bears its
+context. All other spans are reported once they have ended. Attributes are those of service.telemetry.conventions, and
+`leasehold.*` for lease, epoch and positions. Texts are cut, and secrets are masked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol
-from urllib.parse import urlsplit, urlunsplit
+from typing import NamedTuple, Protocol
 
 from structlog.typing import FilteringBoundLogger as Log
 
@@ -19,43 +20,61 @@ from leases.errors import StoreError
 from leases.lease import Lease, LeaseKey
 from pipeline.pump.runner import DeliveredBatch
 from pipeline.sink import CloseReason
-from service.errors import StartFailed
+from pipeline.tracing import Endpoint, TraceContext, TransformedBatch
 from service.stats import Stats
+from service.telemetry.conventions import Kind, Operation, Value, delivery, error_type, messaging
 from service.texts import redacted
-
-if TYPE_CHECKING:
-    from service.config.settings import TelemetrySettings
 
 TEXT_MAX = 200
 """Characters of an attribute. Positions of files are long, and errors are for the log."""
 
-Value = str | int | float | bool
 About = Mapping[str, str | int | None]
 """Attributes of one operation, beside those of its lease."""
 NOTHING: About = MappingProxyType({})
 
 
+class Failure(NamedTuple):
+    """type: `error.type` of the conventions."""
+
+    type: str
+    message: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """A finished operation. took_s: its duration; ended_s_ago: before it was reported. error: why it failed, if it did.
-
-    parts: what it consists of, in its own trace.
-    """
+    """An operation. took_s: since when, up to ended_s_ago. error: why it failed, if it did."""
 
     name: str
     took_s: float
     attributes: Mapping[str, Value]
+    kind: Kind = "internal"
     ended_s_ago: float = 0.0
-    error: str | None = None
-    parts: tuple[Span, ...] = ()
+    error: Failure | None = None
 
 
 SpanHandle = object
-"""The identity of a reported span, for spans that belong to it."""
+"""The identity of a span, for spans that belong to it."""
+
+
+class OpenSpan(Protocol):
+    """A span that has begun."""
+
+    @property
+    def context(self) -> TraceContext: ...
+
+    @property
+    def handle(self) -> SpanHandle: ...
+
+    def end(self, attributes: Mapping[str, Value] = ..., *, error: Failure | None = None) -> None: ...
 
 
 class Traces(Protocol):
     """Where spans go."""
+
+    @property
+    def propagates(self) -> bool:
+        """Whether contexts are read from events, and published with output."""
+        ...
 
     @property
     def made(self) -> int:
@@ -71,6 +90,16 @@ class Traces(Protocol):
         """Returns at once. within: the enclosing span. after: a span to refer to from a new trace."""
         ...
 
+    def begin(
+        self,
+        span: Span,
+        *,
+        within: SpanHandle | TraceContext | None = None,
+        links: Sequence[SpanHandle | TraceContext] = (),
+    ) -> OpenSpan:
+        """It has lasted `took_s` already."""
+        ...
+
     async def close(self) -> None:
         """Waits a moment for what is under way."""
         ...
@@ -82,11 +111,117 @@ class Traces(Protocol):
 
 @dataclass(slots=True)
 class _Tenure:
-    """acquired, batch: its first span, and that of its newest batch. wanted_at: since when another host requests it."""
+    """acquired, batch: its first span, and that of its newest batch. wanted_at: since when another host requests it.
+    context: of its newest batch that was delivered or failed."""
 
     acquired: SpanHandle
     batch: SpanHandle | None = None
     wanted_at: float | None = None
+    tracer: RunTracer | None = None
+    context: TraceContext | None = None
+
+
+@dataclass(slots=True)
+class _Traced:
+    """A batch whose span has begun."""
+
+    batch: TransformedBatch
+    process: OpenSpan
+    since: float
+    delivery: OpenSpan | None = None
+    delivered_since: float = 0.0
+
+
+class RunTracer:
+    """Implements pipeline.tracing.BatchTracer. Batches that are dropped, or cut into others, leave no span."""
+
+    def __init__(
+        self, traces: Traces, clock: Clock, lease: Lease, feed: Endpoint, sink: Endpoint, acquired: SpanHandle | None
+    ) -> None:
+        self.feed = feed
+        self._traces = traces
+        self._clock = clock
+        self._lease = lease
+        self._sink = sink
+        self._acquired = acquired
+        self._open: dict[str, _Traced] = {}
+
+    @property
+    def reads_contexts(self) -> bool:
+        return self._traces.propagates
+
+    def begin(self, batch: TransformedBatch) -> TraceContext | None:
+        about = {"from": batch.start, "to": batch.to, "events": batch.events}
+        span = self.span("process", "process", about, took_s=batch.waited_s + batch.transform_s, events=batch.events)
+        links = [*([] if self._acquired is None else [self._acquired]), *batch.contexts.found]
+        within = batch.contexts.found[0] if batch.contexts.are_one else None
+        process = self._traces.begin(span, within=within, links=links)
+        self._open[batch.to] = _Traced(batch, process, self._clock.monotonic())
+        return process.context if self._traces.propagates else None
+
+    def begin_delivery(self, to: str, place: str | None) -> TraceContext | None:
+        if (traced := self._open.get(to)) is None:  # its lease was released meanwhile
+            return None
+        operation = delivery(self._sink, place or self._lease.partition)
+        attributes = {**operation.attributes, **_attributes(self._lease, {"rows": traced.batch.rows})}
+        if operation.kind == "producer":
+            attributes["messaging.batch.message_count"] = traced.batch.rows
+        span = Span(name=_named(operation), kind=operation.kind, took_s=0.0, attributes=attributes)
+        traced.delivery = self._traces.begin(span, within=traced.process.handle)
+        traced.delivered_since = self._clock.monotonic()
+        return traced.delivery.context if self._traces.propagates else None
+
+    def end(self, batch: DeliveredBatch) -> OpenSpan | None:
+        """The span of the batch, whose output is safe now."""
+        traced = self._open.pop(batch.to, None)
+        if traced is None:
+            return None
+        if traced.delivery is not None:
+            traced.delivery.end()
+        self._send_stages(traced)
+        traced.process.end({"leasehold.dead_letters": batch.dead_letters})
+        return traced.process
+
+    def fail(self, error: Failure) -> OpenSpan | None:
+        """End every batch that was being delivered. Those behind it are dropped, and read again."""
+        failed = None
+        for traced in self._open.values():
+            if traced.delivery is not None:
+                traced.delivery.end(error=error)
+                self._send_stages(traced)
+                traced.process.end(error=error)
+                failed = failed or traced.process
+        self._open.clear()
+        return failed
+
+    def span(
+        self, name: str, type: str, about: About, *, took_s: float, events: int | None = None, ended_s_ago: float = 0.0
+    ) -> Span:
+        """A span for an operation on the feed."""
+        lease = self._lease
+        operation = messaging(self.feed, name, type, pipeline=lease.pipeline, partition=lease.partition)
+        attributes = {**operation.attributes, **_attributes(lease, about)}
+        if events is not None:
+            attributes["messaging.batch.message_count"] = events
+        kind = operation.kind
+        return Span(name=_named(operation), kind=kind, took_s=took_s, attributes=attributes, ended_s_ago=ended_s_ago)
+
+    def _send_stages(self, traced: _Traced) -> None:
+        """One after the other, up to the delivery."""
+        now, batch = self._clock.monotonic(), traced.batch
+        queued_s, ended_s_ago = traced.delivered_since - traced.since, now - traced.since
+        receive = self.span(
+            "receive",
+            "receive",
+            NOTHING,
+            took_s=batch.waited_s,
+            events=batch.events,
+            ended_s_ago=ended_s_ago + batch.transform_s,
+        )
+        transform = Span(name="transform", took_s=batch.transform_s, attributes={}, ended_s_ago=ended_s_ago)
+        queue = Span(name="queue", took_s=queued_s, attributes={}, ended_s_ago=ended_s_ago - queued_s)
+        for span in (receive, transform, queue):
+            self._traces.send(span, within=traced.process.handle)
 
 
 class TracedStats(Stats):
@@ -105,6 +240,20 @@ class TracedStats(Stats):
     @property
     def spans_exported(self) -> int:
         return self._traces.exported
+
+    def tracer(self, lease: Lease, feed: Endpoint, sink: Endpoint) -> RunTracer | None:
+        tenure = self._tenures.get(lease.key)
+        if tenure is None:
+            return None
+        tenure.tracer = RunTracer(self._traces, self.clock, lease, feed, sink, tenure.acquired)
+        return tenure.tracer
+
+    def trace_fields(self, lease: Lease) -> dict[str, object]:
+        tenure = self._tenures.get(lease.key)
+        if tenure is None or tenure.context is None:
+            return {}
+        _, trace_id, span_id, _ = tenure.context.parent.split("-")
+        return {"trace_id": trace_id, "span_id": span_id}
 
     def record_lease_request(self, lease: Lease) -> None:
         super().record_lease_request(lease)
@@ -133,6 +282,8 @@ class TracedStats(Stats):
     def record_release(self, lease: Lease, reason: CloseReason) -> None:
         super().record_release(lease, reason)
         tenure = self._tenures.get(lease.key)
+        if tenure is not None and tenure.tracer is not None:
+            tenure.tracer.fail(Failure(reason, "the lease was released meanwhile"))
         if tenure is None or tenure.wanted_at is None:
             self._send("release", lease, about={"reason": reason, "position": lease.continuation})
         else:
@@ -143,29 +294,34 @@ class TracedStats(Stats):
 
     def record_suspension(self, lease: Lease) -> None:
         super().record_suspension(lease)
-        self._send("suspend", lease, error="the lease could not be renewed in time")
+        self._send("suspend", lease, error=Failure("suspended", "the lease could not be renewed in time"))
 
     def record_batch(self, lease: Lease, batch: DeliveredBatch) -> None:
+        tenure = self._tenures.get(lease.key)
+        if tenure is not None and tenure.tracer is not None and (ended := tenure.tracer.end(batch)) is not None:
+            tenure.batch, tenure.context = ended.handle, ended.context
         super().record_batch(lease, batch)
-        about = {
-            "from": batch.start,
-            "to": batch.to,
-            "events": batch.events,
-            "dead_letters": batch.dead_letters,
-        }
-        stages = _stages_of(batch)
-        handle = self._send("batch", lease, sum(stage.took_s for stage in stages), about=about, parts=stages)
-        if (tenure := self._tenures.get(lease.key)) is not None:
-            tenure.batch = handle
 
     def record_checkpoint(self, lease: Lease, took_s: float) -> None:
         super().record_checkpoint(lease, took_s)
-        if (tenure := self._tenures.get(lease.key)) is not None:
-            self._send("checkpoint", lease, took_s, within=tenure.batch, about={"to": lease.continuation})
+        if (tenure := self._tenures.get(lease.key)) is not None and tenure.tracer is not None:
+            span = tenure.tracer.span("checkpoint", "settle", {"to": lease.continuation}, took_s=took_s)
+            self._traces.send(span, within=tenure.batch, after=tenure.acquired)
 
     def record_work_failure(self, lease: Lease, position: str | None, error: Exception) -> None:
         super().record_work_failure(lease, position, error)
-        self._send("batch", lease, about={"from": position}, error=error)
+        tenure = self._tenures.get(lease.key)
+        if tenure is None or tenure.tracer is None:
+            self._send("process", lease, about={"from": position}, error=error)
+            return
+        failure = _failure(error)
+        if (failed := tenure.tracer.fail(failure)) is not None:
+            tenure.context = failed.context
+            return
+        span = tenure.tracer.span("process", "process", {"from": position}, took_s=0.0)
+        failing = self._traces.begin(span, links=[tenure.acquired])
+        failing.end(error=failure)
+        tenure.context = failing.context
 
     def _send(
         self,
@@ -175,28 +331,17 @@ class TracedStats(Stats):
         *,
         about: About = NOTHING,
         within: SpanHandle | None = None,
-        error: Exception | str | None = None,
-        parts: tuple[Span, ...] = (),
+        error: Exception | Failure | None = None,
     ) -> SpanHandle:
         """Report a span that ends now, and refers to the one of the lease's acquisition."""
-        span = Span(name=name, took_s=took_s, attributes=_attributes(lease, about), error=_why(error), parts=parts)
+        failure = _failure(error) if isinstance(error, Exception) else error
+        span = Span(name=name, took_s=took_s, attributes=_attributes(lease, about), error=failure)
         tenure = self._tenures.get(lease.key)
         return self._traces.send(span, within=within, after=None if tenure is None else tenure.acquired)
 
 
-def _stages_of(batch: DeliveredBatch) -> tuple[Span, ...]:
-    """One after the other, up to now."""
-    stages = {
-        "read": batch.waited_s,
-        "transform": batch.transform_s,
-        "queue": batch.queued_s,
-        "deliver": batch.deliver_s,
-    }
-    left, spans = sum(stages.values()), []
-    for name, took_s in stages.items():
-        left -= took_s
-        spans.append(Span(name=name, took_s=took_s, ended_s_ago=max(0.0, left), attributes={}))
-    return tuple(spans)
+def _named(operation: Operation) -> str:
+    return str(_cut(operation.name))
 
 
 def _attributes(lease: Lease, about: About) -> dict[str, Value]:
@@ -217,87 +362,5 @@ def _cut(value: str | int) -> str | int:
     return text if len(text) <= TEXT_MAX else f"{text[: TEXT_MAX - 3]}..."
 
 
-def _why(error: Exception | str | None) -> str | None:
-    return str(_cut(f"{type(error).__name__}: {error}")) if isinstance(error, Exception) else error
-
-
-# Whether and where to send traces, according to the settings or else the variables of OpenTelemetry.
-#
-# An endpoint in the settings works or is an error. The variables may be set for all pods of a cluster: if they cannot be
-# honoured, that is reported, and work continues without traces.
-
-
-ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
-EXPORTER, DISABLED = "OTEL_TRACES_EXPORTER", "OTEL_SDK_DISABLED"
-SPOKEN = "http/protobuf"
-PATH = "/v1/traces"
-
-
-def traces_of(settings: TelemetrySettings, environ: Mapping[str, str], *, host: str, log: Log) -> Traces | None:
-    """None if no traces are configured. Raises StartFailed if the settings require them and they cannot be sent."""
-    if environ.get(DISABLED, "").strip().lower() == "true":
-        return None
-    if settings.traces is not None:
-        return _made(with_path(settings.traces), host, log)
-    if not is_configured(environ):
-        return None
-    try:
-        _check_protocol(environ)
-        return _made(None, host, log)
-    except StartFailed as error:
-        log.warning("no traces", why=str(error))
-        return None
-
-
-def lacking(settings: TelemetrySettings) -> list[str]:
-    """What the settings ask for and is not installed."""
-    if settings.traces is None:
-        return []
-    try:
-        import service.telemetry.otlp  # noqa: F401 - whether it can be
-    except ModuleNotFoundError as error:
-        return [str(_not_installed(error))]
-    return []
-
-
-def is_configured(environ: Mapping[str, str]) -> bool:
-    """By the variables alone."""
-    return environ.get(EXPORTER, "otlp") == "otlp" and any(environ.get(name) for name in ENDPOINTS)
-
-
-def with_path(endpoint: str) -> str:
-    """A collector's address alone stands for the path that OTLP has for traces."""
-    parts = urlsplit(endpoint)
-    return urlunsplit(parts._replace(path=PATH)) if parts.path in ("", "/") else endpoint
-
-
-def _check_protocol(environ: Mapping[str, str]) -> None:
-    for name in PROTOCOLS:
-        if protocol := environ.get(name):
-            if protocol != SPOKEN:
-                raise StartFailed(
-                    f"{name} is '{protocol}': set it to {SPOKEN}, and the endpoint to one that takes that"
-                )
-            return
-
-
-def _made(endpoint: str | None, host: str, log: Log) -> Traces:
-    """endpoint: None for that of the variables, which the exporter reads itself, as it does with headers and certificates."""
-    try:
-        from service.telemetry.otlp import OtlpTraces
-
-        return OtlpTraces(endpoint, host=host, log=log)
-    except ModuleNotFoundError as error:
-        raise _not_installed(error) from None
-    except ValueError as error:
-        raise StartFailed(f"traces cannot be sent: one of the variables OTEL_* cannot be read ({error})") from None
-
-
-def _not_installed(error: ModuleNotFoundError) -> StartFailed:
-    from service.config.section import install_command
-
-    return StartFailed(
-        f"traces are configured and need OpenTelemetry ({error.name} is not installed): {install_command('otel')}, or"
-        " remove the setting (telemetry.traces)"
-    )
+def _failure(error: Exception) -> Failure:
+    return Failure(error_type(error), str(_cut(f"{type(error).__name__}: {error}")))

@@ -28,7 +28,7 @@ from service.errors import StartFailed
 from service.group.import_sources import BlobSource
 from service.pipeline import Pipeline
 from service.processor import Processor
-from service.telemetry.spans import traces_of
+from service.telemetry.signals import logs_of, traces_of
 
 OTHERS_TIMEOUT_S = 60.0
 """No lease depends on the time of an import."""
@@ -42,7 +42,8 @@ def processor_of(settings: Settings, *, host: str, log: Log, engine: SparkEngine
     engine: one that may have begun already.
     """
     pipelines = pipelines_of(settings, engine)
-    return Processor(
+    telemetry, environ = settings.telemetry, os.environ
+    processor = Processor(
         pipelines,
         store_of(settings, pipelines),
         host=host,
@@ -51,8 +52,11 @@ def processor_of(settings: Settings, *, host: str, log: Log, engine: SparkEngine
         buffer_bytes_max=settings.host.buffer_bytes_max,
         stop_timeout_s=settings.host.stop_timeout_s,
         log=log,
-        traces=traces_of(settings.telemetry, os.environ, host=host, log=log),
+        traces=traces_of(telemetry, environ, host=host, log=log),
     )
+    if (logs := logs_of(telemetry, settings.log, environ, host=host, log=log)) is not None:
+        processor.add_exporter(logs)
+    return processor
 
 
 def pipelines_of(settings: Settings, engine: SparkEngine | None = None) -> list[Pipeline]:

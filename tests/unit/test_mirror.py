@@ -101,6 +101,7 @@ ASPECTS = {
     "service.partitions": "background_calls listings",
     "service.stats": "summary",
     "service.telemetry.logs": "fields",
+    "service.telemetry.otlp": "logs metrics",
     "service.texts": "plurals",
     "service.worker": "checkpoints closing ends",
 }

@@ -26,7 +26,7 @@ OTHERS: dict[str, Values] = {
     "Spark Connect": {"sparkConnect": "sc://spark:15002"},
     "a server of Spark Connect": SERVER,
     "executors of each pod": EXECUTORS,
-    "traces": {"config": {"telemetry": {"traces": "http://otel:4318"}}},
+    "traces": {"config": {"telemetry": dict.fromkeys(("traces", "metrics", "logs"), "http://otel:4318")}},
 }
 SHAPES = {
     "LEASES_BLOB": "DefaultEndpointsProtocol=https;AccountName=bank;AccountKey=YmFuaw==;EndpointSuffix=core.windows.net",

@@ -349,6 +349,14 @@ def test_pods_reach_the_collector_of_their_traces(render, collector: str, port: 
     assert policy["egress"][-1] == {"ports": [{"port": port}]}
 
 
+def test_pods_reach_the_collectors_of_all_signals_each_port_once(render) -> None:
+    collectors = {"traces": "http://otel:4318", "metrics": "https://other/v1/metrics", "logs": "http://otel:4318"}
+    policy = render({"config": {"telemetry": collectors}})["NetworkPolicy"]["spec"]
+    usual = render()["NetworkPolicy"]["spec"]["egress"]
+    added = [rule["ports"][0]["port"] for rule in policy["egress"][len(usual) :]]
+    assert sorted(added) == [443, 4318]
+
+
 def test_pods_that_cannot_share_leases_are_never_two(render) -> None:
     assert render(SWITCHES["one replica on SQLite"])["Deployment"]["spec"]["strategy"] == {"type": "Recreate"}
     assert render()["Deployment"]["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}

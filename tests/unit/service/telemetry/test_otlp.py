@@ -3,106 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import pytest
 import structlog
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.trace.v1.trace_pb2 import Span as WireSpan
+from servers.otlp import Collector, attributes
 from structlog.testing import capture_logs
 
 from service.config.settings import TelemetrySettings
 from service.telemetry.otlp import OtlpTraces
-from service.telemetry.spans import Span, traces_of
+from service.telemetry.signals import traces_of
+from service.telemetry.spans import Failure, Span
 
-QUEUE = 64
+QUEUE = 64  # as the fixture `environ` has it
 SPAN = Span(name="batch", took_s=3.0, attributes={"leasehold.partition": "7", "leasehold.epoch": 4})
-
-
-class Collector:
-    """An HTTP server that takes OTLP. status: what it answers; `hangs`: set while it answers nothing."""
-
-    def __init__(self) -> None:
-        self.requests: list[ExportTraceServiceRequest] = []
-        self.headers: list[dict[str, str]] = []
-        self.status = 200
-        self.answers = threading.Event()
-        self.answers.set()
-        collector = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                collector.answers.wait()
-                if collector.status == 200:
-                    collector.headers.append(dict(self.headers))
-                    collector.requests.append(ExportTraceServiceRequest.FromString(body))
-                self.send_response(collector.status)
-                self.end_headers()
-
-            def log_message(self, *args: object) -> None: ...
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server.server_port}"
-
-    @property
-    def spans(self) -> list[WireSpan]:
-        return [
-            span
-            for request in list(self.requests)
-            for resource in request.resource_spans
-            for scope in resource.scope_spans
-            for span in scope.spans
-        ]
-
-    @property
-    def resource(self) -> dict[str, Any]:
-        return attributes(self.requests[0].resource_spans[0].resource)
-
-
-def attributes(of: Any) -> dict[str, Any]:
-    return {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in of.attributes}
-
-
-@pytest.fixture
-def collector() -> Iterator[Collector]:
-    with _serving() as found:
-        yield found
-
-
-@contextmanager
-def _serving() -> Iterator[Collector]:
-    found = Collector()
-    thread = threading.Thread(target=found.server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield found
-    finally:
-        found.answers.set()
-        found.server.shutdown()
-        found.server.server_close()
-        thread.join()
-
-
-@pytest.fixture
-def environ(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """The SDK's variables: sends soon, and little waits."""
-    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "20")
-    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", str(QUEUE))
-    monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "16")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
-    return monkeypatch
 
 
 def traces_to(url: str) -> OtlpTraces:
@@ -116,17 +33,21 @@ async def test_a_host_s_batches_arrive_as_traces_with_their_stages(start, eventu
     traces = traces_to(collector.url)
     running = await start(partitions=["a"], traces=traces)
     running.feeds["bank"].append("a", [b"{}"] * 3)
-    await eventually(lambda: {"batch", "checkpoint", "acquire"} <= {span.name for span in collector.spans})
+    names = {"process", "checkpoint", "acquire"}
+    await eventually(lambda: names <= {span.name.partition(" ")[0] for span in collector.spans})
     await traces.close()
-    named = {span.name: span for span in collector.spans}
-    batch, acquire = named["batch"], named["acquire"]
-    for name in ("read", "transform", "queue", "deliver", "checkpoint"):
-        assert (named[name].trace_id, named[name].parent_span_id) == (batch.trace_id, batch.span_id), name
-    assert not batch.parent_span_id
-    assert [link.span_id for link in batch.links] == [acquire.span_id]
-    assert abs(named["read"].start_time_unix_nano - batch.start_time_unix_nano) < 1000
-    assert named["deliver"].end_time_unix_nano == batch.end_time_unix_nano <= time.time_ns()
-    assert attributes(batch) == {
+    named = {span.name.partition(" ")[0]: span for span in collector.spans}
+    process, acquire = named["process"], named["acquire"]
+    for name in ("receive", "transform", "queue", "deliver", "checkpoint"):
+        assert (named[name].trace_id, named[name].parent_span_id) == (process.trace_id, process.span_id), name
+    assert not process.parent_span_id
+    assert [link.span_id for link in process.links] == [acquire.span_id]
+    stages = [named[name] for name in ("receive", "transform", "queue", "deliver")]
+    for before, after in itertools.pairwise(stages):
+        assert abs(before.end_time_unix_nano - after.start_time_unix_nano) < 5_000_000, after.name
+    assert abs(stages[0].start_time_unix_nano - process.start_time_unix_nano) < 5_000_000
+    assert process.end_time_unix_nano <= time.time_ns()
+    assert {name: value for name, value in attributes(process).items() if name.startswith("leasehold.")} == {
         "leasehold.pipeline": "bank",
         "leasehold.partition": "a",
         "leasehold.epoch": 1,
@@ -147,9 +68,17 @@ async def test_the_variables_of_opentelemetry_hold(environ: pytest.MonkeyPatch, 
     variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}
     traces = traces_of(TelemetrySettings(), variables, host="host-a", log=structlog.get_logger())
     assert traces is not None
-    traces.send(Span(name="renew", took_s=0.5, attributes={}, error="StoreUnavailable: throttled"))
+    traces.send(
+        Span(
+            name="renew",
+            took_s=0.5,
+            attributes={},
+            error=Failure("leases.errors.StoreUnavailable", "StoreUnavailable: throttled"),
+        )
+    )
     await traces.close()
     (span,) = collector.spans
+    assert attributes(span)["error.type"] == "leases.errors.StoreUnavailable"
     assert (span.name, span.status.code, span.status.message) == ("renew", 2, "StoreUnavailable: throttled")
     assert span.end_time_unix_nano - span.start_time_unix_nano == 500_000_000
     assert collector.resource["service.name"] == "bank"

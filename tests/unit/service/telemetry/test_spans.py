@@ -1,52 +1,79 @@
-"""What a host tells traces of, and who asks for them."""
+"""What a host reports as spans."""
 
 from __future__ import annotations
 
-import sys
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
-import structlog
-from structlog.testing import capture_logs
 
-from leasehold.common.clock import BootClock
 from leases.errors import StoreUnavailable
 from leases.lease import Lease
 from leases.timing import derived_timing
 from pipeline.errors import SinkUnavailable
 from pipeline.pump.runner import DeliveredBatch
-from service.config.settings import TelemetrySettings
-from service.errors import StartFailed
-from service.telemetry.spans import TEXT_MAX, Span, TracedStats, lacking, traces_of, with_path
+from pipeline.tracing import Contexts, Endpoint, TraceContext, TransformedBatch
+from service.telemetry.spans import TEXT_MAX, Failure, RunTracer, Span, TracedStats
 
 LEASE = Lease(pipeline="bank", partition="7", owner="host-a", incarnation="1", epoch=4, continuation="90")
 BEFORE = Lease(pipeline="bank", partition="7", epoch=3, continuation="90")
+FEED = Endpoint(system="eventhubs", name="orders", server="ns.example", group="$Default")
+SINK = Endpoint(system="log", name="/var/out")
+THEIRS = TraceContext(f"00-{7:032x}-{1:016x}-01")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Noted:
+    """Both a span that has begun and its handle."""
+
     span: Span
-    within: Noted | None
-    after: Noted | None
+    within: object
+    links: tuple[object, ...]
+    number: int
+    book: Notebook
+    is_open: bool = True
+
+    @property
+    def handle(self) -> Noted:
+        return self
+
+    @property
+    def context(self) -> TraceContext:
+        return TraceContext(f"00-{1:032x}-{self.number:016x}-01")
+
+    def end(self, attributes: Mapping[str, Any] | None = None, *, error: Failure | None = None) -> None:
+        self.is_open = False
+        self.span = replace(self.span, attributes={**self.span.attributes, **(attributes or {})}, error=error)
+        self.book.notes.append(self)
 
 
 @dataclass(slots=True)
 class Notebook:
-    """Traces that are written down. A span is known by what was noted of it."""
+    """Traces that are written down, in the order in which they end."""
 
     notes: list[Noted] = field(default_factory=list)
-    made: int = 0
+    begun: int = 0
     exported: int = 0
+    propagates: bool = True
 
-    def send(self, span: Span, *, within: Noted | None = None, after: Noted | None = None) -> Noted:
-        self.notes.append(noted := Noted(span, within, after))
-        self.made += 1
-        return noted
+    @property
+    def made(self) -> int:
+        return len(self.notes)
+
+    def send(self, span: Span, *, within: object = None, after: object = None) -> Noted:
+        sent = self.begin(span, within=within, links=() if after is None else (after,))
+        sent.end(error=span.error)
+        return sent
+
+    def begin(self, span: Span, *, within: object = None, links: Sequence[object] = ()) -> Noted:
+        self.begun += 1
+        return Noted(span, within, tuple(links), self.begun, self)
 
     async def close(self) -> None: ...
 
     def named(self, name: str) -> list[Noted]:
-        return [noted for noted in self.notes if noted.span.name == name]
+        return [noted for noted in self.notes if noted.span.name.partition(" ")[0] == name]
 
 
 @pytest.fixture
@@ -54,13 +81,43 @@ def book() -> Notebook:
     return Notebook()
 
 
+@dataclass
+class Hands:
+    """A clock that is set."""
+
+    now: float = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        raise AssertionError("nothing sleeps here")
+
+
 @pytest.fixture
-def stats(clock: BootClock, book: Notebook) -> TracedStats:
-    return TracedStats(clock, book)
+def hands() -> Hands:
+    return Hands()
 
 
-def delivered(start: str = "90", to: str = "97") -> DeliveredBatch:
-    return DeliveredBatch(start=start, to=to, events=7, waited_s=1.0, transform_s=2.0, queued_s=3.0, deliver_s=4.0)
+@pytest.fixture
+def stats(hands: Hands, book: Notebook) -> TracedStats:
+    return TracedStats(hands, book)
+
+
+def transformed(to: str = "97", contexts: Contexts | None = None) -> TransformedBatch:
+    given = {} if contexts is None else {"contexts": contexts}
+    return TransformedBatch(start="90", to=to, events=7, rows=6, waited_s=1.0, transform_s=2.0, **given)
+
+
+def delivered(to: str = "97") -> DeliveredBatch:
+    return DeliveredBatch(start="90", to=to, events=7, waited_s=1.0, transform_s=2.0, queued_s=3.0, deliver_s=4.0)
+
+
+def acquire(stats: TracedStats, sink: Endpoint = SINK) -> RunTracer:
+    stats.record_acquisition(LEASE, before=BEFORE, took_s=0.1)
+    tracer = stats.tracer(LEASE, FEED, sink)
+    assert tracer is not None
+    return tracer
 
 
 # A host
@@ -72,11 +129,13 @@ async def test_a_host_tells_of_acquisition_batch_checkpoint_and_release(start, e
     await eventually(lambda: book.named("checkpoint"))
     running.host.stop()
     await eventually(lambda: book.named("release"))
-    (acquire,), (batch,) = book.named("acquire"), book.named("batch")
-    assert [part.name for part in batch.span.parts] == ["read", "transform", "queue", "deliver"]
-    assert book.named("checkpoint")[0].within is batch
-    assert batch.after is acquire is book.named("release")[0].after
+    (acquire,), (process,) = book.named("acquire"), book.named("process")
+    inside = [noted.span.name.partition(" ")[0] for noted in book.notes if noted.within is process]
+    assert inside == ["deliver", "receive", "transform", "queue", "checkpoint"]
+    assert process.links == book.named("release")[0].links == (acquire,)
     for noted in book.notes:
+        if noted.span.name in ("transform", "queue"):
+            continue
         assert noted.span.attributes["leasehold.partition"] == "a"
         assert noted.span.attributes["leasehold.epoch"] == 1
 
@@ -97,13 +156,22 @@ async def test_a_handoff_is_told_by_both_hosts_and_renewals_are(start, eventuall
 # Spans
 
 
-def test_stages_follow_each_other_up_to_the_moment_of_delivery(stats: TracedStats, book: Notebook) -> None:
+def test_stages_follow_each_other_up_to_the_moment_of_delivery(
+    stats: TracedStats, book: Notebook, hands: Hands
+) -> None:
+    tracer = acquire(stats)
+    hands.now = 13.0
+    tracer.begin(transformed())
+    hands.now = 16.0
+    tracer.begin_delivery("97", None)
+    hands.now = 20.0
     stats.record_batch(LEASE, delivered())
-    (batch,) = book.named("batch")
-    times = [(part.name, part.ended_s_ago + part.took_s, part.ended_s_ago) for part in batch.span.parts]
-    assert times == [("read", 10, 9), ("transform", 9, 7), ("queue", 7, 4), ("deliver", 4, 0)]
-    assert (batch.span.took_s, batch.span.ended_s_ago) == (10, 0)
-    assert batch.span.attributes == {
+    (process,), (send,) = book.named("process"), book.named("send")
+    stages = [book.named(name)[0].span for name in ("receive", "transform", "queue")]
+    times = [(stage.took_s, stage.ended_s_ago) for stage in stages]
+    assert times == [(1, 9), (2, 7), (3, 4)]
+    assert (process.span.took_s, send.span.took_s) == (3, 0), "they have begun then, and end now"
+    assert {name: value for name, value in process.span.attributes.items() if name.startswith("leasehold.")} == {
         "leasehold.pipeline": "bank",
         "leasehold.partition": "7",
         "leasehold.epoch": 4,
@@ -115,41 +183,122 @@ def test_stages_follow_each_other_up_to_the_moment_of_delivery(stats: TracedStat
     }
 
 
-def test_what_failed_says_why_and_from_where_it_goes_on(stats: TracedStats, book: Notebook) -> None:
-    stats.record_acquisition(LEASE, before=BEFORE, took_s=0.1)
+def test_output_bears_the_context_of_the_span_that_sends_it(stats: TracedStats, book: Notebook) -> None:
+    tracer = acquire(stats)
+    before, sent = tracer.begin(transformed()), tracer.begin_delivery("97", "3")
+    stats.record_batch(LEASE, delivered())
+    (process,), (send,) = book.named("process"), book.named("send")
+    assert (before, sent) == (process.context, send.context)
+    assert len(str(before)) == len(str(sent)), "its size is planned with the first, and it is sent with the second"
+    assert send.within is process
+    assert send.span.attributes["messaging.destination.partition.id"] == "3"
+
+
+def test_a_batch_of_one_context_continues_its_trace_and_refers_to_it(stats: TracedStats, book: Notebook) -> None:
+    tracer = acquire(stats)
+    tracer.begin(transformed(contexts=Contexts((THEIRS,), are_one=True)))
+    tracer.begin_delivery("97", None)
+    stats.record_batch(LEASE, delivered())
+    (process,) = book.named("process")
+    assert process.within == THEIRS
+    assert process.links == (book.named("acquire")[0], THEIRS)
+
+
+def test_a_batch_of_several_contexts_refers_to_each_and_is_a_trace_of_its_own(
+    stats: TracedStats, book: Notebook
+) -> None:
+    tracer, other = acquire(stats), TraceContext(f"00-{8:032x}-{1:016x}-01")
+    tracer.begin(transformed(contexts=Contexts((THEIRS, other))))
+    tracer.begin_delivery("97", None)
+    stats.record_batch(LEASE, delivered())
+    (process,) = book.named("process")
+    assert process.within is None
+    assert process.links[1:] == (THEIRS, other)
+
+
+def test_without_propagation_nothing_is_read_or_published(stats: TracedStats, book: Notebook) -> None:
+    book.propagates = False
+    tracer = acquire(stats)
+    assert not tracer.reads_contexts
+    assert (tracer.begin(transformed()), tracer.begin_delivery("97", None)) == (None, None)
+    stats.record_batch(LEASE, delivered())
+    assert book.named("process")
+    assert stats.trace_fields(LEASE)
+
+
+def test_what_failed_says_why_and_from_where_it_continues(stats: TracedStats, book: Notebook) -> None:
+    acquire(stats)
     stats.record_work_failure(LEASE, "90", SinkUnavailable("postgresql://ada:hunter2@db is away"))
     stats.record_renewal(LEASE, 0.1, StoreUnavailable("throttled"))
     stats.record_suspension(LEASE)
-    (batch,), (renew,), (suspend,) = book.named("batch"), book.named("renew"), book.named("suspend")
-    assert batch.span.error == "SinkUnavailable: postgresql://ada:***@db is away"
-    assert batch.span.attributes["leasehold.from"] == "90"
-    assert renew.span.error == "StoreUnavailable: throttled"
+    (process,), (renew,), (suspend,) = book.named("process"), book.named("renew"), book.named("suspend")
+    assert process.span.error == Failure(
+        "pipeline.errors.SinkUnavailable", "SinkUnavailable: postgresql://ada:***@db is away"
+    )
+    assert process.span.attributes["leasehold.from"] == "90"
+    assert renew.span.error == Failure("leases.errors.StoreUnavailable", "StoreUnavailable: throttled")
     assert suspend.span.error
-    assert batch.after is renew.after is suspend.after is book.named("acquire")[0]
+    assert process.links == renew.links == suspend.links == (book.named("acquire")[0],)
+
+
+def test_a_delivery_that_failed_ends_with_its_batch_and_those_behind_it_leave_nothing(
+    stats: TracedStats, book: Notebook
+) -> None:
+    tracer = acquire(stats)
+    tracer.begin(transformed("97"))
+    tracer.begin_delivery("97", None)
+    tracer.begin(transformed("99"))
+    stats.record_work_failure(LEASE, "90", SinkUnavailable("away"))
+    (process,), (send,) = book.named("process"), book.named("send")
+    assert process.span.error == send.span.error == Failure("pipeline.errors.SinkUnavailable", "SinkUnavailable: away")
+    assert process.span.attributes["leasehold.to"] == "97"
+    assert stats.trace_fields(LEASE)["span_id"] == f"{process.number:016x}"
+    assert tracer._open == {}
+
+
+def test_a_delivery_under_way_ends_with_the_lease(stats: TracedStats, book: Notebook) -> None:
+    tracer = acquire(stats)
+    tracer.begin(transformed())
+    tracer.begin_delivery("97", None)
+    stats.record_release(LEASE, "stolen")
+    assert [noted.span.error.type for noted in (*book.named("send"), *book.named("process")) if noted.span.error] == [
+        "stolen",
+        "stolen",
+    ]
+
+
+def test_the_log_has_the_trace_of_the_newest_batch(stats: TracedStats, book: Notebook) -> None:
+    assert stats.trace_fields(LEASE) == {}
+    tracer = acquire(stats)
+    tracer.begin(transformed())
+    tracer.begin_delivery("97", None)
+    stats.record_batch(LEASE, delivered())
+    (process,) = book.named("process")
+    assert stats.trace_fields(LEASE) == {"trace_id": f"{1:032x}", "span_id": f"{process.number:016x}"}
 
 
 def test_long_texts_are_cut(stats: TracedStats, book: Notebook) -> None:
-    stats.record_batch(LEASE, delivered(to="9" * 10_000))
-    assert len(str(book.notes[0].span.attributes["leasehold.to"])) == TEXT_MAX
-
-
-def test_nothing_of_the_events_is_told(stats: TracedStats, book: Notebook) -> None:
-    stats.record_batch(LEASE, delivered())
-    assert "hunter2" not in repr(book.notes)
+    tracer = acquire(stats)
+    tracer.begin(transformed("9" * 10_000))
+    tracer.begin_delivery("9" * 10_000, None)
+    stats.record_batch(LEASE, delivered("9" * 10_000))
+    assert len(str(book.named("process")[0].span.attributes["leasehold.to"])) == TEXT_MAX
 
 
 def test_what_is_kept_of_a_lease_goes_with_it(stats: TracedStats) -> None:
     stats.record_lease_request(BEFORE)
-    stats.record_acquisition(LEASE, before=BEFORE, took_s=0.1)
+    tracer = acquire(stats)
     stats.record_handoff_request(LEASE)
-    stats.record_batch(LEASE, delivered())
+    tracer.begin(transformed())
     stats.record_release(LEASE, "shutdown")
+    assert tracer.begin_delivery("97", None) is None
     stats.record_batch(LEASE, delivered())
-    assert (stats._tenures, stats._asked_at) == ({}, {})
+    assert (stats._tenures, stats._asked_at, tracer._open) == ({}, {}, {})
+    assert stats.tracer(LEASE, FEED, SINK) is None
 
 
 def test_traced_stats_count_as_any_others(stats: TracedStats, book: Notebook) -> None:
-    stats.record_acquisition(LEASE, before=BEFORE, took_s=0.1)
+    acquire(stats)
     stats.record_batch(LEASE, delivered())
     stats.record_checkpoint(LEASE, 0.1)
     stats.record_suspension(LEASE)
@@ -159,79 +308,4 @@ def test_traced_stats_count_as_any_others(stats: TracedStats, book: Notebook) ->
     assert stats.moves == {("bank", "acquired"): 1, ("bank", "stolen"): 1}
     assert stats.retries == {("bank", "sink"): 1}
     assert stats.seconds["bank", "checkpoint"].cumulative[-1] == 1
-    assert stats.spans_made == book.made == 6
-
-
-# Who asks
-
-
-def asked(environ: dict[str, str], settings: TelemetrySettings | None = None) -> object:
-    return traces_of(settings or TelemetrySettings(), environ, host="host-a", log=structlog.get_logger())
-
-
-@pytest.mark.parametrize(
-    "environ",
-    [
-        {},
-        {"OTEL_SERVICE_NAME": "bank"},
-        {"OTEL_EXPORTER_OTLP_ENDPOINT": ""},
-        {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318", "OTEL_SDK_DISABLED": "TRUE"},
-        {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318", "OTEL_TRACES_EXPORTER": "none"},
-    ],
-)
-def test_nobody_asks_and_nothing_is_traced(environ: dict[str, str]) -> None:
-    with capture_logs() as said:
-        assert asked(environ) is None
-    assert said == []
-
-
-def test_a_protocol_that_we_do_not_speak_is_told_and_work_goes_on() -> None:
-    environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4317", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
-    with capture_logs() as said:
-        assert asked(environ) is None
-    (line,) = said
-    assert line["why"].startswith("OTEL_EXPORTER_OTLP_PROTOCOL is 'grpc': set it to http/protobuf")
-
-
-@pytest.fixture
-def bare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An installation without the extra."""
-    monkeypatch.delitem(sys.modules, "service.telemetry.otlp", raising=False)
-    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
-
-
-@pytest.mark.usefixtures("bare")
-def test_without_the_extra_settings_that_ask_are_an_error_that_says_what_to_do() -> None:
-    settings = TelemetrySettings(traces="http://collector:4318")
-    with pytest.raises(StartFailed, match="pip install 'opentelemetry-exporter-otlp-proto-http>=") as error:
-        asked({}, settings)
-    assert lacking(settings) == [str(error.value)]
-    assert lacking(TelemetrySettings()) == []
-
-
-@pytest.mark.usefixtures("bare")
-def test_without_the_extra_variables_that_ask_are_told_and_work_goes_on() -> None:
-    with capture_logs() as said:
-        assert asked({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}) is None
-    (line,) = said
-    assert "pip install 'opentelemetry-exporter-otlp-proto-http>=" in line["why"]
-
-
-@pytest.mark.parametrize(
-    ("given", "full"),
-    [
-        ("http://collector:4318", "http://collector:4318/v1/traces"),
-        ("http://collector:4318/", "http://collector:4318/v1/traces"),
-        ("https://example.com/otlp/v1/traces", "https://example.com/otlp/v1/traces"),
-    ],
-)
-def test_a_collector_s_address_alone_stands_for_otlp_s_path(given: str, full: str) -> None:
-    assert with_path(given) == full
-
-
-@pytest.mark.parametrize(
-    "value", ["collector:4318", "ftp://x", "http://", "http://a:b@x", "http://x?key=1", "http://x:0"]
-)
-def test_an_endpoint_that_is_none_or_holds_a_secret_is_refused(value: str) -> None:
-    with pytest.raises(ValueError, match="must be an address like http://collector:4318"):
-        TelemetrySettings(traces=value)
+    assert stats.spans_made == book.made == 5
