@@ -24,7 +24,7 @@ from service.api.queries import Strict, known, lease_in
 from service.api.samples import SIDES, TAP_EVENTS, Limits, Mask, Sampler, TapEnd, TapReady, event_text
 from service.errors import NotNow
 from service.group.view import View
-from service.worker import Worker
+from service.worker import Worker, about
 
 TAPS_MAX = 4
 """On one host."""
@@ -78,7 +78,7 @@ def tapping(view: View, mask: Mask | None, log: Log) -> APIRouter:
                 {"retry-after": "15"},
             )
         client = request.client.host if request.client else "unknown"
-        log.info("tap opened", pipeline=pipeline, partition=partition, side=wanted.side, who=caller.name, client=client)
+        log.info("tap opened", **about(worker.owned.lease), side=wanted.side, who=caller.name, client=client)
         sampler = Sampler(wanted.limits, mask, monotonic=view.clock.monotonic, now=view.now)
         return Stream(request, worker, sampler, wanted, open_taps)
 
