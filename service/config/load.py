@@ -11,9 +11,10 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import ValidationError
@@ -43,21 +44,41 @@ class ConfigurationError(ServiceError):
         self.problems = tuple(problems)
 
 
-def load(path: Path, env: Mapping[str, str]) -> Settings:
-    """Raises ConfigurationError."""
-    return parse(_text(path), env, folder=path.absolute().parent, source=str(path))
+StandIn = Callable[[KeyPath, Mapping[str, object]], str | None]
+"""What to take for a text whose variable is not set, by its place and the section around it; None if the variable must be set."""
 
 
-def parse(text: str, env: Mapping[str, str], *, folder: Path, source: str = "configuration") -> Settings:
+def _nothing(place: KeyPath, section: Mapping[str, object]) -> None:
+    return None
+
+
+def load(path: Path, env: Mapping[str, str], stand_in: StandIn = _nothing) -> Settings:
+    """stand_in: for a command that uses only some sections. A section beside `pipelines` and `spark` whose variables are not set
+    is left out then. Raises ConfigurationError."""
+    return parse(text_of(path), env, folder=path.absolute().parent, source=str(path), stand_in=stand_in)
+
+
+def parse(
+    text: str,
+    env: Mapping[str, str],
+    *,
+    folder: Path,
+    source: str = "configuration",
+    stand_in: StandIn = _nothing,
+) -> Settings:
     """`load` for a text in hand. folder: what relative paths start from. Raises ConfigurationError."""
     document = read(text)
     problems = list(document.problems)
     settings = None
     if isinstance(document.root, dict):
-        expansion = _Expansion(env, document.lines)
+        expansion = _Expansion(env, document.lines, stand_in)
         root = expansion.expanded(document.root, ())
+        for section in {place[0] for place, _ in expansion.stood_in} - {"pipelines", "spark"}:
+            del root[section]
         problems += expansion.problems
         settings = _validated(root, folder, document, problems)
+        if settings is None and not problems:  # the substitute of a variable is not valid
+            problems += [problem for _, problem in expansion.stood_in]
     elif document.root is not None and document.root is not UNREADABLE:
         problems.append(Problem(1, "this is not a mapping of settings: begin with `pipelines:`"))
     elif not problems:
@@ -68,7 +89,8 @@ def parse(text: str, env: Mapping[str, str], *, folder: Path, source: str = "con
     return settings
 
 
-def _text(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """Raises ConfigurationError."""
     try:
         with path.open("rb") as file:
             content = file.read(FILE_BYTES_MAX + 1)
@@ -100,20 +122,24 @@ class _Missing(_FromEnvironment):
 
 
 class _Expansion:
-    def __init__(self, env: Mapping[str, str], lines: Mapping[KeyPath, int]) -> None:
+    def __init__(self, env: Mapping[str, str], lines: Mapping[KeyPath, int], stand_in: StandIn) -> None:
         self._env = env
         self._lines = lines
+        self._stand_in = stand_in
         self.problems: list[Problem] = []
+        self.stood_in: list[tuple[KeyPath, Problem]] = []
+        """The places of texts whose variables are not set, and the problem that this would be elsewhere."""
 
-    def expanded(self, value: object, place: KeyPath) -> Any:
+    def expanded(self, value: object, place: KeyPath, section: Mapping[str, object] = MappingProxyType({})) -> Any:
         if isinstance(value, dict):
-            return {key: self.expanded(child, (*place, key)) for key, child in value.items()}
+            return {key: self.expanded(child, (*place, key), value) for key, child in value.items()}
         if isinstance(value, list):
-            return [self.expanded(child, (*place, index)) for index, child in enumerate(value)]
-        return self._text(value, place) if isinstance(value, str) and "${" in value else value
+            return [self.expanded(child, (*place, index), section) for index, child in enumerate(value)]
+        return self._text(value, place, section) if isinstance(value, str) and "${" in value else value
 
-    def _text(self, text: str, place: KeyPath) -> str:
+    def _text(self, text: str, place: KeyPath, section: Mapping[str, object]) -> str:
         wrong: list[str] = []
+        unset: list[str] = []
         names: list[str] = []
 
         def replaced(match: re.Match[str]) -> str:
@@ -123,14 +149,21 @@ class _Expansion:
             if not (end and _NAME.fullmatch(name)):
                 wrong.append("has a `${` that names no variable: write ${NAME}, or $${ for the characters themselves")
             elif name not in self._env:
-                wrong.append(f"needs the environment variable {name}, which is not set: set it")
+                unset.append(f"needs the environment variable {name}, which is not set: set it")
             else:
                 names.append(f"${{{name}}}")
                 return self._env[name]
             return ""
 
         result = _REFERENCE.sub(replaced, text)
-        self.problems += [Problem(self._lines[place], f"{_key(place)} {what}") for what in wrong]
+        found = [Problem(self._lines[place], f"{key_of(place)} {what}") for what in (*wrong, *unset)]
+        if unset and not wrong and (given := self._stand_in(place, section)) is not None:
+            self.stood_in += [(place, problem) for problem in found]
+            stands_in = _Missing(given)
+            stands_in.names = " and ".join(names)
+            return stands_in
+        self.problems += found
+        wrong += unset
         if not (names or wrong):
             return result
         hidden = _Missing(result) if wrong else _FromEnvironment(result)
@@ -142,7 +175,7 @@ class _Expansion:
 
 
 def _validated(root: dict[str, Any], folder: Path, document: Document, problems: list[Problem]) -> Settings | None:
-    problems += [Problem(_line(place, document), f"{_key(place)} {text}") for place, text in _clashes(root, folder)]
+    problems += [Problem(line_of(place, document), f"{key_of(place)} {text}") for place, text in _clashes(root, folder)]
     while True:
         try:
             return Settings.model_validate({"leases": {}, "log": {}, **root}, context={"folder": str(folder)})
@@ -193,12 +226,12 @@ def _where(loc: tuple[str | int, ...]) -> _Where:
 
 
 def _row_key(place: KeyPath) -> str:
-    return re.sub(r"\[\d+\]", "[]", _key(place))
+    return re.sub(r"\[\d+\]", "[]", key_of(place))
 
 
 def _described(error: ErrorDetails, document: Document) -> Iterator[Problem]:
     where = _where(error["loc"])
-    line = _line(where.place, document)
+    line = line_of(where.place, document)
     for message in _messages(error, where):
         yield Problem(line, f"{_subject(error, where)} {message}")
 
@@ -239,7 +272,7 @@ def _unknown(where: _Where) -> str:
 
 def _subject(error: ErrorDetails, where: _Where) -> str:
     """The key, with its value where it may be seen. The value of an unknown key may be a misspelt secret."""
-    key, value = _key(where.place) or "the file", error["input"]
+    key, value = key_of(where.place) or "the file", error["input"]
     is_plain = value is None or isinstance(value, str | int | float)
     if error["type"] in ("missing", "extra_forbidden") or not is_plain:
         return f"{key}:" if error["type"] == "value_error" else key
@@ -259,14 +292,14 @@ def _is_secret(where: _Where) -> bool:
     return names_a_secret(str(where.place[-1])) or any(row.key == key and "secret" in row.type for row in describe())
 
 
-def _line(place: KeyPath, document: Document) -> int:
+def line_of(place: KeyPath, document: Document) -> int:
     """The line of the place itself, or of the nearest enclosing element in the file."""
     while place and place not in document.lines:
         place = place[:-1]
     return document.lines[place] if place else 0
 
 
-def _key(place: KeyPath) -> str:
+def key_of(place: KeyPath) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).removeprefix(".")
 
 

@@ -7,7 +7,7 @@ What surprises people is left out: aliases (a few lines of them fill any memory)
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import yaml
@@ -40,8 +40,8 @@ class Document:
     problems: tuple[Problem, ...] = ()
 
 
-def read(text: str) -> Document:
-    """Never raises because of the text."""
+def read(text: str, *, fraction: Callable[[str], object] = float) -> Document:
+    """Never raises because of the text. fraction: makes a value of a number with a point or an exponent."""
     try:
         node = _composed(text)
     except yaml.MarkedYAMLError as error:
@@ -50,7 +50,7 @@ def read(text: str) -> Document:
         line = text.count("\n", 0, error.position) + 1
         what = f"the character U+{error.character:04X} is not allowed: remove it, or write it as an escape in double quotes"
         return Document(None, problems=(Problem(line, what),))
-    reading = _Reading()
+    reading = _Reading(fraction)
     root = None if node is None else reading.value(node, ())
     return Document(root, reading.lines, tuple(reading.problems))
 
@@ -107,7 +107,8 @@ for _tag, _pattern, _first in (
 class _Reading:
     """Values from nodes. Continues after a problem, to find all of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, fraction: Callable[[str], object]) -> None:
+        self._fraction = fraction
         self.lines: dict[KeyPath, int] = {}
         self.problems: list[Problem] = []
 
@@ -162,9 +163,9 @@ class _Reading:
     def _number(self, node: yaml.ScalarNode) -> object:
         try:
             if len(node.value) <= DIGITS_MAX + 2:
-                return int(node.value) if node.tag == _INT else float(node.value)
+                return int(node.value) if node.tag == _INT else self._fraction(node.value)
             return self._refuse(node, f"a number of more than {DIGITS_MAX} digits: shorten it, or put it in quotes")
-        except ValueError:  # an explicit tag on something else
+        except (ValueError, ArithmeticError):  # an explicit tag on something else
             return self._refuse(node, "this is not a number")
 
     def _refuse(self, node: yaml.Node, text: str) -> object:
