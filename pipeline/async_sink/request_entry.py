@@ -111,6 +111,15 @@ def row_slices(table: pa.Table) -> Iterator[list[dict[str, Any]]]:
         yield rows
 
 
+def check_rows(table: pa.Table, convert: Convert, destination: str) -> None:
+    """Raises OutputRefused for the first row that cannot become an entry."""
+    for number, row in enumerate(row for rows in row_slices(table) for row in rows):
+        try:
+            convert(row, "")
+        except ValueError as error:
+            raise refused(f"{destination} cannot take row {number + 1} of the output, which {error}") from error
+
+
 def json_bytes(value: object) -> bytes:
     """Raises ValueError, where the value is not finite, or bytes are not UTF-8."""
     return _ENCODER.encode(value).encode()

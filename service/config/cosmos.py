@@ -24,6 +24,8 @@ from service.config.section import (
 from service.config.types import Certificates, Count, ProcessorName, Seconds, Secret, Text, Variable
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from leases.store import LeaseStore
     from leases.timing import Timing
     from pipeline.connectors.cosmos import CosmosFeed
@@ -175,6 +177,14 @@ class CosmosSinkSettings(CosmosAccount, Buffering):
             patch_missing=self.patch_missing,
             limits=self.limits,
         )
+
+    def check_output(self, table: pa.Table) -> None:
+        """Without the container's partition key, which only the service knows."""
+        from pipeline.async_sink.request_entry import check_rows
+        from pipeline.connectors.cosmos.point_operations import Writing
+
+        writing = Writing(content=self.content, operation=self.operation, key_paths=())
+        check_rows(table, writing.converted, "the container")
 
 
 class CosmosLeases(CosmosAccount, LeaseSettings):

@@ -21,6 +21,8 @@ from service.config.section import (
 from service.config.types import BlobContainerName, Certificates, Conf, Prefetch, Seconds, Secret, Text, Variable
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from leases.stores.blob import CheckpointBlobs
     from leases.timing import Timing
     from pipeline.dead_letters import LetterBox
@@ -238,6 +240,11 @@ class EventHubsSinkSettings(EventHub, SinkSettings):
         from pipeline.connectors.eventhubs import EventHubsSink, account_of
 
         return EventHubsSink(account_of(**self.account), consumer_group=self.consumer_group, timeout_s=self.timeout_s)
+
+    def check_output(self, table: pa.Table) -> None:
+        from pipeline.publishing_writer import events_of
+
+        events_of(table, "an event hub")
 
 
 class EventHubsLettersSettings(LettersSettings, EventHubsSinkSettings):

@@ -11,6 +11,8 @@ from service.config.section import FeedContext, FeedSettings, LettersSettings, S
 from service.config.types import FilePath, Glob, RecordBytes, Seconds, Text
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from leases.timing import Timing
     from pipeline.connectors.files.sink.storage import Storage
     from pipeline.dead_letters import LetterBox
@@ -95,6 +97,11 @@ class FilesSinkSettings(StorageAccount, SinkSettings):
         from pipeline.connectors.files.sink import FilesSink
 
         return FilesSink(self.make_place(), format=self.format, compression=self.compression)
+
+    def check_output(self, table: pa.Table) -> None:
+        from pipeline.connectors.files.sink.formats import encoded
+
+        encoded(table, self.format)
 
     @property
     def writes_files(self) -> bool:

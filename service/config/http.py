@@ -11,6 +11,8 @@ from service.config.section import Buffering
 from service.config.types import Certificates, Secret, Text, Url
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from leases.timing import Timing
     from pipeline.sink import Sink
 
@@ -65,3 +67,8 @@ class HttpSinkSettings(Buffering):
             ca_file=self.ca_file,
             limits=self.limits,
         )
+
+    def check_output(self, table: pa.Table) -> None:
+        from pipeline.async_sink.request_entry import check_rows, json_row
+
+        check_rows(table, json_row(self.content, key_field=self.key_field, order_by=self.order_by), "the endpoint")

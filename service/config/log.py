@@ -11,6 +11,8 @@ from service.config.section import FeedContext, FeedSettings, LettersSettings, S
 from service.config.types import Count, FilePath, Seconds
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from leases.timing import Timing
     from pipeline.dead_letters import LetterBox
     from pipeline.feed import ChangeFeed
@@ -50,6 +52,11 @@ class LogSinkSettings(SinkSettings):
         from pipeline.connectors.log import LogSink
 
         return LogSink(self.path, retention_s=self.retention_s, retention_bytes=self.retention_bytes)
+
+    def check_output(self, table: pa.Table) -> None:
+        from pipeline.publishing_writer import events_of
+
+        events_of(table, "a log")
 
 
 class LogLettersSettings(LettersSettings):

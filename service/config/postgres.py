@@ -10,6 +10,8 @@ from service.config.section import LettersSettings, SinkSettings
 from service.config.types import Connections, Dsn, Secret, Text, Variable
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from leases.timing import Timing
     from pipeline.connectors.postgres import Timeouts
     from pipeline.dead_letters import LetterBox
@@ -94,6 +96,11 @@ class PostgresSinkSettings(SinkSettings):
             timeouts=_timeouts_within(timing),
             executors_env=self.executors_env,
         )
+
+    def check_output(self, table: pa.Table) -> None:
+        from pipeline.connectors.postgres.copy import last_per_key, load
+
+        load(last_per_key(table, self.key) if self.key else table)
 
 
 class PostgresLettersSettings(LettersSettings):

@@ -20,6 +20,8 @@ from pipeline.limits import AsyncLimits
 from service.config.types import Certificates, Count, Importable, Seconds, SecondsOrNone, Secret, Share, StartAt, Text
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from leases.stores.blob import CheckpointBlobs
     from leases.stores.cosmos import Monitored
     from leases.timing import Timing
@@ -209,6 +211,9 @@ class SinkSettings(Section):
 
     def import_code(self) -> None:
         """Import what the sink names as `module:attribute`. Raises SinkRejected."""
+
+    def check_output(self, table: pa.Table) -> None:
+        """Whether the destination takes these columns and values, as far as that is known without it. Raises SinkRejected."""
 
     @abstractmethod
     def make(self, timing: Timing, *, letters: bool = False) -> Sink:
