@@ -14,7 +14,7 @@ import select
 import signal
 import sys
 from _thread import get_ident
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from itertools import count
 from types import FrameType
@@ -110,7 +110,26 @@ def _armed(environment: Mapping[str, str]) -> _Armed | None:
         raise SystemExit(f"{VARIABLE}: {error}") from None
 
 
-_ARMED = _armed(os.environ)
+class _Watched:
+    def __init__(self, reach: Callable[[str], None]) -> None:
+        self.reach = reach
+
+
+_ARMED: _Armed | _Watched | None = _armed(os.environ)
+
+
+@contextmanager
+def watch_points(reach: Callable[[str], None]) -> Iterator[None]:
+    """Within, `reach` is called with the name of every point that this process reaches, instead of what is armed.
+
+    It may be called on any thread. What it raises ends the step that has reached the point.
+    """
+    global _ARMED
+    before, _ARMED = _ARMED, _Watched(reach)
+    try:
+        yield
+    finally:
+        _ARMED = before
 
 
 def crash_point(name: str) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.crash_point import POINTS, VARIABLE
+from pipeline.crash_point import POINTS, VARIABLE, crash_point, watch_points
 
 PACKAGES = Path(__file__).parents[3]
 TWICE = """
@@ -116,3 +116,14 @@ def test_every_point_stands_somewhere_and_every_place_has_a_point() -> None:
     ]
     placed = [found for source in sources for found in re.findall(r'^ +crash_point\("(.*)"\)$', source, re.MULTILINE)]
     assert sorted(placed) == sorted(POINTS)
+
+
+def test_a_watcher_is_called_at_every_point_for_as_long_as_it_watches() -> None:
+    reached: list[str] = []
+    with watch_points(reached.append):
+        crash_point("page read")
+        with watch_points(lambda name: None):
+            crash_point("page read")
+        crash_point("of a user")
+    crash_point("appended")
+    assert reached == ["page read", "of a user"]
