@@ -38,6 +38,7 @@ from service.cli.common import (
 from service.cli.dead_letters import dead_letters
 from service.cli.files import files, log
 from service.cli.migration import close_leases, downgrade_leases, export_leases, import_leases, reset_leases
+from service.cli.test import run_tests
 from service.errors import StartFailed
 from service.texts import counted, redacted
 
@@ -305,6 +306,7 @@ for command in (close_leases, reset_leases, export_leases, import_leases, downgr
 main.add_command(files)
 main.add_command(log)
 main.add_command(dead_letters)
+main.add_command(run_tests)
 
 
 @main.command()

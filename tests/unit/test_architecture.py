@@ -32,7 +32,7 @@ EDGES = (
         "service.cli.demo.bank",
         "service.cli.demo.postgres",
     ),
-    "service.cli.host_name",
+    *("service.cases.killing", "service.cli.host_name", "service.cli.test"),
     *(
         "service.cli.migration",
         "service.cli.offline_view",

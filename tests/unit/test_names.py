@@ -20,9 +20,9 @@ IRREGULAR = set(
 VERBS = set(
     """announce append apply ask attach await beat begin call carry check checkpoint clear close collect complete
     connect count create delete disconnect downgrade draw end ensure execute export fetch find flush follow forget get
-    give hand idle import judge keep leave list load look make measure move note open order pause plan poll prepare
+    give hand idle import judge keep kill leave list load look make measure move note open order pause plan poll prepare
     probe process publish put query raise read receive reconcile recover refresh release remove renew replace
-    replenish report reset resume retry rewrite run scan send serve settle sift sleep start stop stream submit take
+    replenish report reset resume retry rewrite run scan send serve settle sift sleep start stop stream submit switch take
     talk try use wait work write""".split()  # noqa: SIM905
 )
 """The first words of public coroutines. Add a verb if none of these is right."""

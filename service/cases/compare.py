@@ -1,0 +1,293 @@
+"""What a case expects beside what came out: exact values, rows in an order, and a text of two columns. Pure."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, time
+from decimal import Decimal, InvalidOperation
+from typing import Any, Literal, NamedTuple
+
+import pyarrow as pa
+from pyarrow import types as arrow
+
+from leasehold.common.nesting import parsed_json
+from pipeline.limits import JSON_LEVELS_MAX
+
+Order = Literal["any", "partition", "exact"]
+WIDTH = 120
+_EXACT = json.JSONDecoder(parse_float=Decimal)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of one schema."""
+
+    schema: pa.Schema
+    rows: Sequence[Mapping[str, Any]]
+
+
+class Pair(NamedTuple):
+    """An expected row and an actual one, as texts; None where one of them has no counterpart."""
+
+    expected: str | None
+    actual: str | None
+    is_same: bool
+
+
+# Values
+
+
+def is_same(expected: object, actual: object, kind: pa.DataType) -> bool:
+    """Whether a value of YAML stands for this value of an Arrow type, to the last digit."""
+    if expected is None or actual is None:
+        return expected is actual
+    if arrow.is_dictionary(kind):
+        kind = kind.value_type
+    if isinstance(expected, dict | list) and (_is_text(kind) or _is_bytes(kind)):
+        return _is_same_json(expected, actual)
+    if arrow.is_map(kind):
+        return _is_same_map(expected, actual, kind)
+    if arrow.is_struct(kind):
+        fields = {field.name: field.type for field in kind}
+        return (
+            isinstance(expected, dict)
+            and isinstance(actual, Mapping)
+            and expected.keys() == fields.keys()
+            and all(is_same(each, actual[name], fields[name]) for name, each in expected.items())
+        )
+    if arrow.is_nested(kind):
+        return (
+            isinstance(expected, list)
+            and isinstance(actual, list)
+            and len(expected) == len(actual)
+            and all(is_same(a, b, kind.value_type) for a, b in zip(expected, actual, strict=True))
+        )
+    return _is_same_scalar(expected, actual, kind)
+
+
+def _is_same_scalar(expected: object, actual: object, kind: pa.DataType) -> bool:
+    if isinstance(expected, bool) or arrow.is_boolean(kind):
+        return expected is actual
+    if arrow.is_integer(kind) or arrow.is_decimal(kind):
+        return _number(expected) == actual
+    if arrow.is_floating(kind):
+        number = _number(expected)
+        return number is not None and _is_same_float(pa.scalar(float(number), kind).as_py(), actual)
+    if _is_bytes(kind):
+        return isinstance(expected, str) and expected.encode() == actual
+    for parse, is_one in _PARSERS:
+        if is_one(kind):
+            return bool(_parsed(parse, expected) == actual)
+    return bool(expected == actual)
+
+
+def _is_same_float(expected: float, actual: object) -> bool:
+    return bool(expected == actual) or (isinstance(actual, float) and math.isnan(expected) and math.isnan(actual))
+
+
+_PARSERS: tuple[tuple[Callable[[str], object], Callable[[pa.DataType], bool]], ...] = (
+    (datetime.fromisoformat, arrow.is_timestamp),
+    (date.fromisoformat, arrow.is_date),
+    (time.fromisoformat, arrow.is_time),
+)
+
+
+def _parsed(parse: Callable[[str], object], text: object) -> object:
+    try:
+        return parse(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
+
+
+def _number(value: object) -> Decimal | None:
+    """Also of a text, which may have more digits than YAML takes for a number."""
+    if isinstance(value, int | Decimal | str):
+        try:
+            return Decimal(value)
+        except InvalidOperation:
+            return None
+    return None
+
+
+def _is_same_map(expected: object, actual: object, kind: pa.DataType) -> bool:
+    if not isinstance(expected, dict) or not isinstance(actual, list):
+        return False
+    found = {str(key): value for key, value in actual}
+    return expected.keys() == found.keys() and all(
+        is_same(each, found[key], kind.item_type) for key, each in expected.items()
+    )
+
+
+def _is_same_json(expected: object, actual: object) -> bool:
+    try:
+        found = parsed_json(_text(actual), JSON_LEVELS_MAX, _EXACT)
+    except ValueError:
+        return False
+    return _is_same_plain(expected, found)
+
+
+def _is_same_plain(expected: object, found: object) -> bool:
+    if isinstance(expected, dict) and isinstance(found, dict):
+        return expected.keys() == found.keys() and all(_is_same_plain(each, found[k]) for k, each in expected.items())
+    if isinstance(expected, list) and isinstance(found, list):
+        return len(expected) == len(found) and all(map(_is_same_plain, expected, found))
+    is_bool = isinstance(expected, bool), isinstance(found, bool)
+    return is_bool[0] == is_bool[1] and expected == found
+
+
+def _text(value: object) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(arrow.is_string(kind) or arrow.is_large_string(kind) or arrow.is_string_view(kind))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(arrow.is_binary(kind) or arrow.is_large_binary(kind) or arrow.is_binary_view(kind))
+
+
+def shown(value: object) -> str:
+    """A value as one would write it into the file of cases."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    if isinstance(value, datetime | date | time):
+        return value.isoformat().replace("+00:00", "Z")
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{name}: {shown(each)}" for name, each in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(shown, value)) + "]"
+    text = _text(value)
+    return text if text and text.isprintable() and "\ufffd" not in text else json.dumps(text, ensure_ascii=False)
+
+
+# Rows
+
+
+def missing_columns(expected: Sequence[Mapping[str, Any]], schema: pa.Schema) -> list[str]:
+    """Columns that expected rows have, and the output has not."""
+    return sorted({name for row in expected for name in row if name not in schema.names})
+
+
+def paired(expected: Sequence[Mapping[str, Any]], actual: Table, order: Order) -> list[Pair]:
+    """Every row of both sides once. Only the columns that an expected row names are compared."""
+    columns = [name for name in actual.schema.names if any(name in row for row in expected)] or actual.schema.names
+    couples = _in_any_order(expected, actual) if order == "any" else _in_order(expected, actual, order)
+    return [
+        Pair(
+            None if i is None else shown(expected[i]),
+            None if j is None else _row(actual.rows[j], expected[i] if i is not None else columns),
+            is_equal,
+        )
+        for i, j, is_equal in couples
+    ]
+
+
+Couple = tuple[int | None, int | None, bool]
+
+
+def _row(row: Mapping[str, Any], columns: Iterable[str]) -> str:
+    return shown({name: row[name] for name in columns if name in row})
+
+
+def _fits(expected: Mapping[str, Any], actual: Mapping[str, Any], schema: pa.Schema) -> bool:
+    return all(
+        name in actual and is_same(each, actual[name], schema.field(name).type) for name, each in expected.items()
+    )
+
+
+def _in_order(expected: Sequence[Mapping[str, Any]], actual: Table, order: Order) -> list[Couple]:
+    """In one sequence, or in one for each partition that the rows name."""
+    has_partitions = order == "partition" and all("partition" in row for row in expected)
+    if not has_partitions:
+        return _aligned(expected, actual, range(len(expected)), range(len(actual.rows)))
+    names = dict.fromkeys([*(str(row["partition"]) for row in expected), *(str(r["partition"]) for r in actual.rows)])
+    return [
+        couple
+        for name in names
+        for couple in _aligned(
+            expected,
+            actual,
+            [i for i, row in enumerate(expected) if str(row["partition"]) == name],
+            [j for j, row in enumerate(actual.rows) if str(row["partition"]) == name],
+        )
+    ]
+
+
+def _aligned(
+    expected: Sequence[Mapping[str, Any]], actual: Table, left: Sequence[int], right: Sequence[int]
+) -> list[Couple]:
+    found: list[Couple] = []
+    for n in range(max(len(left), len(right))):
+        i, j = left[n] if n < len(left) else None, right[n] if n < len(right) else None
+        is_equal = i is not None and j is not None and _fits(expected[i], actual.rows[j], actual.schema)
+        found.append((i, j, is_equal))
+    return found
+
+
+def _in_any_order(expected: Sequence[Mapping[str, Any]], actual: Table) -> list[Couple]:
+    """As many equal rows as there are, since an expected row may fit several; the others by likeness."""
+    fits = [[j for j, row in enumerate(actual.rows) if _fits(wanted, row, actual.schema)] for wanted in expected]
+    matched = _matched(fits)
+    of_row = {i: j for j, i in matched.items()}
+    left = [i for i in range(len(expected)) if i not in of_row]
+    right = [j for j in range(len(actual.rows)) if j not in matched]
+    found: list[Couple] = [(i, of_row[i], True) for i in sorted(of_row)]
+    for i in left:
+        likeness = {j: _likeness(expected[i], actual.rows[j], actual.schema) for j in right}
+        best = max(right, key=lambda j: (likeness[j], -j), default=None)
+        if best is not None and (likeness[best] or len(right) <= len(left)):
+            right.remove(best)
+            found.append((i, best, False))
+        else:
+            found.append((i, None, False))
+    return found + [(None, j, False) for j in right]
+
+
+def _matched(fits: Sequence[Sequence[int]]) -> dict[int, int]:
+    """Actual row -> expected row: a maximum matching, by augmenting paths."""
+    taken: dict[int, int] = {}
+
+    def place(i: int, seen: set[int]) -> bool:
+        for j in fits[i]:
+            if j not in seen:
+                seen.add(j)
+                if j not in taken or place(taken[j], seen):
+                    taken[j] = i
+                    return True
+        return False
+
+    for i in range(len(fits)):
+        place(i, set())
+    return taken
+
+
+def _likeness(expected: Mapping[str, Any], actual: Mapping[str, Any], schema: pa.Schema) -> int:
+    return sum(
+        name in actual and is_same(each, actual[name], schema.field(name).type) for name, each in expected.items()
+    )
+
+
+# Texts
+
+
+def side_by_side(pairs: Sequence[Pair], left: str = "expected", right: str = "actual") -> list[str]:
+    """Two columns; rows that are too wide for that are below each other."""
+    texts = [(pair.expected or "", pair.actual or "", " " if pair.is_same else "!") for pair in pairs]
+    widths = [max(len(text[n]) for text in [*texts, (left, right)]) for n in (0, 1)]
+    if sum(widths) + 5 <= WIDTH:
+        lines = [f"  {left:<{widths[0]}} | {right}"]
+        return lines + [f"{mark} {one:<{widths[0]}} | {other}".rstrip() for one, other, mark in texts]
+    lines = [f"- {left}", f"+ {right}"]
+    for pair in pairs:
+        if pair.is_same:
+            lines.append(f"  {pair.actual}")
+            continue
+        lines += [f"- {pair.expected}"] if pair.expected is not None else []
+        lines += [f"+ {pair.actual}"] if pair.actual is not None else []
+    return lines
