@@ -40,7 +40,7 @@ def test_the_pipeline_of_letters_is_run_as_written_and_shows_what_the_page_shows
         (folder / words).unlink()  # the page makes its own
     subprocess.run(["sh", "-c", INPUT], cwd=folder, check=True)
     steps = shown("letters.yaml")
-    assert len(steps) == 6
+    assert len(steps) == 7
     for arguments, output in steps:
         command = leasehold(*arguments)
         if arguments == ["run", "letters.yaml"]:
@@ -51,7 +51,7 @@ def test_the_pipeline_of_letters_is_run_as_written_and_shows_what_the_page_shows
         assert command.left_behind() == []
         if output:
             assert sorted(command.out.splitlines()) == sorted(output)
-    assert [bool(output) for _, output in steps] == [False, True, True, False, False, False]
+    assert [bool(output) for _, output in steps] == [False, True, True, False, False, False, False]
 
 
 def test_the_pipeline_of_letters_counts_every_word_by_its_first_letter(folder: Path, leasehold: Commands) -> None:

@@ -1,0 +1,92 @@
+"""`leasehold test` on the pages' examples with a real Spark, and planted bugs that it finds."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from plugins_cli import Commands, until
+
+pytestmark = pytest.mark.timeout(900)
+MOST_S = 400
+"""A busy machine takes ten times as long as an idle one."""
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "docs/examples"
+
+
+def write_examples(page: str, folder: Path) -> None:
+    for name, text in re.findall(r"<!-- example: (\S+) -->\n```\w+\n(.*?)```", (ROOT / page).read_text(), re.DOTALL):
+        (folder / name).write_text(text)
+
+
+def replace(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert text.count(old) == 1
+    path.write_text(text.replace(old, new))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_examples("README.md", tmp_path)
+    write_examples("docs/testing.md", tmp_path)
+    return tmp_path
+
+
+def test_an_example_passes_without_the_secrets_of_its_connections(folder: Path, leasehold: Commands) -> None:
+    for name in ("bank-cosmos.yaml", "bank-cosmos.cases.yaml"):
+        shutil.copy(EXAMPLES / name, folder)
+    command = leasehold("test", "bank-cosmos.yaml")
+    assert command.ended(MOST_S) == 0, command.out + command.err
+    assert command.out.endswith("2 cases: 2 passed, 0 failed\n")
+    assert not (folder / "state").exists()
+    assert command.left_behind() == []
+
+
+def test_hosts_of_the_examples_are_killed_and_their_output_is_that_of_undisturbed_hosts(
+    folder: Path, leasehold: Commands
+) -> None:
+    letters = leasehold("test", "letters.yaml", "--kill")
+    assert letters.ended(MOST_S) == 0, letters.out + letters.err
+    balances = leasehold("test", "balances.yaml", "--kill")
+    assert balances.ended(MOST_S) == 0, balances.out + balances.err
+    assert "deposits and withdrawals are added up: killed at 'committed'" in balances.err
+    assert balances.out.endswith("2 cases: 2 passed, 0 failed\n")
+    assert balances.left_behind() == []
+
+
+def test_a_wrong_sign_in_the_sql_is_found_in_one_run(folder: Path, leasehold: Commands) -> None:
+    replace(folder / "balances.yaml", "THEN -amount", "THEN amount")
+    command = leasehold("test", "balances.yaml")
+    assert command.ended(MOST_S) == 1, command.out + command.err
+    (shown,) = re.findall(r"```text\n(FAILED balances.*?)```", (ROOT / "docs/testing.md").read_text(), re.DOTALL)
+    assert shown in command.out
+    assert "! {account: alice, value: 100.00, events: 2} | {account: alice, value: 100.20, events: 2}" in shown
+
+
+def test_a_count_that_the_merge_assigns_is_found_by_kills_alone(folder: Path, leasehold: Commands) -> None:
+    replace(folder / "balances.yaml", "events = balances.events + excluded.events", "events = excluded.events")
+    command = leasehold("test", "balances.yaml", "--kill")
+    assert command.ended(MOST_S) == 1, command.out + command.err
+    assert "rows expected" not in command.out
+    assert "the output depends on how events are cut into batches" in command.out
+    assert '"events": 1, "account": "alice", "balance": 100.00' in command.out
+
+
+def test_a_handler_that_adds_is_found_by_kills_alone(folder: Path, leasehold: Commands) -> None:
+    assert leasehold("test", "handler.yaml").ended(MOST_S) == 0
+    command = leasehold("test", "handler.yaml", "--kill")
+    assert command.ended(MOST_S) == 1, command.out + command.err
+    assert "FAILED handler.cases.yaml:2: amounts are added up (pipeline totals)" in command.out
+    assert re.search(r"! \{alice: 3, bob: 5\} +\| ", command.out)
+
+
+def test_an_interrupt_ends_it_and_leaves_nothing_behind(folder: Path, leasehold: Commands) -> None:
+    command = leasehold("test", "balances.yaml", "--kill")
+    until(lambda: command.found("(killed at)"), 240, "a first kill")
+    assert command.has_java()
+    command.interrupt()
+    assert command.ended(MOST_S) == 130, command.err
+    assert command.left_behind() == []
