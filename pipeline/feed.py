@@ -56,10 +56,14 @@ class PartitionEnded(PipelineError):
 
 
 class KnownLag(NamedTuple):
-    """events: behind a position. age_s: how old that is; 0 if nothing can have come since."""
+    """events: behind a position. age_s: how old that is; 0 if nothing can have come since.
+
+    waited_s: for how long the first of these events had waited by then; None if that is unknown. Hosts add it.
+    """
 
     events: int
     age_s: float
+    waited_s: float | None = None
 
 
 class ChangeFeed(ABC):
@@ -126,6 +130,14 @@ class ChangeFeed(ABC):
         """Why the end of the partition is not yielded yet, if it exists and is unfinished: place, reason and remedy.
 
         None if there is no such thing, or if so much precedes it that the feed does not search for it. Raises as `lag` does.
+        """
+        return None
+
+    async def find_enqueued_time(self, partition: str, continuation: str | None) -> datetime | None:
+        """When the source took the first event after `continuation` (aware): the `enqueued_time` that `open` would yield.
+
+        None if no event follows, or if finding out would take much reading. Called only if `lag` is above 0, and not again
+        while the position stays. Raises as `lag` does.
         """
         return None
 

@@ -129,6 +129,9 @@ class MemoryFeed(ChangeFeed):
     async def lag(self, partition: str, continuation: str | None) -> int:
         return await self._request(lambda: self._log(partition).end - self._index(partition, continuation))
 
+    async def find_enqueued_time(self, partition: str, continuation: str | None) -> datetime | None:
+        return await self._request(lambda: self._enqueued_time(partition, continuation))
+
     def compare(self, a: str | None, b: str | None) -> int:
         return _number(a) - _number(b)
 
@@ -162,6 +165,10 @@ class MemoryFeed(ChangeFeed):
         if start == "latest":
             return _position(log.end)
         return _position(next((e.sequence for e in log.events if e.enqueued_time >= start), log.end))
+
+    def _enqueued_time(self, partition: str, continuation: str | None) -> datetime | None:
+        waiting = self._log(partition).behind(self._index(partition, continuation))
+        return waiting[0].enqueued_time if waiting else None
 
     def _page(self, partition: str, index: int) -> Page | None:
         """What can be read at `index`: a page, or None where it has to be waited for."""

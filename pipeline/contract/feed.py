@@ -162,6 +162,19 @@ class ChangeFeedContract:
             lag = await feed.lag(partition, page.to)
             assert (lag == left) if harness.lag_is_exact else ((lag > 0) == (left > 0))
 
+    async def test_the_first_event_after_a_position_has_the_time_that_readers_get(self, harness: FeedHarness) -> None:
+        """Or None, from a feed that does not know."""
+        feed, partition = harness.feed, harness.partitions[0]
+        assert await feed.find_enqueued_time(partition, harness.beginning) is None
+        pages = await _read(feed, partition, harness.beginning, await _fill(harness, partition))
+        times = [event["enqueued_time"] for event in _events(pages)]
+        seen = 0
+        for position, count in [(harness.beginning, 0), *((page.to, page.events.num_rows) for page in pages)]:
+            seen += count
+            found = await feed.find_enqueued_time(partition, position)
+            assert found is None if seen == len(times) else found in (None, times[seen])
+        assert await feed.find_enqueued_time(partition, await feed.latest(partition)) is None
+
     async def test_nothing_is_held_back_where_every_event_is_whole(self, harness: FeedHarness) -> None:
         feed, partition = harness.feed, harness.partitions[0]
         assert await feed.find_held_back(partition, harness.beginning) is None

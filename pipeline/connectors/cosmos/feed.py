@@ -18,7 +18,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -122,6 +122,13 @@ class _Gone(FeedUnavailable):
     """The requested range no longer exists."""
 
 
+class _Lag(NamedTuple):
+    """The lag of one range. time_s: when the first change behind the position was written, seconds since 1970."""
+
+    transactions: int
+    time_s: int | None
+
+
 class CosmosFeed(ChangeFeed):
     """mode: `latest` yields each changed document's latest version; `all_versions` every version and delete, from now on.
 
@@ -163,6 +170,8 @@ class CosmosFeed(ChangeFeed):
         )
         self._where = Whereabouts(self._container.list_ranges)
         self._key_paths: tuple[str, ...] | None = None
+        self._first_times: dict[str, tuple[str | None, int | None]] = {}
+        """By partition: the position of the last call of `lag`, and when the first change behind it was written."""
         self._threads = ThreadPoolExecutor(PARSING_THREADS, thread_name_prefix="cosmos-feed")
 
     @property
@@ -298,9 +307,25 @@ class CosmosFeed(ChangeFeed):
 
     async def lag(self, partition: str, continuation: str | None) -> int:
         """Transactions, as the .NET estimator counts them: those of a merged range's other part count too."""
+        found = await self._lags(partition, continuation)
+        self._first_times[partition] = (
+            continuation,
+            min((each.time_s for each in found if each.time_s is not None), default=None),
+        )
+        return sum(each.transactions for each in found)
+
+    async def find_enqueued_time(self, partition: str, continuation: str | None) -> datetime | None:
+        """The `_ts` of the first change, in whole seconds: from the answer to `lag`, if that was for this position."""
+        known, time_s = self._first_times.get(partition, (None, None))
+        if known != continuation or time_s is None:
+            found = await self._lags(partition, continuation)
+            time_s = min((each.time_s for each in found if each.time_s is not None), default=None)
+        return None if time_s is None else datetime.fromtimestamp(time_s, UTC)
+
+    async def _lags(self, partition: str, continuation: str | None) -> list[_Lag]:
         lsn_of(continuation)
         self._check_beginning(partition, continuation)
-        return sum(await self._everywhere(partition, lambda place: self._lag_at(place, continuation)))
+        return await self._everywhere(partition, lambda place: self._lag_at(place, continuation))
 
     def compare(self, a: str | None, b: str | None) -> int:
         """Within a partition, and between it and its successors, which continue its LSNs."""
@@ -362,10 +387,12 @@ class CosmosFeed(ChangeFeed):
         records = await self._records(answer, None)
         return position_behind(records[0].lsn - 1) if records else answer.etag
 
-    async def _lag_at(self, place: RangeSection, continuation: str | None) -> int:
+    async def _lag_at(self, place: RangeSection, continuation: str | None) -> _Lag:
         answer = await self._ask_one(place, continuation)
         records = await self._records(answer, continuation) if answer.status == OK else []
-        return estimated(session_lsn(answer.session), records[0].lsn) if records else 0
+        if not records:
+            return _Lag(0, None)
+        return _Lag(estimated(session_lsn(answer.session), records[0].lsn), records[0].time_s)
 
     async def _pages(self, partition: str, answer: Answer, after: str | None) -> list[Page]:
         """Empty if nothing is after `after`, whatever a lagging replica answers. Raises FeedError."""

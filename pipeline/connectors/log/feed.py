@@ -205,6 +205,11 @@ class LogFeed(ChangeFeed):
         self._check_end(partition, first, extent)
         return extent.end - max(first, extent.first)
 
+    async def find_enqueued_time(self, partition: str, continuation: str | None) -> datetime | None:
+        """If retention has dropped that event, the time of the first one that is left."""
+        first = _number(continuation) + 1
+        return await self._call(lambda: self._log.partition(partition).time_of(first))
+
     def compare(self, a: str | None, b: str | None) -> int:
         return _number(a) - _number(b)
 

@@ -266,6 +266,18 @@ class PartitionLog:
             ).fetchall()
             return _end(connection) if first is None else int(first)
 
+    def time_of(self, sequence: int) -> datetime | None:
+        """When the first event that can be read from `sequence` on was enqueued; None if there is none yet."""
+        with self._reading() as connection, _snapshot(connection):
+            extent = self._extent(connection)
+            if sequence >= extent.end:
+                return None
+            ((enqueued,),) = connection.execute(
+                "SELECT enqueued FROM blocks WHERE first <= ? ORDER BY first DESC LIMIT 1",
+                (max(sequence, extent.first),),
+            ).fetchall()
+            return _EPOCH + timedelta(microseconds=enqueued)
+
     def read(self, start: int, *, events_max: int, bytes_max: int) -> tuple[ReadableRange, list[Block]]:
         """Blocks from the one that holds the sequence `start` on: one where there is any, and more within the limits.
 

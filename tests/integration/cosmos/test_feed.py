@@ -400,6 +400,21 @@ async def test_lag_is_what_the_estimator_says(bank: Bank, feed: CosmosFeed) -> N
     assert [await feed.lag("3", at) for at in (None, '"2"', '"4"', '"5"')] == [5, 3, 1, 0]
 
 
+async def test_the_time_of_the_first_change_comes_with_the_lag_and_costs_no_request(
+    bank: Bank, feed: CosmosFeed
+) -> None:
+    await filled(bank, bank.account_in("3"), 4)
+    pages = feed.open("3", None)
+    first = (await anext(pages)).events["enqueued_time"].to_pylist()
+    await pages.aclose()
+    await feed.lag("3", '"2"')
+    before = bank.cosmos.control.requests("feed.latest")
+    assert await feed.find_enqueued_time("3", '"2"') == first[1]
+    assert bank.cosmos.control.requests("feed.latest") == before
+    assert await feed.find_enqueued_time("3", '"3"') == first[2]
+    assert bank.cosmos.control.requests("feed.latest") == before + 1
+
+
 async def test_the_lag_of_a_range_that_was_split_is_its_childrens(bank: Bank, feed: CosmosFeed) -> None:
     await filled(bank, bank.account_in("1"), 3)
     await feed.partitions()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import aclosing
+from datetime import UTC, datetime
 
 import pytest
 from integration.eventhubs.clients import HUB
@@ -70,6 +71,32 @@ async def test_a_reader_that_is_not_attached_knows_how_old_its_lag_is(eventhubs:
         await until(lambda: read.known_lag("0", page.to) == KnownLag(0, 0.0))
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
+
+
+async def test_the_last_events_time_is_known_by_a_question_and_an_earlier_ones_by_receiving_it(
+    eventhubs: EventHubs,
+) -> None:
+    control = eventhubs.control
+    for _ in range(3):
+        control.fill(HUB, "0", 1)
+        control.order("clock", move_s=10)
+    times = [datetime.fromtimestamp(event.time_ms / 1000, UTC) for event in control.events(HUB, "0")]
+    async with feed(eventhubs) as read:
+        assert await read.find_enqueued_time("0", "1") == times[2]
+        assert (control.count("delivered"), control.count("reads")) == (0, 1)
+        assert [await read.find_enqueued_time("0", at) for at in (None, "0", "2")] == [times[0], times[1], None]
+        assert control.count("reads") == 4
+        assert await read.find_enqueued_time("1", None) is None
+        control.trim(HUB, "0", 2)
+        assert await read.find_enqueued_time("0", None) == times[2]
+
+
+async def test_while_its_owner_reads_a_partition_no_other_reader_looks_for_a_time(eventhubs: EventHubs) -> None:
+    eventhubs.control.fill(HUB, "0", 5)
+    async with feed(eventhubs) as owner, feed(eventhubs) as other, aclosing(owner.open_as(1, "0", None)) as pages:
+        await anext(pages)
+        with pytest.raises(FeedUnavailable, match="no other receiver can search"):
+            await other.find_enqueued_time("0", "1")
 
 
 async def test_questions_take_few_connections_and_keep_a_pace(eventhubs: EventHubs) -> None:

@@ -202,6 +202,21 @@ class EventHubsFeed(ChangeFeed):
             raise self._beyond(partition, position, extent)
         return extent.last - max(position.sequence, extent.first - 1)
 
+    async def find_enqueued_time(self, partition: str, continuation: str | None) -> datetime | None:
+        """The service reports the time of a partition's last event. For an earlier one, that event alone is received."""
+        position = position_of(continuation)
+        extent = await self._extent(partition)
+        if extent.is_empty or (position.sequence is not None and position.sequence >= extent.last):
+            return None
+        if position.sequence is not None and max(position.sequence + 1, extent.first) == extent.last:
+            return _EPOCH + timedelta(milliseconds=extent.time_ms)
+        is_forgotten = position.sequence is not None and position.sequence + 1 < extent.first
+        arrived = await self._receive_one(partition, selector(Position(extent.first - 1) if is_forgotten else position))
+        if not arrived.pages:
+            return None  # it cannot be read as an event
+        (first_us, *_) = arrived.pages[0].events["enqueued_time"].chunk(0).slice(0, 1).view(pa.int64()).to_pylist()
+        return _EPOCH + timedelta(microseconds=first_us)
+
     def known_lag(self, partition: str, continuation: str | None) -> KnownLag | None:
         """The service reports the partition's end with each event. At that end, an attached reader knows that it still is."""
         reader, position = self._readers.get(partition), position_of(continuation)
@@ -296,20 +311,24 @@ class EventHubsFeed(ChangeFeed):
             return _end(extent)
         if time_ms <= 0:
             return await self.start_of(partition, "earliest")
-        place = ReceiverSource(partition=partition, group=self._group, selector=time_selector(time_ms))
-        arrivals = receive(self._hub, place, replace(self._limits, prefetch=1), self._run_on_thread)
-        try:
-            async with asyncio.timeout(self._limits.timeout_s), aclosing(arrivals):
-                arrived = await anext(arrivals)
-        except TimeoutError:
-            raise FeedUnavailable(f"{self._named(partition)}: no event arrived that shows where to begin") from None
-        except Fenced as fenced:
-            raise FeedUnavailable(f"{fenced}: no other receiver can search for a time while it reads") from fenced
+        arrived = await self._receive_one(partition, time_selector(time_ms))
         if arrived.first is None:
             raise MalformedRecord(
                 f"{self._named(partition)}: the first event since then cannot be read: {arrived.malformed}; begin at another time"
             )
         return str(Position(arrived.first - 1)) if arrived.first else None
+
+    async def _receive_one(self, partition: str, selected: str) -> Received:
+        """The first event that the selector lets through, or a few. It reads without a rank. Raises FeedUnavailable."""
+        place = ReceiverSource(partition=partition, group=self._group, selector=selected)
+        arrivals = receive(self._hub, place, replace(self._limits, prefetch=1), self._run_on_thread)
+        try:
+            async with asyncio.timeout(self._limits.timeout_s), aclosing(arrivals):
+                return await anext(arrivals)
+        except TimeoutError:
+            raise FeedUnavailable(f"{self._named(partition)}: no event arrived that shows where to begin") from None
+        except Fenced as fenced:
+            raise FeedUnavailable(f"{fenced}: no other receiver can search for a time while it reads") from fenced
 
     async def _extent(self, partition: str) -> PartitionExtent:
         self._check(partition)

@@ -368,6 +368,15 @@ class FilesFeed(ChangeFeed):
     async def find_held_back(self, partition: str, continuation: str | None) -> str | None:
         return (await self._ahead(partition, continuation)).held
 
+    async def find_enqueued_time(self, partition: str, continuation: str | None) -> datetime | None:
+        """The file's time of modification, as an event has it that is read now. What was appended since does not make it younger,
+        because callers keep the first answer."""
+        reader = await self._reader_of(partition)
+        ahead = await self._run(reader.count_ahead, _decoded(continuation))
+        if not ahead.records and ahead.held is None:
+            return None
+        return _EPOCH + timedelta(microseconds=(await self._run(reader.look)).written_us)
+
     def compare(self, a: str | None, b: str | None) -> int:
         """Raises PositionLost for an invalid position."""
         return compare(a, b)
