@@ -9,12 +9,20 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any, Generic, TypeVar
+from datetime import UTC, datetime, timedelta
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
 from leasehold.common.clock import Clock
 from pipeline.sink import SinkWriter
 
 T = TypeVar("T")
+Times = npt.NDArray[np.int64]
+"""Microseconds since 1970."""
+NO_TIMES: Times = np.empty(0, np.int64)
 STOP_S_MAX = 10.0
 """How long a stop waits for a destination. Batches that are left then are repeated by the next owner."""
 LOOK_S = 1.0
@@ -22,15 +30,97 @@ LOOK_S = 1.0
 SETTLE = "waiting for acknowledgements"
 
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def microseconds(time: datetime) -> int:
+    """Since 1970. time: aware."""
+    return (time - _EPOCH) // timedelta(microseconds=1)
+
+
+class TimedEvents(NamedTuple):
+    """Consecutive events, and when each was enqueued: one time if it is the same for all, none if it is unknown."""
+
+    events: int
+    times: Times
+
+
+class WaitingEvents:
+    """When the events that were read and are not delivered yet were enqueued, in their order. It holds 8 bytes of each at most.
+
+    position: everything up to it is delivered; None before the first run.
+    """
+
+    def __init__(self) -> None:
+        self.position: str | None = None
+        self.has_begun = False
+        self._runs: deque[TimedEvents] = deque()
+        self._first_us: int | None = None
+
+    @property
+    def first_us(self) -> int | None:
+        """When the first of them was enqueued; None if none was read, or if that is unknown. It stays while the position does."""
+        known = self._runs[0].times if self._runs else NO_TIMES
+        return int(known[0]) if len(known) else self._first_us
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether all that was read is delivered."""
+        return not self._runs and self._first_us is None
+
+    def begin(self, position: str | None) -> None:
+        """A run begins there: what was read before is read again."""
+        self._first_us = self.first_us if self.has_begun and position == self.position else None
+        self._runs.clear()
+        self.position, self.has_begun = position, True
+
+    def add(self, events: pa.Table) -> None:
+        """They were read."""
+        if events.num_rows:
+            self._runs.append(TimedEvents(events.num_rows, _times_of(events["enqueued_time"])))
+
+    def add_unknown(self, count: int) -> None:
+        """Executors read them."""
+        self._runs.append(TimedEvents(count, NO_TIMES))
+
+    def deliver(self, count: int, to: str) -> list[TimedEvents]:
+        """The first `count` of them are safe: returns these."""
+        self.position = to
+        delivered: list[TimedEvents] = []
+        while count and self._runs:
+            size, times = self._runs.popleft()
+            taken = min(size, count)
+            each = len(times) == size
+            delivered.append(TimedEvents(taken, times[:taken] if each else times))
+            if taken < size:
+                self._runs.appendleft(TimedEvents(size - taken, times[taken:] if each else times))
+            count -= taken
+            self._first_us = None
+        return delivered
+
+
+def _times_of(column: pa.ChunkedArray) -> Times:
+    """A copy, because a column of an Arrow table keeps the whole table in memory."""
+    if column.null_count:  # a fault of the feed's, which the contract suite finds
+        return NO_TIMES
+    chunks = [chunk.view(pa.int64()).to_numpy() for chunk in column.chunks]
+    times = chunks[0].copy() if len(chunks) == 1 else np.concatenate(chunks)
+    return times[:1].copy() if times[0] == times[-1] and times.min() == times.max() else times
+
+
 class Progress:
     """Which stages work since when, in Clock seconds. Waiting for events, for room or for a permit is not work.
 
     events, batches: delivered so far. idle_since: since when there has been nothing to do; None while there is, or may be.
+
+    waiting: the events that are read and not delivered. delivered: those of the last batch.
     """
 
     def __init__(self) -> None:
         self.events = 0
         self.batches = 0
+        self.waiting = WaitingEvents()
+        self.delivered: list[TimedEvents] = []
         self.idle_since: float | None = None
         self._busy: dict[str, float] = {}
 
@@ -70,10 +160,11 @@ class Progress:
     def end(self, stage: str) -> None:
         self._busy.pop(stage, None)
 
-    def deliver(self, events: int) -> None:
-        """A batch of so many events is safe."""
+    def deliver(self, events: int, to: str) -> None:
+        """A batch of so many events, which ends at `to`, is safe."""
         self.events += events
         self.batches += 1
+        self.delivered = self.waiting.deliver(events, to)
 
     def rest(self, now: float) -> None:
         """There is nothing to do, unless a stage works."""

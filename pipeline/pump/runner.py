@@ -143,6 +143,7 @@ class Runner:
         Returns PartitionEnded once all of a partition that has ended is delivered. Raises what feed, transform and sink raise
         (see pipeline.errors), after everything before it has been delivered; cancelled, it may leave one write unsettled.
         """
+        self._progress.waiting.begin(self._writer.position)
         stages = [
             asyncio.create_task(self._read(), name=f"read {self._partition}"),
             asyncio.create_task(self._transform_batches(), name=f"transform {self._partition}"),
@@ -182,6 +183,7 @@ class Runner:
             return False
         batch = RangedBatch(self._partition, self._epoch, tuple(ranges), self._clock.monotonic())
         self._check_forward(batch.start, batch.to, batch.events)
+        self._progress.waiting.add_unknown(batch.events)
         await self._buffer.wait_until_taken()
         for watcher in self._tap.watchers:
             watcher.see_ranges(batch)
@@ -217,6 +219,7 @@ class Runner:
         self._read_to = page.to
         if events and self._writer.buried:
             self._last_sequence = page.events["sequence"][events - 1].as_py()
+        self._progress.waiting.add(page.events)
         for watcher in self._tap.watchers:
             watcher.see_page(page)
         await self._buffer.put(page)
@@ -463,7 +466,7 @@ class Runner:
         return RangeRefused(str(error))
 
     async def _settle(self, ready: _Ready, took_s: float) -> None:
-        self._progress.deliver(ready.output.events)
+        self._progress.deliver(ready.output.events, ready.output.to)
         if ready.ranged is not None and self._plan is not None:
             self._plan.accept(ready.ranged, ready.transform_s + took_s)
         self._share.free(ready.bytes)

@@ -1,8 +1,15 @@
-"""When a runner has nothing to do."""
+"""When a runner has nothing to do, and since when the events wait that it has read."""
 
 from __future__ import annotations
 
-from pipeline.pump.progress import Progress
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+
+from pipeline.event import EVENT_SCHEMA
+from pipeline.pump.progress import Progress, WaitingEvents, microseconds
 
 
 def test_a_stage_that_begins_ends_the_rest_of_a_runner_that_waits_for_events() -> None:
@@ -20,3 +27,88 @@ def test_a_stage_that_begins_ends_the_rest_of_a_runner_that_waits_for_events() -
     progress.end("deliver")
     progress.rest(6.0)
     assert progress.is_idle
+
+
+# Events that wait
+
+
+def events(*times_us: int) -> pa.Table:
+    return pa.table({"enqueued_time": pa.array(times_us, EVENT_SCHEMA.field("enqueued_time").type)})
+
+
+def begun(*pages: Sequence[int], at: str | None = None) -> WaitingEvents:
+    waiting = WaitingEvents()
+    waiting.begin(at)
+    for page in pages:
+        waiting.add(events(*page))
+    return waiting
+
+
+def test_the_first_event_that_is_not_delivered_is_the_oldest() -> None:
+    waiting = begun((10, 11, 12), (), (13, 13, 13), (9,))
+    seen = [waiting.first_us]
+    for count in (1, 3, 2):
+        waiting.deliver(count, "x")
+        seen.append(waiting.first_us)
+    assert seen == [10, 11, 13, 9]
+    waiting.deliver(1, "y")
+    assert (waiting.first_us, waiting.is_empty, waiting.position) == (None, True, "y")
+
+
+def test_what_is_delivered_comes_with_its_times() -> None:
+    waiting = begun((10, 11, 12), (13, 13, 13))
+    delivered = [[(n, list(times)) for n, times in waiting.deliver(count, "x")] for count in (2, 3, 1)]
+    assert delivered == [[(2, [10, 11])], [(1, [12]), (2, [13])], [(1, [13])]]
+
+
+def test_a_page_whose_events_have_one_time_is_kept_as_one_number() -> None:
+    (run,) = begun([7] * 1000)._runs
+    assert (run.events, len(run.times)) == (1000, 1)
+
+
+def test_a_page_is_not_kept_in_memory_for_its_times() -> None:
+    whole = events(*range(1000))
+    address = whole["enqueued_time"].chunk(0).buffers()[1].address
+    (run,) = begun(range(1000))._runs
+    assert run.times.flags.owndata
+    assert run.times.ctypes.data != address
+
+
+@pytest.mark.parametrize("page", [(10, 11), (10, 10)])
+def test_what_a_failed_run_could_not_deliver_waits_until_the_next_one_has_read_it(page: tuple[int, ...]) -> None:
+    waiting = begun((8,), page)
+    waiting.deliver(1, "1")
+    waiting.begin("1")
+    assert (waiting.first_us, waiting.is_empty) == (10, False)
+    waiting.begin("1")  # and fails again
+    assert waiting.first_us == 10
+    waiting.add(events(*page))
+    waiting.deliver(2, "3")
+    assert (waiting.first_us, waiting.is_empty) == (None, True)
+
+
+def test_where_the_sink_stands_elsewhere_after_a_failure_nothing_is_known() -> None:
+    waiting = begun((8, 9))
+    waiting.begin("2")
+    assert (waiting.first_us, waiting.is_empty) == (None, True)
+
+
+def test_what_executors_read_is_unknown_and_keeps_its_place() -> None:
+    waiting = begun((5,))
+    waiting.add_unknown(100)
+    waiting.add(events(6))
+    waiting.deliver(1, "1")
+    assert (waiting.first_us, waiting.is_empty) == (None, False)
+    assert [(n, len(times)) for n, times in waiting.deliver(100, "101")] == [(100, 0)]
+    assert waiting.first_us == 6
+
+
+def test_times_that_a_faulty_feed_leaves_out_are_unknown() -> None:
+    waiting = WaitingEvents()
+    waiting.begin(None)
+    waiting.add(pa.table({"enqueued_time": pa.array([1, None], EVENT_SCHEMA.field("enqueued_time").type)}))
+    assert (waiting.first_us, waiting.is_empty) == (None, False)
+
+
+def test_microseconds_are_exact() -> None:
+    assert microseconds(datetime(2026, 1, 31, 12, 0, 0, 123456, tzinfo=UTC)) == 1_769_860_800_123_456
