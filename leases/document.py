@@ -294,6 +294,10 @@ class Fields:
             self.refuse(name, f"must lie between 0 and {INTEGER_MAX}")
         return float(value)
 
+    def optional_numbers(self, name: str, count_max: int) -> tuple[float | None, ...]:
+        items = self._items(name, count_max)
+        return tuple(None if item is None else Fields(self._id, {name: item}).number(name) for item in items)
+
     def boolean(self, name: str) -> bool:
         value = self._values.get(name)
         if not isinstance(value, bool):

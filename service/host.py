@@ -32,6 +32,7 @@ from pipeline.limits import Budget
 from service.balancer import Balancer
 from service.checkpoint_blobs import CheckpointWriter
 from service.failures import Failures, Reports, Streak
+from service.lag.age import FirstEvents, owned_wait_s
 from service.lag.metered import GroupLag, GroupSnapshot
 from service.pipeline import Pipeline
 from service.shutdown import sleep_unless_stopped
@@ -69,7 +70,12 @@ class Host:
         self.outcomes: deque[tuple[LeaseKey, WorkerResult]] = deque(maxlen=OUTCOMES_KEPT)
         self.stats = stats or Stats(clock)
         self.budget = budget or Budget()
-        self.group_lag = GroupLag({name: pipeline.feed for name, pipeline in self.pipelines.items()}, clock)
+        self.group_lag = GroupLag(
+            {name: pipeline.feed for name, pipeline in self.pipelines.items()},
+            clock,
+            FirstEvents(clock, self.stats.now),
+            self._waited_s,
+        )
         self.checkpoint_writers = {
             name: CheckpointWriter(name, pipeline.checkpoint_blobs, clock=clock, log=log, stats=self.stats)
             for name, pipeline in self.pipelines.items()
@@ -249,6 +255,14 @@ class Host:
                 namesake,
                 f"another process (incarnation {namesake}) ran under this host's name and gave way",
             )
+
+    def _waited_s(self, key: LeaseKey) -> float | None:
+        """For how long the oldest event has waited that a worker has read; 0 if it has delivered all of those."""
+        worker, now = self.workers.get(key), self.stats.now
+        if worker is None or now is None or not worker.progress.waiting.has_begun:
+            return None
+        waiting = worker.progress.waiting
+        return 0.0 if waiting.is_empty else owned_wait_s(waiting, now())
 
     def _sight(self) -> GroupSnapshot | None:
         """None until the first round has read the group."""

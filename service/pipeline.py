@@ -65,6 +65,11 @@ class Pipeline:
         """Between two checkpoints of a partition that is idle again and again, lest each event of a trickle cost a write."""
         return SPARED_S if self.sink.holds_position else max(SPARED_S, self.unkept_s)
 
+    @property
+    def position_lag_s(self) -> float:
+        """How far the lease of a working owner may be behind what is delivered, apart from the batch in hand."""
+        return self.lag_s if self.sink.holds_position or self.unkept_s else 0.0
+
     def claimed(self, state: str) -> str:
         """The sink state of a lease's next claim, without what a former box of dead letters has left in it."""
         has_own_box = self.box is not None and self.box.sink is not None

@@ -80,7 +80,9 @@ class Processor:
         incarnation = uuid.uuid4().hex
         self._log = log or default_logger(host)
         self.pipelines = tuple(pipelines)
-        self.stats = Stats(clock, self._log) if traces is None else TracedStats(clock, traces, self._log)
+        self.stats = (
+            Stats(clock, self._log, now=_now) if traces is None else TracedStats(clock, traces, self._log, now=_now)
+        )
         self.store = CountingStore(TimedStore(store, timing.call_timeout_s), self.stats)
         me = HostRecord(
             name=host,
@@ -104,13 +106,11 @@ class Processor:
             rng=random.Random(incarnation),  # noqa: S311 - jitter, not secrets
             log=self._log,
             stop_timeout_s=stop_timeout_s,
-            activity=lambda host: activity_document(
-                activity_of(host, now=datetime.now(UTC), monotonic_s=clock.monotonic())
-            ),
+            activity=lambda host: activity_document(activity_of(host, now=_now(), monotonic_s=clock.monotonic())),
             stats=self.stats,
             budget=Budget(buffer_bytes_max),
         )
-        self.view = View(self.keeper, pipelines, clock=clock, now=lambda: datetime.now(UTC), host=self.host)
+        self.view = View(self.keeper, pipelines, clock=clock, now=_now, host=self.host)
         self._clock = clock
         self._backoff = timing.backoff
         self._rng = random.Random(f"{incarnation} starts")  # noqa: S311 - jitter, not secrets
@@ -313,6 +313,10 @@ class Problems:
             raise error
         count = [f"{len(self._found)} problems"] if len(self._found) > 1 else []
         raise StartFailed("\n  ".join(count + sorted(self._found)))
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
 
 
 def _doubles(pipelines: Sequence[Pipeline]) -> list[str]:

@@ -13,11 +13,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict, deque
-from collections.abc import Awaitable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from itertools import accumulate
 from typing import Literal, NamedTuple, TypeVar, get_args
 
+import numpy as np
+import numpy.typing as npt
 from structlog.typing import FilteringBoundLogger as Log
 
 from leasehold.common.clock import Clock
@@ -25,6 +28,7 @@ from leases.errors import StoreAmbiguous, StoreConflict, StoreError, StoreMissin
 from leases.lease import Lease
 from leases.store import LeaseStore, Operation, StoreAround
 from pipeline.errors import Ambiguous, EngineUnavailable, FeedUnavailable, Fenced, SinkUnavailable
+from pipeline.pump.progress import TimedEvents, microseconds
 from pipeline.pump.runner import DeliveredBatch
 from pipeline.sink import CloseReason
 from pipeline.tracing import BatchTracer, Endpoint
@@ -48,6 +52,7 @@ ACTIONS: tuple[Action, ...] = get_args(Action)
 ACTION_OUTCOMES: tuple[ActionOutcome, ...] = get_args(ActionOutcome)
 
 BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+AGE_BUCKETS_S = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 21600.0, 86400.0)
 RECENT_PER_PIPELINE = 32
 
 
@@ -61,18 +66,28 @@ class Delivery(NamedTuple):
 
 @dataclass(slots=True)
 class Histogram:
-    """How often something took how long. counts: one for each of BUCKETS_S, and one for what took longer."""
+    """How often something took how long. counts: one for each of the bounds, and one for what took longer."""
 
-    counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_S) + 1))
+    bounds_s: tuple[float, ...] = BUCKETS_S
+    counts: list[int] = field(init=False)
     sum_s: float = 0.0
 
-    def observe(self, seconds: float) -> None:
-        self.counts[bisect_left(BUCKETS_S, seconds)] += 1
-        self.sum_s += seconds
+    def __post_init__(self) -> None:
+        self.counts = [0] * (len(self.bounds_s) + 1)
+
+    def observe(self, seconds: float, count: int = 1) -> None:
+        self.counts[bisect_left(self.bounds_s, seconds)] += count
+        self.sum_s += seconds * count
+
+    def observe_all(self, seconds: npt.NDArray[np.float64]) -> None:
+        """In some nanoseconds each."""
+        found = np.bincount(np.searchsorted(self.bounds_s, seconds), minlength=len(self.counts))
+        self.counts = [count + int(more) for count, more in zip(self.counts, found, strict=True)]
+        self.sum_s += float(seconds.sum())
 
     @property
     def cumulative(self) -> list[int]:
-        """How many took at most so long, for each of BUCKETS_S; the last is all of them."""
+        """How many took at most so long, for each of the bounds; the last is all of them."""
         return list(accumulate(self.counts))
 
 
@@ -83,10 +98,10 @@ class Stats:
 
     checkpoint_blobs: written for other readers, by (pipeline, outcome).
 
-    log: gets every batch at level debug; may be None.
+    log: gets every batch at level debug; may be None. now: wall clock, aware; None: the ages of events are not known.
     """
 
-    def __init__(self, clock: Clock, log: Log | None = None) -> None:
+    def __init__(self, clock: Clock, log: Log | None = None, *, now: Callable[[], datetime] | None = None) -> None:
         self.events: Counter[str] = Counter()
         self.rows: Counter[str] = Counter()
         self.batches: Counter[str] = Counter()
@@ -101,7 +116,10 @@ class Stats:
         self.actions: Counter[tuple[Action, ActionOutcome]] = Counter()
         self.checkpoint_blobs: Counter[tuple[str, BlobOutcome]] = Counter()
         self.recent: defaultdict[str, deque[Delivery]] = defaultdict(lambda: deque(maxlen=RECENT_PER_PIPELINE))
+        self.event_ages: defaultdict[str, Histogram] = defaultdict(lambda: Histogram(AGE_BUCKETS_S))
+        """By pipeline: how old each event was when its output was safe, if the host has read it."""
         self.clock = clock
+        self.now = now
         self._log = log
 
     @property
@@ -160,6 +178,17 @@ class Stats:
         self.recent[name].append(Delivery(self.clock.monotonic(), lease, batch))
         if self._log is not None:
             self._log.debug("batch delivered", **_log_fields(lease, batch), **self.trace_fields(lease))
+
+    def record_event_ages(self, lease: Lease, delivered: Iterable[TimedEvents]) -> None:
+        """An event that seems to come from the future, because clocks differ, is 0 seconds old."""
+        if self.now is None:
+            return
+        now_us, ages = microseconds(self.now()), self.event_ages[lease.pipeline]
+        for count, times in delivered:
+            if len(times) == 1:
+                ages.observe(max(0, now_us - int(times[0])) / 1e6, count)
+            elif len(times):
+                ages.observe_all(np.maximum(0, now_us - times) / 1e6)
 
     def record_checkpoint(self, lease: Lease, took_s: float) -> None:
         """What was delivered is written into the lease: one batch, or several."""

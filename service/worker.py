@@ -316,6 +316,7 @@ class Worker:
         """If the sink holds no position, not before the lease does (R4)."""
         assert self._writer is not None, "a batch was delivered without a writer"
         self._stats.record_batch(self.owned.lease, batch)
+        self._stats.record_event_ages(self.owned.lease, self.progress.delivered)
         if batch.dead_letters:
             trace = self._stats.trace_fields(self.owned.lease)
             self._log.warning("dead letters", count=batch.dead_letters, see="leasehold dead-letters list", **trace)

@@ -132,9 +132,17 @@ NO_TOKENS = Access()
 
 
 def create_app(
-    view: View, access: Access = NO_TOKENS, *, log: Log | None = None, tap_mask: Mask | None = None
+    view: View,
+    access: Access = NO_TOKENS,
+    *,
+    log: Log | None = None,
+    metrics_partitions: int = 0,
+    tap_mask: Mask | None = None,
 ) -> FastAPI:
-    """tap_mask: what taps mask; None if taps are off."""
+    """metrics_partitions: for how many partitions of the host `/metrics` shows the lag.
+
+    tap_mask: what taps mask; None if taps are off.
+    """
     assert view.host is not None, "the API is the face of a host"
     log = log or default_logger(view.host.name)
     app = FastAPI(
@@ -146,7 +154,7 @@ def create_app(
         redirect_slashes=False,
         responses=documented(*ANYWHERE),
     )
-    app.include_router(health(view, Metrics(view.host)))
+    app.include_router(health(view, Metrics(view.host, partitions_max=metrics_partitions)))
     app.include_router(page())
     for theme in (events, moving, operating, reading):  # a lease's own path takes what the others have not
         app.include_router(theme(view))

@@ -5,19 +5,24 @@
     metrics.text()                                # what /metrics answers
 
 Every name is explained in docs/metrics.md. Labels are pipelines and words of `service.stats`, so that the number of series does
-not depend on partitions, hosts or errors. Each series is there from the start, as 0: of one that begins with its first event
-Prometheus sees no increase.
+not depend on partitions, hosts or errors; partitions are labels only up to a number that a setting names. Each series is there
+from the start, as 0: of one that begins with its first event Prometheus sees no increase. What is unknown is absent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import platform
+from collections.abc import Iterator, Mapping
+from functools import cache
+from heapq import nlargest
+from importlib.metadata import PackageNotFoundError, distribution, version
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
+from leasehold.common.nesting import parsed_json
 from leases.session import Session
 from service.host import Host
 from service.lag.measurement import Lag
@@ -25,7 +30,6 @@ from service.stats import (
     ACTION_OUTCOMES,
     ACTIONS,
     BLOB_OUTCOMES,
-    BUCKETS_S,
     CAUSES,
     MOVES,
     OPERATIONS,
@@ -35,14 +39,20 @@ from service.stats import (
 )
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+LEVELS_MAX = 10
+"""How deeply a note of an installer may nest."""
 
 
 class Metrics(Collector):
-    """A registry of its own, so that several hosts can live in one process. lag: of the group; None is left out."""
+    """A registry of its own, so that several hosts can live in one process. lag: of the group; None is left out.
 
-    def __init__(self, host: Host) -> None:
+    partitions_max: for how many of the host's partitions the lag is shown, those that are furthest behind.
+    """
+
+    def __init__(self, host: Host, *, partitions_max: int = 0) -> None:
         self.lag: Lag | None = None
         self._host = host
+        self._partitions_max = partitions_max
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
@@ -67,7 +77,10 @@ class Metrics(Collector):
             yield from self._lag(self.lag)
 
     def _now(self) -> Iterator[Metric]:
-        host = self._host
+        host, build = self._host, build_info()
+        info = GaugeMetricFamily("leasehold_build_info", "1; the labels are what runs.", labels=list(build))
+        info.add_metric(list(build.values()), 1)
+        yield info
         yield GaugeMetricFamily("leasehold_ready", "1 once the host has read the container.", int(host.ready.is_set()))
         yield GaugeMetricFamily("leasehold_draining", "1 while the host releases its leases.", int(host.is_draining))
         yield GaugeMetricFamily("leasehold_buffer_bytes", "Read, and not delivered yet.", host.budget.held)
@@ -92,6 +105,7 @@ class Metrics(Collector):
             "leasehold_retries", "Failures after which it continued.", labels=["pipeline", "cause"]
         )
         seconds = HistogramMetricFamily("leasehold_batch_seconds", "Time by stage.", labels=["pipeline", "stage"])
+        ages = HistogramMetricFamily("leasehold_event_age_seconds", "Age of events, once safe.", labels=["pipeline"])
         for name in self._host.pipelines:
             events.add_metric([name], stats.events[name])
             batches.add_metric([name], stats.batches[name])
@@ -100,7 +114,8 @@ class Metrics(Collector):
                 retries.add_metric([name, cause], stats.retries[name, cause])
             for stage in STAGES:
                 _add(seconds, [name, stage], stats.seconds[name, stage])
-        yield from (events, batches, dead, retries, seconds)
+            _add(ages, [name], stats.event_ages[name])
+        yield from (events, batches, dead, retries, seconds, ages)
 
     def _leases(self) -> Iterator[Metric]:
         stats = self._host.stats
@@ -153,16 +168,64 @@ class Metrics(Collector):
 
     def _lag(self, lag: Lag) -> Iterator[Metric]:
         events = GaugeMetricFamily("leasehold_lag_events", "Events the group is behind.", labels=["pipeline"])
+        seconds = GaugeMetricFamily(
+            "leasehold_lag_seconds", "Age of the oldest event that is not delivered.", labels=["pipeline"]
+        )
         unknown = GaugeMetricFamily("leasehold_lag_unknown", "Partitions of unknown lag.", labels=["pipeline"])
         for name in self._host.pipelines:
             of = lag.of(name)
             if of.is_known:
                 events.add_metric([name], of.events)
+            if (age_s := of.seconds) is not None:
+                seconds.add_metric([name], age_s)
             unknown.add_metric([name], of.unknown)
-        yield from (events, unknown)
+        yield from (events, seconds, unknown)
+        if self._partitions_max:
+            yield self._lag_of_partitions(lag)
+
+    def _lag_of_partitions(self, lag: Lag) -> Metric:
+        found = GaugeMetricFamily(
+            "leasehold_partition_lag_seconds",
+            "Age in the worst partitions of this host.",
+            labels=["pipeline", "partition"],
+        )
+        ages = [
+            (one.seconds, one.key)
+            for one in lag.partitions
+            if one.seconds is not None and one.key in self._host.workers
+        ]
+        for age_s, key in nlargest(self._partitions_max, ages):
+            found.add_metric([key.pipeline, key.partition], age_s)
+        return found
+
+
+@cache
+def build_info() -> Mapping[str, str]:
+    """What runs, without importing it. pyspark, revision: empty if there is none, or if it is unknown."""
+    packages = (_version_of(name) for name in ("pyspark", "pyspark-connect", "pyspark-client"))
+    return {
+        "version": _version_of("leasehold"),
+        "python": platform.python_version(),
+        "pyspark": next(filter(None, packages), ""),
+        "revision": _revision_in(distribution("leasehold").read_text("direct_url.json")),
+    }
+
+
+def _version_of(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def _revision_in(direct_url: str | None) -> str:
+    """The commit that an installer has noted which was given a repository (PEP 610)."""
+    found = parsed_json(direct_url or "{}", LEVELS_MAX)
+    details = found.get("vcs_info") if isinstance(found, dict) else None
+    return str(details.get("commit_id", "")) if isinstance(details, dict) else ""
 
 
 def _add(family: HistogramMetricFamily, labels: list[str], histogram: Histogram) -> None:
-    bounds = [*map(str, BUCKETS_S), "+Inf"]
+    bounds = [*map(str, histogram.bounds_s), "+Inf"]
     buckets = list(zip(bounds, map(float, histogram.cumulative), strict=True))
     family.add_metric(labels, buckets, histogram.sum_s)

@@ -52,6 +52,10 @@ class PipelineFilter(Strict):
 
 class LagFilter(PipelineFilter):
     partly: bool = Field(default=False, description="Answer with what is known, however little that is.")
+    unit: schemas.Unit = Field(
+        default="events",
+        description="Which figure has to be known: `lag` in events, or `seconds`. The answer has both.",
+    )
 
 
 class BatchFilter(PipelineFilter):
@@ -124,19 +128,23 @@ def reading(view: View) -> APIRouter:
 
     @router.get("/lag", responses=documented(404))
     async def lag(wanted: Annotated[LagFilter, Query()]) -> schemas.LagReport:
-        """How many events the group is behind. KEDA's metrics-api scaler reads it with `valueLocation: lag`.
+        """How many events the group is behind (`lag`), and how old the oldest of them is (`seconds`).
 
-        503 if more than a tenth of a pipeline's partitions are unknown, unless `partly` is true.
+        KEDA's metrics-api scaler reads it with `valueLocation: lag`, or with `unit=seconds` and `valueLocation: seconds`.
+        503 if more than a tenth of a pipeline's partitions are unknown, unless `partly` is true. With `unit=seconds` also if some
+        are unknown and no event waits in the others.
         """
         known(view, wanted.pipeline)
         whole = await view.read_lag()
         lags = {name: whole.of(name) for name in view.pipelines if wanted.pipeline in (None, name)}
-        unknown = [_refusal(name, lag) for name, lag in lags.items() if not lag.is_known]
+        unknown = [
+            _refusal(name, lag, wanted.unit) for name, lag in lags.items() if not schemas.is_known(lag, wanted.unit)
+        ]
         if unknown and not wanted.partly:  # too small a number here would scale the group down
             raise HTTPException(
                 HTTPStatus.SERVICE_UNAVAILABLE, f"{'; '.join(unknown)}. For what is known: ?partly=true"
             )
-        return schemas.LagReport.of(lags)
+        return schemas.LagReport.of(lags, wanted.unit, partly=wanted.partly)
 
     @router.get("/batches", responses=documented(404))
     async def batches(wanted: Annotated[BatchFilter, Query()]) -> schemas.Batches:
@@ -170,12 +178,15 @@ def lease_in(group: GroupStatus, pipeline: str, partition: str) -> LeaseStatus:
     )
 
 
-def _refusal(pipeline: str, lag: Lag) -> str:
+def _refusal(pipeline: str, lag: Lag, unit: schemas.Unit) -> str:
     """Why the lag of a pipeline is unknown."""
-    first = next(partition for partition in lag.partitions if partition.events is None)
+    name = "events" if unit == "events" else "seconds"
+    first = next(partition for partition in lag.partitions if getattr(partition, name) is None)
+    why = first.error or "its feed does not say when events were enqueued"
+    what, did = ("lag", "did not answer") if unit == "events" else ("lag in seconds", "have an unknown age")
     return (
-        f"the lag of pipeline '{pipeline}' is unknown: {lag.unknown} of {len(lag.partitions)} partitions did not answer"
-        f" (partition '{first.partition}': {first.error})"
+        f"the {what} of pipeline '{pipeline}' is unknown: {schemas.unknown_of(lag, unit)} of {len(lag.partitions)} partitions"
+        f" {did} (partition '{first.partition}': {why})"
     )
 
 

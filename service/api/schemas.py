@@ -6,7 +6,7 @@ service.lag.measurement (`Lease.model_validate(status)`); an alias names the sou
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import AliasPath, AwareDatetime, BaseModel, ConfigDict, Field
 
@@ -23,6 +23,7 @@ Position = Annotated[
 ]
 Moment = Annotated[AwareDatetime, Field(examples=["2026-01-31T12:00:00Z"])]
 Epoch = Annotated[int, Field(description="Counts the lease's changes of owner; the fencing token.", examples=[4])]
+Unit = Literal["events", "seconds"]
 Seconds = Annotated[float, Field(examples=[0.041])]
 
 
@@ -235,6 +236,10 @@ class LagOfPartition(Model):
         description="Events behind the lease's position; null: unknown.",
         examples=[17],
     )
+    seconds: float | None = Field(
+        description="The age of the oldest event that is not delivered; 0: there is none; null: unknown.",
+        examples=[2.75],
+    )
     age_s: float = Field(description="How old `lag` is; 0: the feed has just answered.", examples=[0.0])
     error: str | None = Field(description="Why the feed did not answer; null: it did.", examples=[None])
 
@@ -252,35 +257,60 @@ IsPartial = Annotated[
 ]
 
 
+OldestSeconds = Annotated[
+    float | None,
+    Field(
+        description="The age of the oldest event that is not delivered; 0: there is none; null: unknown. With `partly=true`: of"
+        " the known partitions.",
+        examples=[2.75],
+    ),
+]
+
+
 class LagOfPipeline(Model):
     name: PipelineName
     lag: EventsBehind
+    seconds: OldestSeconds
     unknown: Unknown
     partial: IsPartial
     partitions: tuple[LagOfPartition, ...]
 
 
+def is_known(lag: Lag, unit: Unit) -> bool:
+    return lag.is_known if unit == "events" else lag.seconds is not None
+
+
+def unknown_of(lag: Lag, unit: Unit) -> int:
+    return lag.unknown if unit == "events" else lag.unknown_seconds
+
+
 class LagReport(Model):
-    """How far the group is behind. KEDA's metrics-api scaler reads it with `valueLocation: lag`."""
+    """How far the group is behind. KEDA's metrics-api scaler reads it with `valueLocation: lag` or `seconds`."""
 
     lag: EventsBehind
+    seconds: OldestSeconds
     unknown: Unknown
     partial: IsPartial
     pipelines: tuple[LagOfPipeline, ...]
 
     @classmethod
-    def of(cls, lags: dict[str, Lag]) -> Self:
-        """lags: by pipeline."""
+    def of(cls, lags: dict[str, Lag], unit: Unit = "events", *, partly: bool = False) -> Self:
+        """lags: by pipeline. unit: which of the two figures has to be known. partly: as far as they are known."""
+        ages = {name: lag.oldest if partly else lag.seconds for name, lag in lags.items()}
+        known = [age for age in ages.values() if age is not None]
+        is_whole = partly or len(known) == len(ages)
         return cls(
             lag=sum(lag.events for lag in lags.values()),
-            unknown=sum(lag.unknown for lag in lags.values()),
-            partial=not all(lag.is_known for lag in lags.values()),
+            seconds=max(known, default=0.0 if not lags else None) if is_whole else None,
+            unknown=sum(unknown_of(lag, unit) for lag in lags.values()),
+            partial=not all(is_known(lag, unit) for lag in lags.values()),
             pipelines=tuple(
                 LagOfPipeline(
                     name=name,
                     lag=lag.events,
-                    unknown=lag.unknown,
-                    partial=not lag.is_known,
+                    seconds=ages[name],
+                    unknown=unknown_of(lag, unit),
+                    partial=not is_known(lag, unit),
                     partitions=tuple(map(LagOfPartition.model_validate, lag.partitions)),
                 )
                 for name, lag in lags.items()

@@ -7,7 +7,6 @@ Commands import what they alone need, since Spark, the REST API and tables take 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -314,8 +313,8 @@ main.add_command(run_tests)
 @click.option("--pipeline", help="Only this one.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
 def lag(file: Path, pipeline: str | None, as_json: bool) -> None:
-    """Show how many events each partition is behind, and why it stands still, if it does."""
-    from service.cli.tables import held_up_fields, lag_table, reasons, screen_of
+    """Show how many events each partition is behind, how old the oldest is, and why the partition stands still, if it does."""
+    from service.cli.tables import held_up_fields, lag_fields, lag_table, reasons, screen_of
     from service.group.status import failures_of, standstills, unlisted_failures
 
     async def measure(view: View, keeper: Keeper) -> tuple[Lag, GroupStatus]:
@@ -332,11 +331,16 @@ def lag(file: Path, pipeline: str | None, as_json: bool) -> None:
     ]
     if as_json:
         partitions = [
-            {**dataclasses.asdict(one), **held_up_fields(failures.get(one.key), held_up.get(one.key, ()))}
+            {**lag_fields(one), **held_up_fields(failures.get(one.key), held_up.get(one.key, ()))}
             for one in found.partitions
         ]
         events = found.events if found.is_known else None
-        fields = {"events": events, "unknown": found.unknown, "partitions": partitions}
+        fields = {
+            "events": events,
+            "seconds": found.seconds,
+            "unknown": found.unknown,
+            "partitions": partitions,
+        }
         click.echo(json.dumps(fields, ensure_ascii=False))
         return
     screen_of(sys.stdout).print(lag_table(found))

@@ -173,7 +173,13 @@ async def serve_api(
         yield
         return
     tap_mask = None if api.tap_mask is None else Mask(api.tap_mask)
-    app = create_app(processor.view, access_of(api), log=log, tap_mask=tap_mask)
+    app = create_app(
+        processor.view,
+        access_of(api),
+        log=log,
+        metrics_partitions=api.metrics_partitions,
+        tap_mask=tap_mask,
+    )
     async with serve(app, host=api.host, port=api.port, log=log) as port:
         listening(port)
         yield

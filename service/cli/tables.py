@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from decimal import Decimal
 from types import MappingProxyType
@@ -20,7 +21,7 @@ from leases.lease import Lease, LeaseKey
 from pipeline.dead_letters.settled import Judged
 from service.group.activity import FailureStatus
 from service.group.status import LeaseStatus, Standstill
-from service.lag.measurement import Lag
+from service.lag.measurement import Lag, PartitionLag
 
 CONTINUATION_SHOWN = 48
 NOTHING: Mapping[LeaseKey, Sequence[Standstill]] = MappingProxyType({})
@@ -65,13 +66,42 @@ def leases_table(
 
 
 def lag_table(lag: Lag) -> Table:
-    table = _table("pipeline", "partition", "events behind>")
+    table = _table("pipeline", "partition", "events behind>", "oldest>")
     for one in lag.partitions:
-        _add_row(table, one.pipeline, one.partition, "unknown" if one.events is None else f"{one.events:,}")
+        _add_row(
+            table,
+            one.pipeline,
+            one.partition,
+            "unknown" if one.events is None else f"{one.events:,}",
+            _age(one.seconds) if one.events != 0 else "",
+        )
     table.add_section()
     measured = "" if not lag.unknown else "about " if lag.is_known else "at least "
-    _add_row(table, "all", "", f"{measured}{lag.events:,}" + (f" ({lag.unknown} unknown)" if lag.unknown else ""))
+    events = f"{measured}{lag.events:,}" + (f" ({lag.unknown} unknown)" if lag.unknown else "")
+    _add_row(table, "all", "", events, _oldest(lag))
     return table
+
+
+def _oldest(lag: Lag) -> str:
+    if lag.seconds is not None:
+        return _age(lag.seconds) if lag.seconds else ""
+    return f"at least {_age(lag.oldest)}" if lag.oldest else "unknown"
+
+
+def _age(seconds: float | None) -> str:
+    """For people: 2.8 s, 14 min, 3.2 h."""
+    if seconds is None:
+        return "unknown"
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"
+
+
+def lag_fields(one: PartitionLag) -> dict[str, object]:
+    """A partition's lag, as `lag --json` has it."""
+    fields = asdict(one)
+    del fields["waited_s"], fields["position"]
+    return fields
 
 
 def letters_table(letters: Iterable[Judged]) -> Table:

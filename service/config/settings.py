@@ -31,6 +31,7 @@ from service.config.types import (
     Port,
     Seconds,
     SecondsOrNone,
+    Series,
     Sql,
     Text,
     is_loopback,
@@ -188,6 +189,11 @@ class ApiSettings(Section):
         default=None,
         description="Lets operators watch what this host reads and delivers (`leasehold tap`), with these names masked: of"
         " columns, properties and JSON fields, like `account` or `*phone*`. `[]` masks secrets only. By default taps are off.",
+    )
+    metrics_partitions: Series = Field(
+        default=0,
+        description="For how many partitions `GET /metrics` has `leasehold_partition_lag_seconds`: those of this host that are"
+        " furthest behind. 0: for none.",
     )
 
     @model_validator(mode="after")

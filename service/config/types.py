@@ -122,6 +122,8 @@ Secret = Annotated[SecretStr, Field(min_length=1)]
 Dsn = Annotated[SecretStr, Field(min_length=1), AfterValidator(_dsn)]
 Url = Annotated[SecretStr, Field(min_length=1), AfterValidator(_url)]
 Count = Annotated[int, BeforeValidator(_not_bool), Field(ge=1, le=2**53)]
+Series = Annotated[int, BeforeValidator(_not_bool), Field(ge=0, le=1000)]
+"""How many time series a metric may add."""
 Port = Annotated[int, BeforeValidator(_not_bool), Field(ge=0, le=65_535)]
 RecordBytes = Annotated[int, BeforeValidator(_not_bool), Field(ge=1, le=64 * 1024 * 1024)]
 Connections = Annotated[int, BeforeValidator(_not_bool), Field(ge=1, le=1000)]

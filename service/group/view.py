@@ -14,8 +14,8 @@ ones of a large group, and a container that refuses is left alone for as long as
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Generic, TypeVar
 
@@ -26,9 +26,19 @@ from leases.keeper import Keeper
 from leases.lease import Lease, LeaseKey
 from leases.pause_orders import GROUP_PREFIX, controls_in
 from leases.store import Stored
+from pipeline.feed import ChangeFeed
 from service.group.activity import activity_of
-from service.group.status import NOTHING, GroupStatus, Standstill, group_of, standstills, unrenewed_of
+from service.group.status import (
+    NOTHING,
+    GroupStatus,
+    Standstill,
+    failures_of,
+    group_of,
+    standstills,
+    unrenewed_of,
+)
 from service.host import Host
+from service.lag.age import FirstEvents, aged, own_seconds, owned_wait_s
 from service.lag.measurement import (
     LAG_TIMEOUTS,
     Backlog,
@@ -36,11 +46,13 @@ from service.lag.measurement import (
     LagTimeouts,
     LastKnown,
     PartitionLag,
+    known_lag_of,
     measure_lag,
     read_backlog,
 )
 from service.lag.metered import GroupLag
 from service.pipeline import Pipeline
+from service.worker import Worker
 
 T = TypeVar("T")
 ASKING_S = 60.0
@@ -109,6 +121,16 @@ class Shared(Generic[T]):
         return self._clock.monotonic(), answer
 
 
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """lag: without its seconds. leases: by which it was measured. at: when (Clock). slack_s: as `View._slack_s` has it."""
+
+    lag: Lag
+    leases: Sequence[Lease]
+    at: float
+    slack_s: Mapping[LeaseKey, float]
+
+
 class View:
     """The group as seen from this process."""
 
@@ -137,9 +159,10 @@ class View:
         self._feeds = {name: pipeline.feed for name, pipeline in self.pipelines.items()}
         self._group = Shared(self._read_group, clock, keeper.timing.backoff)
         self._lag = Shared(self._measure_lag, clock, keeper.timing.backoff)
+        self._first = FirstEvents(clock, now)
         self._leases = 0
         self._last_known = LastKnown(clock, self.pipelines)
-        self._group_lag = GroupLag(self._feeds, clock) if host is None else host.group_lag
+        self._group_lag = GroupLag(self._feeds, clock, FirstEvents(clock, now)) if host is None else host.group_lag
 
     @property
     def keeper(self) -> Keeper:
@@ -160,8 +183,8 @@ class View:
         return await self._group.get(max(pace_s, self._shared_s))
 
     async def read_lag(self, age_max_s: float | None = None) -> Lag:
-        """The lag of all pipelines."""
-        return await self._lag.get(self._shared_s if age_max_s is None else age_max_s)
+        """The lag of all pipelines. age_max_s: of the counts; ages are as of now."""
+        return self._aged(await self._lag.get(self._shared_s if age_max_s is None else age_max_s))
 
     async def read_backlog(self) -> Backlog:
         """Read now, by every call: two looks from one memory would always find that nothing moved. Never raises StoreError:
@@ -197,9 +220,35 @@ class View:
             reasons.append("the host is starting: it waits for its sinks, or has not read the lease store yet")
         return Health(tuple(reasons))
 
-    async def _measure_lag(self) -> Lag:
+    def _aged(self, measured: _Measured) -> Lag:
+        elapsed_s, now = self.clock.monotonic() - measured.at, self.now()
+        workers = {lease.key: worker for lease in measured.leases if (worker := self._worker_of(lease)) is not None}
+
+        def own(one: PartitionLag) -> float | None:
+            worker, feed = workers[one.key], self._feeds[one.pipeline]
+            waiting = worker.progress.waiting
+            lease = replace(worker.owned.lease, continuation=waiting.position)
+            known = known_lag_of(feed, lease) if feed.is_metered else None
+            return own_seconds(one, elapsed_s, waiting, now, known, is_metered=feed.is_metered)
+
+        return aged(
+            measured.lag, elapsed_s, own=own, owned=workers.keys(), slack_s=lambda one: measured.slack_s.get(one.key)
+        )
+
+    def _worker_of(self, lease: Lease) -> Worker | None:
+        """This host's, unless the lease shows that it has lost it, for example by a reset."""
+        worker = None if self.host is None else self.host.workers.get(lease.key)
+        if worker is None:
+            return None
+        mine = worker.owned.lease
+        return worker if lease.generation <= mine.generation and lease.epoch <= mine.epoch else None
+
+    async def _measure_lag(self) -> _Measured:
         group = await self.poll_group()
         leases = [status.lease for status in group.leases.values()]
+        for lease in leases:
+            self._first.note(lease)
+        self._first.keep(group.leases.keys())
         known = await self._collect_known_lags(group, leases)
         lag = await measure_lag(
             leases,
@@ -208,9 +257,32 @@ class View:
             waiting=self._waiting(group),
             known=known,
             listings={} if self.host is None else self.host.listings,
+            find_wait=self._find_wait,
             patience=self._patience,
         )
-        return self._last_known.complete(lag)
+        return _Measured(self._last_known.complete(lag), leases, self.clock.monotonic(), self._slack_s(group))
+
+    async def _find_wait(self, feed: ChangeFeed, lease: Lease) -> float | None:
+        """By what a worker here has read, or by the feed."""
+        worker = self._worker_of(lease)
+        waited_s = None if worker is None else owned_wait_s(worker.progress.waiting, self.now())
+        return await self._first.find(feed, lease) if waited_s is None else waited_s
+
+    def _slack_s(self, group: GroupStatus) -> Mapping[LeaseKey, float]:
+        """For each partition that another host works on, how far its lease may be behind what is delivered.
+
+        Not for those that stand still: there the lease shows what is delivered.
+        """
+        failing, found = failures_of(group), {}
+        for key, status in group.leases.items():
+            owner = None if status.lease.owner is None else group.hosts.get(status.lease.owner)
+            if status.state not in ("owned", "handing_over") or owner is None or owner.is_this or not owner.is_heard:
+                continue
+            pipeline = self.pipelines[key.pipeline]
+            slack_s = 0.0 if pipeline.feed.is_metered else pipeline.position_lag_s
+            if key not in failing and (pipeline.feed.is_metered or self._first.stood_s(status.lease) <= slack_s):
+                found[key] = slack_s
+        return found
 
     async def _collect_known_lags(self, group: GroupStatus, leases: list[Lease]) -> Mapping[LeaseKey, PartitionLag]:
         """Lags of metered feeds. A process without a host asks for those that no host reports; a host asks all the time."""

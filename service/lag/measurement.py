@@ -32,6 +32,7 @@ from pipeline.feed import ChangeFeed, FeedPartition, KnownLag
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 Ask = Callable[[Lease], Awaitable["PartitionLag"]]
+FindWait = Callable[[ChangeFeed, Lease], Awaitable[float | None]]
 Verdict = Literal["busy", "idle", "failed"]
 Ends = tuple[str | None, str | None]
 """A lease's position, and the end of its partition when that was read."""
@@ -73,6 +74,12 @@ class PartitionLag:
     events: int | None
     error: str | None = None
     age_s: float = 0.0
+    seconds: float | None = None
+    """For how long the oldest event has waited that is not delivered; 0 if there is none, None if that is unknown."""
+    waited_s: float | None = None
+    """For how long the first event after `position` had waited when `events` was measured; None if unknown."""
+    position: str | None = None
+    """The lease's, by which it was measured."""
 
     @property
     def key(self) -> LeaseKey:
@@ -90,6 +97,22 @@ class Lag:
         """Events behind. Each unknown partition counts as the average of its pipeline's others, and at least 1; only if
         `is_known`."""
         return sum(_estimated(of) if _is_known(of) else _known_events(of) for of in self._by_pipeline())
+
+    @property
+    def seconds(self) -> float | None:
+        """For how long the oldest event of all has waited; None if too many partitions are unknown, or if all others are at 0."""
+        ages = [_oldest(of) for of in self._by_pipeline()]
+        return None if None in ages else max((age for age in ages if age is not None), default=0.0)
+
+    @property
+    def oldest(self) -> float | None:
+        """As `seconds`, by those that are known; None if none is."""
+        return max((one.seconds for one in self.partitions if one.seconds is not None), default=None)
+
+    @property
+    def unknown_seconds(self) -> int:
+        """How many partitions have an unknown age."""
+        return sum(one.seconds is None for one in self.partitions)
 
     @property
     def unknown(self) -> int:
@@ -119,24 +142,26 @@ class LastKnown:
     def __init__(self, clock: Clock, pipelines: Iterable[str]) -> None:
         self._clock = clock
         self._pipelines = tuple(pipelines)
-        self._kept: dict[LeaseKey, tuple[int, float]] = {}
-        """Events, and when they were counted, by Clock."""
+        self._kept: dict[LeaseKey, tuple[int, float | None, float]] = {}
+        """Events, how long the first of them had waited, and when they were counted, by Clock."""
 
     def complete(self, lag: Lag) -> Lag:
         """Keep what is known, and fill in what is not. lag: of all pipelines."""
         now = self._clock.monotonic()
-        known = {one.key: (one.events, now - one.age_s) for one in lag.partitions if one.events is not None}
+        known = {
+            one.key: (one.events, one.waited_s, now - one.age_s) for one in lag.partitions if one.events is not None
+        }
         unlisted = {LeaseKey(name, UNLISTED) for name in self._pipelines}
-        listed = dict.fromkeys(unlisted - lag.errors.keys(), (0, now))
+        listed = dict.fromkeys(unlisted - lag.errors.keys(), (0, None, now))
         kept = {**self._kept, **known, **listed}
-        self._kept = {key: (events, at) for key, (events, at) in kept.items() if now - at <= KEPT_S}
+        self._kept = {key: found for key, found in kept.items() if now - found[2] <= KEPT_S}
         return Lag(tuple(self._completed(one, now) for one in lag.partitions))
 
     def _completed(self, one: PartitionLag, now: float) -> PartitionLag:
         if one.events is not None or one.key not in self._kept:
             return one
-        events, at = self._kept[one.key]
-        return replace(one, events=events, age_s=now - at)
+        events, waited_s, at = self._kept[one.key]
+        return replace(one, events=events, waited_s=waited_s, age_s=now - at)
 
 
 def _known_events(partitions: Collection[PartitionLag]) -> int:
@@ -149,6 +174,14 @@ def _unknown(partitions: Collection[PartitionLag]) -> int:
 
 def _is_known(partitions: Collection[PartitionLag]) -> bool:
     return _unknown(partitions) <= UNKNOWN_SHARE_MAX * len(partitions)
+
+
+def _oldest(partitions: Collection[PartitionLag]) -> float | None:
+    """An unknown partition may be older than all others, so it is not left out if they show no age at all."""
+    found = [one.seconds for one in partitions if one.seconds is not None]
+    unknown = len(partitions) - len(found)
+    is_known = unknown <= UNKNOWN_SHARE_MAX * len(partitions) and (not unknown or max(found, default=0.0) > 0)
+    return max(found, default=0.0) if is_known else None
 
 
 def _estimated(partitions: Collection[PartitionLag]) -> int:
@@ -166,9 +199,12 @@ async def measure_lag(
     waiting: Mapping[LeaseKey, str] = NONE,
     known: Mapping[LeaseKey, PartitionLag] = NO_ANSWERS,
     listings: Mapping[str, Sequence[FeedPartition]] = NO_LISTINGS,
+    find_wait: FindWait | None = None,
     patience: LagTimeouts = LAG_TIMEOUTS,
 ) -> Lag:
     """feeds: by pipeline, for every pipeline of the leases. unreadable: unreadable leases, with the reason.
+
+    find_wait: finds how long the first event after a lease's position has waited; called if there is one.
 
     waiting: why partitions have no lease, as far as a host knows. The lag of an unknown position is unknown.
     known, listings: partitions and pipelines whose feeds are not asked.
@@ -178,7 +214,11 @@ async def measure_lag(
     still_open = {lease.key: lease for lease in leases if not lease.closed}
     listed = await _list(feeds, listings, patience)
     answers = await ask_all(
-        {key: _lag_of(feeds[lease.pipeline], lease) for key, lease in still_open.items() if key not in known},
+        {
+            key: _lag_of(feeds[lease.pipeline], lease, find_wait)
+            for key, lease in still_open.items()
+            if key not in known
+        },
         patience=patience,
     )
     missing = {key: waiting.get(key, NO_LEASE) for key in _missing(listed.found, feeds, leases)}
@@ -187,12 +227,18 @@ async def measure_lag(
     }
     leaseless = {key: why for key, why in waiting.items() if key not in {lease.key for lease in leases}}
     errors = {**unlisted, **leaseless, **missing, **unreadable, **answers.errors}
-    asked = {
-        key: PartitionLag(
-            pipeline=key.pipeline, partition=key.partition, events=answers.found.get(key), error=errors.get(key)
+    asked = {}
+    for key in still_open.keys() | errors.keys():
+        events, waited_s = answers.found.get(key, (None, None))
+        position = still_open[key].continuation if key in still_open else None
+        asked[key] = PartitionLag(
+            pipeline=key.pipeline,
+            partition=key.partition,
+            events=events,
+            error=errors.get(key),
+            waited_s=waited_s,
+            position=position,
         )
-        for key in still_open.keys() | errors.keys()
-    }
     found = {**asked, **{key: known[key] for key in still_open.keys() & known.keys()}}
     return Lag(tuple(found[key] for key in sorted(found)))
 
@@ -334,8 +380,14 @@ def _missing(
     return missing
 
 
-def _lag_of(feed: ChangeFeed, lease: Lease) -> Callable[[], Awaitable[int]]:
-    return lambda: feed.lag(lease.partition, lease.continuation)
+def _lag_of(
+    feed: ChangeFeed, lease: Lease, find_wait: FindWait | None
+) -> Callable[[], Awaitable[tuple[int, float | None]]]:
+    async def ask() -> tuple[int, float | None]:
+        events = await feed.lag(lease.partition, lease.continuation)
+        return events, await find_wait(feed, lease) if events and find_wait is not None else None
+
+    return ask
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from leases.expiry import Mark
 from leases.host_record import HostRecord, host_id
 from leases.lease import Lease, LeaseKey
 from pipeline.feed import ChangeFeed, KnownLag
+from service.lag.age import FirstEvents
 from service.lag.measurement import LAG_TIMEOUTS, LagTimeouts, PartitionLag, ask_all, await_answer, known_lag_of
 
 QUESTIONS_PER_S = 4.0
@@ -40,6 +41,8 @@ LOOK_S = 1.0
 PARTITIONS_MAX = 64
 """For an entry in a host document."""
 ENTRIES_MAX = 1024
+SHORT_S = 10.0
+"""Shorter waits are reported in tenths of a second."""
 NOT_YET = "no host has reported its lag yet"
 
 Lags = Mapping[LeaseKey, KnownLag]
@@ -56,17 +59,27 @@ class GroupSnapshot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """An answer of a feed at the time `at`."""
+    """An answer of a feed at the time `at`. waited_s: for how long the first event had waited then."""
 
     events: int | None
     error: str | None
     at: float
+    waited_s: float | None
 
 
 class GroupLag:
     """As one process knows it. hosts: how many are alive, this process among them; they share the pace."""
 
-    def __init__(self, feeds: Mapping[str, ChangeFeed], clock: Clock) -> None:
+    def __init__(
+        self,
+        feeds: Mapping[str, ChangeFeed],
+        clock: Clock,
+        first: FirstEvents | None = None,
+        waited_s: Callable[[LeaseKey], float | None] = lambda key: None,
+    ) -> None:
+        """first: what feeds have answered about times. waited_s: how long the oldest event has waited that this host has read."""
+        self._first = FirstEvents(clock, None) if first is None else first
+        self._waited_s = waited_s
         self.feeds = {name: feed for name, feed in feeds.items() if feed.is_metered}
         self.hosts = 1
         self._clock = clock
@@ -79,7 +92,7 @@ class GroupLag:
         """The lags of partitions that this process reads or has asked about."""
         now = self._clock.monotonic()
         asked = {
-            key: KnownLag(answer.events, now - answer.at)
+            key: KnownLag(answer.events, now - answer.at, answer.waited_s)
             for key, answer in self._answers.items()
             if answer.events is not None and now - answer.at <= KEPT_S
         }
@@ -97,7 +110,7 @@ class GroupLag:
         now = self._clock.monotonic()
         self._first_seen = {which: at for which, at in self._first_seen.items() if now - at <= KEPT_S}
         age_s = now - self._first_seen.setdefault((host, mark), now)
-        aged = {key: KnownLag(lag.events, lag.age_s + age_s) for key, lag in lags.items()}
+        aged = {key: lag._replace(age_s=lag.age_s + age_s) for key, lag in lags.items()}
         return {key: lag for key, lag in aged.items() if lag.age_s <= KEPT_S}
 
     async def run(self, sight: Callable[[], GroupSnapshot | None]) -> None:
@@ -137,18 +150,32 @@ class GroupLag:
     async def ask(self, lease: Lease) -> PartitionLag:
         """Once it is our turn. Raises nothing: an error is part of the answer."""
         feed = self.feeds[lease.pipeline]
-        await self._paces[lease.pipeline].wait(ALONE_PER_S if self.hosts == 0 else QUESTIONS_PER_S / self.hosts)
+        await self._take_turn(lease.pipeline)
         at = self._clock.monotonic()
         events, error = await await_answer(lambda: feed.lag(lease.partition, lease.continuation), LAG_TIMEOUTS.call_s)
+        waited_s = await self._find_wait(lease) if events else None
         self._answers = {key: each for key, each in self._answers.items() if at - each.at <= KEPT_S}
-        self._answers[lease.key] = _Answer(events, error, at)
-        return PartitionLag(pipeline=lease.pipeline, partition=lease.partition, events=events, error=error)
+        self._answers[lease.key] = _Answer(events, error, at, waited_s)
+        self._first.keep(self._answers.keys())
+        return PartitionLag(
+            pipeline=lease.pipeline, partition=lease.partition, events=events, error=error, waited_s=waited_s
+        )
+
+    async def _find_wait(self, lease: Lease) -> float | None:
+        """It is another question, so it waits for its turn."""
+        self._first.note(lease)
+        if not self._first.is_found(lease):
+            await self._take_turn(lease.pipeline)
+        return await self._first.find(self.feeds[lease.pipeline], lease)
+
+    async def _take_turn(self, pipeline: str) -> None:
+        await self._paces[pipeline].wait(ALONE_PER_S if self.hosts == 0 else QUESTIONS_PER_S / self.hosts)
 
     def _read(self, own: Mapping[LeaseKey, Lease]) -> Iterator[tuple[LeaseKey, KnownLag]]:
         for key, lease in own.items():
             known = known_lag_of(self.feeds[key.pipeline], lease) if key.pipeline in self.feeds else None
             if known is not None and known.age_s <= KEPT_S:
-                yield key, known
+                yield key, known._replace(waited_s=self._waited_s(key)) if known.events else known
 
     def _open(self, leases: Iterable[Lease]) -> list[Lease]:
         return [lease for lease in leases if lease.pipeline in self.feeds and not lease.closed]
@@ -163,16 +190,26 @@ class GroupLag:
         pipeline, partition = key
         if known is None:
             return PartitionLag(pipeline=pipeline, partition=partition, events=None, error=error or NOT_YET)
-        return PartitionLag(pipeline=pipeline, partition=partition, events=known.events, age_s=known.age_s)
+        return PartitionLag(
+            pipeline=pipeline, partition=partition, events=known.events, age_s=known.age_s, waited_s=known.waited_s
+        )
 
 
 def encoded_lags(lags: Lags) -> Iterator[dict[str, object]]:
-    """Entries of a host document, a few partitions each: events, or events and their age in seconds."""
+    """Entries of a host document, a few partitions each: events, or events and their age in seconds.
+
+    waits: for how long the oldest event of each has waited, in the order of their names. Earlier versions do not read it.
+    """
     for pipeline in sorted({key.pipeline for key in lags}):
         mine = sorted((key.partition, lag) for key, lag in lags.items() if key.pipeline == pipeline)
         for first in range(0, len(mine), PARTITIONS_MAX):
-            some = {name: _encoded(lag) for name, lag in mine[first : first + PARTITIONS_MAX]}
-            yield {"pipeline": pipeline, "lags": some}
+            part = mine[first : first + PARTITIONS_MAX]
+            waits = [_rounded(lag.waited_s) for _, lag in part]
+            yield {
+                "pipeline": pipeline,
+                "lags": {name: _encoded(lag) for name, lag in part},
+                **({"waits": waits} if any(wait is not None for wait in waits) else {}),
+            }
 
 
 def decoded_lags(fields: Fields, name: str) -> dict[LeaseKey, KnownLag]:
@@ -180,11 +217,31 @@ def decoded_lags(fields: Fields, name: str) -> dict[LeaseKey, KnownLag]:
     found: dict[LeaseKey, KnownLag] = {}
     for entry in fields.objects(name, ENTRIES_MAX):
         pipeline = entry.text("pipeline", NAME_BYTES_MAX)
-        for partition, value in entry.mapping("lags").items():
+        lags = entry.mapping("lags")
+        waits = _waits_in(entry, sorted(lags))
+        for partition, value in lags.items():
             events, age_s = value if isinstance(value, list) and len(value) == 2 else (value, 0)
             lag = Fields(fields.id, {"events": events, "ageS": age_s})
-            found[LeaseKey(pipeline, partition)] = KnownLag(lag.integer("events"), lag.number("ageS"))
+            known = KnownLag(lag.integer("events"), lag.number("ageS"), waits.get(partition))
+            found[LeaseKey(pipeline, partition)] = known
     return found
+
+
+def _waits_in(entry: Fields, partitions: list[str]) -> Mapping[str, float | None]:
+    """Raises InvalidDocument."""
+    if not entry.has("waits"):
+        return {}
+    waits = entry.optional_numbers("waits", PARTITIONS_MAX)
+    if len(waits) != len(partitions):
+        entry.refuse("waits", "must have an element for each partition")
+    return dict(zip(partitions, waits, strict=True))
+
+
+def _rounded(seconds: float | None) -> float | None:
+    """Short, because there may be a thousand."""
+    if seconds is None:
+        return None
+    return round(seconds, 1) if seconds < SHORT_S else round(seconds)
 
 
 def _lags_in(record: HostRecord) -> Lags:

@@ -8,8 +8,9 @@ context. All other spans are reported once they have ended. Attributes are those
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
@@ -227,8 +228,10 @@ class RunTracer:
 class TracedStats(Stats):
     """What is kept for spans to come is bounded by the leases of the group."""
 
-    def __init__(self, clock: Clock, traces: Traces, log: Log | None = None) -> None:
-        super().__init__(clock, log)
+    def __init__(
+        self, clock: Clock, traces: Traces, log: Log | None = None, *, now: Callable[[], datetime] | None = None
+    ) -> None:
+        super().__init__(clock, log, now=now)
         self._traces = traces
         self._tenures: dict[LeaseKey, _Tenure] = {}
         self._asked_at: dict[LeaseKey, float] = {}

@@ -111,7 +111,7 @@ async def _running(
     timing: Timing = TIMING,
 ) -> AsyncIterator[Running]:
     clock, incarnation = BootClock(), f"{name}-1"
-    stats = Stats(clock) if traces is None else TracedStats(clock, traces)
+    stats = Stats(clock, now=lambda: NOW) if traces is None else TracedStats(clock, traces, now=lambda: NOW)
     store = CountingStore(TimedStore(store, timing.call_timeout_s), stats)
     feeds = feeds if feeds is not None else {"bank": MemoryFeed(partitions)}
     destination = MemoryDestination()

@@ -3,12 +3,16 @@
 import re
 from collections.abc import Awaitable
 from dataclasses import fields, replace
+from datetime import timedelta
+from importlib.metadata import version
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from unit.service.conftest import NOW
 
 from leasehold.common.clock import BootClock
 from leases.errors import (
@@ -24,9 +28,10 @@ from leases.store import Stored
 from leases.stores.memory import MemoryStore
 from pipeline.connectors.memory import MemoryFeed, MemorySink
 from pipeline.errors import Ambiguous, EngineUnavailable, FeedUnavailable, Fenced, SinkRejected, SinkUnavailable
+from pipeline.pump.progress import NO_TIMES, TimedEvents, microseconds
 from pipeline.pump.runner import DeliveredBatch
 from pipeline.sink import CloseReason, Output
-from service.api.metrics import Metrics
+from service.api.metrics import Metrics, _revision_in, build_info
 from service.lag.measurement import Lag, PartitionLag
 from service.stats import (
     ACTION_OUTCOMES,
@@ -59,7 +64,7 @@ async def test_every_metric_is_explained_in_the_docs_and_nothing_else(start, eve
     running = await start()
     running.feeds["bank"].append("a", [b"{}"])
     await eventually(lambda: running.host.stats.batches["bank"])
-    metrics = Metrics(running.host)
+    metrics = Metrics(running.host, partitions_max=10)
     metrics.lag = await running.view.read_lag()
     told = re.findall(r"^# TYPE (leasehold_\w+) (\w+)$", metrics.text().decode(), re.MULTILINE)
     documented = re.findall(r"^\| `(leasehold_\w+)` \| (\w+) \|", DOCS.read_text(), re.MULTILINE)
@@ -160,6 +165,88 @@ async def test_an_unknown_lag_is_left_out_and_never_told_as_none(start) -> None:
     assert ("leasehold_lag_unknown", "bank") not in samples(metrics)
 
 
+async def test_an_unknown_age_is_left_out_and_never_told_as_none(start) -> None:
+    def lag(*seconds: float | None) -> Lag:
+        return Lag(
+            tuple(
+                PartitionLag(pipeline="bank", partition=str(n), events=1, seconds=each)
+                for n, each in enumerate(seconds)
+            )
+        )
+
+    metrics = Metrics((await start(runs=False)).host)
+    for seconds, told in (
+        ([0.0, 0.0], 0.0),
+        ([0.0, 2.5], 2.5),
+        ([None], None),
+        ([None, *[3.0] * 8], None),  # more than a tenth
+        ([None, *[3.0] * 9], 3.0),
+        ([None, *[0.0] * 9], None),  # it may be old
+    ):
+        metrics.lag = lag(*seconds)
+        assert samples(metrics).get(("leasehold_lag_seconds", "bank")) == told
+
+
+async def test_single_partitions_show_if_that_is_wanted_the_worst_of_this_host_first(start, eventually) -> None:
+    running = await start(partitions="abc")
+    await eventually(lambda: len(running.host.workers) == 3)
+    ages = {"a": 7.0, "b": None, "c": 9.0, "of another host": 99.0}
+    lag = Lag(tuple(PartitionLag(pipeline="bank", partition=name, events=1, seconds=age) for name, age in ages.items()))
+    for most, told in ((0, {}), (1, {"c": 9.0}), (9, {"a": 7.0, "c": 9.0})):
+        metrics = Metrics(running.host, partitions_max=most)
+        metrics.lag = lag
+        found = {labels[0]: age for (name, *labels), age in samples(metrics).items() if "partition_lag" in name}
+        assert found == told
+
+
+async def test_the_age_of_every_event_is_counted_once_it_is_safe(start, eventually) -> None:
+    running = await start()
+    running.feeds["bank"].append("a", [b"{}"] * 3, at=NOW - timedelta(seconds=2))
+    running.feeds["bank"].append("a", [b"{}"] * 2, at=NOW - timedelta(seconds=200))
+    running.feeds["bank"].append("b", [b"{}"], at=NOW + timedelta(seconds=5))  # the source's clock is ahead
+    await eventually(lambda: running.host.stats.events["bank"] == 6)
+    told = samples(Metrics(running.host))
+    counted = {
+        bound: told["leasehold_event_age_seconds_bucket", bound, "bank"] for bound in ("0.1", "2.5", "60.0", "300.0")
+    }
+    assert counted == {"0.1": 1, "2.5": 4, "60.0": 4, "300.0": 6}
+    assert told["leasehold_event_age_seconds_count", "bank"] == 6
+    assert told["leasehold_event_age_seconds_sum", "bank"] == 406
+
+
+def test_ages_are_counted_for_each_event_and_never_below_0(clock: BootClock) -> None:
+    stats, now_us = Stats(clock, now=lambda: NOW), microseconds(NOW)
+    several = np.array([now_us - 3_000_000, now_us + 9_000_000, now_us - 1_000_000])
+    delivered = [TimedEvents(3, several), TimedEvents(4, np.array([now_us - 20_000_000])), TimedEvents(7, NO_TIMES)]
+    stats.record_event_ages(Lease(pipeline="bank", partition="a"), delivered)
+    found = stats.event_ages["bank"]
+    assert (found.cumulative[-1], found.sum_s) == (7, 84)
+    silent = Stats(clock)
+    silent.record_event_ages(Lease(pipeline="bank", partition="a"), delivered)
+    assert silent.event_ages == {}
+
+
+async def test_what_runs_shows_without_being_imported(start) -> None:
+    metrics = Metrics((await start(runs=False)).host)
+    (labels,) = [labels for name, *labels in samples(metrics) if name == "leasehold_build_info"]
+    assert labels == [build_info()[name] for name in ("pyspark", "python", "revision", "version")]
+    assert build_info()["version"] == version("leasehold")
+    assert build_info()["pyspark"] == version("pyspark")
+
+
+@pytest.mark.parametrize(
+    ("note", "revision"),
+    [
+        (None, ""),
+        ('{"url": "file:///src", "dir_info": {}}', ""),
+        ('{"url": "https://host/r.git", "vcs_info": {"vcs": "git", "commit_id": "4fe1"}}', "4fe1"),
+        ("[]", ""),
+    ],
+)
+def test_the_revision_is_the_commit_that_an_installer_has_noted(note: str | None, revision: str) -> None:
+    assert _revision_in(note) == revision
+
+
 async def test_hosts_of_one_process_keep_their_metrics_apart(start) -> None:
     one, two = await start("host-a", runs=False), await start("host-b", runs=False)
     one.host.stats.record_suspension(Lease(pipeline="bank", partition="a"))
@@ -188,7 +275,17 @@ async def test_how_many_series_there_are_depends_on_pipelines_alone(start) -> No
     after = samples(metrics)
     assert set(after) == before
     assert after["leasehold_retries_total", "other", "bank"] == 100
-    words = {"bank", *STAGES, *MOVES, *CAUSES, *OPERATIONS, *REQUEST_OUTCOMES, *ACTIONS, *ACTION_OUTCOMES}
+    words = {
+        "bank",
+        *build_info().values(),
+        *STAGES,
+        *MOVES,
+        *CAUSES,
+        *OPERATIONS,
+        *REQUEST_OUTCOMES,
+        *ACTIONS,
+        *ACTION_OUTCOMES,
+    }
     assert {value for name, *values in after for value in values if not name.endswith("_bucket")} <= words
 
 
@@ -213,6 +310,18 @@ def test_a_histogram_counts_what_took_at_most_so_long() -> None:
     assert histogram.cumulative[:2] == [2, 3]
     assert histogram.cumulative[-2:] == [3, 4]
     assert len(histogram.cumulative) == len(BUCKETS_S) + 1
+
+
+def test_a_histogram_counts_many_as_it_counts_each() -> None:
+    times = np.array([0.0, 0.005, 0.0051, 1.0, 1000.0])
+    one, all_ = Histogram(), Histogram()
+    for seconds in times:
+        one.observe(float(seconds))
+    all_.observe_all(times)
+    all_.observe(2.0, 3)
+    for _ in range(3):
+        one.observe(2.0)
+    assert (one.counts, one.sum_s) == (all_.counts, pytest.approx(all_.sum_s))
 
 
 @pytest.mark.parametrize(

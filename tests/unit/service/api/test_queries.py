@@ -2,10 +2,12 @@
 
 import asyncio
 import re
+from datetime import timedelta
 from html import escape
 from urllib.parse import quote
 
 import pytest
+from unit.service.conftest import NOW
 from unit.service.problems import problem
 
 from leases.document import lease_id
@@ -224,17 +226,44 @@ async def test_the_etag_tells_expiry_although_the_document_stays(resting, client
 
 
 async def test_lag_is_one_number_that_a_scaler_can_read(resting, client) -> None:
-    resting.feeds["bank"].append("a", [b"{}"] * 3)
-    resting.feeds["view"].append("a", [b"{}"] * 4)
+    resting.feeds["bank"].append("a", [b"{}"] * 3, at=NOW - timedelta(seconds=2.5))
+    resting.feeds["view"].append("a", [b"{}"] * 4, at=NOW - timedelta(seconds=7))
     whole = (await client.get("/api/lag")).json()
     assert (whole["lag"], whole["unknown"]) == (7, 0)
+    assert whole["seconds"] == pytest.approx(7, abs=0.5)
     assert [(p["name"], p["lag"]) for p in whole["pipelines"]] == [("bank", 3), ("view", 4)]
     one = (await client.get("/api/lag", params={"pipeline": "bank"})).json()
     assert one["lag"] == 3
     assert one["pipelines"][0]["partitions"] == [
-        {"partition": "a", "lag": 3, "age_s": 0.0, "error": None},
-        {"partition": "b", "lag": 0, "age_s": 0.0, "error": None},
+        {"partition": "a", "lag": 3, "seconds": pytest.approx(2.5, abs=0.5), "age_s": 0.0, "error": None},
+        {"partition": "b", "lag": 0, "seconds": 0.0, "age_s": 0.0, "error": None},
     ]
+
+
+async def test_a_scaler_by_seconds_gets_an_error_where_the_age_is_unknown_and_another_may_not(start) -> None:
+    class Timeless(MemoryFeed):
+        async def find_enqueued_time(self, partition: str, continuation: str | None) -> None:
+            return None
+
+    feeds = {"bank": Timeless(["a", "b"]), "view": MemoryFeed(["a"])}
+    running = await start(runs=False, feeds=feeds)
+    for pipeline, partition in (("bank", "a"), ("bank", "b"), ("view", "a")):
+        await running.keeper.create(Lease(pipeline=pipeline, partition=partition))
+    feeds["bank"].append("a", [b"{}"])
+    feeds["view"].append("a", [b"{}"], at=NOW - timedelta(seconds=3))
+    async with running.client() as client:
+        for path in ("/api/lag?unit=seconds&pipeline=bank", "/api/lag?unit=seconds"):
+            detail = problem(await client.get(path), 503)["detail"]
+            assert "the lag in seconds of pipeline 'bank' is unknown: 1 of 2 partitions have an unknown age" in detail
+            assert "its feed does not say when events were enqueued" in detail
+        events = (await client.get("/api/lag")).json()
+        assert (events["lag"], events["seconds"], events["unknown"], events["partial"]) == (2, None, 0, False)
+        assert [each["seconds"] for each in events["pipelines"]] == [None, pytest.approx(3, abs=0.5)]
+        view = (await client.get("/api/lag?unit=seconds&pipeline=view")).json()
+        assert (view["seconds"], view["partial"]) == (pytest.approx(3, abs=0.5), False)
+        partly = (await client.get("/api/lag?unit=seconds&partly=true")).json()
+        assert (partly["seconds"], partly["unknown"], partly["partial"]) == (pytest.approx(3, abs=0.5), 1, True)
+        assert (await client.get("/api/lag?unit=minutes")).status_code == 422
 
 
 async def test_an_unknown_lag_is_an_error_and_never_a_zero(start) -> None:

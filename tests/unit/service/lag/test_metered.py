@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import replace
+from datetime import datetime, timedelta
 
 import pytest
+from unit.service.conftest import NOW
 
 from leases.document import Fields
 from leases.errors import InvalidDocument
@@ -16,6 +18,7 @@ from pipeline.connectors.memory import MemoryFeed
 from pipeline.errors import FeedUnavailable, PositionLost
 from pipeline.feed import FeedPartition, KnownLag
 from service.group.activity import ACTIVITY_BYTES_MAX, Activity, activity_document, decode_activity
+from service.lag.age import FirstEvents
 from service.lag.measurement import read_backlog
 from service.lag.metered import (
     ALONE_PER_S,
@@ -219,8 +222,53 @@ def test_lags_pass_through_a_host_document() -> None:
     assert entries[2]["lags"] == {"99": 99}
 
 
+def test_how_long_events_wait_passes_through_a_host_document() -> None:
+    waits = {"0": None, "1": 0.04, "10": 3.26, "2": 12.6, "ü": 86400.4}
+    lags = {LeaseKey("bank", name): KnownLag(7, 2.0, wait) for name, wait in waits.items()}
+    told = {key.partition: lag.waited_s for key, lag in decode_activity(record("host-a", lags)).lags.items()}
+    assert told == {"0": None, "1": 0.0, "10": 3.3, "2": 13.0, "ü": 86400.0}
+    assert [entry.keys() for entry in encoded_lags({LeaseKey("bank", "0"): KnownLag(7, 2.0)})] == [{"pipeline", "lags"}]
+
+
+def test_hosts_of_an_earlier_version_read_the_lags_beside_the_waits() -> None:
+    (entry,) = encoded_lags({LeaseKey("bank", "0"): KnownLag(7, 2.0, 3.0), LeaseKey("bank", "1"): KnownLag(8, 0.0)})
+    assert entry["lags"] == {"0": [7, 2], "1": 8}  # what they know, and no more
+    assert decoded_lags(Fields("_hosts/a", {"lags": [{"pipeline": "bank", "lags": {"0": 7}}]}), "lags") == {
+        LeaseKey("bank", "0"): KnownLag(7, 0.0)
+    }
+
+
+async def test_the_first_event_after_a_position_costs_one_more_question_and_no_second_one() -> None:
+    feed, clock = Metered(["0"]), Hand()
+    found: list[str] = []
+
+    async def find(partition: str, continuation: str | None) -> datetime:
+        found.append(partition)
+        return NOW - timedelta(seconds=30)
+
+    feed.find_enqueued_time = find  # type: ignore[method-assign]
+    feed.append("0", [b"{}"] * 3)
+    group_lag = GroupLag({"bank": feed}, clock, FirstEvents(clock, lambda: NOW))
+    assert [(await group_lag.ask(lease("0"))).waited_s for _ in range(3)] == [30.0] * 3
+    assert (len(feed.asked), len(found)) == (3, 1)
+    assert clock.now == pytest.approx(3 / 4)  # four questions at the group's pace
+    clock.now += 10
+    (answer,) = group_lag.answers([lease("0")], {}, []).values()
+    assert (answer.waited_s, answer.age_s) == (30.0, 10.0)
+    await group_lag.ask(lease("0", None, "1"))
+    assert len(found) == 2
+
+
+async def test_what_this_host_has_read_is_told_first_hand() -> None:
+    feed = Metered(["0", "1"])
+    feed.readers = {"0": (4, 0.0), "1": (3, 0.0)}
+    group_lag = GroupLag({"bank": feed}, Hand(), None, lambda key: 2.5)
+    mine = {each.key: each for each in (lease("0", "host-a", "3"), lease("1", "host-a", "3"))}
+    assert list(group_lag.first_hand(mine).values()) == [KnownLag(1, 0.0, 2.5), KnownLag(0, 0.0)]
+
+
 def test_the_lags_of_a_thousand_partitions_have_room_in_a_host_document() -> None:
-    lags = {LeaseKey("bank", str(n)): KnownLag(12_345, 30.0) for n in range(500)}
+    lags = {LeaseKey("bank", str(n)): KnownLag(12_345, 30.0, 1234.0) for n in range(500)}
     document = activity_document(Activity(lags=lags))
     assert decode_activity(record("host-a", lags)).lags == lags
     many = activity_document(Activity(lags={LeaseKey("bank", str(n)): KnownLag(12_345, 30.0) for n in range(5000)}))
@@ -239,6 +287,10 @@ def test_the_lags_of_a_thousand_partitions_have_room_in_a_host_document() -> Non
         {"pipeline": "bank", "lags": {"0": [1, "2"]}},
         {"pipeline": "bank", "lags": {"0": 1.5}},
         {"pipeline": "bank", "lags": {"0": None}},
+        {"pipeline": "bank", "lags": {"0": 1}, "waits": 7},
+        {"pipeline": "bank", "lags": {"0": 1}, "waits": []},
+        {"pipeline": "bank", "lags": {"0": 1}, "waits": [-1]},
+        {"pipeline": "bank", "lags": {"0": 1}, "waits": ["1"]},
     ],
 )
 def test_lags_that_are_none_are_refused(entry: object) -> None:

@@ -1,0 +1,151 @@
+"""How long the oldest event has waited that is not delivered yet: by partition, in seconds. Negative never, unknown never 0.
+
+The owner of a partition knows it from the events that it has read. For all other partitions, the feed reports when the first
+event after the lease's position was enqueued. The answer stays as long as the position does. So hosts query it once for each
+position, and only the age grows.
+
+Times of events are of their source's clock, and ages are by this host's wall clock: they differ by as much as these clocks do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from leasehold.common.clock import Clock
+from leases.lease import Lease, LeaseKey
+from pipeline.feed import ChangeFeed, KnownLag
+from pipeline.pump.progress import WaitingEvents, microseconds
+from service.lag.measurement import Lag, PartitionLag
+
+FIND_S = 1.5
+"""How long a feed may take to find an event's time. Its count of events does not wait for longer."""
+UNREPORTED_S = 1.0
+"""So soon an open reader gets the events that its feed has reported."""
+
+
+@dataclass(frozen=True, slots=True)
+class _First:
+    """position: of a lease. seen: since when (Clock). enqueued_at: of the first event after it; None if unknown."""
+
+    position: str | None
+    seen: float
+    enqueued_at: datetime | None = None
+
+
+class FirstEvents:
+    """When the first event after each lease's position was enqueued. now: wall clock, aware; None: it stays unknown."""
+
+    def __init__(self, clock: Clock, now: Callable[[], datetime] | None) -> None:
+        self._clock = clock
+        self._now = now
+        self._found: dict[LeaseKey, _First] = {}
+
+    def note(self, lease: Lease) -> None:
+        """Its position, as it was just read."""
+        if (found := self._found.get(lease.key)) is None or found.position != lease.continuation:
+            self._found[lease.key] = _First(lease.continuation, self._clock.monotonic())
+
+    def stood_s(self, lease: Lease) -> float:
+        """For how long its position has not moved, as far as was noted."""
+        found = self._of(lease)
+        return 0.0 if found is None else self._clock.monotonic() - found.seen
+
+    def is_found(self, lease: Lease) -> bool:
+        """Whether a query of the feed would find nothing new."""
+        found = self._of(lease)
+        return self._now is None or (found is not None and found.enqueued_at is not None)
+
+    async def find(self, feed: ChangeFeed, lease: Lease) -> float | None:
+        """For how long the first event after the lease's position has waited; None if that is unknown. Never raises."""
+        self.note(lease)
+        if not self.is_found(lease):
+            before = self._found[lease.key]
+            try:
+                async with asyncio.timeout(FIND_S):
+                    at = await feed.find_enqueued_time(lease.partition, lease.continuation)
+            except Exception:  # `lag` reports what is wrong with the feed
+                at = None
+            is_of_use = at is not None and at.tzinfo is not None  # the contract suite refuses a time without a zone
+            self._found[lease.key] = replace(before, enqueued_at=at if is_of_use else None)
+        return self.waited_s(lease)
+
+    def waited_s(self, lease: Lease) -> float | None:
+        """As `find`, by what is known."""
+        found = self._of(lease)
+        if self._now is None or found is None or found.enqueued_at is None:
+            return None
+        return max(0.0, (self._now() - found.enqueued_at).total_seconds())
+
+    def _of(self, lease: Lease) -> _First | None:
+        found = self._found.get(lease.key)
+        return found if found is not None and found.position == lease.continuation else None
+
+    def keep(self, keys: Collection[LeaseKey]) -> None:
+        """Forget all others."""
+        self._found = {key: found for key, found in self._found.items() if key in keys}
+
+
+def owned_wait_s(waiting: WaitingEvents, now: datetime) -> float | None:
+    """By what an owner has read; None if it has read nothing that is not delivered."""
+    return None if waiting.first_us is None else max(0, microseconds(now) - waiting.first_us) / 1e6
+
+
+def aged(
+    lag: Lag,
+    elapsed_s: float,
+    *,
+    own: Callable[[PartitionLag], float | None],
+    owned: Collection[LeaseKey],
+    slack_s: Callable[[PartitionLag], float | None],
+) -> Lag:
+    """The lag as it was measured `elapsed_s` ago, with the present ages. Pure.
+
+    - `own`, `owned`: of what this host works on.
+    - `slack_s`: for a partition that another host works on, how far its lease may be behind what is delivered; None for others.
+    """
+
+    def ages() -> Iterator[PartitionLag]:
+        for one in lag.partitions:
+            seconds = own(one) if one.key in owned else _seconds(one, elapsed_s, slack_s(one))
+            yield replace(one, seconds=None if seconds is None else round(seconds, 3))
+
+    return Lag(tuple(ages()))
+
+
+def _seconds(one: PartitionLag, elapsed_s: float, slack_s: float | None) -> float | None:
+    """The age in a partition that this host does not work on. If another host does, its oldest event may be delivered by now."""
+    if one.events is None:
+        return None
+    if one.events == 0:
+        return 0.0 if one.error is None else None
+    if one.waited_s is None:
+        return None
+    return one.waited_s + one.age_s + elapsed_s if slack_s is None else max(0.0, one.waited_s - slack_s)
+
+
+def own_seconds(
+    one: PartitionLag,
+    elapsed_s: float,
+    waiting: WaitingEvents,
+    now: datetime,
+    known: KnownLag | None,
+    *,
+    is_metered: bool,
+) -> float | None:
+    """The age in a partition that this host works on. one: its lag as it was measured `elapsed_s` ago. Pure.
+
+    known: of a metered feed, what its reader knows about the position up to which all is delivered.
+    """
+    if (waited_s := owned_wait_s(waiting, now)) is not None:
+        return waited_s
+    if not waiting.has_begun or not waiting.is_empty:
+        return _seconds(one, elapsed_s, None)
+    if is_metered:
+        is_at_end = known is not None and (not known.events or known.age_s < UNREPORTED_S)
+        return 0.0 if is_at_end else None
+    if one.position == waiting.position and one.events:
+        return _seconds(one, elapsed_s, None)
+    return None if one.events is None or one.error is not None else 0.0

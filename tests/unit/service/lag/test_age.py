@@ -1,0 +1,328 @@
+"""How long the oldest event has waited: by its owner, by its feed, and never a guess."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import datetime, timedelta
+from math import inf
+
+import pytest
+from unit.service.conftest import NOW
+
+from leases.lease import Lease, LeaseKey
+from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink, MemoryWriter
+from pipeline.errors import FeedUnavailable, SinkRejected, SinkUnavailable
+from pipeline.feed import KnownLag
+from pipeline.pump.progress import WaitingEvents, microseconds
+from pipeline.sink import Claim
+from service.lag.age import FIND_S, FirstEvents, aged, own_seconds, owned_wait_s
+from service.lag.measurement import Lag, LastKnown, PartitionLag, measure_lag
+
+KEY = LeaseKey("bank", "a")
+
+
+class Hand:
+    """A clock that tests move."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class Asked(MemoryFeed):
+    """asked: the positions that it was asked about. answer: instead of its own."""
+
+    def __init__(self, *ages_s: float) -> None:
+        super().__init__(["a"])
+        self.asked: list[str | None] = []
+        self.answer: Exception | None = None
+        self.is_silent = False
+        for age_s in ages_s:
+            self.append("a", [b"{}"], at=NOW - timedelta(seconds=age_s))
+
+    async def find_enqueued_time(self, partition: str, continuation: str | None) -> datetime | None:
+        self.asked.append(continuation)
+        if self.answer is not None:
+            raise self.answer
+        if self.is_silent:
+            await asyncio.Event().wait()
+        return await super().find_enqueued_time(partition, continuation)
+
+
+def lease(continuation: str | None = None, **fields: object) -> Lease:
+    return replace(Lease(pipeline="bank", partition="a", continuation=continuation), **fields)
+
+
+def measured(events: int | None = 1, **fields: object) -> PartitionLag:
+    return replace(PartitionLag(pipeline="bank", partition="a", events=events), **fields)
+
+
+def waiting(first_age_s: float | None = None, at: str | None = None) -> WaitingEvents:
+    found = WaitingEvents()
+    found.begin(at)
+    if first_age_s is not None:
+        found._first_us = microseconds(NOW - timedelta(seconds=first_age_s))
+    return found
+
+
+# By the feed
+
+
+async def test_a_feed_is_asked_once_for_each_position_and_the_age_grows() -> None:
+    feed, now = Asked(30, 20), NOW
+    first = FirstEvents(Hand(), lambda: now)
+    assert await first.find(feed, lease()) == 30
+    now += timedelta(seconds=5)
+    assert await first.find(feed, lease()) == 35
+    assert await first.find(feed, lease("1")) == 25
+    assert feed.asked == [None, "1"]
+
+
+async def test_an_event_from_the_future_is_0_seconds_old() -> None:
+    assert await FirstEvents(Hand(), lambda: NOW).find(Asked(-7), lease()) == 0
+    assert owned_wait_s(waiting(-7), NOW) == 0
+
+
+async def test_a_feed_that_fails_or_cannot_tell_leaves_the_age_unknown_and_is_asked_again() -> None:
+    feed = Asked(30)
+    first = FirstEvents(Hand(), lambda: NOW)
+    feed.answer = FeedUnavailable("away")
+    assert await first.find(feed, lease()) is None
+    feed.answer = None
+    assert await first.find(feed, lease()) == 30
+    assert feed.asked == [None, None]
+
+
+async def test_a_time_without_a_zone_is_no_answer() -> None:
+    class Naive(MemoryFeed):
+        async def find_enqueued_time(self, partition: str, continuation: str | None) -> datetime | None:
+            return NOW.replace(tzinfo=None)
+
+    assert await FirstEvents(Hand(), lambda: NOW).find(Naive(["a"]), lease()) is None
+
+
+@pytest.mark.virtual
+async def test_a_feed_that_does_not_say_when_does_not_hold_up_how_many() -> None:
+    feed = Asked(30)
+    feed.is_silent = True
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    first = FirstEvents(Hand(), lambda: NOW)
+    (one,) = (await measure_lag([lease()], {"bank": feed}, find_wait=first.find)).partitions
+    assert (one.events, one.waited_s) == (1, None)
+    assert loop.time() - began == pytest.approx(FIND_S, abs=0.5)
+
+
+async def test_without_a_wall_clock_nothing_is_asked() -> None:
+    feed = Asked(30)
+    assert await FirstEvents(Hand(), None).find(feed, lease()) is None
+    assert feed.asked == []
+
+
+async def test_leases_that_are_gone_are_forgotten() -> None:
+    first = FirstEvents(Hand(), lambda: NOW)
+    first.note(lease())
+    first.keep([])
+    assert first._found == {}
+
+
+def test_how_long_a_position_has_stood_is_noted() -> None:
+    clock = Hand()
+    first = FirstEvents(clock, lambda: NOW)
+    first.note(lease("1"))
+    clock.now += 4
+    first.note(lease("1"))
+    assert (first.stood_s(lease("1")), first.stood_s(lease("2"))) == (4, 0)
+
+
+# Of single partitions
+
+
+@pytest.mark.parametrize(
+    ("one", "slack_s", "seconds"),
+    [
+        (measured(0), None, 0),
+        (measured(0, error="away", age_s=20.0), None, None),  # an event may have come since
+        (measured(None, error="away"), None, None),
+        (measured(3), None, None),  # the feed cannot tell
+        (measured(3, waited_s=30.0), None, 32),
+        (measured(3, waited_s=30.0, age_s=7.0), None, 39),
+        (measured(3, waited_s=30.0, age_s=7.0), 0.0, 30),  # its owner may have delivered that event meanwhile
+        (measured(3, waited_s=30.0), 5.0, 25),
+        (measured(3, waited_s=3.0), 5.0, 0),
+    ],
+)
+def test_the_age_in_a_partition_of_others(one: PartitionLag, slack_s: float | None, seconds: float | None) -> None:
+    (found,) = aged(Lag((one,)), 2.0, own=lambda one: inf, owned=(), slack_s=lambda one: slack_s).partitions
+    assert found.seconds == seconds
+
+
+@pytest.mark.parametrize(
+    ("one", "read", "seconds"),
+    [
+        (measured(3, waited_s=99.0), waiting(4), 4),  # what was read is right, whatever the lease shows
+        (measured(None, error="away"), waiting(4), 4),
+        (measured(3, waited_s=30.0, position="7"), waiting(at="7"), 32),  # the reader has not come so far
+        (measured(3, waited_s=30.0, position="6"), waiting(at="7"), 0),  # delivered since
+        (measured(3, position="7"), waiting(at="7"), None),
+        (measured(0, position="7"), waiting(at="7"), 0),
+        (measured(0, error="away", position="7"), waiting(at="7"), None),
+        (measured(None, error="away"), waiting(at="7"), None),
+        (measured(3, waited_s=30.0), WaitingEvents(), 32),  # the sink is being opened
+        (measured(0), WaitingEvents(), 0),
+    ],
+)
+def test_the_age_in_a_partition_of_ones_own(one: PartitionLag, read: WaitingEvents, seconds: float | None) -> None:
+    assert own_seconds(one, 2.0, read, NOW, None, is_metered=False) == seconds
+
+
+@pytest.mark.parametrize(
+    ("known", "seconds"),
+    [(None, None), (KnownLag(0, 0.0), 0), (KnownLag(3, 0.5), 0), (KnownLag(3, 20.0), None), (KnownLag(0, 20.0), 0)],
+)
+def test_a_metered_partition_is_at_its_end_by_what_its_reader_knows(
+    known: KnownLag | None, seconds: float | None
+) -> None:
+    one = measured(3, waited_s=30.0)
+    assert own_seconds(one, 2.0, waiting(at="7"), NOW, known, is_metered=True) == seconds
+    assert own_seconds(one, 2.0, waiting(4), NOW, known, is_metered=True) == 4
+
+
+def test_what_executors_read_has_an_unknown_age_unless_the_feed_knows() -> None:
+    read = waiting(at="7")
+    read.add_unknown(100)
+    assert own_seconds(measured(3, waited_s=30.0), 2.0, read, NOW, None, is_metered=False) == 32
+    assert own_seconds(measured(3), 2.0, read, NOW, None, is_metered=False) is None
+
+
+# Together
+
+
+def test_the_oldest_of_several_pipelines_is_unknown_if_one_is() -> None:
+    ages = {"bank": [1.0, 9.0], "view": [4.0]}
+    lag = Lag(tuple(measured(1, pipeline=name, partition=str(age), seconds=age) for name in ages for age in ages[name]))
+    assert (lag.seconds, lag.of("view").seconds, lag.unknown_seconds) == (9, 4, 0)
+    partly = Lag((*lag.partitions, measured(1, pipeline="view", partition="x")))
+    assert (partly.seconds, partly.of("view").seconds, partly.of("bank").seconds, partly.oldest) == (None, None, 9, 9)
+    assert (Lag(()).seconds, Lag(()).oldest) == (0, None)
+
+
+def test_the_last_known_lag_keeps_how_long_its_first_event_has_waited() -> None:
+    clock = Hand()
+    kept = LastKnown(clock, ["bank"])
+    kept.complete(Lag((measured(3, waited_s=30.0),)))
+    clock.now += 10
+    (one,) = kept.complete(Lag((measured(None, error="away"),))).partitions
+    assert (one.events, one.waited_s, one.age_s) == (3, 30, 10)
+
+
+# Hosts
+
+
+async def seconds_of(running) -> float | None:  # type: ignore[no-untyped-def]
+    found: float | None = (await running.view.read_lag(60)).seconds
+    return found
+
+
+async def test_an_owner_knows_the_age_without_a_measurement(start, eventually) -> None:  # type: ignore[no-untyped-def]
+    class Away(MemorySink):
+        is_away = False
+
+        async def open(self, claim: Claim):  # type: ignore[no-untyped-def]
+            if self.is_away:
+                raise SinkUnavailable("away")
+            return await super().open(claim)
+
+        async def _request(self, request):  # type: ignore[no-untyped-def]
+            if self.is_away:
+                raise SinkUnavailable("away")
+            return await super()._request(request)
+
+    feed, sink = Asked(), Away(MemoryDestination())
+    running = await start(feeds={"bank": feed}, sinks={"bank": sink})
+    await eventually(lambda: running.host.workers)
+    await eventually(lambda: running.host.workers[KEY].progress.waiting.has_begun)
+    assert await seconds_of(running) == 0
+    sink.is_away = True
+    for age_s in (30, 20):
+        feed.append("a", [b"{}"], at=NOW - timedelta(seconds=age_s))
+    await eventually(lambda: running.host.failures)
+    assert await seconds_of(running) == 30
+    sink.is_away = False
+
+    async def is_done() -> bool:
+        return await seconds_of(running) == 0
+
+    await eventually(is_done)
+    assert feed.asked == []
+
+
+async def test_the_age_of_a_partition_that_stops_is_known_at_once(start, eventually) -> None:  # type: ignore[no-untyped-def]
+    """A measurement may be 15 seconds old, and its worker ended since."""
+
+    class Slow(MemorySink):
+        refuses = asyncio.Event()
+
+        async def _request(self, request):  # type: ignore[no-untyped-def]
+            await self.refuses.wait()
+            raise SinkRejected("no such table")
+
+        async def open(self, claim: Claim):  # type: ignore[no-untyped-def]
+            return MemoryWriter(self.destination, claim, None, self._request)
+
+    feed, sink = Asked(30), Slow(MemoryDestination())
+    running = await start(feeds={"bank": feed}, sinks={"bank": sink})
+    await eventually(lambda: running.host.workers)
+    await eventually(lambda: running.host.workers[KEY].progress.waiting.first_us)
+    await running.view.read_lag(0)
+    sink.refuses.set()
+    await eventually(lambda: not running.host.workers)
+    assert await seconds_of(running) == pytest.approx(30, abs=3)
+    assert feed.asked == []
+
+
+async def test_a_partition_without_an_owner_is_asked_about_once(start, eventually) -> None:  # type: ignore[no-untyped-def]
+    feed = Asked(30, 20)
+    running = await start(runs=False, feeds={"bank": feed})
+    await running.keeper.create(lease())
+    for _ in range(3):
+        assert (await running.view.read_lag(0)).seconds == pytest.approx(30, abs=0.5)
+    assert feed.asked == [None]
+    before = await seconds_of(running)
+
+    async def has_grown() -> bool:
+        return (await seconds_of(running) or 0) > (before or 0) + 0.05
+
+    await eventually(has_grown)  # without another measurement
+    assert feed.asked == [None]
+
+
+async def test_a_lease_that_was_reset_is_no_longer_the_workers(start, eventually) -> None:  # type: ignore[no-untyped-def]
+    feed = Asked(30)
+    running = await start(feeds={"bank": feed})
+    await eventually(lambda: running.host.stats.events["bank"] == 1)
+    own = running.host.workers[KEY].owned.lease
+    assert running.view._worker_of(own) is running.host.workers[KEY]
+    assert running.view._worker_of(replace(own, generation=own.generation + 1)) is None
+    assert running.view._worker_of(replace(own, epoch=own.epoch + 1)) is None
+
+
+async def test_the_partition_of_a_working_host_is_as_old_as_its_lease_showed_at_most(start, eventually) -> None:  # type: ignore[no-untyped-def]
+    feed = Asked(30)
+    owner = await start("host-a", feeds={"bank": feed}, runs=False)
+    looks = await start("host-b", feeds={"bank": feed}, runs=False)
+    await owner.keeper.create(lease())
+    await owner.keeper.take(await owner.keeper.read(*KEY), lambda state: state)
+    await owner.host._membership.announce({})
+    for each in (owner, looks):
+        object.__setattr__(each.view.pipelines["bank"], "checkpoint_s", 5.0)
+    assert (await owner.view.read_lag(0)).seconds == pytest.approx(30, abs=0.5)  # it does not work on it yet
+    first = await looks.view.read_lag(0)
+    assert first.seconds == pytest.approx(25, abs=0.2)  # its lease may be 5 seconds behind its sink
+    looks.view._first._found[KEY] = replace(looks.view._first._found[KEY], seen=-inf)
+    assert (await looks.view.read_lag(0)).seconds == pytest.approx(30, abs=0.5)  # it stands still
