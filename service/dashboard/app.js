@@ -83,7 +83,7 @@ async function repeat(name, task) {
 async function askLag() {
   const report = await api.get("/api/lag?partly=true").catch(unanswered);
   if (report) takeLag(model, report);
-  else Object.assign(model, { lag: null, lagOf: new Map() });
+  else Object.assign(model, { lag: null, lagOf: new Map(), ageOf: new Map() });
 }
 
 async function askBatches() {

@@ -80,6 +80,13 @@ export function seconds(value) {
   return value < 60 ? `${value.toFixed(1)} s` : `${Math.floor(value / 60)} min ${Math.round(value % 60)} s`;
 }
 
+/** For people: 2.8 s, 14 min, 3.2 h. */
+export function age(value) {
+  if (value == null) return "–";
+  if (value < 120) return `${value.toFixed(1)} s`;
+  return value < 7200 ? `${Math.round(value / 60)} min` : `${numbers.format(Math.round(value / 360) / 10)} h`;
+}
+
 export function ago(value) {
   if (value < 1.5) return "now";
   return value < 90 ? `${Math.round(value)} s ago` : `${Math.round(value / 60)} min ago`;

@@ -1,7 +1,7 @@
 // The map of leases: every lease is a cell, coloured by its owner or by its lag. Drawn on a canvas, whole, at every change:
 // four thousand rectangles cost a few milliseconds, four thousand elements a layout.
 
-import { named, plural } from "./dom.js";
+import { age, named, plural } from "./dom.js";
 import { keyOf } from "./model.js";
 import { fillOf, heatOf, lookOf } from "./palette.js";
 
@@ -302,7 +302,8 @@ export class LeaseMap {
     const lease = this.model.leases.get(key);
     const lag = this.model.lagOf.get(key);
     const parts = [`${named(lease.partition)} of ${named(lease.pipeline)}`, standing(lease)];
-    if (lag != null) parts.push(`${plural(lag, "event")} behind`);
+    const waits = this.model.ageOf.get(key);
+    if (lag != null) parts.push(`${plural(lag, "event")} behind${waits ? `, the oldest ${age(waits)}` : ""}`);
     if (this.model.failures.has(key)) parts.push("failing");
     return parts.join(", ");
   }

@@ -1,5 +1,7 @@
 // What the page knows of the group, and how one answer leads to the next. No document, no network: values in, values out.
 
+import { age } from "./dom.js";
+
 const HISTORY_MS = 10 * 60 * 1000;
 const MOVES_KEPT = 200;
 const RATE_MS = 20000; // a rate is of so long, or of the time between two heartbeats
@@ -24,6 +26,7 @@ export function emptyModel() {
     batches: [],
     lag: null, // null: not known yet
     lagOf: new Map(), // key -> events, or null if the feed could not count them
+    ageOf: new Map(), // key -> seconds that the oldest of them has waited, or null if that is unknown
     history: new Map(), // pipeline -> {lag: [[at, value]], rate: [[at, value]]}
   };
 }
@@ -156,8 +159,18 @@ export function takePipelines(model, { items, problems }) {
 export function takeLag(model, report) {
   model.lag = report;
   model.lagOf = new Map();
+  model.ageOf = new Map();
   for (const pipeline of report.pipelines)
-    for (const { partition, lag } of pipeline.partitions) model.lagOf.set(`${pipeline.name}/${partition}`, lag);
+    for (const { partition, lag, seconds } of pipeline.partitions) {
+      model.lagOf.set(`${pipeline.name}/${partition}`, lag);
+      model.ageOf.set(`${pipeline.name}/${partition}`, seconds);
+    }
+}
+
+/** How old the oldest event is that waits, of one pipeline or of all: "oldest 2.8 s". "" if none is known to wait. */
+export function oldest(model, name) {
+  const found = name === undefined ? model.lag : model.lag?.pipelines.find((pipeline) => pipeline.name === name);
+  return found?.seconds ? `oldest ${age(found.seconds)}` : "";
 }
 
 export const lagOf = (model, pipeline) => {

@@ -1,9 +1,9 @@
 // The tables and cards: hosts, leases, pipelines, batches, moves. Each keeps its rows by key and writes only what changed.
 
-import { ago, attribute, bdi, brief, byId, count, h, keyed, moment, named, plural, rate, seconds, shownIf, svg, text, time } from "./dom.js";
+import { age, ago, attribute, bdi, brief, byId, count, h, keyed, moment, named, plural, rate, seconds, shownIf, svg, text, time } from "./dom.js";
 import { chart } from "./charts.js";
 import { standing } from "./map.js";
-import { countStates, deadLetters, hostRate, keyOf, linesOf, rateOf } from "./model.js";
+import { countStates, deadLetters, hostRate, keyOf, linesOf, oldest, rateOf } from "./model.js";
 import { HEAT_FROM, heatOf, swatch } from "./palette.js";
 
 const cell = (kind, ...children) => h("td", kind ? { class: kind } : {}, ...children);
@@ -20,7 +20,7 @@ export function figures(model) {
   const items = [
     ["Leases with an owner", brief(counts.owned + counts.handing_over), `of ${brief(open)}`, counts.expired || counts.available ? "warn" : ""],
     ["Hosts alive", brief(live), `of ${brief(model.hosts.length)}`, live < model.hosts.length ? "warn" : ""],
-    ["Lag", (model.lag?.partial ? "≥ " : "") + brief(model.lag && model.lag.lag), model.lag?.unknown ? `${brief(model.lag.unknown)} unknown` : "events", model.lag?.unknown ? "warn" : ""],
+    ["Lag", (model.lag?.partial ? "≥ " : "") + brief(model.lag && model.lag.lag), [model.lag?.unknown ? `${brief(model.lag.unknown)} unknown` : "events", oldest(model)].filter(Boolean).join(", "), model.lag?.unknown ? "warn" : ""],
     ["Throughput", rate(rateOf(model)), "events/s", ""],
     ["Failing partitions", brief(troubles), troubles ? "see below" : "", troubles ? "bad" : ""],
     ["Dead letters", brief(dead), "since hosts started", dead ? "warn" : ""],
@@ -136,11 +136,11 @@ export function pipelines(model, now, act) {
   keyed(byId("pipelines"), items, ({ pipeline }) => pipeline.name, ({ pipeline: { name } }) => {
     const [lag, showLag] = chart("lag", "Lag", "events");
     const [speed, showSpeed] = chart("rate", "Throughput", "events/s");
-    const [route, state, states, dead] = [h("p", { class: "route" }), h("span", { class: "badge", "data-mood": "warn" }, "paused"), h("span"), h("span")];
+    const [route, state, states, dead, waits] = [h("p", { class: "route" }), h("span", { class: "badge", "data-mood": "warn" }, "paused"), h("span"), h("span"), h("span")];
     const why = h("p", { class: "why" });
     const button = h("button", { type: "button", class: "quiet", onclick: () => act(name, card.dataset.paused === "true") });
     const card = h("article", { class: "card", "aria-label": `Pipeline ${named(name)}` },
-      h("div", { class: "heading" }, h("h3", {}, bdi(name), state), button), route, why, h("div", { class: "measures" }, lag, speed), h("p", { class: "note" }, states, dead));
+      h("div", { class: "heading" }, h("h3", {}, bdi(name), state), button), route, why, h("div", { class: "measures" }, lag, speed), h("p", { class: "note" }, states, dead, waits));
     return [card, ({ pipeline, now }) => {
       const lines = linesOf(model, name, now);
       const letters = deadLetters(model, name);
@@ -153,6 +153,8 @@ export function pipelines(model, now, act) {
       attribute(button, "aria-label", `${pipeline.paused ? "Resume" : "Pause"} ${named(name)}`);
       text(states, Object.entries(pipeline.leases).map(([each, number]) => `${count(number)} ${each.replace("_", " ")}`).join(" · ") || "no leases");
       text(dead, letters ? ` · ${plural(letters, "dead letter")}` : "");
+      const waiting = oldest(model, name);
+      text(waits, waiting ? ` · ${waiting}` : "");
       showLag(lines.lag, now);
       showSpeed(lines.rate, now);
     }];
@@ -238,9 +240,9 @@ export class LeaseTable {
     const key = keyOf(first);
     const [picture, paint] = swatch(first.owner);
     const [owner, state] = [h("span", { class: "name" }), h("span", { class: "badge" })];
-    const [epoch, lag, position] = [cell("number"), cell("number"), cell("position")];
+    const [epoch, lag, waits, position] = [cell("number"), cell("number"), cell("number"), cell("position")];
     const button = h("button", { type: "button", class: "link", onclick: () => this.open(key) }, bdi(first.partition));
-    const row = h("tr", {}, h("th", { scope: "row" }, button), cell("", bdi(first.pipeline)), cell("", state), cell("", picture, owner), epoch, lag, position);
+    const row = h("tr", {}, h("th", { scope: "row" }, button), cell("", bdi(first.pipeline)), cell("", state), cell("", picture, owner), epoch, lag, waits, position);
     return [row, (lease) => {
       const isFailing = this.model.failures.has(key);
       paint(lease.owner);
@@ -249,6 +251,7 @@ export class LeaseTable {
       attribute(state, "data-mood", isFailing || lease.state === "expired" ? "bad" : lease.state === "owned" ? "good" : lease.state === "closed" ? null : "warn");
       text(epoch, count(lease.epoch));
       text(lag, count(this.model.lagOf.get(key)));
+      text(waits, age(this.model.ageOf.get(key)));
       text(position, named(lease.continuation ?? "beginning"));
       attribute(position, "title", named(lease.continuation ?? ""));
     }];
