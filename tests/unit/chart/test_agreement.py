@@ -13,7 +13,7 @@ from unit.chart.releases import BANK, CHART, ENVIRONMENT, EXECUTORS, SCRAPED, SE
 from leases.stores.memory import MemoryStore
 from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
 from service import dashboard
-from service.api import OPEN, create_app
+from service.api import OPEN, create_app, schemas
 from service.config.load import parse
 from service.config.settings import ApiSettings, Settings
 from service.pipeline import Pipeline
@@ -198,6 +198,17 @@ def test_what_operators_ask_is_there(render) -> None:
     assert trigger["metadata"]["valueLocation"] in app.openapi()["components"]["schemas"]["LagReport"]["properties"]
     assert endpoint["path"] in routes
     assert endpoint["port"] == container(objects)["ports"][0]["name"]
+
+
+def test_an_autoscaler_by_age_asks_for_seconds_and_does_not_divide_them(render) -> None:
+    found = render({"autoscaling": {"by": "lag", "lagSeconds": 60, "pipeline": "balances"}, **SCRAPED})
+    (trigger,) = found["ScaledObject"]["spec"]["triggers"]
+    (plain,) = render({"autoscaling": {"by": "lag"}, **SCRAPED})["ScaledObject"]["spec"]["triggers"]
+    assert trigger["metadata"]["url"].endswith("/api/lag?unit=seconds&pipeline=balances")
+    assert (trigger["metadata"]["valueLocation"], trigger["metadata"]["targetValue"]) == ("seconds", "60")
+    assert (trigger["metricType"], plain.get("metricType")) == ("Value", None)
+    fields = schemas.LagReport.model_fields.keys() & {"lag", "seconds"}
+    assert {trigger["metadata"]["valueLocation"], plain["metadata"]["valueLocation"]} == fields
 
 
 def test_the_image_runs_as_whom_the_chart_says(objects) -> None:

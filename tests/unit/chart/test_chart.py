@@ -42,6 +42,8 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "CPU": {"autoscaling": {"by": "cpu"}},
     "lag": {"autoscaling": {"by": "lag"}, **SCRAPED},
     "lag of a pipeline": {"autoscaling": {"by": "lag", "pipeline": "balances"}, **SCRAPED},
+    "age": {"autoscaling": {"by": "lag", "lagSeconds": 60}, **SCRAPED},
+    "age of a pipeline": {"autoscaling": {"by": "lag", "lagSeconds": 60, "pipeline": "balances"}, **SCRAPED},
     "Cosmos DB": {"autoscaling": {"by": "cosmos", "pipeline": "balances", "min": 0}},
     "Cosmos DB by identity": {
         "autoscaling": {"by": "cosmos", "pipeline": "balances"},
