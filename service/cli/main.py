@@ -84,7 +84,7 @@ def run(file: Path, until_idle: bool) -> None:
 
                     log = log_of(settings, name)
                     processor = processor_of(settings, host=name, log=log, engine=engine)  # imports SDKs
-                    add_metrics(processor, settings.telemetry, host=name, log=log)
+                    add_metrics(processor, settings, host=name, log=log)
                 return processor, await run_processor(processor, settings.api, until_idle=until_idle, log=log)
 
         processor, last = done(work())

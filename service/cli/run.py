@@ -23,7 +23,7 @@ from service.api.auth import Access, Tokens
 from service.api.metrics import Metrics
 from service.api.samples import Mask
 from service.api.server import serve
-from service.config.settings import ApiSettings, TelemetrySettings
+from service.config.settings import ApiSettings, Settings
 from service.lag.measurement import Backlog
 from service.processor import Processor
 from service.telemetry.conventions import Figure, figure_of, figures_of
@@ -185,9 +185,9 @@ async def serve_api(
         yield
 
 
-def add_metrics(processor: Processor, telemetry: TelemetrySettings, *, host: str, log: Log) -> None:
+def add_metrics(processor: Processor, settings: Settings, *, host: str, log: Log) -> None:
     """Send what /metrics answers by OTLP too, if that is configured. Raises StartFailed."""
-    metrics = Metrics(processor.host)
+    metrics = Metrics(processor.host, partitions_max=settings.api.metrics_partitions)
 
     async def read() -> list[Figure]:
         try:
@@ -196,7 +196,7 @@ def add_metrics(processor: Processor, telemetry: TelemetrySettings, *, host: str
             metrics.lag = None
         return [*map(figure_of, metrics.families()), *figures_of(processor.host)]
 
-    exporter = metrics_of(telemetry, os.environ, host=host, log=log, read=read)
+    exporter = metrics_of(settings.telemetry, os.environ, host=host, log=log, read=read)
     if exporter is not None:
         processor.add_exporter(exporter)
 
