@@ -25,9 +25,9 @@ import psycopg
 import yaml
 from azure.cosmos import ContainerProxy, CosmosClient, DatabaseProxy, PartitionKey
 from plugins_cosmos import Cosmos
-from servers.cosmos.epk import epk_of
-from servers.cosmos.ranges import evenly
 
+from leasehold.emulators.cosmos.epk import epk_of
+from leasehold.emulators.cosmos.ranges import evenly
 from leases.dotnet import database_rid, lease_prefix
 from scenarios.host import Failed, Host
 

@@ -21,8 +21,8 @@ from typing import Any
 
 from aiohttp import web
 
-from servers.hosting import certified, listening, stopped
-from servers.stubborn import Stubborn
+from leasehold.emulators.hosting import certified, listening, stopped
+from leasehold.emulators.stubborn import Stubborn
 
 STALL_S = 3600.0
 

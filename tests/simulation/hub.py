@@ -1,7 +1,7 @@
 """An event hub in memory for the real EventHubsSink: claims, markers, numbers and tails are its own, and so are its messages.
 
-The rules of the wire server (servers.eventhubs.producers) decide about idempotent producers; a seed draws those that are not
-documented. Other publishers share the partitions, `$management` answers with old ends, the service forgets idle producers, and it
+The rules of the wire server (leasehold.emulators.eventhubs.producers) decide about idempotent producers; a seed draws those that
+are not documented. Other publishers share the partitions, `$management` answers with old ends, the service forgets idle producers, and it
 discards some first batches of a claim that it acknowledged. Retention follows what leases may still have to read. The network
 below, links and receivers, is a model: a receiver gets events in order, each with the partition's end.
 """
@@ -21,11 +21,11 @@ from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from zlib import crc32
 
-from servers.eventhubs import producers as rules
-from servers.eventhubs.messages import Event, Numbered, placed
 from simulation.process import current, incarnation
 from simulation.weather import Request, answered, host_of
 
+from leasehold.emulators.eventhubs import producers as rules
+from leasehold.emulators.eventhubs.messages import Event, Numbered, placed
 from pipeline.connectors.eventhubs.account import EventHubAccount
 from pipeline.connectors.eventhubs.amqp.decode import event_at
 from pipeline.connectors.eventhubs.amqp.management import PartitionExtent

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("leasehold", "leases", "pipeline", "service")
 
 EDGES = (
-    *("leasehold.common.clock", "leases.contract", "leases.stores"),
+    *("leasehold.common.clock", "leasehold.emulators", "leases.contract", "leases.stores"),
     *("pipeline.connectors", "pipeline.contract", "pipeline.spark.jre", "pipeline.spark.engine", "pipeline.spark.jvm"),
     *(
         "pipeline.spark.connect",
@@ -157,7 +157,7 @@ def test_leases_imports_the_standard_library_and_what_all_share() -> None:
 
 
 AZURE_HOMES = {
-    "azure.cosmos": ("leases.stores.cosmos", "pipeline.connectors.cosmos.client"),
+    "azure.cosmos": ("leasehold.emulators.cosmos.epk", "leases.stores.cosmos", "pipeline.connectors.cosmos.client"),
     "azure.storage": ("leases.stores.blob", "pipeline.connectors.files.sink.blobs"),
 }
 """Of Azure's SDKs, which import-linter sees as one package."""
@@ -175,6 +175,7 @@ def test_each_of_azure_s_sdks_has_its_homes(sdk: str) -> None:
 
 
 OWN_JSON = {
+    "leasehold.emulators": "the developer's own requests",
     "leases.contract": "test suites",
     "pipeline.contract": "test suites",
     "pipeline.spark.session": "Spark's plan of the operator's SQL",

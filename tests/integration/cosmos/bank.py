@@ -9,9 +9,9 @@ from typing import Any
 from azure.cosmos import PartitionKey
 from azure.cosmos.aio import ContainerProxy
 from plugins_cosmos import Cosmos
-from servers.cosmos.epk import epk_of
 
 from leasehold.common.azure import cosmos_account_of
+from leasehold.emulators.cosmos.epk import epk_of
 from pipeline.connectors.cosmos import CosmosFeed, Pauses
 
 KEY = {"paths": ["/account"], "kind": "Hash", "version": 2}

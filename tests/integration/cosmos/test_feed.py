@@ -221,7 +221,8 @@ async def test_a_reader_that_was_not_through_when_its_range_was_split_leaves_the
 
 def bank_epk(account: str) -> str:
     from integration.cosmos.bank import KEY
-    from servers.cosmos.epk import epk_of
+
+    from leasehold.emulators.cosmos.epk import epk_of
 
     return epk_of([account], KEY)
 

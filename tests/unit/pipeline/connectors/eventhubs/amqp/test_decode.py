@@ -14,8 +14,9 @@ from azure.eventhub._pyamqp.message import Message
 from azure.eventhub._pyamqp.performatives import TransferFrame
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from servers.eventhubs.codec import encode
-from servers.eventhubs.messages import (
+
+from leasehold.emulators.eventhubs.codec import encode
+from leasehold.emulators.eventhubs.messages import (
     data_event,
     delivery_annotations,
     event,
@@ -23,8 +24,7 @@ from servers.eventhubs.messages import (
     runtime_metrics,
     with_delivery_annotations,
 )
-from servers.eventhubs.values import Described, Symbol, Timestamp, UInt, ULong
-
+from leasehold.emulators.eventhubs.values import Described, Symbol, Timestamp, UInt, ULong
 from pipeline.connectors.eventhubs.amqp.decode import ReceivedEvent, event_at, event_of
 from pipeline.connectors.eventhubs.amqp.frames import Columns, Frame, Frames, Read
 from pipeline.connectors.eventhubs.amqp.values import Malformed

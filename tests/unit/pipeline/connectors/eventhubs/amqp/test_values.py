@@ -14,10 +14,10 @@ from azure.eventhub._pyamqp._decode import _DECODE_BY_CONSTRUCTOR
 from azure.eventhub._pyamqp._encode import encode_value
 from hypothesis import given
 from hypothesis import strategies as st
-from servers.eventhubs import values as theirs
-from servers.eventhubs.codec import encode
-from unit.servers.amqp import SIMPLE, VALUES, as_theirs, within
+from unit.leasehold.emulators.amqp import SIMPLE, VALUES, as_theirs, within
 
+from leasehold.emulators.eventhubs import values as theirs
+from leasehold.emulators.eventhubs.codec import encode
 from pipeline.connectors.eventhubs.amqp.decode import KEYS_WITHIN_KEYS_MAX, text_of
 from pipeline.connectors.eventhubs.amqp.values import LEVELS_MAX, Described, Malformed, Map, Symbol, Timestamp, value_at
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 from azure.eventhub._pyamqp._decode import decode_payload
 from hypothesis import example, given
 from hypothesis import strategies as st
-from servers.eventhubs.messages import event, placed
 
+from leasehold.emulators.eventhubs.messages import event, placed
 from pipeline.connectors.eventhubs.amqp.decode import event_at
 from pipeline.connectors.eventhubs.broker import ENVELOPE_BYTES, size_of
 from pipeline.connectors.eventhubs.sink.writer import bodies_of, size_max

@@ -1,0 +1,114 @@
+"""Faults to order: rules that say what befalls which requests. Which one takes a request is decided here; the server acts."""
+
+from __future__ import annotations
+
+import fnmatch
+import random
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from leasehold.emulators.cosmos.call import Call, Reply, refusal
+from leasehold.emulators.cosmos.refused import THROTTLED, Refused
+from leasehold.emulators.stubborn import Stubborn
+
+KINDS = ("throttle", "fail", "cut", "delay", "lose_reply", "lag")
+
+
+@dataclass(slots=True, kw_only=True)
+class Fault:
+    """do: throttle (429), fail (`status`, `substatus`), cut (nothing is done, the connection drops), delay (`delay_s`),
+    lose_reply (done, then the connection drops), lag (of a feed: a replica answers that is `lsns` behind, with its own ETag: 304,
+    or 200 with its last transaction once more where `again`).
+    of: kinds of request (`document.replace`, `documents.*`, `feed.*`, `*`); container, range_id, id: only there, where given.
+    page_min: only requests for pages of at least so many.
+    times: how many more it takes, None for no end. share: of those that match; in_a_row: how often it takes the same one of them
+    before that passes. after: how many that match pass first."""
+
+    do: str
+    of: str = "*"
+    container: str | None = None
+    range_id: str | None = None
+    id: str | None = None
+    page_min: int = 0
+    times: int | None = None
+    share: float = 1.0
+    in_a_row: int = 1
+    after: int = 0
+    status: int = 503
+    substatus: int = 0
+    retry_after_ms: int = 100
+    delay_s: float = 0.0
+    lsns: int = 1
+    again: bool = False
+    number: int = 0
+    taken: int = 0
+
+    def __post_init__(self) -> None:
+        if self.do not in KINDS:
+            raise ValueError(f"{self.do!r} is no fault: {', '.join(KINDS)}")
+
+    def fits(self, call: Call, range_id: str | None) -> bool:
+        return (
+            self.times != 0
+            and fnmatch.fnmatchcase(call.kind, self.of)
+            and self.container in (None, container_of(call))
+            and self.range_id in (None, range_id)
+            and self.id in (None, call.path[-1] if call.path else None)
+            and call.limit >= self.page_min
+        )
+
+    @property
+    def reply(self) -> Reply:
+        if self.do == "throttle":
+            headers = {"x-ms-retry-after-ms": str(self.retry_after_ms)}
+            return refusal(Refused(429, "The request rate is too large.", THROTTLED, headers))
+        return refusal(Refused(self.status, "A fault was ordered.", self.substatus))
+
+
+def container_of(call: Call) -> str | None:
+    return call.path[3] if len(call.path) > 3 and call.path[2] == "colls" else None
+
+
+@dataclass(slots=True)
+class Faults:
+    """In the order in which they were made; the first that fits takes the request. The seed makes shares repeatable."""
+
+    rng: random.Random = field(default_factory=lambda: random.Random(1))
+    _stubborn: dict[int, Stubborn] = field(default_factory=dict)
+    _all: dict[int, Fault] = field(default_factory=dict)
+    _made: int = 0
+
+    def add(self, **what: Any) -> int:
+        fault = Fault(**what)
+        self._made += 1
+        fault.number = self._made
+        self._all[fault.number] = fault
+        return fault.number
+
+    def remove(self, number: int | None = None) -> None:
+        if number is None:
+            self._all.clear()
+        else:
+            self._all.pop(number, None)
+
+    def listed(self) -> list[dict[str, Any]]:
+        return [asdict(fault) for fault in self._all.values()]
+
+    def taking(self, call: Call, range_id: str | None) -> Fault | None:
+        for fault in self._all.values():
+            if not fault.fits(call, range_id):
+                continue
+            if fault.after > 0:
+                fault.after -= 1
+                continue
+            if fault.share < 1 and not self._is_of_share(fault, call):
+                continue
+            fault.taken += 1
+            if fault.times is not None:
+                fault.times -= 1
+            return fault
+        return None
+
+    def _is_of_share(self, fault: Fault, call: Call) -> bool:
+        stubborn = self._stubborn.setdefault(fault.number, Stubborn())
+        return stubborn.fails((*call.path, call.body), self.rng, share=fault.share, times=fault.in_a_row)
