@@ -14,7 +14,7 @@ from aiohttp import web
 
 
 def certified(host: str, ca: Path) -> ssl.SSLContext:
-    """With a certificate for the host and `localhost`, of an authority that lives as long as the process, and stands in `ca`."""
+    """With a certificate for the host and `localhost`. Its authority lives as long as the process; `ca` gets its certificate."""
     authority = trustme.CA()
     authority.cert_pem.write_to_path(ca)
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -22,7 +22,7 @@ def certified(host: str, ca: Path) -> ssl.SSLContext:
     return tls
 
 
-async def listening(server: web.Server, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+async def open_port(server: web.Server, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
     """The port, which may be given as 0 for any."""
     runner = web.ServerRunner(server)
     await runner.setup()
@@ -30,7 +30,7 @@ async def listening(server: web.Server, host: str, port: int, tls: ssl.SSLContex
     return int(runner.addresses[0][1])
 
 
-async def stopped(parent: int | None) -> None:
+async def wait_until_stopped(parent: int | None) -> None:
     """By a signal, or with the parent."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

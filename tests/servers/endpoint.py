@@ -21,7 +21,7 @@ from typing import Any
 
 from aiohttp import web
 
-from leasehold.emulators.hosting import certified, listening, stopped
+from leasehold.emulators.hosting import certified, open_port, wait_until_stopped
 from leasehold.emulators.stubborn import Stubborn
 
 STALL_S = 3600.0
@@ -102,12 +102,12 @@ class Endpoint:
 async def serve(port: int, parent: int | None, folder: Path) -> None:
     endpoint = Endpoint()
     ca = folder / "ca.pem"
-    plain = await listening(web.Server(endpoint.handle), "127.0.0.1", port)
-    tls = await listening(web.Server(endpoint.handle), "127.0.0.1", 0, certified("127.0.0.1", ca))
+    plain = await open_port(web.Server(endpoint.handle), "127.0.0.1", port)
+    tls = await open_port(web.Server(endpoint.handle), "127.0.0.1", 0, certified("127.0.0.1", ca))
     url = f"http://127.0.0.1:{plain}"
     said = {"url": url, "https": f"https://127.0.0.1:{tls}", "ca": str(ca)}
     print(json.dumps(said), flush=True)  # noqa: T201
-    await stopped(parent)
+    await wait_until_stopped(parent)
 
 
 def main() -> None:

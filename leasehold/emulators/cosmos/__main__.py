@@ -1,4 +1,4 @@
-"""`python -m leasehold.emulators.cosmos`: one account on the wire; where it is, it says as a line of JSON once it serves."""
+"""`python -m leasehold.emulators.cosmos`: one account on the wire, which prints its addresses as a line of JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from aiohttp import web
 from leasehold.emulators.cosmos.account import Account
 from leasehold.emulators.cosmos.control import Clock, Control
 from leasehold.emulators.cosmos.wire import BODY_BYTES_MAX, Wire
-from leasehold.emulators.hosting import certified, listening, stopped
+from leasehold.emulators.hosting import certified, open_port, wait_until_stopped
 
 KEY = base64.b64encode(b"a key for tests alone, of sixty-four bytes as the service has it.").decode()
 
@@ -35,17 +35,17 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-async def main() -> None:
+async def run() -> None:
     options = arguments()
     clock = Clock(time.time)
     wire = Wire(account=Account(options.ranges), key=options.key, token=options.token, now=clock.now)
     server, orders = server_of(wire.serve), server_of(Control(wire, clock).serve)
     wire.servers.append(server)
-    http = await listening(server, options.host, options.port)
-    control = await listening(orders, options.host, options.control_port)
+    http = await open_port(server, options.host, options.port)
+    control = await open_port(orders, options.host, options.control_port)
     with tempfile.TemporaryDirectory(prefix="leasehold-cosmos-") as directory:
         ca = Path(directory, "ca.pem")
-        https = await listening(server, options.host, options.https_port, certified(options.host, ca))
+        https = await open_port(server, options.host, options.https_port, certified(options.host, ca))
         said = {
             "endpoint": f"http://{options.host}:{http}/",
             "https": f"https://{options.host}:{https}/",
@@ -55,7 +55,7 @@ async def main() -> None:
             "control": f"http://{options.host}:{control}/",
         }
         print(json.dumps(said), flush=True)  # noqa: T201
-        await stopped(os.getppid() if options.with_parent else None)
+        await wait_until_stopped(os.getppid() if options.with_parent else None)
 
 
 def request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
@@ -70,4 +70,4 @@ def server_of(handler: Any) -> web.Server:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    asyncio.run(run())

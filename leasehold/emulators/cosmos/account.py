@@ -28,7 +28,7 @@ class Database:
 
 
 class Account:
-    """ranges: how many a new container has, unless it is asked for by name in `ranges_of`."""
+    """ranges: how many a new container has, unless `ranges_of` has its name."""
 
     def __init__(self, ranges: int = 1) -> None:
         self.ranges = ranges
@@ -67,7 +67,7 @@ class Account:
         raise missing(f"container {name!r}", substatus)
 
     def owner(self, database: str, name: str, intended_rid: str | None) -> Container:
-        """The container of documents or ranges that are asked for."""
+        """The container whose documents or ranges a request names."""
         container = self.container(database, name, OWNER_NOT_FOUND)
         if intended_rid and intended_rid != container.rid:
             raise bad("The container is not the one that the client knows.", CONTAINER_RID_MISMATCH)

@@ -41,7 +41,7 @@ class Call:
 
     @property
     def limit(self) -> int:
-        """Of results in a page."""
+        """The most results in a page."""
         asked = int(self.header("x-ms-max-item-count") or PAGE)
         return min(asked, PAGE_MAX) if asked > 0 else PAGE_MAX
 

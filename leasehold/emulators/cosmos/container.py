@@ -16,7 +16,7 @@ from leasehold.emulators.cosmos.refused import COMPLETING_SPLIT, Refused, bad, r
 
 BY_LSN = attrgetter("lsn")
 LEVELS_MAX = 3
-"""Of a hierarchical partition key."""
+"""The most levels of a hierarchical partition key."""
 
 
 class Key(NamedTuple):
@@ -48,7 +48,7 @@ class Change:
 
 @dataclass(slots=True)
 class Partition:
-    """A physical partition: a range with its content. `log` is ordered by LSN; after a merge an LSN may stand there twice."""
+    """A physical partition: a range with its content. `log` is ordered by LSN; after a merge it may have an LSN twice."""
 
     range: Range
     lsn: int = 0
@@ -79,7 +79,7 @@ class Partition:
         return Partition(self.range, lsn, log, documents)
 
     def part(self, range: Range) -> Partition:
-        """The share of a child: what was and will be written there, and LSNs that go on from the parent's."""
+        """The share of a child: what was and will be written there, and LSNs that continue the parent's."""
         return Partition(
             range,
             self.lsn,
@@ -99,13 +99,13 @@ def noted(documents: dict[Key, Change], change: Change) -> None:
 
 
 def merged(left: Partition, right: Partition, range: Range) -> Partition:
-    """LSNs stay, so a continuation of either goes on over its own span; new ones begin after both."""
+    """LSNs stay, so a continuation of either remains valid for its own span. New ones begin after both."""
     log = list(heapq.merge(left.log, right.log, key=BY_LSN))
     return Partition(range, max(left.lsn, right.lsn), log, left.documents | right.documents)
 
 
 class Container:
-    """`partitions` by range id; `gone` says how many more requests a divided range answers with "completing split"."""
+    """`partitions` by range id; `gone`: how many more requests a divided range answers with "completing split"."""
 
     def __init__(self, rid: str, definition: dict[str, Any], ranges: int) -> None:
         self.rid = rid

@@ -1,4 +1,4 @@
-"""What was asked of the server: requests, documents and bytes, by container and kind; and what its feeds have delivered."""
+"""Counts of requests, documents and bytes, by container and kind, and of what feeds have delivered."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def _one(container: Container, call: Call, id: str | None, now: float) -> Reply:
 
 
 def _complete(container: Container, values: list[Any]) -> list[Any]:
-    """Raises Refused for a part of a hierarchical key: a document has all of it. None of a plain key is the undefined value."""
+    """Raises Refused for an incomplete hierarchical key: a document has all of it. None of a plain key is the undefined value."""
     count = len(container.definition["partitionKey"]["paths"])
     if not values and count == 1:
         return [{}]
@@ -86,7 +86,7 @@ def _written(container: Container, partition: Partition, call: Call, outcome: Ou
 
 
 def _batch(container: Container, call: Call, now: float) -> Reply:
-    """Atomic: one transaction, one LSN; else every operation stands for itself and names its partition key."""
+    """Atomic: one transaction, one LSN; else every operation is independent and names its partition key."""
     operations = call.json()
     is_atomic = call.is_set("x-ms-cosmos-batch-atomic")
     common = partition_key(call)

@@ -23,7 +23,7 @@ UNDEFINED: Final = Undefined()
 
 
 def key_of(document: dict[str, Any], paths: Sequence[str]) -> list[Any]:
-    """The values at the partition key's paths, {} if there is none, as they stand in the header. An object is none."""
+    """The values at the partition key's paths, {} if there is none, in the form of the header. An object is none."""
     found = [at_path(document, path) for path in paths]
     return [{} if isinstance(value, dict | list) else value for value in found]
 
@@ -41,7 +41,7 @@ def at_path(document: Any, path: str) -> Any:
 
 
 def epk_of(values: Sequence[Any], definition: dict[str, Any]) -> str:
-    """Of a container's partition key definition: kind Hash (versions 1 and 2) or MultiHash."""
+    """The hash for a partition key definition: kind Hash (versions 1 and 2) or MultiHash."""
     return _epk(json.dumps(list(values)), definition.get("kind", "Hash"), definition.get("version", 1))
 
 

@@ -16,13 +16,19 @@ KINDS = ("throttle", "fail", "cut", "delay", "lose_reply", "lag")
 
 @dataclass(slots=True, kw_only=True)
 class Fault:
-    """do: throttle (429), fail (`status`, `substatus`), cut (nothing is done, the connection drops), delay (`delay_s`),
-    lose_reply (done, then the connection drops), lag (of a feed: a replica answers that is `lsns` behind, with its own ETag: 304,
-    or 200 with its last transaction once more where `again`).
-    of: kinds of request (`document.replace`, `documents.*`, `feed.*`, `*`); container, range_id, id: only there, where given.
-    page_min: only requests for pages of at least so many.
-    times: how many more it takes, None for no end. share: of those that match; in_a_row: how often it takes the same one of them
-    before that passes. after: how many that match pass first."""
+    """A rule for requests, and what happens to them.
+
+    do: throttle (429), fail (`status`, `substatus`), delay (`delay_s`), cut (nothing is done, the connection drops), or
+    lose_reply (done, then the connection drops). For feeds also lag: a replica that is `lsns` behind answers with its own ETag.
+    With nothing newer, its answer is 304, or with `again` 200 and its last transaction.
+
+    - of: kinds of request (`document.replace`, `documents.*`, `feed.*`, `*`).
+    - container, range_id, id: if given, only requests for these.
+    - page_min: only requests for pages of at least so many.
+    - times: how many more it takes, None for no end.
+    - share: the share of matching requests that it takes. in_a_row: how often it takes the same one before that passes.
+    - after: how many matching requests pass first.
+    """
 
     do: str
     of: str = "*"
@@ -45,7 +51,7 @@ class Fault:
 
     def __post_init__(self) -> None:
         if self.do not in KINDS:
-            raise ValueError(f"{self.do!r} is no fault: {', '.join(KINDS)}")
+            raise ValueError(f"{self.do!r} is not a fault; use one of {', '.join(KINDS)}")
 
     def fits(self, call: Call, range_id: str | None) -> bool:
         return (

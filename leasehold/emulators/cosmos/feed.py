@@ -33,7 +33,7 @@ class Page:
 
 
 def page(partition: Partition, ask: Ask) -> Page:
-    """Never cut within one LSN, which is a transaction. A replica that has not come so far as `after` says so by its own LSN."""
+    """Never cut within one LSN, which is a transaction. A replica that is behind `after` answers with its own LSN."""
     changes: list[Change] = []
     for change in partition.after(ask.after):
         if not _is_wanted(partition, change, ask):

@@ -1,4 +1,4 @@
-"""Requests for a change feed: what their headers ask of which range, and how the page is answered."""
+"""Requests for a change feed: from their headers to a page of a range."""
 
 from __future__ import annotations
 

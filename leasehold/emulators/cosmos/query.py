@@ -57,7 +57,7 @@ def run(query: Query, parameters: dict[str, Any], rows: Sequence[Row], limit: in
 def _by_place(
     query: Query, parameters: dict[str, Any], rows: list[Row], limit: int, continuation: str | None
 ) -> Results:
-    """What is ordered or counted off has no number to go on from, only a place."""
+    """What is ordered or counted off has no number to continue from, only a place."""
     for expression, is_descending, _ in reversed(query.order):
         rows = sorted(rows, key=_by(query, parameters, expression), reverse=is_descending)
     items = _selected(query, parameters, rows)
@@ -128,7 +128,7 @@ def plan(query: Query) -> dict[str, Any]:
 
 
 def rewritten(query: Query) -> str:
-    """What a range is asked; empty for the query as it is."""
+    """The query for each range; empty if it is the client's own."""
     where = query.clauses.get("where")
     if query.order:
         items = ", ".join(f'{{"item": {text}}}' for _, _, text in query.order)

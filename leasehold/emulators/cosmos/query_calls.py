@@ -52,7 +52,7 @@ def _rows(container: Container, call: Call, touched: list[Partition]) -> list[Ro
 
 
 def plain_query(call: Call, name: str, rid: str, resources: list[dict[str, Any]]) -> Reply:
-    """Databases or containers, listed or asked for."""
+    """Databases or containers, listed or queried."""
     text, parameters = _statement(call) if call.method == "POST" else ("SELECT * FROM c", {})
     rows = [Row(number=number, document=resource) for number, resource in enumerate(resources, start=1)]
     results = run(parsed(text), parameters, rows, call.limit, call.header("x-ms-continuation"))

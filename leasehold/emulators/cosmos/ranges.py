@@ -71,6 +71,6 @@ def halves(parent: Range, at: str, ids: tuple[str, str], since: int) -> tuple[Ra
 def union(left: Range, right: Range, id: str, since: int) -> Range:
     """Raises ValueError where they are not neighbours, the left one first."""
     if order(left.span.max) != order(right.span.min):
-        raise ValueError(f"ranges {left.id} and {right.id} are no neighbours")
+        raise ValueError(f"ranges {left.id} and {right.id} are not neighbors")
     parents = dict.fromkeys((*left.parents, *right.parents, left.id, right.id))
     return Range(id=id, span=Span(min=left.span.min, max=right.span.max), parents=tuple(parents), since=since)

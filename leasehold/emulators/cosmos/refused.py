@@ -52,4 +52,4 @@ def missing(what: str, substatus: int = 0) -> Refused:
 
 
 def range_gone(range_id: str) -> Refused:
-    return Refused(410, f"The requested partition key range {range_id} is gone.", RANGE_GONE)
+    return Refused(410, f"The requested partition key range {range_id} has been split or merged.", RANGE_GONE)

@@ -142,7 +142,7 @@ class _Parser:
         if self._take("LIMIT"):
             query.limit = int(self._any("number"))
         if self._next.kind != "end":
-            raise bad(f"Not known here: {query.text[self._next.start :]!r}.")
+            raise bad(f"Not supported: {query.text[self._next.start :]!r}.")
         return query
 
     def _select(self, query: Query) -> None:
@@ -294,5 +294,5 @@ class _Parser:
             place = f"#{len(self._query.aggregates) - 1}"
             return lambda env: env.get(place, MISSING)
         if name not in FUNCTIONS:
-            raise bad(f"The function {name} is not known here.")
+            raise bad(f"The function {name} is not supported.")
         return lambda env: FUNCTIONS[name](*(argument(env) for argument in arguments))

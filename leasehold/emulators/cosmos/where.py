@@ -1,4 +1,4 @@
-"""Where a request goes: its partition key, its span, the ranges that are to answer; and what it has to know of them."""
+"""The target of a request: its partition key, its span, and the ranges that answer."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Wire:
     servers: list[web.Server] = field(default_factory=list)
 
     def disconnect(self) -> int:
-        """Every open connection breaks, at work or not. How many there were."""
+        """Break every open connection, busy or not, and return their number."""
         open_ones = [c.transport for server in self.servers for c in server.connections if c.transport]
         for transport in open_ones:
             transport.abort()

@@ -37,7 +37,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class Draft:
-    """What a transaction sees: what is there, and what it has itself done so far."""
+    """What a transaction sees: the present documents, and its own changes so far."""
 
     container: Container
     partition: Partition

@@ -1,4 +1,4 @@
-"""`python -m leasehold.emulators.eventhubs`: one namespace on the wire; where it is, it says as a line of JSON once it serves."""
+"""`python -m leasehold.emulators.eventhubs`: one namespace on the wire, which prints its addresses as a line of JSON."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from leasehold.emulators.eventhubs.control import Clock, Control
 from leasehold.emulators.eventhubs.edge import Edges
 from leasehold.emulators.eventhubs.namespace import MESSAGE_BYTES_MAX, Namespace
 from leasehold.emulators.eventhubs.tokens import Keys
-from leasehold.emulators.eventhubs.tunnel import tunnelled
-from leasehold.emulators.hosting import certified, listening, stopped
+from leasehold.emulators.eventhubs.tunnel import serve_tunnel
+from leasehold.emulators.hosting import certified, open_port, wait_until_stopped
 
 KEY = base64.b64encode(b"a key for tests alone, of 32 byte").decode()
 
@@ -49,7 +49,7 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-async def main() -> None:
+async def run() -> None:
     options = arguments()
     clock = Clock(time.time)
     keys = Keys(keys={options.key_name: options.key}, jwt=options.token)
@@ -60,7 +60,7 @@ async def main() -> None:
     loop = asyncio.get_running_loop()
     host = options.host
     plain = await loop.create_server(edges.socket, host, options.port)
-    tunnels = partial(tunnelled, edges)
+    tunnels = partial(serve_tunnel, edges)
     with tempfile.TemporaryDirectory(prefix="leasehold-eventhubs-") as directory:
         ca = Path(directory, "ca.pem")
         tls = certified(host, ca)
@@ -69,19 +69,19 @@ async def main() -> None:
             "host": host,
             "port": port_of(plain),
             "tls_port": port_of(secure),
-            "ws_port": await listening(http(tunnels), host, options.ws_port),
-            "wss_port": await listening(http(tunnels), host, options.wss_port, tls),
+            "ws_port": await open_port(http(tunnels), host, options.ws_port),
+            "wss_port": await open_port(http(tunnels), host, options.wss_port, tls),
             "ca": str(ca),
             "key_name": options.key_name,
             "key": options.key,
             "token": options.token,
             "connection_string": f"Endpoint=sb://{host}:{port_of(plain)};SharedAccessKeyName={options.key_name};"
             f"SharedAccessKey={options.key};UseDevelopmentEmulator=true",
-            "control": f"http://{host}:{await listening(http(control.serve), host, options.control_port)}/",
+            "control": f"http://{host}:{await open_port(http(control.serve), host, options.control_port)}/",
         }
         quieten_gc()
         print(json.dumps(said), flush=True)  # noqa: T201
-        await stopped(os.getppid() if options.with_parent else None)
+        await wait_until_stopped(os.getppid() if options.with_parent else None)
 
 
 def hubs(options: argparse.Namespace) -> dict[str, tuple[int, set[str], int | None]]:
@@ -99,10 +99,10 @@ def http(handler: Any) -> web.Server:
 
 
 def quieten_gc() -> None:
-    """Events by the million are no rubbish to look through; connections are few."""
+    """Millions of events live long, so collecting garbage among them is a waste."""
     gc.freeze()
     gc.set_threshold(200_000, 20, 100)
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    asyncio.run(run())

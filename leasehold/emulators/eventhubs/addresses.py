@@ -28,7 +28,7 @@ def path_of(address: str) -> str:
 
 
 def address(text: str, *, is_receiver: bool) -> Address | None:
-    """None where it is no address."""
+    """None if it is not an address."""
     path = path_of(text)
     if path in (CBS, MANAGEMENT):
         return Address(node=path)

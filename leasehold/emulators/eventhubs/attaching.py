@@ -54,7 +54,7 @@ def attach(session: Session, asked: Attach) -> None:
 
 
 def _address(asked: Attach) -> Address | None:
-    """Of the node at our end: a receiver's source, a sender's target."""
+    """The address of the node at our end: a receiver's source, a sender's target."""
     end = fields(asked.source if asked.role else asked.target)
     return address(str(end[0]), is_receiver=asked.role) if end and end[0] is not None else None
 

@@ -44,7 +44,7 @@ U64 = struct.Struct(">Q")
 
 # --- encoding: each value in its shortest form -------------------------------------------------------------------------
 
-# Of each type the form that every value fits, as arrays need it: constructor, and how it is packed.
+# For each type the form that fits every value, as arrays need it: constructor and packing.
 FIXED: dict[type, tuple[int, struct.Struct]] = {
     UByte: (0x50, struct.Struct(">B")),
     Byte: (0x51, struct.Struct(">b")),
@@ -67,7 +67,7 @@ OCTETS: dict[type, tuple[int, Callable[[Any], bytes]]] = {
     Decimal128: (0x94, bytes),
     uuid.UUID: (0x98, lambda value: value.bytes),
 }
-# Of variable length: constructor of the short form (the long one is 0x10 higher).
+# Variable length: constructor of the short form (the long one is 0x10 higher).
 VARIABLE: dict[type, tuple[int, Callable[[Any], bytes]]] = {
     bytes: (0xA0, bytes),
     str: (0xA1, lambda value: value.encode()),

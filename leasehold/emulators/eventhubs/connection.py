@@ -148,7 +148,7 @@ class Connection:
         self.wire.later(max(0.0, grant.until_s - self.namespace.now_ms() / 1000), self.expire)
 
     def expire(self) -> None:
-        """Lets go of the links whose token has ended."""
+        """Detach the links whose token has expired."""
         for link in self.links():
             if link.is_attached and link.entity is not None and not self.is_granted(link.entity):
                 text = f"ExpiredToken: The token of '{link.entity}' is expired."
@@ -162,7 +162,7 @@ class Connection:
             self.wire.write(EMPTY)
 
     def wake(self) -> None:
-        """Pumps soon, once for all that asked for it."""
+        """Pump soon, once for all callers."""
         if not self._is_woken:
             self._is_woken = True
             self.wire.later(0, self._woken)
@@ -183,7 +183,7 @@ class Connection:
                     goes_on |= link.pump()
 
     def close(self, refusal: Refusal | None = None) -> None:
-        """With a close frame, which says why."""
+        """With a close frame that gives the reason."""
         if self.state is State.OPEN:
             reason = error(refusal.condition, refusal.description) if refusal else None
             self.wire.write(framed(0, Close(reason)))

@@ -68,7 +68,7 @@ class Control:
         return found
 
     def links(self, said: Fields) -> list[Publishing | Receiving]:
-        """Of hub, partition, group and role (sender, receiver), as far as they are given."""
+        """The links that match hub, partition, group and role (sender, receiver), if given."""
         links = [link for edge in self.edges.open for link in edge.connection.links()]
         return [link for link in links if isinstance(link, Publishing | Receiving) and _is_meant(link, said)]
 
@@ -193,7 +193,7 @@ def clock(control: Control, said: Fields) -> Fields:
 
 
 def rules(control: Control, said: Fields) -> Fields:
-    """Where nobody knows what the service does: both ways."""
+    """Choices where the service's behavior is unknown."""
     namespace = control.namespace
     namespace.replies_known = {"known": True, "asked": False}[said.get("reply", "known")]
     namespace.old_events, namespace.old_s = int(said.get("old_events", 0)), float(said.get("old_s", 0))

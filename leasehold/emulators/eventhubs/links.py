@@ -131,7 +131,7 @@ class Outgoing(Link):
             self.session.send_flow(self, drain=bool(flow.drain))
 
     def pump(self) -> bool:
-        """Sends some of what there is, and tells whether there was any."""
+        """Send some of what waits, and return whether anything waited."""
         raise NotImplementedError
 
     @property

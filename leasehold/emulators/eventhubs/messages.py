@@ -159,7 +159,7 @@ _TIME = _symbol(TIME) + b"\x83"
 
 
 def placed(one: Event, number: int, offset: int, time_ms: int) -> bytes:
-    """The message that stands at that place: the service's annotations first, then the client's own."""
+    """The message as it is stored: the service's annotations first, then the client's own."""
     digits = b"%d" % offset
     own = b"".join(
         (
@@ -192,8 +192,8 @@ def delivery_annotations(annotations: dict[Any, Any]) -> bytes:
 
 
 def with_delivery_annotations(message: bytes, annotations: bytes) -> bytes:
-    """Behind the header, where there is one. The rest is not looked at."""
-    # Of nearly all messages. To read its annotations would take most of a receiver's time.
+    """Behind the header, where there is one. The rest is not read."""
+    # Nearly all messages have this. To read its annotations would take most of a receiver's time.
     if message.startswith(b"\x00\x53\x72"):
         return annotations + message
     code, _, end = next(sections(message))
@@ -266,7 +266,7 @@ def answer(asked: Request, status: int, description: str, value: Any = None, con
 
 
 def runtime_metrics(number: int, offset: int, time_ms: int, now_ms: int) -> dict[Any, Any]:
-    """What a receiver that asked for it learns with each event: the end of the partition."""
+    """What a receiver gets with each event, if it wants that: the end of the partition."""
     return {
         Symbol("last_enqueued_sequence_number"): number,
         Symbol("last_enqueued_offset"): str(offset),

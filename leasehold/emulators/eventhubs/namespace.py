@@ -49,7 +49,7 @@ class Hub:
         ]
 
     def routed(self, key: str | None) -> Partition:
-        """Of a key always the same one, as long as the count stays; without a key each in turn."""
+        """A key always has the same one, as long as the count stays. Without a key, each has its turn."""
         if key is not None:
             return self.partitions[zlib.crc32(key.encode()) % len(self.partitions)]
         self.turn += 1

@@ -116,7 +116,7 @@ class Partition:
         return run.first if begun is None else run.first._replace(number=following(begun, number - run.start))
 
     def beyond(self, position: Position) -> str | None:
-        """What the service says to a position behind the newest event. None: it is not one."""
+        """The service's answer to a position behind the newest event. None: it is not one."""
         what = {"number": "sequence number", "offset": "offset"}.get(position.by)
         last = self.end - 1 if position.by == "number" else self.last_offset if self.end else -1
         if what is None or position.value <= max(last, -1):

@@ -38,7 +38,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attached:
-    """replied: the number that the client is told to go on from."""
+    """replied: the number from which the client has to continue."""
 
     producer: Producer
     replied: int
@@ -76,11 +76,11 @@ def attached(
     nothing: int = 0,
     null_raises: bool = False,
 ) -> Attached | Refusal:
-    """The producer as the link begins. known: the one of the id that is asked for, if there is one.
+    """The producer as the link begins. known: the one of the requested id, if any.
 
-    replies_known: to a client that is behind, the reply is what the service knows; else what the client has asked for.
-    nothing: the last number of a producer that has published nothing, 0 or -1. null_raises: whether a null level is the next one;
-    else it is the present one.
+    - replies_known: whether a client that is behind gets the number that the service knows, or the one that it requested.
+    - nothing: the last number of a producer that has published nothing, 0 or -1.
+    - null_raises: whether a null level is the next one, or the present one.
     """
     if asked.level is not None and not 0 <= asked.level <= LEVEL_MAX:
         return Refusal(condition=OUT_OF_RANGE, description=f"The producer epoch {asked.level} is out of range.")
@@ -136,6 +136,6 @@ def published(known: Producer, numbers: Sequence[Numbered | None]) -> Stored | K
     if span in known.recent:
         return Known()
     if first.number != following(known.last):
-        text = f"Producer {known.id} has to go on with {following(known.last)}, not with {first.number}."
+        text = f"Producer {known.id} has to continue with {following(known.last)}, not with {first.number}."
         return Refusal(condition=OUT_OF_ORDER, description=text)
     return Stored(after=replace(known, last=span[1], recent=(*known.recent, span)[-REMEMBERED:]))

@@ -12,7 +12,7 @@ WITHOUT_EPOCH_MAX = 5
 
 
 def admitted(present: Sequence[int | None], epoch: int | None) -> Refusal | list[int]:
-    """Those it displaces, as indices into `present`: the epochs of the receivers that are there, None for one without."""
+    """Those it displaces, as indices into `present`: the epochs of the present receivers, None for one without."""
     highest = max((each for each in present if each is not None), default=None)
     if epoch is None:
         if highest is not None:

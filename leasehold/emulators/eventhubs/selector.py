@@ -1,4 +1,4 @@
-"""Where a receiver begins: the selector of its source, read."""
+"""The start of a receiver, parsed from the selector of its source."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ LATEST = Position(by="latest")
 
 
 def position(selector: str) -> Position:
-    """Raises ValueError for what is no selector of Event Hubs."""
+    """Raises ValueError for anything but a selector of Event Hubs."""
     found = SELECTOR.fullmatch(selector)
     if not found:
-        raise ValueError(f"{selector!r} is no filter on offset, sequence number or enqueued time")
+        raise ValueError(f"{selector!r} is not a filter on offset, sequence number or enqueued time")
     by, compared, value = found.groups()
     if value == "@latest":
         return LATEST

@@ -73,7 +73,7 @@ class Session:
                 self.send(Detach(detach.handle, closed=bool(detach.closed)))
 
     def send_flow(self, link: Link | None = None, *, drain: bool = False) -> None:
-        """Of the session, and of the link's credit where one is given."""
+        """The window of the session, and the credit of the link if one is given."""
         own = None if link is None else link.flow_fields()
         self.send(
             Flow(

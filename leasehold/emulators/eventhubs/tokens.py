@@ -14,7 +14,7 @@ SAS = "SharedAccessSignature "
 
 
 class Unauthorized(Exception):
-    """Says why, as the service would."""
+    """The reason, in the service's words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Keys:
         if not token.startswith(SAS):
             if self.jwt is not None and hmac.compare_digest(token.encode(), self.jwt.encode()):
                 return Grant(path="", until_s=now_s + 3600)
-            raise Unauthorized("InvalidToken: The access token is not known here.")
+            raise Unauthorized("InvalidToken: The access token is not supported.")
         raw = dict(part.partition("=")[::2] for part in token.removeprefix(SAS).split("&"))
         fields = {name: unquote(value) for name, value in raw.items()}
         if not {"sr", "sig", "se", "skn"} <= set(fields):
@@ -62,7 +62,7 @@ class Grant:
 
 @dataclass(slots=True)
 class Grants:
-    """Of one connection."""
+    """The state of one connection."""
 
     given: dict[str, Grant] = field(default_factory=dict)
 

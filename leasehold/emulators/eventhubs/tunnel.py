@@ -80,7 +80,7 @@ class Tunnel:
         asyncio.get_running_loop().call_later(delay_s, act)
 
 
-async def tunnelled(edges: Edges, request: web.BaseRequest) -> web.StreamResponse:
+async def serve_tunnel(edges: Edges, request: web.BaseRequest) -> web.StreamResponse:
     """The answer to a request of HTTP."""
     if request.path != PATH:
         return web.Response(status=404)

@@ -36,7 +36,7 @@ class Timestamp(int):
 
 
 class Float(float):
-    """Of 32 bits; a plain float has 64."""
+    """A number of 32 bits; a plain float has 64."""
 
 
 class Char(str): ...
@@ -46,7 +46,7 @@ class Symbol(str): ...
 
 
 class Decimal32(bytes):
-    """IEEE 754 as it stands on the wire; nobody here computes with it."""
+    """The bytes of IEEE 754 as on the wire; the server does not compute with them."""
 
 
 class Decimal64(bytes): ...
@@ -56,7 +56,7 @@ class Decimal128(bytes): ...
 
 
 class Array(list[Any]):
-    """Of one type, which its first element gives."""
+    """All elements have one type, that of the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,4 +66,4 @@ class Described:
 
 
 class Malformed(Exception):
-    """The bytes are no AMQP value."""
+    """The bytes are not an AMQP value."""

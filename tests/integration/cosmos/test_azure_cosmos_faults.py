@@ -132,7 +132,7 @@ def test_what_it_cannot_do_it_says(tx: ContainerProxy, cosmos: Cosmos) -> None:
         cosmos.control.fault("explode")
     with pytest.raises(ValueError, match="gone"):
         cosmos.control.split("tx", "17")
-    with pytest.raises(ValueError, match="no neighbours"):
+    with pytest.raises(ValueError, match="not neighbors"):
         cosmos.control.merge("tx", "0", "2")
     with pytest.raises(ValueError, match="no container"):
         cosmos.control.split("nothing", "0")

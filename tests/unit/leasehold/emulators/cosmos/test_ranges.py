@@ -79,7 +79,7 @@ def test_halves_cover_their_parent_and_name_all_that_they_came_from() -> None:
 
 def test_only_neighbours_merge_and_only_inside_a_range_is_split() -> None:
     first, _, third = evenly(3)
-    with pytest.raises(ValueError, match="no neighbours"):
+    with pytest.raises(ValueError, match="not neighbors"):
         union(first, third, "3", since=1)
     with pytest.raises(ValueError, match="not inside"):
         halves(first, "FF", ("3", "4"), since=1)
