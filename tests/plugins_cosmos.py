@@ -83,6 +83,7 @@ class Cosmos:
     https: str
     ca: str
     key: str
+    connection_string: str
     token: str
     control: Control
     process: subprocess.Popen[str]

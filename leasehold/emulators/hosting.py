@@ -1,33 +1,96 @@
-"""What every server of ours needs to be a process of its own: a certificate, a port of HTTP, an end."""
+"""What every emulator needs to be a process of its own: ports, a certificate, a control page, an end."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import json
 import os
 import signal
 import ssl
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
-import trustme
 from aiohttp import web
 
+from leasehold.emulators.journal import Unusable
 
-def certified(host: str, ca: Path) -> ssl.SSLContext:
-    """With a certificate for the host and `localhost`. Its authority lives as long as the process; `ca` gets its certificate."""
-    authority = trustme.CA()
-    authority.cert_pem.write_to_path(ca)
+PAGE = Path(__file__).with_name("control.html")
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline';"
+    " connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
+Orders = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+class Authority(NamedTuple):
+    """Files: the certificate that clients trust, and its key, if both outlive the process."""
+
+    certificate: Path
+    key: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where an emulator serves, with 0 for any port. tls_port: None for none. data: None to keep all in memory."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    tls_port: int | None = None
+    control_port: int = 0
+    data: Path | None = None
+
+    def authority(self, directory: Path) -> Authority:
+        """With a data directory it outlives the process, so that clients trust it once."""
+        if self.data:
+            return Authority(self.data / "ca.pem", self.data / "ca-key.pem")
+        return Authority(directory / "ca.pem")
+
+
+class PortTaken(Exception):
+    """Another process listens there."""
+
+
+def certified(host: str, authority: Authority) -> ssl.SSLContext:
+    """With a certificate for the host and `localhost`. Raises Unusable without trustme."""
+    try:
+        import trustme  # the extra `emulators`; without TLS nothing needs it
+    except ImportError:
+        raise Unusable("TLS needs trustme: pip install 'leasehold[emulators]', or leave out --tls-port") from None
+    if authority.key and authority.key.exists():
+        signer = trustme.CA.from_pem(authority.certificate.read_bytes(), authority.key.read_bytes())
+    else:
+        signer = trustme.CA()
+        authority.certificate.parent.mkdir(parents=True, exist_ok=True)
+        signer.cert_pem.write_to_path(authority.certificate)
+        if authority.key:
+            with os.fdopen(os.open(authority.key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(signer.private_key_pem.bytes())
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert(host, "localhost").configure_cert(tls)
+    signer.issue_cert(host, "localhost").configure_cert(tls)
     return tls
 
 
 async def open_port(server: web.Server, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
-    """The port, which may be given as 0 for any."""
+    """The port, which may be given as 0 for any. Raises PortTaken."""
     runner = web.ServerRunner(server)
     await runner.setup()
-    await web.TCPSite(runner, host, port, ssl_context=tls).start()
+    try:
+        await web.TCPSite(runner, host, port, ssl_context=tls).start()
+    except OSError as error:
+        raise refused_port(host, port, error) from error
     return int(runner.addresses[0][1])
+
+
+def refused_port(host: str, port: int, error: OSError) -> PortTaken:
+    reason = "another process listens there" if error.errno == errno.EADDRINUSE else str(error.strerror or error)
+    return PortTaken(f"cannot serve on {host}:{port}: {reason}. Stop it, or choose another port.")
 
 
 async def wait_until_stopped(parent: int | None) -> None:
@@ -38,3 +101,37 @@ async def wait_until_stopped(parent: int | None) -> None:
     while not stop.is_set() and parent in (None, os.getppid()):
         with suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), 1)
+
+
+# --- the control port ---------------------------------------------------------------------------------------------------
+
+
+def control_server(orders: Orders, read_state: Callable[[], dict[str, Any]]) -> web.Server:
+    """GET / is the page, GET /state what it shows, and each POST an order."""
+
+    async def serve(request: web.BaseRequest) -> web.StreamResponse:
+        if problem := foreign(request.method, request.headers):
+            return web.Response(status=403, text=json.dumps({"error": problem}), content_type="application/json")
+        if request.method == "POST":
+            return await orders(request)
+        if request.path == "/state":
+            return web.json_response(read_state(), headers=PAGE_HEADERS)
+        if request.path == "/":
+            return web.Response(text=PAGE.read_text(), content_type="text/html", headers=PAGE_HEADERS)
+        return web.json_response({"error": f"no page {request.path}"}, status=404)
+
+    return web.Server(serve, access_log=None)
+
+
+def foreign(method: str, headers: Mapping[str, str]) -> str | None:
+    """Why the request is not from our own page or a local client: a page of another site may try to send orders. Pure."""
+    host = headers.get("Host", "")
+    if host.rsplit(":", 1)[0] not in LOOPBACK and host not in LOOPBACK:
+        return f"the control port serves {', '.join(LOOPBACK)} only, not {host!r}"
+    if headers.get("Origin", f"http://{host}") != f"http://{host}":
+        return "an order must come from the control page, or from a client that sends no Origin"
+    if method == "POST" and not headers.get("Content-Type", "").startswith("application/json"):
+        return "an order is JSON: send `Content-Type: application/json`"
+    if method not in ("GET", "POST"):
+        return "GET and POST alone"
+    return None

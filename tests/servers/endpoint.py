@@ -21,7 +21,7 @@ from typing import Any
 
 from aiohttp import web
 
-from leasehold.emulators.hosting import certified, open_port, wait_until_stopped
+from leasehold.emulators.hosting import Authority, certified, open_port, wait_until_stopped
 from leasehold.emulators.stubborn import Stubborn
 
 STALL_S = 3600.0
@@ -103,7 +103,7 @@ async def serve(port: int, parent: int | None, folder: Path) -> None:
     endpoint = Endpoint()
     ca = folder / "ca.pem"
     plain = await open_port(web.Server(endpoint.handle), "127.0.0.1", port)
-    tls = await open_port(web.Server(endpoint.handle), "127.0.0.1", 0, certified("127.0.0.1", ca))
+    tls = await open_port(web.Server(endpoint.handle), "127.0.0.1", 0, certified("127.0.0.1", Authority(ca)))
     url = f"http://127.0.0.1:{plain}"
     said = {"url": url, "https": f"https://127.0.0.1:{tls}", "ca": str(ca)}
     print(json.dumps(said), flush=True)  # noqa: T201

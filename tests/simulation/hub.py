@@ -1,8 +1,8 @@
 """An event hub in memory for the real EventHubsSink: claims, markers, numbers and tails are its own, and so are its messages.
 
 The rules of the wire server (leasehold.emulators.eventhubs.producers) decide about idempotent producers; a seed draws those that
-are not documented. Other publishers share the partitions, `$management` answers with old ends, the service forgets idle producers,
-and it discards some first batches of a claim that it acknowledged. Retention follows what leases may still have to read. The
+are not documented. Other publishers share the partitions, `$management` answers with old ends, the service forgets idle
+producers, and it discards some first batches of a claim that it acknowledged. Retention follows what leases may still have to read. The
 network below, links and receivers, is a model: a receiver gets events in order, each with the partition's end.
 """
 

@@ -9,6 +9,7 @@ from typing import Any
 from leasehold.emulators.cosmos import rids
 from leasehold.emulators.cosmos.container import Container, checked_definition
 from leasehold.emulators.cosmos.refused import CONTAINER_RID_MISMATCH, OWNER_NOT_FOUND, Refused, bad, missing
+from leasehold.emulators.journal import Journal
 
 
 @dataclass(slots=True)
@@ -30,8 +31,9 @@ class Database:
 class Account:
     """ranges: how many a new container has, unless `ranges_of` has its name."""
 
-    def __init__(self, ranges: int = 1) -> None:
+    def __init__(self, ranges: int = 1, journal: Journal | None = None) -> None:
         self.ranges = ranges
+        self.journal = journal or Journal()
         self.ranges_of: dict[str, int] = {}
         self.consistency = "Session"
         self.databases: dict[str, Database] = {}
@@ -50,13 +52,20 @@ class Account:
             raise bad("A database has an id.")
         if id in self.databases:
             raise Refused(409, f"Entity with the specified id already exists in the system: database {id!r}")
+        return self.put_database(id, now, f'"{uuid.uuid4()}"')
+
+    def put_database(self, id: str, ts: float, etag: str) -> Database:
         self._made += 1
-        made = Database(id, rids.database_rid(self._made), self._made, now, f'"{uuid.uuid4()}"')
+        made = Database(id, rids.database_rid(self._made), self._made, ts, etag)
         self.databases[id] = made
+        self.journal.add("", "database", {"id": id, "ts": ts, "etag": etag})
         return made
 
     def delete_database(self, name: str) -> None:
-        del self.databases[self.database(name).id]
+        database = self.databases.pop(self.database(name).id)
+        for container in list(database.containers.values()):
+            self.journal.forget(container.rid)
+        self.journal.add("", "database.delete", {"id": database.id})
 
     # --- containers -------------------------------------------------------------------------------------------------
 
@@ -78,11 +87,16 @@ class Account:
         if definition["id"] in database.containers:
             message = f"Entity with the specified id already exists in the system: container {definition['id']!r}"
             raise Refused(409, message)
+        rid = rids.container_rid(database.number, database.containers_made + 1)
+        definition |= self._stamp(database, rid, now)
+        return self.put_container(database, rid, definition, self.ranges_of.get(definition["id"], self.ranges))
+
+    def put_container(self, database: Database, rid: str, definition: dict[str, Any], ranges: int) -> Container:
         database.containers_made += 1
-        rid = rids.container_rid(database.number, database.containers_made)
-        made = Container(rid, definition, self.ranges_of.get(definition["id"], self.ranges))
+        made = Container(rid, definition, ranges, self.journal)
         database.containers[made.id] = made
-        made.definition |= self._stamp(database, rid, now)
+        fields = {"database": database.id, "rid": rid, "definition": definition, "ranges": ranges}
+        self.journal.add("", "container", fields)
         return made
 
     def replace_container(self, database: Database, name: str, definition: dict[str, Any], now: float) -> Container:
@@ -90,11 +104,17 @@ class Account:
         definition = checked_definition(definition)
         if definition["partitionKey"] != container.definition["partitionKey"] or definition["id"] != container.id:
             raise bad("A container keeps its id and partition key.")
-        container.definition = definition | self._stamp(database, container.rid, now)
+        container.define(definition | self._stamp(database, container.rid, now))
         return container
 
     def delete_container(self, database: Database, name: str) -> None:
-        del database.containers[self.container(database.id, name).id]
+        container = database.containers.pop(self.container(database.id, name).id)
+        self.journal.forget(container.rid)
+        self.journal.add("", "container.delete", {"database": database.id, "rid": container.rid})
+
+    def keep_settings(self) -> None:
+        """The orders of the control port that outlive a restart."""
+        self.journal.put("", "account", {"consistency": self.consistency, "ranges_of": self.ranges_of})
 
     def _stamp(self, database: Database, rid: str, now: float) -> dict[str, Any]:
         link = f"dbs/{database.rid}/colls/{rid}/"

@@ -13,6 +13,7 @@ from leasehold.emulators.cosmos import rids
 from leasehold.emulators.cosmos.epk import epk_of, key_of
 from leasehold.emulators.cosmos.ranges import Range, Span, evenly, halves, middle, union
 from leasehold.emulators.cosmos.refused import COMPLETING_SPLIT, Refused, bad, range_gone
+from leasehold.emulators.journal import Journal
 
 BY_LSN = attrgetter("lsn")
 LEVELS_MAX = 3
@@ -44,6 +45,20 @@ class Change:
     def renames(self) -> Key | None:
         """What the document was called until now, if it was replaced under another id."""
         return self.previous.key if self.previous and self.previous.key != self.key else None
+
+
+def change_fields(change: Change) -> dict[str, Any]:
+    """For the journal, without what follows from the changes before: operation, previous version."""
+    return {
+        "key": change.key,
+        "was": change.previous.key if change.previous else None,
+        "epk": change.epk,
+        "lsn": change.lsn,
+        "ts": change.ts,
+        "number": change.number,
+        "body": change.body,
+        "expired": change.is_expired,
+    }
 
 
 @dataclass(slots=True)
@@ -107,9 +122,10 @@ def merged(left: Partition, right: Partition, range: Range) -> Partition:
 class Container:
     """`partitions` by range id; `gone`: how many more requests a divided range answers with "completing split"."""
 
-    def __init__(self, rid: str, definition: dict[str, Any], ranges: int) -> None:
+    def __init__(self, rid: str, definition: dict[str, Any], ranges: int, journal: Journal | None = None) -> None:
         self.rid = rid
         self.definition = definition
+        self.journal = journal or Journal()
         self.version = 0  # of the division into ranges
         self.partitions = {one.id: Partition(one) for one in evenly(ranges)}
         self.gone: dict[str, int] = {}
@@ -153,6 +169,22 @@ class Container:
         link = f"dbs/{rids.encoded(rids.decoded(self.rid)[:4])}/colls/{self.rid}/docs/{rid}/"
         return {**own, "_rid": rid, "_self": link, "_etag": etag, "_attachments": "attachments/", "_ts": int(ts)}
 
+    def define(self, definition: dict[str, Any]) -> None:
+        self.definition = definition
+        self.journal.add(self.rid, "definition", {"definition": definition})
+
+    def give_images(self, previous: str) -> None:
+        self.images = previous
+        self.journal.add(self.rid, "images", {"previous": previous})
+
+    def commit(self, partition: Partition, changes: list[Change]) -> None:
+        """All of one transaction."""
+        partition.commit(changes)
+        for change in changes:
+            self._will_expire(change)
+        if self.journal.is_kept:
+            self.journal.add(self.rid, "changes", {"changes": [change_fields(change) for change in changes]})
+
     # --- division ---------------------------------------------------------------------------------------------------
 
     def split(self, range_id: str, at: str | None = None, completing: int = 0) -> list[Range]:
@@ -163,6 +195,7 @@ class Container:
         self.version += 1
         self._ids_used += 2
         self._replace([range_id], [parent.part(child) for child in children], completing)
+        self.journal.add(self.rid, "split", {"range": range_id, "at": at})
         return list(children)
 
     def merge(self, left_id: str, right_id: str, completing: int = 0) -> Range:
@@ -173,6 +206,7 @@ class Container:
         self.version += 1
         self._ids_used += 1
         self._replace([left_id, right_id], [merged(left, right, child)], completing)
+        self.journal.add(self.rid, "merge", {"left": left_id, "right": right_id})
         return child
 
     def _replace(self, old: list[str], new: list[Partition], completing: int) -> None:
@@ -183,7 +217,7 @@ class Container:
 
     # --- time to live -----------------------------------------------------------------------------------------------
 
-    def will_expire(self, change: Change) -> None:
+    def _will_expire(self, change: Change) -> None:
         """A document's `ttl` counts where the container has a `defaultTtl` (-1: none by default)."""
         default = self.definition.get("defaultTtl")
         if change.body is None or default is None:
@@ -197,7 +231,7 @@ class Container:
             change = heapq.heappop(self._expiries)[2]
             partition = self.partition_of(change.epk)
             if partition.is_latest(change):
-                partition.commit([ended(change, partition.lsn + 1, now, is_expired=True)])
+                self.commit(partition, [ended(change, partition.lsn + 1, now, is_expired=True)])
 
 
 def ended(last: Change, lsn: int, ts: float, *, is_expired: bool = False) -> Change:

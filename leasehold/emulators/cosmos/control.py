@@ -39,9 +39,27 @@ class Control:
         if name not in ORDERS:
             return _answer({"error": f"no order {name!r}: {', '.join(ORDERS)}"}, 404)
         try:
-            return _answer(ORDERS[name](self, **order))
+            answer = ORDERS[name](self, **order)
+            self.account.journal.commit()
+            return _answer(answer)
         except (ValueError, TypeError, Refused) as error:
             return _answer({"error": str(error)}, 400)
+
+    def read_state(self) -> dict[str, Any]:
+        """What the page shows."""
+        containers = [
+            {
+                "database": database.id,
+                "container": container.id,
+                "key": container.definition["partitionKey"]["paths"],
+                "images": container.images,
+                "ranges": truth(self, f"{database.id}/{container.id}"),
+            }
+            for database in self.account.databases.values()
+            for container in database.containers.values()
+        ]
+        counts = self.wire.counts.listed()
+        return {"kind": "cosmos", "containers": containers, "faults": faults(self), "statistics": counts}
 
     @property
     def account(self) -> Account:
@@ -92,24 +110,27 @@ def clock(control: Control, move_s: float = 0.0) -> Any:
 def ranges_of(control: Control, container: str, ranges: int) -> Any:
     """How many a container of that name is made with."""
     control.account.ranges_of[container] = ranges
+    control.account.keep_settings()
     return {}
 
 
 def images(control: Control, container: str, previous: str) -> Any:
     if previous not in GIVES_PREVIOUS:
         raise ValueError(f"previous images are of {', '.join(GIVES_PREVIOUS)}")
-    control.container(container).images = previous
+    control.container(container).give_images(previous)
     return {}
 
 
 def consistency(control: Control, level: str) -> Any:
     """The account's default, as its properties say it. What is read is the latest all the same (see the fault `lag`)."""
     control.account.consistency = level
+    control.account.keep_settings()
     return {}
 
 
 def reset(control: Control) -> Any:
     """As if just started: no databases, no faults, nothing counted, the machine's time."""
+    control.account.journal.clear()
     control.account.databases.clear()
     control.account.ranges_of.clear()
     control.account.consistency = "Session"

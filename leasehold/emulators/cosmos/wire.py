@@ -49,6 +49,7 @@ class Wire:
         if fault and fault.do == "delay":
             await asyncio.sleep(fault.delay_s)
         reply = self._reply(call, fault)
+        self.account.journal.commit()
         body = reply.body
         is_dropped = fault is not None and fault.do in ("cut", "lose_reply")
         if is_dropped:

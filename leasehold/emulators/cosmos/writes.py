@@ -75,9 +75,7 @@ class Draft:
 
     def commit(self) -> None:
         if self.changes:
-            self.partition.commit(self.changes)
-            for change in self.changes:
-                self.container.will_expire(change)
+            self.container.commit(self.partition, self.changes)
 
 
 def apply(draft: Draft, write: Write) -> Outcome:

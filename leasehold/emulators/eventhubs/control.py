@@ -51,15 +51,29 @@ class Control:
         try:
             order = ORDERS[request.path.strip("/")]
             said = order(self, json.loads(await request.read() or b"{}"))
+            self.namespace.journal.commit()
         except KeyError as problem:
             return _refused(f"missing or unknown: {problem}")
         except (TypeError, ValueError) as problem:
             return _refused(str(problem))
         return web.Response(text=json.dumps(said, separators=(",", ":")), content_type="application/json")
 
+    def read_state(self) -> Fields:
+        """What the page shows."""
+        hubs = [
+            {"hub": hub.name, "groups": sorted(hub.groups), "partitions": [_summary(each) for each in hub.partitions]}
+            for hub in self.namespace.hubs.values()
+        ]
+        more = {"links": links(self, {}), "faults": faults(self, {}), "statistics": statistics(self, {})["counts"]}
+        return {"kind": "eventhubs", "hubs": hubs, **more}
+
     def make_hubs(self) -> None:
+        """Those that are missing, and partitions that are."""
         for name, (partitions, groups, events_max) in self.hubs.items():
-            self.namespace.make_hub(name, partitions, groups, events_max)
+            hub = self.namespace.hub(name) or self.namespace.make_hub(name, partitions, groups, events_max)
+            if len(hub.partitions) < partitions:
+                hub.grow(partitions)
+        self.namespace.journal.commit()
 
     def partition(self, said: Fields) -> Partition:
         found = self.namespace.partition(said["hub"], str(said["partition"]))
@@ -209,6 +223,7 @@ def reset(control: Control, said: Fields) -> Fields:
         edge.connection.abort()
     namespace = control.namespace
     namespace.hubs.clear()
+    namespace.journal.clear()
     namespace.faults.heal()
     namespace.counts.clear()
     control.clock.moved_s = 0.0

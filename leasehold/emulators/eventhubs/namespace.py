@@ -15,6 +15,7 @@ from leasehold.emulators.eventhubs.partition import Partition
 from leasehold.emulators.eventhubs.producers import Asked, Attached, Refusal, attached
 from leasehold.emulators.eventhubs.receivers import admitted, displaced
 from leasehold.emulators.eventhubs.tokens import Keys
+from leasehold.emulators.journal import Journal
 
 DEFAULT_GROUP = "$Default"
 MESSAGE_BYTES_MAX = 1 << 20
@@ -40,13 +41,17 @@ class Hub:
     partitions: list[Partition] = field(default_factory=list)
     turn: int = 0
     receivers: dict[tuple[str, str], list[Detached]] = field(default_factory=dict)
+    journal: Journal = field(default_factory=Journal)
 
     def grow(self, count: int) -> None:
         """To that many partitions: there are never fewer."""
         present = len(self.partitions)
         self.partitions += [
-            Partition(hub=self.name, id=str(i), events_max=self.events_max) for i in range(present, count)
+            Partition(hub=self.name, id=str(i), events_max=self.events_max, journal=self.journal)
+            for i in range(present, count)
         ]
+        if present:
+            self.journal.add(self.name.lower(), "grow", {"partitions": count})
 
     def routed(self, key: str | None) -> Partition:
         """A key always has the same one, as long as the count stays. Without a key, each has its turn."""
@@ -98,14 +103,27 @@ class Namespace:
     old_s: float = 0.0
     reads_per_s_max: float = math.inf
     reads_ms: deque[int] = field(default_factory=deque)
+    journal: Journal = field(default_factory=Journal)
     producer_ids: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     def make_hub(
         self, name: str, partitions: int, groups: set[str] | None = None, events_max: int | None = None
     ) -> Hub:
-        hub = Hub(name=name, created_ms=self.now_ms(), groups={DEFAULT_GROUP, *(groups or ())}, events_max=events_max)
+        """Another hub, or an empty one in place of the one of that name."""
+        if before := self.hubs.get(name.lower()):
+            for owner in (name.lower(), *(partition.owner for partition in before.partitions)):
+                self.journal.forget(owner)
+        hub = Hub(
+            name=name,
+            created_ms=self.now_ms(),
+            groups={DEFAULT_GROUP, *(groups or ())},
+            events_max=events_max,
+            journal=self.journal,
+        )
         hub.grow(partitions)
         self.hubs[name.lower()] = hub
+        fields = {"name": name, "partitions": partitions, "groups": sorted(hub.groups), "events_max": events_max}
+        self.journal.add(name.lower(), "hub", {**fields, "created_ms": hub.created_ms})
         return hub
 
     def hub(self, name: str) -> Hub | None:
@@ -134,7 +152,10 @@ class Namespace:
             null_raises=self.null_raises,
         )
         if isinstance(outcome, Attached):
-            partition.producers[outcome.producer.id] = outcome.producer
+            if asked.id is None:
+                self.journal.put("", "issued", {"last": fresh_id})
+            partition.keep(outcome.producer)
+            self.journal.commit()
         return outcome
 
     def admits_read(self, hub: str, partition: str) -> bool:

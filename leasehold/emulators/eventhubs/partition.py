@@ -5,12 +5,13 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import NamedTuple
 
 from leasehold.emulators.eventhubs.messages import Event, Numbered, placed
 from leasehold.emulators.eventhubs.producers import Known, Producer, Refusal, following, published
 from leasehold.emulators.eventhubs.selector import Position
+from leasehold.emulators.journal import Journal
 
 
 class Run(NamedTuple):
@@ -39,15 +40,22 @@ class Partition:
     runs: list[Run] = field(default_factory=list)
     repeated: int = 0
     watchers: set[Callable[[], None]] = field(default_factory=set)
+    journal: Journal = field(default_factory=Journal)
+
+    @property
+    def owner(self) -> str:
+        """The partition's name in the journal."""
+        return f"{self.hub.lower()}/{self.id}"
 
     @property
     def end(self) -> int:
         return self.first + len(self.messages)
 
     def append(self, events: Sequence[Event], now_ms: int) -> None:
-        """All or none, with one time; it never goes back."""
+        """All or none, with one time; it never goes back. Receivers get them when they are on disk."""
         now_ms = max(now_ms, self.last_time_ms)
-        number, offset = self.end, self.size_bytes
+        first, begun = self.end, self.size_bytes
+        number, offset = first, begun
         for event in events:
             message = placed(event, number, offset, now_ms)
             self.messages.append(message)
@@ -57,8 +65,13 @@ class Partition:
             offset += len(message)
         self.times_ms.extend([now_ms] * len(events))
         self.size_bytes, self.last_time_ms = offset, now_ms
+        if self.journal.is_kept:
+            new = self.messages[first - self.first :]
+            fields = {"first": first, "offset": begun, "time": now_ms, "sizes": [len(each) for each in new]}
+            self.journal.add(self.owner, "events", fields, b"".join(new), self.end)
         if self.events_max is not None:
             self.trim(self.end - self.events_max)
+        self.journal.commit()
         for wake in tuple(self.watchers):
             wake()
 
@@ -72,17 +85,26 @@ class Partition:
         if isinstance(outcome, Known):
             self.repeated += 1
             return None
-        self.producers[producer_id] = outcome.after
+        self.keep(outcome.after)
         if first := numbers[0]:
-            self.runs.append(Run(self.end, self.end + len(numbers), first))
+            run = Run(self.end, self.end + len(numbers), first)
+            self.runs.append(run)
+            self.journal.add(self.owner, "run", run._asdict(), until=run.end)
         self.append(events, now_ms)
         return None
 
     def forget_producers(self) -> int:
         """How many there were. What they publish next is as if they had never published."""
         forgotten = len(self.producers)
+        for producer_id in self.producers:
+            self.journal.forget(self.owner, f"producer/{producer_id}")
         self.producers.clear()
         return forgotten
+
+    def keep(self, producer: Producer) -> None:
+        self.producers[producer.id] = producer
+        if self.journal.is_kept:
+            self.journal.put(self.owner, f"producer/{producer.id}", asdict(producer))
 
     def trim(self, first: int) -> None:
         """Forgets what is before `first`, as retention does."""
@@ -92,6 +114,11 @@ class Partition:
         del self.messages[:count], self.offsets[:count], self.times_ms[:count]
         self.first += count
         del self.runs[: bisect_right(self.runs, self.first, key=lambda run: run.end)]
+        if self.journal.is_kept:
+            for kind in ("events", "run"):
+                self.journal.forget(self.owner, kind, self.first)
+            end = {"size": self.size_bytes, "last_offset": self.last_offset, "last_time": self.last_time_ms}
+            self.journal.put(self.owner, "trim", {"first": self.first, **end})
 
     def end_before(self, events: int, time_ms: int) -> int:
         """The end as it was so many events ago, and not later than at that time."""

@@ -1,0 +1,78 @@
+"""An account as a process: its ports, its journal, and what clients need to find it."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from leasehold.emulators.cosmos.account import Account
+from leasehold.emulators.cosmos.control import Clock, Control
+from leasehold.emulators.cosmos.persistence import restore
+from leasehold.emulators.cosmos.wire import BODY_BYTES_MAX, Wire
+from leasehold.emulators.hosting import Place, certified, control_server, open_port
+from leasehold.emulators.journal import Journal
+
+KEY = "C2y6yDjf5/R+ob0N8A7Cgv30VRDJIWEHLM+4QDU5DE2nQ9nDuVTqobD4b8mGGyPMbIZnqyMsEcaGQy67XIw/Jw=="
+"""The key of Microsoft's emulator, which everybody knows."""
+TOKEN = "a token for tests alone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(Place):
+    """ranges: partition key ranges of a new container. key: in base64. token: an access token that it takes for one of Entra."""
+
+    ranges: int = 1
+    key: str = KEY
+    token: str = TOKEN
+
+
+@asynccontextmanager
+async def serve(options: Options) -> AsyncIterator[dict[str, str]]:
+    """Yields the addresses. Raises PortTaken, Unusable."""
+    journal = Journal(options.data / "cosmos.db" if options.data else None)
+    clock = Clock(time.time)
+    account = Account(options.ranges, journal)
+    restore(account, journal.replay())
+    wire = Wire(account=account, key=options.key, token=options.token, now=clock.now)
+    control = Control(wire, clock)
+    server = server_of(wire.serve)
+    wire.servers.append(server)
+    try:
+        http = await open_port(server, options.host, options.port)
+        orders = await open_port(control_server(control.serve, control.read_state), "127.0.0.1", options.control_port)
+        endpoint = f"http://{options.host}:{http}/"
+        said = {
+            "endpoint": endpoint,
+            "key": options.key,
+            "connection_string": f"AccountEndpoint={endpoint};AccountKey={options.key};",
+            "token": options.token,
+            "control": f"http://127.0.0.1:{orders}/",
+        }
+        with tempfile.TemporaryDirectory(prefix="leasehold-cosmos-") as directory:
+            if options.tls_port is not None:
+                authority = options.authority(Path(directory))
+                tls = certified(options.host, authority)
+                https = await open_port(server, options.host, options.tls_port, tls)
+                said |= {"https": f"https://{options.host}:{https}/", "ca": str(authority.certificate)}
+            yield said
+    finally:
+        journal.close()
+
+
+def request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
+    """With room for what the service refuses itself."""
+    loop = asyncio.get_running_loop()
+    return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=4 * BODY_BYTES_MAX)
+
+
+def server_of(handler: Any) -> web.Server:
+    """A client may keep its connection for as long as it likes."""
+    return web.Server(handler, request_factory=request, access_log=None, keepalive_timeout=3600)
