@@ -53,6 +53,17 @@ class Place:
         return Authority(directory / "ca.pem")
 
 
+@dataclass(slots=True)
+class Clock:
+    """The emulator's: the machine's, moved. In seconds."""
+
+    machine: Callable[[], float]
+    offset_s: float = 0.0
+
+    def now(self) -> float:
+        return self.machine() + self.offset_s
+
+
 class PortTaken(Exception):
     """Another process listens there."""
 

@@ -112,7 +112,7 @@ class Journal:
         end(f"leasehold: cannot write to {self._path}: {error}. Make room, and start the emulator again.")
 
 
-def opened(path: Path) -> sqlite3.Connection:
+def opened(path: Path, schema: str = SCHEMA) -> sqlite3.Connection:
     """For one process alone. Raises Unusable."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -126,7 +126,7 @@ def opened(path: Path) -> sqlite3.Connection:
                 f"{path} has format {version}, and this release reads {FORMAT}: use another --data directory"
             )
         database.execute("BEGIN IMMEDIATE")
-        for statement in SCHEMA.split(";"):
+        for statement in schema.split(";"):
             database.execute(statement)
         database.execute(f"PRAGMA user_version = {FORMAT}")
         database.execute("COMMIT")

@@ -15,17 +15,7 @@ from leasehold.emulators.cosmos.feed import GIVES_PREVIOUS
 from leasehold.emulators.cosmos.ranges import Range
 from leasehold.emulators.cosmos.refused import Refused
 from leasehold.emulators.cosmos.wire import Wire
-
-
-@dataclass(slots=True)
-class Clock:
-    """The account's: the machine's, moved."""
-
-    machine: Callable[[], float]
-    offset_s: float = 0.0
-
-    def now(self) -> float:
-        return self.machine() + self.offset_s
+from leasehold.emulators.hosting import Clock
 
 
 @dataclass(slots=True)

@@ -14,10 +14,10 @@ from typing import Any
 from aiohttp import web
 
 from leasehold.emulators.cosmos.account import Account
-from leasehold.emulators.cosmos.control import Clock, Control
+from leasehold.emulators.cosmos.control import Control
 from leasehold.emulators.cosmos.persistence import restore
 from leasehold.emulators.cosmos.wire import BODY_BYTES_MAX, Wire
-from leasehold.emulators.hosting import Place, certified, control_server, open_port
+from leasehold.emulators.hosting import Clock, Place, certified, control_server, open_port
 from leasehold.emulators.journal import Journal
 
 KEY = "C2y6yDjf5/R+ob0N8A7Cgv30VRDJIWEHLM+4QDU5DE2nQ9nDuVTqobD4b8mGGyPMbIZnqyMsEcaGQy67XIw/Jw=="

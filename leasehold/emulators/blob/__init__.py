@@ -1,0 +1,1 @@
+"""A wire server of Azure Blob Storage: containers, block and append blobs, leases, conditions, shared keys and SAS."""

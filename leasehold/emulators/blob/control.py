@@ -1,0 +1,87 @@
+"""The control port: orders to the server, and the truth about its content, in plain JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from aiohttp import web
+
+from leasehold.emulators.blob.wire import Wire
+from leasehold.emulators.hosting import Clock
+
+
+@dataclass(slots=True)
+class Control:
+    wire: Wire
+    clock: Clock
+
+    async def serve(self, request: web.BaseRequest) -> web.StreamResponse:
+        name = request.path.strip("/")
+        try:
+            if name not in ORDERS:
+                raise ValueError(f"no order {name!r}: {', '.join(ORDERS)}")
+            return web.json_response(ORDERS[name](self, **json.loads(await request.read() or b"{}")))
+        except (TypeError, ValueError) as problem:
+            return web.json_response({"error": str(problem)}, status=400)
+
+    def read_state(self) -> dict[str, Any]:
+        """What the page shows."""
+        more = {"faults": faults(self), "statistics": statistics(self)}
+        return {"kind": "blob", "containers": containers(self), **more}
+
+
+def containers(control: Control) -> list[dict[str, Any]]:
+    store = control.wire.store
+    found = [(each.name, store.count(each.name)) for each in store.containers()]
+    return [{"container": name, "blobs": blobs, "bytes": size} for name, (blobs, size) in found]
+
+
+def fault(control: Control, **what: Any) -> Any:
+    return {"number": control.wire.order(**what)}
+
+
+def heal(control: Control, number: int | None = None) -> Any:
+    if number is None:
+        control.wire.faults.clear()
+    else:
+        control.wire.faults.pop(number, None)
+    return {}
+
+
+def faults(control: Control) -> Any:
+    return control.wire.listed_faults()
+
+
+def disconnect(control: Control) -> Any:
+    return {"connections": control.wire.disconnect()}
+
+
+def clock(control: Control, move_s: float = 0.0) -> Any:
+    control.clock.offset_s += move_s
+    return {"now": control.clock.now(), "offset_s": control.clock.offset_s}
+
+
+def statistics(control: Control) -> Any:
+    counts = control.wire.counts.items()
+    return [
+        {"container": container or None, "kind": kind, "status": status, "requests": requests}
+        for (container, kind, status), requests in sorted(counts)
+    ]
+
+
+def reset(control: Control) -> Any:
+    """As if just started, and without any blobs."""
+    with control.wire.store.transaction():
+        control.wire.store.clear()
+    control.wire.faults.clear()
+    control.wire.counts.clear()
+    control.clock.offset_s = 0.0
+    return {}
+
+
+ORDERS: dict[str, Callable[..., Any]] = {
+    order.__name__: order for order in (clock, containers, disconnect, fault, faults, heal, reset, statistics)
+}

@@ -1,0 +1,70 @@
+"""A storage account as a process: its ports, its file, and what clients need to find it."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from leasehold.emulators.blob.control import Control
+from leasehold.emulators.blob.store import Store
+from leasehold.emulators.blob.wire import BODY_BYTES_MAX, Wire
+from leasehold.emulators.hosting import Clock, Place, certified, control_server, open_port
+
+ACCOUNT = "devstoreaccount1"
+KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+"""The account and the key of Azurite, which everybody knows."""
+TOKEN = "a token for tests alone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(Place):
+    """key: in base64. token: an access token that it takes for one of Entra."""
+
+    account: str = ACCOUNT
+    key: str = KEY
+    token: str = TOKEN
+
+
+@asynccontextmanager
+async def serve(options: Options) -> AsyncIterator[dict[str, str]]:
+    """Yields the addresses. Raises PortTaken, Unusable."""
+    store = Store(options.data / "blob.db" if options.data else None)
+    clock = Clock(time.time)
+    wire = Wire(store=store, account=options.account, key=options.key, token=options.token, now=clock.now)
+    control = Control(wire, clock)
+    server = web.Server(wire.serve, request_factory=request, access_log=None, keepalive_timeout=3600)
+    wire.servers.append(server)
+    try:
+        endpoint = f"http://{options.host}:{await open_port(server, options.host, options.port)}/{options.account}"
+        orders = await open_port(control_server(control.serve, control.read_state), "127.0.0.1", options.control_port)
+        account = f"AccountName={options.account};AccountKey={options.key};BlobEndpoint={endpoint};"
+        said = {
+            "endpoint": endpoint,
+            "account": options.account,
+            "key": options.key,
+            "connection_string": f"DefaultEndpointsProtocol=http;{account}",
+            "token": options.token,
+            "control": f"http://127.0.0.1:{orders}/",
+        }
+        with tempfile.TemporaryDirectory(prefix="leasehold-blob-") as directory:
+            if options.tls_port is not None:
+                authority = options.authority(Path(directory))
+                https = await open_port(server, options.host, options.tls_port, certified(options.host, authority))
+                said |= {"https": f"https://{options.host}:{https}/{options.account}", "ca": str(authority.certificate)}
+            yield said
+    finally:
+        store.close()
+
+
+def request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
+    """With room for the largest content that is put at once."""
+    loop = asyncio.get_running_loop()
+    return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=BODY_BYTES_MAX)
