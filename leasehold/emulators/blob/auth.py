@@ -93,17 +93,15 @@ def _check_sas(call: Call, key: str, now: datetime) -> None:
     text = account_sas_text(call.account, query) if "ss" in query else service_sas_text(call, query)
     if not hmac.compare_digest(query["sig"], signature(text, key)):
         raise Refused("AuthenticationFailed", f"The signature of the SAS is wrong: the string to sign is {text!r}.")
-    for name, is_wrong in (("st", lambda at: at > now + SKEW_MAX), ("se", lambda at: at <= now)):
-        if (given := query.get(name)) and is_wrong(_time(given)):
-            raise Refused("AuthenticationFailed", f"The SAS is not valid now: {name} is {given}.")
+    starts, ends = (_time(query[name]) if query.get(name) else None for name in ("st", "se"))
+    if (starts and starts > now + SKEW_MAX) or (ends and ends <= now):
+        raise Refused("AuthenticationFailed", f"The SAS is not valid now: it begins at {starts} and ends at {ends}.")
     if "ss" in query and ("b" not in query["ss"] or _level(call) not in query.get("srt", "")):
         raise Refused("AuthorizationPermissionMismatch", "The account SAS is for other services or resource types.")
     wanted = PERMISSIONS.get(call.kind, "cw" if call.kind in ("blob.put", "blob.block", "blob.commit") else "w")
     if not set(wanted) & set(query.get("sp", "")):
-        raise Refused(
-            "AuthorizationPermissionMismatch",
-            f"The SAS permits {query.get('sp')!r}, and {call.kind} needs one of {wanted!r}.",
-        )
+        detail = f"The SAS permits {query.get('sp')!r}, and {call.kind} needs one of {wanted!r}."
+        raise Refused("AuthorizationPermissionMismatch", detail)
 
 
 def _level(call: Call) -> str:

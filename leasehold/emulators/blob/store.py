@@ -124,7 +124,7 @@ class Store:
         while True:
             values = (container, start, len(prefix), prefix)
             rows = self._run(f"SELECT id, fields FROM blobs WHERE {condition}", *values).fetchall()
-            found = [blob_of(id, fields) for id, fields in rows]
+            found = [blob_of(*row) for row in rows]
             yield from found
             if len(found) < PAGE:
                 return
