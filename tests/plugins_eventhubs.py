@@ -129,6 +129,7 @@ class EventHubs:
     key: str
     token: str
     connection_string: str
+    hubs: list[str]
     control: Control
     process: subprocess.Popen[str]
 

@@ -9,7 +9,7 @@ import os
 import signal
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from aiohttp import web
 from leasehold.emulators.journal import Unusable
 
 PAGE = Path(__file__).with_name("control.html")
+CLOSE_S = 2.0
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline';"
@@ -38,13 +39,18 @@ class Authority(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where an emulator serves, with 0 for any port. tls_port: None for none. data: None to keep all in memory."""
+    """The address of an emulator, with 0 for any port. tls_port: None for none. data: None to keep all in memory."""
 
     host: str = "127.0.0.1"
     port: int = 0
     tls_port: int | None = None
     control_port: int = 0
     data: Path | None = None
+
+    @property
+    def address(self) -> str:
+        """The host for clients of this machine."""
+        return "127.0.0.1" if self.host in ("0.0.0.0", "::") else f"[{self.host}]" if ":" in self.host else self.host
 
     def authority(self, directory: Path) -> Authority:
         """With a data directory it outlives the process, so that clients trust it once."""
@@ -88,10 +94,13 @@ def certified(host: str, authority: Authority) -> ssl.SSLContext:
     return tls
 
 
-async def open_port(server: web.Server, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
-    """The port, which may be given as 0 for any. Raises PortTaken."""
-    runner = web.ServerRunner(server)
+async def open_port(
+    stack: AsyncExitStack, server: web.Server, host: str, port: int, tls: ssl.SSLContext | None = None
+) -> int:
+    """The port, which may be given as 0 for any. It serves until the stack ends. Raises PortTaken."""
+    runner = web.ServerRunner(server, shutdown_timeout=CLOSE_S)
     await runner.setup()
+    stack.push_async_callback(runner.cleanup)
     try:
         await web.TCPSite(runner, host, port, ssl_context=tls).start()
     except OSError as error:

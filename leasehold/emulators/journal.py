@@ -47,7 +47,7 @@ class Journal:
 
     @property
     def is_kept(self) -> bool:
-        """Whether `add` does anything; callers need not prepare what nobody writes."""
+        """Whether `add` does anything; if not, callers need not prepare rows."""
         return self._database is not None and not self._is_replaying
 
     def add(self, owner: str, kind: str, fields: dict[str, Any], body: bytes = b"", until: int | None = None) -> None:
@@ -138,7 +138,7 @@ def opened(path: Path, schema: str = SCHEMA) -> sqlite3.Connection:
 
 
 def end(reason: str) -> NoReturn:
-    """At once: memory is ahead of the disk, and nobody may read from it."""
+    """End at once: memory is ahead of the disk, so clients must not read from it."""
     sys.stderr.write(f"{reason}\n")
     sys.stderr.flush()
     os._exit(1)

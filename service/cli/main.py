@@ -35,6 +35,7 @@ from service.cli.common import (
     unread_is_fine,
 )
 from service.cli.dead_letters import dead_letters
+from service.cli.emulate import emulate
 from service.cli.files import files, log
 from service.cli.migration import close_leases, downgrade_leases, export_leases, import_leases, reset_leases
 from service.cli.test import run_tests
@@ -306,6 +307,7 @@ main.add_command(files)
 main.add_command(log)
 main.add_command(dead_letters)
 main.add_command(run_tests)
+main.add_command(emulate)
 
 
 @main.command()

@@ -15,6 +15,7 @@ import json
 import os
 import random
 import tempfile
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -102,12 +103,14 @@ class Endpoint:
 async def serve(port: int, parent: int | None, folder: Path) -> None:
     endpoint = Endpoint()
     ca = folder / "ca.pem"
-    plain = await open_port(web.Server(endpoint.handle), "127.0.0.1", port)
-    tls = await open_port(web.Server(endpoint.handle), "127.0.0.1", 0, certified("127.0.0.1", Authority(ca)))
-    url = f"http://127.0.0.1:{plain}"
-    said = {"url": url, "https": f"https://127.0.0.1:{tls}", "ca": str(ca)}
-    print(json.dumps(said), flush=True)  # noqa: T201
-    await wait_until_stopped(parent)
+    certificate = certified("127.0.0.1", Authority(ca))
+    async with AsyncExitStack() as stack:
+        plain = await open_port(stack, web.Server(endpoint.handle), "127.0.0.1", port)
+        tls = await open_port(stack, web.Server(endpoint.handle), "127.0.0.1", 0, certificate)
+        url = f"http://127.0.0.1:{plain}"
+        said = {"url": url, "https": f"https://127.0.0.1:{tls}", "ca": str(ca)}
+        print(json.dumps(said), flush=True)  # noqa: T201
+        await wait_until_stopped(parent)
 
 
 def main() -> None:

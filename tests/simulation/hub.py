@@ -2,8 +2,8 @@
 
 The rules of the wire server (leasehold.emulators.eventhubs.producers) decide about idempotent producers; a seed draws those that
 are not documented. Other publishers share the partitions, `$management` answers with old ends, the service forgets idle
-producers, and it discards some first batches of a claim that it acknowledged. Retention follows what leases may still have to read. The
-network below, links and receivers, is a model: a receiver gets events in order, each with the partition's end.
+producers, and it discards some first batches of a claim that it acknowledged. Retention follows what leases may still have
+to read. The network below, links and receivers, is a model: a receiver gets events in order, each with the partition's end.
 """
 
 from __future__ import annotations

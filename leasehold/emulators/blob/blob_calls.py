@@ -61,7 +61,7 @@ def _put(store: Store, call: Call, now: float) -> Reply:
 
 
 def _copy(store: Store, call: Call, now: float) -> Reply:
-    """Of a blob of this account, at once."""
+    """Copy a blob of this account, at once."""
     path = unquote(urlsplit(call.headers["x-ms-copy-source"]).path)
     account, _, rest = path.lstrip("/").partition("/")
     container, _, name = rest.partition("/")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,20 +14,21 @@ from typing import Any
 from aiohttp import web
 
 from leasehold.emulators.blob.control import Control
-from leasehold.emulators.blob.store import Store
+from leasehold.emulators.blob.store import Container, Store
 from leasehold.emulators.blob.wire import BODY_BYTES_MAX, Wire
 from leasehold.emulators.hosting import Clock, Place, certified, control_server, open_port
 
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-"""The account and the key of Azurite, which everybody knows."""
+"""The account and the key of Azurite, which are public."""
 TOKEN = "a token for tests alone"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(Place):
-    """key: in base64. token: an access token that it takes for one of Entra."""
+    """containers: to create. key: in base64. token: an access token that it takes for one of Entra."""
 
+    containers: tuple[str, ...] = ()
     account: str = ACCOUNT
     key: str = KEY
     token: str = TOKEN
@@ -42,9 +43,14 @@ async def serve(options: Options) -> AsyncIterator[dict[str, str]]:
     control = Control(wire, clock)
     server = web.Server(wire.serve, request_factory=request, access_log=None, keepalive_timeout=3600)
     wire.servers.append(server)
-    try:
-        endpoint = f"http://{options.host}:{await open_port(server, options.host, options.port)}/{options.account}"
-        orders = await open_port(control_server(control.serve, control.read_state), "127.0.0.1", options.control_port)
+    async with AsyncExitStack() as stack:
+        stack.callback(store.close)
+        with store.transaction():
+            create(store, options.containers, clock.now())
+        host = options.address
+        port = await open_port(stack, server, options.host, options.port)
+        orders = control_server(control.serve, control.read_state)
+        endpoint = f"http://{host}:{port}/{options.account}"
         account = f"AccountName={options.account};AccountKey={options.key};BlobEndpoint={endpoint};"
         said = {
             "endpoint": endpoint,
@@ -52,16 +58,21 @@ async def serve(options: Options) -> AsyncIterator[dict[str, str]]:
             "key": options.key,
             "connection_string": f"DefaultEndpointsProtocol=http;{account}",
             "token": options.token,
-            "control": f"http://127.0.0.1:{orders}/",
+            "control": f"http://127.0.0.1:{await open_port(stack, orders, '127.0.0.1', options.control_port)}/",
         }
-        with tempfile.TemporaryDirectory(prefix="leasehold-blob-") as directory:
-            if options.tls_port is not None:
-                authority = options.authority(Path(directory))
-                https = await open_port(server, options.host, options.tls_port, certified(options.host, authority))
-                said |= {"https": f"https://{options.host}:{https}/{options.account}", "ca": str(authority.certificate)}
-            yield said
-    finally:
-        store.close()
+        if options.tls_port is not None:
+            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="leasehold-blob-"))
+            authority = options.authority(Path(directory))
+            https = await open_port(stack, server, options.host, options.tls_port, certified(host, authority))
+            said |= {"https": f"https://{host}:{https}/{options.account}", "ca": str(authority.certificate)}
+        yield said
+
+
+def create(store: Store, names: Iterable[str], now: float) -> None:
+    """Unless they exist."""
+    for name in names:
+        if store.container(name) is None:
+            store.put_container(Container(name=name, etag=store.next_etag(now), modified=now))
 
 
 def request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:

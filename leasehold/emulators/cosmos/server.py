@@ -6,7 +6,7 @@ import asyncio
 import tempfile
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,15 +21,19 @@ from leasehold.emulators.hosting import Clock, Place, certified, control_server,
 from leasehold.emulators.journal import Journal
 
 KEY = "C2y6yDjf5/R+ob0N8A7Cgv30VRDJIWEHLM+4QDU5DE2nQ9nDuVTqobD4b8mGGyPMbIZnqyMsEcaGQy67XIw/Jw=="
-"""The key of Microsoft's emulator, which everybody knows."""
+"""The key of Microsoft's emulator, which is public."""
 TOKEN = "a token for tests alone"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(Place):
-    """ranges: partition key ranges of a new container. key: in base64. token: an access token that it takes for one of Entra."""
+    """ranges: partition key ranges of a new container. containers: (database, container, path of the partition key) to create.
+
+    key: in base64. token: an access token that it takes for one of Entra.
+    """
 
     ranges: int = 1
+    containers: tuple[tuple[str, ...], ...] = ()
     key: str = KEY
     token: str = TOKEN
 
@@ -45,26 +49,37 @@ async def serve(options: Options) -> AsyncIterator[dict[str, str]]:
     control = Control(wire, clock)
     server = server_of(wire.serve)
     wire.servers.append(server)
-    try:
-        http = await open_port(server, options.host, options.port)
-        orders = await open_port(control_server(control.serve, control.read_state), "127.0.0.1", options.control_port)
-        endpoint = f"http://{options.host}:{http}/"
+    for named in options.containers:
+        create(account, named, clock.now())
+    journal.commit()
+    async with AsyncExitStack() as stack:
+        stack.callback(journal.close)
+        host = options.address
+        endpoint = f"http://{host}:{await open_port(stack, server, options.host, options.port)}/"
+        orders = control_server(control.serve, control.read_state)
         said = {
             "endpoint": endpoint,
             "key": options.key,
             "connection_string": f"AccountEndpoint={endpoint};AccountKey={options.key};",
             "token": options.token,
-            "control": f"http://127.0.0.1:{orders}/",
+            "control": f"http://127.0.0.1:{await open_port(stack, orders, '127.0.0.1', options.control_port)}/",
         }
-        with tempfile.TemporaryDirectory(prefix="leasehold-cosmos-") as directory:
-            if options.tls_port is not None:
-                authority = options.authority(Path(directory))
-                tls = certified(options.host, authority)
-                https = await open_port(server, options.host, options.tls_port, tls)
-                said |= {"https": f"https://{options.host}:{https}/", "ca": str(authority.certificate)}
-            yield said
-    finally:
-        journal.close()
+        if options.tls_port is not None:
+            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="leasehold-cosmos-"))
+            authority = options.authority(Path(directory))
+            https = await open_port(stack, server, options.host, options.tls_port, certified(host, authority))
+            said |= {"https": f"https://{host}:{https}/", "ca": str(authority.certificate)}
+        yield said
+
+
+def create(account: Account, named: tuple[str, ...], now: float) -> None:
+    """Unless it exists."""
+    database, container, path = named
+    if database not in account.databases:
+        account.create_database(database, now)
+    if container not in account.databases[database].containers:
+        key = {"paths": [path], "kind": "Hash", "version": 2}
+        account.create_container(account.databases[database], {"id": container, "partitionKey": key}, now)
 
 
 def request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:

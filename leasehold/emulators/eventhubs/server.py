@@ -8,7 +8,7 @@ import ssl
 import tempfile
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from leasehold.emulators.journal import Journal
 
 KEY_NAME = "RootManageSharedAccessKey"
 KEY = "SAS_KEY_VALUE"
-"""The key of Microsoft's emulator, which everybody knows."""
+"""The key of Microsoft's emulator, which is public."""
 TOKEN = "a token for tests alone"
 
 
@@ -65,51 +65,58 @@ async def serve(options: Options) -> AsyncIterator[dict[str, Any]]:
     hubs = {name: (count, set(options.groups), options.events_max) for name, count in options.hubs.items()}
     control = Control(edges=edges, clock=clock, hubs=hubs)
     control.make_hubs()
-    try:
-        with tempfile.TemporaryDirectory(prefix="leasehold-eventhubs-") as directory:
-            said = await _open_ports(options, edges, Path(directory))
-            orders = control_server(control.serve, control.read_state)
-            said["control"] = f"http://127.0.0.1:{await open_port(orders, '127.0.0.1', options.control_port)}/"
-            quieten_gc()
-            yield said
-    finally:
-        for edge in list(edges.open):
-            edge.connection.abort()
-        journal.close()
+    async with AsyncExitStack() as stack:
+        stack.callback(journal.close)
+        stack.callback(_abort, edges)
+        said = await _open_ports(stack, options, edges)
+        orders = control_server(control.serve, control.read_state)
+        said["control"] = f"http://127.0.0.1:{await open_port(stack, orders, '127.0.0.1', options.control_port)}/"
+        said["hubs"] = [hub.name for hub in namespace.hubs.values()]
+        quieten_gc()
+        yield said
 
 
-async def _open_ports(options: Options, edges: Edges, directory: Path) -> dict[str, Any]:
+def _abort(edges: Edges) -> None:
+    for edge in list(edges.open):
+        edge.connection.abort()
+
+
+async def _open_ports(stack: AsyncExitStack, options: Options, edges: Edges) -> dict[str, Any]:
     host, tunnels = options.host, partial(serve_tunnel, edges)
-    port = await open_socket(edges, host, options.port)
+    port = await open_socket(stack, edges, host, options.port)
     said: dict[str, Any] = {
-        "host": host,
+        "host": options.address,
         "port": port,
         "key_name": options.key_name,
         "key": options.key,
         "token": options.token,
-        "connection_string": f"Endpoint=sb://{host}:{port};SharedAccessKeyName={options.key_name};"
+        "connection_string": f"Endpoint=sb://{options.address}:{port};SharedAccessKeyName={options.key_name};"
         f"SharedAccessKey={options.key};UseDevelopmentEmulator=true",
     }
     if options.ws_port is not None:
-        said["ws_port"] = await open_port(web.Server(tunnels, access_log=None), host, options.ws_port)
+        said["ws_port"] = await open_port(stack, web.Server(tunnels, access_log=None), host, options.ws_port)
     if options.tls_port is None and options.wss_port is None:
         return said
-    authority = options.authority(directory)
-    tls = certified(host, authority)
+    directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="leasehold-eventhubs-"))
+    authority = options.authority(Path(directory))
+    tls = certified(options.address, authority)
     said["ca"] = str(authority.certificate)
     if options.tls_port is not None:
-        said["tls_port"] = await open_socket(edges, host, options.tls_port, tls)
+        said["tls_port"] = await open_socket(stack, edges, host, options.tls_port, tls)
     if options.wss_port is not None:
-        said["wss_port"] = await open_port(web.Server(tunnels, access_log=None), host, options.wss_port, tls)
+        said["wss_port"] = await open_port(stack, web.Server(tunnels, access_log=None), host, options.wss_port, tls)
     return said
 
 
-async def open_socket(edges: Edges, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
-    """Raises PortTaken."""
+async def open_socket(
+    stack: AsyncExitStack, edges: Edges, host: str, port: int, tls: ssl.SSLContext | None = None
+) -> int:
+    """Until the stack ends. Raises PortTaken."""
     try:
         server = await asyncio.get_running_loop().create_server(edges.socket, host, port, ssl=tls)
     except OSError as error:
         raise refused_port(host, port, error) from error
+    stack.callback(server.close)
     return int(server.sockets[0].getsockname()[1])
 
 
