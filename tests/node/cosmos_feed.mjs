@@ -3,7 +3,7 @@
 import { ChangeFeedMode, ChangeFeedStartFrom, CosmosClient, StatusCodes } from "@azure/cosmos";
 
 const [endpoint, key, control] = process.argv.slice(2);
-const order = async (name, what) => (await fetch(control + name, { method: "POST", body: JSON.stringify(what) })).json();
+const order = async (name, what) => (await fetch(control + name, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(what) })).json();
 const client = new CosmosClient({ endpoint, key });
 const { database } = await client.databases.createIfNotExists({ id: "bank" });
 const partitionKey = { paths: ["/account"], version: 2 };

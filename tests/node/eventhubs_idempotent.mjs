@@ -3,7 +3,7 @@
 import { EventHubBufferedProducerClient, EventHubProducerClient } from "@azure/event-hubs";
 
 const [connectionString, hub, control] = process.argv.slice(2);
-const order = async (name, what) => (await fetch(control + name, { method: "POST", body: JSON.stringify(what) })).json();
+const order = async (name, what) => (await fetch(control + name, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(what) })).json();
 const retryOptions = { maxRetries: 3, retryDelayInMs: 10, maxRetryDelayInMs: 100, timeoutInMs: 3000 };
 const made = [];
 

@@ -121,6 +121,8 @@ def _block(store: Store, call: Call, now: float) -> Reply:
     check_write(blob.lease, call.headers.get("x-ms-lease-id"), now)
     if blob.kind != "BlockBlob":
         raise Refused("InvalidBlobType")
+    if any(len(each.id) != len(block) for each in store.blocks(blob, committed=False)):
+        raise Refused("InvalidBlobOrBlock", "All block ids of a blob have one length.")
     store.stage(blob, block, call.body)
     return Reply(status=201, headers={"Content-MD5": digest, "x-ms-request-server-encrypted": "true"})
 

@@ -96,8 +96,6 @@ def broken(lease: Lease, period_s: int | None, now: float) -> tuple[Lease, int]:
 
 
 def _check_id(lease: Lease, id: str) -> None:
-    if not lease.id:
-        raise Refused("LeaseNotPresentWithLeaseOperation")
     if id != lease.id:
         raise Refused("LeaseIdMismatchWithLeaseOperation")
 

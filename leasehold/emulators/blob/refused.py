@@ -11,6 +11,7 @@ MESSAGES = {
     "ConditionNotMet": (412, "The condition specified using HTTP conditional header(s) is not met."),
     "ContainerAlreadyExists": (409, "The specified container already exists."),
     "ContainerNotFound": (404, "The specified container does not exist."),
+    "InvalidBlobOrBlock": (400, "The specified blob or block content is invalid."),
     "InvalidBlobType": (409, "The blob type is invalid for this operation."),
     "InvalidBlockList": (400, "The specified block list is invalid."),
     "InvalidHeaderValue": (400, "The value for one of the HTTP headers is not in the correct format."),

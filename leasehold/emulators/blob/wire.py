@@ -130,7 +130,7 @@ class Wire:
             with self.store.transaction():
                 return answer(self.store, call, self.now())
         except NotModified:
-            return Reply(status=304)
+            return Reply(status=304, headers={"x-ms-error-code": "ConditionNotMet"})
         except Refused as refused:
             return refusal(refused)
 
