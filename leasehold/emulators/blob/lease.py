@@ -71,7 +71,7 @@ def renewed(lease: Lease, id: str, now: float) -> Lease:
 def changed(lease: Lease, id: str, proposed: str, now: float) -> Lease:
     if not lease.is_held(now):
         raise Refused("LeaseNotPresentWithLeaseOperation")
-    if id not in (lease.id, proposed) or (id != lease.id and proposed != lease.id):
+    if lease.id not in (id, proposed):
         raise Refused("LeaseIdMismatchWithLeaseOperation")
     return replace(lease, id=proposed)
 

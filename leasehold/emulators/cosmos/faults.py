@@ -22,7 +22,7 @@ class Fault:
     lose_reply (done, then the connection drops). For feeds also lag: a replica that is `lsns` behind answers with its own ETag.
     With nothing newer, its answer is 304, or with `again` 200 and its last transaction.
 
-    - of: kinds of request (`document.replace`, `documents.*`, `feed.*`, `*`).
+    - of: kinds of request (`document.*`, `documents.*`, `feed.*`, `*`).
     - container, range_id, id: if given, only requests for these.
     - page_min: only requests for pages of at least so many.
     - times: how many more it takes, None for no end.
