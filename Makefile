@@ -18,7 +18,7 @@ SPREAD = -n 5 --dist loadscope --no-loadscope-reorder
 # Connectors beyond the embedded default, over wire servers of ours, emulators from npm and brokers, and Pyright: a suite of its own
 # (docs/decisions/0013-two-suites.md).
 CONNECTORS = $(addprefix tests/integration/,cosmos blob eventhubs producer http nats test_files_blobs.py test_pyright.py) \
-	$(addprefix tests/acceptance/test_,cosmos_bank.py eventhubs_bank.py jetstream_bank.py scenarios_sinks.py)
+	$(addprefix tests/acceptance/test_,cosmos_bank.py eventhubs_bank.py jetstream_bank.py scenarios_sinks.py emulate.py)
 # Each run of pytest writes its counts to a file here. The last line adds them up, and a run without a file has failed.
 TOTALS = build/totals
 TOTAL = .venv/bin/python tests/plugins_total.py $(addprefix $(TOTALS)/,$(1))
