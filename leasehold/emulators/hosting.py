@@ -27,7 +27,7 @@ PAGE_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
 }
-Orders = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 class Authority(NamedTuple):
@@ -126,7 +126,7 @@ async def wait_until_stopped(parent: int | None) -> None:
 # --- the control port ---------------------------------------------------------------------------------------------------
 
 
-def control_server(orders: Orders, read_state: Callable[[], dict[str, Any]]) -> web.Server:
+def control_server(orders: Handler, read_state: Callable[[], dict[str, Any]]) -> web.Server:
     """GET / is the page, GET /state what it shows, and each POST an order."""
 
     async def serve(request: web.BaseRequest) -> web.StreamResponse:
@@ -143,10 +143,29 @@ def control_server(orders: Orders, read_state: Callable[[], dict[str, Any]]) -> 
     return web.Server(serve, access_log=None)
 
 
+def is_local(headers: Mapping[str, str]) -> bool:
+    """Whether the client addressed this machine by a name of the loopback interface. Pure."""
+    host = headers.get("Host", "")
+    return host in LOOPBACK or host.rsplit(":", 1)[0] in LOOPBACK
+
+
+def guarded(handler: Handler, host: str) -> Handler:
+    """On loopback it answers to no other name: a page of another site may make its name point here, and knows the key."""
+    if f"[{host}]" not in LOOPBACK and host not in LOOPBACK:
+        return handler
+
+    async def serve(request: web.BaseRequest) -> web.StreamResponse:
+        if is_local(request.headers):
+            return await handler(request)
+        return web.json_response({"error": f"the emulator serves {', '.join(LOOPBACK)} only"}, status=403)
+
+    return serve
+
+
 def foreign(method: str, headers: Mapping[str, str]) -> str | None:
     """Why the request is not from our own page or a local client: a page of another site may try to send orders. Pure."""
     host = headers.get("Host", "")
-    if host.rsplit(":", 1)[0] not in LOOPBACK and host not in LOOPBACK:
+    if not is_local(headers):
         return f"the control port serves {', '.join(LOOPBACK)} only, not {host!r}"
     if headers.get("Origin", f"http://{host}") != f"http://{host}":
         return "an order must come from the control page, or from a client that sends no Origin"

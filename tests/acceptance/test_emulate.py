@@ -252,6 +252,16 @@ def test_what_cannot_start_names_the_reason(tmp_path: Path) -> None:
             assert reason in done.stderr
 
 
+@pytest.mark.parametrize("kind", ["cosmos", "blob"])
+def test_another_name_that_points_to_this_machine_is_refused(tmp_path: Path, kind: str) -> None:
+    with running(kind, tmp_path) as emulator:
+        answers = [
+            httpx.get(emulator.said["endpoint"], headers={"Host": host}, trust_env=False).status_code
+            for host in ("evil.example", "localhost:8081")
+        ]
+    assert answers == [403, 401]
+
+
 @pytest.mark.parametrize("kind", ["cosmos", "eventhubs", "blob"])
 def test_the_control_page_is_served_and_other_sites_cannot_send_orders(tmp_path: Path, kind: str) -> None:
     with (

@@ -16,7 +16,7 @@ from aiohttp import web
 from leasehold.emulators.blob.control import Control
 from leasehold.emulators.blob.store import Container, Store
 from leasehold.emulators.blob.wire import BODY_BYTES_MAX, Wire
-from leasehold.emulators.hosting import Clock, Place, certified, control_server, open_port
+from leasehold.emulators.hosting import Clock, Place, certified, control_server, guarded, open_port
 
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
@@ -41,7 +41,9 @@ async def serve(options: Options) -> AsyncIterator[dict[str, str]]:
     clock = Clock(time.time)
     wire = Wire(store=store, account=options.account, key=options.key, token=options.token, now=clock.now)
     control = Control(wire, clock)
-    server = web.Server(wire.serve, request_factory=request, access_log=None, keepalive_timeout=3600)
+    server = web.Server(
+        guarded(wire.serve, options.host), request_factory=request, access_log=None, keepalive_timeout=3600
+    )
     wire.servers.append(server)
     async with AsyncExitStack() as stack:
         stack.callback(store.close)

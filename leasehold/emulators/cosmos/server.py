@@ -17,7 +17,7 @@ from leasehold.emulators.cosmos.account import Account
 from leasehold.emulators.cosmos.control import Control
 from leasehold.emulators.cosmos.persistence import restore
 from leasehold.emulators.cosmos.wire import BODY_BYTES_MAX, Wire
-from leasehold.emulators.hosting import Clock, Place, certified, control_server, open_port
+from leasehold.emulators.hosting import Clock, Place, certified, control_server, guarded, open_port
 from leasehold.emulators.journal import Journal
 
 KEY = "C2y6yDjf5/R+ob0N8A7Cgv30VRDJIWEHLM+4QDU5DE2nQ9nDuVTqobD4b8mGGyPMbIZnqyMsEcaGQy67XIw/Jw=="
@@ -47,7 +47,7 @@ async def serve(options: Options) -> AsyncIterator[dict[str, str]]:
     restore(account, journal.replay())
     wire = Wire(account=account, key=options.key, token=options.token, now=clock.now)
     control = Control(wire, clock)
-    server = server_of(wire.serve)
+    server = server_of(guarded(wire.serve, options.host))
     wire.servers.append(server)
     for named in options.containers:
         create(account, named, clock.now())
