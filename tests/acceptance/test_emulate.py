@@ -19,7 +19,7 @@ from azure.cosmos.exceptions import CosmosHttpResponseError
 from azure.eventhub import EventData, EventHubConsumerClient, EventHubProducerClient
 from azure.eventhub.exceptions import EventHubError
 from azure.storage.blob import BlobServiceClient
-from plugins_cli import LEASEHOLD
+from plugins_cli import LEASEHOLD, until
 from plugins_node import free_port, run_script
 
 START_S = 60
@@ -189,6 +189,49 @@ def test_a_consumer_of_event_hubs_continues_after_a_restart(tmp_path: Path) -> N
             producer.close()
         assert [body for _, body in sorted(set(seen))] == ["before", "after"]
         assert sorted({number for number, _ in seen}) == [0, 1]
+
+
+PUBLISH = """
+leases: {{type: sqlite, path: leases.db}}
+api: {{port: 0}}
+pipelines:
+  - name: publish
+    feed: {{type: files, path: "numbers-*.jsonl"}}
+    sink: {{type: eventhubs, connection_string: "{connection_string}", event_hub: tx, consumer_group: published, timeout_s: 2}}
+    batch_events_max: 100
+"""
+
+
+def test_a_host_publishes_each_event_once_through_a_kill_of_the_namespace(tmp_path: Path) -> None:
+    """Idempotent producers and the markers of batches survive, or the host would repeat or lose events."""
+    count = 2000
+    for name in "ab":
+        lines = (json.dumps({"number": number}) + "\n" for number in range(count))
+        (tmp_path / f"numbers-{name}.jsonl").write_text("".join(lines))
+    with running("eventhubs", tmp_path / "data", "--hub", "tx:2", "--group", "published") as emulator:
+        (tmp_path / "publish.yaml").write_text(PUBLISH.format(**emulator.said))
+        emulator.order("fault", do="delay", of="send", delay_s=0.02)
+
+        def stored() -> list[dict[str, Any]]:
+            return [each for partition in "01" for each in emulator.order("truth", hub="tx", partition=partition)]
+
+        host = subprocess.Popen([LEASEHOLD, "run", "--until-idle", "publish.yaml"], cwd=tmp_path)
+        try:
+            until(lambda: len(stored()) >= count // 4, START_S, "some events are published")
+            emulator.end(signal.SIGKILL)
+            emulator.start()
+            assert len(stored()) < 2 * count
+            assert host.wait(timeout=2 * START_S) == 0
+        finally:
+            host.kill()
+            host.wait()
+        events = stored()
+        sources = sorted({each["properties"]["leasehold-lease"] for each in events})
+        numbers = [
+            [json.loads(each["body"])["number"] for each in events if each["properties"]["leasehold-lease"] == source]
+            for source in sources
+        ]
+        assert numbers == [list(range(count))] * 2
 
 
 def test_blobs_lose_nothing_that_was_acknowledged(tmp_path: Path) -> None:
