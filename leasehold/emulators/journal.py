@@ -116,25 +116,32 @@ def opened(path: Path, schema: str = SCHEMA) -> sqlite3.Connection:
     """For one process alone. Raises Unusable."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        database = sqlite3.connect(path, isolation_level=None, timeout=1, check_same_thread=False)
-        database.execute("PRAGMA locking_mode = EXCLUSIVE")
-        database.execute("PRAGMA journal_mode = WAL")
-        database.execute("PRAGMA synchronous = NORMAL")
-        (version,) = database.execute("PRAGMA user_version").fetchone()
-        if version not in (0, FORMAT):
-            raise Unusable(
-                f"{path} has format {version}, and this release reads {FORMAT}: use another --data directory"
-            )
-        database.execute("BEGIN IMMEDIATE")
-        for statement in schema.split(";"):
-            database.execute(statement)
-        database.execute(f"PRAGMA user_version = {FORMAT}")
-        database.execute("COMMIT")
+        database = sqlite3.connect(path, isolation_level=None, timeout=1)
     except (sqlite3.Error, OSError) as error:
+        raise Unusable(f"cannot open {path}: {error}") from error
+    try:
+        _prepare(database, path, schema)
+    except BaseException as error:
+        database.close()
+        if not isinstance(error, sqlite3.Error):
+            raise
         if "locked" in str(error):
             raise Unusable(f"{path} is in use: stop the other emulator, or use another --data directory") from error
         raise Unusable(f"cannot open {path}: {error}") from error
     return database
+
+
+def _prepare(database: sqlite3.Connection, path: Path, schema: str) -> None:
+    for pragma in ("locking_mode = EXCLUSIVE", "journal_mode = WAL", "synchronous = NORMAL"):
+        database.execute(f"PRAGMA {pragma}")
+    (version,) = database.execute("PRAGMA user_version").fetchone()
+    if version not in (0, FORMAT):
+        raise Unusable(f"{path} has format {version}, and this release reads {FORMAT}: use another --data directory")
+    database.execute("BEGIN IMMEDIATE")
+    for statement in schema.split(";"):
+        database.execute(statement)
+    database.execute(f"PRAGMA user_version = {FORMAT}")
+    database.execute("COMMIT")
 
 
 def end(reason: str) -> NoReturn:

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "tests" / "unit"
 HOMES = {
     **dict.fromkeys(("leasehold", "leases", "pipeline", "service"), ROOT),
-    **dict.fromkeys(("scale", "scenarios"), ROOT / "tests"),
+    **dict.fromkeys(("scale", "scenarios", "servers"), ROOT / "tests"),
 }
 """Where the packages lie that are mirrored."""
 ABOUT_THE_WHOLE = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -67,7 +68,7 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_of_another_release_is_refused(tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / "a.db") as other:
+    with closing(sqlite3.connect(tmp_path / "a.db")) as other:
         other.execute("PRAGMA user_version = 7")
     with pytest.raises(Unusable, match="format 7"):
         Journal(tmp_path / "a.db")
@@ -92,3 +93,4 @@ def test_a_write_that_fails_ends_the_process(tmp_path: Path, monkeypatch: pytest
     journal._database.execute("PRAGMA max_page_count = 4")
     with pytest.raises(Ended, match=r"cannot write to .*a\.db: database or disk is full"):
         journal.add("x", "events", {}, bytes(100_000))
+    journal._database.close()
