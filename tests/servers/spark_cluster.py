@@ -147,8 +147,8 @@ class SparkCluster:
     def _worker(self, number: int) -> Part:
         scratch = self._directory / f"worker-{number}"
         scratch.mkdir()
-        # A port of its own for each start, as a pod has an address of its own: what a recovering master sends to the address of a worker
-        # that died would reach the next one, and stop it from registering (MasterChanged).
+        # A port of its own for each start, as a pod has an address of its own: what a recovering master sends to the address of a
+        # worker that died would reach the next one, and stop it from registering (MasterChanged).
         options = ["--port", "0", "--webui-port", "0", "--work-dir", str(scratch)]
         return self._part(
             f"worker-{number}",
