@@ -115,10 +115,14 @@ def blobs_served() -> Iterator[tuple[str, subprocess.Popen[Any]]]:
         yield f"DefaultEndpointsProtocol=http;{account}", process
 
 
-@pytest.fixture(scope="session", params=["azurite", "emulator"])
+ON_BOTH = pytest.mark.parametrize("azurite", ["azurite", "emulator"], indirect=True, scope="session")
+"""For modules that define what a blob service is: what holds for Azurite holds for our emulator."""
+
+
+@pytest.fixture(scope="session")
 def azurite(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The connection string of Azurite's blobs, and once more of our emulator's: what holds for one holds for the other."""
-    if request.param == "azurite":
+    """The connection string of Azurite's blobs. With ON_BOTH once more of our emulator's."""
+    if getattr(request, "param", "azurite") == "azurite":
         with blobs_served() as (connection_string, _):
             yield connection_string
     else:

@@ -11,6 +11,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
+from plugins_node import ON_BOTH
 from unit.pipeline.connectors.files.sink.places import Permit, claim, numbers_in, output
 from unit.pipeline.connectors.files.sink.test_sink_contract import FilesSinkHarness
 
@@ -19,6 +20,8 @@ from pipeline.connectors.files.sink import FilesSink, FilesUnavailable, snapshot
 from pipeline.connectors.files.sink.blobs import BlobContainer
 from pipeline.connectors.files.sink.storage import FilesUncertain
 from pipeline.contract import SinkContract, SinkHarness
+
+pytestmark = ON_BOTH
 
 Places = Callable[..., BlobContainer]
 

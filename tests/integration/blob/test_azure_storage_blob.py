@@ -29,7 +29,9 @@ from azure.storage.blob import (
     generate_account_sas,
     generate_blob_sas,
 )
-from plugins_node import AZURITE_KEY, run_script
+from plugins_node import AZURITE_KEY, ON_BOTH, run_script
+
+pytestmark = ON_BOTH
 
 CONTAINERS = map("sdk-{}".format, count())
 ACCOUNT = "devstoreaccount1"

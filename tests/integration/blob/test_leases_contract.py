@@ -1,4 +1,4 @@
-"""What every lease store promises, by a server that nobody here wrote: Azurite."""
+"""What every lease store promises, on a server that is not ours, Azurite, and on our emulator."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from collections.abc import AsyncIterator
 from itertools import count
 
 import pytest
+from plugins_node import ON_BOTH
 
 from leasehold.common.azure import storage_account_of
 from leases.contract import LeaseStoreContract
 from leases.store import LeaseStore
 from leases.stores.blob import BlobContainerAddress, BlobStore, LeaseBlobContainer
+
+pytestmark = ON_BOTH
 
 PATIENCE_S = 60.0
 CONTAINERS = map("contract-{}".format, count())
