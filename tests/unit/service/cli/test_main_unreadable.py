@@ -139,7 +139,7 @@ def test_its_lag_and_that_of_what_has_no_lease_are_unknown(place: Place) -> None
     assert (told["unknown"], told["events"]) == (3, None)  # a's position is beyond what this feed holds
     assert {row["partition"]: row["events"] for row in told["partitions"]} == {"a": None, "b": None, "c": None}
     lines = place("lag", "FILE").stdout.splitlines()
-    assert [line.split() for line in lines[2:5]] == [["orders", name, "unknown"] for name in NAMES]
+    assert [line.split() for line in lines[2:5]] == [["orders", name, "unknown", "unknown"] for name in NAMES]
     assert any("pipeline 'orders', partition 'b': " in line and is_advice(line) for line in lines)
     assert any(line.split() == ["all", "at", "least", "0", "(3", "unknown)"] for line in lines)
 
