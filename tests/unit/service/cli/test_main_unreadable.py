@@ -141,7 +141,7 @@ def test_its_lag_and_that_of_what_has_no_lease_are_unknown(place: Place) -> None
     lines = place("lag", "FILE").stdout.splitlines()
     assert [line.split() for line in lines[2:5]] == [["orders", name, "unknown", "unknown"] for name in NAMES]
     assert any("pipeline 'orders', partition 'b': " in line and is_advice(line) for line in lines)
-    assert any(line.split() == ["all", "at", "least", "0", "(3", "unknown)"] for line in lines)
+    assert any(line.split() == ["all", "at", "least", "0", "(3", "unknown)", "unknown"] for line in lines)
 
 
 def test_where_all_are_unreadable_they_are_listed_all_the_same(place: Place) -> None:
