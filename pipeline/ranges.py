@@ -107,7 +107,8 @@ class RangePlan:
         self.limits = limits
         self._host_until: str | None = None
         self._refusals = 0
-        self._failed: tuple[str | None, int] = (None, 0)
+        self._failures: dict[str | None, int] = {}
+        """How often the batches failed that are not delivered, by their starts: one is sent while the next is under way."""
         self.events_max = self._first
 
     @property
@@ -126,6 +127,7 @@ class RangePlan:
     def refuse(self, batch: RangedBatch) -> None:
         """The executors could not process a batch: the host reads these events."""
         self._host_until = batch.to
+        self._forget_failures(batch.to)
         self._refusals += 1
         self.events_max = self._first
 
@@ -139,16 +141,18 @@ class RangePlan:
 
         If one batch fails again and again, the host reads it.
         """
-        start, times = self._failed
-        times = times + 1 if start == batch.start else 1
-        self._failed = (batch.start, times)
-        if times >= FAILURES_MAX:
+        self._failures[batch.start] = self._failures.get(batch.start, 0) + 1
+        if self._failures[batch.start] >= FAILURES_MAX:
             self.shrink(batch)
 
     def accept(self, batch: RangedBatch, took_s: float) -> None:
         """A batch of the executors is delivered. took_s: by them and the sink."""
         self._refusals = 0
+        self._forget_failures(batch.to)
         if took_s > LONG_S:
             self.events_max = max(self.limits.from_events, self.events_max // 2)
         elif took_s < SHORT_S and batch.events >= self.events_max // 2:
             self.events_max = min(self.limits.events_max, self.events_max * 2)
+
+    def _forget_failures(self, until: str) -> None:
+        self._failures = {start: times for start, times in self._failures.items() if self._compare(start, until) >= 0}

@@ -347,7 +347,7 @@ class Runner:
             raise RangeRefused(
                 f"executors took more than {plan.limits.job_s_max:g} s for {batch.events} events"
             ) from error
-        except EngineUnavailable:
+        except (EngineUnavailable, SinkUnavailable):
             plan.fail(batch)
             raise
         output = Output(table=table, start=batch.start, to=batch.to, events=batch.events, staged=staged)

@@ -158,14 +158,23 @@ def test_a_batch_that_fails_again_and_again_is_left_to_the_host_and_later_ones_a
     for _ in range(2):
         found.accept(batch(0, found.events_max), SHORT_S - 1)
     found.fail(batch(10, 510))
-    found.fail(batch(20, 520))  # another one
+    found.fail(batch(510, 520))  # the next one, in turns
     found.fail(batch(10, 510))
-    found.fail(batch(10, 510))
+    found.fail(batch(510, 520))
     assert not found.is_for_host("10")
     found.fail(batch(10, 510))
     assert found.is_for_host("10")
     assert not found.is_for_host("510")
     assert found.limits.events_max == 250
+
+
+def test_failures_of_a_batch_that_was_delivered_count_no_more() -> None:
+    found = plan()
+    for _ in range(2):
+        found.fail(batch(10, 510))
+    found.accept(batch(10, 510), SHORT_S)
+    found.fail(batch(10, 510))  # again, after a reset
+    assert not found.is_for_host("10")
 
 
 def test_a_job_ends_before_its_batch_times_out() -> None:

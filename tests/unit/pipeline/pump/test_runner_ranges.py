@@ -225,12 +225,12 @@ def _searching() -> Refusals:
 
 
 @pytest.mark.virtual
-@pytest.mark.parametrize("of", ["Spark", "the sink"])
+@pytest.mark.parametrize("of", ["Spark", "the sink", "staging"])
 async def test_a_batch_that_fails_with_spark_or_the_sink_is_read_by_the_host_in_the_end(of: str) -> None:
     work, _, transform = case(20)
     failure = EngineUnavailable("away") if of == "Spark" else SinkUnavailable("away")
     for _ in range(3):
-        if of == "Spark":
+        if of != "the sink":
             transform.failure = failure
         else:
             work.writer.error = failure
