@@ -136,8 +136,8 @@ CLUSTER = $(addprefix tests/integration/test_spark_,jobs.py letters.py parse.py 
 	tests/acceptance/test_hosts.py tests/acceptance/test_cli_spark.py
 # What differs over Connect: the protocol nests less deeply, the server limits outputs, and a start is a part of one bound (docs/clusters.md).
 NOT_OVER_CONNECT = nests_as_deep or beyond_the_cap or restarts_under_its_name
-CHAOS_ON = PYTHONPATH=tests .venv/bin/python -m scenarios.chaos --minutes 60 --faults $(or $(FAULTS),40)
-cluster: setup  # transforms and hosts on a standalone cluster and a Connect server, whose parts are killed while the bank works (FAULTS=40)
+CHAOS_ON = PYTHONPATH=tests .venv/bin/python -m scenarios.chaos --minutes 60 --faults $(or $(FAULTS),64) $(if $(FAULTS),,--kills 32)
+cluster: setup  # transforms and hosts on a standalone cluster and a Connect server, whose parts are killed 64 times and more while the bank works (FAULTS=40)
 	$(PYTEST) -p no:xdist tests/integration/test_spark_cluster.py
 	$(PYTEST) -p no:xdist --spark=cluster $(CLUSTER)
 	$(PYTEST) -p no:xdist --spark=connect $(CLUSTER) -k "not ($(NOT_OVER_CONNECT))"

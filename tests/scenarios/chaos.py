@@ -27,7 +27,7 @@ import psycopg
 
 from scenarios.chaos_books import Difference, Found, Writer, delivered, difference, found
 from scenarios.chaos_group import Group, Happened
-from scenarios.chaos_plan import KINDS, KINDS_OF, KINDS_ON, LEASE_S, Fault, planned
+from scenarios.chaos_plan import KILLS, KINDS, KINDS_OF, KINDS_ON, LEASE_S, Fault, planned
 from scenarios.chaos_spark import Spark, spark_of
 from scenarios.grounds import Ground, grounds
 from scenarios.place import place, say
@@ -49,6 +49,7 @@ class Outcome:
     """problems: what no host should have done. spoiled: starts that met a fault, and were made again.
 
     let_go: reason -> how many leases, by hosts that lived on. kinds: what might have happened. lapses: of sessions, when.
+    kills_min: how many parts of a cluster have to be killed, or it proves too little.
     """
 
     written: int
@@ -60,6 +61,11 @@ class Outcome:
     let_go: Mapping[str, int] = field(default_factory=dict)
     kinds: Sequence[str] = KINDS
     lapses: Sequence[float] = ()
+    kills_min: int = 0
+
+    @property
+    def kills(self) -> int:
+        return sum(each.kind in KILLS for each in self.happened)
 
     @property
     def false_lapses(self) -> int:
@@ -79,7 +85,8 @@ class Outcome:
         still = [] if self.delivered else ["nothing was delivered while faults lasted"]
         wrong = [self.difference.told] if self.difference else []
         lapsed = [f"sessions that lapsed without a reason: {self.false_lapses}"] if self.false_lapses else []
-        return [*nothing, *still, *wrong, *lapsed, *self.problems]
+        few = [f"only {self.kills} parts of the cluster were killed"] if self.kills < self.kills_min else []
+        return [*nothing, *still, *wrong, *lapsed, *few, *self.problems]
 
     def told(self) -> Iterator[str]:
         yield from self._table()
@@ -95,6 +102,7 @@ class Outcome:
             lasted = sum(ended - began for began, ended in spans)
             yield f"{kind:24}{times[kind]:8}{lasted:8.0f} s{self.found.delivered_within(spans):30,}"
         yield f"{'all':24}{len(self.happened):8}{'':10}{self.delivered:30,}"
+        yield f"{'parts of Spark killed':24}{self.kills:8}"
         yield f"{'starts they spoiled':24}{self.spoiled:8}"
         yield f"{'sessions that lapsed':24}{len(self.lapses):8}{'':10}without such a fault: {self.false_lapses}"
         yield f"leases let go: {', '.join(f'{reason} {count}' for reason, count in sorted(self.let_go.items()))}"
@@ -243,6 +251,7 @@ def main() -> int:
     parser.add_argument("--feed", choices=KINDS_OF, default="log", help="what the bank's logs are")
     parser.add_argument("--spark", choices=("local", *KINDS_ON), default="local", help="what transforms run on")
     parser.add_argument("--faults", type=int, help="no more than these")
+    parser.add_argument("--kills", type=int, default=0, help="how many parts of a cluster have to be killed at least")
     arguments = parser.parse_args()
     feed, spark, seconds = arguments.feed, arguments.spark, arguments.minutes * 60
     say(f"SEED={arguments.seed} MINUTES={arguments.minutes:g} FEED={feed} SPARK={spark}")
@@ -250,6 +259,7 @@ def main() -> int:
     with place("chaos", is_kept=True) as (directory, server):
         try:
             outcome = lived(directory, server, arguments.seed, plan, seconds, say, feed, spark=spark)
+            outcome = replace(outcome, kills_min=arguments.kills)
         except BaseException as error:
             say(f"kept: {directory}")
             if isinstance(error, KeyboardInterrupt | asyncio.CancelledError):

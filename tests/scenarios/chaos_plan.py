@@ -36,6 +36,7 @@ Some freezes and locks outlast a lease of `LEASE_S`, others do not."""
 OF_HUBS = ("leases away", "hubs cut off", "hubs throttle", "batches cut", "acks lost", "links stolen")
 OF_CLUSTERS = ("executor killed", "worker killed", "master killed", "driver cut off", "driver's line stalled")
 OF_CONNECT = ("Connect server killed", "Connect server frozen")
+KILLS = ("Spark killed", "executor killed", "worker killed", "master killed", "Connect server killed")
 KINDS_OF = {
     "log": tuple(kind for kind in LASTS_S if kind not in (*OF_HUBS, *OF_CLUSTERS, *OF_CONNECT)),
     "eventhubs": tuple(kind for kind in LASTS_S if kind not in ("leases locked", *OF_CLUSTERS, *OF_CONNECT)),

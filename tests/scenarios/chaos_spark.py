@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -12,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from plugins_cluster import settings_on
-from servers.spark_cluster import HOST, Part, SparkCluster, free_port, running
+from servers.spark_cluster import HOST, NotReady, Part, SparkCluster, free_port, running
 
 from scenarios.chaos_wire import Address, Wire
 from scenarios.grounds import Breakage
 
 FAR = "127.0.0.2"
+EXECUTOR_S = 60
 
 
 class OwnSpark:
@@ -61,6 +63,7 @@ class ClusterSpark:
         settings = settings_on(self._cluster, self._kind)
         if self._kind == "connect":
             (wire,) = await self._opened("server", [(HOST, self._cluster.connect_port)])
+            await self._opened("driver", [(HOST, port) for port in self._cluster.driver_ports], at=FAR)
             return {**settings, "remote": f"sc://{HOST}:{wire.port}"}
         driver, blocks = await self._opened(host, [(HOST, free_port()), (HOST, free_port())], at=FAR)
         addresses = {
@@ -86,7 +89,10 @@ class ClusterSpark:
 
     @contextmanager
     def _broken_wire(self, breaks: Callable[[Wire], None]) -> Iterator[None]:
-        """Those of one host, or of the server. Wires belong to the loop, and this runs on a thread."""
+        """Those of one host, of hosts to the server, or of executors to the server.
+
+        Wires belong to the loop, and this runs on a thread.
+        """
         assert self._loop is not None, "a host has started"
         wires = self._wires[self._random.choice(sorted(self._wires))]
         for wire in wires:
@@ -99,10 +105,13 @@ class ClusterSpark:
 
     @contextmanager
     def _without_executors(self) -> Iterator[None]:
-        """One that is there at this moment."""
-        executors = [each for worker in self._cluster.workers for each in worker.executors()]
-        if executors:
-            self._random.choice(executors).kill()
+        """One, as soon as there is one: other faults may have ended them all. Raises NotReady."""
+        until = time.monotonic() + EXECUTOR_S
+        while not (executors := [each for worker in self._cluster.workers for each in worker.executors()]):
+            if time.monotonic() > until:
+                raise NotReady(f"there was no executor for {EXECUTOR_S} s")
+            time.sleep(0.2)
+        self._random.choice(executors).kill()
         yield
 
 
@@ -132,5 +141,5 @@ def spark_of(kind: str, directory: Path) -> Iterator[Spark]:
         yield OwnSpark()
         return
     directory.mkdir()
-    with running(directory, connect=kind == "connect") as cluster:
+    with running(directory, connect=kind == "connect", driver_at=FAR if kind == "connect" else HOST) as cluster:
         yield ClusterSpark(cluster, kind)

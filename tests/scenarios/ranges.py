@@ -96,6 +96,17 @@ class InFiles:
         return leftovers(Directory(self._path), snapshot_of(Directory(self._path)))
 
 
+NOTE_TABLES = """
+    CREATE TABLE IF NOT EXISTS tables_made (name text);
+    CREATE OR REPLACE FUNCTION note_tables() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN
+      INSERT INTO public.tables_made SELECT object_identity FROM pg_event_trigger_ddl_commands();
+    END $$;
+    DROP EVENT TRIGGER IF EXISTS note_tables;
+    CREATE EVENT TRIGGER note_tables ON ddl_command_end WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION note_tables();
+"""
+"""Staged tables are dropped in the end. This keeps their names."""
+
+
 class InPostgres:
     def __init__(self, server: PostgresServer) -> None:
         self._dsn = server.get_uri()
@@ -108,8 +119,12 @@ class InPostgres:
         for name in ("copies", "leasehold_positions", *self.left()):
             self._run(f"DROP TABLE IF EXISTS {name}")
         self._run("CREATE TABLE copies (place bigserial, partition text, sequence bigint, body text)")
+        self._run(NOTE_TABLES)
+        self._run("TRUNCATE tables_made")
 
     def arrived(self) -> dict[str, list[int]]:
+        if not self._run("SELECT name FROM tables_made WHERE name LIKE '%leasehold_staged%' LIMIT 1"):
+            raise Failed("executors have staged nothing")
         numbers: dict[str, list[int]] = {}
         for partition, sequence in self._run("SELECT partition, sequence FROM copies ORDER BY place"):
             numbers.setdefault(partition, []).append(sequence)

@@ -104,11 +104,15 @@ def _is_executor(process: psutil.Process) -> bool:
 
 
 class SparkCluster:
-    """recovers: whether the master keeps its applications and workers in files, so that one that is started again knows them."""
+    """recovers: whether the master keeps its applications and workers in files, so that one that is started again knows them.
 
-    def __init__(self, directory: Path, *, workers: int = 2, recovers: bool = True) -> None:
+    driver_at: the address at which executors look for the driver of the Connect server, at `driver_ports`.
+    """
+
+    def __init__(self, directory: Path, *, workers: int = 2, recovers: bool = True, driver_at: str = HOST) -> None:
         self._directory = directory
         self._master_port, self.connect_port = free_port(), free_port()
+        self._driver_at, self.driver_ports = driver_at, (free_port(), free_port())
         kept = directory / "master"
         kept.mkdir()
         recovery = f"-Dspark.deploy.recoveryMode=FILESYSTEM -Dspark.deploy.recoveryDirectory={kept}" if recovers else ""
@@ -161,7 +165,10 @@ class SparkCluster:
         conf = {
             "spark.connect.grpc.binding.port": str(self.connect_port),
             "spark.connect.grpc.binding.address": HOST,
-            "spark.driver.host": HOST,
+            "spark.driver.host": self._driver_at,
+            "spark.driver.bindAddress": HOST,
+            "spark.driver.port": str(self.driver_ports[0]),
+            "spark.driver.blockManager.port": str(self.driver_ports[1]),
             "spark.executor.memory": MEMORY,
             "spark.executor.cores": "1",
             "spark.cores.max": "2",
@@ -193,8 +200,8 @@ def free_port() -> int:
 
 
 @contextmanager
-def running(directory: Path, *, connect: bool, recovers: bool = True) -> Iterator[SparkCluster]:
-    cluster = SparkCluster(directory, recovers=recovers)
+def running(directory: Path, *, connect: bool, recovers: bool = True, driver_at: str = HOST) -> Iterator[SparkCluster]:
+    cluster = SparkCluster(directory, recovers=recovers, driver_at=driver_at)
     try:
         cluster.open(connect=connect)
         yield cluster
