@@ -75,8 +75,10 @@ key: {{ .Values.api.clientKey | default .Values.api.readersKey | quote }}
 {{- end }}
 {{- include "leasehold.noSecrets" (dict "where" "the chart's values" "name" "sparkConnect" "value" $v.sparkConnect) }}
 {{- include "leasehold.sparkRefusals" . }}
-{{- range $v.env }}
-{{- include "leasehold.noSecrets" (dict "where" "env" "name" .name "value" (.value | default "")) }}
+{{- range $where, $variables := dict "env" $v.env "sparkExecutors.env" $v.sparkExecutors.env }}
+{{- range $variables }}
+{{- include "leasehold.noSecrets" (dict "where" $where "name" .name "value" (.value | default "")) }}
+{{- end }}
 {{- end }}
 {{- if gt $most 1 }}
 {{- if or (has $leases (list "sqlite" "memory")) (contains "SqliteStore" $leases) }}

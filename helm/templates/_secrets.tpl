@@ -4,6 +4,16 @@
 {{- end }}
 
 {{- define "leasehold.secret" -}}
+{{- if hasPrefix "spark.executorEnv." .name }}
+{{- $variable := trimPrefix "spark.executorEnv." .name }}
+{{- fail (printf "%s: its %s would store a secret in Spark's configuration: name a Secret that has %s in `sparkExecutors.secrets`, or set %s where the executors of another release start" .where .name $variable $variable) }}
+{{- end }}
+{{- if regexMatch "^spark\\.kubernetes\\.(driver|executor)\\.(secretKeyRef|secrets)\\." .name }}
+{{- fail (printf "%s: its %s does not name a Secret: write SECRET:KEY for `secretKeyRef`, and the path of a directory for `secrets`" .where .name) }}
+{{- end }}
+{{- if eq .where "sparkServer.conf" }}
+{{- fail (printf "%s: its %s holds a secret in plain text, or a ${NAME} that the server does not replace: remove it. Executors get secrets by `sparkExecutors.secrets`" .where .name) }}
+{{- end }}
 {{- fail (printf "%s: its %s holds a secret in plain text; a ConfigMap must not hold secrets: write ${NAME} there, and list a Secret that has NAME in `secrets`" .where .name) }}
 {{- end }}
 
@@ -31,8 +41,12 @@
 {{- $place := "(?i)[._-](file|path|dir|name|type|class)$" }}
 {{- $parameter := "(?i)(^|[?&;\\s])([a-z]+[._-])*((ssl)?passw[a-z%0-9]*|pwd|token|secret|signature|sig|code|key|(account|api|access|sharedaccess)key)\\s*=\\s*[^\\s&;=]+=*([\\s&;]|$)" }}
 {{- $query := and (eq .name "url") (regexMatch "\\?[^$]*$" .value) }}
-{{- $isNamed := and (regexMatch $named .name) (not (regexMatch $place .name)) }}
-{{- if or (and $bare $isNamed) (regexMatch $userinfo $bare) (regexMatch $parameter $bare) $query }}
+{{- /* Spark's own names of Secrets: a key of one, and where one is mounted. */}}
+{{- $key := and (regexMatch "^spark\\.kubernetes\\.(driver|executor)\\.secretKeyRef\\." .name) (regexMatch "^[a-z0-9][-a-z0-9.]*:[-._a-zA-Z0-9]+$" .value) }}
+{{- $mount := and (regexMatch "^spark\\.kubernetes\\.(driver|executor)\\.secrets\\." .name) (regexMatch "^/[-./_a-zA-Z0-9]*$" .value) }}
+{{- $isNamed := and (regexMatch $named .name) (not (or $key $mount (regexMatch $place .name))) }}
+{{- $isLost := and (ne $bare (replace "$$" "x" .value)) (or (hasPrefix "spark.executorEnv." .name) (eq .where "sparkServer.conf")) }}
+{{- if or (and $bare $isNamed) (regexMatch $userinfo $bare) (regexMatch $parameter $bare) $query $isLost }}
 {{- include "leasehold.secret" . }}
 {{- end }}
 {{- end }}

@@ -100,7 +100,10 @@ spark.buffer.pageSize: 1m
 {{- end }}
 {{- end }}
 
-{{- /* An executor. Spark adds the image, its arguments, cores, memory, and its owner: the pod that drives it. */}}
+{{- /*
+An executor. Spark adds the image, its arguments, cores, memory, more variables, and its owner: the pod that drives it.
+Variables of Secrets are in this template and not in Spark's settings, so that Spark never sees their values.
+*/}}
 {{- define "leasehold.executorPod" -}}
 apiVersion: v1
 kind: Pod
@@ -112,6 +115,15 @@ spec:
   automountServiceAccountToken: false
   containers:
     - name: executor
+      {{- with .Values.sparkExecutors.env }}
+      env: {{- toYaml . | nindent 8 }}
+      {{- end }}
+      {{- with .Values.sparkExecutors.secrets }}
+      envFrom:
+        {{- range . }}
+        - secretRef: {name: {{ . | quote }}}
+        {{- end }}
+      {{- end }}
       securityContext: {{- include "leasehold.sparkSecurity" . | nindent 8 }}
       volumeMounts:
         - {name: spark-local-dir-1, mountPath: /tmp}

@@ -65,6 +65,15 @@ EXECUTORS: Values = {
     "sparkExecutors": {"image": "registry.example/spark:4.3.0"},
 }
 """Each pod drives executors of its own."""
+STAGING = {"name": "BANK_STAGING_DSN", "valueFrom": {"secretKeyRef": {"name": "bank-staging", "key": "dsn"}}}
+READING: Values = {
+    "sparkExecutors": {
+        "secrets": ["bank-executors"],
+        "env": [STAGING],
+        "egress": [{"ports": [{"port": 443}, {"port": 5432}]}],
+    }
+}
+"""What executors that read need besides."""
 
 
 def merged(base: Values, over: Values) -> Values:

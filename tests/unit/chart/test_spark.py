@@ -13,7 +13,7 @@ import kubernetes_validate
 import pytest
 import yaml
 from unit.chart.dockerfile import ROOT
-from unit.chart.releases import BANK, CHART, EXECUTORS, SERVER, Values, merged
+from unit.chart.releases import BANK, CHART, ENVIRONMENT, EXECUTORS, READING, SERVER, STAGING, Values, merged
 from unit.chart.test_chart import SWITCHES, VERSIONS
 
 from service.config.load import parse
@@ -366,6 +366,109 @@ def test_the_ports_of_the_api_server_are_a_value(render) -> None:
         assert 6443 not in ports
 
 
+# Executors that read
+
+
+@pytest.mark.parametrize("way", DRIVERS)
+def test_executors_get_variables_from_secrets_that_spark_s_settings_do_not_name(render, way: str) -> None:
+    driver, values = DRIVERS[way]
+    bare, reading = render(values), render(merged(values, READING))
+    (container,) = executor(reading)["spec"]["containers"]
+    assert container["env"] == [STAGING]
+    assert container["envFrom"] == [{"secretRef": {"name": "bank-executors"}}]
+    assert conf_of(reading) == conf_of(bare)
+    (before,) = executor(bare)["spec"]["containers"]
+    assert not {"env", "envFrom"} & before.keys()
+    assert "bank-executors" not in str(reading[driver])
+
+
+def test_changed_variables_roll_what_drives_executors(render) -> None:
+    for name, values in DRIVERS.values():
+        templates = [render(each)[name]["spec"]["template"] for each in (values, merged(values, READING))]
+        assert len({each["metadata"]["annotations"]["checksum/settings"] for each in templates}) == 2
+
+
+@pytest.mark.parametrize("way", DRIVERS)
+def test_executors_reach_what_a_value_lists_and_nothing_else(render, way: str) -> None:
+    _, values = DRIVERS[way]
+
+    def reached(objects: dict[str, Any]) -> set[int]:
+        pod = executor(objects)["metadata"]["labels"]
+        ports = (443, 5432, 5671, API_SERVER)
+        return {port for port in ports if permits(objects, "Egress", pod, ANYWHERE, port)}
+
+    assert reached(render(values)) == set()
+    assert reached(render(merged(values, READING))) == {443, 5432}
+
+
+REFERENCES = {
+    "spark.kubernetes.executor.secretKeyRef.BANK_STAGING_DSN": "bank-staging:dsn",
+    "spark.kubernetes.driver.secretKeyRef.TOKEN": "bank.staging:api_token",
+    "spark.kubernetes.executor.secrets.bank-staging": "/etc/bank/staging",
+}
+
+
+@pytest.mark.parametrize(("way", "where"), [("server", ("sparkServer",)), ("executors", ("config", "spark"))])
+def test_spark_s_own_names_of_secrets_are_accepted(render, way: str, where: tuple[str, ...]) -> None:
+    assert conf_of(render(merged(WAYS[way], under(where, REFERENCES)))).items() >= REFERENCES.items()
+
+
+def under(where: tuple[str, ...], conf: dict[str, str]) -> Values:
+    """Values with these settings of Spark's."""
+    values: Values = {"conf": conf}
+    for name in reversed(where):
+        values = {name: values}
+    return values
+
+
+EXECUTOR_ENV = "spark.executorEnv.BANK_STAGING_DSN"
+STORED = f"its {EXECUTOR_ENV} would store a secret in Spark's configuration"
+
+
+@pytest.mark.parametrize(("way", "where"), [("server", ("sparkServer",)), ("executors", ("config", "spark"))])
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        (EXECUTOR_ENV, "${BANK_DSN}", STORED),
+        (EXECUTOR_ENV, "postgresql://${USER}@postgres/bank", STORED),
+        (EXECUTOR_ENV, "postgresql://bank:hunter2@postgres/bank", STORED),
+        ("spark.kubernetes.executor.secretKeyRef.DSN", "hunter2", "does not name a Secret: write SECRET:KEY"),
+        ("spark.kubernetes.executor.secretKeyRef.DSN", "AccountKey=hunter2:==", "does not name a Secret: write SECRET:KEY"),
+        ("spark.kubernetes.executor.secrets.bank", "hunter2:a", "does not name a Secret"),
+        ("spark.hadoop.secretKeyRef.DSN", "bank:hunter2", "holds a secret in plain text"),
+    ],
+)  # fmt: skip
+def test_secrets_in_the_settings_of_spark_are_refused_with_the_value_to_use(
+    render, way: str, where: tuple[str, ...], name: str, value: str, words: str
+) -> None:
+    with pytest.raises(helm_python.HelmRenderError) as raised:
+        render(merged(WAYS[way], under(where, {name: value})))
+    assert words in str(raised.value)
+    assert "hunter2" not in str(raised.value)
+    if name == EXECUTOR_ENV:
+        assert "name a Secret that has BANK_STAGING_DSN in `sparkExecutors.secrets`" in str(raised.value)
+
+
+def test_a_variable_without_a_secret_may_be_in_the_settings_of_spark(render) -> None:
+    conf = {"spark.executorEnv.TZ": "UTC", "spark.executorEnv.PRICE": "$$5"}
+    assert conf_of(render(merged(EXECUTORS, under(("config", "spark"), conf)))).items() >= conf.items()
+
+
+def test_the_server_s_settings_take_nothing_from_the_environment(render) -> None:
+    with pytest.raises(
+        helm_python.HelmRenderError, match=r"its spark\.app\.owner holds .* does not replace: remove it"
+    ):
+        render(merged(SERVER, under(("sparkServer",), {"spark.app.owner": "${OWNER}"})))
+
+
+def test_a_secret_in_a_variable_of_executors_is_refused(render) -> None:
+    given = {"sparkExecutors": {"env": [{"name": "BANK_DSN", "value": "postgresql://bank:hunter2@postgres/bank"}]}}
+    with pytest.raises(
+        helm_python.HelmRenderError, match=r"sparkExecutors\.env: its BANK_DSN holds a secret in plain text"
+    ):
+        render(merged(SERVER, given))
+
+
 # What contradicts itself
 
 MASTER = "config.spark.master is k8s://https://kubernetes.default.svc"
@@ -417,6 +520,9 @@ def test_what_contradicts_itself_is_refused_with_the_values_to_change(render, va
         {"sparkExecutors": {"count": 0}},
         {"sparkExecutors": {"image": "a b"}},
         {"sparkExecutors": {"tmpSize": "2 GB"}},
+        {"sparkExecutors": {"secrets": ["Not A Secret"]}},
+        {"sparkExecutors": {"env": [{"name": "A", "secret": "bank", "key": "a"}]}},
+        {"sparkExecutors": {"egress": [{}]}},
         {"networkPolicy": {"apiServerPorts": []}},
         {"extraVolumeMounts": [{"name": "code", "mountPath": "/etc/leasehold-spark"}]},
     ],
@@ -448,4 +554,18 @@ def test_every_way_of_the_docs_is_taken(chart) -> None:
         ["image", "resources", "sparkConnect"],
         ["image", "resources", "sparkServer"],
         ["config", "sparkExecutors"],
+        ["config", "image", "resources", "secrets", "sparkExecutors", "sparkServer"],
     ]
+
+
+def test_the_pipeline_of_the_docs_lets_executors_read_with_variables_that_the_chart_gives_them(chart) -> None:
+    page = (ROOT / "docs/kubernetes.md").read_text().split("### Executors that read", 1)[1]
+    values = merged(BANK, yaml.safe_load(page.split("```yaml\n", 1)[1].split("```", 1)[0]))
+    files = chart.render(values, name="bank", namespace="prod")
+    settings = yaml.safe_load(files["leasehold/templates/configmap.yaml"])["data"]["leasehold.yaml"]
+    (pipeline,) = parse(settings, {**ENVIRONMENT, "POD_NAME": "bank-0"}, folder=ROOT).pipelines
+    assert pipeline.executors_read
+    (secret,) = values["sparkExecutors"]["secrets"]
+    (listed,) = re.findall(rf"`{secret}` has (.*)\.\n", page)
+    assert re.findall(r"`(\w+)`", listed) == [pipeline.feed.executors_env, pipeline.sink.executors_env]
+    assert secret in values["secrets"]
