@@ -17,7 +17,7 @@ import pytest
 import yaml
 from servers.kubernetes import HOST, Kubernetes, running
 from servers.spark_cluster import HOME, Part, free_port
-from unit.chart.releases import BANK, CHART, EXECUTORS, SERVER, Values, merged
+from unit.chart.releases import BANK, CHART, EXECUTORS, READING, SERVER, Values, merged
 
 from pipeline.errors import EngineUnavailable
 from pipeline.spark.engine import SparkEngine
@@ -25,7 +25,7 @@ from pipeline.spark.engine import SparkEngine
 pytestmark = pytest.mark.timeout(300)
 
 DRIVER = "bank-0"
-SMALL: Values = {"sparkExecutors": {"count": 1, "memory": "512m"}}
+SMALL: Values = merged(READING, {"sparkExecutors": {"count": 1, "memory": "512m"}})
 BACK_S = 60
 
 Objects = dict[str, dict[str, Any]]
@@ -99,6 +99,9 @@ def assert_executors_are_those_of_the_chart(server: Kubernetes, objects: Objects
         assert spec["automountServiceAccountToken"] is False
         assert spec["securityContext"] == template["spec"]["securityContext"]
         assert container["securityContext"] == template["spec"]["containers"][0]["securityContext"]
+        given = template["spec"]["containers"][0]
+        assert all(variable in container["env"] for variable in given["env"])
+        assert container["envFrom"] == given["envFrom"]
         assert template["metadata"]["labels"].items() <= pod["metadata"]["labels"].items()
         assert [each["uid"] for each in pod["metadata"]["ownerReferences"]] == ["driver-uid"]
         assert {volume["name"] for volume in spec["volumes"]} == {"spark-local-dir-1", "work"}
