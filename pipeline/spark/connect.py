@@ -10,6 +10,7 @@ import re
 import sys
 import threading
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -20,6 +21,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.errors import EngineUnavailable
 from pipeline.spark.jvm import Running
+from pipeline.spark.pyspark_internals import close_channel
 from pipeline.spark.reason import reason_of
 from pipeline.spark.watch import Progress
 
@@ -31,6 +33,8 @@ ATTEMPTS: dict[str, Any] = {
     "jitter": 100,
 }
 """How often a call is tried, with times in milliseconds. If the server refuses connections, it fails within 5 s."""
+END_S = 5.0
+"""How long a server may take to end sessions, all together. It also ends unused ones by itself."""
 LOOKS_A_QUESTION = 5
 """How many looks at jobs there are for each question whether the server is there."""
 _LOST = ("INVALID_HANDLE", "NO_ACTIVE_SESSION", "RESPONSE_ALREADY_RECEIVED")
@@ -42,21 +46,25 @@ _AWAY = frozenset(
 _FAILURES = (PySparkException, ImportError, OSError, ValueError)
 
 
-def connect(remote: str) -> Connected:
-    """Blocks for some seconds. Raises EngineUnavailable."""
+def connect(remote: str, launched: Callable[[Connected], None] = lambda starting: None) -> Connected:
+    """Blocks for some seconds. launched: gets what connects at once, so that it can be killed meanwhile.
+
+    Raises EngineUnavailable.
+    """
     warnings.filterwarnings("ignore", r"\[RETRIES_EXCEEDED\]", UserWarning)  # it is raised as well
-    session = None
+    connected = None
     try:
-        session = _session(remote)
-        version = session.version
+        connected = Connected(_session(remote), remote=remote)
+        launched(connected)
+        version = connected.session.version
     except _FAILURES as error:
-        if session is not None:
-            _close(session)
+        if connected is not None:
+            connected.kill()
         raise EngineUnavailable(
             f"the Spark Connect server at '{address(remote)}' cannot be used: {_why(error)}"
         ) from error
     require_version(remote, version)
-    return Connected(session, remote=remote)
+    return connected
 
 
 def address(remote: str) -> str:
@@ -87,10 +95,39 @@ def _session(remote: str) -> SparkSession:
     return session
 
 
-def _close(session: SparkSession) -> None:
-    """Also if its server is away. What is left open is closed when Python ends, which may then wait forever."""
-    with suppress(Exception):  # whatever state the client is in
-        cast(Any, session).client.close()
+def _close(*sessions: SparkSession) -> None:
+    """Also if their server is away. What is left open is closed when Python ends, which may then wait forever."""
+    for session in sessions:
+        with suppress(Exception):  # whatever state the client is in
+            close_channel(session)
+    for session in sessions:
+        with suppress(Exception):
+            cast(Any, session).client.close()
+        with suppress(Exception):
+            session.stop()  # its client is closed: this only removes it as PySpark's default session
+
+
+def _end(*sessions: SparkSession) -> None:
+    """End them on their server, all at once, because one that stands still answers none. What still waits ends with `_close`.
+
+    Not with `session.stop`, which waits under a lock that PySpark's sessions share.
+    """
+    ending = [threading.Thread(target=_end_one, args=(each,), name="spark-end", daemon=True) for each in sessions]
+
+    def end_all() -> None:
+        for thread in ending:
+            thread.start()
+        for thread in ending:
+            thread.join()
+
+    all_ended = threading.Thread(target=end_all, name="spark-end", daemon=True)
+    all_ended.start()
+    all_ended.join(END_S)
+
+
+def _end_one(session: SparkSession) -> None:
+    with suppress(Exception):  # it, or its server, is gone
+        cast(Any, session).client.release_session()
 
 
 def _why(error: BaseException) -> str:
@@ -120,13 +157,15 @@ class Connected(Running):
     def new_session(self) -> SparkSession:
         session = _session(self.remote)
         self._sessions.append(session)
+        if self.is_broken:  # `sever` may not have seen it
+            _close(session)
         session.registerProgressHandler(cast(Any, self._note))
         return session
 
     def forget_session(self, session: SparkSession) -> None:
         self._sessions.remove(session)
-        with suppress(PySparkException, OSError, ValueError):  # it, or its server, is gone
-            session.stop()
+        if not self.is_broken:
+            _end(session)
         _close(session)
 
     def begin(self, group: str) -> None:
@@ -143,19 +182,17 @@ class Connected(Running):
     def sever(self) -> None:
         """Every call that waits for the server ends."""
         self.is_broken = True
-        for session in (self.session, *self._sessions):
-            _close(session)
-            with suppress(Exception):
-                session.stop()  # its client is closed: this only removes it as PySpark's default session
+        _close(self.session, *self._sessions)
+
+    def kill(self) -> None:
+        """Calls that wait for the server, also those of other threads, fail now."""
+        self.sever()
 
     def stop(self) -> None:
-        if self.is_broken:
-            self.sever()
-            return
-        for session in (*self._sessions, self.session):
-            with suppress(PySparkException, OSError):
-                session.stop()
-            _close(session)
+        if not self.is_broken:
+            self.is_broken = True  # so that sessions opened from now on are closed
+            _end(*self._sessions, self.session)
+        self.sever()
 
     def _note(self, stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
         """Called on the thread that waits."""

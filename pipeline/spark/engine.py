@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 from pipeline.errors import EngineUnavailable
-from pipeline.spark.connect import address, connect
+from pipeline.spark.connect import Connected, address, connect
 from pipeline.spark.jvm import Running, start_jvm
 from pipeline.spark.master import INVARIANTS, defaults
 
@@ -56,7 +56,7 @@ class SparkEngine:
         self._begun: Future[Running] | None = None
         self._starts_ended = 0
         self._failed: EngineUnavailable | None = None
-        self._starting: subprocess.Popen[bytes] | None = None
+        self._starting: subprocess.Popen[bytes] | Connected | None = None
         self._is_stopped = False
         self._users = 0
         self.ran_at = 0.0
@@ -114,7 +114,7 @@ class SparkEngine:
         self._stop()
         self._failed = None
         try:
-            return connect(self._remote) if self._remote else start_jvm(self._conf, self._launched)
+            return connect(self._remote, self._launched) if self._remote else start_jvm(self._conf, self._launched)
         except EngineUnavailable as error:
             self._failed = error
             raise
@@ -122,10 +122,10 @@ class SparkEngine:
             self._starting = None
             self._starts_ended += 1
 
-    def _launched(self, process: subprocess.Popen[bytes]) -> None:
-        self._starting = process
+    def _launched(self, starting: subprocess.Popen[bytes] | Connected) -> None:
+        self._starting = starting
         if self._is_stopped:
-            process.kill()
+            starting.kill()
 
     async def run_job(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._jobs, work)
@@ -140,7 +140,7 @@ class SparkEngine:
         """One transform less; the last one stops Spark."""
         self._users -= 1
         if self._users == 0:
-            await self.run_control(self.stop)
+            await asyncio.to_thread(self.stop)  # which ends what keeps our own threads
             self._jobs.shutdown(wait=False)
             self._control.shutdown(wait=False)
             self._watching.shutdown(wait=False)

@@ -98,6 +98,12 @@ def find_at_once(context: SparkContext) -> None:
         setattr(jvm, name, getattr(jvm, name))
 
 
+def close_channel(session: SparkSession) -> None:
+    """End every call that waits for a Connect server. Closing the client would first wait 10 s for some of them."""
+    if (channel := getattr(cast(Any, session).client, "_channel", None)) is not None:
+        channel.close()
+
+
 def sent(session: SparkSession, table: pa.Table, schema: StructType, partition_rows: int) -> DataFrame:
     """The table in Spark. partition_rows: rows of each Spark partition; the public call takes those that `spark.conf` names."""
     if not _sends_at_once():

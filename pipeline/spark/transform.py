@@ -60,6 +60,8 @@ AT_ONCE_BYTES_MAX = 4 * 1024
 """Batches up to this size are parsed on the event loop. That takes 0.6 ms, and up to 1.3 ms if bodies do not fit the schema."""
 ANSWER_S = 20.0
 """How long a driver on a cluster, or a Connect server, may take to report the progress of a job."""
+CLOSE_S = 5.0
+"""How long the jobs of a transform that is closed may take to end."""
 RETURNED_BYTES_MAX = 128 * 1024 * 1024
 """What the tasks of one job over ranges hand back together, if their output cannot be staged."""
 CANCEL_TIMEOUT_S = 30.0
@@ -129,9 +131,15 @@ class SparkTransform(Transform):
             raise RangeRefused(f"executors cannot process the events behind {batch.start!r}: {error}") from error
 
     async def close(self) -> None:
+        """Jobs that do not end soon end with Spark, if no other transform uses it."""
+        closing = asyncio.ensure_future(self._close_batches())
+        await asyncio.wait({closing}, timeout=CLOSE_S)
+        await self._engine.release()
+        await closing
+
+    async def _close_batches(self) -> None:
         if self._batches is not None:
             await self._batches.close()
-        await self._engine.release()
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +228,12 @@ class SparkJob:
         """End a job whose result no caller retrieves."""
         running.add_done_callback(lambda done: done.cancelled() or done.exception())
         if (own := self._apart.get(group, self._own)) is not None:
-            await asyncio.shield(self._engine.run_control(lambda: end(own)))
+            ending = asyncio.ensure_future(self._engine.run_control(lambda: end(own)))
+            done, _ = await asyncio.wait({ending}, timeout=ANSWER_S)
+            if done:
+                ending.result()
+            elif own.running.is_remote:
+                await asyncio.to_thread(own.running.sever)
             await asyncio.wait({running}, timeout=CANCEL_TIMEOUT_S)
 
     async def _watch(self, group: str) -> _GivenUp:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,8 @@ from servers.spark_cluster import SparkCluster, running
 pytestmark = pytest.mark.timeout(600)
 
 BACK_S = 60
+ENDED_S = 15
+"""How long a process may take to end after its host has stopped."""
 FUNCTIONS = """
 from pyspark.sql.functions import udf
 
@@ -108,3 +111,17 @@ def test_a_host_finds_a_connect_server_again_that_was_killed(
     until(lambda: delivered(tmp_path, "function") == ["A", "B", "C"], BACK_S, "the function recovers")
     host.interrupt()
     assert host.ended() == 0, host.err
+
+
+def test_a_host_ends_while_its_connect_server_stands_still(
+    tmp_path: Path, leasehold: Commands, cluster: SparkCluster
+) -> None:
+    append(tmp_path / "words-1.jsonl", "a", "b")
+    host = leasehold("run", settings(tmp_path, cluster.connect_url, free_port()))
+    until(lambda: delivered(tmp_path, "query") == ["a", "b"], START_S, "the words are delivered")
+    until(lambda: delivered(tmp_path, "function") == ["A", "B"], START_S, "and shouted")
+
+    cluster.connect.send(signal.SIGSTOP)
+    host.interrupt()
+    until(lambda: '"host stopped"' in host.err, 60, "the host stops")
+    assert host.ended(ENDED_S) == 0, host.err

@@ -29,6 +29,8 @@ SQL = "SELECT partition, key FROM events"
 BACK_S = 60
 """docs: a host works again within a minute after the part is back."""
 STILL_S = 6.0
+CLOSED_S = 15.0
+"""Well below the 33 s after which a call to a server that stands still fails by itself."""
 
 Apply = Callable[[], Awaitable[pa.Table]]
 
@@ -78,14 +80,12 @@ def waiting(marker: Path, seconds: int) -> str:
 
 async def applied_again(apply: Apply) -> pa.Table:
     """As a host does: what Spark's absence has failed is tried again."""
-    ended = time.monotonic() + BACK_S
-    while True:
-        try:
-            return await apply()
-        except EngineUnavailable:
-            if time.monotonic() > ended:
-                raise
-            await asyncio.sleep(0.5)
+    async with asyncio.timeout(BACK_S):
+        while True:
+            try:
+                return await apply()
+            except EngineUnavailable:
+                await asyncio.sleep(0.5)
 
 
 async def test_events_go_through_a_query_and_back(own_cluster: SparkCluster, kind: str, batch: MakeBatch) -> None:
@@ -226,6 +226,23 @@ async def test_a_connect_server_that_stands_still_is_given_up(
         finally:
             own_cluster.connect.send(signal.SIGCONT)
         assert (await applied_again(lambda: transform.apply(batch("0", keyed("c"))))).num_rows == 1
+
+
+async def test_a_transform_is_closed_while_its_connect_server_stands_still_under_a_job(
+    connect: str, own_cluster: SparkCluster, batch: MakeBatch, function: Write, tmp_path: Path
+) -> None:
+    started = tmp_path / "started"
+    try:
+        async with prepared(engine_on(own_cluster, connect), function=function(waiting(started, 20))) as transform:
+            hung = asyncio.create_task(transform.apply(batch("0", keyed("w"))))
+            await until(started.exists, 60)
+            own_cluster.connect.send(signal.SIGSTOP)
+            began = time.monotonic()
+        assert time.monotonic() - began < CLOSED_S
+        with pytest.raises(EngineUnavailable, match="closed"):
+            await hung
+    finally:
+        own_cluster.connect.send(signal.SIGCONT)
 
 
 @pytest.mark.usefixtures("connect")

@@ -204,7 +204,7 @@ def test_a_decoder_of_json_is_used_behind_a_check_of_its_nesting() -> None:
             assert "check_nesting(" in text, module
 
 
-SHIELDS = {"leases.stores.sqlite", "pipeline.spark.transform"}
+SHIELDS = {"leases.stores.sqlite"}
 """Whose error nobody else sees, if the caller is cancelled: then it is right to report it."""
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from types import SimpleNamespace
+
 import grpc
 import pyspark
 import pytest
@@ -10,7 +14,11 @@ from pyspark.errors.exceptions.connect import AnalysisException, SparkConnectExc
 
 from pipeline.errors import EngineUnavailable
 from pipeline.spark.connect import LOOKS_A_QUESTION, Connected, address, loss, lost_server, require_version
+from pipeline.spark.engine import SparkEngine
 from pipeline.spark.watch import Progress
+
+PATIENCE_S = 10.0
+"""How long a call to a server that stands still waits, if its channel is not closed."""
 
 RPC = """<_InactiveRpcError of RPC that terminated with:
 \tstatus = StatusCode.UNAVAILABLE
@@ -77,18 +85,45 @@ def test_a_server_that_is_older_than_the_client_is_refused() -> None:
 
 
 class Client:
-    is_closed = False
+    """releases: how often its session was released on the server."""
+
+    def __init__(self) -> None:
+        self.is_closed = False
+        self.releases = 0
+
+    def release_session(self) -> None:
+        self.releases += 1
 
     def close(self) -> None:
         self.is_closed = True
 
 
+class Silent(Client):
+    """Of a server that stands still: calls wait until their channel is closed, and so would `close`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_cut = threading.Event()
+        self._channel = SimpleNamespace(close=self.is_cut.set)
+
+    def release_session(self) -> None:
+        super().release_session()
+        self.is_cut.wait(PATIENCE_S)
+
+    def close(self) -> None:
+        self.is_cut.wait(PATIENCE_S)
+        super().close()
+
+
 class Session:
     """As far as `Connected` uses one. asked: how often the server was asked for a setting."""
 
-    def __init__(self) -> None:
-        self.client, self.conf = Client(), self
+    def __init__(self, client: Client | None = None) -> None:
+        self.client, self.conf = client or Client(), self
         self.asked = self.stops = 0
+
+    def registerProgressHandler(self, handler: object) -> None:  # noqa: N802 - as PySpark names it
+        pass
 
     def get(self, name: str) -> str:
         self.asked += 1
@@ -129,14 +164,69 @@ def test_a_server_is_asked_now_and_then_whether_it_is_there() -> None:
 def test_sessions_end_with_their_clients_closed_whether_the_server_is_there_or_not() -> None:
     """A client that is left open may keep Python from ending."""
 
-    class Away(Session):
-        def stop(self) -> None:
-            super().stop()
+    class Away(Client):
+        def release_session(self) -> None:
+            super().release_session()
             raise OSError("away")
 
-    for session in (Session(), Away()):
+    for session in (Session(), Session(Away())):
         Connected(session, remote="sc://spark").stop()  # type: ignore[arg-type]
-        assert (session.client.is_closed, session.stops) == (True, 1)
+        assert (session.client.releases, session.client.is_closed, session.stops) == (1, True, 1)
+
+
+def test_a_server_that_stands_still_does_not_hold_up_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.spark.connect.END_S", 0.2)
+    sessions = [Session(Silent()) for _ in range(4)]
+    spark = Connected(sessions[0], remote="sc://spark", _sessions=sessions[1:])  # type: ignore[arg-type]
+    began = time.monotonic()
+    spark.stop()
+    assert time.monotonic() - began < PATIENCE_S / 2
+    assert [(each.client.releases, each.client.is_closed) for each in sessions] == [(1, True)] * 4
+
+
+def test_a_server_that_stands_still_does_not_hold_up_the_end_of_one_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.spark.connect.END_S", 0.2)
+    spark, _ = connected()
+    own = Session(Silent())
+    spark._sessions.append(own)  # type: ignore[arg-type]
+    began = time.monotonic()
+    spark.forget_session(own)  # type: ignore[arg-type]
+    assert time.monotonic() - began < PATIENCE_S / 2
+    assert (own.client.releases, own.client.is_closed) == (1, True)
+
+
+def test_a_session_that_is_opened_during_a_stop_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    spark, _ = connected()
+    late = Session()
+    monkeypatch.setattr("pipeline.spark.connect._session", lambda remote: late)
+    spark.stop()
+    spark.new_session()
+    assert late.client.is_closed
+
+
+def test_a_start_is_killed_by_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a server that stands still while a host connects to it again."""
+
+    class Starting(Session):
+        asks = threading.Event()
+
+        @property
+        def version(self) -> str:
+            self.asks.set()
+            assert isinstance(self.client, Silent)
+            if self.client.is_cut.wait(PATIENCE_S):
+                raise ValueError("Cannot invoke RPC on closed channel!")
+            return pyspark.__version__
+
+    starting = Starting(Silent())
+    monkeypatch.setattr("pipeline.spark.connect._session", lambda remote: starting)
+    engine = SparkEngine(remote="sc://spark")
+    engine.begin()
+    assert starting.asks.wait(PATIENCE_S)
+    began = time.monotonic()
+    engine.stop()
+    assert time.monotonic() - began < PATIENCE_S / 2
+    assert starting.client.is_closed
 
 
 def test_sessions_of_a_lost_server_are_closed_before_anything_asks_it() -> None:
@@ -153,4 +243,4 @@ def test_a_session_of_its_own_is_forgotten_and_closed() -> None:
     own = Session()
     spark._sessions.append(own)  # type: ignore[arg-type]
     spark.forget_session(own)  # type: ignore[arg-type]
-    assert (own.client.is_closed, own.stops, spark._sessions) == (True, 1, [])
+    assert (own.client.releases, own.client.is_closed, own.stops, spark._sessions) == (1, True, 1, [])
