@@ -45,6 +45,11 @@ def pause_s(waited_s: float) -> float:
     return min(max(waited_s / 50, 0.05), 0.25)
 
 
+def _heed_interrupts() -> None:
+    """A shell that runs tests in the background ignores interrupts, and its descendants would too."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Command:
     """`leasehold ARGUMENTS` as a process of its own, in a session of its own, so that what it leaves behind can be told."""
 
@@ -58,6 +63,7 @@ class Command:
             text=True,
             encoding="utf-8",
             start_new_session=True,
+            preexec_fn=_heed_interrupts,
         )
         self._family: set[psutil.Process] = set()
         self._out: list[str] = []
