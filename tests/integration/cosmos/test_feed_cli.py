@@ -64,7 +64,7 @@ async def test_until_idle_and_lag_through_a_split_and_a_merge_while_nobody_runs(
     made += [(await bank.create(bank.account("", "FF")))["id"] for _ in range(3)]
     code, said = leasehold(bank, tmp_path, "lag")
     assert code == 0, said
-    assert [line.split()[-1] for line in said.splitlines() if line.split()[:1] == ["all"]] == ["3"], said
+    assert [line.split()[1] for line in said.splitlines() if line.split()[:1] == ["all"]] == ["3"], said
     code, said = leasehold(bank, tmp_path, "run", "--until-idle")
     assert code == 0, said
     assert await ids(tmp_path) == sorted(made)
