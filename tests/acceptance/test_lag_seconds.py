@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.alone]
 PARTITIONS = ("p0", "p1", "p2", "p3")
 EVERY_S = 0.2
 APART_S_MAX = 1.0
-SHARED_S = 1.5
+SHARED_S = 3.0
 """How old the positions may be that a host answers by, with what it takes to answer: events may have been delivered since."""
 SETTINGS = """
 leases: {{type: sqlite, path: state/leases.db, duration_s: 10, renew_s: 3, balance_s: 1}}
