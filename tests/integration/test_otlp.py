@@ -80,7 +80,7 @@ async def run(folder: Path, postgres: Postgres, collector: Collector, **environ:
 
 
 def ancestors(span: Span, spans: list[Span]) -> list[str]:
-    """The names of a span and of those around it, and then the id of the one that nobody here has made."""
+    """The names of a span and of those around it, and then the id of a span from elsewhere."""
     by_id = {each.span_id: each for each in spans}
     names = [span.name]
     while (outer := by_id.get(span.parent_span_id)) is not None:

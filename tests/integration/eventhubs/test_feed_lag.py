@@ -21,7 +21,7 @@ from pipeline.feed import KnownLag
 async def test_a_reader_knows_its_lag_by_what_it_reads_and_asks_nothing(eventhubs: EventHubs) -> None:
     eventhubs.control.fill(HUB, "0", 100)
     async with feed(eventhubs, page_events_max=40) as read:
-        assert read.known_lag("0", None) is None  # nobody reads it
+        assert read.known_lag("0", None) is None  # no reader is open
         async with aclosing(read.open_as(1, "0", None)) as pages:
             page = await anext(pages)
             at_first = read.known_lag("0", None)

@@ -22,7 +22,7 @@ Open = Callable[..., OtlpLogs]
 
 @pytest.fixture(autouse=True)
 def configured(tmp_path) -> Iterator[None]:
-    """As `leasehold run` has it, with a file that nobody reads."""
+    """As `leasehold run` has it, with a log file that the test does not read."""
     root, before = logging.getLogger(), structlog.get_config()
     handlers, level = root.handlers[:], root.level
     levels = {name: logging.getLogger(name).level for name in (*logs.PACKAGES, *logs.SDKS)}

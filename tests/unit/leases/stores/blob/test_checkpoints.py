@@ -1,4 +1,4 @@
-"""Checkpoint blobs move forwards, or back after a reset, whoever writes them in between."""
+"""Checkpoint blobs move forwards, or back after a reset, also between writes of other processes."""
 
 from __future__ import annotations
 
