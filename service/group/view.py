@@ -179,8 +179,11 @@ class View:
 
     async def poll_group(self) -> GroupStatus:
         """For clients that ask often. A large group is read as often as a host scans it, and a small one each second."""
-        pace_s = min(self._leases / WATCHED_LEASES_PER_S, self._keeper.timing.balance_s)
-        return await self._group.get(max(pace_s, self._shared_s))
+        return await self._group.get(max(self._pace_s, self._shared_s))
+
+    @property
+    def _pace_s(self) -> float:
+        return min(self._leases / WATCHED_LEASES_PER_S, self._keeper.timing.balance_s)
 
     async def read_lag(self, age_max_s: float | None = None) -> Lag:
         """The lag of all pipelines. age_max_s: of the counts; ages are as of now."""
@@ -244,7 +247,7 @@ class View:
         return worker if lease.generation <= mine.generation and lease.epoch <= mine.epoch else None
 
     async def _measure_lag(self) -> _Measured:
-        group = await self.poll_group()
+        group = await self._group.get(self._pace_s)  # a shared reading would add its age to those of events
         leases = [status.lease for status in group.leases.values()]
         for lease in leases:
             self._first.note(lease)
