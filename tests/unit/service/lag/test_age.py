@@ -326,3 +326,11 @@ async def test_the_partition_of_a_working_host_is_as_old_as_its_lease_showed_at_
     assert first.seconds == pytest.approx(25, abs=0.2)  # its lease may be 5 seconds behind its sink
     looks.view._first._found[KEY] = replace(looks.view._first._found[KEY], seen=-inf)
     assert (await looks.view.read_lag(0)).seconds == pytest.approx(30, abs=0.5)  # it stands still
+
+
+async def test_a_measurement_begins_with_a_reading_of_its_own(start) -> None:  # type: ignore[no-untyped-def]
+    """The age of a shared reading would add to the age of the event."""
+    running = await start(feeds={"bank": Asked(30)}, runs=False)
+    await running.view.read_group()
+    await running.keeper.create(lease())
+    assert (await running.view.read_lag(0)).seconds == pytest.approx(30, abs=0.5)
