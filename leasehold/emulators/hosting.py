@@ -8,7 +8,8 @@ import json
 import os
 import signal
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+import tempfile
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,6 +95,13 @@ def certified(host: str, authority: Authority) -> ssl.SSLContext:
     return tls
 
 
+def open_tls(stack: AsyncExitStack, place: Place) -> tuple[ssl.SSLContext, str]:
+    """For the address of the place, and the file of the certificate that clients trust, until the stack ends. Raises Unusable."""
+    directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="leasehold-emulator-"))
+    authority = place.authority(Path(directory))
+    return certified(place.address, authority), str(authority.certificate)
+
+
 async def open_port(
     stack: AsyncExitStack, server: web.Server, host: str, port: int, tls: ssl.SSLContext | None = None
 ) -> int:
@@ -106,6 +114,14 @@ async def open_port(
     except OSError as error:
         raise refused_port(host, port, error) from error
     return int(runner.addresses[0][1])
+
+
+def break_connections(servers: Iterable[web.Server]) -> int:
+    """Break every open connection, busy or not, and return their number."""
+    open_ones = [each.transport for server in servers for each in server.connections if each.transport]
+    for transport in open_ones:
+        transport.abort()
+    return len(open_ones)
 
 
 def refused_port(host: str, port: int, error: OSError) -> PortTaken:
@@ -141,6 +157,14 @@ def control_server(orders: Handler, read_state: Callable[[], dict[str, Any]]) ->
         return web.json_response({"error": f"no page {request.path}"}, status=404)
 
     return web.Server(serve, access_log=None)
+
+
+async def open_control(
+    stack: AsyncExitStack, place: Place, orders: Handler, read_state: Callable[[], dict[str, Any]]
+) -> str:
+    """The address of the control page, always of this machine alone. Raises PortTaken."""
+    server = control_server(orders, read_state)
+    return f"http://127.0.0.1:{await open_port(stack, server, '127.0.0.1', place.control_port)}/"
 
 
 def is_local(headers: Mapping[str, str]) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 from aiohttp import web
 
 from leasehold.emulators.blob.wire import Wire
-from leasehold.emulators.hosting import Clock
+from leasehold.emulators.hosting import Clock, break_connections
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ def faults(control: Control) -> Any:
 
 
 def disconnect(control: Control) -> Any:
-    return {"connections": control.wire.disconnect()}
+    return {"connections": break_connections(control.wire.servers)}
 
 
 def clock(control: Control, move_s: float = 0.0) -> Any:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from aiohttp import web
@@ -16,7 +14,7 @@ from aiohttp import web
 from leasehold.emulators.blob.control import Control
 from leasehold.emulators.blob.store import Container, Store
 from leasehold.emulators.blob.wire import BODY_BYTES_MAX, Wire
-from leasehold.emulators.hosting import Clock, Place, certified, control_server, guarded, open_port
+from leasehold.emulators.hosting import Clock, Place, guarded, open_control, open_port, open_tls
 
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
@@ -51,7 +49,6 @@ async def serve(options: Options) -> AsyncIterator[dict[str, str]]:
             create(store, options.containers, clock.now())
         host = options.address
         port = await open_port(stack, server, options.host, options.port)
-        orders = control_server(control.serve, control.read_state)
         endpoint = f"http://{host}:{port}/{options.account}"
         account = f"AccountName={options.account};AccountKey={options.key};BlobEndpoint={endpoint};"
         said = {
@@ -60,13 +57,12 @@ async def serve(options: Options) -> AsyncIterator[dict[str, str]]:
             "key": options.key,
             "connection_string": f"DefaultEndpointsProtocol=http;{account}",
             "token": options.token,
-            "control": f"http://127.0.0.1:{await open_port(stack, orders, '127.0.0.1', options.control_port)}/",
+            "control": await open_control(stack, options, control.serve, control.read_state),
         }
         if options.tls_port is not None:
-            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="leasehold-blob-"))
-            authority = options.authority(Path(directory))
-            https = await open_port(stack, server, options.host, options.tls_port, certified(host, authority))
-            said |= {"https": f"https://{host}:{https}/{options.account}", "ca": str(authority.certificate)}
+            tls, ca = open_tls(stack, options)
+            https = await open_port(stack, server, options.host, options.tls_port, tls)
+            said |= {"https": f"https://{host}:{https}/{options.account}", "ca": ca}
         yield said
 
 

@@ -101,13 +101,6 @@ class Wire:
     def listed_faults(self) -> list[dict[str, Any]]:
         return [asdict(fault) for fault in self.faults.values()]
 
-    def disconnect(self) -> int:
-        """Break every open connection, busy or not, and return their number."""
-        open_ones = [c.transport for server in self.servers for c in server.connections if c.transport]
-        for transport in open_ones:
-            transport.abort()
-        return len(open_ones)
-
     async def serve(self, request: web.BaseRequest) -> web.StreamResponse:
         call = await read(request)
         fault = next((fault for fault in self.faults.values() if fault.takes(call)), None)

@@ -15,7 +15,7 @@ from leasehold.emulators.cosmos.feed import GIVES_PREVIOUS
 from leasehold.emulators.cosmos.ranges import Range
 from leasehold.emulators.cosmos.refused import Refused
 from leasehold.emulators.cosmos.wire import Wire
-from leasehold.emulators.hosting import Clock
+from leasehold.emulators.hosting import Clock, break_connections
 
 
 @dataclass(slots=True)
@@ -89,7 +89,7 @@ def heal(control: Control, number: int | None = None) -> Any:
 
 
 def disconnect(control: Control) -> Any:
-    return {"connections": control.wire.disconnect()}
+    return {"connections": break_connections(control.wire.servers)}
 
 
 def clock(control: Control, move_s: float = 0.0) -> Any:

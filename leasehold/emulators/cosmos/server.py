@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from aiohttp import web
@@ -17,7 +15,7 @@ from leasehold.emulators.cosmos.account import Account
 from leasehold.emulators.cosmos.control import Control
 from leasehold.emulators.cosmos.persistence import restore
 from leasehold.emulators.cosmos.wire import BODY_BYTES_MAX, Wire
-from leasehold.emulators.hosting import Clock, Place, certified, control_server, guarded, open_port
+from leasehold.emulators.hosting import Clock, Place, guarded, open_control, open_port, open_tls
 from leasehold.emulators.journal import Journal
 
 KEY = "C2y6yDjf5/R+ob0N8A7Cgv30VRDJIWEHLM+4QDU5DE2nQ9nDuVTqobD4b8mGGyPMbIZnqyMsEcaGQy67XIw/Jw=="
@@ -56,19 +54,17 @@ async def serve(options: Options) -> AsyncIterator[dict[str, str]]:
         stack.callback(journal.close)
         host = options.address
         endpoint = f"http://{host}:{await open_port(stack, server, options.host, options.port)}/"
-        orders = control_server(control.serve, control.read_state)
         said = {
             "endpoint": endpoint,
             "key": options.key,
             "connection_string": f"AccountEndpoint={endpoint};AccountKey={options.key};",
             "token": options.token,
-            "control": f"http://127.0.0.1:{await open_port(stack, orders, '127.0.0.1', options.control_port)}/",
+            "control": await open_control(stack, options, control.serve, control.read_state),
         }
         if options.tls_port is not None:
-            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="leasehold-cosmos-"))
-            authority = options.authority(Path(directory))
-            https = await open_port(stack, server, options.host, options.tls_port, certified(host, authority))
-            said |= {"https": f"https://{host}:{https}/", "ca": str(authority.certificate)}
+            tls, ca = open_tls(stack, options)
+            https = await open_port(stack, server, options.host, options.tls_port, tls)
+            said |= {"https": f"https://{host}:{https}/", "ca": ca}
         yield said
 
 

@@ -36,13 +36,6 @@ class Wire:
     counts: Counts = field(default_factory=Counts)
     servers: list[web.Server] = field(default_factory=list)
 
-    def disconnect(self) -> int:
-        """Break every open connection, busy or not, and return their number."""
-        open_ones = [c.transport for server in self.servers for c in server.connections if c.transport]
-        for transport in open_ones:
-            transport.abort()
-        return len(open_ones)
-
     async def serve(self, request: web.BaseRequest) -> web.StreamResponse:
         call = await read(request)
         fault = self.faults.taking(call, range_of(self.account, call))

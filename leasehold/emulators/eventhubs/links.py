@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ UINT, TAG = 0x70, 0xA004
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Link:
+class Link(ABC):
     """is_attached: until either side has detached it."""
 
     session: Session
@@ -36,9 +37,9 @@ class Link:
         """The hub that it needs a token for."""
         return None
 
+    @abstractmethod
     def flow_fields(self) -> tuple[int, int]:
         """Delivery count and credit."""
-        raise NotImplementedError
 
     def detach(self, refusal: Refusal) -> None:
         if self.is_attached:
@@ -98,8 +99,8 @@ class Incoming(Link):
         else:
             self.on_message(id_, first.message_format or 0, message, is_settled)
 
-    def on_message(self, id_: int, message_format: int, message: bytes, is_settled: bool) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def on_message(self, id_: int, message_format: int, message: bytes, is_settled: bool) -> None: ...
 
     def settle(self, id_: int, refusal: Refusal | None, is_settled: bool = False) -> None:
         """Accepted, or rejected for that reason; a client that has settled by itself does not learn of it."""
@@ -130,9 +131,9 @@ class Outgoing(Link):
         if flow.drain or flow.echo:
             self.session.send_flow(self, drain=bool(flow.drain))
 
+    @abstractmethod
     def pump(self) -> bool:
         """Send some of what waits, and return whether anything waited."""
-        raise NotImplementedError
 
     @property
     def room(self) -> int:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import gc
 import ssl
-import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from aiohttp import web
@@ -22,7 +20,7 @@ from leasehold.emulators.eventhubs.namespace import MESSAGE_BYTES_MAX, Namespace
 from leasehold.emulators.eventhubs.persistence import restore
 from leasehold.emulators.eventhubs.tokens import Keys
 from leasehold.emulators.eventhubs.tunnel import serve_tunnel
-from leasehold.emulators.hosting import Place, certified, control_server, open_port, refused_port
+from leasehold.emulators.hosting import Place, open_control, open_port, open_tls, refused_port
 from leasehold.emulators.journal import Journal
 
 KEY_NAME = "RootManageSharedAccessKey"
@@ -69,8 +67,7 @@ async def serve(options: Options) -> AsyncIterator[dict[str, Any]]:
         stack.callback(journal.close)
         stack.callback(_abort, edges)
         said = await _open_ports(stack, options, edges)
-        orders = control_server(control.serve, control.read_state)
-        said["control"] = f"http://127.0.0.1:{await open_port(stack, orders, '127.0.0.1', options.control_port)}/"
+        said["control"] = await open_control(stack, options, control.serve, control.read_state)
         said["hubs"] = [hub.name for hub in namespace.hubs.values()]
         quieten_gc()
         yield said
@@ -97,10 +94,7 @@ async def _open_ports(stack: AsyncExitStack, options: Options, edges: Edges) -> 
         said["ws_port"] = await open_port(stack, web.Server(tunnels, access_log=None), host, options.ws_port)
     if options.tls_port is None and options.wss_port is None:
         return said
-    directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="leasehold-eventhubs-"))
-    authority = options.authority(Path(directory))
-    tls = certified(options.address, authority)
-    said["ca"] = str(authority.certificate)
+    tls, said["ca"] = open_tls(stack, options)
     if options.tls_port is not None:
         said["tls_port"] = await open_socket(stack, edges, host, options.tls_port, tls)
     if options.wss_port is not None:
