@@ -106,7 +106,7 @@ def ranges_of(control: Control, container: str, ranges: int) -> Any:
 
 def images(control: Control, container: str, previous: str) -> Any:
     if previous not in GIVES_PREVIOUS:
-        raise ValueError(f"previous images are of {', '.join(GIVES_PREVIOUS)}")
+        raise ValueError(f"unknown kind of previous images: use one of {', '.join(GIVES_PREVIOUS)}")
     control.container(container).give_images(previous)
     return {}
 

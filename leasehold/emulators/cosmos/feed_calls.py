@@ -65,7 +65,7 @@ def _lsn(known: str | None, partition: Partition) -> int:
         return partition.lsn
     number = known.removeprefix("W/").strip('"')
     if not number.isdigit():
-        raise bad(f"The continuation {known} is none of this feed.")
+        raise bad(f"The continuation {known} is not from this feed.")
     return int(number)
 
 

@@ -109,7 +109,7 @@ class CheckpointBlobs:
             else:
                 return "written"
         raise StoreConflict(
-            f"blob '{name}' was changed by others {CONFLICTS_MAX} times in a row: look for who writes it"
+            f"blob '{name}' was changed by others {CONFLICTS_MAX} times in a row: look for another program that writes it"
         )
 
     async def count(self) -> int:

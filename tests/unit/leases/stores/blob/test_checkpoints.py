@@ -188,7 +188,7 @@ async def test_a_program_that_writes_in_a_loop_is_reported(container: Container)
         container.before_write = interrupt
 
     container.before_write = interrupt
-    with pytest.raises(StoreConflict, match="look for who writes it"):
+    with pytest.raises(StoreConflict, match="look for another program that writes it"):
         await blobs_in(container).write("0", "2@200", 0)
 
 
