@@ -80,7 +80,7 @@ def certified(host: str, authority: Authority) -> ssl.SSLContext:
     try:
         import trustme  # the extra `emulators`; without TLS nothing needs it
     except ImportError:
-        raise Unusable("TLS needs trustme: pip install 'leasehold[emulators]', or leave out --tls-port") from None
+        raise Unusable("TLS needs trustme: pip install trustme, or leave out --tls-port") from None
     if authority.key and authority.key.exists():
         signer = trustme.CA.from_pem(authority.certificate.read_bytes(), authority.key.read_bytes())
     else:
