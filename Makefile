@@ -25,7 +25,7 @@ TOTAL = .venv/bin/python tests/plugins_total.py $(addprefix $(TOTALS)/,$(1))
 # Whole hosts whose times are bound, and beside them, with what they leave of the machine, all other tests. A shell ignores Ctrl-C for
 # what it starts in the background, so it passes the interrupt on. A second Ctrl-C does not wait for the tests to clean up.
 TESTED = { $(PYTEST) --total=$(TOTALS)/alone -m alone $(1) > build/alone.txt 2>&1 & alone=$$!; \
-	nice -n 19 $(PYTEST) --total=$(TOTALS)/rest $(SPREAD) -m "not alone" $(1) & rest=$$!; \
+	nice -n 19 $(PYTEST) --total=$(TOTALS)/rest $(SPREAD) -m "not alone and not full" $(1) & rest=$$!; \
 	trap 'trap "" TERM; trap "kill -KILL $$alone $$rest; wait; exit 130" INT; kill $$alone $$rest; wait; exit 130' INT TERM; \
 	wait $$rest; wait $$alone; cat build/alone.txt; }
 # Spark's classes as Java likes them: a third off every start of a test's Spark. Tests do without it as well.
@@ -35,7 +35,7 @@ JAVA = -XX:TieredStopAtLevel=1 -Xshare:auto -Xlog:disable -XX:SharedArchiveFile=
 .DEFAULT_GOAL = help
 .PHONY: help demo test connectors check sim mutants scenarios chaos bench repetition memory unit thorough fuzz integration acceptance lint types arrows format setup
 .PHONY: matrix bare docs scale cluster
-.PHONY: interop hosts groups letters collected unit-collected node browser image pods start dist audit poison stalls failover clean
+.PHONY: interop hosts groups letters collected unit-collected node browser image pods start dist audit poison stalls failover outage clean
 
 # Targets with `##`. docs/maintainers.md lists the others.
 help:  ## this list; docs/maintainers.md has more
@@ -57,7 +57,7 @@ connectors: setup node $(ARCHIVE)  ## integration and acceptance tests of all ot
 check: lint types arrows  ## lint, format, types and import arrows
 
 # The first build of KEDA takes long, so it is niced. Go and Maven keep what they have built.
-interop: setup node  # KEDA's scalers and the processors of Go and Java beside hosts; needs Go and Maven, and skips what lacks a tool
+interop: setup node  # KEDA's scalers, the processors of Go and Java, and Delta's Spark beside hosts and sinks; needs Go and Maven, and skips what lacks a tool
 	nice -n 19 $(PYTEST) -p no:xdist --timeout 3600 tests/interop
 
 bench: setup  ## beside Structured Streaming, DuckDB, Polars, the SDK of Event Hubs and .NET's leases: a table, docs/performance.md (ONLY=hub)
@@ -66,6 +66,9 @@ bench: setup  ## beside Structured Streaming, DuckDB, Polars, the SDK of Event H
 
 failover: setup  # a host of three is killed 30 times: how long its leases wait for new owners, with default settings (KILLS=5)
 	@PYTHONPATH=tests .venv/bin/python -m scenarios.failover $(if $(KILLS),--kills $(KILLS))
+
+outage: setup  # hosts with their leases in PostgreSQL: how soon they hand over, and 30 s without the database: no lease moves, work resumes (EVENTS=1200 a second)
+	@PYTHONPATH=tests .venv/bin/python -m scenarios.outage $(if $(EVENTS),--events-per-s $(EVENTS))
 
 stalls: setup  # how long the event loop of a real host stands still at most: Spark's start, 1 GB in one batch, garbage collection
 	.venv/bin/python tests/bench/stalls.py
@@ -108,15 +111,15 @@ unit-collected: collected
 memory: setup  # what a host holds while it drains 1,000,000 events, with few and many partitions
 	MEMORY_IN_FULL=1 $(PYTEST) -s -p no:xdist tests/acceptance/test_memory.py
 
-sim: setup  ## whole groups on virtual time (SEEDS=500 FIRST=1 SIZE=small|tight|large SESSIONS=any|none|all|mixed), or one seed again (SEED=7)
+sim: setup  ## whole groups on virtual time (SEEDS=500 FIRST=1 SIZE=small|tight|large|hinted SESSIONS=any|none|all|mixed), or one seed again (SEED=7)
 	@PYTHONPATH=tests .venv/bin/python -m simulation.seeds --size $(or $(SIZE),small) --sessions $(or $(SESSIONS),any) \
 		$(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),500) --first $(or $(FIRST),1))
 
 mutants: setup  ## planted faults, each caught by the simulation (MUTANT=word for some)
 	@PYTHONPATH=tests .venv/bin/python -m simulation.mutants $(if $(MUTANT),--only "$(MUTANT)")
 
-scenarios: setup $(ARCHIVE) $(if $(filter eventhubs blobs,$(FEED) $(SINK)),node)  ## the bank, killed, frozen and moved at every crash point of every role (ONLY=word, FEED=eventhubs|nats, PLAIN=1 without Spark); a sink alone: SINK=files|blobs|http|cosmos; executors that read: RANGES=files|postgres
-	@PYTHONPATH=tests .venv/bin/python -m $(if $(SINK),scenarios.sinks --sink $(SINK),$(if $(RANGES),scenarios.ranges --sink $(RANGES),scenarios.faults $(if $(FEED),--feed $(FEED)) $(if $(PLAIN),--plain))) --only="$(ONLY)"
+scenarios: setup $(ARCHIVE) $(if $(filter eventhubs blobs delta-blobs delta-blobs-merged,$(FEED) $(SINK)),node)  ## the bank, killed, frozen and moved at every crash point of every role (ONLY=word, FEED=eventhubs|nats, LEASES=postgres, PLAIN=1 without Spark); a sink alone: SINK=files|blobs|delta|delta-blobs|delta-merged|delta-blobs-merged|http|cosmos; executors that read: RANGES=files|delta|postgres
+	@PYTHONPATH=tests .venv/bin/python -m $(if $(SINK),scenarios.sinks --sink $(SINK),$(if $(RANGES),scenarios.ranges --sink $(RANGES),scenarios.faults $(if $(FEED),--feed $(FEED)) $(if $(LEASES),--leases $(LEASES)) $(if $(PLAIN),--plain))) --only="$(ONLY)"
 
 scale: setup  # whole groups on virtual time: what they cost and how soon they recover (ONLY=3x32; 100x20000 and 500x100000 by name alone)
 	@PYTHONPATH=tests .venv/bin/python -m scale --only "$(ONLY)"
@@ -127,18 +130,19 @@ repetition: setup  # every sink with hosts that are killed 20 times at random: h
 letters: setup  # hosts with dead letters under way, killed and frozen at crash points: letters and output are the feed (ONLY=word)
 	@PYTHONPATH=tests .venv/bin/python -m scenarios.letters --only="$(ONLY)"
 
-chaos: setup $(ARCHIVE) $(if $(FEED),node)  # the bank through minutes of faults at random, nothing lost or duplicated (MINUTES=10, SEED=7, FEED=eventhubs)
+chaos: setup $(ARCHIVE) $(if $(FEED),node)  # the bank through minutes of faults at random, nothing lost or duplicated (MINUTES=10, SEED=7, FEED=eventhubs, LEASES=postgres)
 	@SPARK_SUBMIT_OPTS="$(JAVA)" PYTHONPATH=tests \
-		.venv/bin/python -m scenarios.chaos $(if $(FEED),--feed $(FEED)) --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
+		.venv/bin/python -m scenarios.chaos $(if $(FEED),--feed $(FEED)) $(if $(LEASES),--leases $(LEASES)) --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
 
 # What hosts and transforms do on their own Spark, on a cluster, and on a Connect server; then chaos on both.
-CLUSTER = $(addprefix tests/integration/test_spark_,jobs.py letters.py parse.py ranges.py) \
-	tests/acceptance/test_hosts.py tests/acceptance/test_cli_spark.py
+CLUSTER = $(addprefix tests/integration/test_spark_,jobs.py letters.py parse.py ranges.py sharing.py) \
+	$(addprefix tests/acceptance/test_,hosts.py cli_spark.py dead_letters.py)
 # What differs over Connect: the protocol nests less deeply, the server limits outputs, and a start is a part of one bound (docs/clusters.md).
 NOT_OVER_CONNECT = nests_as_deep or beyond_the_cap or restarts_under_its_name
-CHAOS_ON = PYTHONPATH=tests .venv/bin/python -m scenarios.chaos --minutes 60 --faults $(or $(FAULTS),64) $(if $(FAULTS),,--kills 32)
-cluster: setup  # transforms and hosts on a standalone cluster and a Connect server, whose parts are killed 64 times and more while the bank works (FAULTS=40)
-	$(PYTEST) -p no:xdist tests/integration/test_spark_cluster.py
+CHAOS_ON = SPARK_SUBMIT_OPTS="$(JAVA)" PYTHONPATH=tests .venv/bin/python -m scenarios.chaos --minutes 60 --faults $(or $(FAULTS),54) $(if $(FAULTS),,--kills 30)
+cluster: setup $(ARCHIVE)  # transforms and hosts on a standalone cluster and a Connect server, whose parts are killed 60 times and more while the bank works (FAULTS=40)
+	@.ci/setup spark-other
+	$(PYTEST) -p no:xdist tests/integration/test_spark_cluster.py tests/acceptance/test_spark_versions.py tests/integration/*/test_feed_ranges_spark.py
 	$(PYTEST) -p no:xdist --spark=cluster $(CLUSTER)
 	$(PYTEST) -p no:xdist --spark=connect $(CLUSTER) -k "not ($(NOT_OVER_CONNECT))"
 	@$(CHAOS_ON) --spark cluster

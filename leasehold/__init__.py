@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         StoreUnavailable,
     )
     from leases.store import INTERFACE as STORE_INTERFACE
-    from leases.store import ChangedDocuments, LeaseStore, Stored
+    from leases.store import ChangedDocuments, Hint, LeaseStore, Stored
     from leases.stores.memory import MemoryStore
     from leases.stores.sqlite import SqliteStore
     from leases.timing import Timing, derived_timing
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from pipeline.event import EVENT_SCHEMA, Page
     from pipeline.feed import INTERFACE as FEED_INTERFACE
     from pipeline.feed import ChangeFeed, FeedPartition, KnownLag, PartitionEnded, Start
+    from pipeline.handlers.events import AckRefused, Events
     from pipeline.limits import AsyncLimits, BatchLimits
     from pipeline.markers import Marker, lease_of, marker_in, without_markers
     from pipeline.markers import Search as MarkerSearch
@@ -84,9 +85,22 @@ if TYPE_CHECKING:
     from pipeline.staging import NotStaged, StagedPart, Stager
     from pipeline.tracing import Endpoint, TraceContext
     from service.cli.host_name import host_name
+    from service.cli.program import HandlerProgram, handler, run
     from service.config.leases import SqliteLeases
     from service.config.settings import HostSettings, LogSettings
     from service.errors import StartFailed
+    from service.notifications import (
+        BatchDelivered,
+        LeaseAcquired,
+        LeaseLost,
+        LeaseReleased,
+        Notification,
+        Notifications,
+        PartitionFailing,
+        PartitionRecovered,
+        TrustRestored,
+        TrustSuspended,
+    )
     from service.pipeline import Pipeline
     from service.processor import Processor
     from service.telemetry.logs import configure as configure_logging
@@ -107,6 +121,9 @@ __all__ += [
 ]
 __all__ += ["SqliteLeases", "configure_logging", "SqliteStore", "MemoryStore", "FilesFeed", "LogFeed", "LogSink"]
 __all__ += ["StartFailed", "DuplicateHost", "GroupMismatch"]
+# Notifications
+__all__ += ["Notifications", "Notification", "LeaseAcquired", "LeaseReleased", "LeaseLost", "BatchDelivered"]
+__all__ += ["PartitionFailing", "PartitionRecovered", "TrustSuspended", "TrustRestored"]
 # Publishing
 __all__ += ["IdempotentProducer", "Event", "EventBatch", "RetryPolicy", "AttachRequest", "Outcome", "Reason"]
 __all__ += ["PublishError", "AlreadyPublished", "BatchLocked", "EventHubsBroker", "event_hubs_account", "LogBroker"]
@@ -127,11 +144,14 @@ __all__ += ["generation_lost"]
 # Sinks of requests
 __all__ += ["AsyncSink", "Destination", "Entry", "Failed", "Convert", "Converted", "refused", "json_row", "json_bytes"]
 __all__ += ["AsyncLimits"]
+# Handlers side by side
+__all__ += ["handler", "run", "HandlerProgram", "Events", "AckRefused"]
 # Lease stores
 __all__ += [
     "LeaseStore",
     "Stored",
     "ChangedDocuments",
+    "Hint",
     "STORE_INTERFACE",
     "StoreError",
     "StoreConflict",
@@ -144,7 +164,7 @@ __all__ += ["heeding", "insisting", "crash_point"]
 _MODULES = {
     "leasehold.common.cancellation": "heeding insisting",
     "leases.errors": "DuplicateHost GroupMismatch StoreAmbiguous StoreConflict StoreError StoreMissing StoreUnavailable",
-    "leases.store": "ChangedDocuments LeaseStore STORE_INTERFACE=INTERFACE Stored",
+    "leases.store": "ChangedDocuments Hint LeaseStore STORE_INTERFACE=INTERFACE Stored",
     "leases.stores.memory": "MemoryStore",
     "leases.stores.sqlite": "SqliteStore",
     "leases.timing": "Timing derived_timing",
@@ -160,6 +180,7 @@ _MODULES = {
     ),
     "pipeline.event": "EVENT_SCHEMA Page",
     "pipeline.feed": "ChangeFeed FEED_INTERFACE=INTERFACE FeedPartition KnownLag PartitionEnded Start",
+    "pipeline.handlers.events": "AckRefused Events",
     "pipeline.limits": "AsyncLimits BatchLimits",
     "pipeline.markers": "Marker MarkerSearch=Search lease_of marker_in without_markers",
     "pipeline.producer": (
@@ -171,9 +192,14 @@ _MODULES = {
     "pipeline.sink": "Claim CloseReason Output Permit SINK_INTERFACE=INTERFACE Sink SinkWriter Standing",
     "pipeline.tracing": "Endpoint TraceContext",
     "service.cli.host_name": "host_name",
+    "service.cli.program": "HandlerProgram handler run",
     "service.config.leases": "SqliteLeases",
     "service.config.settings": "HostSettings LogSettings",
     "service.errors": "StartFailed",
+    "service.notifications": (
+        "BatchDelivered LeaseAcquired LeaseLost LeaseReleased Notification Notifications PartitionFailing PartitionRecovered"
+        " TrustRestored TrustSuspended"
+    ),
     "service.pipeline": "Pipeline",
     "service.processor": "Processor",
     "service.telemetry.logs": "configure_logging=configure",

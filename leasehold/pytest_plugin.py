@@ -16,9 +16,10 @@ import pytest
 
 if TYPE_CHECKING:
     from pipeline.spark.engine import SparkEngine
-    from service.cases.killing import Databases, Kills
+    from service.cases.killing import Kills
     from service.cases.model import PlacedCase
     from service.cases.running import Workbench
+    from service.cases.scratch import Databases
     from service.config.settings import Settings, SparkSettings
 
 SUFFIX = ".cases.yaml"
@@ -102,6 +103,7 @@ class _Workshop:
         self._stack = AsyncExitStack()
         self._benches: dict[Path, Workbench] = {}
         self._engine: tuple[SparkSettings, SparkEngine] | None = None
+        self._folder: Path | None = None
         self._databases: Databases | None = None
 
     def check(self, item: CaseItem) -> list[str]:
@@ -116,6 +118,8 @@ class _Workshop:
         from service.cli.test import DSN, open_databases
 
         if self._kills and (why := list(unobservable([item.placed], item.settings))):
+            return why
+        if why := list(_hidden_modules(item)):
             return why
         bench = await self._bench(item)
         kills: Kills | None = None
@@ -138,8 +142,10 @@ class _Workshop:
             os.environ.setdefault(*QUICK_JAVA)
             self._engine = spark, spark.make()
             self._engine[1].use()  # until it is released, whatever the transforms of a file do
-        if item.path not in self._benches:
+        if item.folder != self._folder:
             search_in(item.folder)
+            self._folder = item.folder
+        if item.path not in self._benches:
             self._benches[item.path] = Workbench(item.settings, self._engine[1])
         return self._benches[item.path]
 
@@ -154,6 +160,20 @@ class _Workshop:
     async def _close(self) -> None:
         await self._stop_spark()
         await self._stack.aclose()
+
+
+def _hidden_modules(item: CaseItem) -> Iterator[str]:
+    """Modules of the case that are not its own, because one process imports one module of a name."""
+    from service.cases.modules import shadowed
+
+    (settings,) = (each for each in item.settings.pipelines if each.name == item.placed.pipeline)
+    case = item.placed.case
+    named = (settings.function, getattr(settings.sink, "handler", None), case.state, case.reset)
+    for name, (loaded, own) in sorted(shadowed(item.folder, filter(None, named)).items()):
+        yield (
+            f"the module '{name}' of this case is {own}, but an earlier case or test has imported {loaded}:"
+            f" rename one of them, or run pytest for {item.folder} alone"
+        )
 
 
 _WORKSHOP = pytest.StashKey[_Workshop]()

@@ -14,6 +14,7 @@ LeasesError
 │   └── LeaseReset             an operator moved its position: stop, and take the lease again
 ├── DuplicateHost              two live processes use the same host name
 └── GroupMismatch              the leases were made for another feed or sink
+    └── GroupMoved             the leases are in another lease store, or on their way
 """
 
 from __future__ import annotations
@@ -88,3 +89,7 @@ class DuplicateHost(LeasesError):
 
 class GroupMismatch(LeasesError):
     """These leases belong to a pipeline with another feed or sink. Use another pipeline name, or the old settings."""
+
+
+class GroupMoved(GroupMismatch):
+    """The leases of a pipeline were copied to another lease store, or are being copied. Use the configuration with that store."""

@@ -30,7 +30,7 @@ from leases.expiry import Mark
 from leases.lease import Lease, LeaseKey
 from leases.session import Bell, Session, Tenant
 from leases.side_by_side import rounds_of, run_side_by_side
-from leases.store import LeaseStore, Stored
+from leases.store import Hint, LeaseStore, Stored
 from leases.tenure import OwnedLease, Ticks, VersionedLease, agreed, begin, id_of, name_of, versioned
 from leases.timing import Timing
 
@@ -373,7 +373,7 @@ class Keeper:
         """
         for tries_left in reversed(range(ASKED_MAX)):
             try:
-                with self.ringing():
+                with self.ringing(Hint(seen.lease.owner, seen.lease.pipeline)):
                     await self._replace(seen.lease.handoff_requested(self.host), seen)
                 return
             except StoreConflict:
@@ -400,7 +400,7 @@ class Keeper:
 
         The owner notices at its next write or scan. Raises as `ask` does.
         """
-        with self.ringing():
+        with self.ringing(Hint(wanted.owner, wanted.pipeline)):
             return VersionedLease(wanted, await self._replace(wanted, seen))
 
     async def create(self, lease: Lease) -> bool:
@@ -412,21 +412,26 @@ class Keeper:
             return False
         return True
 
-    def ring(self) -> None:
-        """Leases or orders have changed: have all hosts list them soon."""
+    def ring(self, hint: Hint | None = None) -> None:
+        """Leases or orders have changed: have all hosts list them soon, and those that have to act at once."""
         for each in (self.session, self._bell):
             if each is not None:
                 each.ring()
+                if hint is not None:
+                    each.hints.add(hint)
 
     @contextmanager
-    def ringing(self) -> Iterator[None]:
-        """Around a write that all hosts must notice. If its answer was lost, it may have been carried out."""
+    def ringing(self, hint: Hint | None = None) -> Iterator[None]:
+        """Around a write that all hosts must notice. If its answer was lost, it may have been carried out.
+
+        hint: names the host that has to act. None if no host has to act at once.
+        """
         try:
             yield
         except StoreAmbiguous:
-            self.ring()
+            self.ring(hint)
             raise
-        self.ring()
+        self.ring(hint)
 
     async def _replace(self, wanted: Lease, seen: VersionedLease) -> str:
         return await self._note_missing(self.store.replace(id_of(wanted), encode_lease(wanted), seen.etag))

@@ -11,11 +11,13 @@ nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from leases.document import NAME_BYTES_MAX, Fields, to_json
 from leases.errors import InvalidDocument, StoreConflict, StoreMissing
+from leases.moves import Move, move_fields, move_in, refuse_moved
 from leases.store import LeaseStore, Stored
 
 GROUP_PREFIX = "_"
@@ -24,17 +26,18 @@ CONTROL_PREFIX = "_control/"
 VERSION = 1
 CONFLICTS_MAX = 4
 
-_FIELDS = frozenset(("version", "pipeline", "paused", "by", "at"))
+_FIELDS = frozenset(("version", "pipeline", "paused", "by", "at", "move"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
-    """An operator's order."""
+    """An operator's order. move: that of a copy to another lease store, which no operator may lift."""
 
     pipeline: str
     paused: bool
     by: str = ""
     at: str = ""
+    move: Move | None = None
     unknown: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
 
 
@@ -48,12 +51,16 @@ class Controls:
     @property
     def paused(self) -> frozenset[str]:
         """The pipelines that no host may process."""
-        return frozenset((*(name for name, order in self.orders.items() if order.paused), *self.unreadable))
+        return frozenset(
+            (*(name for name, order in self.orders.items() if order.paused or order.move), *self.unreadable)
+        )
 
     def why(self, pipeline: str) -> str:
         """Why a pipeline is paused, for people."""
         if (order := self.orders.get(pipeline)) is None:
             return str(self.unreadable[pipeline])
+        if order.move is not None:
+            return order.move.why(pipeline, order.at)
         details = "".join((f" by {order.by}" if order.by else "", f" at {order.at}" if order.at else ""))
         return f"the pipeline was paused{details}: POST /api/pipelines/{pipeline}/resume continues it"
 
@@ -74,6 +81,7 @@ def encode_control(control: Control) -> str:
             "paused": control.paused,
             "by": control.by,
             "at": control.at,
+            **({} if control.move is None else {"move": move_fields(control.move)}),
         }
     )
 
@@ -87,6 +95,7 @@ def decode_control(id: str, body: str) -> Control:
         paused=fields.boolean("paused"),
         by=fields.text("by", NAME_BYTES_MAX),
         at=fields.text("at", NAME_BYTES_MAX),
+        move=move_in(fields.inner("move")) if fields.has("move") else None,
         unknown=fields.unknown(_FIELDS),
     )
     if id != control_id(control.pipeline):
@@ -108,10 +117,19 @@ def controls_in(documents: Iterable[Stored]) -> Controls:
     return Controls(orders=orders, unreadable=unreadable) if orders or unreadable else NO_CONTROLS
 
 
+async def check_not_moved(store: LeaseStore, pipeline: str) -> None:
+    """That no copy to another lease store has the pipeline. Raises GroupMoved, StoreUnavailable."""
+    with suppress(StoreMissing, InvalidDocument):  # an unreadable order counts as a pause
+        stored = await store.read(control_id(pipeline))
+        found = decode_control(stored.id, stored.body)
+        refuse_moved(found.move, pipeline, found.at)
+
+
 async def order(store: LeaseStore, wanted: Control) -> tuple[Control, bool]:
     """Write an order. Returns the order that holds now, and whether it is new; repeating an order changes nothing.
 
-    Raises StoreConflict if other writers keep interfering, StoreUnavailable, StoreAmbiguous.
+    Raises GroupMoved if a copy to another lease store has the pipeline, StoreConflict if other writers keep interfering,
+    StoreUnavailable, StoreAmbiguous.
     """
     for _ in range(CONFLICTS_MAX):
         try:
@@ -134,6 +152,8 @@ async def _give_order(store: LeaseStore, wanted: Control) -> tuple[Control, bool
         before = decode_control(stored.id, stored.body)
     except InvalidDocument:
         before = None
+    if before is not None:
+        refuse_moved(before.move, before.pipeline, before.at)
     if before is not None and before.paused == wanted.paused:
         return before, False
     wanted = wanted if before is None else replace(wanted, unknown=before.unknown)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf
 from types import MappingProxyType
@@ -20,6 +21,7 @@ from leasehold.common.clock import Clock, Pace, retry_after_s
 from leases.balance import Peer
 from leases.document import INTEGER_MAX, NAME_BYTES_MAX, Fields, to_json
 from leases.errors import InvalidDocument, StoreAmbiguous, StoreConflict, StoreError, StoreMissing
+from leases.hints import Hints
 from leases.host_record import PIPELINES_MAX, HostRecord, OwnDocument
 from leases.store import LeaseStore, Stored, TimedStore
 from leases.timing import SESSION_S_MAX, SessionTiming, Timing
@@ -40,14 +42,17 @@ Tenant = tuple[str, str]
 _FIELDS = frozenset(
     (
         *("version", "host", "incarnation", "tick", "durationS", "beatS", "ring"),
-        *("draining", "pipelines", "leasesMax", "contestedBy"),
+        *("draining", "pipelines", "leasesMax", "contestedBy", "waits"),
     )
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRecord:
-    """A session, according to its document. duration_s, beat_s: the host's `SessionTiming`."""
+    """A session, according to its document. duration_s, beat_s: the host's `SessionTiming`.
+
+    waits: what the host reports of its work, for people; no lease is judged by it. Hosts of an earlier version report none.
+    """
 
     host: str
     incarnation: str
@@ -59,6 +64,7 @@ class SessionRecord:
     pipelines: tuple[str, ...] = ()
     leases_max: int | None = None
     contested_by: str | None = None
+    waits: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
     unknown: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
@@ -95,6 +101,7 @@ def encode_session(session: SessionRecord) -> str:
             "pipelines": list(session.pipelines),
             "leasesMax": session.leases_max,
             "contestedBy": session.contested_by,
+            **({"waits": dict(session.waits)} if session.waits else {}),
         }
     )
 
@@ -114,6 +121,7 @@ def decode_session(id: str, body: str) -> SessionRecord:
         pipelines=fields.texts("pipelines", NAME_BYTES_MAX, PIPELINES_MAX),
         leases_max=fields.optional_integer("leasesMax"),
         contested_by=fields.optional_text("contestedBy", NAME_BYTES_MAX),
+        waits=fields.mapping("waits") if fields.has("waits") else MappingProxyType({}),
         unknown=fields.unknown(_FIELDS),
     )
     if session.duration_s > SESSION_S_MAX:
@@ -130,7 +138,9 @@ class Session:
 
     is_agreed: whether every live host has a session. Then leases may be written that hosts without one cannot read.
 
-    turn: the order in which leases are won again.
+    turn: the order in which leases are won again. hints: for the hosts that have to act at once, if the store can pass them on.
+
+    report: called with each heartbeat for `SessionRecord.waits`. It must be fast, and raise nothing.
     """
 
     def __init__(self, store: LeaseStore, record: SessionRecord, *, clock: Clock, timing: SessionTiming) -> None:
@@ -138,6 +148,8 @@ class Session:
         self.term = 0
         self.is_agreed = False
         self.turn = Pace(clock.monotonic, clock.sleep)
+        self.hints = Hints(TimedStore(store, timing.call_timeout_s))
+        self.report: Callable[[], Mapping[str, object]] = dict
         self._own = OwnDocument(
             TimedStore(store, timing.call_timeout_s),
             session_id(record.host),
@@ -207,7 +219,7 @@ class Session:
         self._rung.clear()
         ring = self._rings
         try:
-            await self._own.write(lambda me: replace(me, ring=ring, draining=self._is_draining))
+            await self._own.write(lambda me: replace(me, ring=ring, draining=self._is_draining, waits=self.report()))
         except StoreError:
             if ring > self.record.ring:
                 self._rung.set()  # the next heartbeat comes as soon as it may
@@ -282,6 +294,7 @@ class Bell:
     """Rung by a process that changed leases or orders and has no session: hosts then list both."""
 
     def __init__(self, store: LeaseStore) -> None:
+        self.hints = Hints(store)
         self._store = store
         self._is_rung = False
 
@@ -298,6 +311,11 @@ class Bell:
         if not self._is_rung:
             return
         self._is_rung = False
+        await self._change()
+        with suppress(StoreError):  # hosts see the bell at their next look
+            await self.hints.send()
+
+    async def _change(self) -> None:
         for attempt in range(1, BELL_WRITES_MAX + 1):
             try:
                 await self._write()

@@ -8,7 +8,7 @@ have been written and overwritten in between (docs/protocol.md, S4).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from types import MappingProxyType
@@ -92,6 +92,11 @@ class SessionWatch:
         expired = self.expired(timing)
         kept = sorted(self.records.keys() - expired, key=lambda tenant: tenant in self.present)
         return {tenant[0]: self.records[tenant] for tenant in kept}
+
+    @property
+    def present_records(self) -> Sequence[SessionRecord]:
+        """Those that have a document, as it was read in the last look."""
+        return [self.records[tenant] for tenant in self.present]
 
     @property
     def signature(self) -> frozenset[object]:

@@ -1,4 +1,4 @@
-"""The lease store: five calls over small documents with ETags, and two that a store may leave out.
+"""The lease store: five calls over small documents with ETags, and others that a store may leave out.
 
 A store knows nothing about leases. It keeps JSON texts under ids and answers every write in one of four ways: done,
 `StoreConflict` (or `StoreMissing`), `StoreUnavailable` (certainly not done) or `StoreAmbiguous` (perhaps done). To test
@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+from contextlib import aclosing
 from typing import Literal, NamedTuple, TypeVar
 
 from leases.errors import StoreAmbiguous, StoreUnavailable
 
 T = TypeVar("T")
-Operation = Literal["list", "changes", "count", "read", "create", "replace", "delete"]
+Operation = Literal["list", "changes", "count", "read", "create", "replace", "delete", "notify"]
 READS: frozenset[Operation] = frozenset(("list", "changes", "count", "read"))
 _DOING: Mapping[Operation, str] = {
     "list": "listing",
@@ -30,6 +31,7 @@ _DOING: Mapping[Operation, str] = {
     "create": "creating",
     "replace": "replacing",
     "delete": "deleting",
+    "notify": "notifying hosts by",
 }
 INTERFACE = 1
 """Version of the interface of stores: raised when a class written for it would no longer work (docs/plugins.md)."""
@@ -48,6 +50,13 @@ class ChangedDocuments(NamedTuple):
 
     documents: Sequence[Stored]
     token: str
+
+
+class Hint(NamedTuple):
+    """A reason to read the leases now. host: that has to act; None for any. pipeline: whose leases changed; None for any."""
+
+    host: str | None = None
+    pipeline: str | None = None
 
 
 class LeaseStore(ABC):
@@ -100,6 +109,21 @@ class LeaseStore(ABC):
         """
         return None
 
+    async def notify(self, hints: Sequence[Hint]) -> None:
+        """Pass hints on to all that watch, soon but without a guarantee. The default drops them. Raises StoreUnavailable,
+        StoreAmbiguous.
+        """
+
+    async def watch(self) -> AsyncGenerator[Hint, None]:
+        """The hints of all processes, its own too, from now on; by default none, and the end.
+
+        Hints may be lost, late or repeated. The first one, for anybody, comes as soon as others would arrive, because earlier
+        ones are lost. Raises StoreUnavailable if there is no connection, or no more.
+        """
+        hints: tuple[Hint, ...] = ()
+        for hint in hints:
+            yield hint
+
     async def documents(self, prefix: str) -> Sequence[Mapping[str, object]] | None:
         """For a container that also holds leases of other programs: every document whose id begins with `prefix`, as stored.
 
@@ -138,6 +162,15 @@ class StoreAround(LeaseStore):
 
     async def delete(self, id: str, etag: str) -> None:
         await self._call("delete", id, self._store.delete(id, etag))
+
+    async def notify(self, hints: Sequence[Hint]) -> None:
+        await self._call("notify", ", ".join(f"{hint.host}" for hint in hints), self._store.notify(hints))
+
+    async def watch(self) -> AsyncGenerator[Hint, None]:
+        """Has no time limit, since it waits until there is a hint."""
+        async with aclosing(self._store.watch()) as hints:
+            async for hint in hints:
+                yield hint
 
     async def documents(self, prefix: str) -> Sequence[Mapping[str, object]] | None:
         return await self._store.documents(prefix)
@@ -195,6 +228,9 @@ class _Closed(LeaseStore):
         raise self._refusal
 
     async def delete(self, id: str, etag: str) -> None:
+        raise self._refusal
+
+    async def notify(self, hints: Sequence[Hint]) -> None:
         raise self._refusal
 
     async def documents(self, prefix: str) -> Sequence[Mapping[str, object]] | None:

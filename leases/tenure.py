@@ -33,7 +33,7 @@ from leases.errors import (
 )
 from leases.lease import Child, Lease, LeaseKey
 from leases.session import WON_AGAIN_PER_S, Session
-from leases.store import LeaseStore, Stored
+from leases.store import Hint, LeaseStore, Stored
 from leases.timing import Timing
 
 CONFLICTS_MAX = 8
@@ -171,11 +171,15 @@ class OwnedLease:
     async def release(self) -> None:
         """Give the lease back (to the host that requested it, if any). Raises as `renew` does."""
         await self._change(Lease.released)
+        if self._session is not None:
+            self._session.hints.add(Hint(self._lease.handoff_to, self._lease.pipeline))
         self._lose(LeaseLost(f"{name_of(self._lease)} was released by this host"))
 
     async def end(self, continuation: str | None, children: tuple[Child, ...]) -> None:
         """The partition has ended: close the lease, so that its children may start. Raises as `renew` does."""
         await self._change(lambda lease: lease.ended(continuation, children))
+        if self._session is not None:
+            self._session.hints.add(Hint(None, self._lease.pipeline))
         self._lose(LeaseLost(f"{name_of(self._lease)} is closed: its partition has ended"))
 
     def doubt(self, seen: VersionedLease | None, started: float) -> None:

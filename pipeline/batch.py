@@ -44,6 +44,11 @@ class Batch:
         return next(int(page.events["sequence"][0].as_py()) for page in self.pages if page.events.num_rows)
 
     @property
+    def sequences(self) -> list[int]:
+        """The sequence of each event, in order."""
+        return [each for page in self.pages for each in page.events.column("sequence").to_pylist()]
+
+    @property
     def table(self) -> pa.Table:
         """All events, EVENT_SCHEMA, in one chunk: Spark takes 100 chunks three times as slowly as one."""
         return pa.concat_tables([EVENT_SCHEMA.empty_table(), *(page.events for page in self.pages)]).combine_chunks()
@@ -76,20 +81,27 @@ class Batch:
         return Batch(self.partition, self.start, tuple(pages), self.opened_at)
 
     def cut_at(self, events: int) -> list[Batch]:
-        """The first `events` events (0 < events), and the others; itself alone where the feed cannot be cut there."""
-        head = self.head(events)
-        return [self] if head is None or head.events in (0, self.events) else [head, self._behind(head)]
+        """The first `events` events (0 < events), and the others.
+
+        If the feed cannot be cut at that place, it is cut at the last one before, or else at the first one behind it. The batch
+        itself if it cannot be cut at all.
+        """
+        place = 0
+        for page in self.pages:
+            if place + page.events.num_rows > events:
+                place += fitting(page, events - place, at_least_one=place == 0)
+                break
+            place += page.events.num_rows
+        head = self.head(place) if 0 < place < self.events else None
+        return [self] if head is None else [head, self._behind(head)]
 
     def cut(self, parts: int) -> list[Batch]:
-        """As many batches in their order, of about as many events each; fewer where the feed cannot be cut there."""
+        """As many batches in their order, of about as many events each; fewer where the feed cannot be cut."""
         cut: list[Batch] = []
         rest = self
         for left in range(parts, 1, -1):
-            head = rest.head(max(1, rest.events // left)) if rest.events > 1 else None
-            if head is None or head.events == rest.events:
-                continue
-            cut.append(head)
-            rest = rest._behind(head)
+            *head, rest = rest.cut_at(max(1, rest.events // left))
+            cut += head
         return [*cut, rest]
 
     def _behind(self, head: Batch) -> Batch:
@@ -105,7 +117,7 @@ class Batch:
 def parts_without(batch: Batch, poison: PoisonEvent) -> list[Batch]:
     """The batches to process instead of one that failed.
 
-    Two, if its events only fail together and it can be cut between them. Otherwise the batch of those before the poison event,
+    Two, if its events only fail together and it can be cut. Otherwise the batch of those before the poison event,
     or none if it is the first or the feed cannot be cut there.
     """
     if isinstance(poison, FailsTogether) and len(parts := batch.cut_at(poison.cut)) == 2:

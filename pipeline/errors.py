@@ -154,7 +154,7 @@ class SinkRejected(SinkError):
 class OutputRefused(SinkRejected):
     """A violated constraint, a value that has no place there: some event's, while others' output would be taken.
 
-    sequences: the events whose rows are refused, where that is known; else any event of the batch may be to blame.
+    sequences: the `sequence` of each refused row, if the rows have that column; else any event of the batch may be to blame.
     """
 
     def __init__(self, message: str, *, sequences: Iterable[int] = ()) -> None:

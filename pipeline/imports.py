@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import warnings
@@ -48,6 +49,12 @@ def require_module(path: str) -> None:
         raise _failed(path, module_name, error) from error
     if found is None:
         raise _missing(path, module_name)
+
+
+def is_generator(function: object) -> bool:
+    """Whether a call of it only makes a generator, plain or async, and runs none of its code."""
+    call = getattr(function, "__call__", None)  # noqa: B004  # of an object with such a method
+    return any(inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each) for each in (function, call))
 
 
 def search_in(folder: Path) -> None:

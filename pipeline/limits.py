@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from leasehold.common.clock import Backoff
@@ -12,19 +13,38 @@ from leasehold.common.clock import Backoff
 #
 # What counts is what was read and is not delivered yet: events, and in their place the output that they became. A partition that
 # holds nothing may always read a page. So a partition whose sink does not answer takes room from the others, but never all of it.
+# For what executors returned, no such exception holds: their jobs wait while partitions that must not write hold all of it.
+#
+# The size of executors' output shows only at the end of their job. So a job waits for a turn, which reserves as much as it may
+# return, out of as many bytes again. Pages do not wait for what is only reserved: most jobs return far less.
 
 
 BYTES_MAX = 128 * 1024 * 1024
+RETURNED_BYTES_MAX = 128 * 1024 * 1024
+"""How much the tasks of one job of executors hand back together, however much memory there is."""
+RANGED_JOBS_MAX = 4
+"""So many jobs of executors a host has under way. Each has many tasks, and all share one Spark."""
 
 
 class Budget:
-    """For the partitions of one event loop. They hold at most `bytes_max`, one page each, and by how much outputs are larger
-    than the events they came from."""
+    """For the partitions of one event loop.
+
+    They hold at most `bytes_max`, one page each, by how much outputs are larger than the events they came from, and as much as
+    `bytes_max` of what executors returned.
+    """
 
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:
         self.bytes_max = bytes_max
         self.held = 0
+        self.returned = 0
+        """What jobs of executors have returned, or may return when they end."""
+        self.turns = asyncio.Semaphore(RANGED_JOBS_MAX)
         self.freed = asyncio.Event()
+
+    @property
+    def job_bytes_max(self) -> int:
+        """How much a job of executors may return."""
+        return min(RETURNED_BYTES_MAX, self.bytes_max // RANGED_JOBS_MAX)
 
     def share(self) -> Share:
         return Share(self)
@@ -36,6 +56,7 @@ class Share:
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
         self.held = 0
+        self._returned = 0
 
     @property
     def has_room(self) -> bool:
@@ -55,10 +76,40 @@ class Share:
         self._budget.freed.clear()
         await self._budget.freed.wait()
 
+    @asynccontextmanager
+    async def take_turn(self) -> AsyncIterator[int]:
+        """Waits for a turn of a job of executors. It yields how much the job may return, and reserves that until its end."""
+        budget, bytes_max = self._budget, self._budget.job_bytes_max
+        async with budget.turns:
+            while budget.returned + bytes_max > budget.bytes_max:
+                await self.wait_until_freed()
+            self._count_returned(bytes_max)
+            try:
+                yield bytes_max
+            finally:
+                self._count_returned(-bytes_max)
+                budget.freed.set()
+
+    def hold_returned(self, bytes: int) -> None:
+        """As `hold`, with what executors returned."""
+        self._count_returned(bytes)
+        self.hold(bytes)
+
+    def free_returned(self, bytes: int) -> None:
+        self._count_returned(-bytes)
+        self.free(bytes)
+
     def close(self) -> None:
+        self._count_returned(-self._returned)
         self.free(self.held)
 
+    def _count_returned(self, bytes: int) -> None:
+        self._returned += bytes
+        self._budget.returned += bytes
 
+
+EVENT_COLUMNS = ("partition", "sequence", "offset", "enqueued_time", "key", "body", "properties", "operation")
+"""Those of pipeline.event.EVENT_SCHEMA, which needs Arrow."""
 REPLAY = ".replay"
 """What the name of a pipeline ends with that sends another one's dead letters through again."""
 BACKOFF_S_MAX = 60.0
@@ -143,8 +194,62 @@ class AsyncLimits:
             )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelLimits:
+    """How many calls of a handler run side by side, and what becomes of failed ones; of each partition on its own."""
+
+    max: int = 64
+    """Calls at a time. Plain handlers of a pipeline share as many threads."""
+    events_max: int | None = None
+    """The most events of one key in a call, which the handler then takes as `Events`. None: one event a call, as a dict."""
+    manual_ack: bool = False
+    """Whether an event counts as processed only once the handler has acknowledged it."""
+    window: int = 1000
+    """Events that were taken, and are not acknowledged without a gap; taking waits beyond it."""
+    window_bytes: int = 8 * 1024 * 1024
+    """Bytes of the events that are not acknowledged; taking waits beyond it."""
+    timeout_s: float | None = None
+    """How long a call of an `async def` handler may take. None: for ever."""
+    attempts: int = 5
+    """How often a call may fail for an event."""
+    backoff_s: float = 0.2
+    """The pause of a key after its first failure; doubled each time."""
+    park_s: float = 60.0
+    """How long a key stays parked after one of its events became a dead letter."""
+
+    @property
+    def batch_events_max(self) -> int:
+        """The position moves in whole batches: with smaller ones a crash repeats less."""
+        return max(1, self.window // 4)
+
+    def problems(self) -> Iterator[str]:
+        """What cannot work, for people; nothing where all is well."""
+        for name in ("max", "window", "window_bytes", "attempts"):
+            if getattr(self, name) < 1:
+                yield f"{name} ({getattr(self, name)}) has to be 1 or more"
+        for name in ("backoff_s", "park_s"):
+            if getattr(self, name) < 0:
+                yield f"{name} ({getattr(self, name)}) has to be 0 or more"
+        if self.events_max is not None and self.events_max < 1:
+            yield f"events_max ({self.events_max}) has to be 1 or more"
+        if self.timeout_s is not None and self.timeout_s <= 0:
+            yield f"timeout_s ({self.timeout_s:g}) has to be above 0"
+        if self.window < self.max:
+            yield (
+                f"window ({self.window}) is below max ({self.max}), so that as many calls could never run: raise the one, or"
+                " lower the other"
+            )
+        if self.manual_ack and self.events_max is None:
+            yield (
+                "manual acknowledgement needs `events_max`, because handlers acknowledge by the `Events` that they are called"
+                " with: set it (1 for one event a call)"
+            )
+
+
 JOB_SHARE = 0.8
 """A job over ranges may take this share of `batch_timeout_s`."""
+RANGES_TIMEOUT_S_MIN = 60.0
+"""The smallest `batch_timeout_s` with executors that read: Spark may take 50 s to stop a job (pipeline/spark/runs.py)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +257,7 @@ class RangeLimits:
     """When executors read, and how much."""
 
     from_events: int = 200_000
-    """So many events have to wait. With fewer, the start of a job takes most of its time (docs/scaling.md)."""
+    """So many events have to wait. With fewer, executors gain little (docs/scaling.md)."""
     events_max: int = 4_000_000
     """A batch has about so many at most."""
     range_events: int = 100_000

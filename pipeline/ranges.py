@@ -40,6 +40,16 @@ class EventRange(NamedTuple):
 class RangeReader(ABC):
     """Reads ranges in another process. It is sent there by pickle, so it holds no secrets and no connections."""
 
+    readers_max: int | None = None
+    """How many ranges of a partition may be read at the same time. None: any number."""
+    counts_events: bool = True
+    """Whether the `events` of a range are as many as it has. If not, they are an estimate."""
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether a range has the same events each time it is read. If not, a job may read each range only once."""
+        return True
+
     @abstractmethod
     def read_range(self, partition: str, planned: EventRange) -> Iterator[pa.Table]:
         """Exactly the planned events, in order: EVENT_SCHEMA, in tables of bounded size. Blocks.
@@ -47,6 +57,32 @@ class RangeReader(ABC):
         The owner commits `to` after this. So a reader must verify that it yields all of these events, and no others.
         Raises FeedUnavailable, PositionLost, MalformedRecord, also if the range cannot be read to its end.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class RangeReads:
+    """How a transform's job reads ranges.
+
+    times: how often it reads each, 1 if that is unknown. why_again: why its output may be made of two reads of one range. None:
+    each row is made by the task that read its event.
+    """
+
+    times: int = 1
+    why_again: str | None = None
+
+
+def why_for_host(reader: RangeReader, reads: RangeReads) -> str | None:
+    """Why executors must not read with this reader; None if they may. Pure."""
+    if reader.is_repeatable or reads.why_again is None:
+        return None
+    return f"a range of this feed may have other events when it is read again, and {reads.why_again}"
+
+
+def range_events_for(reader: RangeReader, reads: RangeReads, *, events_max: int, range_events: int) -> int:
+    """How many events each range needs, so that a job over `events_max` events has no more readers than are permitted. Pure."""
+    if reader.readers_max is None:
+        return range_events
+    return max(range_events, -(-events_max // max(1, reader.readers_max // reads.times)))
 
 
 def secret_in(variable: str) -> str:
@@ -136,14 +172,18 @@ class RangePlan:
         self.limits = replace(self.limits, events_max=max(self.limits.from_events, batch.events // 2))
         self.refuse(batch)
 
-    def fail(self, batch: RangedBatch) -> None:
+    def fail(self, batch: RangedBatch) -> bool:
         """A batch failed, though nothing may be wrong with it: Spark or the sink is away, or it is too large for one of them.
 
-        If one batch fails again and again, the host reads it.
+        Returns whether the host reads it, because it failed again and again. Later batches begin small then. They have no lower
+        limit: an outage shows nothing about their sizes.
         """
         self._failures[batch.start] = self._failures.get(batch.start, 0) + 1
-        if self._failures[batch.start] >= FAILURES_MAX:
-            self.shrink(batch)
+        if self._failures[batch.start] < FAILURES_MAX:
+            return False
+        self.refuse(batch)
+        self.events_max = max(self.limits.from_events, min(self._first, batch.events // 2))
+        return True
 
     def accept(self, batch: RangedBatch, took_s: float) -> None:
         """A batch of the executors is delivered. took_s: by them and the sink."""

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from shlex import quote
-from typing import Literal, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 
-from pipeline.errors import Ambiguous, NotTrusted
+from pipeline.errors import Ambiguous, NotTrusted, Poison
 from pipeline.staging import StagedPart, Stager
 from pipeline.tracing import Endpoint, TraceContext, endpoint_of
+
+if TYPE_CHECKING:
+    from pipeline.handlers.stats import HandlerStats
 
 T = TypeVar("T")
 
@@ -57,6 +60,9 @@ class Claim:
     report_progress: Callable[[], None] = lambda: None
     """To be called while `open` takes long and advances; a sink that does not open and does not report for
     `batch_timeout_s` is cancelled."""
+    report_wait: Callable[[float], None] = lambda seconds: None
+    """To be called by a buffering writer that advances without deliveries, such as after a failed attempt. What it waits for then
+    ends by itself within so many seconds, and they do not count towards `batch_timeout_s`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +84,8 @@ class Output:
     staged: tuple[StagedPart, ...] = ()
     """Rows that executors have put beside the destination, in their order; `table` is empty then. Only for writers that make a
     stager."""
+    source: pa.Table | None = None
+    """The events that it was made of (EVENT_SCHEMA), for writers that park events; otherwise None."""
     trace: TraceContext | None = None
     """The context to publish it with, in every event or request; None for none. It stays the same while the output is sent
     again, since identical bytes settle a send whose answer was lost."""
@@ -138,6 +146,13 @@ def settle(send: Callable[[], T], *, failed: type[Exception], uncertain: type[Ex
     raise Ambiguous(f"{doubt}, {SENDS_MAX} times") from doubt
 
 
+Park = Callable[[Output, Sequence[Poison], Permit], Awaitable[None]]
+"""Keeps events of an output's `source` as dead letters, each by its index there.
+
+Raises NotTrusted, Fenced, Ambiguous, SinkUnavailable, SinkRejected.
+"""
+
+
 class SinkWriter(ABC):
     """One claim's way into the sink. Writes come one at a time, each starting where the one before ended.
 
@@ -174,6 +189,15 @@ class SinkWriter(ABC):
     """For a writer that takes an output's dead letters: the sequences of events behind `position` whose dead letters are kept
     already, because the batch that was to move the position over them was not written. They are left out of what is transformed,
     and their letters are not written again. None: it takes no dead letters."""
+
+    parks: bool = False
+    """Whether it finds out while it delivers which events cannot be processed, and parks them."""
+
+    parked: int = 0
+    """How many events it has parked."""
+
+    def park_with(self, park: Park) -> None:
+        """Called once, before the first write, if dead letters are kept; only for a writer that parks events."""
 
     @property
     def place(self) -> str | None:
@@ -233,6 +257,11 @@ class Sink(ABC):
     def endpoint(self) -> Endpoint:
         """The destination, for telemetry."""
         return endpoint_of(self.identity, "other")
+
+    @property
+    def handler_stats(self) -> HandlerStats | None:
+        """For metrics, if it calls a handler side by side."""
+        return None
 
     @abstractmethod
     def claimed(self, state: str) -> str:

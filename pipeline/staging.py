@@ -7,11 +7,12 @@ or end after its owner is gone, so only those parts count that the owner's job h
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -32,7 +33,7 @@ class StagedPart:
     - `start`: where the batch begins.
     - `name`: within the destination; each attempt has its own.
     - `bytes`, `sha256`: of its content, if the destination keeps them.
-    - `first`, `last`: the smallest and the largest `sequence` of its rows; None if the output has no such column.
+    - `first`, `last`: the smallest and the largest `sequence` of its rows; None if the output has no such column, or only nulls.
     """
 
     epoch: int
@@ -71,9 +72,37 @@ def described(part: StagedPart, table: pa.Table) -> StagedPart:
     return replace(part, first=found["min"], last=found["max"])
 
 
-def sorted_rows(table: pa.Table) -> pa.Table:
-    """A part's rows by their sequences, if they have any, as those of a batch are that is not staged."""
-    return table.take(pc.sort_indices(table[SEQUENCE])) if _has_sequences(table) else table
+def sorted_slices(table: pa.Table, bytes_max: int) -> Iterator[pa.Table]:
+    """A part's rows by their sequences, if they have any, as those of a batch are that is not staged.
+
+    Only a slice is copied at a time, and nothing if the rows are sorted. bytes_max: of a slice; a row may exceed it.
+    """
+    if not _has_sequences(table) or _is_sorted(table[SEQUENCE]):
+        yield from _slices(table, bytes_max)
+        return
+    ranks = np.empty(table.num_rows, np.int32)
+    ranks[pc.sort_indices(table[SEQUENCE]).to_numpy()] = np.arange(table.num_rows, dtype=np.int32)
+    rows = max(1, table.num_rows * bytes_max // table.nbytes)
+    for first in range(0, table.num_rows, rows):
+        # filter() goes chunk by chunk. take() would copy all chunks of a column into one first.
+        found = table.filter(pa.array((ranks >= first) & (ranks < first + rows)))
+        yield from _slices(found.take(pc.sort_indices(found[SEQUENCE])), bytes_max)
+
+
+def _is_sorted(values: pa.ChunkedArray) -> bool:
+    """False if a value is null, because nulls belong at the end."""
+    before, after = values.slice(0, max(0, len(values) - 1)), values.slice(1)
+    return values.null_count == 0 and bool(pc.all(pc.less_equal(before, after), min_count=0).as_py())
+
+
+def _slices(table: pa.Table, bytes_max: int) -> Iterator[pa.Table]:
+    """By halves, because the sizes of rows may differ."""
+    if table.num_rows <= 1 or table.nbytes <= bytes_max:
+        yield table
+    else:
+        middle = table.num_rows // 2
+        yield from _slices(table.slice(0, middle), bytes_max)
+        yield from _slices(table.slice(middle), bytes_max)
 
 
 def _has_sequences(table: pa.Table) -> bool:
@@ -102,16 +131,16 @@ def put_together(
 
 
 def in_order(parts: Sequence[StagedPart]) -> list[StagedPart]:
-    """By their sequences, if they have any. Raises NotStaged if they overlap: such rows have no order part by part."""
-    if not parts or any(part.first is None or part.last is None for part in parts):
-        return list(parts)
-    ordered = sorted(parts, key=lambda part: (part.first or 0, part.last or 0))  # equal ones stay as the tasks are
+    """By their sequences, with those that have none at the end. Raises NotStaged if they overlap: such rows have no order
+    part by part."""
+    numbered = [part for part in parts if part.first is not None]
+    ordered = sorted(numbered, key=lambda part: (part.first or 0, part.last or 0))  # equal ones stay as the tasks are
     if any((before.last or 0) > (after.first or 0) for before, after in pairwise(ordered)):
         raise NotStaged(
             "the transform shuffles rows, so that parts of its output have no order by `sequence`: drop that column from"
             " the output, or set `executors_read: false`"
         )
-    return ordered
+    return ordered + [part for part in parts if part.first is None]
 
 
 def check_parts(parts: Sequence[StagedPart], *, epoch: int, start: str | None) -> None:

@@ -121,27 +121,55 @@ def contexts_in(columns: Iterable[pa.ChunkedArray]) -> Contexts:
 
 def _parents_in(chunk: pa.MapArray) -> tuple[int, Iterator[tuple[str, str | None]]]:
     """How many events bear the only context of this chunk (0 if there are several), and the distinct valid ones."""
-    first, end = chunk.offsets[0].as_py(), chunk.offsets[-1].as_py()
+    offsets = chunk.offsets.to_numpy()
+    first, end = int(offsets[0]), int(offsets[-1])
     keys, items = chunk.keys.slice(first, end - first), chunk.items.slice(first, end - first)
     places = _places(keys, PARENT)
     if len(places) < len(chunk):
-        azure = _places(keys, AZURE_ID)
-        places = azure if not len(places) else np.concatenate([places, azure]) if len(azure) else places
+        places = _with_others(places, _places(keys, AZURE_ID), offsets - first)
+    if not len(places):
+        return 0, iter(())
     values = items.take(pa.array(places))
     distinct = values.unique()
     chars = pc.binary_length(distinct)
     is_likely = pc.and_(pc.greater_equal(chars, _PARENT_CHARS), pc.less_equal(chars, _TEXT_CHARS_MAX))
     valid = [text for text in distinct.filter(is_likely).slice(0, EXAMINED_MAX).to_pylist() if _is_context(text)]
-    count = min(len(values), len(chunk)) if len(distinct) == len(valid) == 1 else 0
+    count = _count_rows(places, offsets - first) if len(distinct) == len(valid) == 1 else 0
 
     def parents() -> Iterator[tuple[str, str | None]]:
         for each in valid[:CONTEXTS_MAX]:
             place = int(places[pc.index(values, each).as_py()]) + first
-            row = int(np.searchsorted(chunk.offsets.to_numpy(), place, side="right")) - 1
+            row = int(np.searchsorted(offsets, place, side="right")) - 1
             state = dict(chunk[row].as_py() or ()).get(STATE)
             yield each[:_PARENT_CHARS], state if state and len(state) <= STATE_CHARS_MAX else None
 
     return count, parents()
+
+
+def _with_others(places: np.ndarray, others: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """With those of the others whose rows have none of these places."""
+    if not (len(places) and len(others)):
+        return places if len(places) else others
+    return np.append(places, others[~_have(places, offsets)[_rows_of(others, offsets)]])
+
+
+def _count_rows(places: np.ndarray, offsets: np.ndarray) -> int:
+    """How many rows have one of the places. Usually each row has one, which is found out faster than by searching."""
+    rows = len(offsets) - 1
+    if len(places) == rows and (offsets[:-1] <= places).all() and (places < offsets[1:]).all():
+        return rows
+    return int(np.count_nonzero(_have(places, offsets)))
+
+
+def _have(places: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """For each row, whether it has one of the places."""
+    found = np.zeros(len(offsets) - 1, dtype=bool)
+    found[_rows_of(places, offsets)] = True
+    return found
+
+
+def _rows_of(places: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    return np.searchsorted(offsets[1:], places, side="right")
 
 
 def _is_context(text: str) -> bool:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from pipeline.batch import Batch
-from pipeline.ranges import RangedBatch, RangeReader
+from pipeline.limits import RETURNED_BYTES_MAX
+from pipeline.ranges import RangedBatch, RangeReader, RangeReads
 from pipeline.staging import Ranged, Stager
 
 
@@ -36,13 +37,15 @@ class TransformSpec:
 class Checked:
     """What a transform was found to be.
 
-    reads: the columns of events and bodies that it is given. columns: those that it yields. why_not_shared: why each batch has a
-    job to itself; None where batches share jobs.
+    - `reads`: the columns of events and bodies that it is given. `columns`: those that it yields.
+    - `why_not_shared`: why each batch has a job to itself; None where batches share jobs.
+    - `range_reads`: how its jobs read ranges.
     """
 
     reads: Sequence[str]
     columns: pa.Schema
     why_not_shared: str | None
+    range_reads: RangeReads
 
     @property
     def shares_jobs(self) -> bool:
@@ -77,6 +80,10 @@ class Transform(ABC):
         Raises TransformError, PoisonEvent, EngineUnavailable.
         """
 
+    yields_events: bool = False
+    """Whether its output is the events, so that a row's `sequence` is its event's. Another transform may give another column that
+    name."""
+
     reads_ranges: bool = False
     """Whether `apply_ranges` is there: the transform runs where events can be read too."""
 
@@ -85,10 +92,18 @@ class Transform(ABC):
         """What the output has, once the transform is prepared."""
         raise NotImplementedError
 
-    async def apply_ranges(self, batch: RangedBatch, reader: RangeReader, stager: Stager | None) -> Ranged:
+    @property
+    def range_reads(self) -> RangeReads:
+        """How `apply_ranges` reads ranges, once the transform is prepared."""
+        return RangeReads()
+
+    async def apply_ranges(
+        self, batch: RangedBatch, reader: RangeReader, stager: Stager | None, bytes_max: int = RETURNED_BYTES_MAX
+    ) -> Ranged:
         """The output of events that executors read. stager: for large output; without it, all rows are collected.
 
-        Cancelling it stops its work. Raises RangeRefused, EngineUnavailable.
+        bytes_max: of the rows that are collected.
+        Cancelling it stops its work. Raises RangeRefused, EngineUnavailable, SinkUnavailable.
         """
         raise NotImplementedError
 
@@ -100,6 +115,7 @@ class NoTransform(Transform):
     """No transform: output is the events themselves, and Spark is not involved."""
 
     description = "none: events are delivered as they are"
+    yields_events = True
 
     async def prepare(self) -> None:
         """Nothing to start."""

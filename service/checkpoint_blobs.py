@@ -93,8 +93,8 @@ class CheckpointWriter:
 
     async def _write_due(self, now: float) -> bool:
         """Whether all of them are written. Never raises."""
-        due = [each.lease for each in self._noted.values() if each.due_at <= now]
-        errors = await asyncio.gather(*(self._write(lease) for lease in due[:AT_ONCE_MAX]))
+        due = [partition for partition, each in self._noted.items() if each.due_at <= now]
+        errors = await asyncio.gather(*(self._write(partition) for partition in due[:AT_ONCE_MAX]))
         failed = [error for error in errors if error is not None]
         if not failed:
             self._streak.log_end(self._log, "writing checkpoint blobs recovered")
@@ -104,22 +104,23 @@ class CheckpointWriter:
         self._resting_until = self._clock.monotonic() + pause_s
         return False
 
-    async def _write(self, lease: Lease) -> Exception | None:
+    async def _write(self, partition: str) -> Exception | None:
         """The error, if it failed: it is then noted again, unless a newer position is."""
-        noted = self._noted.pop(lease.partition)
-        self._began_at[lease.partition] = self._clock.monotonic()
+        noted = self._noted.pop(partition)
+        lease = noted.lease  # not one chosen earlier: a newer position may have been noted before this task began
+        self._began_at[partition] = self._clock.monotonic()
         try:
             async with asyncio.timeout(CALL_TIMEOUT_S):
-                outcome = await self._blobs.write(lease.partition, lease.continuation, lease.generation)
+                outcome = await self._blobs.write(partition, lease.continuation, lease.generation)
         except asyncio.CancelledError:
-            self._noted.setdefault(lease.partition, noted)
+            self._noted.setdefault(partition, noted)
             raise
         except Exception as error:  # whatever it is, the pipeline must not end for it
-            self._noted.setdefault(lease.partition, noted)
+            self._noted.setdefault(partition, noted)
             self._stats.record_checkpoint_blob(self._pipeline, "failed")
             return error
         if outcome == "outdated":
-            self._reports.report("checkpoint blob", lease.partition, outdated_text(self._blobs, lease), lease.key)
+            self._reports.report("checkpoint blob", partition, outdated_text(self._blobs, lease), lease.key)
         elif outcome == "written":
             self._stats.record_checkpoint_blob(self._pipeline, "written")
         return None

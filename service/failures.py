@@ -98,11 +98,16 @@ class Failures(Mapping[LeaseKey, Failure]):
     """The last failure of every partition that has not recovered since."""
 
     def __init__(
-        self, clock: Clock, recovered: Callable[[LeaseKey, dict[str, object]], None] = lambda key, fields: None
+        self,
+        clock: Clock,
+        recovered: Callable[[LeaseKey, Failure, dict[str, object]], None] = lambda key, failure, fields: None,
+        failed: Callable[[LeaseKey, Failure], None] = lambda key, failure: None,
     ) -> None:
-        """recovered: called once for each partition that works again, with the fields to log."""
+        """recovered: called once for each partition that works again, with its last failure and the fields to log.
+        failed: called after each failure."""
         self._clock = clock
         self._recovered = recovered
+        self._failed = failed
         self._last: dict[LeaseKey, Failure] = {}
 
     def __getitem__(self, key: LeaseKey) -> Failure:
@@ -151,7 +156,7 @@ class Failures(Mapping[LeaseKey, Failure]):
         failure = self._last.pop(key, None)
         if failure is not None:
             for_s = self._clock.monotonic() - failure.since
-            self._recovered(key, {**recovery_fields(failure.count, for_s), **about})
+            self._recovered(key, failure, {**recovery_fields(failure.count, for_s), **about})
 
     def forget(self, key: LeaseKey) -> None:
         """It is no longer ours to report, whether it works or not."""
@@ -179,6 +184,8 @@ class Failures(Mapping[LeaseKey, Failure]):
             releases=releases,
             is_retried=is_retried,
         )
+        if counts:
+            self._failed(key, self._last[key])
 
 
 def verdict(failure: Failure, lease: Lease | None, me: str, *, now: float, grace_s: float, is_idle: bool) -> Verdict:

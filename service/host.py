@@ -14,26 +14,31 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from structlog.typing import FilteringBoundLogger as Log
 
 from leasehold.common.cancellation import is_cancelled
 from leasehold.common.clock import Clock, retry_after_s
-from leases.errors import DuplicateHost, StoreError
+from leases.errors import DuplicateHost, LeaseLost, StoreError
 from leases.keeper import Keeper
 from leases.lease import Lease, LeaseKey
 from leases.membership import Membership
 from leases.session import Session
+from leases.session_watch import SessionWatch
 from leases.tenure import OwnedLease
 from leases.timing import Timing
 from pipeline.feed import FeedPartition
 from pipeline.limits import Budget
 from service.balancer import Balancer
 from service.checkpoint_blobs import CheckpointWriter
-from service.failures import Failures, Reports, Streak
-from service.lag.age import FirstEvents, owned_wait_s
+from service.failures import Failure, Failures, Reports, Streak
+from service.hints import HintWatch
+from service.lag.age import FirstEvents, owned_wait_s, wait_to_report
+from service.lag.measurement import known_lag_of
 from service.lag.metered import GroupLag, GroupSnapshot
+from service.lag.reports import encoded_waits
 from service.pipeline import Pipeline
 from service.shutdown import sleep_unless_stopped
 from service.stats import Stats
@@ -66,9 +71,9 @@ class Host:
         self.name = keeper.host
         self.pipelines = {pipeline.name: pipeline for pipeline in pipelines}
         self.workers: dict[LeaseKey, Worker] = {}
-        self.failures = Failures(clock, self._log_recovery)
-        self.outcomes: deque[tuple[LeaseKey, WorkerResult]] = deque(maxlen=OUTCOMES_KEPT)
         self.stats = stats or Stats(clock)
+        self.failures = Failures(clock, self._record_recovery, self.stats.record_failing)
+        self.outcomes: deque[tuple[LeaseKey, WorkerResult]] = deque(maxlen=OUTCOMES_KEPT)
         self.budget = budget or Budget()
         self.group_lag = GroupLag(
             {name: pipeline.feed for name, pipeline in self.pipelines.items()},
@@ -81,7 +86,10 @@ class Host:
             for name, pipeline in self.pipelines.items()
             if pipeline.checkpoint_blobs is not None
         }
+        self._store = keeper.store
         self._membership = membership
+        if membership.session is not None:
+            membership.session.report = self._report_waits
         self._clock = clock
         self._timing = timing
         self._rng = rng
@@ -111,6 +119,11 @@ class Host:
     def session(self) -> Session | None:
         """None if hosts have no sessions."""
         return self._membership.session
+
+    @property
+    def sessions(self) -> SessionWatch:
+        """Those of the group, as this host saw them last."""
+        return self._membership.sessions
 
     @property
     def is_draining(self) -> bool:
@@ -172,6 +185,8 @@ class Host:
                 else [
                     group.create_task(self._keep_beating(session), name="session"),
                     group.create_task(self.balancer.keep_looking(session.timing), name="look"),
+                    group.create_task(session.hints.keep_sending(), name="hints"),
+                    group.create_task(self._hint_watch().run(), name="hint watch"),
                 ]
             )
             beside += [
@@ -248,6 +263,17 @@ class Host:
             await self._persist("announcing this host", lambda: self._membership.announce(self._activity(self)))
             self._report_namesake(self._membership.me.contested_by)
 
+    def _hint_watch(self) -> HintWatch:
+        return HintWatch(
+            self._store,
+            host=self.name,
+            pipelines=self.pipelines,
+            wake=self.wake,
+            clock=self._clock,
+            rng=self._rng,
+            log=self._log,
+        )
+
     def _report_namesake(self, namesake: str | None) -> None:
         if namesake is not None:
             self._reports.report(
@@ -263,6 +289,19 @@ class Host:
             return None
         waiting = worker.progress.waiting
         return 0.0 if waiting.is_empty else owned_wait_s(waiting, now())
+
+    def _report_waits(self) -> Mapping[str, object]:
+        """For the others, with each heartbeat."""
+        now = self.stats.now
+        if now is None:
+            return {}
+        waits: dict[LeaseKey, float | None] = {}
+        for key, worker in self.workers.items():
+            feed, waiting = self.pipelines[key.pipeline].feed, worker.progress.waiting
+            lease = replace(worker.owned.lease, continuation=waiting.position)
+            known = known_lag_of(feed, lease) if feed.is_metered else None
+            waits[key] = wait_to_report(waiting, now(), known, is_metered=feed.is_metered)
+        return encoded_waits(waits, self.own_leases)
 
     def _sight(self) -> GroupSnapshot | None:
         """None until the first round has read the group."""
@@ -305,7 +344,8 @@ class Host:
 
     def _record_end(self, key: LeaseKey, worker: Worker, outcome: WorkerResult) -> None:
         self.outcomes.append((key, outcome))
-        self.stats.record_release(worker.owned.lease, outcome.reason)
+        taken_by = outcome.error.taken_by if isinstance(outcome.error, LeaseLost) else None
+        self.stats.record_release(worker.owned.lease, outcome.reason, taken_by=taken_by)
         if outcome.reason == "failed" and outcome.error is not None:
             self.failures.record_failure(key, outcome.error, worker.owned.lease.continuation)
         else:
@@ -313,7 +353,8 @@ class Host:
         if outcome.reason != "shutdown":
             self.wake()
 
-    def _log_recovery(self, key: LeaseKey, fields: Mapping[str, object]) -> None:
+    def _record_recovery(self, key: LeaseKey, failure: Failure, fields: Mapping[str, object]) -> None:
+        self.stats.record_recovery(key, failure.count, self._clock.monotonic() - failure.since)
         worker = self.workers.get(key)
         lease = {"pipeline": key.pipeline, "partition": key.partition} if worker is None else about(worker.owned.lease)
         self._log.info("partition recovered", **lease, **fields)

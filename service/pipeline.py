@@ -22,7 +22,10 @@ SPARED_S = 2.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """transform_digest: recorded with the leases, so that a changed transform is noticed."""
+    """transform_digest: recorded with the leases, so that a changed transform is noticed.
+
+    Raises ValueError if executors may take as long for a batch as a batch may take at all.
+    """
 
     name: str
     feed: ChangeFeed
@@ -54,6 +57,11 @@ class Pipeline:
         adopt(self.feed, ChangeFeed)
         adopt(self.sink, Sink)
         adopt(self.transform, Transform)
+        if self.ranges is not None and self.ranges.job_s_max >= self.batch_timeout_s:
+            raise ValueError(
+                f"ranges.job_s_max ({self.ranges.job_s_max:g}) has to be below batch_timeout_s ({self.batch_timeout_s:g}):"
+                " use RangeLimits.beginning_at(from_events, batch_timeout_s)"
+            )
 
     @property
     def lag_s(self) -> float:

@@ -26,17 +26,21 @@ from leases.errors import GroupMismatch, InvalidDocument, StoreError
 from leases.host_record import HOSTS_PREFIX, HostRecord
 from leases.keeper import Keeper
 from leases.membership import Membership
+from leases.pause_orders import check_not_moved
 from leases.session import session_of
 from leases.store import LeaseStore, TimedStore
 from leases.timing import Timing
 from pipeline.errors import PipelineError, SinkNotFound, SinkUnavailable
 from pipeline.limits import BYTES_MAX, Budget
+from service.callback_thread import CallbackThread
 from service.errors import StartFailed
 from service.failures import Streak
 from service.group.activity import activity_document, activity_of
 from service.group.view import View
 from service.host import Host
 from service.lag.measurement import Backlog, wait_until_idle
+from service.notifications import Notifications, require_notifications
+from service.notifier import Notifier
 from service.pipeline import Pipeline
 from service.stats import CountingStore, Stats, Summary, summaries_of
 from service.telemetry.logs import default_logger
@@ -65,13 +69,17 @@ class Processor:
         clock: Clock | None = None,
         log: Log | None = None,
         traces: Traces | None = None,
+        on: Notifications | None = None,
     ) -> None:
         """- `host`: unique among the hosts on these leases; `leasehold.host_name` reserves one on this machine.
-        - `buffer_bytes_max`: of what is read and not delivered yet, over all pipelines.
+        - `buffer_bytes_max`: of what is read and not delivered yet, over all pipelines, and once more of what executors return.
         - `traces`: closed with the rest.
         - `log`: by default as structlog is set up, or else from `info` on to standard error (`service.telemetry.logs`).
 
-        Raises ValueError where the intervals do not fit together, or two pipelines have one name.
+        - `on`: receives what happens to leases, partitions and batches (`leasehold.Notifications`).
+
+        Raises ValueError where the intervals do not fit together, or two pipelines have one name; TypeError if `on` would miss
+        events.
         """
         timing = timing or Timing()
         clock = clock or BootClock()
@@ -80,8 +88,12 @@ class Processor:
         incarnation = uuid.uuid4().hex
         self._log = log or default_logger(host)
         self.pipelines = tuple(pipelines)
+        self._thread = CallbackThread("notifications")
+        self._notifier = None if on is None else self._notifier_of(on, host, clock)
         self.stats = (
-            Stats(clock, self._log, now=_now) if traces is None else TracedStats(clock, traces, self._log, now=_now)
+            Stats(clock, self._log, now=_now, notifier=self._notifier)
+            if traces is None
+            else TracedStats(clock, traces, self._log, now=_now, notifier=self._notifier)
         )
         self.store = CountingStore(TimedStore(store, timing.call_timeout_s), self.stats)
         me = HostRecord(
@@ -118,6 +130,11 @@ class Processor:
         self._exporters: list[Exporter] = []
         self._running: asyncio.Task[None] | None = None
         self._stopped: asyncio.Task[None] | None = None
+
+    def _notifier_of(self, on: Notifications, host: str, clock: Clock) -> Notifier:
+        """Raises TypeError."""
+        run_plain = self._thread.run
+        return Notifier(require_notifications(on), host=host, clock=clock, now=_now, log=self._log, run_plain=run_plain)
 
     def add_exporter(self, exporter: Exporter) -> None:
         """It starts and ends with this processor."""
@@ -179,9 +196,12 @@ class Processor:
             for part in (p.feed, p.transform, p.sink, p.checkpoint_blobs)
             if part is not None
         ]
+        if self._notifier is not None:  # beside the rest, so that a callback delays nothing
+            closing.append(self._notifier.close())
         for error in await asyncio.gather(*closing, return_exceptions=True):
             if error is not None:
                 self._log.warning("closing failed", error=f"{type(error).__name__}: {error}")
+        self._thread.close()
         await self.store.close()
         sending = [exporter.close() for exporter in self._exporters]
         if self._traces is not None:
@@ -229,8 +249,9 @@ class Processor:
                 group.create_task(problems.collect(self._check_group(pipeline)))
 
     async def _check_group(self, pipeline: Pipeline) -> None:
-        """Raises GroupMismatch, InvalidDocument."""
+        """Raises GroupMismatch (or GroupMoved), InvalidDocument."""
         with suppress(StoreError):  # the host tries that again, for as long as it takes
+            await check_not_moved(self.store, pipeline.name)
             await Bootstrap(self.keeper, pipeline.name, pipeline.identity).read_recorded()
 
     async def _prepare_transforms(self, problems: Problems) -> None:

@@ -2,7 +2,8 @@
 
 Host and workers write it as things happen, so that a worker's end loses nothing; `service.api.metrics` and
 `service.group.activity` read it. What it counts by is bounded: pipelines, and words that stand here; never a partition,
-an owner or an error's text. One Stats belongs to one host; the store that counts its requests shares it:
+an owner or an error's text. A notifier, if there is one, passes what happens on to the program that runs the host.
+One Stats belongs to one host; the store that counts its requests shares it:
 
     stats = Stats(clock, log)
     store = CountingStore(TimedStore(store, timing.call_timeout_s), stats)
@@ -11,28 +12,40 @@ an owner or an error's text. One Stats belongs to one host; the store that count
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter, defaultdict, deque
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import datetime
-from itertools import accumulate
 from typing import Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
-import numpy.typing as npt
 from structlog.typing import FilteringBoundLogger as Log
 
 from leasehold.common.clock import Clock
 from leases.errors import StoreAmbiguous, StoreConflict, StoreError, StoreMissing, StoreUnavailable
-from leases.lease import Lease
+from leases.lease import Lease, LeaseKey
 from leases.store import LeaseStore, Operation, StoreAround
 from pipeline.errors import Ambiguous, EngineUnavailable, FeedUnavailable, Fenced, SinkUnavailable
+from pipeline.histogram import Histogram, RecentHistogram
 from pipeline.pump.progress import TimedEvents, microseconds
 from pipeline.pump.runner import DeliveredBatch
 from pipeline.sink import CloseReason
 from pipeline.tracing import BatchTracer, Endpoint
-from service.texts import counted
+from service.failures import Failure
+from service.notifications import (
+    BatchDelivered,
+    LeaseAcquired,
+    LeaseLost,
+    LeaseReleased,
+    Notification,
+    PartitionFailing,
+    PartitionRecovered,
+    Released,
+    TrustRestored,
+    TrustSuspended,
+)
+from service.notifier import NotificationOutcome, Notifier
+from service.texts import counted, described, readable
 
 T = TypeVar("T")
 Stage = Literal["wait", "transform", "queue", "deliver", "checkpoint"]
@@ -51,9 +64,9 @@ BLOB_OUTCOMES: tuple[BlobOutcome, ...] = get_args(BlobOutcome)
 ACTIONS: tuple[Action, ...] = get_args(Action)
 ACTION_OUTCOMES: tuple[ActionOutcome, ...] = get_args(ActionOutcome)
 
-BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 AGE_BUCKETS_S = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 21600.0, 86400.0)
 RECENT_PER_PIPELINE = 32
+RECENT_AGES_S = 300.0
 
 
 class Delivery(NamedTuple):
@@ -64,33 +77,6 @@ class Delivery(NamedTuple):
     batch: DeliveredBatch
 
 
-@dataclass(slots=True)
-class Histogram:
-    """How often something took how long. counts: one for each of the bounds, and one for what took longer."""
-
-    bounds_s: tuple[float, ...] = BUCKETS_S
-    counts: list[int] = field(init=False)
-    sum_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.counts = [0] * (len(self.bounds_s) + 1)
-
-    def observe(self, seconds: float, count: int = 1) -> None:
-        self.counts[bisect_left(self.bounds_s, seconds)] += count
-        self.sum_s += seconds * count
-
-    def observe_all(self, seconds: npt.NDArray[np.float64]) -> None:
-        """In some nanoseconds each."""
-        found = np.bincount(np.searchsorted(self.bounds_s, seconds), minlength=len(self.counts))
-        self.counts = [count + int(more) for count, more in zip(self.counts, found, strict=True)]
-        self.sum_s += float(seconds.sum())
-
-    @property
-    def cumulative(self) -> list[int]:
-        """How many took at most so long, for each of the bounds; the last is all of them."""
-        return list(accumulate(self.counts))
-
-
 class Stats:
     """All counts are since the host started. events, rows (of output), batches, dead_letters, suspensions: by pipeline. retries:
     by (pipeline, cause). requests: by (operation, outcome); request_seconds: by operation. actions: of operators, by (action,
@@ -99,9 +85,17 @@ class Stats:
     checkpoint_blobs: written for other readers, by (pipeline, outcome).
 
     log: gets every batch at level debug; may be None. now: wall clock, aware; None: the ages of events are not known.
+    notifier: gets what a program can be notified of.
     """
 
-    def __init__(self, clock: Clock, log: Log | None = None, *, now: Callable[[], datetime] | None = None) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        log: Log | None = None,
+        *,
+        now: Callable[[], datetime] | None = None,
+        notifier: Notifier | None = None,
+    ) -> None:
         self.events: Counter[str] = Counter()
         self.rows: Counter[str] = Counter()
         self.batches: Counter[str] = Counter()
@@ -118,9 +112,18 @@ class Stats:
         self.recent: defaultdict[str, deque[Delivery]] = defaultdict(lambda: deque(maxlen=RECENT_PER_PIPELINE))
         self.event_ages: defaultdict[str, Histogram] = defaultdict(lambda: Histogram(AGE_BUCKETS_S))
         """By pipeline: how old each event was when its output was safe, if the host has read it."""
+        self.recent_ages: defaultdict[str, RecentHistogram] = defaultdict(
+            lambda: RecentHistogram(RECENT_AGES_S, AGE_BUCKETS_S)
+        )
+        """The same for the last five to ten minutes."""
         self.clock = clock
         self.now = now
         self._log = log
+        self._notifier = notifier
+
+    @property
+    def notifications(self) -> Counter[NotificationOutcome]:
+        return Counter() if self._notifier is None else self._notifier.counts
 
     @property
     def spans_made(self) -> int:
@@ -149,6 +152,7 @@ class Stats:
         """before: as it was found; took_s: the write alone."""
         was_held = before.owner not in (None, lease.owner)
         self.moves[lease.pipeline, "seized" if was_held else "acquired"] += 1
+        self._notify(LeaseAcquired, lease.key, epoch=lease.epoch, continuation=lease.continuation)
 
     def record_renewal(self, lease: Lease, took_s: float, error: StoreError | None = None) -> None:
         """Refused, with this reason. Counted among the requests."""
@@ -156,11 +160,28 @@ class Stats:
     def record_handoff_request(self, lease: Lease) -> None:
         """Another host asks for it. Counted once it is released."""
 
-    def record_release(self, lease: Lease, reason: CloseReason) -> None:
+    def record_release(self, lease: Lease, reason: CloseReason, *, taken_by: str | None = None) -> None:
+        """lease: without an owner if the store has confirmed the release. taken_by: the new owner, if it was lost to one."""
         self.moves[lease.pipeline, "released" if reason == "shutdown" else reason] += 1
+        about = {"epoch": lease.epoch}
+        if reason in ("lost", "stolen"):
+            self._notify(LeaseLost, lease.key, reason=reason, taken_by=taken_by, **about)
+        elif lease.owner is not None:
+            self._notify(LeaseLost, lease.key, reason="unreleased", taken_by=None, **about)
+        else:
+            to = lease.handoff_to if reason == "shutdown" else None
+            fields = {"reason": _release(reason, to), "to": to, "continuation": lease.continuation}
+            self._notify(LeaseReleased, lease.key, **about, **fields)
 
-    def record_suspension(self, lease: Lease) -> None:
+    def record_suspension(self, lease: Lease, *, is_first: bool = True) -> None:
+        """is_first: whether it was trusted when it was checked last."""
         self.suspensions[lease.pipeline] += 1
+        if is_first:
+            self._notify(TrustSuspended, lease.key, epoch=lease.epoch)
+
+    def record_restoration(self, lease: Lease) -> None:
+        """Its trust, after a suspension."""
+        self._notify(TrustRestored, lease.key, epoch=lease.epoch)
 
     # Work
 
@@ -178,17 +199,29 @@ class Stats:
         self.recent[name].append(Delivery(self.clock.monotonic(), lease, batch))
         if self._log is not None:
             self._log.debug("batch delivered", **_log_fields(lease, batch), **self.trace_fields(lease))
+        self._notify(
+            BatchDelivered,
+            lease.key,
+            epoch=lease.epoch,
+            start=batch.start,
+            to=batch.to,
+            events=batch.events,
+            rows=batch.rows,
+            dead_letters=batch.dead_letters,
+        )
 
     def record_event_ages(self, lease: Lease, delivered: Iterable[TimedEvents]) -> None:
         """An event that seems to come from the future, because clocks differ, is 0 seconds old."""
         if self.now is None:
             return
-        now_us, ages = microseconds(self.now()), self.event_ages[lease.pipeline]
+        now_us, ages = microseconds(self.now()), Histogram(AGE_BUCKETS_S)
         for count, times in delivered:
             if len(times) == 1:
                 ages.observe(max(0, now_us - int(times[0])) / 1e6, count)
             elif len(times):
                 ages.observe_all(np.maximum(0, now_us - times) / 1e6)
+        self.event_ages[lease.pipeline].add(ages.counts, ages.sum_s)
+        self.recent_ages[lease.pipeline].add(ages.counts, self.clock.monotonic())
 
     def record_checkpoint(self, lease: Lease, took_s: float) -> None:
         """What was delivered is written into the lease: one batch, or several."""
@@ -201,6 +234,15 @@ class Stats:
         """It is tried again, from `position` on."""
         self.retries[lease.pipeline, _cause(error)] += 1
 
+    def record_failing(self, key: LeaseKey, failure: Failure) -> None:
+        """A partition, once more."""
+        if self._notifier is not None:
+            error = readable(described(failure.error))
+            self._notify(PartitionFailing, key, error=error, failures=failure.count, is_retried=failure.is_retried)
+
+    def record_recovery(self, key: LeaseKey, failures: int, failing_for_s: float) -> None:
+        self._notify(PartitionRecovered, key, failures=failures, failing_for_s=failing_for_s)
+
     # The lease store
 
     def record_store_call(self, operation: Operation, outcome: RequestOutcome, took_s: float) -> None:
@@ -211,6 +253,10 @@ class Stats:
 
     def record_action(self, action: Action, outcome: ActionOutcome) -> None:
         self.actions[action, outcome] += 1
+
+    def _notify(self, kind: type[Notification], key: LeaseKey, **fields: object) -> None:
+        if self._notifier is not None:
+            self._notifier.notify(kind, key, **fields)
 
 
 class CountingStore(StoreAround):
@@ -242,6 +288,12 @@ def _outcome(error: StoreError) -> RequestOutcome:
         StoreAmbiguous: "ambiguous",
     }
     return next((name for kind, name in outcomes.items() if isinstance(error, kind)), "error")
+
+
+def _release(reason: CloseReason, to: str | None) -> Released:
+    if reason == "shutdown":
+        return "stopped" if to is None else "handed_over"
+    return "ended" if reason == "gone" else "failed"
 
 
 def _cause(error: Exception) -> Cause:

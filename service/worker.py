@@ -29,7 +29,7 @@ from leases.lease import Child, Lease
 from leases.tenure import OwnedLease, keep_renewed
 from leases.timing import Timing
 from pipeline.crash_point import crash_point
-from pipeline.dead_letters.dead_letter_transform import Refusals
+from pipeline.dead_letters.refusals import Refusals
 from pipeline.errors import (
     Ambiguous,
     EngineUnavailable,
@@ -73,27 +73,43 @@ WINNING = Backoff(first_s=SUSPENDED_POLL_S, max_s=4.0)
 
 
 class TrustPermit:
-    """Implements pipeline.sink.Permit. suspended: called whenever a caller has to wait."""
+    """Implements pipeline.sink.Permit.
 
-    def __init__(self, owned: OwnedLease, clock: Clock, suspended: Callable[[], None]) -> None:
+    suspended: called whenever a caller has to wait, with whether that is the first since the lease was trusted. restored:
+    called once after these, when the lease is found to be trusted again.
+    """
+
+    def __init__(
+        self,
+        owned: OwnedLease,
+        clock: Clock,
+        suspended: Callable[[bool], None],
+        restored: Callable[[], None] = lambda: None,
+    ) -> None:
         self._owned = owned
         self._clock = clock
         self._suspended = suspended
+        self._restored = restored
+        self._is_suspended = False
 
     def check(self) -> None:
         if not self._owned.is_trusted:
             raise NotTrusted(
                 f"the trust window of lease '{self._owned.lease.partition}' is closed: nothing may be sent"
             )
+        self._note_trust()
 
     def granted(self) -> Awaitable[None]:
         warnings.warn("Permit.granted is now called wait_until_granted", DeprecationWarning, stacklevel=2)
         return self.wait_until_granted()
 
     async def wait_until_granted(self) -> None:
-        if self._owned.is_trusted:
-            return
-        self._suspended()
+        if not self._owned.is_trusted:
+            self._note_suspension()
+            await self._wait_for_trust()
+        self._note_trust()
+
+    async def _wait_for_trust(self) -> None:
         failures = 0
         while not self._owned.is_trusted:
             pause_s = SUSPENDED_POLL_S
@@ -105,6 +121,15 @@ class TrustPermit:
                     failures += 1
                     pause_s = WINNING.pause_s(failures, 0.0, retry_after_s(error))
             await self._clock.sleep(pause_s)
+
+    def _note_suspension(self) -> None:
+        is_first, self._is_suspended = not self._is_suspended, True
+        self._suspended(is_first)
+
+    def _note_trust(self) -> None:
+        if self._is_suspended:
+            self._is_suspended = False
+            self._restored()
 
 
 TRANSIENT = (FeedUnavailable, SinkUnavailable, EngineUnavailable, Ambiguous)
@@ -153,10 +178,11 @@ class Worker:
         self._checkpoint_writer = checkpoint_writer
         self._renewal_streak, self._checkpoint_streak = Streak(clock), Streak(clock)
         self._stopping = asyncio.Event()
-        self._permit = TrustPermit(owned, clock, self._suspended)
+        self._permit = TrustPermit(owned, clock, self._suspended, self._restored)
         letters, compare = pipeline.letters, pipeline.feed.compare
         self._refusals = None if letters is None else Refusals(letters.attempts, compare)
         self._plan = None if pipeline.ranges is None else RangePlan(compare, pipeline.ranges)
+        self._has_noted_executors = False
         self._writer: SinkWriter | None = None
         self._checkpoints = Checkpoints(
             owned,
@@ -224,7 +250,9 @@ class Worker:
                     await self._raise_epoch(fence)
                     fence = None
                 writer = await self._claim()
-                ended = await self._runner(writer).run(self._stopping)
+                runner = self._runner(writer)
+                self._note_executors(runner)
+                ended = await runner.run(self._stopping)
                 if ended is not None:
                     return await self._end(writer, ended)
             except OutputSuspected as error:
@@ -239,6 +267,12 @@ class Worker:
                 if failures > 1 or not isinstance(error, Fenced):
                     await self._back_off(error, failures)
         return "shutdown"
+
+    def _note_executors(self, runner: Runner) -> None:
+        """Log once why executors never read this partition."""
+        if runner.why_host_reads is not None and not self._has_noted_executors:
+            self._has_noted_executors = True
+            self._log.warning("executors refused", error=runner.why_host_reads, then="this host reads all events")
 
     async def _may_send(self) -> bool:
         """Waits for leave to send; False once told to stop."""
@@ -263,8 +297,10 @@ class Worker:
             continuation=lease.continuation,
             state=lease.sink_state,
             compare=self.pipeline.feed.compare,
+            report_wait=lambda seconds: self.progress.excuse_sink(self._clock.monotonic() + seconds),
             report_progress=lambda: self.progress.advance(OPENING, self._clock.monotonic()),
         )
+        self.progress.excuse_sink(self._clock.monotonic(), is_new=True)
         with self.progress.working(OPENING, self._clock.monotonic()):
             writer = self._writer = adopt(await self.pipeline.sink.open(claim), SinkWriter)
         crash_point("sink claimed")
@@ -392,7 +428,8 @@ class Worker:
     async def _watch(self) -> CloseReason:
         """A worker that makes no progress is cancelled: renewing is never a substitute for working.
 
-        Nothing can be overdue before the oldest stage is. If no batch is in work, none can be in work before one has begun.
+        Nothing can be overdue before the oldest stage is. If no batch is in work, none can be in work before one has begun. While
+        the sink is excused, other stages may begin.
         """
         timeout = self.pipeline.batch_timeout_s
         while True:
@@ -405,7 +442,7 @@ class Worker:
                     f" {timeout:g} s; its batch was cancelled and the lease released. Look at what it waits for, or raise"
                     " batch_timeout_s"
                 )
-            await self._clock.sleep(left)
+            await self._clock.sleep(min(left, timeout))
 
     async def _follow(self) -> CloseReason:
         """While nothing is delivered, let the sink's state in the lease follow what others write to the destination.
@@ -452,9 +489,13 @@ class Worker:
         """By another host."""
         return self.owned.lease.handoff_to not in (None, self.owned.lease.owner)
 
-    def _suspended(self) -> None:
-        self._stats.record_suspension(self.owned.lease)
+    def _suspended(self, is_first: bool) -> None:
+        self._stats.record_suspension(self.owned.lease, is_first=is_first)
         self._log.warning("suspended", why="the lease could not be renewed in time; nothing is sent until it is")
+
+    def _restored(self) -> None:
+        self._stats.record_restoration(self.owned.lease)
+        self._log.info("suspension ended", why="the lease is renewed")
 
     async def _back_off(self, error: Exception, failures: int) -> None:
         pause = min(BACKOFF.pause_s(failures, self._rng.random(), retry_after_s(error)), BACKOFF.max_s)

@@ -41,8 +41,12 @@ def shared_cluster() -> SparkCluster:
         directory = _stack.enter_context(
             tempfile.TemporaryDirectory(prefix="leasehold-cluster-", ignore_cleanup_errors=True)
         )
-        _cluster = _stack.enter_context(running(Path(directory), connect=_kind == "connect"))
+        _cluster = _stack.enter_context(running(Path(directory), connect=is_over_connect()))
     return _cluster
+
+
+def is_over_connect() -> bool:
+    return _kind == "connect"
 
 
 def spark_settings(local: dict[str, Any]) -> dict[str, Any]:

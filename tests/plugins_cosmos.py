@@ -64,6 +64,10 @@ class Control(Orders):
         counts = (c for c in self.statistics() if c["kind"] == kind and container in (None, c["container"]))
         return sum(count["requests"] for count in counts)
 
+    def answered(self, kind: str, status: int) -> int:
+        """How many requests of that kind got that status so far."""
+        return sum(c["statuses"].get(str(status), 0) for c in self.statistics() if c["kind"] == kind)
+
     def ranges(self, container: str) -> list[Range]:
         return [Range(**one) for one in self.order("truth", container=container)]
 

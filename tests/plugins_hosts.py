@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -87,6 +86,35 @@ class Step:
     owner: str
     start: str | None
     to: str
+
+
+def freeze(process: subprocess.Popen[Any], directory: Path, name: str) -> None:
+    """Stop a host outside of SQLite's transactions: one that holds a lock then would keep everybody out for as long.
+
+    directory: of the lease file and of what else is in SQLite.
+    """
+
+    def is_frozen_aside() -> bool:
+        process.send_signal(signal.SIGSTOP)
+        until(lambda: _is_stopped(process.pid), 60, f"all threads of host {name} are stopped")
+        if all(map(_is_free, directory.rglob("*.db"))):
+            return True
+        process.send_signal(signal.SIGCONT)
+        return False
+
+    until(is_frozen_aside, 120, f"host {name} is stopped outside of a transaction")
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether no thread can take a lock any more: on a busy machine, threads continue for a while after the signal.
+
+    The state of a thread follows its name, which is in parentheses (proc_pid_stat(5)).
+    """
+    try:
+        stats = [stat.read_text() for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
+    except (FileNotFoundError, ProcessLookupError):  # a thread has ended meanwhile
+        return False
+    return bool(stats) and all(stat.rpartition(") ")[2].startswith("T") for stat in stats)
 
 
 def _is_free(database: Path) -> bool:
@@ -167,15 +195,7 @@ class Bank:
     # Hosts and leases
 
     def freeze(self, host: HostProcess) -> None:
-        """Outside of SQLite's transactions: one that holds a lock when it is stopped would keep everybody out for as long."""
-        until(partial(self._is_frozen_aside, host), 30, f"host {host.name} is stopped outside of a transaction")
-
-    def _is_frozen_aside(self, host: HostProcess) -> bool:
-        host.send(signal.SIGSTOP)
-        if all(map(_is_free, self.directory.rglob("*.db"))):
-            return True
-        host.send(signal.SIGCONT)
-        return False
+        freeze(host.process, self.directory, host.name)
 
     def run(self, name: str, *options: str) -> HostProcess:
         host = HostProcess(self, name, *options)

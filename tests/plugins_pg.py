@@ -21,6 +21,18 @@ from psycopg.conninfo import make_conninfo
 from pipeline.spark.master import roomy_shm
 
 PORT = 5432  # of the Unix socket's name
+ON_WINDOWS = """
+CREATE SCHEMA windows;
+CREATE FUNCTION windows.version() RETURNS text LANGUAGE sql AS
+    $$ SELECT 'PostgreSQL 16.9, compiled by Visual C++ build 1944, 64-bit' $$;
+CREATE FUNCTION windows.set_config(name text, value text, is_local boolean) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+    IF name = 'client_connection_check_interval' AND value <> '0' THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'invalid value for parameter "client_connection_check_interval"';
+    END IF;
+    RETURN pg_catalog.set_config(name, value, is_local);
+END $$
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +62,11 @@ class Postgres:
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             cursor = connection.execute(query.encode(), parameters or None)
             return cursor.fetchall() if cursor.description else []
+
+    def act_as_on_windows(self) -> None:
+        """New sessions find a server that cannot see whether its client is still connected, and refuses to look."""
+        self.fetch(ON_WINDOWS)
+        self.fetch(f"ALTER DATABASE {self.name} SET search_path = windows, pg_catalog, public")
 
     def stop(self) -> None:
         self.server.stop()

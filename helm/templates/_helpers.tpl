@@ -82,7 +82,7 @@ key: {{ .Values.api.clientKey | default .Values.api.readersKey | quote }}
 {{- end }}
 {{- if gt $most 1 }}
 {{- if or (has $leases (list "sqlite" "memory")) (contains "SqliteStore" $leases) }}
-{{- fail (printf "config.leases are of type %s, which %d pods cannot share: store leases in cosmos or blob, or set replicas to 1" $leases $most) }}
+{{- fail (printf "config.leases are of type %s, which %d pods cannot share: store leases in postgres, cosmos or blob, or set replicas to 1" $leases $most) }}
 {{- end }}
 {{- range $pipeline := $v.config.pipelines }}
 {{- range $side := list "feed" "sink" }}

@@ -66,8 +66,14 @@ spark.kubernetes.driver.pod.name: ${POD_NAME}
 spark.driver.host: ${DRIVER_POD_IP}
 {{- end }}
 
+{{- /* Without this interval, Spark counts failed executors from its start, and exits after a few. */}}
+{{- define "leasehold.driverTuning" -}}
+spark.executor.failuresValidityInterval: 10m
+{{- end }}
+
 {{- /* Settings that `config.spark.conf` may override. Spark waits for its first executors, whose image may have to be pulled. */}}
 {{- define "leasehold.hostTuning" -}}
+{{ include "leasehold.driverTuning" . }}
 spark.scheduler.maxRegisteredResourcesWaitingTime: 120s
 spark.sql.shuffle.partitions: {{ mul .Values.sparkExecutors.count .Values.sparkExecutors.cores | quote }}
 {{- end }}
@@ -84,8 +90,14 @@ spark.local.dir: /tmp
 spark.ui.enabled: "false"
 {{- end }}
 
-{{- /* Settings that `sparkServer.conf` may override. As a host's own Spark, which is set up for small batches. */}}
+{{- /*
+Settings that `sparkServer.conf` may override. As a host's own Spark, which is set up for small batches; and jobs share the cores, so
+that those of one host do not have to wait until those of others end. Without the file, FAIR shares them between pools only.
+*/}}
 {{- define "leasehold.serverTuning" -}}
+{{ include "leasehold.driverTuning" . }}
+spark.scheduler.mode: FAIR
+spark.scheduler.allocation.file: file:///etc/leasehold-spark/pools.xml
 spark.log.level: WARN
 spark.sql.shuffle.partitions: {{ mul .Values.sparkExecutors.count .Values.sparkExecutors.cores | quote }}
 spark.sql.adaptive.enabled: "false"

@@ -35,16 +35,21 @@ eventHubName: {{ lower . | quote }}
 connectionFromEnv: {{ $hub }}
 storageConnectionFromEnv: {{ $account }}
 {{- else if include "leasehold.eventhubsIdentity" . }}
-{{- $address := regexFind "^https://[^:/?#]+" $blobs.account_url | trimPrefix "https://" | lower }}
+{{- $address := lower $blobs.account_url | trimSuffix "/" | trimSuffix ":443" }}
+{{- $host := regexFind "^https://[^:/?#$]+[.]blob[.][^:/?#$]+$" $address | trimPrefix "https://" }}
+{{- if not $host }}
+{{- fail (printf "By identity, KEDA reads blobs at https://ACCOUNT.blob.SUFFIX only. The account_url of the checkpoint_blobs of pipeline '%s' is another address. Write one like https://account.blob.core.windows.net, or give the feed and the blobs a connection_string like ${NAME}. Or set autoscaling.by to lag" $pipeline.name) }}
+{{- end }}
+{{- /* The account of an endpoint with a DNS zone has two labels: ACCOUNT.z12.blob.storage.azure.net. */}}
+{{- $storage := splitn ".blob." 2 $host }}
 {{- $namespace := lower $feed.namespace }}
 {{- $suffix := regexReplaceAll "^[^.]+[.]" $namespace "" }}
-{{- $storageSuffix := regexReplaceAll "^[^.]+[.]blob[.]" $address "" }}
 eventHubNamespace: {{ regexFind "^[^.]+" $namespace | quote }}
-storageAccountName: {{ regexFind "^[^.]+" $address | quote }}
-{{- if or (ne $suffix "servicebus.windows.net") (ne $storageSuffix "core.windows.net") }}
+storageAccountName: {{ $storage._0 | quote }}
+{{- if or (ne $suffix "servicebus.windows.net") (ne $storage._1 "core.windows.net") }}
 cloud: Private
 endpointSuffix: {{ $suffix | quote }}
-storageEndpointSuffix: {{ $storageSuffix | quote }}
+storageEndpointSuffix: {{ $storage._1 | quote }}
 {{- end }}
 {{- else }}
 {{- fail (printf "KEDA reaches the hub and the checkpoint blobs of pipeline '%s' in one of two ways. Give both a connection_string like ${NAME}. Or give the feed a namespace and the blobs an account_url, both without keys, and set workloadIdentity.clientId" $pipeline.name) }}
@@ -58,19 +63,34 @@ storageEndpointSuffix: {{ $storageSuffix | quote }}
 {{- if and .Values.workloadIdentity.clientId $feed.namespace $blobs.account_url (not $blobs.key) }}true{{ end }}
 {{- end }}
 
-{{- /* KEDA's postgresql: a query that you give, over the database of a sink or another one. */}}
+{{- /* KEDA's postgresql: a query that you give, over the database of the sink, of the leases, or another one. */}}
 {{- define "leasehold.postgresTrigger" -}}
 {{- $postgres := .Values.autoscaling.postgres }}
 {{- $pipeline := include "leasehold.scaledPipeline" . | fromYaml }}
 {{- $sink := $pipeline.sink | default dict }}
-{{- $dsn := ternary (include "leasehold.variable" $sink.dsn) "" (eq (dig "type" "" $sink) "postgres") }}
+{{- $dsn := "" }}
+{{- range $place := list $sink (.Values.config.leases | default dict) }}
+{{- if and (not $dsn) (eq (dig "type" "" $place) "postgres") }}{{ $dsn = include "leasehold.variable" $place.dsn }}{{ end }}
+{{- end }}
 {{- if not $postgres.query }}
 {{- fail "autoscaling by postgres needs a query that returns how many events wait: set autoscaling.postgres.query" }}
 {{- end }}
 {{- if not (or $postgres.connectionEnv $dsn) }}
-{{- fail "autoscaling by postgres needs a database: set autoscaling.postgres.connectionEnv to the variable with its DSN, or name a pipeline whose sink has type postgres and a dsn like ${NAME} (autoscaling.pipeline)" }}
+{{- fail "autoscaling by postgres needs a database: set autoscaling.postgres.connectionEnv to the variable with its DSN, or give the sink of the pipeline (autoscaling.pipeline) or the leases the type postgres and a dsn like ${NAME}" }}
 {{- end }}
-connectionFromEnv: {{ $postgres.connectionEnv | default $dsn }}
+{{- $variable := $postgres.connectionEnv | default $dsn }}
+{{- $places := list (list "config.leases" .Values.config.leases) }}
+{{- range .Values.config.pipelines }}
+{{- $places = append $places (list (printf "the sink of pipeline '%s'" .name) .sink) }}
+{{- $places = append $places (list (printf "the dead_letters of pipeline '%s'" .name) .dead_letters) }}
+{{- end }}
+{{- range $places }}
+{{- $place := index . 1 | default dict }}
+{{- if and $place.identity (eq (dig "type" "" $place) "postgres") (eq (include "leasehold.variable" $place.dsn) $variable) }}
+{{- fail (printf "autoscaling by postgres would give KEDA the DSN in %s, which has no password because %s has `identity`. Create a role with a password for KEDA, and set autoscaling.postgres.connectionEnv to a variable with its DSN. Or set autoscaling.by to lag" $variable (index . 0)) }}
+{{- end }}
+{{- end }}
+connectionFromEnv: {{ $variable }}
 query: {{ $postgres.query | quote }}
 targetQueryValue: {{ .Values.autoscaling.lagPerReplica | quote }}
 {{- end }}

@@ -23,6 +23,8 @@ DEFAULT = "default"
 """As an `identity` in settings: what azure-identity finds."""
 _COSMOS = "https://account.documents.azure.com"
 _STORAGE = "https://account.blob.core.windows.net"
+_IN_CLOUD = re.compile(r"\.blob\.(core|storage\.azure)\.")
+"""In the name of a server of Azure Storage, which has the account's name too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +81,45 @@ class StorageAccount:
     identity: str | None = None
     ca_file: Path | None = None
 
+    @property
+    def host(self) -> str:
+        """The name of the server for blobs, without the port."""
+        fields = _fields_of(self.connection_string or "")
+        url = self.url or fields.get("blobendpoint")
+        if url is not None:
+            return urlsplit(url).hostname or ""
+        return f"{fields['accountname']}.blob.{fields.get('endpointsuffix', 'core.windows.net')}"
+
+    @property
+    def endpoint(self) -> str:
+        """The address of the account's blobs, without credentials."""
+        fields = _fields_of(self.connection_string or "")
+        url = self.url or fields.get("blobendpoint")
+        if url is None:
+            url = f"{fields.get('defaultendpointsprotocol', 'https')}://{self.host}"
+        return url.partition("?")[0].rstrip("/")
+
+    @property
+    def is_emulator(self) -> bool:
+        """Whether the address has the account in its path, like Azurite's, instead of in the host's name."""
+        return bool(urlsplit(self.endpoint).path)
+
+    @property
+    def name(self) -> str:
+        fields = _fields_of(self.connection_string or "")
+        path = urlsplit(self.endpoint).path.strip("/")
+        return fields.get("accountname") or path or self.host.partition(".")[0]
+
+    @property
+    def account_key(self) -> str | None:
+        """A secret."""
+        return self.key or _fields_of(self.connection_string or "").get("accountkey")
+
+    @property
+    def signature(self) -> str | None:
+        """The shared access signature (SAS), which is used if there is no key. A secret."""
+        return _fields_of(self.connection_string or "").get("sharedaccesssignature")
+
 
 def storage_account_of(
     *,
@@ -94,12 +135,35 @@ def storage_account_of(
         _check_storage(connection_string)
         return StorageAccount(connection_string=connection_string.strip(), ca_file=ca_file)
     account_url = _checked("account_url", account_url, key, identity, example=_STORAGE)
+    if ".dfs." in (urlsplit(account_url).hostname or ""):
+        raise ValueError(
+            f"`account_url` must be the address of the account's blobs: {account_url.replace('.dfs.', '.blob.', 1)}"
+        )
+    _check_path("`account_url`", account_url)
     return StorageAccount(url=account_url, key=key, identity=None if identity == DEFAULT else identity, ca_file=ca_file)
 
 
-def _check_storage(connection_string: str) -> None:
+def _check_path(setting: str, address: str) -> None:
+    """Only an emulator's address has a path: the account. Raises ValueError."""
+    parts = urlsplit(address)
+    path = parts.path.strip("/")
+    if path and (_IN_CLOUD.search(parts.hostname or "") or "/" in path):
+        alone = f"{parts.scheme}://{parts.netloc}" + (
+            "" if _IN_CLOUD.search(parts.netloc) else f"/{path.split('/')[0]}"
+        )
+        raise ValueError(
+            f"{setting} must be the address of the account alone, {alone}: name a container by `container`"
+        )
+
+
+def _fields_of(connection_string: str) -> dict[str, str]:
+    """By their names in lower case."""
     parts = dict(part.split("=", 1) for part in connection_string.strip().split(";") if "=" in part)
-    fields = {name.strip().lower(): value.strip() for name, value in parts.items()}
+    return {name.strip().lower(): value.strip() for name, value in parts.items()}
+
+
+def _check_storage(connection_string: str) -> None:
+    fields = _fields_of(connection_string)
     has_place = "blobendpoint" in fields or "accountname" in fields
     has_key = "accountname" in fields and _is_base64(fields.get("accountkey", ""))
     if not (has_place and (has_key or "sharedaccesssignature" in fields)):
@@ -107,6 +171,7 @@ def _check_storage(connection_string: str) -> None:
             "`connection_string` must look like DefaultEndpointsProtocol=https;AccountName=...;AccountKey=...;, or hold a"
             " BlobEndpoint and a SharedAccessSignature"
         )
+    _check_path("the BlobEndpoint of `connection_string`", fields.get("blobendpoint", ""))
 
 
 def _check_alone(setting: str, *others: str | None) -> None:
@@ -175,6 +240,16 @@ NO_STORAGE_ROLE = (
     "look at the key or the role of this identity ('Storage Blob Data Contributor'), and at the account's firewall"
 )
 """What to do about a 403 of Azure Storage."""
+STORAGE_REMEDIES = {
+    401: WRONG_KEY,
+    403: NO_STORAGE_ROLE,
+    404: "create the container, or correct its name",
+    429: "the account is throttled: wait, or give it less to do",
+    503: "the account is throttled: wait, or give it less to do",
+}
+"""What to do about an answer of Azure Storage."""
+REFUSED_BY_STORAGE = (400, 401, 403, 404, 405)
+"""Answers that are due to settings or permissions."""
 _NEVER_DONE_BY_STORAGE = frozenset((400, 401, 403, 404, 405, 409, 411, 412, 413, 416, 429))
 _TLS_OBJECT = re.compile(r" ssl:(?:<[^>]*>|\w+)")
 

@@ -13,8 +13,10 @@ AGAIN_S = 1.0
 
 
 def is_cancelled(error: BaseException) -> bool:
-    """Whether this task was cancelled on request. Any other cancellation is a fault: third-party code may let one out, and a task
-    that ends by it ends without an error."""
+    """Whether this task was cancelled on request, or its coroutine closed, as Python does with those that no loop runs any more.
+    Any other cancellation is a fault: third-party code may let one out, and a task that ends by it ends without an error."""
+    if isinstance(error, GeneratorExit):
+        return True
     task = asyncio.current_task()
     assert task is not None
     return isinstance(error, asyncio.CancelledError) and task.cancelling() > 0

@@ -46,12 +46,14 @@ class Place:
     port: int = 0
     tls_port: int | None = None
     control_port: int = 0
+    control_host: str = "127.0.0.1"
     data: Path | None = None
 
     @property
     def address(self) -> str:
         """The host for clients of this machine."""
-        return "127.0.0.1" if self.host in ("0.0.0.0", "::") else f"[{self.host}]" if ":" in self.host else self.host
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
+        return f"[{host}]" if ":" in host else host
 
     def authority(self, directory: Path) -> Authority:
         """With a data directory it outlives the process, so that clients trust it once."""
@@ -69,6 +71,9 @@ class Clock:
 
     def now(self) -> float:
         return self.machine() + self.offset_s
+
+    def now_ms(self) -> int:
+        return int(self.now() * 1000)
 
 
 class PortTaken(Exception):
@@ -91,7 +96,7 @@ def certified(host: str, authority: Authority) -> ssl.SSLContext:
             with os.fdopen(os.open(authority.key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                 file.write(signer.private_key_pem.bytes())
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    signer.issue_cert(host, "localhost").configure_cert(tls)
+    signer.issue_cert(host.strip("[]"), "localhost").configure_cert(tls)
     return tls
 
 
@@ -162,9 +167,10 @@ def control_server(orders: Handler, read_state: Callable[[], dict[str, Any]]) ->
 async def open_control(
     stack: AsyncExitStack, place: Place, orders: Handler, read_state: Callable[[], dict[str, Any]]
 ) -> str:
-    """The address of the control page, always of this machine alone. Raises PortTaken."""
+    """The address of the control page for this machine, whose names it serves alone. Raises PortTaken."""
     server = control_server(orders, read_state)
-    return f"http://127.0.0.1:{await open_port(stack, server, '127.0.0.1', place.control_port)}/"
+    host = "[::1]" if ":" in place.control_host else "127.0.0.1"
+    return f"http://{host}:{await open_port(stack, server, place.control_host, place.control_port)}/"
 
 
 def is_local(headers: Mapping[str, str]) -> bool:

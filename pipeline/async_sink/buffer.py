@@ -84,12 +84,20 @@ class EntryBuffer:
         if is_ready:
             self._count_ready(1, entry.bytes)
 
-    def cut(self, entries_max: int, bytes_max: int) -> tuple[Entry, ...]:
-        """The first ones that are ready, as many as fit. They count as sent."""
+    @property
+    def first(self) -> Entry | None:
+        """The one that `cut` takes first."""
+        found = self._first_of([])
+        return found[0][2] if found else None
+
+    def cut(self, entries_max: int, bytes_max: int, *, of_one_line: bool = False) -> tuple[Entry, ...]:
+        """The first ones that are ready, as many as fit. They count as sent. of_one_line: only those of the first one's line."""
         taken: list[Entry] = []
         followers: list[_Held] = []  # a heap: the next entry of each line that the request has entries of
         size = 0
-        while len(taken) < entries_max and (source := self._first_of(followers)):
+        while len(taken) < entries_max and (
+            source := followers if taken and of_one_line else self._first_of(followers)
+        ):
             held = source[0]
             entry = held[2]
             if taken and size + entry.bytes > bytes_max:
@@ -111,10 +119,13 @@ class EntryBuffer:
         """When the next line continues that waits for a late request. None: no line waits for one."""
         return self._resting[0][0] if self._resting else None
 
-    def put_back(self, failed: Sequence[Entry], *, late_until: float | None = None) -> None:
+    def put_back(
+        self, failed: Sequence[Entry], *, late_until: float | None = None, rests_until: float | None = None
+    ) -> None:
         """To the front, each in its place. Raises KeyError where one is not on its way (or came back before).
 
-        late_until: the failed request may be carried out until then. None: it surely is not.
+        late_until: the failed request may be carried out until then. None: it surely is not. rests_until: nothing of its line is
+        sent before then.
         """
         last = {entry.order: entry.number for entry in sorted(failed, key=attrgetter("number"))}
         for entry in failed:
@@ -132,6 +143,8 @@ class EntryBuffer:
                 if late_until is not None:
                     line.late_until = max(late_until, line.late_until or late_until)
                     line.late_last = min(last[entry.order], line.late_last)
+                if rests_until is not None:
+                    line.late_until, line.late_last = max(rests_until, line.late_until or rests_until), -1
                 _wait(line, held)
                 self._land(entry.order, -inf)
 

@@ -83,7 +83,7 @@ class PythonSink(Sink):
     holds_position = False
 
     def __init__(self, handler: str | Callable[[], Handler]) -> None:
-        self._name = handler if isinstance(handler, str) else _named(handler)
+        self._name = handler if isinstance(handler, str) else name_of(handler)
         self._factory = None if isinstance(handler, str) else handler
 
     @property
@@ -95,7 +95,7 @@ class PythonSink(Sink):
 
     async def prepare(self) -> None:
         if self._factory is None:
-            thread = _Thread(f"import {self._name}")
+            thread = HandlerThread(f"import {self._name}")
             try:
                 self._factory = await thread.call(partial(load, self._name))
             finally:
@@ -129,7 +129,7 @@ def load(path: str) -> Callable[[], Handler]:
     return cast(Callable[[], Handler], factory)
 
 
-def _named(factory: Callable[[], Handler]) -> str:
+def name_of(factory: Callable[..., object]) -> str:
     return f"{factory.__module__}:{getattr(factory, '__qualname__', type(factory).__qualname__)}"
 
 
@@ -145,7 +145,7 @@ class PythonWriter(SinkWriter):
         self._name = name
         self._handler = handler
         self._claim = claim
-        self._thread = _Thread(f"{name} {claim.partition}")
+        self._thread = HandlerThread(f"{name} {claim.partition}")
 
     async def open(self) -> None:
         try:
@@ -224,7 +224,7 @@ async def _await_handler(awaitable: Awaitable[None], failing: Failing) -> None:
         await awaitable
 
 
-class _Thread:
+class HandlerThread:
     """Makes one call after another, and starts with the first.
 
     A daemon, unlike the threads of an executor, so that a call that never returns does not keep the process from exiting.

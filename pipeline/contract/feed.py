@@ -20,7 +20,7 @@ import pytest
 from pipeline.errors import FeedError
 from pipeline.event import EVENT_SCHEMA, Page
 from pipeline.feed import ChangeFeed
-from pipeline.ranges import EventRange
+from pipeline.ranges import EventRange, RangeReader
 
 PATIENCE_S = 20.0
 FOREIGN = ("", "garbage", "\x00", "-1", "9" * 30, "1e999", "null", "{}", "[]", '{"offset":', "é" * 40)
@@ -49,12 +49,22 @@ class FeedHarness(ABC):
     """What no range reader may take along to executors, such as a key. Name them if the feed has any."""
     ranges_max: int | None = None
     """So many ranges has a plan at most, which are larger then. None: as many as there are."""
+    times_are_apart: bool = False
+    """Whether the events of each call of `append` have a later time than those of the call before. Set it if the source can do
+    that, so that a feed which finds the time of a wrong event is caught."""
     beginning: str | None = None
     """The first position to read from; a feed that tells only what comes from now on has another than None."""
 
     @abstractmethod
     async def append(self, partition: str, bodies: Sequence[bytes]) -> None:
         """Add one event for each body; they can be read when this returns. A body is what `contract.body` made."""
+
+    async def make_other_reader(self, partition: str, bodies: Sequence[bytes]) -> RangeReader | None:
+        """A range reader over another source, in which that partition has only these events.
+
+        None if executors cannot meet another source under the same name, as they do at a path on a volume of their own.
+        """
+        return None
 
     def number(self, event: dict[str, Any]) -> int:
         """Which of the appended events this is. To be overridden where the feed yields other bodies than were appended."""
@@ -166,13 +176,21 @@ class ChangeFeedContract:
         """Or None, from a feed that does not know."""
         feed, partition = harness.feed, harness.partitions[0]
         assert await feed.find_enqueued_time(partition, harness.beginning) is None
-        pages = await _read(feed, partition, harness.beginning, await _fill(harness, partition))
+        count = 2 * harness.events_max + 1
+        for number in range(count):
+            await harness.append(partition, [body(number)])
+        pages = await _read(feed, partition, harness.beginning, count)
         times = [event["enqueued_time"] for event in _events(pages)]
-        seen = 0
-        for position, count in [(harness.beginning, 0), *((page.to, page.events.num_rows) for page in pages)]:
-            seen += count
+        assert not harness.times_are_apart or len(set(times)) == count, "the harness promises times that differ"
+        seen, places = 0, [(harness.beginning, 0)]
+        for page in pages:
+            rows = page.events.num_rows
+            within = ((page.position_after(n), seen + n) for n in range(1, rows))
+            places += [*(place for place in within if place[0] is not None), (page.to, seen + rows)]
+            seen += rows
+        for position, index in places:
             found = await feed.find_enqueued_time(partition, position)
-            assert found is None if seen == len(times) else found in (None, times[seen])
+            assert found is None if index == count else found in (None, times[index])
         assert await feed.find_enqueued_time(partition, await feed.latest(partition)) is None
 
     async def test_nothing_is_held_back_where_every_event_is_whole(self, harness: FeedHarness) -> None:
@@ -330,6 +348,16 @@ class ChangeFeedContract:
         end = (await feed.plan_ranges(partition, harness.beginning, 1000, 5))[-1]
         with pytest.raises(FeedError):
             await _read_range(sent, other, end)
+
+    async def test_another_source_with_as_many_events_is_a_feed_error(self, harness: FeedHarness) -> None:
+        feed, partition, _ = _with_ranges(harness)
+        await harness.append(partition, [body(number) for number in range(10, 30)])
+        other = await harness.make_other_reader(partition, [body(number) for number in range(50, 70)])
+        if other is None:
+            pytest.skip("executors cannot meet another source under this name")
+        for each in await feed.plan_ranges(partition, harness.beginning, 1000, 5):
+            with pytest.raises(FeedError):
+                await _read_range(pickle.dumps(other), partition, each)
 
     async def test_at_the_end_no_ranges_are_planned(self, harness: FeedHarness) -> None:
         feed, partition, _ = _with_ranges(harness)

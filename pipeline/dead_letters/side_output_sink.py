@@ -7,9 +7,11 @@ output or in a letter, and in one of the two once, as far as the sink itself is 
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from hashlib import sha256
 from typing import NoReturn
@@ -18,9 +20,12 @@ import pyarrow as pa
 
 from leasehold.common.nesting import parsed_json
 from pipeline.crash_point import crash_point
-from pipeline.dead_letters.record import LEASE, Letter, LetterBox, find_buried, letters_of
-from pipeline.errors import FeedError, Fenced, OutputRefused, SinkRejected, SinkUnavailable
-from pipeline.limits import JSON_LEVELS_MAX
+from pipeline.dead_letters.dead_letter_transform import DeadLetters
+from pipeline.dead_letters.guards import too_many
+from pipeline.dead_letters.record import LEASE, Letter, LetterBox, dead_events, find_buried, letters_of
+from pipeline.errors import FeedError, Fenced, OutputRefused, Poison, SinkRejected, SinkUnavailable
+from pipeline.handlers.stats import HandlerStats
+from pipeline.limits import JSON_LEVELS_MAX, REPLAY
 from pipeline.sink import (
     Claim,
     CloseReason,
@@ -33,19 +38,23 @@ from pipeline.sink import (
 from pipeline.staging import Stager
 from pipeline.tracing import Endpoint
 
+LATE_CLOSE_S = 1.0
+"""How long letters may take to close after the sink took too long."""
 
-def beside(sink: Sink, box: LetterBox) -> Sink:
-    """A sink that puts dead letters into `box`. It owns both."""
-    return SinkBesideBox(sink, box)
+
+def beside(sink: Sink, box: LetterBox, policy: DeadLetters | None = None) -> Sink:
+    """A sink that puts dead letters into `box`. It owns both. policy: for events that the sink parks; None: it parks none."""
+    return SinkBesideBox(sink, box, policy)
 
 
 class SinkBesideBox(Sink):
-    def __init__(self, sink: Sink, box: LetterBox) -> None:
+    def __init__(self, sink: Sink, box: LetterBox, policy: DeadLetters | None = None) -> None:
         assert box.sink is not None, "a box without a sink is its pipeline's sink's own affair"
         self.holds_position = sink.holds_position
         self._sink = sink
         self._letters = box.sink
         self._box = box
+        self._policy = policy
         self._id = box_id(box.sink.identity)
 
     @property
@@ -55,6 +64,10 @@ class SinkBesideBox(Sink):
     @property
     def endpoint(self) -> Endpoint:
         return self._sink.endpoint
+
+    @property
+    def handler_stats(self) -> HandlerStats | None:
+        return self._sink.handler_stats
 
     def claimed(self, state: str) -> str:
         states = states_in(state, self._id)
@@ -80,7 +93,7 @@ class SinkBesideBox(Sink):
             if isinstance(error, FeedError):
                 raise _unreadable(error) from error
             raise
-        return WriterBesideBox(claim, writer, letters, self._box, buried, replace(states, since=since))
+        return WriterBesideBox(claim, writer, letters, self._box, buried, replace(states, since=since), self._policy)
 
     async def close(self) -> None:
         await self._sink.close()
@@ -141,6 +154,7 @@ class WriterBesideBox(SinkWriter):
         box: LetterBox,
         buried: Collection[int],
         states: States,
+        policy: DeadLetters | None = None,
     ) -> None:
         self.buried = buried
         self._claim = claim
@@ -151,6 +165,19 @@ class WriterBesideBox(SinkWriter):
         self._ends = deque([(letters.position, states.since)])
         """For each batch with letters: its end, and the box's end before its letters were added."""
         self._put: Output | None = None
+        self._policy = policy
+        self._guard = None if policy is None else policy.park_guard_of(claim.partition)
+        self._settled_before = 0
+        if self._guard is not None:
+            self._guard.begin(buried)
+            self._settled_before = self._guard.settled
+        self._written: deque[tuple[str, int]] = deque()
+        """The ends of the batches that are not settled, and how many rows were written up to there."""
+        self._rows = 0
+        self._writing_letters = asyncio.Lock()
+        self.parks = writer.parks and policy is not None
+        if self.parks:
+            writer.park_with(self._park)
 
     @property
     def position(self) -> str | None:
@@ -180,15 +207,60 @@ class WriterBesideBox(SinkWriter):
             await self._writer.write(replace(output, dead=None), permit)
         except Fenced as fenced:
             _refence(fenced, lambda state: self._states(state, self._letters.state))
+        if self.parks:
+            self._rows += output.table.num_rows
+            self._written.append((output.to, self._rows))
+            self._note_settled()
 
     async def end(self, permit: Permit) -> None:
         await self._writer.end(permit)
 
     async def close(self, reason: CloseReason) -> None:
-        await self._writer.close(reason)
+        self._note_settled()
+        try:
+            await self._writer.close(reason)
+        except BaseException:  # the worker cancels a close that takes long, and waits no longer
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LATE_CLOSE_S):
+                    await self._letters.close(reason)
+            raise
         await self._letters.close(reason)
 
+    async def _park(self, output: Output, found: Sequence[Poison], permit: Permit) -> None:
+        assert self._policy is not None, "events are parked by a policy"
+        assert output.source is not None, "the runner keeps the events for a writer that parks them"
+        sequences = [output.source["sequence"][each.index].as_py() for each in found]
+        self._refuse_too_many(sequences, found[0].reason)
+        dead = dead_events(output.source, found, self._policy.now())
+        await self._write_letters(replace(output, table=output.table.slice(0, 0), dead=dead, source=None), permit)
+        crash_point("event parked")
+        if self._guard is not None:
+            self._guard.confirm(sequences)
+        self.parked += len(found)
+
+    def _refuse_too_many(self, sequences: Sequence[int], reason: str) -> None:
+        """Raises SinkRejected. They count before they are written, because several calls park events at the same time.
+
+        A replay has no limit: its events are dead already, and may well be so again.
+        """
+        if self._guard is None or self._claim.pipeline.endswith(REPLAY):
+            return
+        self._note_settled()
+        if not self._guard.admit(sequences, self._settled_before + self._writer.acknowledged):
+            raise SinkRejected(f"{reason}: {too_many(self._guard.most, self._guard.events)}")
+
+    def _note_settled(self) -> None:
+        """What the position has passed is not repeated by the next claim."""
+        while self._written and self._claim.compare(self._written[0][0], self._writer.position) <= 0:
+            _, rows = self._written.popleft()
+            if self._guard is not None:
+                self._guard.settled = self._settled_before + rows
+
     async def _write_letters(self, output: Output, permit: Permit) -> None:
+        async with self._writing_letters:
+            await self._write_letters_alone(output, permit)
+
+    async def _write_letters_alone(self, output: Output, permit: Permit) -> None:
         self._ends.append((output.to, await self._end()))
         try:
             await self._letters.write(self._letters_in(output), permit)

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from math import inf
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -27,7 +28,8 @@ STOP_S_MAX = 10.0
 """How long a stop waits for a destination. Batches that are left then are repeated by the next owner."""
 LOOK_S = 1.0
 """How often to see what is delivered while a write waits for room."""
-SETTLE = "waiting for acknowledgements"
+DELIVER, SETTLE = "deliver", "waiting for acknowledgements"
+"""The stages that wait for the sink."""
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -48,14 +50,18 @@ class TimedEvents(NamedTuple):
 class WaitingEvents:
     """When the events that were read and are not delivered yet were enqueued, in their order. It holds 8 bytes of each at most.
 
-    position: everything up to it is delivered; None before the first run.
+    position: everything up to it is delivered; None before the first run. run: how many have begun.
     """
 
     def __init__(self) -> None:
         self.position: str | None = None
-        self.has_begun = False
+        self.run = 0
         self._runs: deque[TimedEvents] = deque()
         self._first_us: int | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        return self.run > 0
 
     @property
     def first_us(self) -> int | None:
@@ -72,7 +78,14 @@ class WaitingEvents:
         """A run begins there: what was read before is read again."""
         self._first_us = self.first_us if self.has_begun and position == self.position else None
         self._runs.clear()
-        self.position, self.has_begun = position, True
+        self.position = position
+        self.run += 1
+
+    def forget_first(self, run: int, position: str | None) -> None:
+        """During this run, a measurement found no event after the position. So what an earlier run has read no longer exists,
+        such as a document that was deleted or has expired."""
+        if (run, position) == (self.run, self.position):
+            self._first_us = None
 
     def add(self, events: pa.Table) -> None:
         """They were read."""
@@ -85,6 +98,8 @@ class WaitingEvents:
 
     def deliver(self, count: int, to: str) -> list[TimedEvents]:
         """The first `count` of them are safe: returns these."""
+        if to != self.position:
+            self._first_us = None
         self.position = to
         delivered: list[TimedEvents] = []
         while count and self._runs:
@@ -123,6 +138,7 @@ class Progress:
         self.delivered: list[TimedEvents] = []
         self.idle_since: float | None = None
         self._busy: dict[str, float] = {}
+        self._excused_until = -inf
 
     @property
     def is_idle(self) -> bool:
@@ -130,13 +146,14 @@ class Progress:
 
     @property
     def busy(self) -> dict[str, float]:
-        """Stage -> since when it has worked on its present batch, or advanced."""
-        return dict(self._busy)
+        """Stage -> since when it has worked on its present batch, or advanced. It may be a time to come (`excuse_sink`)."""
+        excused = self._excused_until
+        return {name: max(at, excused) if name in (DELIVER, SETTLE) else at for name, at in self._busy.items()}
 
     @property
     def slowest(self) -> tuple[str, float] | None:
         """The stage that has not advanced for longest, and since when; None if none works."""
-        return min(self._busy.items(), key=lambda item: item[1], default=None)
+        return min(self.busy.items(), key=lambda item: item[1], default=None)
 
     @contextmanager
     def working(self, stage: str, now: float) -> Iterator[None]:
@@ -156,6 +173,10 @@ class Progress:
         """The stage still runs, and has just advanced."""
         if stage in self._busy:
             self._busy[stage] = now
+
+    def excuse_sink(self, until: float, *, is_new: bool = False) -> None:
+        """The sink advances, or what it waits for ends by itself by then. is_new: what an earlier claim waited for is over."""
+        self._excused_until = until if is_new else max(self._excused_until, until)
 
     def end(self, stage: str) -> None:
         self._busy.pop(stage, None)
@@ -196,6 +217,8 @@ class InFlight(Generic[T]):
         self._delivered = delivered
         self._held: deque[tuple[str, float, T]] = deque()
         self._acknowledged = 0
+        self._gives_up_at: float | None = None
+        """Once told to stop: for all steps that follow."""
 
     @property
     def held(self) -> list[T]:
@@ -215,7 +238,7 @@ class InFlight(Generic[T]):
         """Report every batch that is delivered by now."""
         if self._writer.acknowledged != self._acknowledged:
             self._acknowledged = self._writer.acknowledged
-            for stage in (SETTLE, "deliver"):
+            for stage in (DELIVER, SETTLE):
                 self._progress.advance(stage, self._clock.monotonic())
         for _ in range(self._count()):
             _, began, batch = self._held.popleft()
@@ -249,17 +272,19 @@ class InFlight(Generic[T]):
         self._idle()
 
     async def _wait_until_done(self, task: asyncio.Task[None], stop: asyncio.Task[bool]) -> bool:
-        give_up_at = None
         while True:
             now = self._clock.monotonic()
-            give_up_at = now + STOP_S_MAX if stop.done() and give_up_at is None else give_up_at
+            if stop.done() and self._gives_up_at is None:
+                self._gives_up_at = now + STOP_S_MAX
+            left = None if self._gives_up_at is None else max(0.0, self._gives_up_at - now)
             waiting = {task} if stop.done() else {task, stop}
-            await asyncio.wait(waiting, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+            timeout = LOOK_S if left is None else min(LOOK_S, left)
+            await asyncio.wait(waiting, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
             await self.report()
             if task.done():
                 task.result()
                 return True
-            if give_up_at is not None and self._clock.monotonic() >= give_up_at:
+            if left is not None and left <= LOOK_S:
                 return False
 
     def _count(self) -> int:

@@ -11,16 +11,17 @@ No stage keeps a reference to a passed batch while it waits for the next: a hund
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 from leasehold.common.cancellation import heeding, is_cancelled
 from leasehold.common.clock import Clock
-from pipeline.batch import Batch, parts_without
+from pipeline.batch import Batch, parts_without, without
 from pipeline.crash_point import crash_point
-from pipeline.dead_letters.dead_letter_transform import DeadLetters, DeadLetterTransform, Refusals, Sent
+from pipeline.dead_letters.dead_letter_transform import DeadLetters, DeadLetterTransform
+from pipeline.dead_letters.refusals import Refusals, Sent
 from pipeline.errors import (
     Ambiguous,
     EngineUnavailable,
@@ -39,7 +40,7 @@ from pipeline.limits import BatchLimits, Budget
 from pipeline.pump.buffer import PageBuffer
 from pipeline.pump.progress import InFlight, Progress
 from pipeline.pump.tap import Tap
-from pipeline.ranges import RangedBatch, RangePlan, RangeReader
+from pipeline.ranges import FAILURES_MAX, RangedBatch, RangePlan, RangeReader, range_events_for, why_for_host
 from pipeline.sink import Output, Permit, SinkWriter
 from pipeline.staging import NotStaged
 from pipeline.tracing import NO_CONTEXTS, BatchTracer, Contexts, TransformedBatch, contexts_in
@@ -117,7 +118,10 @@ class Runner:
         self._refusals = refusals
         self._transform = transform
         self._plan = plan if transform.reads_ranges and not writer.is_buffering else None
-        self._reader = feed.range_reader() if self._plan is not None else None
+        reader = feed.range_reader() if self._plan is not None else None
+        self.why_host_reads = None if reader is None else why_for_host(reader, transform.range_reads)
+        """Why this host reads all events although executors could read the feed."""
+        self._reader = reader if self.why_host_reads is None else None
         self._last_sequence = -1
         self._dead_letter_transform = self._dead_letter_transform_of(transform, letters, writer)
         self._writer = writer
@@ -134,6 +138,9 @@ class Runner:
         )
         self._ready: asyncio.Queue[_Ready | PipelineError] = asyncio.Queue(maxsize=1)
         self._writing: _Ready | None = None
+        self._waits_for_turn = False
+        self._parks = letters is not None and writer.parks
+        self._parked = writer.parked
         self._in_flight: InFlight[_Ready] = InFlight(writer, progress=progress, clock=clock, delivered=self._settle)
 
     async def run(self, stopping: asyncio.Event) -> PartitionEnded | None:
@@ -151,7 +158,7 @@ class Runner:
         try:
             return await self._deliver(stopping)
         except OutputRefused as refused:
-            if self._refusals is None or not self._refusals.narrow(refused, self._under_way()):
+            if self._refusals is None or not self._narrow(self._refusals, refused):
                 raise
             raise OutputSuspected(f"{refused}: looking for the event") from refused
         finally:
@@ -178,7 +185,13 @@ class Runner:
         plan = self._plan
         if plan is None or self._reader is None or self._is_for_host(plan):
             return False
-        ranges = await self._feed.plan_ranges(self._partition, self._read_to, plan.events_max, plan.limits.range_events)
+        range_events = range_events_for(
+            self._reader,
+            self._transform.range_reads,
+            events_max=plan.events_max,
+            range_events=plan.limits.range_events,
+        )
+        ranges = await self._feed.plan_ranges(self._partition, self._read_to, plan.events_max, range_events)
         if sum(each.events for each in ranges) < plan.limits.from_events:
             return False
         batch = RangedBatch(self._partition, self._epoch, tuple(ranges), self._clock.monotonic())
@@ -193,9 +206,9 @@ class Runner:
 
     def _is_for_host(self, plan: RangePlan) -> bool:
         """Whether some of the next events failed before, or may be dead: what becomes of those, the host decides one by one."""
-        is_searching = self._refusals is not None and self._refusals.most(self._read_to) is not None
+        has_suspects = self._refusals is not None and self._refusals.has_suspects(self._read_to)
         has_buried = any(sequence > self._last_sequence for sequence in self._writer.buried or ())
-        return is_searching or has_buried or plan.is_for_host(self._read_to)
+        return has_suspects or has_buried or plan.is_for_host(self._read_to)
 
     async def _read_pages(self) -> bool:
         """Until it is time to look for ranges; False where there are no more pages."""
@@ -279,19 +292,22 @@ class Runner:
 
     def _split_for_search(self, batch: Batch) -> list[Batch]:
         """Batches are smaller during the search for the event whose output the sink refuses."""
-        most = None if self._refusals is None else self._refusals.most(batch.start)
+        most = None if self._refusals is None else self._refusals.most(batch)
         return [batch] if most is None or batch.events <= most else batch.cut_at(most)
 
     async def _transform_batch(self, batch: Batch) -> _Ready:
         self._check_forward(batch.start, batch.to, batch.events)
         started = self._clock.monotonic()
         with self._progress.working("transform", started):
-            table, dead = await self._dead_letter_transform.sift(batch)
+            table, dead, left_out = await self._dead_letter_transform.sift(batch)
         crash_point("batch transformed")
         size = table.nbytes + (0 if dead is None else dead.nbytes)
+        source = without(batch.table, left_out) if self._parks else None
+        if source is not None:
+            size += source.nbytes
         self._share.hold(size)
         self._share.free(batch.bytes)
-        output = Output(table=table, start=batch.start, to=batch.to, events=batch.events, dead=dead)
+        output = Output(table=table, start=batch.start, to=batch.to, events=batch.events, dead=dead, source=source)
         ended = self._clock.monotonic()
         waited_s, took_s = started - batch.opened_at, ended - started
         output = self._trace(output, waited_s, took_s, self._contexts_of(batch))
@@ -321,34 +337,49 @@ class Runner:
         """Executors read and transform it. Raises RangeRefused, after which the host reads these events."""
         assert self._reader is not None, "ranges are planned for a reader"
         assert self._plan is not None, "ranges are planned"
-        started = self._clock.monotonic()
-        with self._progress.working("transform", started):
-            output = await self._output_of(batch, self._reader, self._plan)
+        self._waits_for_turn = True
+        self._progress.resume()
+        async with self._share.take_turn() as bytes_max:
+            self._waits_for_turn = False
+            started = self._clock.monotonic()
+            with self._progress.working("transform", started):
+                output = await self._output_of(batch, self._reader, self._plan, bytes_max)
+            size = output.table.nbytes
+            self._share.hold_returned(size)
         crash_point("ranges staged")
         ended = self._clock.monotonic()
-        self._dead_letter_transform.pass_over(batch.events)
-        size = output.table.nbytes
-        self._share.hold(size)
+        self._dead_letter_transform.pass_over(self._count(output, self._reader))
         sent = Sent(to=batch.to, events=batch.events, only=None, most=None)
         waited_s, took_s = started - batch.opened_at, ended - started
         return _Ready(self._trace(output, waited_s, took_s), size, waited_s, took_s, ended, sent, batch)
 
-    async def _output_of(self, batch: RangedBatch, reader: RangeReader, plan: RangePlan) -> Output:
-        """Raises RangeRefused; EngineUnavailable, SinkUnavailable."""
+    def _count(self, output: Output, reader: RangeReader) -> int:
+        """How many events executors have read; 0 if that is unknown."""
+        if reader.counts_events:
+            return output.events
+        return output.rows if self._transform.yields_events else 0
+
+    async def _output_of(self, batch: RangedBatch, reader: RangeReader, plan: RangePlan, bytes_max: int) -> Output:
+        """Raises RangeRefused; EngineUnavailable, SinkUnavailable, for another attempt."""
+        bound = asyncio.timeout(plan.limits.job_s_max)
         try:
-            async with asyncio.timeout(plan.limits.job_s_max):
-                stager = await self._writer.make_stager(batch.start, self._transform.columns)
-                table, staged = await self._transform.apply_ranges(batch, reader, stager)
+            async with bound:
+                with self._noting_the_end_of(plan.limits.job_s_max):
+                    stager = await self._writer.make_stager(batch.start, self._transform.columns)
+                    table, staged = await self._transform.apply_ranges(batch, reader, stager, bytes_max)
         except (RangeRefused, SinkRejected) as error:
             plan.refuse(batch)
             raise error if isinstance(error, RangeRefused) else RangeRefused(str(error)) from error
         except TimeoutError as error:
+            if not bound.expired():
+                raise
             plan.shrink(batch)
             raise RangeRefused(
                 f"executors took more than {plan.limits.job_s_max:g} s for {batch.events} events"
             ) from error
-        except (EngineUnavailable, SinkUnavailable):
-            plan.fail(batch)
+        except (EngineUnavailable, SinkUnavailable) as error:
+            if plan.fail(batch):
+                raise _given_up(error) from error
             raise
         output = Output(table=table, start=batch.start, to=batch.to, events=batch.events, staged=staged)
         if self._writer.parts(output) > 1:
@@ -356,9 +387,24 @@ class Runner:
             raise RangeRefused(f"the output of {batch.events} events is too large for one step of the sink")
         return output
 
+    @contextmanager
+    def _noting_the_end_of(self, job_s: float) -> Iterator[None]:
+        """The end of a job's time is progress: Spark may take long to stop it, and the run must not end meanwhile.
+
+        Otherwise the next run would plan the same batch again, and none would ever be smaller.
+        """
+        note = asyncio.get_running_loop().call_later(job_s, self._has_found)
+        try:
+            yield
+        finally:
+            note.cancel()
+
     def _sent_of(self, batch: Batch) -> Sent:
-        most = None if self._refusals is None else self._refusals.most(batch.start)
+        most = None if self._refusals is None else self._refusals.most(batch)
         return Sent(to=batch.to, events=batch.events, only=batch.only, most=most)
+
+    def _narrow(self, refusals: Refusals, error: OutputRefused) -> bool:
+        return refusals.narrow(error, self._under_way(), is_sure=self._transform.yields_events)
 
     def _under_way(self) -> list[Sent]:
         """What was written and is not delivered, or was being written."""
@@ -375,7 +421,7 @@ class Runner:
         )
 
     def _has_found(self) -> None:
-        """A search for poison may take long, and counts as progress while it finds some."""
+        """A search for poison may take long, and counts as progress while it finds some. So does the end of a job's time."""
         self._progress.advance("transform", self._clock.monotonic())
 
     async def _deliver(self, stopping: asyncio.Event) -> PartitionEnded | None:
@@ -404,7 +450,7 @@ class Runner:
         while not stop.done():
             if not self._ready.empty():
                 return self._ready.get_nowait()
-            if self._buffer.is_empty:
+            if self._buffer.is_empty and not self._waits_for_turn:
                 self._progress.rest(self._clock.monotonic())
             get = asyncio.create_task(self._ready.get(), name=f"next {self._partition}")
             moved = self._moved()
@@ -447,9 +493,9 @@ class Runner:
                 continue  # nothing was sent; the same bytes go out when trust is back
             except NotStaged as error:
                 raise self._refused(ready, error) from error
-            except (SinkUnavailable, Ambiguous):
-                if ready.ranged is not None and self._plan is not None:
-                    self._plan.fail(ready.ranged)
+            except (SinkUnavailable, Ambiguous) as error:
+                if ready.ranged is not None and self._plan is not None and self._plan.fail(ready.ranged):
+                    raise _given_up(error) from error
                 raise
             self._in_flight.add(ready.output.to, started, ready)
             await self._in_flight.report()
@@ -469,7 +515,10 @@ class Runner:
         self._progress.deliver(ready.output.events, ready.output.to)
         if ready.ranged is not None and self._plan is not None:
             self._plan.accept(ready.ranged, ready.transform_s + took_s)
-        self._share.free(ready.bytes)
+        if ready.ranged is None:
+            self._share.free(ready.bytes)
+        else:
+            self._share.free_returned(ready.bytes)
         output = ready.output
         for watcher in self._tap.watchers:
             watcher.see_output(output)
@@ -478,13 +527,18 @@ class Runner:
             to=output.to,
             events=output.events,
             rows=output.rows,
-            dead_letters=0 if output.dead is None else output.dead.num_rows,
+            dead_letters=(0 if output.dead is None else output.dead.num_rows) + self._count_parked(),
             waited_s=ready.waited_s,
             transform_s=ready.transform_s,
             queued_s=max(0.0, self._clock.monotonic() - took_s - ready.since),
             deliver_s=took_s,
         )
         await self._delivered(batch)
+
+    def _count_parked(self) -> int:
+        """Since the last batch."""
+        before, self._parked = self._parked, self._writer.parked
+        return self._parked - before
 
     async def _wait_for_grant(self, stop: asyncio.Task[bool]) -> bool:
         """Wait for leave to send; False where we were told to stop first."""
@@ -500,6 +554,10 @@ class Runner:
             return granted.done()
         finally:
             await _end_all(granted)
+
+
+def _given_up(error: PipelineError) -> RangeRefused:
+    return RangeRefused(f"a batch of theirs failed {FAILURES_MAX} times, the last time because: {error}")
 
 
 async def _end_all(*tasks: asyncio.Task[Any]) -> None:

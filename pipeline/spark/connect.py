@@ -1,27 +1,27 @@
 """Sessions on a Spark Connect server, and what its client's errors mean for them.
 
 The client waits minutes for a server that is away, without a message. Here a call fails after some seconds, so that a host can
-log what it waits for, and try again. A server that was restarted has lost its sessions, so the next batch opens new ones.
+log what it waits for, and try again. A server that was restarted has lost its sessions, and one that runs ends those without a
+call for an hour. So each session that is lost is replaced by itself, and the others stay in use.
 """
 
 from __future__ import annotations
 
 import re
-import sys
 import threading
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pyspark
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkAssertionError, PySparkException
 from pyspark.sql import SparkSession
 
 from pipeline.errors import EngineUnavailable
 from pipeline.spark.jvm import Running
-from pipeline.spark.pyspark_internals import close_channel
+from pipeline.spark.pyspark_internals import close_channel, release_of, same_version
 from pipeline.spark.reason import reason_of
 from pipeline.spark.watch import Progress
 
@@ -33,38 +33,87 @@ ATTEMPTS: dict[str, Any] = {
     "jitter": 100,
 }
 """How often a call is tried, with times in milliseconds. If the server refuses connections, it fails within 5 s."""
+FIRST_ANSWER_S = 30.0
+"""How long a server may take to answer the first call of a connection."""
 END_S = 5.0
 """How long a server may take to end sessions, all together. It also ends unused ones by itself."""
 LOOKS_A_QUESTION = 5
-"""How many looks at jobs there are for each question whether the server is there."""
-_LOST = ("INVALID_HANDLE", "NO_ACTIVE_SESSION", "RESPONSE_ALREADY_RECEIVED")
-"""What errors of a server begin with that does not know the session, or the operation, any more."""
+"""How many looks at a job there are for each question whether the server still has its session."""
+CLOSED = "the connection was closed: the host connects again"
+START = "start it, or correct `spark.remote`"
+LOST = "cannot be used: it has lost this host's session, as after a restart: the host opens a new one"
+_EXPIRED = "INVALID_HANDLE.SESSION_CLOSED"
+"""The error of a server that has ended the session itself, and still runs."""
+_LOST = {
+    _EXPIRED: "has ended this session, as it does after an hour without a call: the host opens a new one",
+    "INVALID_HANDLE.OPERATION_": "no longer knows this job: the host runs it again, in a new session",
+    "INVALID_HANDLE": LOST,
+    "NO_ACTIVE_SESSION": LOST,
+    "RESPONSE_ALREADY_RECEIVED": LOST,
+}
+"""What errors begin with whose session is lost, and what they mean. The server also forgets when it ended a session, after 1,000
+others. So none of them proves that it has lost all of them."""
 _AWAY = frozenset(
     ("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "UNAUTHENTICATED", "PERMISSION_DENIED", "UNIMPLEMENTED")
 )
 """gRPC's codes for calls that fail whatever their events are."""
+_CUT = frozenset(("INTERNAL", "UNKNOWN"))
+"""gRPC's own codes for calls whose stream a server or a proxy has cut off. Another connection may work."""
+_DECLINED = frozenset(("RESOURCE_EXHAUSTED", "ABORTED"))
+"""gRPC's own codes for calls that were answered, and may succeed later."""
+_TOO_LARGE = re.compile(r"message larger than max|message exceeds maximum size")
+"""In what gRPC's libraries write about a message, which a smaller batch would make smaller."""
+_OF_GRPC = re.compile(r"<_\w+ of RPC that [^\n]*\n\s*status = StatusCode\.(\w+)\n")
+"""How the text of an error of gRPC's begins. The errors of PySpark 4.0 have no other sign of the code."""
+_OF_JAVA = re.compile(r"\((?:[\w$]+\.)+[\w$]+\) ")
+"""How messages begin that name the class of an exception of Spark's server."""
+_OF_CHANNEL = ("closed channel", "Channel closed")
+"""In what gRPC raises for a call on a channel that was closed, and for one whose answer was a stream."""
 _FAILURES = (PySparkException, ImportError, OSError, ValueError)
 
 
 def connect(remote: str, launched: Callable[[Connected], None] = lambda starting: None) -> Connected:
-    """Blocks for some seconds. launched: gets what connects at once, so that it can be killed meanwhile.
+    """Blocks for some seconds, at most FIRST_ANSWER_S after the handshake.
+
+    launched: gets what connects at once, so that it can be killed meanwhile.
 
     Raises EngineUnavailable.
     """
     warnings.filterwarnings("ignore", r"\[RETRIES_EXCEEDED\]", UserWarning)  # it is raised as well
     connected = None
+    is_late = threading.Event()
     try:
         connected = Connected(_session(remote), remote=remote)
         launched(connected)
-        version = connected.session.version
+        with _killed_after(FIRST_ANSWER_S, connected, is_late):
+            require_version(remote, connected.session.version)
+    except EngineUnavailable:
+        if connected is not None:
+            connected.stop()
+        raise
     except _FAILURES as error:
         if connected is not None:
             connected.kill()
-        raise EngineUnavailable(
-            f"the Spark Connect server at '{address(remote)}' cannot be used: {_why(error)}"
-        ) from error
-    require_version(remote, version)
+        why = f"it has not answered for {FIRST_ANSWER_S:g} s: restart it" if is_late.is_set() else _why(error)
+        raise EngineUnavailable(f"the Spark Connect server at '{address(remote)}' cannot be used: {why}") from error
     return connected
+
+
+@contextmanager
+def _killed_after(seconds: float, connected: Connected, is_late: threading.Event) -> Iterator[None]:
+    """gRPC waits forever for a server that takes connections and answers no call."""
+
+    def expire() -> None:
+        is_late.set()
+        connected.kill()
+
+    timer = threading.Timer(seconds, expire)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def address(remote: str) -> str:
@@ -74,17 +123,11 @@ def address(remote: str) -> str:
 
 def require_version(remote: str, version: str) -> None:
     """version: the server's. Raises EngineUnavailable if it may not understand this client."""
-    if _release(version) < _release(pyspark.__version__):
+    if release_of(version) < release_of(pyspark.__version__):
         raise EngineUnavailable(
             f"the Spark Connect server at '{address(remote)}' has Spark {version}, which is older than PySpark"
-            f" {pyspark.__version__} here: update the server, or pip install 'pyspark[connect]=={version}'"
+            f" {pyspark.__version__} here: {same_version(version, 'server', 'pyspark[connect]')}"
         )
-
-
-def _release(version: str) -> tuple[int, int]:
-    """The major and the minor number. A version of another form counts as the newest."""
-    found = re.match(r"(\d+)\.(\d+)", version)
-    return (int(found[1]), int(found[2])) if found else (sys.maxsize, 0)
 
 
 def _session(remote: str) -> SparkSession:
@@ -133,18 +176,33 @@ def _end_one(session: SparkSession) -> None:
 def _why(error: BaseException) -> str:
     if isinstance(error, ImportError):
         return f"{reason_of(str(error))}: pip install 'pyspark[connect]=={pyspark.__version__}'"
-    return f"{_said(error)}: start it, or correct `spark.remote`"
+    return f"{_said(error)}: {START}"
+
+
+@dataclass(slots=True)
+class _Job:
+    """progress: what the server reported last. looks: how many the host has taken."""
+
+    group: str
+    session: SparkSession
+    progress: Progress | None = None
+    looks: int = 0
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class Connected(Running):
-    """Sessions on one server. The root session asks whether the server is there."""
+    """Sessions on one server. The root session asks whether the server is there while others are opened.
+
+    is_lost: whether the server cannot be asked to end these sessions, or has been. is_ended: whether this host has ended them.
+    """
 
     remote: str
+    is_lost: bool = False
+    is_ended: bool = False
     _looks: int = 0
     _sessions: list[SparkSession] = field(default_factory=list)
-    _jobs: dict[int, tuple[str, Progress | None]] = field(default_factory=dict)
-    """Thread -> the group of the job that it waits for, and the progress that the server reported last."""
+    _jobs: dict[int, _Job] = field(default_factory=dict)
+    """Thread -> the job that it waits for."""
 
     @property
     def place(self) -> str:
@@ -163,25 +221,50 @@ class Connected(Running):
         return session
 
     def forget_session(self, session: SparkSession) -> None:
-        self._sessions.remove(session)
-        if not self.is_broken:
+        try:
+            self._sessions.remove(session)
+        except ValueError:  # another thread has forgotten it
+            return
+        for thread, job in list(self._jobs.items()):
+            if job.session is session:
+                self._jobs.pop(thread, None)
+        if not self.is_lost:
             _end(session)
         _close(session)
 
-    def begin(self, group: str) -> None:
+    def begin(self, group: str, session: SparkSession) -> None:
         """This thread waits for a job of the group from now on."""
-        self._jobs[threading.get_ident()] = (group, None)
+        self._jobs[threading.get_ident()] = _Job(group, session)
 
     def progress_of(self, group: str) -> Progress | None:
-        """Blocks until the server answers. Raises what `loss` reads."""
-        self._looks += 1
-        if self._looks % LOOKS_A_QUESTION == 0:
-            self.session.conf.get("spark.sql.session.timeZone")
-        return next((progress for each, progress in list(self._jobs.values()) if each == group), None)
+        """Blocks until the server answers. Raises what `loss` and `session_loss` read, the latter of the job's session."""
+        job = next((each for each in list(self._jobs.values()) if each.group == group), None)
+        if job is None:
+            self._looks += 1
+            if self._looks % LOOKS_A_QUESTION == 0:
+                self._ask()
+            return None
+        job.looks += 1
+        if job.looks % LOOKS_A_QUESTION == 0:
+            _ask(job.session)
+        return job.progress
+
+    def _ask(self) -> None:
+        """Raises what `loss` reads if the server does not answer. One that has lost the root session does, and gets another."""
+        root = self.session
+        try:
+            _ask(root)
+        except Exception as error:
+            if self.is_lost or session_loss(error) is None:
+                raise
+            self.session = _session(self.remote)
+            _close(root)
+            if self.is_broken:  # `sever` may not have seen it
+                _close(self.session)
 
     def sever(self) -> None:
         """Every call that waits for the server ends."""
-        self.is_broken = True
+        self.is_broken = self.is_lost = True
         _close(self.session, *self._sessions)
 
     def kill(self) -> None:
@@ -189,47 +272,104 @@ class Connected(Running):
         self.sever()
 
     def stop(self) -> None:
-        if not self.is_broken:
-            self.is_broken = True  # so that sessions opened from now on are closed
+        """Jobs end on the server too, unless it is away. Otherwise they would keep executors from later sessions."""
+        if not self.is_lost:
+            self.is_broken = self.is_lost = self.is_ended = True  # so that sessions opened from now on are closed
             _end(*self._sessions, self.session)
         self.sever()
 
     def _note(self, stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
         """Called on the thread that waits."""
         me, stages = threading.get_ident(), list(stages or ())
-        if me in self._jobs:
+        if (job := self._jobs.get(me)) is not None:
             ended = sum(each.num_completed_tasks for each in stages)
             left = sum(each.num_tasks for each in stages) - ended
-            self._jobs[me] = (self._jobs[me][0], Progress(inflight_tasks, ended, left))
+            job.progress = Progress(inflight_tasks, ended, left)
+
+
+def _ask(session: SparkSession) -> None:
+    session.conf.get("spark.sql.session.timeZone")
 
 
 def lost_server(error: BaseException, running: Running) -> EngineUnavailable | None:
     """What an error of a call means if it makes all sessions useless; they are not used again. None if it does not."""
-    if not isinstance(running, Connected) or (why := loss(error)) is None:
+    if not isinstance(running, Connected):
         return None
-    running.is_broken = True
+    why = loss(error) or (CLOSED if running.is_lost else None)
+    if why is None:
+        return None
+    running.is_broken = running.is_lost = True
+    if running.is_ended:
+        return EngineUnavailable(
+            f"this host has ended its sessions on the Spark Connect server at '{running.place}', and tries again in new ones"
+        )
     return EngineUnavailable(f"the Spark Connect server at '{running.place}' cannot be used: {why}")
 
 
+def lost_session(error: BaseException, running: Running) -> EngineUnavailable | None:
+    """What an error of a call means if it makes its own session useless, and no other. None if it does not."""
+    if not isinstance(running, Connected) or running.is_lost or (what := session_loss(error)) is None:
+        return None
+    return EngineUnavailable(f"the Spark Connect server at '{running.place}' {what}")
+
+
+def failed_call(error: BaseException, running: Running) -> EngineUnavailable | None:
+    """What an error means that gRPC has raised, and not Spark. None if it is another one, or about the size of the data.
+
+    It may come from a proxy, for any call. The server still ends sessions whose connection was cut off.
+    """
+    if not isinstance(running, Connected) or not _is_bare(error):
+        return None
+    code = _code(error)
+    if code not in _CUT | _DECLINED or (code == "RESOURCE_EXHAUSTED" and _TOO_LARGE.search(str(error)) is not None):
+        return None
+    running.is_broken = running.is_broken or code in _CUT
+    return EngineUnavailable(
+        f"a call to the Spark Connect server at '{running.place}' failed ({code}: {_said(error)}): the host tries again. If that"
+        " does not help, look at the logs of the server, and of the proxy if there is one"
+    )
+
+
 def loss(error: BaseException) -> str | None:
-    """Why a session whose call has raised this is useless now; None if it is not. Pure."""
-    name = _name(error)
-    if name.startswith(_LOST) or "server side session identifier" in str(error):
-        return "it has lost this host's session, as after a restart"
-    if name == "RETRIES_EXCEEDED" or _code(error) in _AWAY:
-        return _said(error)
-    is_of_channel = isinstance(error, ValueError) and "closed channel" in str(error)
-    return "the connection was closed" if is_of_channel else None
+    """Why all sessions are useless once a call has raised this, and what to do; None if they are not. Pure."""
+    if session_loss(error) is not None:
+        return None
+    if _name(error) == "RETRIES_EXCEEDED" or _code(error) in _AWAY:
+        return f"{_said(error)}: {START}"
+    is_of_channel = isinstance(error, ValueError) and any(text in str(error) for text in _OF_CHANNEL)
+    return CLOSED if is_of_channel else None
+
+
+def session_loss(error: BaseException) -> str | None:
+    """What has happened to the session whose call has raised this, and what happens next; None if it is not lost. Pure."""
+    if isinstance(error, PySparkAssertionError) and "server side session identifier" in str(error):
+        return LOST
+    return next((what for name, what in _LOST.items() if _name(error).startswith(name)), None)
+
+
+def is_expired(error: BaseException) -> bool:
+    """Whether a session that was idle has ended, on a server that knows it. Pure."""
+    return _name(error) == _EXPIRED
 
 
 def _name(error: BaseException) -> str:
     return (error.getCondition() or "") if isinstance(error, PySparkException) else ""
 
 
+def _is_bare(error: BaseException) -> bool:
+    """Whether an error is gRPC's alone: it names neither a condition nor an exception of Spark's."""
+    if type(error).__name__ == "SparkConnectGrpcException":  # and not of a class for what Spark's server has raised
+        return not _name(error) and _OF_JAVA.match(str(error)) is None
+    return any((each.__module__, each.__name__) == ("grpc", "RpcError") for each in type(error).__mro__)
+
+
 def _code(error: BaseException) -> str:
     """gRPC's, or nothing."""
     get: Any = getattr(error, "getGrpcStatusCode", None) or getattr(error, "code", None)
-    return str(getattr(get(), "name", "")) if callable(get) else ""
+    if callable(get):
+        return str(getattr(get(), "name", ""))
+    found = _OF_GRPC.match(str(error)) if _is_bare(error) else None
+    return found[1] if found else ""
 
 
 def _said(error: BaseException) -> str:

@@ -23,6 +23,7 @@ from pipeline.spark.master import INVARIANTS, defaults
 
 T = TypeVar("T")
 JOB_THREADS_MAX = 32
+"""Far more than jobs of executors (RANGED_JOBS_MAX), which may take minutes: other batches do not wait for those."""
 
 
 class SparkEngine:

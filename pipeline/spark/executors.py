@@ -14,10 +14,12 @@ from importlib.metadata import version as version_of
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark import TaskContext
 
 from leasehold.common.nesting import parsed_json
+from pipeline.errors import SinkUnavailable
 from pipeline.event import EVENT_SCHEMA
-from pipeline.limits import JSON_LEVELS_MAX
+from pipeline.limits import JSON_LEVELS_MAX, RETURNED_BYTES_MAX
 from pipeline.parsing.parse import parse
 from pipeline.parsing.schema import Struct
 from pipeline.ranges import EventRange, RangeReader
@@ -31,6 +33,10 @@ RETURNED = pa.schema([pa.field("part", pa.string()), pa.field("rows", pa.binary(
 
 class CannotProcess(Exception):
     """Text for people, raised in a Python worker: the host then reads the events itself."""
+
+
+class DestinationAway(Exception):
+    """Raised in a Python worker. The host tries again later. The text begins with the task's sign."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,35 +77,41 @@ class RangeTask:
 class OutputTask:
     """The second half: the transform's rows -> RETURNED. stager: None to hand back all.
 
-    - `collected_bytes_max`: a task hands so much output back; more is staged.
-    - `returned_bytes_max`: without a stager, a task hands so much back at most.
+    - `ranges`: how many the job reads.
+    - `returned_bytes_max`: all tasks of the job together hand so much back at most, each its share (`share_of`).
+    - `collected_bytes_max`: with a stager, a task hands so much back at most, even if its share is larger; more is staged.
     - `part_bytes_max`: of a part, in memory.
+    - `sign`: of this job, which no event knows. By it the host recognizes errors of the destination in the text of Spark's.
     """
 
     version: str
     partition: str
+    ranges: int
     stager: Stager | None
+    sign: str
     collected_bytes_max: int = 1024 * 1024
-    returned_bytes_max: int = 16 * 1024 * 1024
+    returned_bytes_max: int = RETURNED_BYTES_MAX
     part_bytes_max: int = 64 * 1024 * 1024
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         check_version(self.version)
+        share = share_of(task_number(), self.ranges, self.returned_bytes_max)
         held: list[pa.RecordBatch] = []
         size, has_staged = 0, False
         for batch in batches:
             self._check(batch)
             held.append(batch)
             size += batch.nbytes
-            if self.stager is None and size > self.returned_bytes_max:
+            if self.stager is None and size > share:
                 raise CannotProcess(
-                    f"a task has more than {self.returned_bytes_max} bytes of output, and nothing to stage it with"
+                    f"a task has more than {share} bytes of output, its share of the {self.returned_bytes_max} that all tasks of"
+                    " a job may return, and nothing to stage it with. Use a sink with staging, or raise host.buffer_bytes_max"
                 )
             if self.stager is not None and size >= self.part_bytes_max:
                 yield self._staged(self.stager, held)
                 held, size, has_staged = [], 0, True
         if sum(batch.num_rows for batch in held):
-            if self.stager is not None and (has_staged or size > self.collected_bytes_max):
+            if self.stager is not None and (has_staged or size > min(share, self.collected_bytes_max)):
                 yield self._staged(self.stager, held)
             else:
                 yield returned(None, pa.Table.from_batches(held))
@@ -111,7 +123,34 @@ class OutputTask:
 
     def _staged(self, stager: Stager, held: list[pa.RecordBatch]) -> pa.RecordBatch:
         table = pa.Table.from_batches(held)
-        return returned(described(stager.stage(table, new_attempt()), table), None)
+        try:
+            return returned(described(stager.stage(table, new_attempt()), table), None)
+        except SinkUnavailable as error:
+            raise DestinationAway(f"{self.sign}{error}") from error
+
+    def why_away(self, text: str) -> str | None:
+        """Why the destination could not be used, if the text of Spark's error shows that."""
+        _, sign, rest = text.partition(self.sign)
+        return rest.partition("\n")[0] if sign else None
+
+
+def share_of(number: int, ranges: int, bytes_max: int) -> int:
+    """How many bytes the task with this number may hand back, so that any number of tasks stay within `bytes_max`. Pure.
+
+    A job has as many tasks as ranges, unless a shuffle or a UNION adds some; Spark decides how many while it runs. So the first
+    tasks, as many as ranges, share three quarters. The next ones, as many again, share half of the rest, and those behind them a
+    sixth, a twelfth and so on: 1 / (turn * (turn + 1)), whose sum stays below 1.
+    """
+    turn = number // ranges
+    of_turn = 3 * bytes_max // 4 if turn == 0 else bytes_max // (4 * turn * (turn + 1))
+    return of_turn // ranges
+
+
+def task_number() -> int:
+    """Counted from 0 among the tasks that hand output back. Each attempt at a task has the same."""
+    context = TaskContext.get()
+    assert context is not None, "tasks run in Spark's Python workers"
+    return context.partitionId()
 
 
 @cache

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import pyspark
@@ -27,15 +28,19 @@ from pyspark.sql import SparkSession
 
 from pipeline.errors import EngineUnavailable
 from pipeline.spark.jre import Output, end_process, read_output, require_jars, require_java
-from pipeline.spark.master import is_standalone, require_image, require_master, roomy_shm
+from pipeline.spark.master import addresses, is_standalone, read_version, require_image, require_master, roomy_shm
 from pipeline.spark.pyspark_internals import (
     fallbacks,
     find_at_once,
     forget_context,
+    has_forgotten,
     launch_gateway,
     quieten,
+    release_of,
     require_parts,
     run_python,
+    same_version,
+    web_port,
 )
 from pipeline.spark.reason import complaint, end_reason, reason_of, start_advice, start_reason
 from pipeline.spark.watch import Progress
@@ -110,6 +115,9 @@ _PYTHON = "spark.pyspark.python"
 """Read by spark-submit, which does not start this driver's Python."""
 REGISTRATION_S = 10.0
 """How long a standalone master that answers may take to register us, which takes milliseconds."""
+VERSION_S = 15.0
+"""How long a master that does not register us may take to show its version, so that the error can name it."""
+LOOK_S = 0.2
 END_S = 10.0
 """How long a JVM that no longer answers may take to end by itself. Its reason is in what it wrote."""
 _FAILURES = (PySparkException, Py4JError, OSError, EOFError, TypeError)
@@ -136,13 +144,18 @@ class Running:
         return self.process is None
 
     @property
+    def place(self) -> str:
+        """Its address, for people."""
+        return str(self.session.sparkContext.master)
+
+    @property
     def is_alive(self) -> bool:
         return not self.is_broken and (self.process is None or self.process.poll() is None)
 
     @property
     def is_cluster(self) -> bool:
         """Whether it has executors in other processes, which may die without it."""
-        return not str(self.session.sparkContext.master).startswith("local")
+        return not self.place.startswith("local")
 
     def new_session(self) -> SparkSession:
         return self.session.newSession()
@@ -150,7 +163,7 @@ class Running:
     def forget_session(self, session: SparkSession) -> None:
         """Sessions of a JVM share its context, and end with it."""
 
-    def begin(self, group: str) -> None:
+    def begin(self, group: str, session: SparkSession) -> None:
         """This thread waits for a job of the group from now on. A JVM knows that by the job's own group."""
 
     def progress_of(self, group: str) -> Progress | None:
@@ -167,6 +180,13 @@ class Running:
             ended=ended + sum(stage.numFailedTasks for stage in stages),
             left=sum(stage.numTasks for stage in stages) - ended,
         )
+
+    def is_forgotten(self) -> bool:
+        """Whether the standalone master in charge no longer knows this application. Blocks for seconds if a master is silent.
+
+        A master that loses its connection to a driver removes the application and its executors. Spark waits for it for ever.
+        """
+        return any(has_forgotten(self.session.sparkContext, *master) for master in addresses(self.place))
 
     def sever(self) -> None:
         """Every call that waits for it ends."""
@@ -227,11 +247,10 @@ def _start(
 ) -> Running:
     gateway, output = _launch(conf, scratch, launched)
     logging.getLogger().addFilter(_is_not_of_py4j)
-    master = conf["spark.master"]
     try:
-        with _registration(master, gateway, output):
+        with _registration(conf, gateway, output):
             context = SparkContext(gateway=gateway, conf=_spark_conf(conf))
-        if python := sys.executable if master.startswith("local") else conf.get(_PYTHON):
+        if python := sys.executable if conf["spark.master"].startswith("local") else conf.get(_PYTHON):
             run_python(context, python)
         quieten(context)
         find_at_once(context)
@@ -312,23 +331,28 @@ def _ends(process: subprocess.Popen[bytes], *, within_s: float) -> bool:
 
 
 @contextmanager
-def _registration(master: str, gateway: Any, output: Output) -> Iterator[None]:
+def _registration(conf: Mapping[str, str], gateway: Any, output: Output) -> Iterator[None]:
     """Ends the JVM if a standalone master does not register it in time. Spark would wait a minute, and continue without it.
 
     Only the wait for the master is bounded: on a slow machine the rest of a start may take longer. Raises EngineUnavailable.
     """
-    if not is_standalone(master):
+    if not is_standalone(master := conf["spark.master"]):
         yield
         return
     with suppress(*_FAILURES):  # another logger; or a JVM that is gone, which the next call notices
         log4j = gateway.jvm.org.apache.logging.log4j
         log4j.core.config.Configurator.setLevel(_CLIENT, log4j.Level.INFO)
     done, is_overdue = threading.Event(), threading.Event()
+    version = None
 
     def watch() -> None:
-        while not done.wait(0.2):
+        nonlocal version
+        while not done.wait(LOOK_S):
             if any(_CONNECTING in line for line in list(output.lines)):
-                if not done.wait(REGISTRATION_S):
+                if done.wait(REGISTRATION_S):
+                    return
+                version = _version_of(conf, gateway, done)
+                if not done.is_set():  # the master may have registered it meanwhile
                     is_overdue.set()
                     gateway.proc.kill()
                 return
@@ -341,15 +365,46 @@ def _registration(master: str, gateway: Any, output: Output) -> Iterator[None]:
         if not is_overdue.is_set():
             raise
         output.wait()
-        why = complaint(output.lines)
-        raise EngineUnavailable(
-            f"the Spark master at '{master}' answers, but did not register this application within"
-            f" {REGISTRATION_S:g} s{f' ({why})' if why else ''}: make sure that a Spark master of version"
-            f" {pyspark.__version__} answers there, or correct `spark.master`"
-        ) from error
+        raise EngineUnavailable(_not_registered(master, version, complaint(output.lines))) from error
     finally:
         done.set()
         watching.join()
+
+
+def _not_registered(master: str, version: str | None, why: str) -> str:
+    """version: the master's, if it is known. why: what Spark has logged about it, or nothing. Pure."""
+    reason = f" ({why})" if why else ""
+    if version is None or release_of(version) == release_of(pyspark.__version__):
+        return (
+            f"the Spark master at '{master}' answers, but did not register this application within"
+            f" {REGISTRATION_S:g} s{reason}: make sure that a Spark master of version {pyspark.__version__} answers there,"
+            " or correct `spark.master`"
+        )
+    return (
+        f"the Spark master at '{master}' has Spark {version}, and did not register this application of PySpark"
+        f" {pyspark.__version__} within {REGISTRATION_S:g} s{reason}: {same_version(version)}"
+    )
+
+
+def _version_of(conf: Mapping[str, str], gateway: Any, done: threading.Event) -> str | None:
+    """The version of a standalone master that answers; None if it is not known within VERSION_S, or `done` is set. Blocks."""
+    found: SimpleQueue[str | None] = SimpleQueue()
+
+    def learn() -> None:
+        for host, port in addresses(conf["spark.master"]):
+            if (at := web_port(gateway, conf, host, port)) is not None and (
+                version := read_version(host, at)
+            ) is not None:
+                found.put(version)
+        found.put(None)
+
+    threading.Thread(target=learn, name="spark-version", daemon=True).start()
+    for _ in range(round(VERSION_S / LOOK_S)):
+        if done.is_set():
+            break
+        with suppress(Empty):
+            return found.get(timeout=LOOK_S)
+    return None
 
 
 def _spark_conf(conf: Mapping[str, str]) -> SparkConf:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import re
 import socket
@@ -9,6 +10,7 @@ import struct
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from queue import SimpleQueue
 
 from pipeline.errors import EngineUnavailable
@@ -41,6 +43,7 @@ def defaults(master: str, driver_memory: str, result_bytes_max: int) -> dict[str
         "spark.driver.extraJavaOptions": JAVA_OPTIONS,
         "spark.executor.extraJavaOptions": "-XX:+UseSerialGC",  # what runs there runs for every row: it may be optimized at once
         "spark.log.level": "ERROR",
+        "spark.scheduler.mode": "FAIR",  # between pools: small jobs do not wait until a job of executors that read has ended
         "spark.buffer.pageSize": "1m",  # else every aggregate of every small job begins with about 16 MB of zeros
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -120,6 +123,25 @@ def require_master(master: str, probe: Callable[[Address], str | None] | None = 
         deadline.cancel()
     reasons = "; ".join(f"{host}:{port}: {why}" for (host, port), why in refusals.items())
     raise EngineUnavailable(f"the Spark master at '{master}' cannot be reached ({reasons}): {REMEDY}")
+
+
+PAGE_S = 10.0
+"""How long a master's page may take. The first one takes seconds on a busy machine."""
+_PAGE_BYTES_MAX = 64 * 1024
+_VERSION = re.compile(rb'class="version\b[^"]*"[^>]*>\s*(\d[\w.+-]{1,30})\s*<')
+
+
+def read_version(host: str, port: int) -> str | None:
+    """The version of Spark on the page of a standalone master; None if there is no such page, or no version on it. Blocks."""
+    try:
+        connection = http.client.HTTPConnection(host, port, timeout=PAGE_S)
+        with closing(connection):
+            connection.request("GET", "/")
+            page = connection.getresponse().read(_PAGE_BYTES_MAX)
+    except (OSError, http.client.HTTPException):
+        return None
+    found = _VERSION.search(page)
+    return found[1].decode() if found else None
 
 
 _IMAGES = ("spark.kubernetes.container.image", "spark.kubernetes.executor.container.image")

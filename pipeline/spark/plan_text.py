@@ -1,5 +1,7 @@
 """The partition contract over Spark Connect, read off the text of an analyzed plan, which is all that a server shows. Pure.
 
+Also read off it: whether each row is made by the task that read its event.
+
 A text is ambiguous, because it has literals and names without quotes. So a query whose literals or names could look like plan
 syntax is refused, and so is every node and every function that is not listed here. Refused means: a job for each
 partition, which is right for any query.
@@ -41,6 +43,10 @@ _OF_WINDOWS = frozenset(
 )
 
 
+ROW_BY_ROW = frozenset(("Filter", "Generate", "Project", "SubqueryAlias", "View"))
+"""Nodes of an analyzed plan whose rows are made in the task that has their input: none of them is sent to another task."""
+
+
 class _Refused(Exception):
     """The message says why."""
 
@@ -63,6 +69,25 @@ def read_text(sql: str, explained: str) -> Contract:
         if own
         else Contract(None, "over Spark Connect, the output's `partition` cannot be followed")
     )
+
+
+def read_why_again(sql: str, explained: str) -> str | None:
+    """Why a job may read the events twice; None if each row is made by the task that read its event. Arguments as above."""
+    try:
+        _require_plain(sql)
+        *nodes, leaf = _chain(explained)
+        _of_events(leaf)
+        for line in nodes:
+            if line.kind not in ROW_BY_ROW:
+                raise _Refused(may_shuffle(line.kind))
+            _require_no_subquery(line.rest)
+    except _Refused as refused:
+        return f"over Spark Connect, {refused}"
+    return None
+
+
+def may_shuffle(kind: str) -> str:
+    return f"the transform's plan has {kind}, which may shuffle rows"
 
 
 def _require_plain(sql: str) -> None:
@@ -164,6 +189,10 @@ def _require_known(text: str, functions: frozenset[str] = _FUNCTIONS) -> None:
     for name in _CALL.findall(text):
         if name not in functions:
             raise _Refused(f"the function {name[:40]} is not known to keep partitions apart")
+    _require_no_subquery(text)
+
+
+def _require_no_subquery(text: str) -> None:
     if re.search(r"#\d+L? \[|subquery|exists#|outer\(", text):
         raise _Refused("subqueries are not read")
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -33,6 +35,10 @@ PARTS: Mapping[type, tuple[str, ...]] = {
     SparkSession: ("_instantiatedSession", "_activeSession"),
 }
 """Class -> its attributes that keep what has ended."""
+KNOWN_S = 3
+"""How long a master may take to answer which applications it knows."""
+CAUSES_MAX = 20
+"""How many exceptions of a chain are read. Spark's have about five."""
 _SENDS = (
     *("self", "table", "schema", "timezone"),
     *("prefer_timestamp_ntz", "prefers_large_var_types", "arrow_batch_size"),
@@ -60,6 +66,20 @@ def missing_parts() -> list[str]:
 def fallbacks() -> list[str]:
     """The steps that use public calls, because this PySpark lacks a private part. What only a JVM shows is noticed later."""
     return [] if _sends_at_once() else ["SparkSession._create_from_arrow_table with a batch size"]
+
+
+def release_of(version: str) -> tuple[int, int]:
+    """The major and the minor number. A version of another form counts as the newest."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found else (sys.maxsize, 0)
+
+
+def same_version(version: str, of: str = "cluster", package: str = "pyspark") -> str:
+    """What to do about a Spark of another version elsewhere. Only a PySpark that this code can use is recommended."""
+    update = f"install Spark {pyspark.__version__} on the {of}"
+    oldest, newest = map(release_of, TESTED)
+    is_usable = oldest <= release_of(version) < (newest[0] + 1, 0)
+    return f"{update}, or here: pip install '{package}=={version}'" if is_usable else update
 
 
 def launch_gateway(conf: SparkConf, options: Mapping[str, Any], popen: Callable[..., Any]) -> Any:
@@ -98,6 +118,53 @@ def find_at_once(context: SparkContext) -> None:
         setattr(jvm, name, getattr(jvm, name))
 
 
+def web_port(gateway: Any, conf: Mapping[str, str], host: str, port: int) -> int | None:
+    """The port of the standalone master's web page, from the master itself, in Spark's own protocol. None if it does not answer.
+
+    conf: the driver's. Blocks until the master answers, if it ever does. Not on a thread that waits in the JVM.
+    """
+    try:
+        with _master_answer(gateway.jvm, conf, host, port, "master.MasterMessages$BoundPortsRequest$") as answer:
+            return int(answer.webUIPort())
+    except Exception:  # another Spark, with other insides; or a JVM that is gone
+        return None
+
+
+def has_forgotten(context: SparkContext, host: str, port: int) -> bool:
+    """Whether a standalone master lacks the driver's application. False if it is not in charge, or does not answer in time.
+
+    Blocks for a few times KNOWN_S at most.
+    """
+    in_time = dict.fromkeys(("spark.rpc.askTimeout", "spark.rpc.lookupTimeout"), f"{KNOWN_S}s")
+    try:
+        conf, jvm = {**dict(context.getConf().getAll()), **in_time}, context._jvm
+        with _master_answer(jvm, conf, host, port, "DeployMessages$RequestMasterState$") as state:
+            known = [each.id() for each in state.activeApps()]
+            return state.status().toString() == "ALIVE" and context.applicationId not in known
+    except Exception:  # as above
+        return False
+
+
+@contextmanager
+def _master_answer(jvm: Any, conf: Mapping[str, str], host: str, port: int, question: str) -> Iterator[Any]:
+    """question: the name of an object in `org.apache.spark.deploy`."""
+    settings = jvm.org.apache.spark.SparkConf(False)
+    for name, value in conf.items():
+        settings.set(name, value)
+    security = jvm.org.apache.spark.SecurityManager
+    none = getattr(getattr(jvm, "scala.None$"), "MODULE$")
+    secured = security(settings, none, getattr(security, "$lessinit$greater$default$3")())
+    # One of its own: py4j cannot call methods of SparkEnv, which has the one of the driver.
+    rpc = getattr(getattr(jvm, "org.apache.spark.rpc.RpcEnv$"), "MODULE$")
+    client = rpc.create("leasehold-asks", "127.0.0.1", 0, settings, secured, True)
+    try:
+        asks = getattr(getattr(jvm, f"org.apache.spark.deploy.{question}"), "MODULE$")
+        master = client.setupEndpointRef(jvm.org.apache.spark.rpc.RpcAddress(host, port), "Master")
+        yield master.askSync(asks, jvm.scala.reflect.ClassTag.Any())
+    finally:
+        client.shutdown()
+
+
 def close_channel(session: SparkSession) -> None:
     """End every call that waits for a Connect server. Closing the client would first wait 10 s for some of them."""
     if (channel := getattr(cast(Any, session).client, "_channel", None)) is not None:
@@ -115,6 +182,20 @@ def sent(session: SparkSession, table: pa.Table, schema: StructType, partition_r
 def _sends_at_once() -> bool:
     send = getattr(SparkSession, "_create_from_arrow_table", None)
     return send is not None and tuple(inspect.signature(send).parameters) == _SENDS
+
+
+def java_causes(error: BaseException) -> list[tuple[str, str]]:
+    """Class and message of the Java exceptions behind an error, from the one raised to its root. None of them if they are out of
+    reach: over Connect, or because the JVM is gone."""
+    cause: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    found: list[tuple[str, str]] = []
+    try:
+        while cause is not None and len(found) < CAUSES_MAX:
+            found.append((str(cause.getClass().getName()), str(cause.getMessage() or "")))
+            cause = cause.getCause()
+    except Exception:  # whatever state the JVM is in, as in `text_of`
+        return []
+    return found
 
 
 def plan_of(frame: DataFrame) -> Any:

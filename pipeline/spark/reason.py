@@ -1,34 +1,18 @@
-"""What Spark's errors say, in one line, and who is to blame. Pure."""
+"""What Spark's errors say, in one line. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Literal
 
 REASON_CHARS_MAX = 500
 
-Blame = Literal["events", "transform", "output", "engine"]
-"""events: perhaps one of them is poison. transform: it fails whatever the events are. output: larger than may be collected.
-engine: nothing was learned about the events."""
-
-_ENGINE = (
-    "SPARK_JOB_CANCELLED",
-    "SparkContext was shut down",
-    "stopped SparkContext",
-    "ExecutorLostFailure",
-    "Cannot run program",  # no Python worker could be started
-    "worker failed to connect back",
-    "waiting for the Python worker to connect back",
-    "No space left on device",
-    "OutOfMemoryError",
-)
 _IMPORT_ERRORS = ("ModuleNotFoundError: ", "ImportError: ")
-_DETAILS = re.compile(r'details = "([^"\n]*)"')
-"""In the text of an error of gRPC's."""
-_PYTHONS = "[PYTHON_VERSION_MISMATCH]"
+_DETAILS = re.compile(r'<_\w+ of RPC that .*?\sdetails = "([^\n]*?)"?$', re.MULTILINE | re.DOTALL)
+"""In the text of an error of gRPC's, which does not escape its quotes: the first line."""
 _STACK = ("java.lang.StackOverflowError", "[FAILED_TO_PARSE_TOO_COMPLEX]")
 """The second is the first, where the parser catches it."""
+_CONDITION = re.compile(r"\[[A-Z][A-Z0-9_.]+\] ")
 _BARE_NAME = re.compile(r"\w+(?:Exception|Error): \S*$")
 _NO_REASONS = ("\tat ", "An error occurred while calling ")
 _HINTS = re.compile(
@@ -40,22 +24,9 @@ _PLACE = re.compile(r"SQLSTATE: \w+;? \(?line (\d+),? pos (\d+)")
 _NO_TABLE = re.compile(r"^(\[TABLE_OR_VIEW_NOT_FOUND\] The table or view .+? cannot be found)\..*")
 
 
-def blame(text: str) -> Blame:
-    """For the whole text of a job's error."""
-    if "[USER_RAISED_EXCEPTION]" in text:
-        return "events"
-    if "Total size of serialized results" in text:
-        return "output"
-    if _PYTHONS in text:
-        return "transform"
-    if "Traceback (most recent call last)" in text:
-        return "transform" if _raised(text).startswith(_IMPORT_ERRORS) else "events"
-    return "engine" if any(sign in text for sign in _ENGINE) else "events"
-
-
 def reason_of(text: str) -> str:
     """The first line that helps a person, without class names, hints to switch checks off, and stack traces."""
-    if (quoted := _DETAILS.search(text)) is not None and "Rpc" in text:
+    if (quoted := _DETAILS.search(text)) is not None:
         text = quoted[1]
     if any(sign in text for sign in _STACK):
         line = "it nests too deeply, or chains too many operators, for Spark's stack: write it flatter"
@@ -63,8 +34,12 @@ def reason_of(text: str) -> str:
         line = _raised(text)
         if line.startswith(_IMPORT_ERRORS):
             line += ": install it where Spark's Python workers run"
-    elif lost := re.search(r"most recent failure: Lost task [^\n]*? executor [^)]*\): (?:[\w.$]+: )?([^\n]*)", text):
+    elif lost := re.search(
+        r"most recent failure: Lost task [^\n]*? executor [^)]*\): (?:(?:[\w$]+\.)+[\w$]+: )*([^\n]*)", text
+    ):
         line = lost[1]
+    elif _CONDITION.match(text.lstrip()):  # what looks like causes may be words of an event
+        line = text.strip().partition("\n")[0]
     else:
         lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith(_NO_REASONS)]
         causes = [line for line in lines if line.startswith("Caused by: ")]

@@ -27,12 +27,15 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from leasehold.common.nesting import parsed_json
+from pipeline.errors import EngineUnavailable, TransformError
 from pipeline.limits import JSON_LEVELS_MAX
+from pipeline.ranges import RangeReads
+from pipeline.spark.connect import Connected, is_expired, lost_server, lost_session, require_version
 from pipeline.spark.executors import RETURNED, OutputTask, RangeTask
 from pipeline.spark.jvm import Running
 from pipeline.spark.master import INVARIANTS
 from pipeline.spark.partition_contract import PARTITION, Contract, read_contract
-from pipeline.spark.plan_text import read_text
+from pipeline.spark.plan_text import ROW_BY_ROW, may_shuffle, read_text, read_why_again
 from pipeline.spark.pyspark_internals import (
     cancel_jobs,
     exchange_rows,
@@ -45,6 +48,7 @@ from pipeline.spark.pyspark_internals import (
     sent_as,
     sent_rows,
 )
+from pipeline.transform import TransformSpec
 
 # The plans of a DataFrame, and what is read off them. Handles objects of Spark's JVM, which have no types here.
 
@@ -82,6 +86,17 @@ _STATELESS = frozenset(
     )
 )
 """Physical nodes that compute their output from their input whenever they are run."""
+_IN_ONE_TASK = ROW_BY_ROW | {
+    "CTERelationDef",
+    "CTERelationRef",
+    "LogicalRDD",
+    "MapInArrow",
+    "MapInPandas",
+    "PythonMapInArrow",
+    "Range",
+    "WithCTE",
+}
+"""Nodes that send no row to another task, and the leaves that read events."""
 
 
 def contract_of(source: Any, output: Any) -> Contract:
@@ -109,6 +124,53 @@ def columns_read(source: Any, output: Any) -> frozenset[str]:
     rdd = _rdd_of(source.queryExecution().analyzed())
     leaves = [node for node in _nodes(plan) if _rdd_of(node) == rdd]
     return frozenset(name for leaf in leaves for name, column in _attributes(leaf) if column in read)
+
+
+def range_reads_of(source: Any, output: Any) -> RangeReads:
+    """How a job would read ranges in the place of the source. source, output: as in `contract_of`.
+
+    Read off the analyzed plan, as above.
+    """
+    rdd = _rdd_of(source.queryExecution().analyzed())
+    times = _count_leaves(output.queryExecution().analyzed(), lambda leaf: _rdd_of(leaf) == rdd)
+    return RangeReads(max(1, times), why_read_again(output))
+
+
+def why_read_again(output: Any) -> str | None:
+    """Why a job may use two reads of one leaf; None if each row is made by the task that read its event. output: as above."""
+    plan = output.queryExecution().analyzed()
+    if other := [kind for kind in map(_kind_of, _nodes(plan)) if kind not in _IN_ONE_TASK]:
+        return may_shuffle(other[0])
+    times = _count_leaves(plan, lambda leaf: True)
+    return None if times <= 1 else f"the transform reads `{VIEW}` {times} times"
+
+
+def _count_leaves(plan: Any, is_counted: Callable[[Any], bool]) -> int:
+    """How often they are read: those of a common table expression as often as the query names it."""
+    defined = {int(node.id()): node for node in _nodes(plan) if _kind_of(node) == "CTERelationDef"}
+    known: dict[int, int] = {}
+
+    def count(node: Any) -> int:
+        kind = _kind_of(node)
+        if kind == "CTERelationRef":
+            return count_named(int(node.cteId()))
+        children = _each(node.children())
+        own = int(not children and is_counted(node))
+        if kind == "WithCTE":
+            children = [child for child in children if _kind_of(child) != "CTERelationDef"]
+        return own + sum(map(count, (*children, *_each(node.subqueries()))))
+
+    def count_named(name: int) -> int:
+        if name not in known:
+            known[name] = 0  # within itself, if it is recursive
+            known[name] = count(defined[name])
+        return known[name]
+
+    return count(plan)
+
+
+def _kind_of(node: Any) -> str:
+    return str(node.getClass().getSimpleName())
 
 
 def is_same(output: Any, other: Any) -> bool:
@@ -231,25 +293,57 @@ class PipelineSession:
     """Whether it is known by now if a plan can be kept."""
     views: threading.Lock = field(default_factory=threading.Lock)
     """Held while the view `events` means one batch."""
+    is_closed: bool = False
+    lost: EngineUnavailable | None = None
+    """Why it is lost, while others may still be used."""
+    has_expired: bool = False
+    """Whether it is lost because it was idle."""
 
     def __post_init__(self) -> None:
         self.session = self.running.new_session()
         settings = {**INVARIANTS, **PLAINLY} if self.running.is_remote else INVARIANTS
-        for name, value in settings.items():
-            self.session.conf.set(name, value)
+        try:
+            if isinstance(self.running, Connected):  # the server may have been replaced since the host connected
+                require_version(self.running.remote, self.session.version)
+            for name, value in settings.items():
+                self.session.conf.set(name, value)
+        except Exception as error:
+            self.abandon(error)
+            raise
 
     def begin(self, group: str, name: str) -> None:
         """What this thread does from now on belongs to the group."""
         if self.running.is_remote:
-            self.running.begin(group)
+            self.running.begin(group, self.session)
             self.session.clearTags()
             self.session.addTag(group)
         else:
             self.session.sparkContext.setJobGroup(group, f"micro-batch of {name}", interruptOnCancel=True)
 
+    def share_with(self, pool: str | None) -> None:
+        """This thread's jobs share cores with those of other pools, by turns. None: of the pool that all others are in.
+
+        A Connect server decides that itself (docs/clusters.md).
+        """
+        if not self.running.is_remote:
+            self.session.sparkContext.setLocalProperty("spark.scheduler.pool", pool)  # type: ignore[arg-type]
+
     def close(self) -> None:
         """Nothing of it is used any more. Over Connect alone: sessions of a JVM end with it."""
+        self.is_closed = True
         self.running.forget_session(self.session)
+
+    def lose(self, error: BaseException) -> EngineUnavailable | None:
+        """What an error of its call means if this session is lost, alone: it is closed then. None if it is not."""
+        if self.lost is None and (lost := lost_session(error, self.running)) is not None:
+            self.has_expired, self.lost = is_expired(error), lost
+            self.close()
+        return self.lost
+
+    def abandon(self, error: Exception) -> None:
+        """Close it because a call has failed while it was opened. A server that is away does not have to end it."""
+        lost_server(error, self.running)
+        self.close()
 
     def add_module(self, path: Path) -> None:
         """A zip file of Python modules for the workers. It has to stay there as long as Spark runs."""
@@ -263,7 +357,7 @@ class PipelineSession:
         return has_run_jobs(self.session.sparkContext)
 
     def cancel(self, group: str) -> None:
-        with suppress(PySparkException, Py4JError, OSError):  # it has ended, or all of Spark has
+        with suppress(PySparkException, Py4JError, OSError, ValueError):  # it has ended, or all of Spark has
             if self.running.is_remote:
                 self.session.interruptTag(group)
             else:
@@ -351,6 +445,30 @@ class PipelineSession:
                 return Contract(None, "over Spark Connect, what a function makes of the events is not known")
             return of_plans(lambda: read_text(sql, explained(output)), unknown)
         return of_plans(lambda: contract_of(plan_of(source), plan_of(output)), unknown)
+
+    def range_reads(self, source: DataFrame, output: DataFrame, spec: TransformSpec) -> RangeReads:
+        """spec: of the transform that makes the output of the source."""
+        if not self.running.is_remote:
+            return of_plans(lambda: range_reads_of(plan_of(source), plan_of(output)), _UNKNOWN)
+        if spec.function is not None:
+            return RangeReads(why_again="over Spark Connect, what a function makes of the events is not known")
+        if (sql := spec.sql) is None:
+            return RangeReads()
+        return RangeReads(why_again=of_plans(lambda: read_why_again(sql, explained(output)), _UNKNOWN.why_again))
+
+    def check_reads_once(self, output: DataFrame) -> None:
+        """That this thread's job reads no event twice: neither its output nor a job that a function has run. Not over Connect.
+
+        Raises TransformError.
+        """
+        why = of_plans(lambda: why_read_again(plan_of(output)), _UNKNOWN.why_again)
+        if why is None and self.has_run_jobs() is not False:
+            why = "the transform's function may have run Spark jobs of its own"
+        if why is not None:
+            raise TransformError(f"{why}: set `executors_read: false`")
+
+
+_UNKNOWN = RangeReads(why_again=f"the plans of PySpark {pyspark.__version__} cannot be read")
 
 
 def _schema_of(events: pa.Schema) -> StructType:

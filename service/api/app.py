@@ -19,12 +19,12 @@ from service.api import schemas
 from service.api.audit import Audit
 from service.api.auth import READING, Access
 from service.api.events import events
+from service.api.masking import Mask
 from service.api.metrics import CONTENT_TYPE, Metrics
 from service.api.middleware import Guard
 from service.api.operations import operating
 from service.api.problems import ANYWHERE, add_handlers, documented
 from service.api.queries import reading
-from service.api.samples import Mask
 from service.api.tap import tapping
 from service.api.transfer import moving
 from service.group.view import View

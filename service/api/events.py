@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Any
@@ -91,12 +91,15 @@ class Changes:
         self.streams = 0
 
     async def stream(self, seconds: float) -> AsyncIterator[bytes]:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                async for part in self._parts():
+        ends_at = asyncio.get_running_loop().time() + seconds
+        async with aclosing(self._parts()) as parts:
+            with suppress(TimeoutError):
+                while True:
+                    async with asyncio.timeout_at(ends_at):  # around no `yield`: it would end the sending of a part
+                        part = await anext(parts)
                     yield part
 
-    async def _parts(self) -> AsyncIterator[bytes]:
+    async def _parts(self) -> AsyncGenerator[bytes, None]:
         loop = asyncio.get_running_loop()
         seen: GroupStatus | None = None
         is_away, spoke_at = False, loop.time()

@@ -24,8 +24,10 @@ from prometheus_client.registry import Collector
 
 from leasehold.common.nesting import parsed_json
 from leases.session import Session
+from pipeline.histogram import Histogram
 from service.host import Host
 from service.lag.measurement import Lag
+from service.notifier import NOTIFICATION_OUTCOMES
 from service.stats import (
     ACTION_OUTCOMES,
     ACTIONS,
@@ -35,7 +37,6 @@ from service.stats import (
     OPERATIONS,
     REQUEST_OUTCOMES,
     STAGES,
-    Histogram,
 )
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -67,11 +68,13 @@ class Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from self._now()
         yield from self._work()
+        yield from self._handlers()
         yield from self._leases()
         if self._host.session is not None:
             yield from self._session(self._host.session)
         yield from self._store()
         yield from self._operators()
+        yield self._notifications()
         yield from self._traces()
         if self.lag is not None:
             yield from self._lag(self.lag)
@@ -117,6 +120,21 @@ class Metrics(Collector):
             _add(ages, [name], stats.event_ages[name])
         yield from (events, batches, dead, retries, seconds, ages)
 
+    def _handlers(self) -> Iterator[Metric]:
+        """Handlers that are called side by side."""
+        labels = ["pipeline"]
+        calls = GaugeMetricFamily("leasehold_handler_calls", "Calls of the handler that run now.", labels=labels)
+        parked = GaugeMetricFamily("leasehold_handler_keys_parked", "Keys that are parked now.", labels=labels)
+        retries = CounterMetricFamily("leasehold_handler_retries", "Failed calls that were repeated.", labels=labels)
+        seconds = HistogramMetricFamily("leasehold_handler_seconds", "Time of calls of the handler.", labels=labels)
+        for name, pipeline in self._host.pipelines.items():
+            if (stats := pipeline.sink.handler_stats) is not None:
+                calls.add_metric([name], stats.in_flight)
+                parked.add_metric([name], stats.parked_keys)
+                retries.add_metric([name], stats.retries)
+                _add(seconds, [name], stats.seconds)
+        yield from (calls, parked, retries, seconds)
+
     def _leases(self) -> Iterator[Metric]:
         stats = self._host.stats
         moves = CounterMetricFamily(
@@ -160,6 +178,15 @@ class Metrics(Collector):
             for outcome in ACTION_OUTCOMES:
                 actions.add_metric([action, outcome], self._host.stats.actions[action, outcome])
         yield actions
+
+    def _notifications(self) -> Metric:
+        notifications = CounterMetricFamily(
+            "leasehold_notifications", "What the program was notified of.", labels=["outcome"]
+        )
+        counts = self._host.stats.notifications
+        for outcome in NOTIFICATION_OUTCOMES:
+            notifications.add_metric([outcome], counts[outcome])
+        return notifications
 
     def _traces(self) -> Iterator[Metric]:
         stats = self._host.stats

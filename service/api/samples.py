@@ -1,149 +1,39 @@
-"""Samples of what a partition reads and delivers, for people: bounded in number and size, and masked.
+"""Samples of what a partition reads and delivers, for people: bounded in number and size.
 
-A value is masked by its name: of a column, of a property, or of a field at any depth of JSON. Names of secrets are always masked.
-If the mask has a name, a body or a binary value is withheld unless it is a JSON object or array: it may contain that field.
+The few rows to show are chosen and copied in the loop. They are parsed, masked (masking) and written elsewhere (rendering).
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from fnmatch import fnmatchcase
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import pyarrow as pa
 from pydantic import Field, JsonValue
 
-from leasehold.common.nesting import parsed_json
 from pipeline.event import Page
 from pipeline.ranges import RangedBatch
 from pipeline.sink import Output
+from service.api.masking import ROW_BYTES_MAX, Mask, Row, copied, failed, values_of
+from service.api.rendering import Allowance, Renderer
 from service.api.schemas import Model, Moment, Position
-from service.texts import MASK, names_a_secret, redacted
+from service.texts import MASK
 
-VALUE_BYTES_MAX = 64 * 1024
-"""A larger value is not shown: parsing it would hold up the loop that renews leases."""
-TEXT_CHARS_MAX = 2000
-LEVELS_MAX = 50
-TEXTS_MAX = 3
-"""JSON in a text within JSON in a text. Deeper nesting of either kind is not looked into."""
-COLUMNS_MAX = 100
+PARSED_BYTES_PER_S = 64 * 1024
+"""For each side of a tap, so that no tap takes all that a host may parse (rendering)."""
 SAMPLE_BYTES_MAX = 64 * 1024
 POSITION_CHARS_MAX = 200
 BYTES_PER_S = 128 * 1024
 QUEUED_BYTES_MAX = 512 * 1024
 """How much waits for a client that reads slowly. Later samples are left out."""
+Made = Callable[[dict[str, JsonValue]], Model]
 Side = Literal["input", "output"]
 SIDES: tuple[Side, ...] = ("input", "output")
-
-
-# What one row shows. Pure.
-
-
-class Mask:
-    """patterns: names, or patterns like `*phone*`; case does not matter."""
-
-    def __init__(self, patterns: Sequence[str]) -> None:
-        self._patterns = tuple(pattern.lower() for pattern in patterns)
-
-    @property
-    def is_empty(self) -> bool:
-        return not self._patterns
-
-    def hides(self, name: str) -> bool:
-        return names_a_secret(name) or any(fnmatchcase(name.lower(), pattern) for pattern in self._patterns)
-
-
-def values_of(row: pa.Table, mask: Mask) -> dict[str, JsonValue]:
-    """row: a table of one row."""
-    names = row.column_names[:COLUMNS_MAX]
-    shown = {name: _column(name, row[name], mask) for name in names}
-    if len(names) < row.num_columns:
-        shown["..."] = f"({row.num_columns - len(names)} more columns)"
-    return shown
-
-
-def _column(name: str, column: pa.ChunkedArray, mask: Mask) -> JsonValue:
-    if mask.hides(name):
-        return MASK
-    if column.nbytes > VALUE_BYTES_MAX:
-        return f"({column.nbytes:,} bytes: too large to show)"
-    value = column[0].as_py()
-    if pa.types.is_map(column.type) and value is not None:
-        value = dict(value)
-    if name == "body" and isinstance(value, str):
-        value = value.encode()
-    try:
-        return _shown(value, mask)
-    except ValueError as error:
-        return f"(cannot be shown: {type(error).__name__})"
-
-
-def _shown(value: object, mask: Mask, texts: int = 0) -> JsonValue:
-    """texts: how many JSON texts it is within."""
-    match value:
-        case None | bool() | int():
-            return value
-        case float():
-            return value if math.isfinite(value) else str(value)
-        case str():
-            return _text(value, mask, texts)
-        case bytes():
-            return _binary(value, mask)
-        case datetime():
-            return value.isoformat()
-        case Mapping():
-            fields = ((str(name), each) for name, each in value.items())
-            return {name: MASK if mask.hides(name) else _shown(each, mask, texts) for name, each in fields}
-        case list():
-            if value and all(isinstance(each, tuple) for each in value):  # a map within a column
-                return _shown(dict(value), mask, texts)
-            return [_shown(each, mask, texts) for each in value]
-        case _:
-            return _cut(redacted(str(value)))
-
-
-def _text(text: str, mask: Mask, texts: int = 0) -> str:
-    """JSON in a text is masked as JSON elsewhere. What only looks like JSON is withheld if names are masked."""
-    if not text.lstrip().startswith(("{", "[")):
-        return _cut(redacted(text))
-    parsed = _parsed(text) if texts < TEXTS_MAX else None
-    if parsed is not None:
-        return _cut(json.dumps(_shown(parsed, mask, texts + 1), ensure_ascii=False, separators=(",", ":")))
-    return (
-        _cut(redacted(text)) if mask.is_empty else _withheld(len(text.encode()), "not valid JSON, or nested too deep")
-    )
-
-
-def _binary(content: bytes, mask: Mask) -> JsonValue:
-    try:
-        text = content.decode()
-    except UnicodeDecodeError:
-        return f"0x{content[: TEXT_CHARS_MAX // 2].hex()}" if mask.is_empty else _withheld(len(content), "not text")
-    if text.lstrip().startswith(("{", "[")):
-        return _text(text, mask)
-    return _cut(redacted(text)) if mask.is_empty else _withheld(len(content), "neither a JSON object nor an array")
-
-
-def _withheld(size: int, why: str) -> str:
-    return f"({size:,} bytes withheld: {why}, so its fields cannot be masked)"
-
-
-def _parsed(text: str) -> Any:
-    """None: it is not JSON."""
-    try:
-        return parsed_json(text, LEVELS_MAX)
-    except ValueError:
-        return None
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= TEXT_CHARS_MAX else f"{text[:TEXT_CHARS_MAX]}... ({len(text):,} characters)"
 
 
 def _position(position: str | None) -> str | None:
@@ -211,23 +101,6 @@ def event_text(name: str, data: Model) -> bytes:
 # What is sampled: within limits on rows and bytes a second, from each page and batch evenly.
 
 
-class Allowance:
-    """So much a second, and never more than a second's at once."""
-
-    def __init__(self, per_s: float, now: float) -> None:
-        self._per_s = per_s
-        self._left = per_s
-        self._at = now
-
-    def left(self, now: float) -> int:
-        self._left = min(self._per_s, self._left + (now - self._at) * self._per_s)
-        self._at = now
-        return max(0, int(self._left))
-
-    def spend(self, amount: float) -> None:
-        self._left -= amount
-
-
 def spread(rows: int, most: int) -> Iterator[int]:
     """At most `most` of 0 ... rows - 1, evenly apart, in their order. Pure."""
     count = min(rows, most)
@@ -242,21 +115,32 @@ class Limits:
 
 
 class Sampler:
-    """One client's watcher (pipeline.pump.tap). It renders at once: a reference would keep a whole page in memory."""
+    """One client's watcher (pipeline.pump.tap)."""
 
     def __init__(
-        self, limits: Limits, mask: Mask, *, monotonic: Callable[[], float], now: Callable[[], datetime]
+        self,
+        limits: Limits,
+        mask: Mask,
+        renderer: Renderer,
+        *,
+        monotonic: Callable[[], float],
+        now: Callable[[], datetime],
     ) -> None:
         self._limits = limits
         self._mask = mask
+        self._renderer = renderer
         self._monotonic = monotonic
         self._now = now
         start = monotonic()
         self._rows = {side: Allowance(limits.rows_per_s, start) for side in limits.sides}
+        self._parsed = {side: Allowance(PARSED_BYTES_PER_S, start) for side in limits.sides}
         self._bytes = Allowance(BYTES_PER_S, start)
         self._queue: deque[bytes] = deque()
         self._queued_bytes = 0
+        self._rendering = dict.fromkeys(SIDES, 0)
         self._left_out = dict.fromkeys(SIDES, 0)
+        self._is_closed = False
+        self._ending: Literal["limit", "lease"] | None = None
         self.shown = 0
         self.why_ended: Literal["limit", "lease"] | None = None
         self.changed = asyncio.Event()
@@ -264,6 +148,11 @@ class Sampler:
     @property
     def left_out(self) -> TapCounts:
         return TapCounts(**self._left_out)
+
+    @property
+    def rendering(self) -> int:
+        """How many rows are being rendered."""
+        return sum(self._rendering.values())
 
     def see_page(self, page: Page) -> None:
         at, to = self._now(), _position(page.to)
@@ -280,6 +169,13 @@ class Sampler:
     def see_end(self) -> None:
         self._end("lease")
 
+    def close(self) -> None:
+        """What is still being rendered counts as left out."""
+        self._is_closed = True
+        for side, rows in self._rendering.items():
+            self._leave_out(side, rows)
+        self._rendering = dict.fromkeys(SIDES, 0)
+
     def take(self) -> bytes:
         """All that waits."""
         taken = b"".join(self._queue)
@@ -290,39 +186,83 @@ class Sampler:
             self.changed.set()
         return taken
 
-    def _sample(self, side: Side, table: pa.Table, made: Callable[[dict[str, JsonValue]], Model]) -> None:
-        if side not in self._limits.sides or self.why_ended is not None:
+    def _sample(self, side: Side, table: pa.Table, made: Made) -> None:
+        if side not in self._limits.sides or self._ending is not None or self._is_closed:
             return
-        shown = 0
-        now = self._monotonic()
-        most = min(self._rows[side].left(now), self._limits.rows_max - self.shown)
+        rows = self._choose(side, table)
+        self._rows[side].spend(len(rows))
+        self._leave_out(side, table.num_rows - len(rows))
+        if rows:
+            self._rendering[side] += len(rows)
+            work = partial(_texts, rows, self._mask, side, made)
+            self._renderer.render(work, partial(self._put, side), sum(row.cost for row in rows))
+
+    def _choose(self, side: Side, table: pa.Table) -> list[Row]:
+        """Evenly from the table, as many as the limits permit."""
+        now, parsed = self._monotonic(), self._parsed[side]
+        most = min(self._rows[side].left(now), self._limits.rows_max - self.shown - self.rendering)
+        if most > 0 and table.num_rows > 0:
+            most = min(most, 1 + parsed.left(now) // min(ROW_BYTES_MAX, 1 + table.nbytes // table.num_rows))
+        rows = []
         for place in spread(table.num_rows, most):
-            if self._bytes.left(now) == 0 or self._queued_bytes >= QUEUED_BYTES_MAX:
+            if parsed.left(now) == 0 or self._queued_bytes >= QUEUED_BYTES_MAX or not self._renderer.has_room():
                 break
-            self._put(side, table.slice(place, 1), made)
-            shown += 1
-        self._rows[side].spend(shown)
-        self._leave_out(side, table.num_rows - shown)
+            row = _copied(table, place, self._mask)
+            parsed.spend(row.cost)
+            self._renderer.spend(row.cost)
+            rows.append(row)
+        return rows
+
+    def _put(self, side: Side, texts: Sequence[bytes]) -> None:
+        """Into the queue of the client."""
+        if self._is_closed:
+            return
+        self._rendering[side] -= len(texts)
+        now = self._monotonic()
+        for text in texts:
+            if self._bytes.left(now) == 0 or self._queued_bytes >= QUEUED_BYTES_MAX:
+                self._leave_out(side, 1)
+                continue
+            self._queue.append(text)
+            self._queued_bytes += len(text)
+            self._bytes.spend(len(text))
+            self.shown += 1
+            self.changed.set()
         if self.shown >= self._limits.rows_max:
             self._end("limit")
-
-    def _put(self, side: Side, row: pa.Table, made: Callable[[dict[str, JsonValue]], Model]) -> None:
-        try:
-            text = event_text(side, made(values_of(row, self._mask)))
-        except Exception as error:  # whatever is wrong with a row must not stop its partition
-            text = event_text(side, made({"...": f"(cannot be shown: {type(error).__name__})"}))
-        if len(text) > SAMPLE_BYTES_MAX:
-            text = event_text(side, made({"...": f"({len(text):,} bytes: too large to show)"}))
-        self._queue.append(text)
-        self._queued_bytes += len(text)
-        self._bytes.spend(len(text))
-        self.shown += 1
-        self.changed.set()
+        elif self._ending is not None:
+            self._end(self._ending)
 
     def _leave_out(self, side: Side, rows: int) -> None:
         if side in self._limits.sides:
             self._left_out[side] += rows
 
     def _end(self, why: Literal["limit", "lease"]) -> None:
-        self.why_ended = self.why_ended or why
-        self.changed.set()
+        """Once what is being rendered is there."""
+        self._ending = self._ending or why
+        if self.rendering == 0:
+            self.why_ended = self._ending
+            self.changed.set()
+
+
+def _copied(table: pa.Table, place: int, mask: Mask) -> Row:
+    """Raises nothing: whatever is wrong with a row must not stop its partition."""
+    try:
+        return copied(table, place, mask)
+    except Exception as error:
+        return failed(error)
+
+
+def _texts(rows: Sequence[Row], mask: Mask, side: Side, made: Made) -> list[bytes]:
+    """Raises nothing, like _copied."""
+    return [_rendered(row, mask, side, made) for row in rows]
+
+
+def _rendered(row: Row, mask: Mask, side: Side, made: Made) -> bytes:
+    try:
+        text = event_text(side, made(values_of(row, mask)))
+    except Exception as error:
+        text = event_text(side, made({"...": f"(cannot be shown: {type(error).__name__})"}))
+    if len(text) > SAMPLE_BYTES_MAX:
+        text = event_text(side, made({"...": f"({len(text):,} bytes: too large to show)"}))
+    return text

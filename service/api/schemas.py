@@ -190,6 +190,14 @@ class Failure(Model):
     at: Moment | None = Field(description="When the last of them happened; null: the host did not report it.")
 
 
+class EventAge(Model):
+    """How old events were when their output was safe: those that the group delivered in the last five to ten minutes."""
+
+    events: int = Field(description="How many were delivered, and have a time of their own.", examples=[4200])
+    p50_s: float = Field(description="Half of them were at most so old, estimated from a histogram.", examples=[0.18])
+    p99_s: float = Field(description="99 of 100 were at most so old. At most a day.", examples=[0.94])
+
+
 class Pipeline(Model):
     name: PipelineName
     feed: str = Field(
@@ -210,6 +218,9 @@ class Pipeline(Model):
         examples=[
             "the pipeline was paused by alice at 2026-01-31T12:00:00Z: POST /api/pipelines/bank/resume continues it"
         ],
+    )
+    event_age: EventAge | None = Field(
+        description="The age of delivered events; null: none were delivered in the last minutes, or it is unknown."
     )
 
 

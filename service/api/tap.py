@@ -19,9 +19,11 @@ from leases.lease import LeaseKey
 from service.api.audit import OperatorAction
 from service.api.auth import Operator
 from service.api.events import COMMENT, SILENCE_S, STREAM_S
+from service.api.masking import Mask
 from service.api.problems import documented
 from service.api.queries import Strict, known, lease_in
-from service.api.samples import SIDES, TAP_EVENTS, Limits, Mask, Sampler, TapEnd, TapReady, event_text
+from service.api.rendering import Renderer
+from service.api.samples import SIDES, TAP_EVENTS, Limits, Sampler, TapEnd, TapReady, event_text
 from service.errors import NotNow
 from service.group.view import View
 from service.worker import Worker, about
@@ -55,6 +57,7 @@ def tapping(view: View, mask: Mask | None, log: Log) -> APIRouter:
     """mask: None if taps are off."""
     router = APIRouter(prefix="/api", tags=["operators"], responses=documented(404, 409, 422))
     open_taps: set[Stream] = set()
+    renderer = Renderer(view.clock.monotonic)
 
     @router.get(
         "/tap/{pipeline}/{partition:any}",
@@ -66,7 +69,8 @@ def tapping(view: View, mask: Mask | None, log: Log) -> APIRouter:
     ) -> StreamingResponse:
         """Samples of what the owner of a lease reads and delivers, live, masked and cut. The owner alone can answer.
 
-        A slow client misses samples; `left_out` counts them. The work never waits for a client.
+        A host parses at most 512 KiB a second for all its taps together, and a slow client misses samples; `left_out` counts
+        what is not shown. The work never waits for a tap.
         """
         if mask is None:
             raise NotNow(OFF)
@@ -79,7 +83,7 @@ def tapping(view: View, mask: Mask | None, log: Log) -> APIRouter:
             )
         client = request.client.host if request.client else "unknown"
         log.info("tap opened", **about(worker.owned.lease), side=wanted.side, who=caller.name, client=client)
-        sampler = Sampler(wanted.limits, mask, monotonic=view.clock.monotonic, now=view.now)
+        sampler = Sampler(wanted.limits, mask, renderer, monotonic=view.clock.monotonic, now=view.now)
         return Stream(request, worker, sampler, wanted, open_taps)
 
     return router
@@ -121,6 +125,7 @@ class Stream(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             self._worker.tap.remove(self._sampler)
+            self._sampler.close()
             self._open_taps.discard(self)
             self._note()
 
@@ -135,21 +140,21 @@ class Stream(StreamingResponse):
                 seconds=self._wanted.seconds,
             ),
         )
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._wanted.seconds):
-                async for part in self._samples():
-                    yield part
+        async for part in self._samples():
+            yield part
         sampler = self._sampler
+        sampler.close()
         rest = sampler.take() + event_text("left_out", sampler.left_out)
         yield rest + event_text("end", TapEnd(why=sampler.why_ended or "time", shown=sampler.shown))
 
     async def _samples(self) -> AsyncIterator[bytes]:
-        """Until there are no more."""
+        """Until there are no more, or the time is over. The time bounds no `yield`: it would end the sending of a part."""
         loop = asyncio.get_running_loop()
         sampler, counted, counted_at, spoke_at = self._sampler, self._sampler.left_out, loop.time(), loop.time()
-        while sampler.why_ended is None:
+        ends_at = loop.time() + self._wanted.seconds
+        while sampler.why_ended is None and loop.time() < ends_at:
             with suppress(TimeoutError):
-                async with asyncio.timeout(COUNTED_EACH_S):
+                async with asyncio.timeout_at(min(loop.time() + COUNTED_EACH_S, ends_at)):
                     await sampler.changed.wait()
             part, now = sampler.take(), loop.time()
             if sampler.left_out != counted and now - counted_at >= COUNTED_EACH_S:

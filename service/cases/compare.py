@@ -202,9 +202,9 @@ def _fits(expected: Mapping[str, Any], actual: Mapping[str, Any], schema: pa.Sch
 
 
 def _in_order(expected: Sequence[Mapping[str, Any]], actual: Table, order: Order) -> list[Couple]:
-    """In one sequence, or in one for each partition that the rows name."""
-    has_partitions = order == "partition" and all("partition" in row for row in expected)
-    if not has_partitions:
+    """In one sequence, or in one for each partition that the rows of both sides name."""
+    has_partitions = "partition" in actual.schema.names and all("partition" in row for row in expected)
+    if order != "partition" or not has_partitions:
         return _aligned(expected, actual, range(len(expected)), range(len(actual.rows)))
     names = dict.fromkeys([*(str(row["partition"]) for row in expected), *(str(r["partition"]) for r in actual.rows)])
     return [

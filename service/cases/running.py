@@ -169,7 +169,14 @@ class NotingSink(Sink):
         await writer.close(reason)
 
     async def _write(self, writer: SinkWriter, output: Output, permit: Permit) -> None:
-        await writer.write(output, permit)
+        await write_out(writer, output, permit)
+
+
+async def write_out(writer: SinkWriter, output: Output, permit: Permit) -> None:
+    """Until it is delivered, also by a writer that delivers in the background: a disturbance is about one batch."""
+    await writer.write(output, permit)
+    if writer.is_buffering:
+        await writer.flush()
 
 
 class NotingWriter(SinkWriter):
@@ -255,7 +262,9 @@ class Prepared:
     @property
     def limits(self) -> BatchLimits:
         return BatchLimits(
-            events_max=self.settings.batch_events_max,
+            events_max=min(
+                self.settings.batch_events_max, self.settings.sink.input_events_max or self.settings.batch_events_max
+            ),
             bytes_max=min(
                 self.settings.batch_bytes_max, self.settings.sink.input_bytes_max or self.settings.batch_bytes_max
             ),

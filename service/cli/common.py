@@ -6,6 +6,7 @@ import asyncio
 import gc
 import io
 import os
+import signal
 import sys
 from collections.abc import Coroutine, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -37,7 +38,9 @@ if TYPE_CHECKING:
 
 
 READER_LEFT = 141
-"""The exit code of a process that SIGPIPE ended, which shells and their `pipefail` know: 128 + 13."""
+"""The exit code of a process that SIGPIPE ended, which shells and their `pipefail` know: SIGNALLED + 13."""
+SIGNALLED = 128
+"""The exit code of a process that a signal ended is this plus the signal's number."""
 
 
 class OutputLost(SystemExit):
@@ -118,6 +121,35 @@ def _flush(output: TextIO, *, keeps_code: bool) -> None:
     except OutputLost:
         if not keeps_code:
             raise
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def finish_first(notice: str) -> Iterator[None]:
+    """Within, the first SIGINT or SIGTERM prints the notice, and the command ends by it afterwards. A second one ends it at once.
+
+    For work that must not be left halfway. Signals that the process was started to ignore stay ignored.
+    """
+    received: list[int] = []
+    before = {each: signal.getsignal(each) for each in SIGNALS if signal.getsignal(each) != signal.SIG_IGN}
+
+    def note(number: int, frame: object) -> None:
+        received.append(number)
+        for each in before:
+            signal.signal(each, signal.SIG_DFL)
+        click.echo(f"leasehold: {notice}", err=True)
+
+    for each in before:
+        signal.signal(each, note)
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+    if received:
+        sys.exit(SIGNALLED + received[0])
 
 
 @contextmanager

@@ -89,9 +89,10 @@ def replay(file: Path, pipeline: str, partition: str | None) -> None:
     Correct the transform first. What fails again becomes a dead letter again. Hosts may run meanwhile. Exit code 1 where
     something is left.
     """
-    from service.cli.replay import run_replay
+    from service.cli.replay import check_pipeline_not_moved, run_replay
 
     settings, one = _pipeline(file, pipeline)
+    done(check_pipeline_not_moved(settings, one))
     if not done(_may_have_unread(settings, one, partition)):
         click.echo(f"pipeline '{pipeline}' has no open dead letters: nothing to replay")
         return
@@ -115,10 +116,11 @@ def discard(file: Path, pipeline: str, partition: str | None, yes: bool) -> None
     Replay first what you can still process: only the letters that failed again are open then. The command lists the letters
     that it discards, and asks. Later letters stay open. Discarded letters stay in their place and in the list.
     """
-    from service.cli.replay import run_replay
+    from service.cli.replay import check_pipeline_not_moved, run_replay
     from service.cli.tables import letters_table, screen_of
 
     settings, one = _pipeline(file, pipeline)
+    done(check_pipeline_not_moved(settings, one))
     ends, found = _read_until(file, pipeline, partition)
     given_up = [letter for letter in found if letter.state == "open"]
     if any(letter.state == "unknown" for letter in found):

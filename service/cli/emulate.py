@@ -37,7 +37,8 @@ def _common(port: int, control_port: int, file: str) -> Callable[[Callable[..., 
             "--control-port", type=PORT, default=control_port, show_default=True, help="The port of the control page."
         ),
         click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on."),
-        click.option("--allow-remote", is_flag=True, help="Allow a --host that other machines can reach."),
+        click.option("--control-host", default="127.0.0.1", show_default=True, help="The address of the control page."),
+        click.option("--allow-remote", is_flag=True, help="Allow addresses that other machines can reach."),
         click.option(
             "--data",
             type=PathName(path_type=Path, file_okay=False),
@@ -174,12 +175,13 @@ def _run(
     from leasehold.emulators.journal import Unusable
 
     is_remote, as_json = given.pop("allow_remote"), given.pop("as_json")
-    if given["host"] not in LOOPBACK and not is_remote:
-        fail(
-            f"--host {given['host']}: the emulator's keys are public, so other machines could use it:"
-            " leave --host out, or add --allow-remote on a network that you trust",
-            code=USAGE,
-        )
+    for option, name in (("--host", "host"), ("--control-host", "control_host")):
+        if given[name] not in LOOPBACK and not is_remote:
+            fail(
+                f"{option} {given[name]}: the emulator's keys are public, so other machines could use it:"
+                f" leave {option} out, or add --allow-remote on a network that you trust",
+                code=USAGE,
+            )
 
     async def work() -> None:
         async with serving(given) as said:

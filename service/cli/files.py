@@ -6,8 +6,11 @@ import asyncio
 import base64
 import dataclasses
 import json
+import os
+import socket
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from itertools import islice
 from pathlib import Path
 from shlex import quote
@@ -23,15 +26,18 @@ from service.cli.common import (
     USAGE,
     PathName,
     fail,
+    finish_first,
     pipeline_in,
     settings_of,
     unread_is_fine,
 )
+from service.config.files import FilesSinkSettings
 from service.errors import ServiceError
 from service.texts import counted
 
 if TYPE_CHECKING:
     from leases.keeper import Keeper
+    from pipeline.connectors.files.delta import Table
     from pipeline.connectors.files.sink import Snapshot
     from pipeline.connectors.files.sink.storage import Storage
     from pipeline.connectors.log.feed import LogReader
@@ -250,6 +256,68 @@ def clean_files(file: Path, pipeline: str, dry_run: bool) -> None:
             click.echo(f"{'would delete' if dry_run else 'deleted'} {place.locate(name)}")
 
 
+@files.command("compact", context_settings=NAMES_MAY_BEGIN_WITH_A_DASH)
+@FILE
+@click.argument("pipeline")
+@click.option("--target-mb", type=click.IntRange(min=1), help="The size of files to aim at. By default the table's.")
+def compact_files(file: Path, pipeline: str, target_mb: int | None) -> None:
+    """Write the small files of a Delta table together. Hosts may be running, and continue meanwhile.
+
+    The old files stay for readers that have them open, until `leasehold files vacuum` deletes them.
+
+    Ctrl-C or SIGTERM ends the command when the compaction is done. A second one ends it at once, and its lock file stays.
+    """
+    from pipeline.connectors.files.delta import compact_in_thread
+
+    target_bytes = None if target_mb is None else target_mb * 1024 * 1024
+    with finish_first("the compaction is completed first; a second signal ends it at once, and its lock file stays"):
+        with _table(file, pipeline, is_compacted=True) as (_, table):
+            found = _done(lambda: compact_in_thread(table, target_bytes))
+        removed, added = int(found["numFilesRemoved"]), int(found["numFilesAdded"])
+        click.echo(f"{counted(removed, 'file')} became {added}" if removed else "nothing to compact")
+
+
+@files.command("vacuum", context_settings=NAMES_MAY_BEGIN_WITH_A_DASH)
+@FILE
+@click.argument("pipeline")
+@click.option("--retention-hours", type=click.IntRange(min=168), help="By default the table's, which is 7 days.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be deleted.")
+def vacuum_files(file: Path, pipeline: str, retention_hours: int | None, dry_run: bool) -> None:
+    """Delete files that a Delta table no longer needs: replaced ones, and those of attempts that failed.
+
+    The table's versions before the retention cannot be read afterwards. Files that executors of an earlier owner staged, and
+    that were never committed, need no retention: they are deleted at once, unless `--retention-hours` is given.
+    """
+    from pipeline.connectors.files.delta import vacuum_table
+
+    with _table(file, pipeline) as (place, table):
+        gone = _done(lambda: vacuum_table(place, table, retention_hours=retention_hours, dry_run=dry_run))
+    with unread_is_fine():
+        for name in gone:
+            click.echo(f"{'would delete' if dry_run else 'deleted'} {name}")
+
+
+@contextmanager
+def _table(file: Path, pipeline: str, *, is_compacted: bool = False) -> Iterator[tuple[Storage, Table]]:
+    """The newest table, and the place with its files. is_compacted: no other command compacts it meanwhile."""
+    sink = next((each.sink for each in settings_of(file).pipelines if each.name == pipeline), None)
+    if not isinstance(sink, FilesSinkSettings) or sink.format != "delta":
+        what = "does not exist" if sink is None else "does not write a Delta table"
+        fail(f"pipeline '{pipeline}' of {file} {what}: name one whose sink has `format: delta`", code=USAGE)
+    from pipeline.connectors.files.delta import Table, exclusive_compaction
+
+    place, location = sink.make_table_place()
+    with closing(place), ExitStack() as stack:
+        table = Table(location, is_rewriting=bool(sink.key_columns))
+        if not _done(table.exists):
+            fail(f"pipeline '{pipeline}' has written no table yet: `leasehold run {file}` does")
+        if is_compacted:
+            own = f"process {os.getpid()} on {socket.gethostname()}"
+            _done(lambda: stack.enter_context(exclusive_compaction(place, own)))
+        _done(table.refresh)
+        yield place, table
+
+
 def _place(file: Path, pipeline: str) -> Storage:
     sink = next((each.sink for each in settings_of(file).pipelines if each.name == pipeline), None)
     what, remedy = "does not exist", "name one whose sink is `type: files`"
@@ -257,6 +325,8 @@ def _place(file: Path, pipeline: str) -> Storage:
         if sink.writes_files:
             return sink.make_place()
         what = "does not write files"
+        if isinstance(sink, FilesSinkSettings):
+            what, remedy = "writes a Delta table", "read it with any reader of Delta, `polars.read_delta` for example"
         if sink.log_path is not None:
             what, remedy = "writes a log, not files", f"`leasehold log read {file} {pipeline}` prints its events"
     return fail(f"pipeline '{pipeline}' of {file} {what}: {remedy}", code=USAGE)

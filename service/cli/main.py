@@ -26,18 +26,18 @@ from service.cli.common import (
     PathName,
     done,
     fail,
-    importing,
     log_of,
-    named,
     pipeline_in,
     read_offline,
     settings_of,
     unread_is_fine,
 )
+from service.cli.copy import copy_leases
 from service.cli.dead_letters import dead_letters
 from service.cli.emulate import emulate
 from service.cli.files import files, log
 from service.cli.migration import close_leases, downgrade_leases, export_leases, import_leases, reset_leases
+from service.cli.run_host import run_host
 from service.cli.test import run_tests
 from service.errors import StartFailed
 from service.texts import counted, redacted
@@ -49,9 +49,8 @@ if TYPE_CHECKING:
     from service.config.settings import Settings
     from service.group.status import GroupStatus, LeaseStatus
     from service.group.view import View
-    from service.lag.measurement import Backlog, Lag
+    from service.lag.measurement import Lag
     from service.probing.report import Report
-    from service.processor import Processor
 
 
 @click.group(cls=Interruptible, context_settings={"help_option_names": ["-h", "--help"]})
@@ -73,49 +72,7 @@ def run(file: Path, until_idle: bool) -> None:
     Run it as often as you like: hosts on one FILE share its partitions. When it stops, each host logs how many events and rows
     it has delivered for each pipeline. With --until-idle it also prints them, unless the log is JSON.
     """
-    settings = settings_of(file)
-    with named(settings) as name:
-
-        async def work() -> tuple[Processor, Backlog | None]:
-            with settings.starting_spark() as engine:  # takes longer to start than what else there is to import
-                with importing():
-                    from service.cli.run import add_metrics
-                    from service.cli.run import run as run_processor
-                    from service.wiring.build import processor_of
-
-                    log = log_of(settings, name)
-                    processor = processor_of(settings, host=name, log=log, engine=engine)  # imports SDKs
-                    add_metrics(processor, settings, host=name, log=log)
-                return processor, await run_processor(processor, settings.api, until_idle=until_idle, log=log)
-
-        processor, last = done(work())
-    if until_idle and settings.log.format == "text":
-        _print_summary(processor, last)
-    if last is not None and (last.failed or last.held):
-        from service.cli.tables import stopped
-
-        fail(
-            *(stopped(pipeline, partition, why) for (pipeline, partition), why in sorted(last.failed.items())),
-            *(
-                f"pipeline '{p}', partition '{part}' is unfinished: {why}"
-                for (p, part), why in sorted(last.held.items())
-            ),
-        )
-
-
-def _print_summary(processor: Processor, last: Backlog | None) -> None:
-    """For people. With a JSON log only the log has it, because a program may read both from one stream."""
-    from service.stats import summary_lines
-
-    unfinished = {name for name, _ in (*last.failed, *last.held)} if last is not None else {*processor.host.pipelines}
-    lines = summary_lines(
-        processor.summaries,
-        finished=processor.host.pipelines.keys() - unfinished,
-        is_alone=not processor.host.balancer.has_met_others,
-    )
-    with unread_is_fine():  # the exit code does not depend on whether this is read
-        for line in lines:
-            click.echo(line)
+    run_host(settings_of(file), until_idle=until_idle)
 
 
 @main.command()
@@ -124,7 +81,7 @@ def _print_summary(processor: Processor, last: Backlog | None) -> None:
 @click.option(
     "--service",
     is_flag=True,
-    help="With --probe: ask Cosmos DB and Event Hubs whether they behave as Leasehold assumes.",
+    help="With --probe: ask Cosmos DB, Event Hubs and Blob Storage whether they behave as Leasehold assumes.",
 )
 @click.option(
     "--hub",
@@ -135,7 +92,7 @@ def _print_summary(processor: Processor, last: Backlog | None) -> None:
 @click.option(
     "--create",
     is_flag=True,
-    help="With --service: create a container in the database of FILE, and remove it in the end.",
+    help="With --service: create a container in the database of FILE, and blobs beside its leases, and remove them in the end.",
 )
 @click.option(
     "--report",
@@ -159,8 +116,8 @@ def check(
     With --probe, also connect to everything that the file names, and let Spark check schemas and SQL. Sinks create what they
     need, and no events are processed.
 
-    With --probe --service, also ask Cosmos DB (--create) and Event Hubs (--hub) the questions of docs/guarantees.md. Before it
-    begins, it prints what that costs.
+    With --probe --service, also ask Cosmos DB and Blob Storage (--create) and Event Hubs (--hub) the questions of
+    docs/guarantees.md. Before it begins, it prints what that costs.
     """
     if service and not probe:
         raise click.UsageError("--service has no effect without --probe: add it")
@@ -217,7 +174,7 @@ def _ask_services(settings: Settings, options: ServiceOptions, file: Path | None
 
 @main.group()
 def leases() -> None:
-    """Show, release, close, reset, export, import and downgrade leases.
+    """Show, release, close, reset, export, import, copy and downgrade leases.
 
     To pause or resume a pipeline, use the REST API of a running host: POST /api/pipelines/NAME/pause, or .../resume.
     """
@@ -301,7 +258,7 @@ def release_lease(file: Path, pipeline: str, partition: str) -> None:
         click.echo(change)
 
 
-for command in (close_leases, reset_leases, export_leases, import_leases, downgrade_leases):
+for command in (close_leases, reset_leases, export_leases, import_leases, copy_leases, downgrade_leases):
     leases.add_command(command)
 main.add_command(files)
 main.add_command(log)

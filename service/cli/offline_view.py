@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -19,6 +20,7 @@ from service.group.view import View
 from service.wiring.build import pipelines_of, store_of
 
 T = TypeVar("T")
+Warn = Callable[[str], None]
 Read = Callable[[View, Keeper], Awaitable[T]]
 
 
@@ -29,7 +31,7 @@ async def look_into(
     *,
     creates: bool = False,
     heeds: bool = True,
-    warn: Callable[[str], None] = lambda why: None,
+    warn: Warn = lambda why: None,
 ) -> T:
     """What `read` finds; nothing is started, and everything is closed again. creates: a container that is missing is made.
 
@@ -40,16 +42,24 @@ async def look_into(
     Raises LeasesError, PipelineError, StartFailed; StoreMissing where there are no leases yet, of `pipeline` where it is given:
     they would look like finished leases.
     """
-    clock, timing = BootClock(), settings.leases.timing
-    pipelines = pipelines_of(settings)
-    store = TimedStore(store_of(settings, pipelines, creates=creates), timing.call_timeout_s)
-    bell = Bell(store)
-    keeper = Keeper(store, host="leasehold", incarnation=uuid.uuid4().hex, clock=clock, timing=timing, bell=bell)
-    try:
-        view = View(keeper, pipelines, clock=clock, now=lambda: datetime.now(UTC))
+    async with open_group(settings, creates=creates, warn=warn) as (view, keeper):
         if heeds:
             _heed(await view.read_group(), settings.leases, pipeline)
         return await read(view, keeper)
+
+
+@asynccontextmanager
+async def open_group(
+    settings: Settings, *, creates: bool = False, warn: Warn = lambda why: None, call_timeout_s: float | None = None
+) -> AsyncIterator[tuple[View, Keeper]]:
+    """As `look_into` has it. call_timeout_s: of calls to the store; by default that of a host."""
+    clock, timing = BootClock(), settings.leases.timing
+    pipelines = pipelines_of(settings)
+    store = TimedStore(store_of(settings, pipelines, creates=creates), call_timeout_s or timing.call_timeout_s)
+    bell = Bell(store)
+    keeper = Keeper(store, host="leasehold", incarnation=uuid.uuid4().hex, clock=clock, timing=timing, bell=bell)
+    try:
+        yield View(keeper, pipelines, clock=clock, now=lambda: datetime.now(UTC)), keeper
     finally:
         try:
             await bell.write()

@@ -1,6 +1,6 @@
 """`leasehold check --probe`: connect to everything that the settings name, and say of each what came of it.
 
-With `--service`, also ask Cosmos DB and Event Hubs whether they behave as Leasehold assumes (`service.probing`).
+With `--service`, also ask Cosmos DB, Event Hubs and Blob Storage whether they behave as Leasehold assumes (`service.probing`).
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from leasehold.common.clock import BootClock
 from leases.bootstrap import Bootstrap
-from leases.errors import GroupMismatch, StoreError
+from leases.errors import GroupMismatch, StoreAmbiguous, StoreError
 from leases.keeper import Keeper
 from leases.store import TimedStore
 from leases.timing import Timing
@@ -27,6 +28,7 @@ from service.api.server import listen
 from service.cli.run import stopping
 from service.config.cosmos import CosmosFeedSettings, CosmosLeases, CosmosSinkSettings
 from service.config.eventhubs import EventHub
+from service.config.leases import BlobLeases
 from service.config.settings import ApiSettings, Settings
 from service.errors import StartFailed
 from service.pipeline import Pipeline
@@ -137,12 +139,12 @@ async def _open_port(api: ApiSettings) -> str:
 
 
 REMOVAL_S_MAX = 30.0
-SDKS = ("leasehold", "azure-cosmos", "azure-eventhub", "azure-identity")
+SDKS = ("leasehold", "azure-cosmos", "azure-eventhub", "azure-storage-blob", "azure-identity")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceOptions:
-    """hub: a scratch hub, or None to ask no event hub. creates: whether a container may be created in Cosmos DB."""
+    """hub: a scratch hub, or None to ask no event hub. creates: whether a container in Cosmos DB, or blobs, may be created."""
 
     hub: str | None = None
     partition: str = "0"
@@ -152,10 +154,11 @@ class ServiceOptions:
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """Event hubs and databases in Cosmos DB that answer questions."""
+    """Event hubs, databases in Cosmos DB, and the leases' container of blobs that answer questions."""
 
-    hubs: tuple[EventHubAccount, ...]
-    databases: tuple[tuple[CosmosAccount, str], ...]
+    hubs: tuple[EventHubAccount, ...] = ()
+    databases: tuple[tuple[CosmosAccount, str], ...] = ()
+    blobs: BlobLeases | None = None
 
     @property
     def names(self) -> dict[str, str]:
@@ -170,6 +173,13 @@ class Targets:
                 host.partition(".")[0]: f"ACCOUNT{number}",
                 database: f"DATABASE{number}",
             }
+        if self.blobs is not None:
+            from leasehold.common.azure import storage_account_of
+
+            storage = storage_account_of(**self.blobs.account)
+            path = urlsplit(storage.endpoint).path.strip("/")  # an emulator's address has it there
+            hidden = (storage.host, storage.host.partition(".")[0], path)
+            names |= {**dict.fromkeys(hidden, "STORAGE"), self.blobs.container: "CONTAINER"}
         return {name: hidden for name, hidden in names.items() if name and not name.isdigit()}
 
 
@@ -204,12 +214,23 @@ def targets_of(settings: Settings, options: ServiceOptions, say: Say) -> Targets
                 say(
                     f"Cosmos DB {account.host}/{section.database}: not asked; --create permits a container of its own there"
                 )
-    if not hubs and not databases:
+    blobs = _blobs_of(settings, options, say)
+    if not hubs and not databases and blobs is None:
         raise StartFailed(
-            "there is no service to ask: --service asks event hubs with --hub, and Cosmos DB with --create, of a FILE that"
-            " uses them"
+            "there is no service to ask: --service asks event hubs with --hub, and Cosmos DB and leases in Blob Storage with"
+            " --create, of a FILE that uses them"
         )
-    return Targets(tuple(hubs.values()), tuple(databases.values()))
+    return Targets(tuple(hubs.values()), tuple(databases.values()), blobs)
+
+
+def _blobs_of(settings: Settings, options: ServiceOptions, say: Say) -> BlobLeases | None:
+    leases = settings.leases
+    if not isinstance(leases, BlobLeases):
+        return None
+    if options.creates:
+        return leases
+    say(f"{leases.place}: not asked; --create permits blobs of its own there")
+    return None
 
 
 def _sections_of(settings: Settings) -> Iterator[object]:
@@ -251,6 +272,8 @@ async def _ask_all(
     for account, database in targets.databases:
         system = f"Cosmos DB, {account.host}/{database}"
         answers[system] = await _ask_cosmos(account, database, say, left)
+    if targets.blobs is not None:
+        answers[f"Blob Storage, {targets.blobs.place}"] = await _ask_blobs(targets.blobs, say, left)
 
 
 async def _ask_hub(hub: EventHubAccount, options: ServiceOptions, say: Say) -> list[Answer]:
@@ -295,6 +318,29 @@ async def _ask_cosmos(account: CosmosAccount, database: str, say: Say, left: lis
     finally:
         if may_exist and (why := await place.remove(REMOVAL_S_MAX)) is not None:
             left.append(f"container '{name}' in {account.host}/{database} ({redacted(why)}): delete it")
+        await place.close()
+
+
+async def _ask_blobs(leases: BlobLeases, say: Say, left: list[str]) -> list[Answer]:
+    from service.probing.blob import COSTS, QUESTIONS, BlobPlace
+    from service.probing.report import ask_all, unopened
+
+    name = f"leasehold-probe-{uuid.uuid4().hex[:12]}"
+    say(f"{leases.place}: {COSTS}; their names begin with '{name}'")
+    clock = BootClock()
+    place = BlobPlace(leases.make({}, creates=False), name, clock=clock)
+    may_exist = True  # also if open() is cancelled: its request may have arrived
+    try:
+        try:
+            await place.open()
+        except StoreError as error:
+            may_exist = isinstance(error, StoreAmbiguous)
+            say(f"{leases.place}: FAILED: {redacted(str(error))}")
+            return [unopened("blob", error)]
+        return await ask_all(place, QUESTIONS, clock, say)
+    finally:
+        if may_exist and (why := await place.remove(REMOVAL_S_MAX)) is not None:
+            left.append(f"blobs '{name}/...' in the {leases.place} ({redacted(why)}): delete them")
         await place.close()
 
 

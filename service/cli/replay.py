@@ -15,6 +15,7 @@ from leasehold.common.clock import BootClock
 from leases.errors import LeasesError, StoreMissing
 from leases.keeper import Keeper
 from leases.lease import Lease
+from leases.pause_orders import check_not_moved
 from leases.store import TimedStore
 from pipeline.dead_letters import DeadLetters, LetterBox
 from pipeline.dead_letters.settled import Replayed, ReplayFeed
@@ -86,6 +87,19 @@ async def _ask_sink(settings: Settings, pipeline: PipelineSettings, leases: list
     finally:
         await sink.close()
     return {partition: each for partition, each in found.items() if each is not None}
+
+
+async def check_pipeline_not_moved(settings: Settings, pipeline: PipelineSettings) -> None:
+    """That no copy has moved the leases: where they are now, other letters may have been replayed since.
+
+    A pipeline that kept no dead letters then was moved without a replay. Raises GroupMoved, StartFailed, StoreError.
+    """
+    store = TimedStore(store_of(settings, [], creates=False), settings.leases.timing.call_timeout_s)
+    try:
+        for name in (pipeline.name, pipeline.name + REPLAY):
+            await check_not_moved(store, name)
+    finally:
+        await store.close()
 
 
 async def run_replay(

@@ -20,8 +20,8 @@ from leases.errors import StoreError
 from service.api import create_app
 from service.api.app import METRICS_LAG_AGE_MAX_S
 from service.api.auth import Access, Tokens
+from service.api.masking import Mask
 from service.api.metrics import Metrics
-from service.api.samples import Mask
 from service.api.server import serve
 from service.config.settings import ApiSettings, Settings
 from service.lag.measurement import Backlog

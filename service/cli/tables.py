@@ -100,7 +100,7 @@ def _age(seconds: float | None) -> str:
 def lag_fields(one: PartitionLag) -> dict[str, object]:
     """A partition's lag, as `lag --json` has it."""
     fields = asdict(one)
-    del fields["waited_s"], fields["position"]
+    del fields["waited_s"], fields["position"], fields["early_s"]
     return fields
 
 

@@ -22,7 +22,7 @@ SILENCE_S_MAX = 40.0
 """A host writes something every 15 seconds."""
 PROBLEM_BYTES_MAX = 64 * 1024
 LEVELS_MAX = 100
-ANY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - where a host listens; here, it is asked on this machine
+LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - the key is where a host listens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ def _own_url(api: ApiSettings) -> str:
     if not api.enabled or api.port == 0:
         lack = "has `api.enabled: false`" if not api.enabled else "lets each host choose a port (`api.port: 0`)"
         fail(f"FILE {lack}: name the owner's API with --url", code=USAGE)
-    host = "127.0.0.1" if api.host in ANY_ADDRESS else api.host
+    host = LOOPBACK.get(api.host, api.host)
     return f"http://[{host}]:{api.port}" if ":" in host else f"http://{host}:{api.port}"
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Sequence
@@ -18,11 +20,13 @@ from service.cli.common import FAILED, FILE, USAGE, PathName, done, fail, import
 from service.texts import counted, redacted
 
 if TYPE_CHECKING:
-    from service.cases.killing import Databases, Kills
+    from service.cases.killing import Kills
     from service.cases.model import CaseFile, PlacedCase
+    from service.cases.scratch import Databases
     from service.config.settings import Settings
 
 DSN = "LEASEHOLD_TEST_DSN"
+_NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,18 +186,24 @@ def _write_junit(path: Path, verdicts: Sequence[Verdict]) -> None:
         case = SubElement(
             suite,
             "testcase",
-            classname=placed.pipeline,
-            name=placed.case.name,
-            file=str(placed.path),
+            classname=_xml_text(placed.pipeline),
+            name=_xml_text(placed.case.name),
+            file=_xml_text(str(placed.path)),
             line=str(placed.line),
             time=f"{each.took_s:.3f}",
         )
         if each.problems:
-            SubElement(case, "failure", message=each.problems[0]).text = redacted("\n".join(each.problems))
+            failure = SubElement(case, "failure", message=_xml_text(redacted(each.problems[0])))
+            failure.text = _xml_text(redacted("\n".join(each.problems)))
     try:
         ElementTree(suite).write(path, encoding="utf-8", xml_declaration=True)
     except OSError as error:
         fail(f"--junit: {path} cannot be written ({error.strerror}): name a file that this user may write")
+
+
+def _xml_text(text: str) -> str:
+    """With escapes for characters that no XML document may contain. Pure."""
+    return _NOT_XML.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 
 @asynccontextmanager

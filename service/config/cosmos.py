@@ -201,7 +201,8 @@ class CosmosLeases(CosmosAccount, LeaseSettings):
 
     @property
     def place(self) -> str:
-        return f"Cosmos DB container '{self.database}/{self.container}'"
+        host = cosmos_account_of(**self.account).host
+        return f"Cosmos DB container '{self.database}/{self.container}' at {host}"
 
     def make(self, feeds: Feeds, *, creates: bool) -> LeaseStore:
         from leases.stores.cosmos import CosmosContainerAddress, CosmosStore, LeaseContainer

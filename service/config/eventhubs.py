@@ -137,7 +137,7 @@ class EventHubsFeedSettings(EventHub, FeedSettings):
     executors_consumer_group: ConsumerGroup | None = Field(
         default=None,
         description="With `executors_read`: the consumer group in which Spark's executors read, without an epoch. No feed may"
-        " read there.",
+        " read there, and no executors of another pipeline.",
     )
     executors_env: Variable | None = Field(
         default=None,

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field, model_validator
 
 from leasehold.common.azure import storage_account_of
-from service.config.section import FeedContext, FeedSettings, LettersSettings, SinkSettings, StorageAccount
+from service.config.section import (
+    FeedContext,
+    FeedSettings,
+    LettersSettings,
+    SinkSettings,
+    StorageAccount,
+    install_command,
+)
 from service.config.types import FilePath, Glob, RecordBytes, Seconds, Text
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from leases.timing import Timing
+    from pipeline.connectors.files.delta import Location
+    from pipeline.connectors.files.sink.blobs import BlobContainer
     from pipeline.connectors.files.sink.storage import Storage
     from pipeline.dead_letters import LetterBox
     from pipeline.feed import ChangeFeed
@@ -62,11 +72,9 @@ class FilesFeedSettings(FeedSettings):
         )
 
 
-class FilesSinkSettings(StorageAccount, SinkSettings):
-    type: Literal["files"] = Field(
-        description="Parquet or JSON lines in a directory or in Azure Blob Storage, exactly once: a manifest lists the"
-        " files that count."
-    )
+class FilesPlaceSettings(StorageAccount, SinkSettings):
+    """Where files are written."""
+
     path: FilePath | None = Field(
         default=None,
         description="A directory, created if missing: on a local disk, or on one that all hosts share and that has hard"
@@ -75,33 +83,20 @@ class FilesSinkSettings(StorageAccount, SinkSettings):
     container: Text | None = Field(default=None, description="A container of Azure Blob Storage, created if missing.")
     prefix: Text | None = Field(default=None, description="What the names of all blobs begin with, like a folder.")
     timeout_s: Seconds = Field(default=20.0, description="How long the storage account may take to answer.")
-    format: Literal["parquet", "jsonl"] = Field(default="parquet", description="Parquet, or JSON lines.")
     compression: Literal["zstd", "snappy", "none"] = Field(
         default="zstd", description="The compression of Parquet. JSON lines are not compressed."
     )
 
     @model_validator(mode="after")
-    def _has_one_place(self) -> FilesSinkSettings:
+    def _has_one_place(self) -> Self:
         if (self.path is None) == (self.container is None):
             raise ValueError("needs either `path` or `container`: give one of them")
         of_blobs = self.model_fields_set & {"prefix", "timeout_s", *StorageAccount.model_fields}
         if self.path is not None and of_blobs:
             raise ValueError(f"`{min(of_blobs)}` requires `container`, but `path` is set: remove one of them")
-        if self.format == "jsonl" and "compression" in self.model_fields_set:
-            raise ValueError("`compression` requires `format: parquet`: remove it")
         if self.container is not None:
             storage_account_of(**self.account)
         return self
-
-    def make(self, timing: Timing, *, letters: bool = False) -> Sink:
-        from pipeline.connectors.files.sink import FilesSink
-
-        return FilesSink(self.make_place(), format=self.format, compression=self.compression)
-
-    def check_output(self, table: pa.Table) -> None:
-        from pipeline.connectors.files.sink.formats import encoded
-
-        encoded(table, self.format)
 
     @property
     def writes_files(self) -> bool:
@@ -112,16 +107,123 @@ class FilesSinkSettings(StorageAccount, SinkSettings):
             from pipeline.connectors.files.sink import Directory
 
             return Directory(self.path)
+        return self._make_container()
+
+    def _make_container(self) -> BlobContainer:
         from pipeline.connectors.files.sink.blobs import BlobContainer
 
         account, container = storage_account_of(**self.account), str(self.container)
         return BlobContainer(account, container, prefix=self.prefix or "", timeout_s=self.timeout_s)
 
+    def _make_files(self, format: Literal["parquet", "jsonl"]) -> Sink:
+        from pipeline.connectors.files.sink import FilesSink
 
-class FilesLettersSettings(LettersSettings, FilesSinkSettings):
+        return FilesSink(self.make_place(), format=format, compression=self.compression)
+
+    def _check_files(self, table: pa.Table, format: Literal["parquet", "jsonl"]) -> None:
+        from pipeline.connectors.files.sink.formats import encoded
+
+        encoded(table, format)
+
+    def _check_compression(self, format: str) -> None:
+        if format == "jsonl" and "compression" in self.model_fields_set:
+            raise ValueError("`compression` requires `format: parquet`: remove it")
+
+
+class FilesSinkSettings(FilesPlaceSettings):
+    type: Literal["files"] = Field(
+        description="Parquet or JSON lines in a directory or in Azure Blob Storage, exactly once: a manifest lists the"
+        " files that count. Or a Delta table there."
+    )
+    format: Literal["parquet", "jsonl", "delta"] = Field(
+        default="parquet", description="Parquet, JSON lines, or a Delta table (files of Parquet, and Delta's own log)."
+    )
+    key_columns: tuple[Text, ...] = Field(
+        default=(),
+        description="With `format: delta`: a row replaces the table's row that has the same values in these columns. By"
+        " default every row is appended.",
+    )
+
+    @model_validator(mode="after")
+    def _has_a_format(self) -> FilesSinkSettings:
+        self._check_compression(self.format)
+        if self.format == "delta":
+            if find_spec("deltalake") is None:
+                raise ValueError(f"`format: delta` needs deltalake, which is not installed: {install_command('delta')}")
+            self._check_container()
+        elif self.key_columns:
+            raise ValueError("`key_columns` requires `format: delta`: remove it")
+        return self
+
+    @property
+    def writes_files(self) -> bool:
+        return self.format != "delta"
+
+    def make(self, timing: Timing, *, letters: bool = False) -> Sink:
+        if self.format != "delta":
+            return self._make_files(self.format)
+        from pipeline.connectors.files.delta import DeltaSink
+
+        place, location = self.make_table_place()
+        return DeltaSink(place, location, key=self.key_columns, compression=self.compression)
+
+    def make_table_place(self) -> tuple[Storage, Location]:
+        """The place of the table, and the same for deltalake, to be used until the place is closed; of `format: delta`."""
+        from pipeline.connectors.files.delta import container_location, location_of
+
+        if self.path is not None:
+            return self.make_place(), location_of(self.path)
+        place, account = self._make_container(), storage_account_of(**self.account)
+        has_identity = account.account_key is None and account.signature is None
+        location = container_location(
+            account,
+            str(self.container),
+            prefix=self.prefix or "",
+            timeout_s=self.timeout_s,
+            token=place.token if has_identity else None,
+            read=place.get,
+            delete=place.delete,
+        )
+        return place, location
+
+    def _check_container(self) -> None:
+        """Raises ValueError."""
+        if self.container is None:
+            return
+        from pipeline.connectors.files.delta import check_prefix
+
+        check_prefix(self.prefix or "")
+        if self.ca_file is not None:
+            raise ValueError(
+                "`ca_file` does not apply to `format: delta`, because deltalake trusts the system's certificates alone: remove"
+                " it, and add the certificates to the system's, or name them by SSL_CERT_FILE and REQUESTS_CA_BUNDLE"
+            )
+
+    def check_output(self, table: pa.Table) -> None:
+        if self.format != "delta":
+            self._check_files(table, self.format)
+            return
+        from pipeline.connectors.files.delta import check_output
+
+        check_output(table.schema, self.key_columns)
+
+
+class FilesLettersSettings(LettersSettings, FilesPlaceSettings):
     type: Literal["files"] = Field(
         description="Parquet or JSON lines in a directory or in Azure Blob Storage, as the sink `files` writes them."
     )
+    format: Literal["parquet", "jsonl"] = Field(default="parquet", description="Parquet, or JSON lines.")
+
+    @model_validator(mode="after")
+    def _has_a_format(self) -> FilesLettersSettings:
+        self._check_compression(self.format)
+        return self
+
+    def make(self, timing: Timing, *, letters: bool = False) -> Sink:
+        return self._make_files(self.format)
+
+    def check_output(self, table: pa.Table) -> None:
+        self._check_files(table, self.format)
 
     def make_box(self, pipeline: str, sink: SinkSettings, timing: Timing) -> LetterBox:
         from pipeline.connectors.files.sink import FileLetters

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
@@ -82,8 +83,13 @@ class LeaseSettings(Section):
 
     @property
     def place(self) -> str:
-        """For people."""
+        """For people, and to tell lease stores apart; without secrets."""
         return f"the lease store '{getattr(self, 'type', '')}'"
+
+    @property
+    def is_place_unique(self) -> bool:
+        """Whether no other lease store has this place."""
+        return True
 
     @property
     def is_shared(self) -> bool:
@@ -135,7 +141,9 @@ class BlobLeases(StorageAccount, LeaseSettings):
 
     @property
     def place(self) -> str:
-        return f"blob container '{self.container}'"
+        address = urlsplit(storage_account_of(**self.account).endpoint)
+        server = address.netloc.rpartition("@")[2].lower().removesuffix(":443")
+        return f"blob container '{self.container}' at {server}{address.path}"
 
     @property
     def blobs(self) -> tuple[StorageAccess, str]:

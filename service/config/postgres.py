@@ -1,4 +1,4 @@
-"""PostgreSQL: as a sink, and for dead letters."""
+"""PostgreSQL: as a sink, for dead letters, and for leases."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
+from service.config.leases import Feeds, LeaseSettings
 from service.config.section import LettersSettings, SinkSettings
 from service.config.types import Connections, Dsn, Secret, Text, Variable
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from leases.store import LeaseStore
+    from leases.stores.postgres import Table
     from leases.timing import Timing
     from pipeline.connectors.postgres import Timeouts
     from pipeline.dead_letters import LetterBox
@@ -27,7 +30,7 @@ POSTGRES_IDENTITY = (
 def check_postgres_identity(dsn: Secret, identity: str | None) -> None:
     """Raises ValueError."""
     if identity is not None:
-        from pipeline.connectors.postgres import read_dsn_without_password  # its driver takes a while to import
+        from leasehold.common.postgres import read_dsn_without_password  # its driver takes a while to import
 
         read_dsn_without_password(dsn.get_secret_value())
 
@@ -142,6 +145,61 @@ class PostgresLettersSettings(LettersSettings):
         merge = letters_merge(schema)
         own = PostgresSink(dsn, merge=merge, schema=schema, letters=True, timeouts=timeouts, identity=identity)
         return LetterBox(feed=feed, sink=own, rows=storable)
+
+
+class PostgresLeases(LeaseSettings):
+    type: Literal["postgres"] = Field(description="A table in PostgreSQL, for hosts anywhere.")
+    dsn: Dsn = Field(description="How to connect: a postgresql:// address or key=value pairs.")
+    identity: Text | None = Field(default=None, description=POSTGRES_IDENTITY)
+    schema_name: Text = Field(default="public", alias="schema", description="The schema of the table.")
+    table: Text = Field(
+        default="leasehold_leases",
+        description="The table, which holds the leases of one group of hosts. It is created if missing and permitted.",
+    )
+    connections_max: Connections = Field(
+        default=4,
+        ge=2,
+        description="How many connections this host opens for leases at most; one of them is kept free for heartbeats.",
+    )
+
+    listen_dsn: Dsn | None = Field(
+        default=None,
+        description="The server itself, for notifications, if `dsn` leads to a pooler in transaction mode. By default `dsn`.",
+    )
+
+    @model_validator(mode="after")
+    def _reaches_it(self) -> PostgresLeases:
+        for dsn in (self.dsn, self.listen_dsn):
+            if dsn is not None:
+                check_postgres_identity(dsn, self.identity)
+        self._table()
+        return self
+
+    @property
+    def place(self) -> str:
+        from leasehold.common.postgres import address_of, read_dsn  # its driver takes a while to import
+
+        address = address_of(read_dsn(self.dsn.get_secret_value()))
+        return f"the table '{self.schema_name}.{self.table}' in PostgreSQL {address}"
+
+    def make(self, feeds: Feeds, *, creates: bool) -> LeaseStore:
+        from leases.stores.postgres import PostgresAddress, PostgresStore
+
+        address = PostgresAddress(
+            dsn=self.dsn.get_secret_value(),
+            table=self._table(),
+            identity=self.identity,
+            connections_max=self.connections_max,
+            creates=creates,
+            listen_dsn=None if self.listen_dsn is None else self.listen_dsn.get_secret_value(),
+        )
+        return PostgresStore(address, call_timeout_s=self.timing.call_timeout_s)
+
+    def _table(self) -> Table:
+        """Raises ValueError."""
+        from leases.stores.postgres import Table
+
+        return Table(self.schema_name, self.table)
 
 
 def _timeouts_within(timing: Timing) -> Timeouts:

@@ -192,6 +192,11 @@ class SinkSettings(Section):
         return None
 
     @property
+    def input_events_max(self) -> int | None:
+        """A smaller limit for batches, because a crash would repeat more of larger ones; None: there is none."""
+        return None
+
+    @property
     def unkept_s(self) -> float:
         """The longest time between checkpoints of a sink that holds no position."""
         return 0.0

@@ -9,7 +9,15 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, Tag, model_validator
 
-from pipeline.limits import BYTES_MAX, REPLAY, BatchLimits, Isolation, RangeLimits
+from pipeline.limits import (
+    BYTES_MAX,
+    EVENT_COLUMNS,
+    RANGES_TIMEOUT_S_MIN,
+    REPLAY,
+    BatchLimits,
+    Isolation,
+    RangeLimits,
+)
 from service.config.cosmos import CosmosFeedSettings, CosmosLeases, CosmosSinkSettings
 from service.config.custom import CustomFeedSettings, CustomLeases, CustomSinkSettings, PythonSinkSettings
 from service.config.eventhubs import EventHubsFeedSettings, EventHubsLettersSettings, EventHubsSinkSettings
@@ -17,7 +25,7 @@ from service.config.files import FilesFeedSettings, FilesLettersSettings, FilesS
 from service.config.http import HttpSinkSettings
 from service.config.leases import BlobLeases, MemoryLeases, SqliteLeases
 from service.config.log import LogFeedSettings, LogLettersSettings, LogSinkSettings
-from service.config.postgres import PostgresLettersSettings, PostgresSinkSettings
+from service.config.postgres import PostgresLeases, PostgresLettersSettings, PostgresSinkSettings
 from service.config.section import CUSTOM, Seat, Section, tag_of
 from service.config.types import (
     Conf,
@@ -76,11 +84,12 @@ AnyLetters = Annotated[
 
 AnyLeases = Annotated[
     Annotated[SqliteLeases, Tag("sqlite")]
+    | Annotated[PostgresLeases, Tag("postgres")]
     | Annotated[CosmosLeases, Tag("cosmos")]
     | Annotated[BlobLeases, Tag("blob")]
     | Annotated[MemoryLeases, Tag("memory")]
     | Annotated[CustomLeases, Tag(CUSTOM)],
-    tag_of("sqlite", "sqlite", "cosmos", "blob", "memory"),
+    tag_of("sqlite", "sqlite", "postgres", "cosmos", "blob", "memory"),
 ]
 
 
@@ -257,7 +266,9 @@ class PipelineSettings(Section):
         description="A batch closes this long after its first event. 0: as soon as the one before it has been transformed.",
     )
     batch_timeout_s: Seconds = Field(
-        default=300.0, description="A batch that makes no progress for this long is cancelled, and its lease released."
+        default=300.0,
+        description="A batch that makes no progress for this long is cancelled, and its lease released. At least 60 with"
+        " `executors_read`.",
     )
     buffer_bytes_max: Count = Field(
         default=32 * 1024 * 1024, description="What is read ahead per partition; at least `batch_bytes_max`."
@@ -337,6 +348,17 @@ class PipelineSettings(Section):
             )
         if self.executors_read and self.feed.executors_lack is not None:
             raise ValueError(f"`executors_read` has no effect: set {self.feed.executors_lack}")
+        parallel = self.sink.parallel if isinstance(self.sink, PythonSinkSettings) else None
+        if parallel is not None and not self.needs_spark and parallel.key not in EVENT_COLUMNS:
+            raise ValueError(
+                f"`sink.parallel.key` names the column '{parallel.key}', and without a transform events have the columns"
+                f" {', '.join(EVENT_COLUMNS)}: name one of these, or add a `schema` or `sql` that makes it a column"
+            )
+        if self.executors_read and self.batch_timeout_s < RANGES_TIMEOUT_S_MIN:
+            raise ValueError(
+                f"with `executors_read`, `batch_timeout_s` ({self.batch_timeout_s:g}) has to be {RANGES_TIMEOUT_S_MIN:g} at"
+                " least, because Spark may take long to stop a job: raise it"
+            )
         if self.buffer_bytes_max < self.batch_bytes_max:
             raise ValueError(
                 f"buffer_bytes_max ({self.buffer_bytes_max}) is below batch_bytes_max ({self.batch_bytes_max}), so that no"
@@ -353,6 +375,10 @@ class Settings(Section):
     log: LogSettings = Field(default=LogSettings(), description="What is logged, how and where.")
     telemetry: TelemetrySettings = Field(
         default=TelemetrySettings(), description="Traces, metrics and logs for OpenTelemetry."
+    )
+    notifications: Importable | None = Field(
+        default=None,
+        description="Your class, `module:Class`, that is notified when leases, partitions and batches change. By default none.",
     )
     pipelines: Annotated[tuple[PipelineSettings, ...], Field(min_length=1)] = Field(
         description="What is processed, each on its own. At least one."
@@ -408,5 +434,18 @@ class Settings(Section):
                         f"the {what} of '{each.name}' {has} to be read in the consumer group '{hub.consumer_group}' after a"
                         f" crash, and the feed of '{reader}' is the only permitted reader there: give the {what} a"
                         f" `consumer_group` of {its} own"
+                    )
+        return self
+
+    @model_validator(mode="after")
+    def _keeps_executors_apart(self) -> Settings:
+        seats: dict[Seat, str] = {}
+        for each in self.pipelines:
+            if each.executors_read and each.feed.executors_seat is not None:
+                other = seats.setdefault(each.feed.executors_seat, each.name)
+                if other != each.name:
+                    raise ValueError(
+                        f"executors of '{other}' and '{each.name}' are to read one hub in one consumer group, where the service"
+                        " permits five receivers of a partition: give each pipeline an `executors_consumer_group` of its own"
                     )
         return self

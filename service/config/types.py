@@ -102,7 +102,7 @@ def _shallow(problem: Callable[[str], str | None]) -> AfterValidator:
 
 
 def _dsn(value: SecretStr) -> SecretStr:
-    from pipeline.connectors.postgres import read_dsn  # here, so that only who uses PostgreSQL waits for its driver
+    from leasehold.common.postgres import read_dsn  # here, so that only who uses PostgreSQL waits for its driver
 
     read_dsn(value.get_secret_value())
     return value

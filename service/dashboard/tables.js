@@ -136,11 +136,11 @@ export function pipelines(model, now, act) {
   keyed(byId("pipelines"), items, ({ pipeline }) => pipeline.name, ({ pipeline: { name } }) => {
     const [lag, showLag] = chart("lag", "Lag", "events");
     const [speed, showSpeed] = chart("rate", "Throughput", "events/s");
-    const [route, state, states, dead, waits] = [h("p", { class: "route" }), h("span", { class: "badge", "data-mood": "warn" }, "paused"), h("span"), h("span"), h("span")];
+    const [route, state, states, dead, waits, ages] = [h("p", { class: "route" }), h("span", { class: "badge", "data-mood": "warn" }, "paused"), h("span"), h("span"), h("span"), h("span")];
     const why = h("p", { class: "why" });
     const button = h("button", { type: "button", class: "quiet", onclick: () => act(name, card.dataset.paused === "true") });
     const card = h("article", { class: "card", "aria-label": `Pipeline ${named(name)}` },
-      h("div", { class: "heading" }, h("h3", {}, bdi(name), state), button), route, why, h("div", { class: "measures" }, lag, speed), h("p", { class: "note" }, states, dead, waits));
+      h("div", { class: "heading" }, h("h3", {}, bdi(name), state), button), route, why, h("div", { class: "measures" }, lag, speed), h("p", { class: "note" }, states, dead, waits, ages));
     return [card, ({ pipeline, now }) => {
       const lines = linesOf(model, name, now);
       const letters = deadLetters(model, name);
@@ -155,6 +155,8 @@ export function pipelines(model, now, act) {
       text(dead, letters ? ` · ${plural(letters, "dead letter")}` : "");
       const waiting = oldest(model, name);
       text(waits, waiting ? ` · ${waiting}` : "");
+      const delivered = pipeline.event_age;
+      text(ages, delivered ? ` · age when delivered: half within ${seconds(delivered.p50_s)}, 99% within ${seconds(delivered.p99_s)}` : "");
       showLag(lines.lag, now);
       showSpeed(lines.rate, now);
     }];

@@ -19,6 +19,7 @@ from leases.lease import Lease
 from leases.lineage import Partition, orphans, scopes_of
 from leases.membership import DEAD_AFTER
 from leases.pause_orders import Control, order
+from leases.store import Hint
 from leases.tenure import VersionedLease
 from leases.timing import Timing
 from pipeline.errors import FeedUnavailable, PipelineError
@@ -79,7 +80,7 @@ async def resume_pipeline(keeper: Keeper, pipeline: str, *, by: str, at: str) ->
 
 async def _order(keeper: Keeper, control: Control) -> tuple[Control, bool]:
     """All hosts read the order at their next listing."""
-    with keeper.ringing():
+    with keeper.ringing(Hint(None, control.pipeline)):
         return await order(keeper.store, control)
 
 

@@ -24,7 +24,7 @@ from pipeline.pump.runner import DeliveredBatch
 from service.failures import Failure
 from service.host import Host
 from service.lag.metered import decoded_lags, encoded_lags
-from service.stats import Delivery, Stats
+from service.stats import AGE_BUCKETS_S, Delivery, Stats
 
 ACTIVITY_BYTES_MAX = 16 * 1024
 ENTRIES_MAX = 1024
@@ -86,12 +86,17 @@ class WaitingStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """What a host has delivered of one pipeline since it started. dead_letters: of these events, those it could not process."""
+    """What a host has delivered of one pipeline since it started. dead_letters: of these events, those it could not process.
+
+    ages: how old the events of the last minutes were when their output was safe, as the counts of a histogram with the bounds
+    `AGE_BUCKETS_S`. Empty if the host does not report them.
+    """
 
     pipeline: str
     events: int
     batches: int
     dead_letters: int
+    ages: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +134,7 @@ def activity_of(host: Host, *, now: datetime, monotonic_s: float) -> Activity:
     recent = nlargest(ENTRIES_MAX, chain.from_iterable(host.stats.recent.values()), key=lambda delivery: delivery.at)
     return Activity(
         batches=tuple(_batch(host.name, delivery, wall(delivery.at)) for delivery in recent),
-        totals=tuple(_totals(name, host.stats) for name in sorted(host.pipelines)),
+        totals=tuple(_totals(name, host.stats, monotonic_s) for name in sorted(host.pipelines)),
         failures=tuple(_failure(host.name, key, failure, wall) for key, failure in failures),
         waiting=tuple(_waiting(key, why) for key, why in sorted(host.waiting.items())),
         failing=len(failures),
@@ -203,12 +208,14 @@ def _batch(host: str, delivery: Delivery, at: datetime) -> BatchStatus:
     )
 
 
-def _totals(pipeline: str, stats: Stats) -> Totals:
+def _totals(pipeline: str, stats: Stats, now_s: float) -> Totals:
+    ages = stats.recent_ages[pipeline].counts(now_s) if pipeline in stats.recent_ages else []
     return Totals(
         pipeline=pipeline,
         events=stats.events[pipeline],
         batches=stats.batches[pipeline],
         dead_letters=stats.dead_letters[pipeline],
+        ages=tuple(ages) if any(ages) else (),
     )
 
 
@@ -301,6 +308,7 @@ def _encoded_totals(totals: Totals) -> dict[str, object]:
         "events": totals.events,
         "batches": totals.batches,
         "deadLetters": totals.dead_letters,
+        **({"ages": list(totals.ages)} if totals.ages else {}),
     }
 
 
@@ -310,7 +318,14 @@ def _decoded_totals(fields: Fields) -> Totals:
         events=fields.integer("events"),
         batches=fields.integer("batches"),
         dead_letters=fields.integer("deadLetters"),
+        ages=_decoded_ages(fields) if fields.has("ages") else (),
     )
+
+
+def _decoded_ages(fields: Fields) -> tuple[int, ...]:
+    """Empty if a host of another version has other bounds."""
+    counts = tuple(int(count or 0) for count in fields.optional_numbers("ages", ENTRIES_MAX))
+    return counts if len(counts) == len(AGE_BUCKETS_S) + 1 else ()
 
 
 def _decoded_batch(host: str, fields: Fields) -> BatchStatus:

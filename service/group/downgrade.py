@@ -54,7 +54,7 @@ async def downgrade(keeper: Keeper, *, clock: Clock, say: Say) -> Downgrade:
 
     Raises NotNow if a host is alive, StoreUnavailable.
     """
-    dead = await _watch_hosts(keeper, clock, say)
+    dead = await watch_hosts(keeper, clock, say)
     found, problems = await _read_all(keeper.store)
     judged = [seen for seen in found if seen.lease.by_session]
     written: list[Lease] = []
@@ -71,8 +71,8 @@ async def downgrade(keeper: Keeper, *, clock: Clock, say: Say) -> Downgrade:
     removed: list[str] = []
     try:
         removed += [stored.id for stored in dead if await _remove(keeper.store, stored)]
-        if late := _names_of((await _read_hosts(keeper.store)).keys()):
-            problems.append(f"{_listed(late)} started meanwhile: stop all hosts, and run the command again")
+        if late := names_of((await read_hosts(keeper.store)).keys()):
+            problems.append(f"{listed(late)} started meanwhile: stop all hosts, and run the command again")
     except StoreError as error:
         problems.append(f"documents of dead hosts may be left ({error}): {AGAIN}")
     unchanged = Counter(seen.lease.pipeline for seen in found if not seen.lease.by_session)
@@ -123,7 +123,7 @@ async def _remove(store: LeaseStore, stored: Stored) -> bool:
     return True
 
 
-async def _read_hosts(store: LeaseStore) -> dict[str, Stored]:
+async def read_hosts(store: LeaseStore) -> dict[str, Stored]:
     """The documents by which hosts show that they live: sessions, and those of hosts without one."""
     return {
         stored.id: stored
@@ -132,19 +132,19 @@ async def _read_hosts(store: LeaseStore) -> dict[str, Stored]:
     }
 
 
-def _names_of(documents: Iterable[str]) -> list[str]:
+def names_of(documents: Iterable[str]) -> list[str]:
     return sorted({name.partition("/")[2] for name in documents})
 
 
-def _listed(hosts: Sequence[str]) -> str:
+def listed(hosts: Sequence[str]) -> str:
     shown = ", ".join(f"'{name}'" for name in hosts[:HOSTS_SHOWN_MAX])
     more = f" and {len(hosts) - HOSTS_SHOWN_MAX} more" if len(hosts) > HOSTS_SHOWN_MAX else ""
     return f"{noun(len(hosts), 'host')} {shown}{more}"
 
 
-async def _watch_hosts(keeper: Keeper, clock: Clock, say: Say) -> Collection[Stored]:
+async def watch_hosts(keeper: Keeper, clock: Clock, say: Say) -> Collection[Stored]:
     """The documents of dead hosts. Raises NotNow as soon as one moves, is replaced or appears; StoreUnavailable."""
-    first = await _read_hosts(keeper.store)
+    first = await read_hosts(keeper.store)
     leases, _ = await _read_all(keeper.store)
     owners = {seen.lease.owner for seen in leases if seen.lease.by_session and seen.lease.owner is not None}
     for_s = _watched_s(first.values(), owners, keeper.timing)
@@ -152,16 +152,16 @@ async def _watch_hosts(keeper: Keeper, clock: Clock, say: Say) -> Collection[Sto
         return first.values()
     ends, last = clock.monotonic() + for_s, first
     said_at = clock.monotonic()
-    say(f"watching for {for_s:g} s whether a host is alive: {_listed(sorted({*_names_of(first), *owners}))}")
+    say(f"watching for {for_s:g} s whether a host is alive: {listed(sorted({*names_of(first), *owners}))}")
 
     async def look() -> Mapping[str, Held]:
         nonlocal last, said_at
-        last = await _read_hosts(keeper.store)
+        last = await read_hosts(keeper.store)
         alive = [name for name, stored in last.items() if name not in first or first[name].etag != stored.etag]
         if alive:
-            names = _names_of(alive)
+            names = names_of(alive)
             raise NotNow(
-                f"{_listed(names)} {noun(len(names), 'is', 'are')} alive, so nothing was changed: stop all hosts of the group,"
+                f"{listed(names)} {noun(len(names), 'is', 'are')} alive, so nothing was changed: stop all hosts of the group,"
                 " and run the command again"
             )
         if (now := clock.monotonic()) - said_at >= SAID_EVERY_S:

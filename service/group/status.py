@@ -7,7 +7,7 @@ The documents do not show whether a lease has expired or a host has died: a host
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
@@ -21,8 +21,10 @@ from leases.keeper import Scan
 from leases.lease import Lease, LeaseKey
 from leases.membership import mismatched
 from leases.pause_orders import NO_CONTROLS, Control, Controls
+from pipeline.histogram import Histogram
 from service.group.activity import Activity, BatchStatus, FailureStatus, decode_activity, position_of
 from service.host import Host
+from service.stats import AGE_BUCKETS_S
 from service.texts import counted
 
 LeaseState = Literal["owned", "available", "handing_over", "expired", "closed"]
@@ -78,6 +80,15 @@ class HostStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AgeStatus:
+    """How old events were when their output was safe, of the last minutes and the whole group. Estimated from a histogram."""
+
+    events: int
+    p50_s: float
+    p99_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineStatus:
     """leases: how many by state. failures: of partitions that stand still, one each: their owner's, else the newest.
 
@@ -91,6 +102,8 @@ class PipelineStatus:
     failures: tuple[FailureStatus, ...]
     resting: str | None = None
     order: Control | None = None
+    event_age: AgeStatus | None = None
+    """None if nothing was delivered in the last minutes, or if it is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,7 +255,7 @@ def _pipeline(
     name: str,
     identity: Identity,
     leases: Mapping[LeaseKey, LeaseStatus],
-    hosts: Iterable[HostStatus],
+    hosts: Collection[HostStatus],
     controls: Controls,
 ) -> PipelineStatus:
     return PipelineStatus(
@@ -252,7 +265,20 @@ def _pipeline(
         failures=_failures(name, hosts, leases),
         resting=controls.why(name) if name in controls.paused else None,
         order=controls.orders.get(name),
+        event_age=_age(name, hosts),
     )
+
+
+def _age(pipeline: str, hosts: Iterable[HostStatus]) -> AgeStatus | None:
+    ages = Histogram(AGE_BUCKETS_S)
+    for host in hosts:
+        for totals in host.activity.totals if host.is_heard else ():
+            if totals.pipeline == pipeline and totals.ages:
+                ages.add(totals.ages)
+    p50_s, p99_s = ages.quantile(0.5), ages.quantile(0.99)
+    if p50_s is None or p99_s is None:
+        return None
+    return AgeStatus(events=sum(ages.counts), p50_s=round(p50_s, 3), p99_s=round(p99_s, 3))
 
 
 def _failures(

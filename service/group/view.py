@@ -14,7 +14,8 @@ ones of a large group, and a container that refuses is left alone for as long as
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Generic, TypeVar
@@ -25,8 +26,10 @@ from leases.host_record import HOSTS_PREFIX, HostRecord, decode_host
 from leases.keeper import Keeper
 from leases.lease import Lease, LeaseKey
 from leases.pause_orders import GROUP_PREFIX, controls_in
+from leases.session import SESSIONS_PREFIX, SessionRecord, decode_session
 from leases.store import Stored
 from pipeline.feed import ChangeFeed
+from pipeline.pump.progress import WaitingEvents
 from service.group.activity import activity_of
 from service.group.status import (
     NOTHING,
@@ -51,6 +54,7 @@ from service.lag.measurement import (
     read_backlog,
 )
 from service.lag.metered import GroupLag
+from service.lag.reports import OwnerReport, OwnerReports
 from service.pipeline import Pipeline
 from service.worker import Worker
 
@@ -123,12 +127,16 @@ class Shared(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """lag: without its seconds. leases: by which it was measured. at: when (Clock). slack_s: as `View._slack_s` has it."""
+    """lag: without its seconds. leases: by which it was measured. at: when (Clock). slack_s: as `View._slack_s` has it.
+
+    stalled: partitions whose owner does not read what the feed has.
+    """
 
     lag: Lag
     leases: Sequence[Lease]
     at: float
     slack_s: Mapping[LeaseKey, float]
+    stalled: Collection[LeaseKey]
 
 
 class View:
@@ -160,6 +168,7 @@ class View:
         self._group = Shared(self._read_group, clock, keeper.timing.backoff)
         self._lag = Shared(self._measure_lag, clock, keeper.timing.backoff)
         self._first = FirstEvents(clock, now)
+        self._owner_reports = OwnerReports(clock)
         self._leases = 0
         self._last_known = LastKnown(clock, self.pipelines)
         self._group_lag = GroupLag(self._feeds, clock, FirstEvents(clock, now)) if host is None else host.group_lag
@@ -235,8 +244,27 @@ class View:
             return own_seconds(one, elapsed_s, waiting, now, known, is_metered=feed.is_metered)
 
         return aged(
-            measured.lag, elapsed_s, own=own, owned=workers.keys(), slack_s=lambda one: measured.slack_s.get(one.key)
+            measured.lag,
+            elapsed_s,
+            own=own,
+            owned=workers.keys(),
+            slack_s=lambda one: measured.slack_s.get(one.key),
+            reports={
+                key: each for key, each in self._reports_of(measured.leases).items() if key not in measured.stalled
+            },
+            metered={name for name, feed in self._feeds.items() if feed.is_metered},
         )
+
+    def _reports_of(self, leases: Iterable[Lease]) -> Mapping[LeaseKey, OwnerReport]:
+        """What owners report, if their leases alone do not show what is delivered now."""
+        if self.host is not None:
+            sessions = self.host.sessions
+            self._owner_reports.note(sessions.present_records, at=sessions.began)
+        wanted = [lease for lease in leases if self._needs_report(self.pipelines[lease.pipeline])]
+        return self._owner_reports.find(wanted)
+
+    def _needs_report(self, pipeline: Pipeline) -> bool:
+        return pipeline.feed.is_metered or pipeline.position_lag_s > 0
 
     def _worker_of(self, lease: Lease) -> Worker | None:
         """This host's, unless the lease shows that it has lost it, for example by a reset."""
@@ -250,9 +278,11 @@ class View:
         group = await self._group.get(self._pace_s)  # a shared reading would add its age to those of events
         leases = [status.lease for status in group.leases.values()]
         for lease in leases:
-            self._first.note(lease)
+            if self._worker_of(lease) is None:  # else it may be found at the position that the worker has delivered
+                self._first.note(lease)
         self._first.keep(group.leases.keys())
         known = await self._collect_known_lags(group, leases)
+        runs = {lease.key: found for lease in leases if (found := self._run_of(lease)) is not None}
         lag = await measure_lag(
             leases,
             self._feeds,
@@ -260,21 +290,44 @@ class View:
             waiting=self._waiting(group),
             known=known,
             listings={} if self.host is None else self.host.listings,
-            find_wait=self._find_wait,
+            find_wait=lambda feed, lease: self._find_wait(feed, lease, runs.get(lease.key)),
             patience=self._patience,
+            clock=self.clock,
         )
-        return _Measured(self._last_known.complete(lag), leases, self.clock.monotonic(), self._slack_s(group))
+        for one in lag.partitions:
+            if one.events == 0 and one.key in runs and one.key not in known:
+                waiting, run = runs[one.key]
+                waiting.forget_first(run, one.position)
+        lag = self._last_known.complete(lag)
+        lag_s = {name: pipeline.position_lag_s for name, pipeline in self.pipelines.items()}
+        asked = [one for one in lag.partitions if not self._feeds[one.pipeline].is_metered]
+        stalled = self._owner_reports.find_stalled(asked, self._reports_of(leases), lag_s)
+        return _Measured(lag, leases, self.clock.monotonic(), self._slack_s(group), stalled)
 
-    async def _find_wait(self, feed: ChangeFeed, lease: Lease) -> float | None:
-        """By what a worker here has read, or by the feed."""
+    def _run_of(self, lease: Lease) -> tuple[WaitingEvents, int] | None:
+        """What a worker here has read, and in which run."""
         worker = self._worker_of(lease)
-        waited_s = None if worker is None else owned_wait_s(worker.progress.waiting, self.now())
-        return await self._first.find(feed, lease) if waited_s is None else waited_s
+        return None if worker is None else (worker.progress.waiting, worker.progress.waiting.run)
+
+    async def _find_wait(self, feed: ChangeFeed, lease: Lease, run: tuple[WaitingEvents, int] | None) -> float | None:
+        """By what a worker here has read, or by the feed. run: of that worker, which may have ended since.
+
+        The lease may be behind what that worker has delivered. If it has read no more, what waits has just come.
+        """
+        if run is None or not run[0].has_begun:
+            return await self._first.find(feed, lease)
+        waiting, _ = run
+        if (waited_s := owned_wait_s(waiting, self.now())) is not None:
+            return waited_s
+        if waiting.is_empty and waiting.position != lease.continuation:
+            return 0.0
+        return await self._first.find(feed, replace(lease, continuation=waiting.position))
 
     def _slack_s(self, group: GroupStatus) -> Mapping[LeaseKey, float]:
         """For each partition that another host works on, how far its lease may be behind what is delivered.
 
-        Not for those that stand still: there the lease shows what is delivered.
+        Not for those that stand still: there the lease shows what is delivered. What a host reported about a
+        metered feed may be over by now, also a failure.
         """
         failing, found = failures_of(group), {}
         for key, status in group.leases.items():
@@ -283,7 +336,8 @@ class View:
                 continue
             pipeline = self.pipelines[key.pipeline]
             slack_s = 0.0 if pipeline.feed.is_metered else pipeline.position_lag_s
-            if key not in failing and (pipeline.feed.is_metered or self._first.stood_s(status.lease) <= slack_s):
+            is_still = key in failing or self._first.stood_s(status.lease) > slack_s
+            if pipeline.feed.is_metered or not is_still:
                 found[key] = slack_s
         return found
 
@@ -306,7 +360,9 @@ class View:
         return {**group.waiting, **(self.host.waiting if self.host is not None else {})}
 
     async def _read_group(self) -> GroupStatus:
+        began = self.clock.monotonic()
         documents = await self._keeper.store.list(GROUP_PREFIX)
+        self._owner_reports.note(_sessions_in(documents), at=began)
         records, problems = _hosts_in(documents)
         scan = await self._keeper.scan(self.pipelines)
         self._leases = len(scan.seen)
@@ -340,3 +396,11 @@ def _hosts_in(documents: Iterable[Stored]) -> tuple[list[HostRecord], list[str]]
             except InvalidDocument as error:
                 problems.append(str(error))
     return records, problems
+
+
+def _sessions_in(documents: Iterable[Stored]) -> Iterator[SessionRecord]:
+    """Hosts report those that cannot be read."""
+    for stored in documents:
+        if stored.id.startswith(SESSIONS_PREFIX):
+            with suppress(InvalidDocument):
+                yield decode_session(stored.id, stored.body)

@@ -2,7 +2,8 @@
 
 The owner of a partition knows it from the events that it has read. For all other partitions, the feed reports when the first
 event after the lease's position was enqueued. The answer stays as long as the position does. So hosts query it once for each
-position, and only the age grows.
+position, and only the age grows. If the lease may be behind what is delivered, that is an upper bound, and the owner reports
+its own figure with each heartbeat.
 
 Times of events are of their source's clock, and ages are by this host's wall clock: they differ by as much as these clocks do.
 """
@@ -10,20 +11,23 @@ Times of events are of their source's clock, and ages are by this host's wall cl
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from types import MappingProxyType
 
 from leasehold.common.clock import Clock
 from leases.lease import Lease, LeaseKey
 from pipeline.feed import ChangeFeed, KnownLag
 from pipeline.pump.progress import WaitingEvents, microseconds
 from service.lag.measurement import Lag, PartitionLag
+from service.lag.reports import OwnerReport
 
 FIND_S = 1.5
 """How long a feed may take to find an event's time. Its count of events does not wait for longer."""
 UNREPORTED_S = 1.0
 """So soon an open reader gets the events that its feed has reported."""
+NO_REPORTS: Mapping[LeaseKey, OwnerReport] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,16 +104,25 @@ def aged(
     own: Callable[[PartitionLag], float | None],
     owned: Collection[LeaseKey],
     slack_s: Callable[[PartitionLag], float | None],
+    reports: Mapping[LeaseKey, OwnerReport] = NO_REPORTS,
+    metered: Collection[str] = (),
 ) -> Lag:
     """The lag as it was measured `elapsed_s` ago, with the present ages. Pure.
 
     - `own`, `owned`: of what this host works on.
     - `slack_s`: for a partition that another host works on, how far its lease may be behind what is delivered; None for others.
+    - `reports`: what the owners of some of these report; then `slack_s` does not count.
+    - `metered`: the pipelines whose feed is metered.
     """
 
     def ages() -> Iterator[PartitionLag]:
         for one in lag.partitions:
-            seconds = own(one) if one.key in owned else _seconds(one, elapsed_s, slack_s(one))
+            if one.key in owned:
+                seconds = own(one)
+            elif (report := reports.get(one.key)) is not None:
+                seconds = reported_seconds(one, elapsed_s, report, is_metered=one.pipeline in metered)
+            else:
+                seconds = _seconds(one, elapsed_s, slack_s(one))
             yield replace(one, seconds=None if seconds is None else round(seconds, 3))
 
     return Lag(tuple(ages()))
@@ -123,7 +136,37 @@ def _seconds(one: PartitionLag, elapsed_s: float, slack_s: float | None) -> floa
         return 0.0 if one.error is None else None
     if one.waited_s is None:
         return None
-    return one.waited_s + one.age_s + elapsed_s if slack_s is None else max(0.0, one.waited_s - slack_s)
+    return one.waited_s + _measured_s(one, elapsed_s) if slack_s is None else max(0.0, one.waited_s - slack_s)
+
+
+def _measured_s(one: PartitionLag, elapsed_s: float) -> float:
+    """For how long its number of events has been known."""
+    return one.age_s + one.early_s + elapsed_s
+
+
+def reported_seconds(one: PartitionLag, elapsed_s: float, report: OwnerReport, *, is_metered: bool) -> float | None:
+    """The age in a partition whose owner reports. one: its lag as it was measured `elapsed_s` ago. Pure.
+
+    The number of events in a metered feed is as old as some host's last answer, so the younger of both is right.
+    """
+    measured_s = _measured_s(one, elapsed_s)
+    if is_metered:
+        is_younger = one.events is not None and measured_s < report.age_s
+        return _seconds(one, elapsed_s, None) if report.is_overdue and is_younger else report.seconds
+    if one.events is None or one.error is not None:
+        return None
+    if one.events == 0:
+        return min(measured_s, report.seconds)  # nothing waited then, so what waits now came since
+    return report.seconds if one.waited_s is None else min(one.waited_s + measured_s, report.seconds)
+
+
+def wait_to_report(waiting: WaitingEvents, now: datetime, known: KnownLag | None, *, is_metered: bool) -> float | None:
+    """As `own_seconds`, without a measurement: None if events may wait that this host has not read. Pure."""
+    if (waited_s := owned_wait_s(waiting, now)) is not None:
+        return waited_s
+    if not waiting.has_begun or not waiting.is_empty or (is_metered and not _is_at_end(known)):
+        return None
+    return 0.0
 
 
 def own_seconds(
@@ -144,8 +187,11 @@ def own_seconds(
     if not waiting.has_begun or not waiting.is_empty:
         return _seconds(one, elapsed_s, None)
     if is_metered:
-        is_at_end = known is not None and (not known.events or known.age_s < UNREPORTED_S)
-        return 0.0 if is_at_end else None
+        return 0.0 if _is_at_end(known) else None
     if one.position == waiting.position and one.events:
         return _seconds(one, elapsed_s, None)
     return None if one.events is None or one.error is not None else 0.0
+
+
+def _is_at_end(known: KnownLag | None) -> bool:
+    return known is not None and (not known.events or known.age_s < UNREPORTED_S)

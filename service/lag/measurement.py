@@ -77,9 +77,11 @@ class PartitionLag:
     seconds: float | None = None
     """For how long the oldest event has waited that is not delivered; 0 if there is none, None if that is unknown."""
     waited_s: float | None = None
-    """For how long the first event after `position` had waited when `events` was measured; None if unknown."""
+    """For how long the first event that is not delivered had waited when `events` was measured; None if unknown."""
     position: str | None = None
     """The lease's, by which it was measured."""
+    early_s: float = 0.0
+    """How long before the end of the whole measurement the feed had answered: others take seconds."""
 
     @property
     def key(self) -> LeaseKey:
@@ -149,7 +151,9 @@ class LastKnown:
         """Keep what is known, and fill in what is not. lag: of all pipelines."""
         now = self._clock.monotonic()
         known = {
-            one.key: (one.events, one.waited_s, now - one.age_s) for one in lag.partitions if one.events is not None
+            one.key: (one.events, one.waited_s, now - one.age_s - one.early_s)
+            for one in lag.partitions
+            if one.events is not None
         }
         unlisted = {LeaseKey(name, UNLISTED) for name in self._pipelines}
         listed = dict.fromkeys(unlisted - lag.errors.keys(), (0, None, now))
@@ -161,7 +165,7 @@ class LastKnown:
         if one.events is not None or one.key not in self._kept:
             return one
         events, waited_s, at = self._kept[one.key]
-        return replace(one, events=events, waited_s=waited_s, age_s=now - at)
+        return replace(one, events=events, waited_s=waited_s, age_s=now - at, early_s=0.0)
 
 
 def _known_events(partitions: Collection[PartitionLag]) -> int:
@@ -201,21 +205,27 @@ async def measure_lag(
     listings: Mapping[str, Sequence[FeedPartition]] = NO_LISTINGS,
     find_wait: FindWait | None = None,
     patience: LagTimeouts = LAG_TIMEOUTS,
+    clock: Clock | None = None,
 ) -> Lag:
     """feeds: by pipeline, for every pipeline of the leases. unreadable: unreadable leases, with the reason.
 
     find_wait: finds how long the first event after a lease's position has waited; called if there is one.
 
     waiting: why partitions have no lease, as far as a host knows. The lag of an unknown position is unknown.
-    known, listings: partitions and pipelines whose feeds are not asked.
+    known, listings: partitions and pipelines whose feeds are not asked. clock: for `early_s`.
     """
+
+    def read_clock() -> float:
+        return 0.0 if clock is None else clock.monotonic()
+
+    began = read_clock()
     leases = list(leases)
     _remind(feeds, leases)
     still_open = {lease.key: lease for lease in leases if not lease.closed}
     listed = await _list(feeds, listings, patience)
     answers = await ask_all(
         {
-            key: _lag_of(feeds[lease.pipeline], lease, find_wait)
+            key: _lag_of(feeds[lease.pipeline], lease, find_wait, read_clock)
             for key, lease in still_open.items()
             if key not in known
         },
@@ -227,9 +237,9 @@ async def measure_lag(
     }
     leaseless = {key: why for key, why in waiting.items() if key not in {lease.key for lease in leases}}
     errors = {**unlisted, **leaseless, **missing, **unreadable, **answers.errors}
-    asked = {}
+    asked, ended = {}, read_clock()
     for key in still_open.keys() | errors.keys():
-        events, waited_s = answers.found.get(key, (None, None))
+        events, waited_s, at = answers.found.get(key, (None, None, ended))
         position = still_open[key].continuation if key in still_open else None
         asked[key] = PartitionLag(
             pipeline=key.pipeline,
@@ -238,8 +248,12 @@ async def measure_lag(
             error=errors.get(key),
             waited_s=waited_s,
             position=position,
+            early_s=ended - at,
         )
-    found = {**asked, **{key: known[key] for key in still_open.keys() & known.keys()}}
+    found = {
+        **asked,
+        **{key: replace(known[key], early_s=ended - began) for key in still_open.keys() & known.keys()},
+    }
     return Lag(tuple(found[key] for key in sorted(found)))
 
 
@@ -381,11 +395,14 @@ def _missing(
 
 
 def _lag_of(
-    feed: ChangeFeed, lease: Lease, find_wait: FindWait | None
-) -> Callable[[], Awaitable[tuple[int, float | None]]]:
-    async def ask() -> tuple[int, float | None]:
+    feed: ChangeFeed, lease: Lease, find_wait: FindWait | None, read_clock: Callable[[], float]
+) -> Callable[[], Awaitable[tuple[int, float | None, float]]]:
+    """Events, how long the first of them has waited, and when that was known."""
+
+    async def ask() -> tuple[int, float | None, float]:
         events = await feed.lag(lease.partition, lease.continuation)
-        return events, await find_wait(feed, lease) if events and find_wait is not None else None
+        waited_s = await find_wait(feed, lease) if events and find_wait is not None else None
+        return events, waited_s, read_clock()
 
     return ask
 

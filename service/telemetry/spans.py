@@ -22,6 +22,7 @@ from leases.lease import Lease, LeaseKey
 from pipeline.pump.runner import DeliveredBatch
 from pipeline.sink import CloseReason
 from pipeline.tracing import Endpoint, TraceContext, TransformedBatch
+from service.notifier import Notifier
 from service.stats import Stats
 from service.telemetry.conventions import Kind, Operation, Value, delivery, error_type, messaging
 from service.texts import redacted
@@ -229,9 +230,15 @@ class TracedStats(Stats):
     """What is kept for spans to come is bounded by the leases of the group."""
 
     def __init__(
-        self, clock: Clock, traces: Traces, log: Log | None = None, *, now: Callable[[], datetime] | None = None
+        self,
+        clock: Clock,
+        traces: Traces,
+        log: Log | None = None,
+        *,
+        now: Callable[[], datetime] | None = None,
+        notifier: Notifier | None = None,
     ) -> None:
-        super().__init__(clock, log, now=now)
+        super().__init__(clock, log, now=now, notifier=notifier)
         self._traces = traces
         self._tenures: dict[LeaseKey, _Tenure] = {}
         self._asked_at: dict[LeaseKey, float] = {}
@@ -282,8 +289,8 @@ class TracedStats(Stats):
         if tenure is not None and tenure.wanted_at is None:
             tenure.wanted_at = self.clock.monotonic()
 
-    def record_release(self, lease: Lease, reason: CloseReason) -> None:
-        super().record_release(lease, reason)
+    def record_release(self, lease: Lease, reason: CloseReason, *, taken_by: str | None = None) -> None:
+        super().record_release(lease, reason, taken_by=taken_by)
         tenure = self._tenures.get(lease.key)
         if tenure is not None and tenure.tracer is not None:
             tenure.tracer.fail(Failure(reason, "the lease was released meanwhile"))
@@ -295,8 +302,8 @@ class TracedStats(Stats):
             self._send("handoff", lease, took_s, about=about)
         self._tenures.pop(lease.key, None)
 
-    def record_suspension(self, lease: Lease) -> None:
-        super().record_suspension(lease)
+    def record_suspension(self, lease: Lease, *, is_first: bool = True) -> None:
+        super().record_suspension(lease, is_first=is_first)
         self._send("suspend", lease, error=Failure("suspended", "the lease could not be renewed in time"))
 
     def record_batch(self, lease: Lease, batch: DeliveredBatch) -> None:

@@ -16,7 +16,7 @@ from leases.timing import Timing
 from pipeline.dead_letters import DeadLetters, beside
 from pipeline.errors import NotImportable, SinkRejected
 from pipeline.feed import ChangeFeed
-from pipeline.imports import require_module
+from pipeline.imports import imported, require_module
 from pipeline.limits import BatchLimits, Isolation, RangeLimits
 from pipeline.spark.engine import SparkEngine
 from pipeline.sql_text import columns_of
@@ -26,9 +26,11 @@ from service.config.section import FeedContext, SinkSettings
 from service.config.settings import AnyLeases, PipelineSettings, Settings
 from service.errors import StartFailed
 from service.group.import_sources import BlobSource
+from service.notifications import Notifications, require_notifications
 from service.pipeline import Pipeline
 from service.processor import Processor
 from service.telemetry.signals import logs_of, traces_of
+from service.texts import described
 
 OTHERS_TIMEOUT_S = 60.0
 """No lease depends on the time of an import."""
@@ -53,10 +55,25 @@ def processor_of(settings: Settings, *, host: str, log: Log, engine: SparkEngine
         stop_timeout_s=settings.host.stop_timeout_s,
         log=log,
         traces=traces_of(telemetry, environ, host=host, log=log),
+        on=notifications_of(settings),
     )
     if (logs := logs_of(telemetry, settings.log, environ, host=host, log=log)) is not None:
         processor.add_exporter(logs)
     return processor
+
+
+def notifications_of(settings: Settings) -> Notifications | None:
+    """Raises StartFailed."""
+    path = settings.notifications
+    if path is None:
+        return None
+    try:
+        found = imported(path)
+        return require_notifications(found() if callable(found) else found)
+    except NotImportable as error:
+        raise StartFailed(f"`notifications` {error}") from error
+    except Exception as error:  # anybody's code
+        raise StartFailed(f"`notifications` '{path}' cannot be used: {described(error)}") from error
 
 
 def pipelines_of(settings: Settings, engine: SparkEngine | None = None) -> list[Pipeline]:
@@ -124,14 +141,14 @@ def _pipeline_of(settings: PipelineSettings, engine: SparkEngine, timing: Timing
         name=settings.name,
         feed=feed,
         transform=transform_of(settings, engine, policy),
-        sink=sink if box is None or box.sink is None else beside(sink, box),
+        sink=sink if box is None or box.sink is None else beside(sink, box, policy),
         letters=policy,
         box=box,
         checkpoint_blobs=settings.feed.make_checkpoint_blobs(),
         transform_digest=digest_of(settings),
         start=settings.feed.start,
         limits=BatchLimits(
-            events_max=settings.batch_events_max,
+            events_max=min(settings.batch_events_max, settings.sink.input_events_max or settings.batch_events_max),
             bytes_max=min(settings.batch_bytes_max, settings.sink.input_bytes_max or settings.batch_bytes_max),
             age_max_s=settings.batch_age_max_s,
         ),
@@ -211,7 +228,16 @@ async def find_problems(settings: Settings) -> list[str]:
             await check_part(SINK, each.sink, where),
             _problem_of_handler(each.sink, where),
         ]
+    problems.append(_problem_of_notifications(settings))
     return [problem for problem in problems if problem is not None]
+
+
+def _problem_of_notifications(settings: Settings) -> str | None:
+    try:
+        notifications_of(settings)
+    except StartFailed as error:
+        return str(error)
+    return None
 
 
 def _problem_of_function(function: str | None, where: str) -> str | None:

@@ -255,10 +255,21 @@ def test_leases_and_lag_say_why_a_partition_stands_still_and_the_log_that_it_wor
         found = json.loads(command.out)
         return {row["partition"]: row for row in (found if isinstance(found, list) else found["partitions"])}
 
+    def settled(*arguments: str) -> dict[str, Any]:
+        """Its rows once the host's document is not late, as it may be on a busy machine: then the host is listed as silent."""
+        found: dict[str, Any] = {}
+
+        def is_settled() -> bool:
+            found.update(rows(*arguments))
+            return not found["words-1.jsonl"]["held_up"]
+
+        until(is_settled, 30, "a listing in which nothing holds up the other partition")
+        return found
+
     until(lambda: rows("leases", "list")["words-2.jsonl"]["failing"], 30, "the failure, in the host's document")
     for arguments in (["leases", "list"], ["lag"]):
-        found = rows(*arguments)
-        assert (found["words-1.jsonl"]["failing"], found["words-1.jsonl"]["held_up"]) == (None, [])
+        found = settled(*arguments)
+        assert found["words-1.jsonl"]["failing"] is None
         failing = found["words-2.jsonl"]["failing"]
         assert "file 'words-2.jsonl', line 4: the record is not JSON" in failing["error"]
         assert failing["failures"] >= 1
@@ -459,10 +470,10 @@ def test_a_handler_that_hangs_is_given_up_and_the_others_go_on(folder: Path, lea
     (folder / "my_handlers.py").write_text(HANDLER)  # beside the settings, which is not where the command runs
     elsewhere = folder / "elsewhere"
     elsewhere.mkdir()
-    settings = folder / with_(folder, sink={"type": "python", "handler": "my_handlers:Handler"}, batch_timeout_s=3)
+    settings = folder / with_(folder, sink={"type": "python", "handler": "my_handlers:Handler"}, batch_timeout_s=5)
     refused(
         leasehold("run", "--until-idle", settings, cwd=elsewhere),
-        "pipeline 'copy', partition 'words-1.jsonl': deliver made no progress for 3 s; its batch was cancelled and the"
+        "pipeline 'copy', partition 'words-1.jsonl': deliver made no progress for 5 s; its batch was cancelled and the"
         " lease released. Look at what it waits for, or raise batch_timeout_s",
         code=1,
     )

@@ -281,7 +281,7 @@ def test_what_needs_no_spark_is_refused_while_spark_cannot_start_and_ends_its_st
             assert time.monotonic() - started < REFUSED_S
             assert said in ran.err
             assert "Traceback" not in ran.err
-            until(lambda: not processes_of(endless_java), 10, "the Java that was starting is gone")
+            until(lambda: not processes_of(endless_java), 60, "the Java that was starting is gone")
 
 
 def test_a_function_without_a_module_is_refused_while_spark_cannot_start(

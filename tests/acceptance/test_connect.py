@@ -107,8 +107,11 @@ def test_a_host_finds_a_connect_server_again_that_was_killed(
     until(lambda: away in json.dumps(asked(port, "/api/pipelines")), 30, "and so does REST")
 
     cluster.connect.start()
-    until(lambda: delivered(tmp_path, "query") == ["a", "b", "c"], BACK_S, "the query recovers")
-    until(lambda: delivered(tmp_path, "function") == ["A", "B", "C"], BACK_S, "the function recovers")
+    until(
+        lambda: (delivered(tmp_path, "query"), delivered(tmp_path, "function")) == (["a", "b", "c"], ["A", "B", "C"]),
+        BACK_S,
+        "the query and the function recover",
+    )
     host.interrupt()
     assert host.ended() == 0, host.err
 

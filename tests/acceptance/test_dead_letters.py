@@ -8,7 +8,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 from plugins_cli import Commands, events_in
+from plugins_cluster import spark_settings
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -21,6 +23,9 @@ def test_the_orders_of_the_page_die_are_looked_at_and_replayed(tmp_path: Path, l
     lines = [line.partition("  #")[0] for line in re.findall(r"^\$ (.*)", PAGE, re.MULTILINE)]
     subprocess.run(lines[0], shell=True, cwd=tmp_path, check=True)
     run, listed, show, replay, discard = (line.split()[1:] for line in lines[1:])
+    settings = tmp_path / "orders.yaml"
+    spec = yaml.safe_load(settings.read_text())
+    settings.write_text(yaml.safe_dump(spec | {"spark": spark_settings(spec["spark"])}))
 
     def said(*arguments: str) -> str:
         command = leasehold(*arguments)
@@ -38,7 +43,6 @@ def test_the_orders_of_the_page_die_are_looked_at_and_replayed(tmp_path: Path, l
     assert json.loads(said(*show)) == letters[0]
     assert [one["state"] for one in letters] == ["open", "open"]
     assert "column 'amount' does not fit DECIMAL(18,2): '1.239'" in said(*listed)
-    settings = tmp_path / "orders.yaml"
     settings.write_text(settings.read_text().replace("100 / amount", "100 / greatest(amount, 1)"))
     out = said(*replay)
     assert out.splitlines()[-1] == "2 dead letters of pipeline 'orders' replayed: 1 processed, 1 dead again"

@@ -11,8 +11,10 @@ import subprocess
 import sys
 from base64 import b64decode
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
+import psycopg
 import pytest
 from plugins_cli import START_S, Command, Commands, events_in, leases_in, until
 from plugins_node import free_port
@@ -143,6 +145,45 @@ def test_a_local_cloud_counts_deposits_as_its_page_says(open_directory: Path, le
     assert emulator.ended() == 0, emulator.err
 
 
+def test_two_hosts_share_their_leases_in_postgresql_as_its_page_says(open_directory: Path, leasehold: Commands) -> None:
+    page = examples("leases-postgres.md", open_directory)
+    server = leasehold(*lines_of(page, "leasehold postgres state/postgres")[0].split()[1:], cwd=open_directory)
+    until(lambda: server.found(r"(--query)") or server.process.poll() is not None, START_S, "PostgreSQL runs")
+    dsn = shlex.split(server.found(r"export (LEASEHOLD_POSTGRES_DSN=.*)") or "")[0].partition("=")[2]
+    environment = {"LEASEHOLD_POSTGRES_DSN": dsn}
+
+    def start(line: str) -> Command:
+        return leasehold(*shlex.split(line.removesuffix(" &"))[1:], cwd=open_directory, env=environment)
+
+    def owners() -> list[int]:
+        with psycopg.connect(dsn) as connection, suppress(psycopg.errors.UndefinedTable):
+            rows = connection.execute(
+                "SELECT body ->> 'owner', count(*) FROM leasehold_leases WHERE id LIKE '%/leases/%' GROUP BY 1"
+            )
+            return sorted(0 if owner is None else count for owner, count in rows)
+        return []
+
+    shell(lines_of(page, "for n in")[0], open_directory)
+    runs = lines_of(page, "run shared.yaml")
+    assert runs == ["leasehold run shared.yaml &"] * 2
+    hosts = [start(line) for line in runs]
+    until(lambda: owners() == [2, 2], START_S, "two leases for each host")
+    (query,) = lines_of(page, "state/postgres --query")
+    shown = start(query)
+    assert shown.ended() == 0, shown.err
+    assert shown.out.strip("\n") == page.partition(f"$ {query}\n")[2].partition("\n$ ")[0].strip("\n")
+    assert lines_of(page, "kill") == ["kill %1"]
+    hosts[0].process.terminate()
+    assert hosts[0].ended() == 0, hosts[0].err
+    until(lambda: owners() == [4], START_S, "the other host has all leases")
+    listed = start(lines_of(page, "leases list")[0])
+    assert listed.ended() == 0, listed.err
+    hosts[1].interrupt()
+    assert hosts[1].ended() == 0, hosts[1].err
+    server.interrupt()
+    assert server.ended() == 0, server.err
+
+
 def test_a_query_where_no_postgresql_is_creates_none(tmp_path: Path, leasehold: Commands) -> None:
     query = leasehold("postgres", "state/none", "--query", "SELECT 1")
     assert query.ended() == 2
@@ -150,6 +191,35 @@ def test_a_query_where_no_postgresql_is_creates_none(tmp_path: Path, leasehold: 
         "leasehold: there is no PostgreSQL in 'state/none': `leasehold postgres state/none` creates one\n"
     )
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_program_is_notified_as_its_page_describes(tmp_path: Path) -> None:
+    examples("embedding.md", tmp_path)
+    (tmp_path / "words-1.jsonl").write_text('{"word": "apple"}\n')
+    command = [sys.executable, "notified.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=START_S, check=False)
+    assert done.returncode == 0, done.stderr
+    said = done.stdout.splitlines()
+    assert (said[0], said[-1]) == ("words-1.jsonl: acquired under epoch 1", "1 events delivered")
+    (lease,) = leases_in(tmp_path / "state/leases.db", "copy")
+    assert said[1:-1] == [f"words-1.jsonl: released (stopped) after {lease.continuation}"]
+
+
+def test_a_configuration_names_a_class_that_is_notified(tmp_path: Path, leasehold: Commands) -> None:
+    examples("embedding.md", tmp_path)
+    (tmp_path / "words-1.jsonl").write_text('{"word": "apple"}\n')
+    program = (tmp_path / "notified.py").read_text()
+    program = program.partition("async def main()")[0]
+    (tmp_path / "my_notifications.py").write_text(program)
+    check = leasehold("check", "notified.yaml")
+    assert check.ended() == 0, check.err
+    run = leasehold("run", "notified.yaml", "--until-idle")
+    assert run.ended() == 0, run.err
+    assert "words-1.jsonl: acquired under epoch 1\n" in run.out
+    (tmp_path / "my_notifications.py").write_text(program.replace("on_lease_acquired", "on_lease_aquired"))
+    for command in (leasehold("check", "notified.yaml"), leasehold("run", "notified.yaml", "--until-idle")):
+        assert command.ended() == 2
+        assert "`Watch.on_lease_aquired` is never called: did you mean `on_lease_acquired`?" in command.err
 
 
 def test_a_program_with_a_name_and_logs_of_its_own_runs_as_written_and_its_name_is_reserved(

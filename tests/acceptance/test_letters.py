@@ -18,6 +18,7 @@ SLICE = (
     Case("log with log", "letters put"),
     Case("files with files", "file put"),
     Case("http with log", "letters put"),
+    Case("handlers with log", "event parked"),
     Case("log with log", "letters put", FROZEN),
 )
 

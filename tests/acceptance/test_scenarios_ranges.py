@@ -10,7 +10,9 @@ pytestmark = pytest.mark.timeout(600)
 ALL = tuple(range(EVENTS))
 
 
-@pytest.mark.parametrize("sink", [*POINTS])
+@pytest.mark.parametrize(
+    "sink", [pytest.param(sink, marks=pytest.mark.full if sink != "postgres" else ()) for sink in POINTS]
+)
 def test_a_host_that_dies_before_its_commit_loses_nothing_and_stages_again(sink: str) -> None:
     with opened(sink) as verdict:
         found = verdict(Case("killed", "ranges staged", lambda room: crash(room, "ranges staged", lives=1)))

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from scenarios.cases import POINTS_OF_SINK, exit_code, points_of_sink, table
-from scenarios.outlets import AGAIN_MAX, SINKS
-from scenarios.sinks import ACCOUNTS, AS_PROMISED, EVENTS, LIVES, Room, case_of, cases, crash, judged, opened
+from scenarios.host import Failed
+from scenarios.outlets import AGAIN_MAX, SINKS, InDeltaMerged
+from scenarios.sinks import ACCOUNTS, AS_PROMISED, EVENTS, LIVES, Room, case_of, cases, crash, event_of, judged, opened
+
+from pipeline.connectors.files.delta.table import Table, location_of
 
 pytestmark = pytest.mark.timeout(600)
 
+FEW = 150
+"""Enough for requests to wait for earlier ones."""
 ALL = tuple(range(1, EVENTS + 1))
 once = partial(crash, lives=1)
 
@@ -20,7 +28,7 @@ once = partial(crash, lives=1)
     ("sink", "point"), [("http", "submitted"), ("cosmos", "before submit"), ("files", "entry put")]
 )
 def test_a_host_that_is_killed_loses_nothing_and_repeats_no_more_than_said(sink: str, point: str) -> None:
-    with opened(1, sink) as rooms:
+    with opened(1, sink, events=FEW) as rooms:
         assert rooms.verdict(case_of("killed", point, once)).startswith(f"{AS_PROMISED}: ")
 
 
@@ -40,6 +48,36 @@ def test_every_point_of_a_sink_is_a_case_of_a_kill_and_of_a_freeze(sink: str) ->
     reached = {(case.scenario, case.point) for case in cases(sink)}
     assert reached == {(scenario, point) for scenario in ("killed", "frozen") for point in points_of_sink(sink)}
     assert set(POINTS_OF_SINK[sink]) <= {point for _, point in reached}
+
+
+def merge_events(directory: Path, *numbers: int) -> None:
+    """Of account a, in one commit of the table of `InDeltaMerged`."""
+    events = [event_of("a", number) for number in numbers]
+    rows = pa.table(
+        {
+            "partition": pa.array(["a"] * len(events)),
+            "key": pa.array([str(event["line"]) for event in events]),
+            "sequence": pa.array(numbers, pa.int64()),
+            "body": pa.array([json.dumps(event).encode() for event in events]),
+        }
+    )
+    table = Table(location_of(directory / "table"))
+    table.create(rows.schema)
+    table.refresh()
+    table.merge(rows, ("partition", "key"), {"lease": numbers[-1]})
+
+
+def test_a_merge_that_is_repeated_or_of_a_stale_owner_is_told(tmp_path: Path) -> None:
+    outlet = InDeltaMerged(tmp_path)
+    assert outlet.arrived() == {}
+    merge_events(tmp_path, 1, 2)
+    merge_events(tmp_path, 3, 11, 12)
+    assert outlet.arrived() == {"a": [1, 2, 3, 11, 12]}
+    merge_events(tmp_path, 1, 2)
+    assert outlet.arrived() == {"a": [1, 2, 3, 11, 12, 1, 2]}
+    merge_events(tmp_path, 1, 2)
+    with pytest.raises(Failed, match="a merge is repeated: the one behind 3 others has changed no row"):
+        outlet.arrived()
 
 
 def verdict(b: Sequence[int], *, again_max: int = AGAIN_MAX, lines: int | None = 10, incidents: int = LIVES) -> str:

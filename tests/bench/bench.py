@@ -24,12 +24,14 @@ SCRIPTS: Mapping[str, str] = {
     "exactly-once": "exactly_once.py",
     "peers": "peers.py",
     "postgres-sink": "postgres_sink.py",
+    "delta-sink": "delta_sink.py",
     "hub": "event_hubs.py",
     "lease-store": "store_cost.py",
     "requests": "async_sink.py",
     "requests-in-trouble": "async_troubles.py",
     "partitions": "many_partitions.py",
     "executors": "executors.py",
+    "handlers": "handlers.py",
 }
 RESULT = BUILD / "bench.json"
 

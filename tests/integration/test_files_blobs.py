@@ -121,6 +121,7 @@ def test_a_blob_is_put_once_and_never_replaced(places: Places, azurite: str, bet
     assert not second.put("a/b.json", b"theirs")
     assert not first.put("a/b.json", b"ours again")
     assert first.get("a/b.json") == b"ours"
+    assert (second.size("a/b.json"), second.size("a/c.json")) == (4, None)
     [put] = [request for request in between.requests if request.startswith(b"PUT") and request.endswith(b"ours")]
     assert b"\r\nif-none-match: *\r\n" in put.lower()
     assert (first.get("a/c.json"), first.names("a"), first.names("b")) == (None, ["a/b.json"], [])

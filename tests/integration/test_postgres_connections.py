@@ -22,7 +22,7 @@ async def test_a_server_that_is_not_there_is_said_at_once(sink_of: Make) -> None
         nobody.bind(("127.0.0.1", 0))
         port = nobody.getsockname()[1]
         sink = sink_of(dsn=f"postgresql://bob:{SECRET}@127.0.0.1:{port}/bank", table="t")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(8):
             with pytest.raises(
                 SinkUnavailable, match=f"127.0.0.1:{port}/bank cannot be reached: .*refused"
             ) as unavailable:
@@ -35,7 +35,7 @@ async def test_a_server_that_never_answers_is_given_up(sink_of: Make) -> None:
         sink = sink_of(
             dsn=make_conninfo(host="127.0.0.1", port=mute.getsockname()[1]), table="t", timeouts=Timeouts(connect_s=0.1)
         )
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(8):
             with pytest.raises(SinkUnavailable, match="cannot be reached: connection timeout expired"):
                 await sink.prepare()
 
@@ -111,3 +111,18 @@ async def test_a_session_is_bounded_and_keeps_the_search_path(postgres: Postgres
     await sink.prepare()
     await (await sink.open(claim())).write(output(ONE), Open())
     assert postgres.fetch("SELECT * FROM shown") == [("leasehold; 10s; 10s; elsewhere, public; UTF8",)]
+
+
+@pytest.mark.parametrize(("on_windows", "interval"), [(False, "1s"), (True, "0")])
+async def test_a_server_looks_for_lost_clients_if_it_can(
+    postgres: Postgres, sink_of: Make, on_windows: bool, interval: str
+) -> None:
+    if on_windows:
+        postgres.act_as_on_windows()
+    sink = sink_of(
+        setup="CREATE TABLE public.shown (setting text)",
+        merge="INSERT INTO public.shown SELECT current_setting('client_connection_check_interval') FROM batch LIMIT 1",
+    )
+    await sink.prepare()
+    await (await sink.open(claim())).write(output(ONE), Open())
+    assert postgres.fetch("SELECT * FROM public.shown") == [(interval,)]

@@ -406,7 +406,7 @@ async def test_a_lock_that_somebody_holds_is_waited_for_and_then_given_up(postgr
 
 async def test_a_statement_that_takes_too_long_is_given_up(sink_of: Make) -> None:
     merge = "INSERT INTO balances SELECT account, value FROM batch, pg_sleep(60)"
-    sink = sink_of(setup=BALANCES, merge=merge, timeouts=Timeouts(statement_s=0.05))
+    sink = sink_of(setup=BALANCES, merge=merge, timeouts=Timeouts(statement_s=3))
     await sink.prepare()
     writer = await sink.open(claim())
     with pytest.raises(SinkUnavailable, match="57014"):

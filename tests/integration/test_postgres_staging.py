@@ -86,6 +86,26 @@ async def test_rows_arrive_in_the_order_of_the_parts_and_within_each(
     assert writer.position == "1"
 
 
+async def test_a_part_of_many_slices_arrives_whole_and_in_order(
+    postgres: Postgres, lines: PostgresSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.connectors.postgres.stager.SLICE_BYTES", 1000)
+    writer = await opened(lines)
+    wanted = [*range(3000, 0, -1)]
+    await writer.write(await staged(writer, [numbers(*wanted), numbers(-1)]), Open())
+    assert [n for (n,) in postgres.fetch("SELECT n FROM lines ORDER BY id")] == [*wanted, -1]
+
+
+async def test_a_part_that_fails_within_leaves_no_rows(
+    postgres: Postgres, lines: PostgresSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.connectors.postgres.stager.SLICE_BYTES", 1000)
+    writer = await opened(lines)
+    with pytest.raises(SinkRejected, match="holds the character NUL"):
+        await staged(writer, [pa.table({"text": [*["x" * 100] * 100, "\0"]})])
+    assert postgres.fetch(f"SELECT count(*) FROM {staging_name(claim(), None)}") == [(0,)]
+
+
 async def test_rows_of_a_part_arrive_by_their_sequences(postgres: Postgres, sink_of: Make) -> None:
     """Within a task, Spark may have them in any order, and with the columns in another order and other types."""
     setup = "CREATE TABLE IF NOT EXISTS lines (id serial, sequence bigint, n bigint)"
@@ -193,19 +213,20 @@ async def test_an_executor_of_an_earlier_owner_finds_no_table(postgres: Postgres
     assert tables_in(postgres) == []
 
 
-@pytest.mark.parametrize("is_stored", [False, True])
+@pytest.mark.parametrize(("end", "is_stored"), [(b"c", False), (b"QCOMMIT", False), (b"QCOMMIT", True)])
 async def test_a_part_whose_answer_is_lost_is_staged_again_under_another_name(
     postgres: Postgres,
     lines: PostgresSink,
     postgres_network: Network,
     monkeypatch: pytest.MonkeyPatch,
+    end: bytes,
     is_stored: bool,
 ) -> None:
     writer = await opened(lines)
     monkeypatch.setenv(EXECUTORS_ENV, postgres_network.dsn)
 
     async def before(line: Line, message: bytes) -> None:
-        if message[:1] == b"c":  # the end of the rows
+        if message.startswith(end):  # of the rows, or of the transaction
             postgres_network.before = None
             if is_stored:
                 line.lose_replies()
@@ -343,24 +364,27 @@ async def test_an_executor_that_stops_within_its_copy_keeps_no_writer_waiting(
 
 async def test_a_merge_that_takes_too_long_leaves_the_batch_to_the_host(postgres: Postgres, sink_of: Make) -> None:
     """All statements together have less time than the host waits: it learns that nothing was committed."""
-    merge = "INSERT INTO lines (n) SELECT n FROM batch, pg_sleep(0.8)"
-    timeouts = Timeouts(transaction_s=1.35)
+    postgres.fetch("CREATE TABLE pace AS SELECT 0::float AS s")
+    merge = "INSERT INTO lines (n) SELECT n FROM batch, pg_sleep((SELECT s FROM pace))"
+    timeouts = Timeouts(transaction_s=4.5)
     writer = await opened(sink_of(setup=LINES, merge=merge, executors_env=EXECUTORS_ENV, timeouts=timeouts))
     await writer.write(await staged(writer, [numbers(1)]), Open())
     found = await staged(writer, [numbers(2)], "1", "2")
+    postgres.fetch("UPDATE pace SET s = 3")  # seconds, after a lock that takes 2: each alone is below the limit
     with psycopg.connect(postgres.dsn) as holder:
         holder.execute("UPDATE leasehold_positions SET owner = owner")
-        asyncio.get_running_loop().call_later(0.6, holder.rollback)
-        with pytest.raises(NotStaged, match=r"`merge` cannot take 1 rows in 1\.2 s"):
+        asyncio.get_running_loop().call_later(2, holder.rollback)
+        with pytest.raises(NotStaged, match=r"`merge` cannot take 1 rows in 4 s"):
             await writer.write(found, Open())
     assert (postgres.fetch("SELECT n FROM lines"), writer.position) == ([(1,)], "1")
+    postgres.fetch("UPDATE pace SET s = 0")
     await writer.write(found, Open())
     assert postgres.fetch("SELECT n FROM lines ORDER BY 1") == [(1,), (2,)]
 
 
 async def test_a_merge_of_staged_rows_may_take_longer_than_another_statement(postgres: Postgres, sink_of: Make) -> None:
-    merge = "INSERT INTO lines (n) SELECT n FROM batch, pg_sleep(0.3)"
-    timeouts = Timeouts(statement_s=0.2)
+    merge = "INSERT INTO lines (n) SELECT n FROM batch, pg_sleep(3)"
+    timeouts = Timeouts(statement_s=2.5)
     writer = await opened(sink_of(setup=LINES, merge=merge, executors_env=EXECUTORS_ENV, timeouts=timeouts))
     await writer.write(await staged(writer, [numbers(1)]), Open())
     with pytest.raises(SinkUnavailable, match="57014"):  # the setting was that transaction's alone

@@ -10,6 +10,7 @@ import pytest
 from plugins_cli import START_S, Command, Commands, until
 from plugins_cosmos import Cosmos
 from plugins_eventhubs import EventHubs
+from plugins_servers import Orders, served
 
 from service.probing import cosmos as cosmos_questions
 from service.probing import eventhubs as hub_questions
@@ -185,3 +186,21 @@ def test_options_of_the_questions_need_them(tmp_path: Path, leasehold: Commands)
         command = leasehold("check", "bank.yaml", *options)
         told.append((command.ended(), "--service" in command.err))
     assert told == [(2, True), (2, True)]
+
+
+async def test_leases_in_blobs_are_asked_beside_them(tmp_path: Path, leasehold: Commands) -> None:
+    with served("leasehold.emulators.blob") as (said, _):
+        (tmp_path / "bank.yaml").write_text(
+            f"leases: {{type: blob, connection_string: '{said['connection_string']}'}}\n"
+            "api: {enabled: false}\npipelines: [{name: p, feed: {type: log, path: in}, sink: {type: log, path: out}}]\n"
+        )
+        command = probe(leasehold, "--create", "--report", "report.json")
+        assert command.ended() == 0, command.out + command.err
+        assert {name: verdict for name, (verdict, _) in verdicts(tmp_path).items()} == {
+            "blob-compare-and-swap": "holds",
+            "blob-listing": "holds",
+        }
+        assert [each["blobs"] for each in Orders(said["control"]).order("containers")] == [0]
+        text = (tmp_path / "report.json").read_text()
+        assert "devstoreaccount1" not in text
+        assert said["key"] not in text

@@ -7,19 +7,23 @@ import gc
 import signal
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pyarrow as pa
 import pytest
 from integration.jobs import PER_KEY, MakeBatch, Write, keyed, until
 from plugins_cluster import settings_on
 from pyspark.sql.connect.dataframe import DataFrame
-from servers.spark_cluster import SparkCluster
+from scenarios.chaos_wire import Wire
+from servers.spark_cluster import HOST, SparkCluster, free_port
 
 from pipeline.errors import EngineUnavailable, PipelineError, TransformError
+from pipeline.spark import watch
 from pipeline.spark.engine import SparkEngine
 from pipeline.spark.transform import SparkTransform
 
@@ -28,7 +32,10 @@ pytestmark = pytest.mark.timeout(300)
 SQL = "SELECT partition, key FROM events"
 BACK_S = 60
 """docs: a host works again within a minute after the part is back."""
+RESTARTS_MAX = 5
 STILL_S = 12.0
+FAR = "127.0.0.2"
+"""Where executors look for the driver, if the way there can be cut."""
 CLOSED_S = 15.0
 """Well below the 33 s after which a call to a server that stands still fails by itself."""
 
@@ -42,8 +49,15 @@ def connect(monkeypatch: pytest.MonkeyPatch) -> str:
     return "connect"
 
 
-@pytest.fixture(params=["cluster", "connect"])
+@pytest.fixture(params=[pytest.param("cluster", marks=pytest.mark.full), "connect"])
 def kind(request: pytest.FixtureRequest) -> str:
+    """`make test` asks over Connect, and `make cluster` on both."""
+    return str(request.getfixturevalue("connect") if request.param == "connect" else request.param)
+
+
+@pytest.fixture(params=["cluster", "connect"])
+def every_kind(request: pytest.FixtureRequest) -> str:
+    """Both, in `make test` too."""
     return str(request.getfixturevalue("connect") if request.param == "connect" else request.param)
 
 
@@ -51,7 +65,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Standing still is noticed sooner."""
     monkeypatch.setattr("pipeline.spark.watch.STILL_S", STILL_S)
-    monkeypatch.setattr("pipeline.spark.transform.ANSWER_S", STILL_S)
+    monkeypatch.setattr("pipeline.spark.runs.ANSWER_S", STILL_S)
 
 
 def engine_on(cluster: SparkCluster, kind: str, **conf: str) -> SparkEngine:
@@ -88,9 +102,9 @@ async def applied_again(apply: Apply) -> pa.Table:
                 await asyncio.sleep(0.5)
 
 
-async def test_events_go_through_a_query_and_back(own_cluster: SparkCluster, kind: str, batch: MakeBatch) -> None:
+async def test_events_go_through_a_query_and_back(own_cluster: SparkCluster, every_kind: str, batch: MakeBatch) -> None:
     async with prepared(
-        engine_on(own_cluster, kind), sql="SELECT partition, upper(key) AS key FROM events"
+        engine_on(own_cluster, every_kind), sql="SELECT partition, upper(key) AS key FROM events"
     ) as transform:
         assert (await transform.apply(batch("0", keyed("ab")))).column("key").to_pylist() == ["A", "B"]
 
@@ -181,6 +195,7 @@ async def test_a_job_that_nobody_wants_ends_on_the_cluster(
 # A Connect server
 
 
+@pytest.mark.full
 async def test_a_connect_server_that_was_restarted_has_new_sessions(
     connect: str, own_cluster: SparkCluster, batch: MakeBatch, function: Write
 ) -> None:
@@ -196,6 +211,60 @@ async def test_a_connect_server_that_was_restarted_has_new_sessions(
         own_cluster.connect.start()
         output = await applied_again(lambda: transform.apply(batch("0", keyed("c"))))
         assert output.column("key").to_pylist() == ["c"]
+
+
+@pytest.mark.full
+async def test_a_connect_server_that_was_restarted_between_batches_is_used_again(
+    connect: str, own_cluster: SparkCluster, batch: MakeBatch
+) -> None:
+    """The first call finds a server that does not know the session, if no call has met its absence.
+
+    Spark's client releases a job a little after its end. If that meets the absence, the channel pauses, and refuses the next one.
+    """
+    lost = "has lost this host's session"
+    async with prepared(engine_on(own_cluster, connect), sql=SQL) as transform:
+        for _ in range(RESTARTS_MAX):
+            await transform.apply(batch("0", keyed("a")))
+            own_cluster.connect.kill()
+            own_cluster.connect.start()
+            began = time.monotonic()
+            with pytest.raises(EngineUnavailable, match=f"{lost}|Connection refused") as refused:
+                await transform.apply(batch("0", keyed("b")))
+            assert (await applied_again(lambda: transform.apply(batch("0", keyed("c"))))).num_rows == 1
+            assert time.monotonic() - began < BACK_S
+            if lost in str(refused.value):
+                break
+    assert lost in str(refused.value)
+
+
+async def test_a_connect_server_that_answers_no_call_is_given_up(connect: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes connections, unlike one that stands still."""
+    monkeypatch.setattr("pipeline.spark.connect.FIRST_ANSWER_S", 2.0)
+    with (
+        silent_server() as port,
+        pytest.raises(EngineUnavailable, match=rf"'sc://127.0.0.1:{port}' cannot be used: it has not answered for 2 s"),
+    ):
+        async with prepared(SparkEngine(remote=f"sc://127.0.0.1:{port}"), sql=SQL):
+            pass
+
+
+@contextmanager
+def silent_server() -> Iterator[int]:
+    """A server of gRPC whose calls have no answer; its port."""
+    ends = threading.Event()
+
+    class Silence(grpc.GenericRpcHandler):
+        def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
+            return grpc.unary_unary_rpc_method_handler(lambda request, context: ends.wait())
+
+    server = grpc.server(ThreadPoolExecutor(2), handlers=[Silence()])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        yield port
+    finally:
+        ends.set()
+        server.stop(0).wait()
 
 
 async def test_a_connect_server_killed_under_a_job_blames_nobody(
@@ -292,9 +361,9 @@ async def test_a_cluster_without_workers_is_told_and_used_again(
 
 
 async def test_a_master_that_dies_and_comes_back_is_used_again(
-    own_cluster: SparkCluster, kind: str, batch: MakeBatch
+    own_cluster: SparkCluster, every_kind: str, batch: MakeBatch
 ) -> None:
-    engine = engine_on(own_cluster, kind)
+    engine = engine_on(own_cluster, every_kind)
     async with prepared(engine, sql=SQL) as transform:
         await transform.apply(batch("0", keyed("a")))
         own_cluster.master.kill()
@@ -309,6 +378,49 @@ async def test_a_master_that_dies_and_comes_back_is_used_again(
         assert output.column("key").to_pylist() == ["c"]
 
 
+@pytest.mark.full
+async def test_a_driver_that_the_master_has_forgotten_starts_again_soon(
+    own_cluster: SparkCluster, batch: MakeBatch
+) -> None:
+    """A master that was restarted connects to the driver. If that connection ends, it removes the application."""
+    async with (
+        far_driver() as (conf, commands, _),
+        prepared(engine_on(own_cluster, "cluster", **conf), sql=SQL) as transform,
+    ):
+        await transform.apply(batch("0", keyed("a")))
+        own_cluster.master.kill()
+        own_cluster.master.start()
+        await until(lambda: "re-registered" in own_cluster.master.said, 60)
+        commands.cut()
+        await until(lambda: "Removing app" in own_cluster.master.said, 60)
+        commands.mend()
+        began = time.monotonic()
+        with pytest.raises(EngineUnavailable, match=r"no longer knows this host's application.*: the next batch"):
+            await transform.apply(batch("0", keyed("b")))
+        assert time.monotonic() - began < watch.STILL_S - watch.ASK_S
+        output = await applied_again(lambda: transform.apply(batch("0", keyed("c"))))
+        assert output.column("key").to_pylist() == ["c"]
+
+
+@asynccontextmanager
+async def far_driver() -> AsyncIterator[tuple[dict[str, str], Wire, Wire]]:
+    """Settings of a driver that executors and masters reach through two wires: to its own port, and to its block manager."""
+    ports = {"spark_driver_port": free_port(), "spark_driver_blockManager_port": free_port()}
+    wires = [Wire((HOST, port)) for port in ports.values()]
+    conf = {
+        "spark_driver_host": FAR,
+        "spark_driver_bindAddress": HOST,
+        **{name: str(port) for name, port in ports.items()},
+    }
+    try:
+        for wire, port in zip(wires, ports.values(), strict=True):
+            await wire.listen((FAR, port))
+        yield conf, wires[0], wires[1]
+    finally:
+        for wire in wires:
+            wire.close()
+
+
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(
     ("conf", "words"),
@@ -317,7 +429,7 @@ async def test_a_master_that_dies_and_comes_back_is_used_again(
             {"spark_driver_host": "192.0.2.1", "spark_driver_bindAddress": "127.0.0.1"},
             r"executors cannot reach the driver \(`spark.driver.host`",
         ),
-        ({"spark_executor_memory": "64g"}, "Cores or memory may be short there"),
+        pytest.param({"spark_executor_memory": "64g"}, "Cores or memory may be short there", marks=pytest.mark.full),
     ],
     ids=["the driver is out of reach", "the cluster is full"],
 )
@@ -327,3 +439,29 @@ async def test_a_job_without_an_executor_says_what_may_be_wrong(
     with pytest.raises(EngineUnavailable, match=words):
         async with prepared(engine_on(own_cluster, "cluster", **conf), sql=SQL):
             pass
+
+
+async def test_blocks_out_of_reach_are_no_fault_of_events_and_cost_no_start(
+    own_cluster: SparkCluster, batch: MakeBatch
+) -> None:
+    """Executors get tasks through the driver's port, and fetch their code from its block manager."""
+    patience = {
+        "spark_task_maxFailures": "1",
+        "spark_shuffle_io_maxRetries": "1",
+        "spark_shuffle_io_retryWait": "100ms",
+    }
+    async with far_driver() as (conf, _, blocks):
+        engine = engine_on(own_cluster, "cluster", **conf, **patience)
+        async with prepared(engine, sql=SQL) as transform:
+            await transform.apply(batch("0", keyed("a")))
+            driver = engine.running()
+            blocks.cut()
+            with pytest.raises(
+                EngineUnavailable,
+                match=rf"'{own_cluster.master_url}' could not run the job: .*`spark.blockManager.port`",
+            ):
+                await transform.apply(batch("0", keyed("b")))
+            blocks.mend()
+            output = await applied_again(lambda: transform.apply(batch("0", keyed("c"))))
+            assert output.column("key").to_pylist() == ["c"]
+            assert engine.running() is driver

@@ -10,6 +10,7 @@ import pytest
 from integration.jobs import PER_KEY, MakeBatch, Prepare, Write, keyed, until
 
 from pipeline.errors import FailsTogether, PoisonEvent, TransformError
+from pipeline.spark.engine import SparkEngine
 from pipeline.sql_text import SCHEMA_LEVELS_MAX
 
 
@@ -38,6 +39,29 @@ async def test_a_poison_event_is_named_with_its_source_and_costs_others_nothing(
         PoisonEvent, match=rf"^partition '1', sequence 12 \(file transactions-1.csv, line 14\): {reason}:"
     ):
         raise bad
+
+
+PRETENDING = [
+    "OutOfMemoryError",
+    "x\njava.lang.OutOfMemoryError: Java heap space",
+    "x\nCaused by: java.lang.OutOfMemoryError: Java heap space",
+    "Total size of serialized results of 2 tasks",
+    "x\nTraceback (most recent call last):\nImportError: y",
+]
+
+
+async def test_an_event_that_pretends_to_be_an_error_of_spark_is_poison(
+    spark: SparkEngine, prepared: Prepare, batch: MakeBatch, function: Write
+) -> None:
+    cast = await prepared(sql="SELECT partition, sequence, CAST(key AS INT) AS n FROM events")
+    raises = await prepared(function=function(PER_KEY.format(body="if key != '1': raise ValueError(key)")))
+    running = spark.running()
+    for transform in (cast, raises):
+        for key in PRETENDING:
+            with pytest.raises(PoisonEvent) as caught:
+                await transform.apply(batch("0", [{"key": "1"}, {"key": key}]))
+            assert caught.value.before == 1
+    assert spark.running() is running
 
 
 async def test_events_that_fail_only_together_are_told_where_to_be_cut(prepared: Prepare, batch: MakeBatch) -> None:

@@ -74,7 +74,7 @@ class Failing:
 
 
 def is_kept(transform: SparkTransform) -> bool:
-    own = transform._job._own
+    own = transform._job._runs.own
     assert own is not None
     return own.kept is not None
 
@@ -85,8 +85,8 @@ async def test_a_plan_run_again_answers_as_one_made_anew(name: str, prepared: Pr
     await transform.apply(batch("p0", events(0, 40)))
     assert is_kept(transform)
     other = await prepared(sql=KEPT[name], schema=SCHEMA)
-    assert other._job._own is not None
-    other._job._own.is_looked_at = True  # as if no plan of it could be kept
+    assert other._job._runs.own is not None
+    other._job._runs.own.is_looked_at = True  # as if no plan of it could be kept
     for partition, first, count in (("p0", 40, 7), ("p1", 3, 1), ("p0", 10, 200)):
         later = batch(partition, events(first, count))
         again, anew = await transform.apply(later), await other.apply(later)
@@ -122,9 +122,11 @@ async def test_a_query_that_means_something_else_by_now_is_planned_anew(
 ) -> None:
     transform = await prepared(sql="SELECT partition, 'old' AS mark FROM events")
     await transform.apply(batch("p0", events(0, 40)))
-    assert transform._job._own is not None
-    assert transform._job._own.kept is not None
-    transform._job._own.kept.query = lambda source: source.sparkSession.sql(now)  # as current_date() does at midnight
+    assert transform._job._runs.own is not None
+    assert transform._job._runs.own.kept is not None
+    transform._job._runs.own.kept.query = lambda source: source.sparkSession.sql(
+        now
+    )  # as current_date() does at midnight
     for _ in range(2):
         output = await transform.apply(batch("p0", events(40, 3)))
         assert output.column("mark").to_pylist() == 3 * [mark]
@@ -134,7 +136,7 @@ async def test_a_query_that_means_something_else_by_now_is_planned_anew(
 async def test_a_run_that_fails_keeps_no_plan_that_cannot_be_run_again(prepared: Prepare, batch: MakeBatch) -> None:
     transform = await prepared(sql="SELECT partition, 0L AS n FROM events")
     await transform.apply(batch("p0", events(0, 40)))
-    own = transform._job._own
+    own = transform._job._runs.own
     assert own is not None
     assert own.kept is not None
     own.kept.query = lambda source: source.sparkSession.sql(
@@ -153,19 +155,19 @@ async def test_a_function_is_called_for_every_batch(
 ) -> None:
     transform = await prepared(function=function('def transform(events): return events.select("partition")'))
     await transform.apply(batch("p0", events(0, 40)))
-    assert transform._job._own is not None
-    assert transform._job._own.kept is None
+    assert transform._job._runs.own is not None
+    assert transform._job._runs.own.kept is None
 
 
 async def test_large_batches_have_plans_of_their_own(prepared: Prepare, batch: MakeBatch) -> None:
     transform = await prepared(sql=SUMS, schema=SCHEMA)
     await transform.apply(batch("p0", events(0, 12_000)))
-    assert transform._job._own is not None
-    assert not transform._job._own.is_looked_at
+    assert transform._job._runs.own is not None
+    assert not transform._job._runs.own.is_looked_at
     await transform.apply(batch("p0", events(0, 40)))
     assert is_kept(transform)
     large = await transform.apply(batch("p0", events(0, 12_000)))
-    assert not transform._job._own.session.catalog.tableExists(
+    assert not transform._job._runs.own.session.catalog.tableExists(
         "events"
     )  # or it would hold them until the next one comes
     assert sum(large.column("n").to_pylist()) == 12_000

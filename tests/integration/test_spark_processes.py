@@ -152,7 +152,7 @@ def test_spark_says_nothing_and_outlives_a_terminals_interrupt_until_it_is_stopp
         finally:
             process.kill()
     assert (output, errors, process.returncode) == ("['a']\n", "", 0)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while any(child.is_running() for child in children) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not [child for child in children if child.is_running()]

@@ -29,7 +29,7 @@ async def test_a_batch_in_several_spark_partitions_is_whole_however_the_plan_bef
 ) -> None:
     counts = await prepared(sql=COUNT)
     await counts.apply(batch("0", [b"{}"] * 3))
-    own = counts._job._own
+    own = counts._job._runs.own
     assert own is not None
     assert own.kept is not None
     own.session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "2")  # as `spark.conf` may
@@ -43,7 +43,7 @@ async def test_the_first_batch_in_several_spark_partitions_keeps_no_plan(
 ) -> None:
     monkeypatch.setitem(session.INVARIANTS, "spark.sql.execution.arrow.maxRecordsPerBatch", "2")
     counts = await prepared(sql=COUNT)
-    own = counts._job._own
+    own = counts._job._runs.own
     assert own is not None
     for first in (0, 5):
         output = await counts.apply(batch("0", [b"{}"] * 5, first=first))

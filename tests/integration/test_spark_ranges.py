@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -11,14 +12,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from integration.jobs import Prepare, Write
+from plugins_cli import START_S, until
+from plugins_cluster import is_over_connect
 from pyspark import cloudpickle
 
 from pipeline.batch import Batch
 from pipeline.connectors.files.feed import FilesFeed
 from pipeline.connectors.files.sink import Directory, FilesSink, snapshot_of
 from pipeline.connectors.log import LogFeed, append
-from pipeline.errors import RangeRefused
-from pipeline.event import Page
+from pipeline.errors import RangeRefused, SinkUnavailable
+from pipeline.event import EVENT_SCHEMA, Page
 from pipeline.ranges import EventRange, RangedBatch, RangeReader
 from pipeline.sink import Claim, Output
 from pipeline.spark.transform import SparkTransform
@@ -52,6 +55,17 @@ def body(number: int) -> bytes:
     if number % 10 == 0:
         value = {"text": "bare"}
     return json.dumps(value).encode()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def by_value() -> Iterator[None]:
+    """Workers of a cluster cannot import these modules."""
+    modules = (sys.modules[__name__], sys.modules[until.__module__])
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
+    yield
+    for module in modules:
+        cloudpickle.unregister_pickle_by_value(module)
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +129,52 @@ def in_order(table: pa.Table) -> list[dict[str, Any]]:
     return rows if "sequence" in table.column_names else sorted(rows, key=repr)
 
 
+class Gated(RangeReader):
+    """Ranges wait for the file `first` and, from `second_from` on, for `second` too: for a minute at most."""
+
+    def __init__(self, directory: Path, second_from: int) -> None:
+        self._directory = directory
+        self._second_from = second_from
+
+    def read_range(self, partition: str, planned: EventRange) -> Iterator[pa.Table]:
+        self.open(f"reads {planned.to}")
+        until((self._directory / "first").exists, 60, "the first gate is open")
+        if int(planned.to) > self._second_from:
+            until((self._directory / "second").exists, 60, "the second gate is open")
+        yield EVENT_SCHEMA.empty_table()
+
+    def open(self, gate: str) -> None:
+        (self._directory / gate).touch()
+
+    def has_begun(self) -> bool:
+        return any(self._directory.iterdir())
+
+
+async def test_small_batches_do_not_wait_for_a_job_of_executors(
+    prepared: Prepare, feed: LogFeed, tmp_path: Path
+) -> None:
+    """Its tasks have all cores when the small batch comes, and others wait. It gets the core that is free first."""
+    if is_over_connect():
+        pytest.skip("the server decides how its jobs share cores")
+    transform, other = await prepared(sql="SELECT * FROM events"), await prepared(sql="SELECT partition FROM events")
+    own = transform._job._runs.own
+    assert own is not None
+    spark, batch = own.session.sparkContext, await whole(feed)
+    cores = spark.defaultParallelism
+    reader, ranges = Gated(tmp_path, cores), tuple(EventRange(str(n), str(n + 1), 1) for n in range(3 * cores))
+    long = asyncio.create_task(transform.apply_ranges(RangedBatch("0", 1, ranges, 0.0), reader, None))
+    await asyncio.to_thread(until, reader.has_begun, START_S, "a range is read")
+    small = asyncio.create_task(other.apply(batch))
+    jobs = spark.statusTracker()
+    await asyncio.to_thread(until, lambda: len(jobs.getActiveJobsIds()) == 2, START_S, "both jobs run")
+    reader.open("first")
+    async with asyncio.timeout(40):
+        await small
+    assert not long.done()
+    reader.open("second")
+    assert (await long).table.num_rows == 0
+
+
 async def test_files_are_read_by_executors(prepared: Prepare, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("n,text\n" + "".join(f'{n},"line\n{n}"\n' for n in range(EVENTS)))
     feed = FilesFeed(f"{tmp_path}/*.csv")
@@ -161,7 +221,6 @@ class Broken(RangeReader):
 
 
 async def test_a_range_that_cannot_be_read_is_refused_with_its_reason(prepared: Prepare, feed: LogFeed) -> None:
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers of a cluster cannot import this test
     transform = await prepared(sql="SELECT partition, sequence FROM events")
     with pytest.raises(RangeRefused, match=r"behind None: .*the disk is on fire"):
         await transform.apply_ranges(await ranged(feed), Broken("the disk is on fire"), None)
@@ -258,6 +317,32 @@ async def test_large_output_is_staged_by_executors_and_counts_once_it_is_committ
     assert found["text"][11].as_py() == "text-11-é"
 
 
+class Away(Stager):
+    def stage(self, table: pa.Table, unique: str) -> StagedPart:
+        raise SinkUnavailable("the store is restarting\nwith more words")
+
+
+async def test_a_destination_that_is_away_for_executors_is_no_refusal(
+    prepared: Prepare, feed: LogFeed, large: Callable[[SparkTransform], None]
+) -> None:
+    transform = await prepared(sql="SELECT * FROM events")
+    large(transform)
+    with pytest.raises(SinkUnavailable, match=r"^executors cannot stage output: the store is restarting$"):
+        await processed(transform, feed, Away())
+
+
+async def test_tasks_that_a_query_adds_share_what_a_job_may_return(prepared: Prepare, feed: LogFeed) -> None:
+    """The rows of one query take about 42,000 bytes, and 5,200 of each of eight tasks."""
+    query = "SELECT partition, sequence FROM events"
+    once, twice = await prepared(sql=query), await prepared(sql=f"{query} UNION ALL {query}")
+    batch, reader = await ranged(feed), feed.range_reader()
+    assert (await once.apply_ranges(batch, reader, None, 60_000)).table["sequence"].to_pylist() == list(range(EVENTS))
+    found = (await processed(twice, feed)).table["sequence"].to_pylist()
+    assert found == [number for number in range(EVENTS) for _ in range(2)]
+    with pytest.raises(RangeRefused, match="its share of the 60000 that all tasks of a job may return"):
+        await twice.apply_ranges(batch, reader, None, 60_000)
+
+
 async def test_shuffled_rows_with_sequences_are_left_to_the_host(
     prepared: Prepare, feed: LogFeed, tmp_path: Path, large: Callable[[SparkTransform], None]
 ) -> None:
@@ -271,3 +356,96 @@ async def test_shuffled_rows_with_sequences_are_left_to_the_host(
 
 def output(staged: Sequence[StagedPart]) -> Output:
     return Output(table=pa.table({}), start=None, to=str(EVENTS - 1), events=EVENTS, staged=tuple(staged))
+
+
+READS = {
+    "schema alone": ({"schema": SCHEMA}, 1, None),
+    "rows": ({"sql": "SELECT *, upper(text) AS t FROM events WHERE part > 3", "schema": SCHEMA}, 1, None),
+    "lists": (
+        {"sql": "SELECT partition, sequence, n FROM events LATERAL VIEW explode(list) AS n", "schema": SCHEMA},
+        1,
+        None,
+    ),
+    "named once": ({"sql": "WITH a AS (SELECT * FROM events) SELECT * FROM a"}, 1, None),
+    "named twice": (
+        {"sql": "WITH a AS (SELECT * FROM events) SELECT a.* FROM a JOIN a b USING (partition, sequence)"},
+        2,
+        "which may shuffle rows",
+    ),
+    "NOT EXISTS": (
+        {"sql": "SELECT * FROM events a WHERE NOT EXISTS (SELECT 1 FROM events b WHERE b.key = a.body)"},
+        2,
+        "the transform reads `events` 2 times",
+    ),
+    "groups": ({"sql": "SELECT partition, count(*) AS n FROM events GROUP BY partition"}, 1, "Aggregate, which may"),
+    "distinct": ({"sql": "SELECT DISTINCT partition, key FROM events"}, 1, "which may shuffle rows"),
+    "a window": (
+        {"sql": "SELECT partition, row_number() OVER (PARTITION BY partition ORDER BY sequence) AS n FROM events"},
+        1,
+        "Window, which may",
+    ),
+    "an order": ({"sql": "SELECT * FROM events ORDER BY sequence"}, 1, "Sort, which may"),
+    "a limit": ({"sql": "SELECT * FROM events LIMIT 3"}, 1, "Limit, which may"),
+    "a hint": ({"sql": "SELECT /*+ REPARTITION(3) */ * FROM events"}, 1, "which may shuffle rows"),
+}
+NOT_READ_OVER_CONNECT = ("named once", "named twice", "NOT EXISTS", "a hint")
+
+
+@pytest.mark.parametrize("name", READS)
+async def test_spark_s_plan_shows_how_often_ranges_are_read(name: str, prepared: Prepare) -> None:
+    spec, times, why = READS[name]
+    found = (await prepared(**spec)).range_reads
+    if is_over_connect() and name in NOT_READ_OVER_CONNECT:
+        assert str(found.why_again).startswith("over Spark Connect, queries with ")
+        return
+    assert found.times == times
+    assert (found.why_again is None) if why is None else why in (found.why_again or "")
+
+
+class Changing(RangeReader):
+    """Reads a log, and does not promise that its ranges stay as they are."""
+
+    is_repeatable = False
+
+    def __init__(self, reader: RangeReader) -> None:
+        self.reader = reader
+
+    def read_range(self, partition: str, planned: EventRange) -> Iterator[pa.Table]:
+        yield from self.reader.read_range(partition, planned)
+
+
+LATER = """
+calls = []
+
+def transform(events):
+    calls.append(1)
+    rows = events.where("sequence % 2 = 0").select("partition", "sequence")
+    {0}
+    return rows
+"""
+"""Behaves when the host starts, and otherwise later."""
+
+
+@pytest.mark.parametrize(
+    ("later", "why"),
+    [
+        ("pass", None),
+        ("rows = rows.distinct() if len(calls) > 1 else rows", "which may shuffle rows"),
+        ("len(calls) > 1 and events.count()", "may have run Spark jobs"),
+    ],
+)
+async def test_a_function_is_checked_for_each_batch_of_ranges_that_change(
+    later: str, why: str | None, prepared: Prepare, feed: LogFeed, function: Write
+) -> None:
+    transform = await prepared(function=function(LATER.format(later)))
+    if is_over_connect():
+        assert "what a function makes of the events is not known" in str(transform.range_reads.why_again)
+        return
+    assert transform.range_reads.why_again is None
+    batch, reader = await ranged(feed), Changing(feed.range_reader())
+    if why is None:
+        table, _ = await transform.apply_ranges(batch, reader, None)
+        assert table["sequence"].to_pylist() == list(range(0, EVENTS, 2))
+        return
+    with pytest.raises(RangeRefused, match=why):
+        await transform.apply_ranges(batch, reader, None)

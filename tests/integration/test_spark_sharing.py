@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from plugins_cluster import is_over_connect
 
 from pipeline.batch import Batch
 from pipeline.errors import TransformError
@@ -62,6 +63,11 @@ SHARE = {
     "explode": "SELECT partition, sequence, word FROM events LATERAL VIEW explode(map_keys(properties)) AS word",
     "except": "SELECT partition, key FROM events EXCEPT SELECT partition, operation FROM events",
 }
+READ_OVER_CONNECT = (
+    *("events as they are", "an aggregate", "an aggregate by a renamed partition", "several distinct counts"),
+    *("having", "distinct", "a window", "the first of a window"),
+)
+"""Chains of one input (pipeline/spark/plan_text.py). There, all others and all functions get a job for each partition."""
 APART = {
     "a window over another key": (
         "SELECT partition, sequence, row_number() OVER (PARTITION BY key ORDER BY partition, sequence) AS r FROM events"
@@ -82,6 +88,16 @@ APART = {
     ),
     "any of several": "SELECT partition, key, collect_list(sequence) AS s FROM events GROUP BY partition, key",
 }
+FOREIGN = (
+    "SELECT key FROM events",
+    "SELECT 'p0' AS partition, key FROM events",
+    "SELECT key AS partition FROM events",
+    "SELECT upper(partition) AS partition FROM events",
+    "SELECT partition, key, count(*) AS n FROM events GROUP BY ROLLUP (partition, key)",
+    "SELECT b.partition FROM events a LEFT JOIN events b ON a.partition = b.partition AND b.key = 'none'",
+    "SELECT partition FROM events UNION ALL SELECT 'p9'",
+    "SELECT 1 AS partition FROM events",
+)
 SHARE_FUNCTIONS = {
     "an aggregate": 'def transform(events): return events.groupBy("partition", "key").agg(F.max("sequence").alias("m"))',
     "a Python function of one row": """
@@ -125,6 +141,15 @@ def rows(output: pa.Table) -> list[str]:
     return sorted(map(repr, output.to_pylist()))
 
 
+def assert_shares(transform: SparkTransform, *, over_connect: bool) -> None:
+    assert transform.checked is not None
+    why_not = transform.checked.why_not_shared
+    if over_connect or not is_over_connect():
+        assert why_not is None
+    else:
+        assert str(why_not).startswith("over Spark Connect, ")
+
+
 async def assert_same_together_and_apart(transform: SparkTransform, batch: MakeBatch) -> None:
     batches = [batch(name, some_events(name), first=10 * number) for number, name in enumerate(("p0", "p1"))]
     apart = [rows(await transform.apply(each)) for each in batches]
@@ -138,8 +163,7 @@ async def test_a_query_keyed_by_partition_shares_jobs_and_changes_nothing(
     name: str, prepared: Prepare, batch: MakeBatch
 ) -> None:
     transform = await prepared(sql=SHARE[name])
-    assert transform.checked is not None
-    assert transform.checked.why_not_shared is None
+    assert_shares(transform, over_connect=name in READ_OVER_CONNECT)
     await assert_same_together_and_apart(transform, batch)
 
 
@@ -158,8 +182,7 @@ async def test_a_function_that_keeps_partitions_apart_shares_jobs(
     name: str, prepared: Prepare, batch: MakeBatch, function: Callable[[str], str]
 ) -> None:
     transform = await prepared(function=function(SHARE_FUNCTIONS[name]))
-    assert transform.checked is not None
-    assert transform.checked.why_not_shared is None
+    assert_shares(transform, over_connect=False)
     await assert_same_together_and_apart(transform, batch)
 
 
@@ -173,20 +196,25 @@ async def test_a_function_that_mixes_partitions_gives_each_its_own_job(
     await assert_same_together_and_apart(transform, batch)
 
 
-@pytest.mark.parametrize(
-    "sql",
-    [
-        "SELECT key FROM events",
-        "SELECT 'p0' AS partition, key FROM events",
-        "SELECT key AS partition FROM events",
-        "SELECT upper(partition) AS partition FROM events",
-        "SELECT max(partition) AS partition, key FROM events GROUP BY key",
-        "SELECT partition, key, count(*) AS n FROM events GROUP BY ROLLUP (partition, key)",
-        "SELECT b.partition FROM events a LEFT JOIN events b ON a.partition = b.partition AND b.key = 'none'",
-        "SELECT partition FROM events UNION ALL SELECT 'p9'",
-        "SELECT 1 AS partition FROM events",
-    ],
-)
-async def test_output_without_the_events_own_partition_is_refused_by_name(sql: str, prepared: Prepare) -> None:
+@pytest.mark.parametrize("sql", FOREIGN)
+async def test_output_without_the_events_own_partition_is_refused_by_name(
+    sql: str, prepared: Prepare, batch: MakeBatch
+) -> None:
+    """Over Connect, where plans are not all read, by the first batch whose output has the row of another partition."""
+
+    async def processed() -> None:
+        transform = await prepared(sql=sql)
+        assert is_over_connect()
+        await transform.apply(batch("p1", some_events("p1")))
+
     with pytest.raises(TransformError, match="`partition`"):
-        await prepared(sql=sql)
+        await processed()
+
+
+async def test_the_greatest_partition_is_refused_or_gets_a_job_of_its_own(prepared: Prepare, batch: MakeBatch) -> None:
+    sql = "SELECT max(partition) AS partition, key FROM events GROUP BY key"
+    if is_over_connect():
+        await assert_same_together_and_apart(await prepared(sql=sql), batch)
+    else:
+        with pytest.raises(TransformError, match="`partition`"):
+            await prepared(sql=sql)

@@ -1,4 +1,4 @@
-"""Programs of others for `make interop`, built once: KEDA's scalers and processors of Azure's SDKs for Go and Java.
+"""Programs of others for `make interop`, built once: KEDA's scalers, processors of Azure's SDKs for Go and Java, Delta's Spark.
 
 A test that needs a missing tool is skipped, and its report names the tool.
 """
@@ -9,13 +9,16 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
 import pytest
 from interop.bench import Hub
+from interop.sql import Sql
 from plugins_eventhubs import EventHubs, running
+from uv import find_uv_bin
 
 FOLDER = Path(__file__).parent
 BUILD = FOLDER.parents[1] / "build" / "interop"
@@ -53,6 +56,22 @@ def java() -> list[str]:
     tool("javac", "a JDK 17")
     build([maven, "-q", "-B", f"-DbuildDirectory={BUILD / 'java'}", "process-classes"], FOLDER / "java")
     return [found, "-cp", f"{BUILD / 'java' / 'classes'}{os.pathsep}{BUILD / 'java' / 'lib'}/*", "Consumer"]
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sql]:
+    """Spark with Delta's jars. Delta is later than Spark, so it may be an older Spark than ours, in an environment of its own."""
+    maven = tool("mvn", "Maven 3.8")
+    tool("java", "Java 17")
+    python = BUILD / "delta" / "venv" / "bin" / "python"
+    build([find_uv_bin(), "venv", "--allow-existing", "--python", sys.executable, str(python.parents[1])], FOLDER)
+    requirements = str(FOLDER / "delta" / "requirements.txt")
+    build([find_uv_bin(), "pip", "sync", "--python", str(python), "--require-hashes", requirements], FOLDER)
+    build([maven, "-q", "-B", f"-DbuildDirectory={BUILD / 'delta'}", "process-classes"], FOLDER / "delta")
+    directory = tmp_path_factory.mktemp("spark")
+    line = [str(python), str(FOLDER / "delta" / "statements.py"), str(BUILD / "delta" / "lib"), str(directory)]
+    with Sql(line, directory) as statements:
+        yield statements
 
 
 @pytest.fixture(scope="session")

@@ -66,6 +66,7 @@ class Bank:
         self._hosts: set[Host] = set()
         self._is_closed = False
         self.dsn = server.get_uri(database=name)
+        self.ground.dsn = self.dsn
         directory.mkdir(exist_ok=True)
         self.environment = {**_environment(), **self.ground.environment, "LEASEHOLD_POSTGRES_DSN": self.dsn}
 
@@ -74,7 +75,7 @@ class Bank:
         settings = self.ground.settings()
         settings["host"] = {"name": host}
         settings["log"] = {"format": "json", "file": f"{host}.log"}
-        settings["leases"] |= {"duration_s": 6, "renew_s": 2}
+        settings["leases"] = {"call_timeout_s": 3, **settings["leases"], "duration_s": 6, "renew_s": 2}
         settings["spark"] |= {"driver_memory": "512m"}
         wanted = [each for each in settings["pipelines"] if each["name"] in roles]
         settings["pipelines"] = [

@@ -18,6 +18,8 @@ from scenarios.place import say
 
 REQUESTS = ("before submit", "submitted", "before flush", "flushed")
 FILES = ("partition claimed", "before file", "file put", "entry put", "folded")
+DELTA = ("record put", "before commit", "commit written", "table claimed")
+MERGED = (*DELTA, "before link")
 POINTS_OF_SINK = {
     "log": ("before append", "appended"),
     "eventhubs": ("before publish", "published"),
@@ -27,9 +29,15 @@ POINTS_OF_SINK = {
     "cosmos": REQUESTS,
     "files": (*FILES, "before link"),
     "blobs": FILES,
+    "handlers": ("before call", "called", "before flush", "flushed", "event parked"),
+    "delta": (*MERGED, "before data file", "data file put"),
+    "delta-blobs": (*DELTA, "before data file", "data file put"),
+    "delta-merged": MERGED,
+    "delta-blobs-merged": DELTA,
     "box": ("letters put",),
+    "executors": ("ranges staged",),
 }
-"""Of sinks, and of a box with dead letters beside one. All others are points of every host."""
+"""Of sinks, of a box with dead letters beside one, and of executors that read. All others are points of every host."""
 
 
 def points_of_sink(sink: str) -> list[str]:

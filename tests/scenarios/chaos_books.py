@@ -115,7 +115,9 @@ def found(ground: Ground, dsn: str) -> Found:
     logs = {log: _numbers(ground, log, name) for log, name in AMOUNTS.items()}
     with psycopg.connect(dsn) as connection:
         rows = connection.execute("SELECT account, balance, events FROM balances").fetchall()
-        positions = connection.execute("SELECT partition, position FROM leasehold_positions").fetchall()
+        positions = connection.execute(
+            "SELECT partition, position FROM leasehold_positions WHERE pipeline = 'balances'"
+        ).fetchall()
         commits = connection.execute(
             "SELECT extract(epoch FROM committed_at), events FROM leasehold_history"
         ).fetchall()
@@ -182,12 +184,13 @@ def difference(written: Written, found: Found) -> Difference:
     for log, parts in found.logs.items():
         for name in sorted(written.keys() | parts.keys()):
             expected = [number_of(row.amount) for row in written.get(name, ())]
-            _compare_logs(f"{log}, {name}", expected, parts.get(name, ()), result)
+            compare_logs(f"{log}, {name}", expected, parts.get(name, ()), result)
     _compare_balances([row for rows in written.values() for row in rows], found.rows, result)
     return result
 
 
-def _compare_logs(where: str, expected: Sequence[int], numbers: Sequence[int], result: Difference) -> None:
+def compare_logs(where: str, expected: Sequence[int], numbers: Sequence[int], result: Difference) -> None:
+    """Adds what is lost, duplicated or out of order."""
     result.lost += [Differs(where, str(n)) for n in (Counter(expected) - Counter(numbers)).elements()]
     result.duplicated += [Differs(where, str(n)) for n in (Counter(numbers) - Counter(expected)).elements()]
     known, there, first = set(expected), set(numbers), dict.fromkeys(numbers)

@@ -8,7 +8,6 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -17,13 +16,17 @@ from typing import Any
 import psycopg
 import yaml
 
-from scenarios.chaos_host import DATABASE, Host, events_in
+from scenarios import chaos_ranges as ranges
+from scenarios.chaos_host import DATABASE, Failed, Host, events_in
 from scenarios.chaos_plan import LEASE_S, RENEW_S, Fault
-from scenarios.chaos_spark import Spark
+from scenarios.chaos_spark import ClusterSpark, Spark
+from scenarios.chaos_waits import Happened, Wait
 from scenarios.chaos_wire import Wire
 from scenarios.grounds import Breakage, Ground
 
 HOSTS_MIN, HOSTS_MAX = 2, 3
+WITH_SPARK = "transform"
+"""The pipeline whose events go through Spark. It has a partition for each host, and more."""
 BATCH_EVENTS = 40
 STOP_S = 60
 """Above `host.stop_timeout_s`, and what a host on top of it needs that reaches neither sink nor leases."""
@@ -35,25 +38,21 @@ NAME_KEPT = 0.7
 Act = Callable[[Fault], Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True)
-class Happened:
-    """A fault, in Unix time."""
-
-    kind: str
-    began: float
-    ended: float
-
-
 class Group:
-    """problems: what no host should have done. spoiled: starts that met a fault, since a host that starts wants it all there."""
+    """problems: what no host should have done. spoiled: starts that met a fault, since a host that starts wants it all there.
+
+    is_on_cluster: then hosts have a pipeline beside the bank whose events executors read.
+    """
 
     def __init__(self, directory: Path, server: Any, ground: Ground, spark: Spark, say: Callable[[str], None]) -> None:
         self.directory = directory
         self.ground = ground
         self._spark = spark
+        self.is_on_cluster = isinstance(spark, ClusterSpark)
         self.hosts: dict[str, Host] = {}
         self.problems: list[str] = []
         self.spoiled = 0
+        self.waits_told: list[Wait] = []
         self.happened: list[Happened] = []
         self._server = server
         self._say = say
@@ -75,8 +74,10 @@ class Group:
             "host cut off": self._cut_off,
             "host's line stalled": self._stall,
         }
+        apart = asyncio.Lock()
         for kind, breakage in {**ground.breakages, **spark.breakages}.items():
-            self._acts[kind] = partial(self._break, breakage=breakage, one=asyncio.Lock())
+            one = apart if kind in spark.apart else asyncio.Lock()
+            self._acts[kind] = partial(self._break, breakage=breakage, one=one)
 
     @property
     def dsn(self) -> str:
@@ -84,20 +85,57 @@ class Group:
         return str(self._server.get_uri(database=DATABASE))
 
     @property
+    def restarts(self) -> int:
+        """Of a Connect server that its master had forgotten."""
+        return self._spark.restarts
+
+    @property
     def has_started(self) -> bool:
         return not self._coming and all(host.has_started for host in self.hosts.values())
 
+    @property
+    def has_fault(self) -> bool:
+        """Whether one lasts."""
+        return len(self._begun) > len(self.happened)
+
+    async def delivered_by_spark(self) -> dict[Host, float]:
+        """Of each host: how many events its process has delivered that went through Spark."""
+        hosts = list(self.hosts.values())
+        counts = await asyncio.gather(*(asyncio.to_thread(host.delivered_by, WITH_SPARK) for host in hosts))
+        return dict(zip(hosts, counts, strict=True))
+
+    async def note_waits(self, every_s: float) -> None:
+        """What REST says of hosts that wait, each failure once. Without end."""
+        before: frozenset[Failed] = frozenset()
+        while True:
+            hosts = [host for host in self.hosts.values() if host.is_up and host.has_started]
+            told = await asyncio.gather(*(asyncio.to_thread(host.failures_of, WITH_SPARK) for host in hosts))
+            now = frozenset(failed for failures in told for failed in failures)
+            self.waits_told += [Wait(time.time(), failed.error) for failed in now - before]
+            before = now
+            await asyncio.sleep(every_s)
+
     def let_go(self) -> Counter[str]:
         """Why leases were let go by hosts that lived on: how often for each reason."""
-        said = [event for path in self.directory.glob("*.log") for event in events_in(path)]
-        return Counter(event["reason"] for event in said if event["event"] == "lease released")
+        return Counter(event["reason"] for event in self._logged("lease released"))
 
     def lapses(self) -> list[float]:
         """When sessions of hosts lapsed, in Unix time."""
-        logged = [event for path in self.directory.glob("*.log") for event in events_in(path)]
-        return [
-            datetime.fromisoformat(event["time"]).timestamp() for event in logged if event["event"] == "session lapsed"
-        ]
+        return [datetime.fromisoformat(event["time"]).timestamp() for event in self._logged("session lapsed")]
+
+    def waits_logged(self) -> list[Wait]:
+        """When a host logged that it tries again, and why."""
+        events = self._logged("will try again")
+        return [Wait(datetime.fromisoformat(event["time"]).timestamp(), event["error"]) for event in events]
+
+    def refusals(self) -> int:
+        """How many batches executors could not process, so that a host read them."""
+        return len(self._logged("executors refused"))
+
+    def _logged(self, name: str) -> list[dict[str, Any]]:
+        """By all hosts."""
+        paths = self.directory.glob("*.log")
+        return [event for path in paths for event in events_in(path) if event["event"] == name]
 
     async def open(self) -> None:
         def create() -> None:
@@ -105,15 +143,16 @@ class Group:
                 connection.execute(f"CREATE DATABASE {DATABASE}")
             self.ground.open()
 
+        self.ground.dsn = self.dsn
         await asyncio.to_thread(create)
         for _ in range(HOSTS_MIN):
             await self._start(next(self._names))
 
-    async def act(self, fault: Fault) -> None:
-        """Returns when the fault is over; it begins when there is somebody to do it to."""
+    async def act(self, fault: Fault, is_calm: bool = False) -> None:
+        """Returns when the fault is over; it begins when its target is there. is_calm: as `Happened` has it."""
         await self._acts[fault.kind](fault)
         if fault in self._begun:
-            self.happened.append(Happened(fault.kind, self._begun[fault], time.time()))
+            self.happened.append(Happened(fault.kind, self._begun[fault], time.time(), is_calm))
 
     def _begins(self, fault: Fault, what: str) -> None:
         self._begun[fault] = time.time()
@@ -139,7 +178,8 @@ class Group:
     async def _start(self, name: str) -> None:
         wire = Wire(f"{self._server.get_postmaster_info().socket_dir}/.s.PGSQL.5432")
         await wire.listen()
-        host = self.hosts[name] = Host(name, self.directory, wire, self.ground.environment)
+        environment = {**self.ground.environment, **ranges.environment(self.dsn)}
+        host = self.hosts[name] = Host(name, self.directory, wire, environment)
         self._every.append(host)
         await host.start(self._settings(name, await self._spark.settings(self.directory, name)))
         watch = asyncio.create_task(self._watch(host))
@@ -151,12 +191,14 @@ class Group:
         settings |= {
             "host": {"name": name},
             "log": {"format": "json", "file": f"{name}.log"},
-            "api": {"enabled": False},
+            "api": {"port": 0} if self.is_on_cluster else {"enabled": False},
         }
         settings["leases"] |= {"duration_s": LEASE_S, "renew_s": RENEW_S}
         settings["spark"] = spark
         for pipeline in settings["pipelines"]:
             pipeline["batch_events_max"] = BATCH_EVENTS
+        if self.is_on_cluster:
+            settings["pipelines"].append(ranges.pipeline(self.directory))
         path = self.directory / f"{name}.yaml"
         path.write_text(yaml.safe_dump(settings))
         return path
@@ -278,7 +320,7 @@ class Group:
         await asyncio.to_thread(pgexec, "pg_ctl", command, bin_path=server.bin_path, user=server.system_user)
 
     async def _break(self, fault: Fault, *, breakage: Breakage, one: asyncio.Lock) -> None:
-        """What all hosts stand on; one of its kind at a time."""
+        """What all hosts stand on. one: held meanwhile, by breakages of one kind, or of kinds that must not overlap."""
         async with one:
             broken = breakage()
             await asyncio.to_thread(broken.__enter__)

@@ -5,18 +5,30 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import sys
+import urllib.request
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
 from scenarios.chaos_wire import Wire
 
 DATABASE = "bank"
+ANSWER_S = 5
+
+
+class Failed(NamedTuple):
+    """Why a partition stands still. failures: how many in a row."""
+
+    host: str
+    partition: str
+    failures: int
+    error: str
 
 
 class Host:
@@ -80,6 +92,30 @@ class Host:
     def events(self) -> list[dict[str, Any]]:
         """What this process has logged; another one of its name may have done so before."""
         return events_in(self._log, self._from)
+
+    def delivered_by(self, role: str) -> float:
+        """How many events this process has delivered for a pipeline; 0 if it does not answer."""
+        found = re.search(
+            rf'^leasehold_events_delivered_total{{pipeline="{role}"}} (\S+)$', self._get("/metrics"), re.MULTILINE
+        )
+        return float(found[1]) if found else 0.0
+
+    def failures_of(self, role: str) -> list[Failed]:
+        """Why partitions of a pipeline stand still, as REST tells it. A host's REST speaks for the whole group."""
+        with suppress(ValueError):
+            items = json.loads(self._get("/api/pipelines"))["items"]
+            found = [each for item in items if item["name"] == role for each in item["failures"]]
+            return [Failed(each["host"], each["partition"], each["failures"], each["error"]) for each in found]
+        return []
+
+    def _get(self, path: str) -> str:
+        """Nothing if it does not answer."""
+        url = next((event["url"] for event in self.events if "url" in event), None)
+        if url is None:
+            return ""
+        with suppress(OSError), urllib.request.urlopen(url.rstrip("/") + path, timeout=ANSWER_S) as answer:
+            return str(answer.read().decode())
+        return ""
 
     @property
     def words(self) -> str:

@@ -36,7 +36,8 @@ Some freezes and locks outlast a lease of `LEASE_S`, others do not."""
 OF_HUBS = ("leases away", "hubs cut off", "hubs throttle", "batches cut", "acks lost", "links stolen")
 OF_CLUSTERS = ("executor killed", "worker killed", "master killed", "driver cut off", "driver's line stalled")
 OF_CONNECT = ("Connect server killed", "Connect server frozen")
-KILLS = ("Spark killed", "executor killed", "worker killed", "master killed", "Connect server killed")
+KILLS = ("executor killed", "worker killed", "master killed", "Connect server killed")
+"""Of parts of a cluster. The Spark of a host is its driver."""
 KINDS_OF = {
     "log": tuple(kind for kind in LASTS_S if kind not in (*OF_HUBS, *OF_CLUSTERS, *OF_CONNECT)),
     "eventhubs": tuple(kind for kind in LASTS_S if kind not in ("leases locked", *OF_CLUSTERS, *OF_CONNECT)),
@@ -48,6 +49,8 @@ KINDS_ON = {
     "connect": (*OF_CLUSTERS, *OF_CONNECT, "host killed"),
 }
 """What hosts' Spark is, where it is not their own -> what may happen to it, and to them."""
+ROUND_ON = {spark: (*kinds, *(kind for kind in kinds if kind in KILLS)) for spark, kinds in KINDS_ON.items()}
+"""The same, with kills of Spark's parts twice: most of what happens to a cluster is that a part of it dies."""
 LEASE_S = 6
 RENEW_S = 2
 WAITS = 0.7
@@ -69,7 +72,7 @@ class Fault:
 
 
 def planned(seed: int, pause_s: tuple[float, float], kinds: Sequence[str] = KINDS) -> Iterator[Fault]:
-    """Without end; every kind comes once before any comes again. pause_s: the shortest and the longest."""
+    """Without end, in rounds: each has every kind as often as `kinds` lists it. pause_s: the shortest and the longest."""
     rng = random.Random(seed)
     while True:
         for kind in rng.sample(list(kinds), len(kinds)):

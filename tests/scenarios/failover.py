@@ -9,76 +9,41 @@ A killed host is started again under another name, so that it does not take its 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import random
 import signal
 import sys
 import tempfile
 import time
-from collections import Counter
-from itertools import count
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
-from types import SimpleNamespace
+from typing import Any
 
-import yaml
+from plugins_cli import leases_in
 
-from leases.document import decode_lease, lease_prefix
-from leases.stores.sqlite import SqliteStore
-from scenarios.host import Process, until
+from leases.lease import Lease
+from scenarios.copy_group import PIPELINE, CopyGroup
+from scenarios.host import until
 from scenarios.place import say
 
 HOSTS, LEASES = 3, 32
 LIMIT_S = 10.0
-PIPELINE = "copy"
+LEASE_FILE = "leases.db"
 SETTLED_S = 3.0
 """Longer than a look: kills fall into every part of one."""
 
 
-class Group:
+class Group(CopyGroup):
+    leases_settings: Mapping[str, Any] = {"path": LEASE_FILE}
+
     def __init__(self, directory: Path, rng: random.Random) -> None:
-        self._directory = directory
+        super().__init__(directory, LEASES)
         self._rng = rng
-        self._names = (f"host-{n}" for n in count(1))
-        self.hosts: dict[str, Process] = {}
-        for number in range(LEASES):
-            (directory / f"events-{number:02}.jsonl").write_text('{"n": 1}\n')
+        for file in self.files:
+            file.write_text('{"n": 1}\n')
 
-    def start(self) -> None:
-        name = next(self._names)
-        file = self._directory / f"{name}.yaml"
-        settings = {
-            "leases": {"path": "leases.db"},
-            "host": {"name": name},
-            "log": {"format": "json", "file": f"{name}.log"},
-            "api": {"enabled": False},
-            "pipelines": [
-                {
-                    "name": PIPELINE,
-                    "feed": {"type": "files", "path": "events-*.jsonl"},
-                    "sink": {"type": "log", "path": "copied"},
-                }
-            ],
-        }
-        file.write_text(yaml.safe_dump(settings))
-        place = SimpleNamespace(directory=self._directory, environment={})
-        self.hosts[name] = Process(place, name, [sys.executable, "-m", "service", "run", str(file)], None)
-
-    def owners(self) -> Counter[str | None]:
-        async def read() -> Counter[str | None]:
-            store = SqliteStore(self._directory / "leases.db")
-            try:
-                found = await store.list(lease_prefix(PIPELINE))
-            finally:
-                await store.close()
-            return Counter(decode_lease(each.id, each.body).owner for each in found)
-
-        return asyncio.run(read())
-
-    def is_settled(self) -> bool:
-        owners = self.owners()
-        shares = [owners[name] for name in self.hosts]
-        return sum(shares) == owners.total() == LEASES and max(shares) - min(shares) <= 1
+    def leases(self) -> list[Lease]:
+        return leases_in(self.directory / LEASE_FILE, PIPELINE)
 
     def kill(self) -> float:
         """Kill one of the hosts; how long it took until the others had all leases, in seconds."""
@@ -90,11 +55,6 @@ class Group:
         until(lambda: self.owners().keys() == self.hosts.keys(), "the others have all leases", 120)
         return time.monotonic() - began
 
-    def end(self) -> None:
-        for host in self.hosts.values():
-            host.process.kill()
-            host.process.wait()
-
 
 def main(kills: int, seed: int) -> bool:
     rng = random.Random(seed)
@@ -105,7 +65,7 @@ def main(kills: int, seed: int) -> bool:
             while len(took) < kills:
                 while len(group.hosts) < HOSTS:
                     group.start()
-                until(lambda: (Path(directory) / "leases.db").exists(), "the lease file is there")
+                until(lambda: (Path(directory) / LEASE_FILE).exists(), "the lease file is there")
                 until(group.is_settled, "shares are even")
                 time.sleep(SETTLED_S * (1 + rng.random()))  # a kill falls into any part of a look
                 took.append(group.kill())

@@ -22,7 +22,7 @@ from queue import SimpleQueue
 from scenarios import moves
 from scenarios.bank import Bank, Result
 from scenarios.cases import displaced, exit_code, named, points_of_sink, table, told_to_end
-from scenarios.grounds import FEEDS, ROLES, MakeGround, behind, grounds
+from scenarios.grounds import FEEDS, LEASES, ROLES, MakeGround, behind, grounds
 from scenarios.host import Failed
 from scenarios.place import place, say
 
@@ -173,18 +173,23 @@ def main() -> int:
     parser.add_argument("--only", default="", help="part of a scenario's, a role's or a point's name")
     parser.add_argument("--banks", type=int, default=BANKS, help="how many cases at a time")
     parser.add_argument("--feed", choices=FEEDS, default="log", help="what the bank's logs are")
+    parser.add_argument("--leases", choices=LEASES, default="sqlite", help="where leases are, with --feed log")
     parser.add_argument(
         "--plain", action="store_true", help="without Spark (log, nats): PostgreSQL reads the events as they are"
     )
     arguments = parser.parse_args()
     if arguments.plain and arguments.feed == "eventhubs":
         parser.error("--plain goes with --feed log or nats")
+    if arguments.leases != "sqlite" and arguments.feed != "log":
+        parser.error("--leases goes with --feed log")
     wanted = named(arguments.only, cases(feed=arguments.feed), parser)
     signal.signal(signal.SIGTERM, told_to_end)
     began = time.monotonic()
     with (
         suppress(KeyboardInterrupt),
-        opened(arguments.banks, grounds(arguments.feed, with_spark=not arguments.plain)) as banks,
+        opened(
+            arguments.banks, grounds(arguments.feed, leases=arguments.leases, with_spark=not arguments.plain)
+        ) as banks,
     ):
         say(f"undisturbed: {banks.calm.told}\n")
         identical = table(banks.verdict, wanted, at_a_time=arguments.banks, good=IDENTICAL)

@@ -24,6 +24,8 @@ MADE = {"generate": "raw-event", "transform": "transformed-event"}
 LOGS = tuple(MADE.values())
 PARTITIONS = 4
 FEEDS = ("log", "eventhubs", "nats")
+LEASES = ("sqlite", "postgres")
+"""Where leases are, if the logs are embedded ones."""
 IN_POSTGRESQL = """
     INSERT INTO balances (account, balance, events)
     SELECT e->>'account', sum(CASE e->>'kind' WHEN 'deposit' THEN 1 ELSE -1 END * (e->>'amount')::numeric), count(*)
@@ -44,7 +46,7 @@ class Ground(Protocol):
     buffer_bytes: what a slow host of a role reads ahead of each partition: two or three pages, behind three batches that are in
     hand or transformed; full: the share of it that is reached, where a page is not read that would be too much.
     begins_nowhere: whether a partition's first batch begins at no position. breakages: kind of fault
-    (scenarios/chaos_plan.py) -> how.
+    (scenarios/chaos_plan.py) -> how. dsn: of the database of the balances, past all wires; set when the database is created.
     """
 
     files: tuple[str, ...]
@@ -53,6 +55,7 @@ class Ground(Protocol):
     full: float
     begins_nowhere: bool
     breakages: Mapping[str, Breakage]
+    dsn: str
 
     def settings(self) -> dict[str, Any]:
         """Of a host with all roles."""
@@ -101,6 +104,7 @@ class Embedded:
     buffer_bytes: Mapping[str, int] = {"generate": 17_000, "transform": 17_000, "balances": 7_700}
     full = 1.0
     begins_nowhere = True
+    dsn = ""
 
     def __init__(self, directory: Path, *, with_spark: bool = True) -> None:
         self._directory = directory
@@ -149,7 +153,8 @@ class Embedded:
         return leases_in(self._leases, role)
 
     def locked(self) -> list[str]:
-        files = [self._leases, *(file for log in LOGS for file in (self._directory / log).glob("*.db"))]
+        logs = (file for log in LOGS for file in (self._directory / log).glob("*.db"))
+        files = [*self._directory.glob(self._leases.name), *logs]
         return [file.name for file in files if is_locked(file)]
 
     def events(self, log: str) -> dict[str, list[Any]]:
@@ -220,9 +225,16 @@ def slow_postgres(sink: dict[str, Any], gate: Path) -> dict[str, Any] | None:
 
 
 @contextmanager
-def grounds(feed: str, *, with_spark: bool = True) -> Iterator[MakeGround]:
-    """feed: one of FEEDS. The servers that it needs are there meanwhile. with_spark: `log` and `nats` can do without."""
-    if feed == "log":
+def grounds(feed: str, *, leases: str = "sqlite", with_spark: bool = True) -> Iterator[MakeGround]:
+    """feed: one of FEEDS. The servers that it needs are there meanwhile. with_spark: `log` and `nats` can do without.
+
+    leases: of LEASES, for `log`.
+    """
+    if feed == "log" and leases == "postgres":
+        from scenarios.leases_in_postgres import WithLeasesInPostgres
+
+        yield lambda directory, name: WithLeasesInPostgres(directory, with_spark=with_spark)
+    elif feed == "log":
         yield lambda directory, name: Embedded(directory, with_spark=with_spark)
     elif feed == "nats":
         from scenarios import streams

@@ -53,6 +53,7 @@ class Hubs:
     buffer_bytes: Mapping[str, int] = {"generate": 17_000, "transform": 16_000, "balances": 10_000}
     full = 0.75
     begins_nowhere = True
+    dsn = ""
 
     def __init__(self, directory: Path, name: str, namespace: EventHubs, blobs: str, blob_server: Any) -> None:
         self.environment: Mapping[str, str] = {"BANK_EVENTHUBS": namespace.connection_string, "LEASES_BLOB": blobs}

@@ -70,6 +70,7 @@ HALF_DONE = frozenset(
     (
         *("before write", "letters put", "before append", "appended", "before publish", "published"),
         *("batch staged", "committed", "file put", "entry put", "before submit", "submitted"),
+        *("before call", "called", "event parked"),
     )
 )
 
@@ -102,8 +103,8 @@ def cases(only: str = "") -> list[Case]:
 
 def killed_at(kind: str) -> set[str]:
     special = {point for points in POINTS_OF_SINK.values() for point in points}
-    own = {point for system in KINDS[kind].systems for point in POINTS_OF_SINK[system]} - NEVER
-    return own | (set(POINTS) - special if KINDS[kind].server is None else BESIDE)
+    own = {point for system in KINDS[kind].systems for point in POINTS_OF_SINK[system]}
+    return (own | (set(POINTS) - special if KINDS[kind].server is None else BESIDE)) - NEVER
 
 
 def written(directory: Path, *, refuses: bool) -> Counter[bytes]:

@@ -46,12 +46,13 @@ class Order:
 def pipeline_of(kind: Kind, where: Where, mended: set[bytes]) -> Pipeline:
     box, sink, transform = kind.box(where), kind.sink(where), Picky()
     transform.mended = mended
+    letters = DeadLetters(now=lambda: datetime.now(UTC), share_max=1.0)
     return Pipeline(
         name=NAME,
         feed=LogFeed(where.directory / "feed", page_events_max=PAGE_EVENTS),
         transform=transform,
-        sink=sink if box.sink is None else beside(sink, box),
-        letters=DeadLetters(now=lambda: datetime.now(UTC), share_max=1.0),
+        sink=sink if box.sink is None else beside(sink, box, letters),
+        letters=letters,
         box=box,
         limits=BatchLimits(events_max=PAGE_EVENTS),
     )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import psycopg
 
@@ -17,12 +18,14 @@ from pipeline.connectors.postgres import PostgresLetters, PostgresSink, letters_
 from pipeline.dead_letters import LetterBox
 from pipeline.dead_letters.merged_feed import MergedLetters
 from pipeline.dead_letters.record import read_until_now
+from pipeline.limits import ParallelLimits
 from pipeline.sink import Sink
 from scenarios.outlets import GAPS, GAPS_LAST
 
 NAME = "pipe"
 SETUP = "CREATE TABLE IF NOT EXISTS outcome (body bytea CHECK (position('?' IN encode(body, 'escape')) = 0))"
 LIMITS = Limits(batch_entries_max=4, in_flight_max=2, buffered_entries_max=20, buffer_age_max_s=0.02)
+CALL_S = 0.005
 PLACE = "letters"
 """The name of a hub, a database or a container."""
 Address: TypeAlias = Mapping[str, str]
@@ -112,7 +115,28 @@ def cosmos_sink(where: Where) -> Sink:
     return cosmos_sink(account, PLACE, PLACE, limits=LIMITS)
 
 
+def handlers_sink(where: Where) -> Sink:
+    """Calls are short and of different lengths, so that events overtake those of other keys."""
+    from pipeline.connectors.handlers import HandlerSink
+
+    async def handle(event: Mapping[str, Any]) -> None:
+        await asyncio.sleep(CALL_S * (event["sequence"] % 3))
+        if b"?" in event["body"]:
+            raise ValueError("not this one")
+        with (where.directory / "outcome").open("ab") as file:
+            file.write(event["body"] + b"\n")
+
+    limits = ParallelLimits(max=4, window=20, attempts=2, backoff_s=CALL_S, park_s=0)
+    return HandlerSink(handle, key="sequence", limits=limits)
+
+
 # What has arrived
+
+
+async def in_lines(where: Where) -> AsyncIterator[bytes]:
+    if (where.directory / "outcome").exists():
+        for line in (where.directory / "outcome").read_bytes().splitlines():
+            yield line
 
 
 async def in_table(where: Where) -> AsyncIterator[bytes]:
@@ -163,6 +187,10 @@ KINDS: Mapping[str, Kind] = {
     "files with postgres": Kind(files_sink, postgres_box, in_files, ("box", "files", "postgres")),
     "files with files": Kind(files_sink, files_box, in_files, ("box", "files")),
     "files with hub": Kind(files_sink, hub_box, in_files, ("box", "eventhubs"), server="eventhubs"),
+    "handlers with log": Kind(handlers_sink, log_box, in_lines, ("box", "handlers", "log"), refuses=True, repeats=True),
+    "handlers with files": Kind(
+        handlers_sink, files_box, in_lines, ("box", "handlers", "files"), refuses=True, repeats=True
+    ),
     "http with log": Kind(
         requests_sink, log_box, at_endpoint, ("box", "http", "log"), refuses=True, repeats=True, server="http"
     ),

@@ -12,13 +12,15 @@ from typing import Any, Protocol, TypeAlias
 
 import duckdb
 import pyarrow.dataset as ds
+from delta_log import LOG
+from delta_readers import read_replaced, read_rows
 from plugins_endpoint import Endpoint, endpoint_served
 
 from pipeline.connectors.files.sink import Directory, snapshot_of
 from pipeline.connectors.files.sink.snapshot import Snapshot
 from scenarios.host import Failed
 
-SINKS = ("files", "blobs", "http", "cosmos")
+SINKS = ("files", "blobs", "delta", "delta-blobs", "delta-merged", "delta-blobs-merged", "http", "cosmos")
 GAPS, GAPS_LAST, TAKES_S = 0.15, 3, 0.02
 """The share of entries that fail, how often each does, and how long a request takes: so that a checkpoint, which takes its time
 too, that passed over one of them is the newest when its host dies. A host has to die several times: not each death shows it."""
@@ -27,6 +29,8 @@ LINES = 10
 """Every event is of one of so many keys."""
 BATCH, BUFFERED = 20, 40
 REQUESTS = {"batch_entries_max": 5, "in_flight_max": 4, "buffered_entries_max": BUFFERED, "buffer_age_max_s": 0.02}
+KEY = ["partition", "key"]
+"""Of merged rows."""
 AGAIN_MAX = BUFFERED + 2 * BATCH
 """Entries of a partition that may come again for each crash and steal, as docs/sinks.md says."""
 
@@ -89,10 +93,57 @@ def _see_readers_agree(snapshot: Snapshot) -> None:
         raise Failed(f"DuckDB reads {by_duckdb}, pyarrow {len(by_pyarrow)} rows, and the manifest has {snapshot.rows}")
 
 
+class InDelta:
+    """DuckDB and Polars have to read the same rows. A table has no order: its checkpoints list the files in any."""
+
+    batch, again_max = BATCH, 0
+    lines: int | None = None
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / "table"
+
+    def sink(self) -> dict[str, Any]:
+        return {"type": "files", "path": str(self._path), "format": "delta"}
+
+    def empty(self) -> None:
+        shutil.rmtree(self._path, ignore_errors=True)
+
+    def arrived(self) -> dict[str, list[int]]:
+        return self.read(self._path)
+
+    def read(self, table: Path) -> dict[str, list[int]]:
+        if not (table / LOG).exists():
+            return {}
+        return by_account(json.loads(row["body"]) for row in read_rows(table, "body"))
+
+
+class InDeltaMerged(InDelta):
+    """The rows of a table are the last events of each key. So what has arrived is read from all of its versions.
+
+    A batch has each key at most once: else only the last event of a key would be seen. A version that changes no row has failed.
+    """
+
+    batch, again_max = LINES, 0
+    lines: int | None = LINES
+
+    def sink(self) -> dict[str, Any]:
+        return {**super().sink(), "key_columns": KEY}
+
+    def read(self, table: Path) -> dict[str, list[int]]:
+        if not (table / LOG).exists():
+            return {}
+        versions = read_replaced(table, KEY, "sequence", "body")
+        if not all(versions):
+            raise Failed(f"a merge is repeated: the one behind {versions.index([])} others has changed no row")
+        rows = (row for rows in versions for row in sorted(rows, key=lambda row: row["sequence"]))
+        return by_account(json.loads(row["body"]) for row in rows)
+
+
 class InBlobs:
     """In a container of its own for each case."""
 
-    batch, again_max, lines = 5, 0, 1
+    batch, again_max = 5, 0
+    lines: int | None = 1
 
     def __init__(self, connection_string: str, name: str) -> None:
         self._account = connection_string
@@ -116,6 +167,31 @@ class InBlobs:
             return in_files(snapshot_of(place))
 
 
+class InDeltaBlobs(InBlobs):
+    """Blobs as `InBlobs`, with the format of another outlet, which reads a copy of the container."""
+
+    def __init__(self, connection_string: str, directory: Path, like: InDelta) -> None:
+        super().__init__(connection_string, directory.name)
+        self._directory = directory
+        self._like = like
+        self.batch, self.lines = like.batch, like.lines
+
+    def sink(self) -> dict[str, Any]:
+        of_table = {name: each for name, each in self._like.sink().items() if name != "path"}
+        return {**super().sink(), **of_table}
+
+    def arrived(self) -> dict[str, list[int]]:
+        from azure.storage.blob import ContainerClient
+
+        copy = self._directory / self._container
+        with ContainerClient.from_connection_string(self._account, self._container) as client:
+            for name in client.list_blob_names():
+                path = copy / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(client.download_blob(name).readall())
+        return self._like.read(copy / "out")
+
+
 def in_files(snapshot: Snapshot) -> dict[str, list[int]]:
     return by_account(json.loads(body) for table in snapshot.tables() for body in table["body"].to_pylist())
 
@@ -123,7 +199,8 @@ def in_files(snapshot: Snapshot) -> dict[str, list[int]]:
 class OverHttp:
     """Many single entries fail, and again, so that nearly always some wait before others that were taken."""
 
-    batch, again_max, lines = BATCH, AGAIN_MAX, LINES
+    batch, again_max = BATCH, AGAIN_MAX
+    lines: int | None = LINES
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
@@ -194,11 +271,21 @@ def outlets(sink: str) -> Iterator[MakeOutlet]:
     """sink: one of SINKS. The servers that it needs are there meanwhile."""
     if sink == "files":
         yield InDirectory
+    elif sink == "delta":
+        yield InDelta
+    elif sink == "delta-merged":
+        yield InDeltaMerged
     elif sink == "blobs":
         from plugins_node import blobs_served
 
         with blobs_served() as (connection_string, _):
             yield lambda directory: InBlobs(connection_string, directory.name)
+    elif sink in ("delta-blobs", "delta-blobs-merged"):
+        from plugins_node import blobs_served
+
+        kind = InDelta if sink == "delta-blobs" else InDeltaMerged
+        with blobs_served() as (connection_string, _):
+            yield lambda directory: InDeltaBlobs(connection_string, directory, kind(directory))
     elif sink == "http":
         with ExitStack() as servers:
             yield lambda directory: OverHttp(servers.enter_context(endpoint_served()))

@@ -1,4 +1,4 @@
-"""`make scenarios RANGES=files|postgres`: hosts whose executors read and stage, killed and frozen between plan and commit.
+"""`make scenarios RANGES=files|delta|postgres`: hosts whose executors read and stage, killed and frozen between plan and commit.
 
 Two partitions of a log, large enough that executors read them, go row by row into that sink. In the end each row is there
 once, and in order. Prints a table. Exit code 1 where an end is another one, or where a point is never reached.
@@ -22,9 +22,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import psycopg
+import pyarrow as pa
 import yaml
+from delta_log import read_log
+from delta_readers import read_rows
 from new_postgres import new_postgres
 
+from pipeline.connectors.files.delta import Table, location_of, vacuum_table
+from pipeline.connectors.files.delta.staged import staging_of
 from pipeline.connectors.files.sink import Directory, snapshot_of
 from pipeline.connectors.files.sink.snapshot import Snapshot, leftovers
 from pipeline.connectors.log import append
@@ -45,9 +50,16 @@ FROM_EVENTS = 1_600
 BLOCK = 200
 PAD = "x" * 3_000
 SQL = "SELECT partition, sequence, CAST(body AS STRING) AS body FROM events"
+ROW = pa.schema([("partition", pa.string()), ("sequence", pa.int64()), ("body", pa.string())])
 LIVES = 2
+ONCE = ("before checkpoint",)
+"""A host may have delivered everything by its first checkpoint, so that there is no second one."""
 POINTS = {
     "files": ("ranges staged", "before write", "entry put", "after write", "before checkpoint", "partition claimed"),
+    "delta": (
+        *("ranges staged", "before write", "record put", "before commit", "commit written", "after write"),
+        *("before checkpoint", "table claimed"),
+    ),
     "postgres": ("ranges staged", "before write", "batch staged", "committed", "after write", "before checkpoint"),
 }
 """By sink, what lies between the plan and the next batch."""
@@ -96,15 +108,68 @@ class InFiles:
         return leftovers(Directory(self._path), snapshot_of(Directory(self._path)))
 
 
-NOTE_TABLES = """
-    CREATE TABLE IF NOT EXISTS tables_made (name text);
-    CREATE OR REPLACE FUNCTION note_tables() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN
-      INSERT INTO public.tables_made SELECT object_identity FROM pg_event_trigger_ddl_commands();
+class InDelta:
+    """DuckDB and Polars have to read the rows that the log has. In the end, a vacuum has to leave all of them.
+
+    The table is there before the first claim, which is a commit of it then.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / "table"
+        self.environment: dict[str, str] = {}
+
+    def sink(self) -> dict[str, Any]:
+        return {"type": "files", "path": str(self._path), "format": "delta"}
+
+    def empty(self) -> None:
+        shutil.rmtree(self._path, ignore_errors=True)
+        Table(location_of(self._path)).create(ROW)
+
+    def arrived(self) -> dict[str, list[int]]:
+        state = read_log(self._path)
+        if not any(staging_of(name) for name in state.files):
+            raise Failed("executors have staged nothing")
+        gone = self._vacuum()
+        if again := sorted(set(gone) & set(state.files)):
+            raise Failed(f"a vacuum has deleted a file that counts: {again[0]}")
+        numbers: dict[str, list[int]] = {}
+        for row in state.rows():
+            numbers.setdefault(row["partition"], []).append(row["sequence"])
+        read = read_rows(self._path, "partition", "sequence")
+        if sorted((row["partition"], row["sequence"]) for row in read) != sorted(
+            (partition, sequence) for partition, found in numbers.items() for sequence in found
+        ):
+            raise Failed(f"DuckDB and Polars read {len(read)} rows, and not those of the log")
+        return numbers
+
+    def left(self) -> list[str]:
+        """What the vacuum has left, because its epoch is not outranked."""
+        named = read_log(self._path).files
+        return [path.name for path in self._path.glob("*.parquet") if staging_of(path.name) and path.name not in named]
+
+    def _vacuum(self) -> list[str]:
+        table = Table(location_of(self._path))
+        table.refresh()
+        return vacuum_table(Directory(self._path), table, retention_hours=None, dry_run=False)
+
+
+NOTE_ROWS = """
+    CREATE TABLE IF NOT EXISTS rows_staged (name text, count bigint);
+    CREATE OR REPLACE FUNCTION note_rows() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+      INSERT INTO public.rows_staged SELECT TG_TABLE_NAME, count(*) FROM arriving;
+      RETURN NULL;
     END $$;
-    DROP EVENT TRIGGER IF EXISTS note_tables;
-    CREATE EVENT TRIGGER note_tables ON ddl_command_end WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION note_tables();
+    CREATE OR REPLACE FUNCTION watch_table() RETURNS event_trigger LANGUAGE plpgsql AS $$ DECLARE made record; BEGIN
+      FOR made IN SELECT object_identity AS name FROM pg_event_trigger_ddl_commands()
+        WHERE object_identity LIKE '%leasehold_staged%' LOOP
+        EXECUTE 'CREATE TRIGGER note_rows AFTER INSERT ON ' || made.name
+          || ' REFERENCING NEW TABLE AS arriving FOR EACH STATEMENT EXECUTE FUNCTION public.note_rows()';
+      END LOOP;
+    END $$;
+    DROP EVENT TRIGGER IF EXISTS watch_table;
+    CREATE EVENT TRIGGER watch_table ON ddl_command_end WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION watch_table();
 """
-"""Staged tables are dropped in the end. This keeps their names."""
+"""The host makes staged tables before a job begins, and drops them in the end. This counts what executors copy into them."""
 
 
 class InPostgres:
@@ -119,11 +184,11 @@ class InPostgres:
         for name in ("copies", "leasehold_positions", *self.left()):
             self._run(f"DROP TABLE IF EXISTS {name}")
         self._run("CREATE TABLE copies (place bigserial, partition text, sequence bigint, body text)")
-        self._run(NOTE_TABLES)
-        self._run("TRUNCATE tables_made")
+        self._run(NOTE_ROWS)
+        self._run("TRUNCATE rows_staged")
 
     def arrived(self) -> dict[str, list[int]]:
-        if not self._run("SELECT name FROM tables_made WHERE name LIKE '%leasehold_staged%' LIMIT 1"):
+        if not self._run("SELECT name FROM rows_staged WHERE count > 0 LIMIT 1"):
             raise Failed("executors have staged nothing")
         numbers: dict[str, list[int]] = {}
         for partition, sequence in self._run("SELECT partition, sequence FROM copies ORDER BY place"):
@@ -229,12 +294,12 @@ class Case:
 
 
 def cases(sink: str) -> list[Case]:
-    faults = {"killed": crash, "frozen": freeze}
-    return [Case(name, point, partial(_at, fault, point)) for name, fault in faults.items() for point in POINTS[sink]]
+    faults = {"killed": _kill_again, "frozen": freeze}
+    return [Case(name, point, partial(fault, point=point)) for name, fault in faults.items() for point in POINTS[sink]]
 
 
-def _at(fault: Callable[[Room, str], None], point: str, room: Room) -> None:
-    fault(room, point)
+def _kill_again(room: Room, point: str) -> None:
+    crash(room, point, lives=1 if point in ONCE else LIVES)
 
 
 @contextmanager
@@ -244,7 +309,7 @@ def opened(sink: str) -> Iterator[Callable[[Case], str]]:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="leasehold-ranges-")))
         directory.chmod(0o755)  # as root, the server has a user of its own
         write_log(directory / "log")
-        outlet: Outlet = InFiles(directory)
+        outlet: Outlet = InDelta(directory) if sink == "delta" else InFiles(directory)
         if sink == "postgres":
             server = new_postgres(directory / "postgres")
             stack.callback(server.cleanup)

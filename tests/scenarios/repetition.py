@@ -5,19 +5,23 @@ events, once so many have arrived; over the others, which are too quick to watch
 
     make repetition                 every sink, 20 kills each; prints how much each kill repeated
     make repetition SINK=cosmos     one of them
+
+`handlers` is the sink `python` with a function that is called side by side. For each key, its events also have to come in order.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import random
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from io import FileIO
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -30,16 +34,32 @@ from plugins_endpoint import endpoint_served
 from pipeline.connectors.python import HandlerContext
 from pipeline.sink import CloseReason
 from scenarios.host import Failed, until
-from scenarios.outlets import DATABASE, InDirectory, MakeOutlet, Outlet, OverCosmos, OverHttp, by_account, client_of
+from scenarios.outlets import (
+    DATABASE,
+    LINES,
+    InDirectory,
+    MakeOutlet,
+    Outlet,
+    OverCosmos,
+    OverHttp,
+    by_account,
+    client_of,
+)
 from scenarios.place import place, say
-from scenarios.sinks import ACCOUNTS, Room
+from scenarios.sinks import ACCOUNTS, Room, is_in_order
 
 BATCH, BUFFERED = 200, 1000
 REQUESTS = {"batch_entries_max": 20, "in_flight_max": 2, "buffered_entries_max": BUFFERED, "buffer_age_max_s": 0.02}
 KILLS_MAX = 20
-KILLS = {"http": 20, "python": 20, "cosmos": 5, "postgres": 5, "files": 5, "log": 5, "eventhubs": 5}
+WINDOW = 400
+KILLS = {"http": 5, "python": 5, "handlers": 5, "cosmos": 5, "postgres": 5, "files": 5, "log": 5, "eventhubs": 5}
 """In the acceptance tests: as many as a minute or two allow."""
-AGAIN_MAX = {"http": BUFFERED + 2 * BATCH, "cosmos": BUFFERED + 2 * BATCH, "python": BATCH}
+AGAIN_MAX = {
+    "http": BUFFERED + 2 * BATCH,
+    "cosmos": BUFFERED + 2 * BATCH,
+    "python": BATCH,
+    "handlers": WINDOW + 2 * (WINDOW // 4),
+}
 AGAIN_MAX |= dict.fromkeys(("postgres", "files", "log", "eventhubs"), 0)
 """Of a partition and for each kill, as docs/guarantees.md says."""
 EVENTS = {sink: 4_000 if again else 20_000 for sink, again in AGAIN_MAX.items()}
@@ -48,6 +68,7 @@ POINTS = ("batch transformed", "before write", "after write")
 """Which each batch reaches once."""
 HUB = "delivered"
 TAKES_S = 0.05
+CALL_S = 0.01
 ROW_S = 0.0005
 
 
@@ -55,6 +76,7 @@ class Http(OverHttp):
     """Slow, so that hosts die in the middle of their work."""
 
     batch, again_max = BATCH, AGAIN_MAX["http"]
+    lines = None  # without `order_by`
 
     def sink(self) -> dict[str, Any]:
         return {"type": "http", "url": f"{self._endpoint.url}/entries", "content": "body", **REQUESTS}
@@ -170,6 +192,28 @@ class Noting:
         self._file.close()
 
 
+class SideBySide(Numbers):
+    """A function that is called for ten keys of a partition at a time."""
+
+    again_max, lines = AGAIN_MAX["handlers"], LINES
+
+    def sink(self) -> dict[str, Any]:
+        parallel = {"key": "key", "max": 16, "window": WINDOW, "timeout_s": 10}
+        return {"type": "python", "handler": "scenarios.repetition:note", "parallel": parallel}
+
+
+async def note(event: Mapping[str, Any]) -> None:
+    """A handler of single events. Its files lie beside the host's settings, as those of `Noting`."""
+    partition = event["partition"]
+    if partition not in NOTED:
+        NOTED[partition] = Path(sys.argv[2]).with_name(f"{partition}.noted").open("ab", buffering=0)
+    await asyncio.sleep(CALL_S * random.uniform(0.5, 1.5))  # so that calls side by side end in another order
+    NOTED[partition].write(event["body"] + b"\n")
+
+
+NOTED: dict[str, FileIO] = {}
+
+
 @contextmanager
 def outlet_of(sink: str) -> Iterator[MakeOutlet]:
     if sink == "http":
@@ -192,7 +236,7 @@ def outlet_of(sink: str) -> Iterator[MakeOutlet]:
         with hubs_running("--hubs", "none:1") as namespace:
             yield lambda directory: Hub(namespace)
     else:
-        makes: dict[str, MakeOutlet] = {"files": Files, "log": Log, "python": Numbers}
+        makes: dict[str, MakeOutlet] = {"files": Files, "log": Log, "python": Numbers, "handlers": SideBySide}
         yield makes[sink]
 
 
@@ -215,12 +259,25 @@ def repeated(room: Room, outlet: Outlet, *, seed: int, kills: int) -> list[int]:
     lives.append(outlet.arrived())
     if any(set(lives[-1].get(account, ())) != set(range(1, room.events + 1)) for account in ACCOUNTS):
         raise Failed("something is missing in the end")
+    if outlet.lines is not None and not all(is_in_order(numbers, outlet.lines) for numbers in lives[-1].values()):
+        raise Failed("events of a key came out of order")
+    if outlet.lines is not None and not all(each_in_order(lives, account, outlet.lines) for account in ACCOUNTS):
+        raise Failed("a host handled events of a key out of order, or twice")
     if not outlet.again_max and any(len(numbers) > room.events for numbers in lives[-1].values()):
         raise Failed("something arrived twice")
     return [
         max(_again(now.get(account, []), len(before.get(account, []))) for account in ACCOUNTS)
         for before, now in pairwise(lives)
     ]
+
+
+def each_in_order(lives: Sequence[Mapping[str, list[int]]], account: str, lines: int) -> bool:
+    """Whether each life had the events of a key once and in order, also those that came again."""
+    ends = [0, *(len(life.get(account, [])) for life in lives)]
+    numbers = lives[-1].get(account, [])
+    slices = [numbers[start:end] for start, end in pairwise(ends)]
+    keys = ([n for n in each if n % lines == rest] for each in slices for rest in range(lines))
+    return all(line == sorted(set(line)) for line in keys)
 
 
 def _killed_once_arrived(room: Room, outlet: Outlet, events: int) -> dict[str, list[int]]:

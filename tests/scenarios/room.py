@@ -14,7 +14,7 @@ from scenarios.grounds import is_locked
 from scenarios.host import Failed, Host, Process
 
 TESTS = Path(__file__).parents[1]
-LEASES = {"type": "sqlite", "path": "leases.db", "duration_s": 6, "renew_s": 2, "balance_s": 1}
+LEASES = {"type": "sqlite", "path": "leases.db", "duration_s": 6, "renew_s": 2, "balance_s": 1, "call_timeout_s": 3}
 
 
 class HostRoom:

@@ -40,9 +40,19 @@ OFTEN, SELDOM = 7, 2
 REQUESTS_BEFORE = {"before submit": 30, "submitted": 30}
 """The same of points that each batch passes several times: there have to be checkpoints behind it, which may be wrong."""
 RARE = (
-    *("page read", "lease acquired", "partition claimed", "sink claimed", "position written", "folded"),
+    *(
+        "page read",
+        "lease acquired",
+        "partition claimed",
+        "table claimed",
+        "sink claimed",
+        "position written",
+        "folded",
+    ),
     *("before flush", "flushed", "before checkpoint", "checkpointed", "before release", "released"),
 )
+WITH_OUTPUT = ("table claimed",)
+"""Points that a host comes to only if there is output already."""
 ROOMS = 2
 AS_PROMISED = "as promised"
 
@@ -84,7 +94,8 @@ class Room(HostRoom):
 
     def verdict(self, incidents: int) -> str:
         outlet = self.outlet
-        return judged(outlet.arrived(), incidents=incidents, again_max=outlet.again_max, lines=outlet.lines)
+        found = outlet.arrived()
+        return judged(found, incidents=incidents, again_max=outlet.again_max, lines=outlet.lines, events=self.events)
 
 
 def event_of(account: str, number: int) -> dict[str, object]:
@@ -132,7 +143,11 @@ def case_of(scenario: str, point: str, fault: Callable[[Room, str], int]) -> Cas
 
 
 def _at(fault: Callable[[Room, str], int], point: str, room: Room) -> int:
-    return fault(room, point)
+    if point not in WITH_OUTPUT:
+        return fault(room, point)
+    with room.running("a", armed="after write:1") as host:
+        host.ended()
+    return 1 + fault(room, point)
 
 
 def cases(sink: str) -> list[Case]:
@@ -140,23 +155,25 @@ def cases(sink: str) -> list[Case]:
     return [case_of(name, point, fault) for name, fault in faults.items() for point in points_of_sink(sink)]
 
 
-def judged(arrived: Mapping[str, Sequence[int]], *, incidents: int, again_max: int, lines: int | None) -> str:
-    """What came of EVENTS numbers of each account. lines, again_max: see Outlet."""
+def judged(
+    arrived: Mapping[str, Sequence[int]], *, incidents: int, again_max: int, lines: int | None, events: int = EVENTS
+) -> str:
+    """What came of so many numbers of each account. lines, again_max: see Outlet."""
     again = 0
     for account in ACCOUNTS:
         numbers = arrived.get(account, ())
-        if missing := set(range(1, EVENTS + 1)) - set(numbers):
+        if missing := set(range(1, events + 1)) - set(numbers):
             return f"LOST: {len(missing)} of partition {account}, {min(missing)} the first of them"
-        more = len(numbers) - EVENTS
+        more = len(numbers) - events
         if more > again_max * incidents:
             return f"TOO OFTEN: {more} of partition {account} came again, after {incidents} incidents"
-        if lines is not None and not _is_in_order(numbers, lines):
+        if lines is not None and not is_in_order(numbers, lines):
             return f"OUT OF ORDER: partition {account}"
         again = max(again, more)
     return f"{AS_PROMISED}: {again} of a partition came again, at most {again_max * incidents}; incidents: {incidents}"
 
 
-def _is_in_order(numbers: Sequence[int], lines: int) -> bool:
+def is_in_order(numbers: Sequence[int], lines: int) -> bool:
     """Those of each line, as each came for the first time."""
     first = list(dict.fromkeys(numbers))
     return all(line == sorted(line) for line in ([n for n in first if n % lines == rest] for rest in range(lines)))
@@ -180,9 +197,9 @@ class Rooms:
 
 
 @contextmanager
-def opened(count: int, sink: str) -> Iterator[Rooms]:
+def opened(count: int, sink: str, events: int = EVENTS) -> Iterator[Rooms]:
     with tempfile.TemporaryDirectory(prefix="leasehold-sinks-") as directory, outlets(sink) as make:
-        rooms = [Room(Path(directory) / f"room{number}", make) for number in range(count)]
+        rooms = [Room(Path(directory) / f"room{number}", make, events=events) for number in range(count)]
         free: SimpleQueue[Room] = SimpleQueue()
         for room in rooms:
             free.put(room)

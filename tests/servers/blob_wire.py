@@ -20,7 +20,7 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
-Do = Literal["cut", "lose_reply", "delay", "fail", "truncate"]
+Do = Literal["cut", "lose_reply", "delay", "hold", "fail", "truncate"]
 _OWN = ("Content-Type", "User-Agent", "Accept", "Accept-Encoding")
 """What the client between would add of its own: signatures would not fit any more."""
 _HOP = frozenset(("connection", "keep-alive", "transfer-encoding", "content-length", "date", "server"))
@@ -28,7 +28,9 @@ _HOP = frozenset(("connection", "keep-alive", "transfer-encoding", "content-leng
 
 @dataclass(slots=True, kw_only=True)
 class Fault:
-    """do: cut before it is carried out, lose_reply after; fail: answer instead of the service; truncate: cut within it."""
+    """do: cut before it is carried out, lose_reply after; fail: answer instead of the service; truncate: cut within it; hold:
+    carry it out once it is released.
+    """
 
     do: Do
     of: str = "*"
@@ -51,6 +53,8 @@ class Wire:
         self.requests: Counter[str] = Counter()
         self.conditions: list[str] = []
         self._faults: list[Fault] = []
+        self._held = 0
+        self._changed = asyncio.Condition()
         self._session = aiohttp.ClientSession(auto_decompress=False)
 
     @property
@@ -64,6 +68,24 @@ class Wire:
 
     def heal(self) -> None:
         self._faults.clear()
+
+    async def wait_until_held(self, requests: int) -> None:
+        """Until so many requests wait for their release."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._held >= requests)
+
+    async def release(self) -> None:
+        """All that are held, and no more are."""
+        self.heal()
+        async with self._changed:
+            self._held = 0
+            self._changed.notify_all()
+
+    async def _hold(self) -> None:
+        async with self._changed:
+            self._held += 1
+            self._changed.notify_all()
+            await self._changed.wait_for(lambda: self._held == 0)
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[Wire]:
@@ -94,6 +116,9 @@ class Wire:
         if fault.do == "delay":
             await asyncio.sleep(fault.delay_s)
             return await self._forwarded(request, body)
+        if fault.do == "hold":
+            await self._hold()
+            return await self._forwarded(request, body)
         if fault.do == "fail":
             headers = {**fault.headers, **({"x-ms-error-code": fault.code} if fault.code else {})}
             return web.Response(status=fault.status, headers=headers)
@@ -119,9 +144,14 @@ class Wire:
                 found = fault
         return found
 
-    async def _forwarded(self, request: web.BaseRequest, body: bytes) -> web.Response:
+    def _passed_on(self, request: web.BaseRequest) -> tuple[str, dict[str, str]]:
+        """The path and the headers as the service gets them."""
         headers = {name: value for name, value in request.headers.items() if name.lower() != "connection"}
-        url = URL(self._endpoint + request.raw_path, encoded=True)
+        return request.raw_path, headers
+
+    async def _forwarded(self, request: web.BaseRequest, body: bytes) -> web.Response:
+        path, headers = self._passed_on(request)
+        url = URL(self._endpoint + path, encoded=True)
         async with self._session.request(
             request.method, url, headers=headers, data=body, skip_auto_headers=_OWN, allow_redirects=False
         ) as answer:

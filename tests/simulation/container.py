@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING, TypeVar
 from zlib import crc32
 
-from simulation.process import current, held, incarnation
+from simulation.process import OUTSIDE, current, held, incarnation
 from simulation.setup import PIPELINES
 from simulation.weather import Container, Request, answered, host_of
 
@@ -18,7 +20,7 @@ from leases.document import lease_prefix
 from leases.errors import LeasesError, StoreAmbiguous, StoreConflict, StoreUnavailable
 from leases.lease import Lease
 from leases.session import SESSIONS_PREFIX, decode_session
-from leases.store import READS, ChangedDocuments, Operation, Stored
+from leases.store import READS, ChangedDocuments, Hint, Operation, Stored
 
 if TYPE_CHECKING:
     from simulation.world import World
@@ -28,6 +30,10 @@ PARTS = 3
 """Into how many parts the container is split that each number their writes: changes are read from one after another."""
 EXPIRED = 0.03
 """Of the tokens: a part has been split since, or the store has another reason to have the caller list."""
+COPIES = (0, 1, 1, 1, 2)
+"""How often a hint arrives: a fifth are lost."""
+BROKEN = 0.02
+"""Of the hints: the connection breaks after them."""
 REPEATED = 8
 """How many writes before its token an answer shows again, at most."""
 LEASES = tuple(map(lease_prefix, PIPELINES))
@@ -39,6 +45,8 @@ class WatchedContainer(Container):
     def __init__(self, world: World) -> None:
         super().__init__(world.weather)
         self._world = world
+        self._fates = random.Random(f"{world.setup.seed} hints")
+        self._watches: list[asyncio.Queue[Hint]] = []
 
     async def list(self, prefix: str) -> list[Stored]:
         found = await self._soon("list", prefix, partial(self._listed, prefix))
@@ -79,6 +87,29 @@ class WatchedContainer(Container):
 
     async def delete(self, id: str, etag: str) -> None:
         await self._soon("delete", id, partial(self._deleted, incarnation(), id, etag))
+
+    async def notify(self, hints: Sequence[Hint]) -> None:
+        """Each watch may get a hint late, twice, or never."""
+        loop, world = asyncio.get_running_loop(), self._world
+        for watch, hint in product(self._watches, hints):
+            for _ in range(self._fates.choice(COPIES)):
+                late_s = world.timing.call_timeout_s * self._fates.random() ** 8
+                loop.call_later(late_s, watch.put_nowait, hint, context=OUTSIDE)
+                world.onlooker.counts["hints"] += 1
+
+    async def watch(self) -> AsyncGenerator[Hint, None]:
+        """Until its connection breaks, which it does now and then."""
+        if not self._world.setup.size.hints:
+            return
+        watch = asyncio.Queue[Hint]()
+        self._watches.append(watch)
+        try:
+            yield Hint()
+            while self._world.skies.is_calm or self._fates.random() > BROKEN:
+                yield await watch.get()
+        finally:
+            self._watches.remove(watch)
+        raise StoreUnavailable("the connection for hints broke")
 
     def _soon(self, operation: Operation, id: str, call: Callable[[], T]) -> asyncio.Future[T]:
         request = Request(host_of(current()), "store", operation, id)

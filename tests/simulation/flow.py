@@ -16,6 +16,7 @@ from pipeline.connectors import memory
 from pipeline.errors import EngineUnavailable, FeedUnavailable
 from pipeline.event import EVENT_SCHEMA, Page
 from pipeline.feed import FeedPartition, PartitionEnded
+from pipeline.limits import RETURNED_BYTES_MAX
 from pipeline.ranges import EventRange, RangedBatch, RangeReader
 from pipeline.staging import Ranged, Stager
 from pipeline.transform import Transform
@@ -246,7 +247,9 @@ class WeatheredTransform(Transform):
     def columns(self) -> pa.Schema:
         return EVENT_SCHEMA.empty_table().select(YIELDED).schema
 
-    async def apply_ranges(self, batch: RangedBatch, reader: RangeReader, stager: Stager | None) -> Ranged:
+    async def apply_ranges(
+        self, batch: RangedBatch, reader: RangeReader, stager: Stager | None, bytes_max: int = RETURNED_BYTES_MAX
+    ) -> Ranged:
         world = self._world
         world.onlooker.ranged(batch.partition, batch.start, batch.to, batch.events)
         if host_of(current()) in world.skies.hanging and not world.skies.is_calm and world.skies.rng.random() < 0.5:

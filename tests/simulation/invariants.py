@@ -76,6 +76,9 @@ class Onlooker:
     _fences: dict[str, tuple[int, ...]] = field(default_factory=dict)
     _unsettled: dict[tuple[str, str, tuple[int, ...]], object] = field(default_factory=dict)
     _tries: Counter[str] = field(default_factory=Counter)
+    # by partition: incarnation, generation and position of its last owner that stopped with all handled; that gave the lease up
+    _finished: dict[str, tuple[str, int, int]] = field(default_factory=dict)
+    _releases: dict[str, tuple[str, int, int]] = field(default_factory=dict)
     _starts: dict[Place, int] = field(default_factory=dict)
     # by incarnation: when what can be seen of its session changed, and when its last heartbeat was sent
     _sessions: dict[str, list[float]] = field(default_factory=dict)
@@ -215,6 +218,8 @@ class Onlooker:
         self._check_owner(by, old, new)
         if self.is_calm and by == old.incarnation and new.owner is None and not new.closed:
             self._check_release(new)
+        if by == old.incarnation and new.owner is None:
+            self._releases[name] = by, new.generation, number(new.continuation)
         if self._eras[name] and (old.owner is None or new.epoch != old.epoch):
             # After an edit an epoch may be given out twice. The second claim has read the result of the first one's last send.
             # Where sends bear a producer's level, no level is given out twice.
@@ -234,6 +239,7 @@ class Onlooker:
     def edited(self, lease: Lease | None, partition: str) -> None:
         """An operator wrote or removed a document: what was known of its past no longer binds."""
         self._eras[partition] += 1
+        self._releases.pop(partition, None)
         if lease is not None:
             self._keep(lease)
             self._moved[partition] = self.now(), self._darkness(self.now())
@@ -430,6 +436,15 @@ class Onlooker:
     def tried(self, partition: str, events: int | None = None) -> None:
         """Something happened after which so many events may come once more; without a number, those of a batch."""
         self._tries[partition] += max(self.batch_events_max, self.ranged_events_max) if events is None else events
+
+    def finishes(self, by: str, partition: str, generation: int, position: str | None) -> None:
+        """An owner was stopped, and everything that it took is behind that position."""
+        self._finished[partition] = by, generation, number(position)
+
+    def is_handed_over(self, partition: str) -> bool:
+        """For a sink that is opened: whether its last owner finished, and gave the lease up at that position."""
+        finished, released = self._finished.pop(partition, None), self._releases.pop(partition, None)
+        return finished is not None and finished == released
 
     # Arrivals
 

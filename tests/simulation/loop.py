@@ -158,6 +158,9 @@ class Timeout:
         done: asyncio.Future[None] = asyncio.get_running_loop().done  # type: ignore[attr-defined]  # a VirtualLoop
         return done
 
+    def expired(self) -> bool:
+        return self._is_expiring
+
     def _expire(self) -> None:
         self._task.cancel()
         self._is_expiring = True

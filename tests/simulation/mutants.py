@@ -74,6 +74,8 @@ OVERLOAD = "tests/unit/service/test_host_overload.py"
 SESSION = "tests/unit/leases/test_session.py"
 OF_SESSIONS = "tests/unit/leases/test_tenure_sessions.py"
 HOST_SESSIONS = "tests/unit/service/test_host_sessions.py"
+HANDLERS = "tests/unit/pipeline/handlers"
+HANDLER_SINK = "tests/unit/pipeline/connectors/test_handlers.py"
 OTHERS_RANG = "each[0][0] != self._keeper.host for each in sessions.signature ^ self._read_at_signature"
 
 MUTANTS = (
@@ -179,8 +181,8 @@ MUTANTS = (
         "        if not getattr(self, 'is_open', True):\n            raise NotTrusted(",
         (
             "service.worker",
-            "        if self._owned.is_trusted:\n            return\n        self._suspended()\n",
-            "        if self._owned.is_trusted:\n            self.is_open = True; return\n        self._suspended()\n",
+            "        if not self._owned.is_trusted:\n            self._note_suspension()\n",
+            "        self.is_open = self._owned.is_trusted\n        if not self.is_open:\n            self._note_suspension()\n",
         ),
         (
             "service.worker",
@@ -211,7 +213,7 @@ MUTANTS = (
         "service.worker",
         "            if left <= 0:\n                raise BatchHung(",
         "            if left < -1e9:\n                raise BatchHung(",
-        ("service.worker", "self._clock.sleep(left)", "self._clock.sleep(timeout)"),
+        ("service.worker", "self._clock.sleep(min(left, timeout))", "self._clock.sleep(timeout)"),
     ),
     mutant(
         "children begin before their parent is closed",
@@ -545,6 +547,181 @@ MUTANTS = (
         "        while self._beyond:\n            self._first = min(self._beyond)\n",
     ),
     mutant(
+        "calls of one key run side by side",
+        "pipeline.handlers.calls",
+        'order = f"{UNKEYED}{number}" if key is None else KEYED + key',
+        'order = f"{UNKEYED}{number}"',
+    ),
+    mutant(
+        "calls get ahead of the position without a limit",
+        "pipeline.handlers.calls",
+        "return self.unsettled < self._limits.window and self._bytes < self._limits.window_bytes",
+        "return True",
+    ),
+    mutant(
+        "an event counts as processed when its call begins",
+        "pipeline.handlers.calls",
+        "        self.in_flight += 1\n        return Call(",
+        "        self.in_flight += 1\n        self.acknowledge([first])\n        return Call(",
+    ),
+    mutant(
+        "more calls run than may",
+        "pipeline.handlers.calls",
+        "self.in_flight >= self._limits.max",
+        "self.in_flight > self._limits.max",
+    ),
+    mutant(
+        "a call that failed is repeated beside later events of its key",
+        "pipeline.handlers.calls",
+        "        self._buffer.put_back(left, rests_until=now + pause_s)\n",
+        "        from dataclasses import replace\n        for each in left:\n            self._buffer.acknowledged(each, now)\n"
+        "            self._buffer.add(replace(each, order=f'{UNKEYED}{each.number}'), now)\n",
+    ),
+    mutant(
+        "what a call acknowledged before it failed is handled again",
+        "pipeline.handlers.calls",
+        "left = [entry for entry in call.entries if entry.number in self._open]\n        if not left:",
+        "left = list(call.entries)\n        if not left:",
+        test=f"{HANDLERS}/test_writer.py::test_what_was_acknowledged_before_an_error_is_not_handled_again",
+    ),
+    mutant(
+        "a handler that acknowledges by hand has processed an event once it returns",
+        "pipeline.handlers.calls",
+        "if not self._limits.manual_ack:",
+        "if True:",
+        test=f"{HANDLERS}/test_writer.py::test_with_manual_acknowledgement_the_position_follows_what_is_acknowledged",
+    ),
+    mutant(
+        "an acknowledgement counts for all events of its call",
+        "pipeline.handlers.writer",
+        "self._calls.acknowledge(call.entries[:count])",
+        "self._calls.acknowledge(call.entries)",
+        test=f"{HANDLERS}/test_writer.py::test_what_was_acknowledged_before_an_error_is_not_handled_again",
+    ),
+    mutant(
+        "events of a lost lease can be acknowledged",
+        "pipeline.handlers.writer",
+        "        if self._is_closed:\n            return False\n",
+        "",
+        test=f"{HANDLERS}/test_writer.py::test_what_is_never_acknowledged_is_handled_again_by_the_next_owner",
+    ),
+    mutant(
+        "events of a lost lease are never stale",
+        "pipeline.handlers.writer",
+        "is_released=lambda: self._is_closed",
+        "is_released=lambda: False",
+        test=f"{HANDLERS}/test_events.py::test_pages_of_a_lost_lease_are_left_to_its_next_tenure",
+    ),
+    mutant(
+        "a lease can be lost between a look at stale events and their acknowledgement",
+        "pipeline.handlers.events",
+        "count = self._count(position)\n",
+        "await asyncio.sleep(0)\n        count = self._count(position)\n",
+        test=f"{HANDLERS}/test_events.py::test_nothing_comes_between_a_look_at_stale_events_and_their_acknowledgement",
+    ),
+    mutant(
+        "a row of several events becomes the dead letter of one of them",
+        "pipeline.handlers.writer",
+        "has_row_of_each = len(of_rows) == len(of_events)",
+        "has_row_of_each = True",
+        test=f"{HANDLER_SINK}::test_events_that_became_one_row_are_handled_or_dead_letters_each",
+    ),
+    mutant(
+        "an event becomes a dead letter for each of its rows",
+        "pipeline.handlers.writer",
+        "if len(of_events) < events.num_rows or len(of_rows) < rows.num_rows:",
+        "if len(of_events) < events.num_rows:",
+        test=f"{HANDLER_SINK}::test_an_event_of_several_rows_becomes_one_dead_letter",
+    ),
+    mutant(
+        "a call that fails again and again counts as one that hangs",
+        "service.worker",
+        "self.progress.excuse_sink(self._clock.monotonic() + seconds)",
+        "None",
+        test=f"{HANDLERS}/test_writer.py::test_an_event_whose_calls_take_too_long_becomes_a_dead_letter_within_one_tenure",
+    ),
+    mutant(
+        "a key continues behind its dead letter at once",
+        "pipeline.handlers.calls",
+        "self._parked[call.first.order] = now + self._limits.park_s",
+        "pass",
+        test=f"{HANDLER_SINK}::test_an_event_that_fails_too_often_is_a_dead_letter_and_so_are_the_next_of_its_key",
+    ),
+    mutant(
+        "a key is parked for ever",
+        "pipeline.handlers.calls",
+        "self._parked[call.first.order] = now + self._limits.park_s",
+        "self._parked[call.first.order] = inf",
+        test=f"{HANDLERS}/test_calls.py::test_later_events_of_a_parked_key_are_parked_too_until_its_time_is_over",
+    ),
+    mutant(
+        "an event that waits for trust to become a dead letter is counted at each attempt",
+        "pipeline.dead_letters.guards",
+        "len(recent.union(sequences)) > self.most",
+        "len(recent) + len(sequences) > self.most",
+        test=f"{HANDLER_SINK}::test_events_that_wait_for_trust_to_become_dead_letters_count_once",
+    ),
+    mutant(
+        "each claim may park as many events again",
+        "pipeline.dead_letters.dead_letter_transform",
+        "self.park_guards.setdefault(partition, ParkGuard(events=self.share_events, share_max=self.share_max))",
+        "ParkGuard(events=self.share_events, share_max=self.share_max)",
+        test=f"{HANDLER_SINK}::test_too_many_parked_events_stop_the_partition_and_it_stays_so",
+    ),
+    mutant(
+        "events that a retry repeats let it park more",
+        "pipeline.dead_letters.side_output_sink",
+        "self._guard.settled = self._settled_before + rows",
+        "self._guard.settled = self._settled_before + self._writer.acknowledged",
+        (
+            "pipeline.dead_letters.side_output_sink",
+            "while self._written and self._claim.compare(self._written[0][0], self._writer.position) <= 0:",
+            "while self._written:",
+        ),
+        test=f"{HANDLER_SINK}::test_a_retry_that_repeats_good_events_parks_no_more_of_the_bad_ones",
+    ),
+    mutant(
+        "a letter that was never written counts for the next claim",
+        "pipeline.dead_letters.guards",
+        "self._parked.pop(sequence, None)",
+        "pass",
+        test=f"{HANDLER_SINK}::test_parked_events_whose_letters_were_never_written_do_not_count_in_the_next_claim",
+    ),
+    mutant(
+        "parked events count from the start of a claim",
+        "pipeline.dead_letters.side_output_sink",
+        "self._guard.admit(sequences, self._settled_before + self._writer.acknowledged)",
+        "self._guard.admit(sequences, self._writer.acknowledged)",
+        test=f"{HANDLER_SINK}::test_what_was_processed_before_a_claim_lets_it_park_no_more",
+    ),
+    mutant(
+        "a stop or handoff drops what was taken, and the next owner repeats it",
+        "pipeline.pump.runner",
+        "            await self._in_flight.flush(stop)\n            return None\n",
+        "            return None\n",
+    ),
+    mutant(
+        "a stop starts its time over with each step",
+        "pipeline.pump.progress",
+        "return await self.carry_out(self._writer.flush(), stop)",
+        "self._gives_up_at = None\n        return await self.carry_out(self._writer.flush(), stop)",
+        test=f"{HANDLERS}/test_writer.py::test_a_stop_waits_as_long_however_full_the_window_is",
+    ),
+    mutant(
+        "a plain call that raises StopIteration keeps its thread",
+        "pipeline.connectors.handlers",
+        "        self.give_back()\n        if not future.done():\n",
+        "        if not future.done():\n            self.give_back()\n",
+        test=f"{HANDLER_SINK}::test_a_thread_is_free_again_though_nothing_waits_for_its_call",
+    ),
+    mutant(
+        "a call that only makes a generator has handled its events",
+        "pipeline.connectors.handlers",
+        "if inspect.isgenerator(answer) or inspect.isasyncgen(answer):",
+        "if False:",
+        test=f"{HANDLER_SINK}::test_a_function_that_returns_code_which_has_not_run_is_refused",
+    ),
+    mutant(
         "a lease is given up without its last checkpoint",
         "service.worker",
         '            await run_within("checkpoint", retry_until_answered(self._checkpoints.keep, self._clock,'
@@ -856,9 +1033,9 @@ MUTANTS = (
     ),
     mutant(
         "trust is checked before a request has a task, not when it is sent",
-        "pipeline.async_sink.writer",
-        "request: Request | None = first\nawait self._permit.wait_until_granted()",
-        "request: Request | None = first",
+        "pipeline.async_sink.request_writer",
+        "request: R | None = first\nawait self._permit.wait_until_granted()",
+        "request: R | None = first",
         test="tests/unit/pipeline/async_sink/test_writer_sink.py"
         "::test_trust_that_ends_before_the_task_of_a_request_begins_stops_the_request",
     ),
@@ -870,10 +1047,49 @@ MUTANTS = (
         "            return Output(table=self._transform.columns.empty_table(), start=batch.start, to=batch.to, events=0)\n",
     ),
     mutant(
+        "executors read ranges that change twice in one job",
+        "pipeline.pump.runner",
+        "self._reader = reader if self.why_host_reads is None else None",
+        "self._reader = reader",
+        test="tests/unit/pipeline/pump/test_runner_ranges.py"
+        "::test_ranges_that_change_are_read_by_the_host_if_a_job_reads_them_twice",
+    ),
+    mutant(
+        "a function may read ranges that change as often as it likes",
+        "pipeline.spark.session",
+        '        if why is not None:\n            raise TransformError(f"{why}: set `executors_read: false`")\n',
+        "",
+        test="tests/unit/pipeline/spark/test_session.py"
+        "::test_what_a_function_makes_of_each_batch_has_to_read_its_events_once",
+    ),
+    mutant(
+        "what the sink refuses is given to executors again",
+        "pipeline.pump.runner",
+        "return has_suspects or has_buried or plan.is_for_host(self._read_to)",
+        "return has_buried or plan.is_for_host(self._read_to)",
+        test="tests/unit/pipeline/pump/test_runner_ranges.py::test_the_host_reads_while_refused_events_are_looked_for",
+    ),
+    mutant(
+        "any number of jobs of executors run at once",
+        "pipeline.limits",
+        "self.turns = asyncio.Semaphore(RANGED_JOBS_MAX)",
+        "self.turns = asyncio.Semaphore(1000)",
+        test="tests/unit/pipeline/pump/test_runner_ranges.py"
+        "::test_few_jobs_of_executors_run_at_once_and_the_time_of_each_counts_from_its_beginning",
+    ),
+    mutant(
+        "a job of executors returns more than there is room for",
+        "pipeline.limits",
+        "while budget.returned + bytes_max > budget.bytes_max:\n    await self.wait_until_freed()",
+        "pass",
+        test="tests/unit/pipeline/pump/test_runner_ranges.py"
+        "::test_what_executors_returned_to_all_partitions_is_bounded_until_it_is_delivered",
+    ),
+    mutant(
         "what executors refuse is given to them again",
         "pipeline.pump.runner",
-        "return is_searching or has_buried or plan.is_for_host(self._read_to)",
-        "return is_searching or has_buried",
+        "return has_suspects or has_buried or plan.is_for_host(self._read_to)",
+        "return has_suspects or has_buried",
     ),
     mutant(
         "rows that tasks hand back are left out beside staged ones",
@@ -916,6 +1132,13 @@ MUTANTS = (
         "pipeline.connectors.files.sink.snapshot",
         "if (is_past or is_stale) and name not in named:",
         "if (is_past and name not in named) or is_stale:",
+        test="tests/unit/pipeline/connectors/files/sink/test_sink_staged.py",
+    ),
+    mutant(
+        "a claim clears away what earlier owners staged, whether entries name it or not",
+        "pipeline.connectors.files.sink.manifest",
+        "        return [name for name in stale if name not in named]\n",
+        "        return stale\n",
     ),
     mutant(
         "a claim clears away what later owners staged",
@@ -923,6 +1146,60 @@ MUTANTS = (
         "is_stale = epoch is not None and epoch < partition.epoch",
         "is_stale = epoch is not None and epoch != partition.epoch",
         test="tests/unit/pipeline/connectors/files/sink/test_sink_staged.py::test_what_later_owners_staged_is_no_leftover",
+    ),
+    mutant(
+        "a Delta table commits whatever executors have staged",
+        "pipeline.connectors.files.delta.sink",
+        "        if output.staged:\n            self._check_parts(held, output)\n",
+        "",
+        test="tests/unit/pipeline/connectors/files/delta/test_sink_staged.py"
+        "::test_parts_of_another_epoch_or_batch_are_refused",
+    ),
+    mutant(
+        "a vacuum deletes what the present owner of a lease has staged",
+        "pipeline.connectors.files.delta.staged",
+        "found.epoch < epochs.get(found.lease, 0)",
+        "found.epoch <= epochs.get(found.lease, 0)",
+        test="tests/unit/pipeline/connectors/files/delta/test_vacuum.py"
+        "::test_what_an_earlier_owner_staged_and_nobody_committed_is_deleted_at_once",
+    ),
+    mutant(
+        "a vacuum deletes staged files that a compaction has just replaced",
+        "pipeline.connectors.files.delta.table",
+        "return [name for name in unneeded if name not in removed]",
+        "return unneeded",
+        test="tests/unit/pipeline/connectors/files/delta/test_vacuum.py"
+        "::test_committed_files_that_a_compaction_replaced_wait_for_the_retention",
+    ),
+    mutant(
+        "the rows of a staging table are not counted",
+        "pipeline.connectors.postgres.sink",
+        "return [within, sql.counted(sql.of_parts(table, names), output.rows), within, target.merged(columns, rows)]",
+        "return [within, target.merged(columns, rows)]",
+        test="tests/integration/test_postgres_staging.py"
+        "::test_staged_rows_that_a_crash_of_the_server_lost_are_processed_again",
+    ),
+    mutant(
+        "a claim drops the staging tables of its own epoch",
+        "pipeline.connectors.postgres.sql",
+        'int(of["epoch"]) < claim.epoch',
+        'int(of["epoch"]) <= claim.epoch',
+        test="tests/unit/pipeline/connectors/postgres/test_sql.py"
+        "::test_only_tables_of_this_lease_and_of_earlier_epochs_are_outranked",
+    ),
+    mutant(
+        "a staging table commits whatever batch it was made for",
+        "pipeline.connectors.postgres.sink",
+        "        check_parts(output.staged, epoch=claim.epoch, start=output.start)\n",
+        "        pass\n",
+        test="tests/integration/test_postgres_staging.py::test_a_part_that_another_batch_staged_is_refused_by_name",
+    ),
+    mutant(
+        "the end of a job's time is no progress of the batch",
+        "pipeline.pump.runner",
+        "note = asyncio.get_running_loop().call_later(job_s, self._has_found)",
+        "note = asyncio.get_running_loop().call_later(job_s + 1e9, self._has_found)",
+        test="tests/unit/service/test_worker_ranges.py",
     ),
     mutant(
         "executors commit what they stage",

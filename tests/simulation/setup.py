@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from leases.timing import SessionTiming, Timing
-from pipeline.limits import RangeLimits
+from pipeline.limits import JOB_SHARE, ParallelLimits, RangeLimits
 
 SinkKind = Literal["memory", "log", "python", "files", "postgres", "async", "eventhubs"]
 SINKS: tuple[SinkKind, ...] = get_args(SinkKind)
@@ -21,6 +21,8 @@ and from a moment on all that start; until then the hosts are restarted. catchin
 start. return: all have one at first, and those with an odd number lack it when they start after that moment."""
 Operator = Literal["away", "resets", "tampers"]
 PIPELINES = ("bank", "till")
+BATCH_TIMEOUT = 1.5
+"""How long a batch may take, in durations of a lease."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,13 +36,16 @@ class Size:
     appends_every_s: float
     """On average, in each partition."""
     sessions: Sessions = "none"
+    hints: bool = False
+    """Whether the lease store is like PostgreSQL: a listing is of one moment, and hosts watch hints."""
 
 
 SMALL = Size(name="small", hosts=3, leases=4, minutes=7, shrinks=(1.0,), appends_every_s=30.0)
 TIGHT = Size(name="tight", hosts=3, leases=4, minutes=7, shrinks=(1 / 3, 1 / 2), appends_every_s=20.0)
 """More lives of leases in the same minutes: dearer, and each seed finds more."""
 LARGE = Size(name="large", hosts=20, leases=100, minutes=19, shrinks=(1.0,), appends_every_s=60.0)
-SIZES = {size.name: size for size in (SMALL, TIGHT, LARGE)}
+HINTED = replace(SMALL, name="hinted", sessions="all", hints=True)
+SIZES = {size.name: size for size in (SMALL, TIGHT, LARGE, HINTED)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +58,7 @@ class Setup:
     in pages, between which they change. lags: whether replicas of the source answer that have less than was read before.
     pipelines: of every host, each with its part of the partitions. leases_max: of hosts with an odd number. document_faults: how
     many befall documents that are no leases. rollout, rolls_at_s: of a mixed group. ranges: when executors read, None for never.
+    parallel: how the handler of a sink `python` is called side by side; None: batch by batch.
     """
 
     seed: int
@@ -81,6 +87,7 @@ class Setup:
     rollout: Rollout
     rolls_at_s: float
     ranges: RangeLimits | None
+    parallel: ParallelLimits | None
 
     @property
     def holds_position(self) -> bool:
@@ -121,7 +128,7 @@ class Setup:
 
     @property
     def batch_timeout_s(self) -> float:
-        return 1.5 * self.timing.duration_s
+        return BATCH_TIMEOUT * self.timing.duration_s
 
     @property
     def opens_s(self) -> float:
@@ -167,7 +174,7 @@ class Setup:
             faults=rng.choice((3, 8, 15)) * (1 if size.hosts < 10 else 4),
             has_quota=hardships.random() < 0.2,
             opens_slowly=hardships.random() < 0.2,
-            tears=hardships.random() < 0.3,
+            tears=hardships.random() < 0.3 and not size.hints,
             lags=hardships.random() < 0.2,
             pipelines=PIPELINES if hardships.random() < 0.3 else PIPELINES[:1],
             leases_max=hardships.randint(1, size.leases // size.hosts + 1) if hardships.random() < 0.2 else None,
@@ -176,16 +183,32 @@ class Setup:
             sessions=size.sessions,
             rollout=rollouts.choice(get_args(Rollout)),
             rolls_at_s=60.0 * size.minutes * (0.05 + 0.3 * rollouts.random()),
-            ranges=_ranges(random.Random(f"{seed} ranges {size.name}")),
+            ranges=_ranges(random.Random(f"{seed} ranges {size.name}"), BATCH_TIMEOUT * timing.duration_s),
+            parallel=_parallel(random.Random(f"{seed} parallel {size.name}"), timing) if sink == "python" else None,
         )
 
 
-def _ranges(rng: random.Random) -> RangeLimits | None:
+def _parallel(rng: random.Random, timing: Timing) -> ParallelLimits | None:
+    if rng.random() < 0.5:
+        return None
+    several = rng.choice((None, 1, 4))
+    return ParallelLimits(
+        max=rng.choice((1, 2, 8)),
+        events_max=several,
+        manual_ack=several is not None and rng.random() < 0.5,
+        window=rng.choice((8, 20, 200)),
+        timeout_s=timing.duration_s / 6,
+        attempts=1_000_000,  # there are no dead letters
+        backoff_s=rng.choice((0.1, 1.0)),
+    )
+
+
+def _ranges(rng: random.Random, batch_timeout_s: float) -> RangeLimits | None:
     if rng.random() < 0.6:
         return None
     return RangeLimits(
         from_events=rng.choice((1, 4, 10)),
         events_max=rng.choice((8, 40, 200)),
         range_events=rng.choice((1, 3, 10)),
-        job_s_max=rng.choice((10.0, 240.0)),
+        job_s_max=rng.choice((0.2, JOB_SHARE)) * batch_timeout_s,
     )

@@ -29,6 +29,7 @@ from simulation.container import WatchedContainer
 from simulation.database import WAYS, Database
 from simulation.flow import NumberedFeed, PartOfFeed, WeatheredTransform
 from simulation.group import Group, HostClock, Running
+from simulation.handlers import SideBySide
 from simulation.hub import EventHub
 from simulation.invariants import Onlooker
 from simulation.known import Known
@@ -70,7 +71,7 @@ class World(Group):
         LEASES.forget()
         HOSTS.forget()
         SESSIONS.forget()
-        self.setup = setup
+        self.setup: Setup = setup
         self._loop: Any = asyncio.get_running_loop()
         self.rng = random.Random(f"{setup.seed} faults")
         self._hosts = random.Random(f"{setup.seed} hosts")
@@ -267,7 +268,9 @@ def _part_of(running: Running, pipeline: str) -> int:
 SINK_OF: Mapping[SinkKind, Callable[[World], Sink]] = {
     "memory": WatchedOutlet,
     "log": lambda world: world.broker.sink(),
-    "python": lambda world: PythonSink(lambda: WatchedHandler(world)),
+    "python": lambda world: (
+        PythonSink(lambda: WatchedHandler(world)) if world.setup.parallel is None else SideBySide(world)
+    ),
     "files": lambda world: world.shelf.sink(),
     "postgres": lambda world: world.database.sink(),
     "async": lambda world: world.endpoint.sink(),

@@ -28,6 +28,18 @@ def parts() -> tuple[ChangeFeed, Sink, LeaseStore]:
     return FilesFeed("words-*.jsonl"), LogSink("state/words"), SqliteStore("state/leases.db")
 
 
+@leasehold.handler(feed={"type": "log", "path": "orders"}, events_max=10, ack="manual")
+async def handle(events: leasehold.Events) -> None:
+    assert_type(events.key, str | None)
+    if not assert_type(events.is_stale, bool):
+        await events.ack(events[-1]["sequence"])
+
+
+def run_handler() -> None:
+    leasehold.run(handle, until_idle=True)
+    handle.run()
+
+
 def processor_of(feed: ChangeFeed, sink: Sink, store: LeaseStore) -> Processor:
     pipeline = Pipeline(name="copy", feed=feed, sink=sink)
     assert_type(pipeline, leasehold.Pipeline)

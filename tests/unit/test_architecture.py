@@ -11,16 +11,25 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.once
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("leasehold", "leases", "pipeline", "service")
 
 EDGES = (
-    *("leasehold.common.clock", "leasehold.emulators", "leases.contract", "leases.stores"),
+    *(
+        "leasehold.common.clock",
+        "leasehold.common.entra_token",
+        "leasehold.emulators",
+        "leases.contract",
+        "leases.stores",
+    ),
     *("pipeline.connectors", "pipeline.contract", "pipeline.spark.jre", "pipeline.spark.engine", "pipeline.spark.jvm"),
     *(
         "pipeline.spark.connect",
         "pipeline.spark.executors",
         "pipeline.spark.master",
+        "pipeline.spark.runs",
         "pipeline.spark.session",
         "pipeline.spark.transform",
     ),
@@ -32,7 +41,14 @@ EDGES = (
         "service.cli.demo.bank",
         "service.cli.demo.postgres",
     ),
-    *("service.cases.killing", "service.cli.host_name", "service.cli.test"),
+    *(
+        "service.callback_thread",
+        "service.cases.disturbance",
+        "service.cases.disturbed_run",
+        "service.cli.copy",
+        "service.cli.host_name",
+        "service.cli.test",
+    ),
     *(
         "service.cli.migration",
         "service.cli.offline_view",

@@ -10,7 +10,7 @@ import pytest
 
 from service.config import settings
 from service.config.section import CUSTOM
-from service.probing import cosmos, eventhubs
+from service.probing import blob, cosmos, eventhubs
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "guarantees.md").read_text()
@@ -26,9 +26,9 @@ def test_every_connector_of_the_settings_has_a_row(kind: str) -> None:
 
 
 def test_every_question_of_the_probe_is_named_by_what_it_asks_and_no_other() -> None:
-    ids = {question.id for question in (*eventhubs.QUESTIONS, *cosmos.QUESTIONS)}
+    ids = {question.id for question in (*eventhubs.QUESTIONS, *cosmos.QUESTIONS, *blob.QUESTIONS)}
     section = PAGE[PAGE.index("## What is assumed of the services") :]
-    assert set(re.findall(r"`((?:hub|cosmos)-[a-z0-9-]+)`", section)) == ids
+    assert set(re.findall(r"`((?:hub|cosmos|blob)-[a-z0-9-]+)`", section)) == ids
 
 
 def test_every_file_that_is_named_is_there() -> None:

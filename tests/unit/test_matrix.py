@@ -22,7 +22,8 @@ UV = """#!/bin/sh
 echo "$UV_PYTHON" >> "{log}"
 case "$UV_PYTHON" in *{unfit}*) echo "pyarrow==1 has no wheel for cp399" >&2; exit 2;; esac
 mkdir -p "$UV_PROJECT_ENVIRONMENT/bin"
-printf '#!/bin/sh\\nfor each; do case "$each" in --junitxml=*) report="${{each#*=}}";; esac; done\\n'\
+printf '#!/bin/sh\\necho "$*" >> "{log}.tests"\\n'\
+'for each; do case "$each" in --junitxml=*) report="${{each#*=}}";; esac; done\\n'\
 'echo "<testsuites><testsuite tests=\\"9\\" failures=\\"{failures}\\" errors=\\"0\\" skipped=\\"2\\"/></testsuites>"'\
 ' > "$report"\\n'\
 '{hangs}exit {code}\\n' > "$UV_PROJECT_ENVIRONMENT/bin/python"
@@ -198,6 +199,16 @@ def test_the_ends_are_the_oldest_and_the_newest_without_the_one_of_make_test(
     for version in versions:
         machine.has(machine.usr / f"python{version.rpartition('.')[0]}", version)
     assert list(rows(machine.run("--ends"))) == ran
+
+
+def test_the_ends_are_without_the_tests_to_which_no_version_matters(machine: Machine) -> None:
+    machine.has(machine.usr / "python3.12", "3.12.1")
+    machine.has(machine.clone / ".venv/bin/python", "3.11.2")
+    machine.run()
+    machine.run("--ends")
+    every, ends = Path(f"{machine.log}.tests").read_text().splitlines()
+    assert "-m not once" not in every
+    assert "-m not once" in ends
 
 
 def test_a_machine_with_one_version_alone_says_so(machine: Machine) -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.once
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("leases", "pipeline", "service", "leasehold")
 DECISION = ROOT / "docs/decisions/0020-interfaces-keep-their-nouns.md"
@@ -18,12 +20,12 @@ IRREGULAR = set(
     spoken stolen struck swept taken taught thought thrown told understood woken won worn written""".split()  # noqa: SIM905
 )
 VERBS = set(
-    """announce append apply ask attach await beat begin call carry check checkpoint clear close collect complete
-    connect count create delete disconnect downgrade draw end ensure execute export fetch find flush follow forget get
-    give hand idle import judge keep kill leave list load look make measure move note open order pause plan poll prepare
-    probe process publish put query raise read receive reconcile recover refresh release remove renew replace
+    """ack announce append apply ask attach await beat begin call cancel carry check checkpoint clear close collect complete
+    connect copy count create delete disconnect downgrade draw end ensure execute export fetch find flush follow forget get
+    give hand idle import judge keep kill leave list listen load look make measure move note notify open order pause plan
+    poll prepare probe process publish put query raise read receive reconcile recover refresh release remove renew replace
     replenish report reset resume retry rewrite run scan send serve settle sift sleep start stop stream submit switch take
-    talk try use wait work write""".split()  # noqa: SIM905
+    talk try use wait watch work write""".split()  # noqa: SIM905
 )
 """The first words of public coroutines. Add a verb if none of these is right."""
 INTERFACES = {

@@ -25,12 +25,13 @@ from simulation.mutants import MUTANTS, Edit, changed, is_sound
 from simulation.process import Process, held
 from simulation.quota import REFUSED_S, Quota
 from simulation.run import Verdict, simulated
-from simulation.setup import LARGE, SINKS, TIGHT, Setup
+from simulation.setup import HINTED, LARGE, SINKS, TIGHT, Setup
 from simulation.weather import Fate, Request, Weather
 
 from leases.lease import Lease
 from leases.timing import SessionTiming, Timing
 
+pytestmark = pytest.mark.once
 ROOT = Path(__file__).parents[2]
 
 
@@ -45,8 +46,16 @@ def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-SLICE = (1, 5, 9, 11, 12, 14, 16, 24, 29, 32, 35, 41, 47, 74, 92, 112, 117, 130, 132)
+SLICE = (1, 4, 5, 9, 11, 12, 14, 16, 18, 24, 29, 32, 35, 41, 47, 74, 92, 112, 117, 130, 132)
 slice_of = cache(partial(simulated, size=TIGHT))
+
+
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_hosts_whose_hints_are_lost_late_and_repeated_violate_nothing(seed: int) -> None:
+    """The store is like PostgreSQL."""
+    verdict = simulated(seed, HINTED)
+    assert verdict.found == (), seeds.report(verdict, HINTED)
+    assert verdict.counts["hints"] > 0
 
 
 @pytest.mark.parametrize("seed", SLICE)
@@ -103,7 +112,8 @@ def test_the_slice_has_services_that_are_busy_or_lag(hardship: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "event", ["fault restore", "discarded batches", "tails that were measured", "leases given up in calm"]
+    "event",
+    ["fault restore", "discarded batches", "tails that were measured", "leases given up in calm", "calls side by side"],
 )
 def test_the_slice_has_what_befalls_sinks(event: str) -> None:
     assert sum(slice_of(seed).counts[event] for seed in SLICE) > 0
@@ -118,7 +128,7 @@ def test_few_seeds_have_every_sink_and_every_kind_of_operator() -> None:
 
 @pytest.mark.parametrize(
     ("seed", "sink"),
-    [("14", "log"), ("1", "postgres"), ("3", "files"), ("2", "async"), ("12", "eventhubs")],
+    [("14", "log"), ("1", "postgres"), ("3", "files"), ("2", "async"), ("12", "eventhubs"), ("18", "python")],
 )
 def test_a_seed_is_the_same_to_the_last_step_under_any_hash_seed(seed: str, sink: str) -> None:
     assert Setup.drawn(int(seed), TIGHT).sink == sink

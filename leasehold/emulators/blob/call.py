@@ -79,6 +79,11 @@ CONTAINER_KINDS = {
     ("PUT", "lease"): "lease",
     ("GET", "list"): "blobs",
 }
+REQUESTS = (
+    *("account.read", "account.containers"),
+    *sorted({f"blob.{verb}" for verb in KINDS.values()} | {f"container.{verb}" for verb in CONTAINER_KINDS.values()}),
+)
+"""What requests a fault can be ordered for."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +9,7 @@ from aiohttp import web
 
 from leasehold.emulators.blob.wire import Wire
 from leasehold.emulators.hosting import Clock, break_connections
+from leasehold.emulators.orders import Move, check_number, move_clock, orders_of, serve_order
 
 
 @dataclass(slots=True)
@@ -19,13 +18,7 @@ class Control:
     clock: Clock
 
     async def serve(self, request: web.BaseRequest) -> web.StreamResponse:
-        name = request.path.strip("/")
-        try:
-            if name not in ORDERS:
-                raise ValueError(f"no order {name!r}: {', '.join(ORDERS)}")
-            return web.json_response(ORDERS[name](self, **json.loads(await request.read() or b"{}")))
-        except (TypeError, ValueError) as problem:
-            return web.json_response({"error": str(problem)}, status=400)
+        return await serve_order(ORDERS, self, request)
 
     def read_state(self) -> dict[str, Any]:
         """What the page shows."""
@@ -39,15 +32,16 @@ def containers(control: Control) -> list[dict[str, Any]]:
     return [{"container": name, "blobs": blobs, "bytes": size} for name, (blobs, size) in found]
 
 
-def fault(control: Control, **what: Any) -> Any:
+def fault(control: Control, /, **what: Any) -> Any:
     return {"number": control.wire.order(**what)}
 
 
 def heal(control: Control, number: int | None = None) -> Any:
+    check_number(number, control.wire.faults)
     if number is None:
         control.wire.faults.clear()
     else:
-        control.wire.faults.pop(number, None)
+        del control.wire.faults[number]
     return {}
 
 
@@ -59,8 +53,8 @@ def disconnect(control: Control) -> Any:
     return {"connections": break_connections(control.wire.servers)}
 
 
-def clock(control: Control, move_s: float = 0.0) -> Any:
-    control.clock.offset_s += move_s
+def clock(control: Control, move_s: Move = 0.0) -> Any:
+    move_clock(control.clock, move_s)
     return {"now": control.clock.now(), "offset_s": control.clock.offset_s}
 
 
@@ -82,6 +76,4 @@ def reset(control: Control) -> Any:
     return {}
 
 
-ORDERS: dict[str, Callable[..., Any]] = {
-    order.__name__: order for order in (clock, containers, disconnect, fault, faults, heal, reset, statistics)
-}
+ORDERS = orders_of(clock, containers, disconnect, fault, faults, heal, reset, statistics)

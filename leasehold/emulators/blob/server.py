@@ -11,10 +11,12 @@ from typing import Any
 
 from aiohttp import web
 
+from leasehold.emulators.blob.answers import NAME
 from leasehold.emulators.blob.control import Control
 from leasehold.emulators.blob.store import Container, Store
 from leasehold.emulators.blob.wire import BODY_BYTES_MAX, Wire
 from leasehold.emulators.hosting import Clock, Place, guarded, open_control, open_port, open_tls
+from leasehold.emulators.journal import Unusable
 
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
@@ -67,8 +69,10 @@ async def serve(options: Options) -> AsyncIterator[dict[str, str]]:
 
 
 def create(store: Store, names: Iterable[str], now: float) -> None:
-    """Unless they exist."""
+    """Unless they exist. Raises Unusable."""
     for name in names:
+        if not NAME.fullmatch(name):
+            raise Unusable(f"container {name!r}: a name has 3 to 63 lower case letters, digits and single hyphens")
         if store.container(name) is None:
             store.put_container(Container(name=name, etag=store.next_etag(now), modified=now))
 

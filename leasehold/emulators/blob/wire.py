@@ -13,19 +13,21 @@ from typing import Any
 from urllib.parse import unquote
 
 from aiohttp import web
+from pydantic import dataclasses as checked
 
 from leasehold.emulators.blob import auth
 from leasehold.emulators.blob.answers import answer
-from leasehold.emulators.blob.call import Call, Reply, date, refusal
+from leasehold.emulators.blob.call import REQUESTS, Call, Reply, date, refusal
 from leasehold.emulators.blob.conditions import NotModified
 from leasehold.emulators.blob.refused import Refused
 from leasehold.emulators.blob.store import Store
+from leasehold.emulators.orders import STRICT, Count, Name, Positive, Seconds, Status, check_fault, fault_of
 
 BODY_BYTES_MAX = 300 << 20
 FAULTS = ("throttle", "fail", "delay", "cut", "lose_reply")
 
 
-@dataclass(slots=True, kw_only=True)
+@checked.dataclass(slots=True, kw_only=True, config=STRICT)
 class Fault:
     """A rule for requests, and what happens to them.
 
@@ -39,18 +41,17 @@ class Fault:
 
     do: str
     of: str = "*"
-    container: str | None = None
-    blob: str | None = None
-    after: int = 0
-    times: int | None = None
-    status: int = 500
-    delay_s: float = 1.0
-    number: int = 0
-    taken: int = 0
+    container: Name | None = None
+    blob: Name | None = None
+    after: Count = 0
+    times: Positive | None = None
+    status: Status = 500
+    delay_s: Seconds = 1.0
+    number: int = field(default=0, init=False)
+    taken: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        if self.do not in FAULTS:
-            raise ValueError(f"{self.do!r} is not a fault; use one of {', '.join(FAULTS)}")
+        check_fault(self, FAULTS, REQUESTS)
 
     def takes(self, call: Call) -> bool:
         """Counts the request."""
@@ -91,8 +92,8 @@ class Wire:
     servers: list[web.Server] = field(default_factory=list)
     faults_made: int = 0
 
-    def order(self, **what: Any) -> int:
-        fault = Fault(**what)
+    def order(self, /, **what: Any) -> int:
+        fault = fault_of(Fault, what)
         self.faults_made += 1
         fault.number = self.faults_made
         self.faults[fault.number] = fault

@@ -80,6 +80,12 @@ NAMES = {
     "offers": ("offer", "offers"),
 }
 VERBS = {"GET": "read", "PUT": "replace", "DELETE": "delete", "PATCH": "patch", "POST": "post"}
+REQUESTS = (
+    *("account.read", "feed.latest", "feed.full"),
+    *(f"{one}.{verb}" for one, _ in NAMES.values() for verb in (*VERBS.values(), "create", "upsert")),
+    *(f"{many}.{verb}" for _, many in NAMES.values() for verb in ("list", "query", "plan", "batch")),
+)
+"""What requests a fault can be ordered for."""
 
 
 @dataclass(slots=True, kw_only=True)

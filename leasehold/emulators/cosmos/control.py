@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from aiohttp import web
+from pydantic import Field
 
 from leasehold.emulators.cosmos.account import Account
 from leasehold.emulators.cosmos.container import Change, Container, Partition
-from leasehold.emulators.cosmos.feed import GIVES_PREVIOUS
 from leasehold.emulators.cosmos.ranges import Range
-from leasehold.emulators.cosmos.refused import Refused
 from leasehold.emulators.cosmos.wire import Wire
 from leasehold.emulators.hosting import Clock, break_connections
+from leasehold.emulators.orders import Count, Move, Name, check_number, move_clock, orders_of, serve_order, shown
+
+Bound = Annotated[str, Field(pattern=r"^[0-9A-F]{1,256}$")]
+ContainerId = Annotated[str, Field(pattern=r"^[^/\\?#]{1,255}$")]
+Level = Literal["Strong", "BoundedStaleness", "Session", "ConsistentPrefix", "Eventual"]
+RangeCount = Annotated[int, Field(ge=1, le=100)]
 
 
 @dataclass(slots=True)
@@ -24,16 +29,7 @@ class Control:
     clock: Clock
 
     async def serve(self, request: web.BaseRequest) -> web.StreamResponse:
-        order = json.loads(await request.read() or b"{}")
-        name = request.path.strip("/")
-        if name not in ORDERS:
-            return _answer({"error": f"no order {name!r}: {', '.join(ORDERS)}"}, 404)
-        try:
-            answer = ORDERS[name](self, **order)
-            self.account.journal.commit()
-            return _answer(answer)
-        except (ValueError, TypeError, Refused) as error:
-            return _answer({"error": str(error)}, 400)
+        return await serve_order(ORDERS, self, request, self.account.journal.commit)
 
     def read_state(self) -> dict[str, Any]:
         """What the page shows."""
@@ -61,29 +57,45 @@ class Control:
         for candidate in self.account.databases.values():
             if database in ("", candidate.id) and own in candidate.containers:
                 return candidate.containers[own]
-        raise ValueError(f"no container {name!r}")
+        there = [f"{each.id}/{own}" for each in self.account.databases.values() for own in each.containers]
+        raise ValueError(f"container: there is no container {shown(name)}: {_choice(there)}")
 
 
-def _answer(content: Any, status: int = 200) -> web.Response:
-    return web.json_response(content, status=status)
+def _choice(values: Sequence[str]) -> str:
+    return f"use one of {', '.join(values)}" if values else "create one first"
+
+
+def _check_range(container: Container, argument: str, range_id: str) -> None:
+    """Raises ValueError. Unlike a request, an order does not count as one that finds a range gone."""
+    if range_id not in container.partitions:
+        there = _choice([one.id for one in container.ranges])
+        raise ValueError(
+            f"{argument}: {shown(range_id)} is not a range of {container.id}, or has been split or merged: {there}"
+        )
 
 
 # --- orders -------------------------------------------------------------------------------------------------------------
 
 
-def split(control: Control, container: str, range_id: str, at: str | None = None, completing: int = 0) -> Any:
-    return [_range(child) for child in control.container(container).split(range_id, at, completing)]
+def split(control: Control, container: Name, range_id: Name, at: Bound | None = None, completing: Count = 0) -> Any:
+    found = control.container(container)
+    _check_range(found, "range_id", range_id)
+    return [_range(child) for child in found.split(range_id, at, completing)]
 
 
-def merge(control: Control, container: str, left: str, right: str, completing: int = 0) -> Any:
-    return _range(control.container(container).merge(left, right, completing))
+def merge(control: Control, container: Name, left: Name, right: Name, completing: Count = 0) -> Any:
+    found = control.container(container)
+    _check_range(found, "left", left)
+    _check_range(found, "right", right)
+    return _range(found.merge(left, right, completing))
 
 
-def fault(control: Control, **what: Any) -> Any:
+def fault(control: Control, /, **what: Any) -> Any:
     return {"number": control.wire.faults.add(**what)}
 
 
 def heal(control: Control, number: int | None = None) -> Any:
+    check_number(number, control.wire.faults.numbers())
     control.wire.faults.remove(number)
     return {}
 
@@ -92,26 +104,24 @@ def disconnect(control: Control) -> Any:
     return {"connections": break_connections(control.wire.servers)}
 
 
-def clock(control: Control, move_s: float = 0.0) -> Any:
-    control.clock.offset_s += move_s
+def clock(control: Control, move_s: Move = 0.0) -> Any:
+    move_clock(control.clock, move_s)
     return {"now": control.clock.now(), "offset_s": control.clock.offset_s}
 
 
-def ranges_of(control: Control, container: str, ranges: int) -> Any:
+def ranges_of(control: Control, container: ContainerId, ranges: RangeCount) -> Any:
     """How many a container of that name is made with."""
     control.account.ranges_of[container] = ranges
     control.account.keep_settings()
     return {}
 
 
-def images(control: Control, container: str, previous: str) -> Any:
-    if previous not in GIVES_PREVIOUS:
-        raise ValueError(f"unknown kind of previous images: use one of {', '.join(GIVES_PREVIOUS)}")
+def images(control: Control, container: Name, previous: Literal["none", "deletes", "all"]) -> Any:
     control.container(container).give_images(previous)
     return {}
 
 
-def consistency(control: Control, level: str) -> Any:
+def consistency(control: Control, level: Level) -> Any:
     """The account's default, as its properties say it. What is read is the latest all the same (see the fault `lag`)."""
     control.account.consistency = level
     control.account.keep_settings()
@@ -144,21 +154,24 @@ def statistics(control: Control, clear: bool = False) -> Any:
     return listed
 
 
-def truth(control: Control, container: str) -> Any:
+def truth(control: Control, container: Name) -> Any:
     """Per range: its last LSN and its documents."""
     found = control.container(container)
     return [_partition(found.partitions[one.id]) for one in found.ranges]
 
 
-def versions(control: Control, container: str) -> Any:
+def versions(control: Control, container: Name) -> Any:
     """Every version that was ever written, per range, in the feed's order."""
     found = control.container(container)
     return [_version(change, one) for one in found.ranges for change in found.partitions[one.id].log]
 
 
-def delivered(control: Control, container: str) -> Any:
+def delivered(control: Control, container: Name) -> Any:
     """How often a feed has answered with which version."""
-    counts = control.wire.counts.delivered[container.rpartition("/")[2]]
+    counts = control.wire.counts.delivered.get(container.rpartition("/")[2])
+    if counts is None:
+        control.container(container)
+        return []
     return [{"id": key[0], "lsn": key[1], "times": times} for key, times in counts.items()]
 
 
@@ -183,23 +196,20 @@ def _version(change: Change, range: Range) -> dict[str, Any]:
     }
 
 
-ORDERS: dict[str, Callable[..., Any]] = {
-    order.__name__: order
-    for order in (
-        split,
-        merge,
-        fault,
-        heal,
-        disconnect,
-        clock,
-        ranges_of,
-        images,
-        consistency,
-        reset,
-        faults,
-        statistics,
-        truth,
-        versions,
-        delivered,
-    )
-}
+ORDERS = orders_of(
+    split,
+    merge,
+    fault,
+    heal,
+    disconnect,
+    clock,
+    ranges_of,
+    images,
+    consistency,
+    reset,
+    faults,
+    statistics,
+    truth,
+    versions,
+    delivered,
+)

@@ -5,16 +5,20 @@ from __future__ import annotations
 import fnmatch
 import random
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
-from leasehold.emulators.cosmos.call import Call, Reply, refusal
+from pydantic import Field
+from pydantic import dataclasses as checked
+
+from leasehold.emulators.cosmos.call import REQUESTS, Call, Reply, refusal
 from leasehold.emulators.cosmos.refused import THROTTLED, Refused
+from leasehold.emulators.orders import STRICT, Count, Name, Positive, Seconds, Status, check_fault, fault_of
 from leasehold.emulators.stubborn import Stubborn
 
 KINDS = ("throttle", "fail", "cut", "delay", "lose_reply", "lag")
 
 
-@dataclass(slots=True, kw_only=True)
+@checked.dataclass(slots=True, kw_only=True, config=STRICT)
 class Fault:
     """A rule for requests, and what happens to them.
 
@@ -32,26 +36,25 @@ class Fault:
 
     do: str
     of: str = "*"
-    container: str | None = None
-    range_id: str | None = None
-    id: str | None = None
-    page_min: int = 0
-    times: int | None = None
-    share: float = 1.0
-    in_a_row: int = 1
-    after: int = 0
-    status: int = 503
-    substatus: int = 0
-    retry_after_ms: int = 100
-    delay_s: float = 0.0
-    lsns: int = 1
+    container: Name | None = None
+    range_id: Name | None = None
+    id: Name | None = None
+    page_min: Count = 0
+    times: Positive | None = None
+    share: Annotated[float, Field(ge=0, le=1)] = 1.0
+    in_a_row: Positive = 1
+    after: Count = 0
+    status: Status = 503
+    substatus: Count = 0
+    retry_after_ms: Annotated[int, Field(ge=0, le=86_400_000)] = 100
+    delay_s: Seconds = 0.0
+    lsns: Positive = 1
     again: bool = False
-    number: int = 0
-    taken: int = 0
+    number: int = field(default=0, init=False)
+    taken: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        if self.do not in KINDS:
-            raise ValueError(f"{self.do!r} is not a fault; use one of {', '.join(KINDS)}")
+        check_fault(self, KINDS, REQUESTS)
 
     def fits(self, call: Call, range_id: str | None) -> bool:
         return (
@@ -84,12 +87,15 @@ class Faults:
     _all: dict[int, Fault] = field(default_factory=dict)
     _made: int = 0
 
-    def add(self, **what: Any) -> int:
-        fault = Fault(**what)
+    def add(self, /, **what: Any) -> int:
+        fault = fault_of(Fault, what)
         self._made += 1
         fault.number = self._made
         self._all[fault.number] = fault
         return fault.number
+
+    def numbers(self) -> list[int]:
+        return list(self._all)
 
     def remove(self, number: int | None = None) -> None:
         if number is None:

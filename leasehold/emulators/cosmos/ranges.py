@@ -59,7 +59,7 @@ def middle(span: Span) -> str:
 def halves(parent: Range, at: str, ids: tuple[str, str], since: int) -> tuple[Range, Range]:
     """Raises ValueError where `at` is not inside."""
     if not order(parent.span.min) < order(at) < order(parent.span.max):
-        raise ValueError(f"{at!r} is not inside range {parent.id} ({parent.span.min!r} to {parent.span.max!r})")
+        raise ValueError(f"at: {at!r} is not inside range {parent.id} ({parent.span.min!r} to {parent.span.max!r})")
     parents = (*parent.parents, parent.id)
     spans = Span(min=parent.span.min, max=at), Span(min=at, max=parent.span.max)
     return (
@@ -71,6 +71,6 @@ def halves(parent: Range, at: str, ids: tuple[str, str], since: int) -> tuple[Ra
 def union(left: Range, right: Range, id: str, since: int) -> Range:
     """Raises ValueError where they are not neighbours, the left one first."""
     if order(left.span.max) != order(right.span.min):
-        raise ValueError(f"ranges {left.id} and {right.id} are not neighbors")
+        raise ValueError(f"left, right: ranges {left.id} and {right.id} are not neighbors")
     parents = dict.fromkeys((*left.parents, *right.parents, left.id, right.id))
     return Range(id=id, span=Span(min=left.span.min, max=right.span.max), parents=tuple(parents), since=since)

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import fnmatch
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from pydantic import Field
+from pydantic import dataclasses as checked
+
+from leasehold.emulators.orders import STRICT, Count, Name, Positive, Seconds, check_fault
 
 BUSY = "com.microsoft:server-busy"
 OF = ("attach.sender", "attach.receiver", "send", "receive", "cbs", "management")
@@ -14,6 +19,9 @@ ONLY = {
     "send": EVERY | {"cut_after", "lose_ack", "late_ack", "discard", "detach", "detach_after"},
     "receive": frozenset(("cut", "detach", "delay")),
 }
+KINDS = tuple(sorted(EVERY.union(*ONLY.values())))
+Condition = Annotated[str, Field(pattern=r"^[!-~]{1,255}$")]
+"""A symbol of AMQP."""
 
 
 class Call(NamedTuple):
@@ -25,30 +33,29 @@ class Call(NamedTuple):
     group: str = ""
 
 
-@dataclass(slots=True, kw_only=True)
+@checked.dataclass(slots=True, kw_only=True, config=STRICT)
 class Fault:
     """hub, partition, group: of the calls it takes; None for all. after: calls that pass first. times: None for no end."""
 
-    number: int = 0
     do: str
     of: str = "*"
-    hub: str | None = None
-    partition: str | None = None
-    group: str | None = None
-    after: int = 0
-    times: int | None = None
-    condition: str | None = None
-    description: str = "A fault was ordered."
-    delay_s: float = 0.0
-    passed: int = 0
-    taken: int = 0
+    hub: Name | None = None
+    partition: Name | None = None
+    group: Name | None = None
+    after: Count = 0
+    times: Positive | None = None
+    condition: Condition | None = None
+    description: Annotated[str, Field(max_length=1024)] = "A fault was ordered."
+    delay_s: Seconds = 0.0
+    number: int = field(default=0, init=False)
+    passed: int = field(default=0, init=False)
+    taken: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        kinds = fnmatch.filter(OF, self.of)
-        if not kinds:
-            raise ValueError(f"of: {self.of!r} fits none of {', '.join(OF)}")
-        if not any(self.do in ONLY.get(kind, EVERY) for kind in kinds):
-            raise ValueError(f"do: {self.do!r} cannot be done to {self.of}")
+        check_fault(self, KINDS, OF)
+        doable = sorted(set().union(*(ONLY.get(kind, EVERY) for kind in fnmatch.filter(OF, self.of))))
+        if self.do not in doable:
+            raise ValueError(f"do: {self.do!r} cannot be done to {self.of}: use one of {', '.join(doable)}")
         if self.do == "throttle" and self.condition is None:
             self.condition, self.description = BUSY, "The request was terminated because the entity is being throttled."
 

@@ -14,13 +14,13 @@ from typing import Any
 
 from aiohttp import web
 
-from leasehold.emulators.eventhubs.control import Clock, Control
+from leasehold.emulators.eventhubs.control import Control
 from leasehold.emulators.eventhubs.edge import Edges
 from leasehold.emulators.eventhubs.namespace import MESSAGE_BYTES_MAX, Namespace
 from leasehold.emulators.eventhubs.persistence import restore
 from leasehold.emulators.eventhubs.tokens import Keys
 from leasehold.emulators.eventhubs.tunnel import serve_tunnel
-from leasehold.emulators.hosting import Place, open_control, open_port, open_tls, refused_port
+from leasehold.emulators.hosting import Clock, Place, open_control, open_port, open_tls, refused_port
 from leasehold.emulators.journal import Journal
 
 KEY_NAME = "RootManageSharedAccessKey"

@@ -475,6 +475,13 @@ class CosmosRanges(RangeReader):
     timeout_s: float
     patience_s: float
 
+    counts_events = False
+
+    @property
+    def is_repeatable(self) -> bool:
+        """A document that changes leaves its range of latest versions."""
+        return self.mode == "all_versions"
+
     def read_range(self, partition: str, planned: EventRange) -> Iterator[pa.Table]:
         yield from iterate(self._read(partition, planned))
 

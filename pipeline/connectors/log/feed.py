@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from functools import partial
 from math import inf
 from pathlib import Path
+from socket import gethostname
 from typing import TypeVar
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from pipeline.connectors.log.partition_file import (
     UNCHANGING,
     Block,
     LogError,
+    LogMissing,
     LogUnavailable,
     events_in,
     file_name,
@@ -59,6 +61,14 @@ class Forgotten:
     last: int
 
 
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Consecutive events (EVENT_SCHEMA), and the blocks that hold them."""
+
+    events: pa.Table
+    blocks: list[Block]
+
+
 class LogReader:
     def __init__(self, path: str | os.PathLike[str], *, busy_timeout_s: float = 5.0) -> None:
         self.path = Path(os.path.abspath(path))
@@ -70,6 +80,11 @@ class LogReader:
 
     def read(self, partition: str, start: int) -> Iterator[pa.Table | Forgotten]:
         """What was committed by the first step of the iteration, from the sequence `start` on."""
+        for found in self.stretches(partition, start):
+            yield found.events if isinstance(found, Stretch) else found
+
+    def stretches(self, partition: str, start: int) -> Iterator[Stretch | Forgotten]:
+        """As `read`, with the blocks."""
         end = self._settle(partition, PartitionLog.extent).end
         while start < end:
             extent, blocks = self._settle(partition, _blocks_from(start))
@@ -82,7 +97,7 @@ class LogReader:
             else:
                 events = events_in(partition, blocks, start).slice(0, end - start)
                 start += events.num_rows
-                yield events
+                yield Stretch(events, blocks)
 
     def _settle(self, partition: str, read: Callable[[PartitionLog], T]) -> T:
         """What `read` finds; again if a writer came or went meanwhile, because then it may have found half of a change."""
@@ -189,7 +204,14 @@ class LogFeed(ChangeFeed):
             return []  # `open` waits, or raises PositionLost
         starts = range(first, end, range_events)
         ends = [*starts[1:], end]
-        return [EventRange(_position(a - 1), str(b - 1), b - a) for a, b in zip(starts, ends, strict=True)]
+        edges = [edge for a, b in zip(starts, ends, strict=True) for edge in (a, b - 1)]
+        found = await self._call(lambda: self._log.partition(partition).fingerprints(edges))
+        if found is None:  # retention has dropped the first events meanwhile
+            return []
+        return [
+            EventRange(_position(a - 1), str(b - 1), b - a, f"{begin} {last}")
+            for a, b, begin, last in zip(starts, ends, found[::2], found[1::2], strict=True)
+        ]
 
     def range_reader(self) -> RangeReader:
         """For executors on this machine: SQLite's files are not for network file systems."""
@@ -252,23 +274,44 @@ class LogFeed(ChangeFeed):
 
 @dataclass(frozen=True, slots=True)
 class LogRanges(RangeReader):
+    """Reads ranges of a log that has the same path on executors.
+
+    `check` of a range is the fingerprints of the blocks with its first and its last event. Executors may have another log at
+    this path, such as one on a volume of their own, and it may have as many events.
+    """
+
     path: str
 
     def read_range(self, partition: str, planned: EventRange) -> Iterator[pa.Table]:
         """The log numbers its events without gaps, and LogReader reports those that are gone."""
         first, end = _number(planned.start) + 1, _number(planned.to) + 1
         try:
-            for found in LogReader(self.path).read(partition, first):
+            for found in LogReader(self.path).stretches(partition, first):
                 if isinstance(found, Forgotten):
                     raise PositionLost(f"log '{self.path}', partition '{partition}': retention has forgotten {first}")
-                events = found.slice(0, end - first)
+                self._check(partition, planned, found.blocks)
+                events = found.events.slice(0, end - first)
                 first += events.num_rows
                 yield events
                 if first >= end:
                     return
+        except LogMissing as error:
+            raise self._other(partition, "does not exist there") from error
         except LogError as error:
             raise FeedUnavailable(str(error)) from error
-        raise FeedUnavailable(f"log '{self.path}', partition '{partition}' ends at {first - 1}, before {end - 1}")
+        raise self._other(partition, f"ends at {first - 1}, before {end - 1}")
+
+    def _check(self, partition: str, planned: EventRange, blocks: Sequence[Block]) -> None:
+        begin, _, last = planned.check.partition(" ")
+        for sequence, expected in ((_number(planned.start) + 1, begin), (_number(planned.to), last)):
+            if any(block.holds(sequence) and block.fingerprint != expected for block in blocks):
+                raise self._other(partition, f"has other events at {sequence}")
+
+    def _other(self, partition: str, what: str) -> FeedUnavailable:
+        return FeedUnavailable(
+            f"an executor on '{gethostname()}' finds another log than its host: '{self.path}', partition '{partition}', {what};"
+            " run executors on the host's machine with the same volume at this path, or set `executors_read: false`"
+        )
 
 
 def _page(events: pa.Table, end: int) -> Page:

@@ -92,12 +92,23 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block as it was read. first: sequence of its first event. enqueued: microseconds since 1970. events: BLOCK_SCHEMA."""
+    """A block as it was read.
+
+    first: sequence of its first event. enqueued: microseconds since 1970. events: BLOCK_SCHEMA. digest: of what was written.
+    """
 
     first: int
     enqueued: int
     marker: str | None
     events: pa.Table
+    digest: bytes
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint(self.first, self.enqueued, self.digest)
+
+    def holds(self, sequence: int) -> bool:
+        return bool(self.first <= sequence < self.first + self.events.num_rows)
 
 
 def encoded(events: pa.Table) -> Encoded:
@@ -117,6 +128,11 @@ def digest(body: bytes, marker: str | None) -> bytes:
     hashed = hashlib.blake2b((marker or "").encode(), digest_size=16)
     hashed.update(body)
     return hashed.digest()
+
+
+def fingerprint(first: int, enqueued: int, checked: bytes) -> str:
+    """Identifies a block, and so the log up to it: logs only grow, and no other one has this content at this time."""
+    return hashlib.blake2b(f"{first} {enqueued} ".encode() + checked, digest_size=16).hexdigest()
 
 
 def events_in(partition: str, blocks: Sequence[Block], start: int) -> pa.Table:

@@ -14,7 +14,7 @@ import json
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -36,6 +36,7 @@ from pipeline.connectors.log.partition_file import (
     digest,
     encoded,
     file_name,
+    fingerprint,
     missing,
     open_connection,
     partitions_in,
@@ -278,6 +279,22 @@ class PartitionLog:
             ).fetchall()
             return _EPOCH + timedelta(microseconds=enqueued)
 
+    def fingerprints(self, sequences: Sequence[int]) -> list[str] | None:
+        """Identify the blocks that hold these sequences, at least one. None if one of them cannot be read."""
+        with self._reading() as connection, _snapshot(connection):
+            extent = self._extent(connection)
+            if not extent.first <= min(sequences) <= max(sequences) < extent.end:
+                return None
+            return [self._fingerprint_at(connection, sequence) for sequence in sequences]
+
+    def _fingerprint_at(self, connection: sqlite3.Connection, sequence: int) -> str:
+        ((first, enqueued, checked),) = connection.execute(
+            "SELECT first, enqueued, digest FROM blocks WHERE first <= ? ORDER BY first DESC LIMIT 1", (sequence,)
+        ).fetchall()
+        if not isinstance(checked, bytes):
+            raise damaged(self.path, f"the block at {first} is not what was written")
+        return fingerprint(first, enqueued, checked)
+
     def read(self, start: int, *, events_max: int, bytes_max: int) -> tuple[ReadableRange, list[Block]]:
         """Blocks from the one that holds the sequence `start` on: one where there is any, and more within the limits.
 
@@ -302,7 +319,7 @@ class PartitionLog:
         if not has_types or digest(body, marker) != checked:
             raise damaged(self.path, f"the block at {first} is not what was written")
         with translated(self.path):
-            return Block(first, enqueued, marker, decoded(body))
+            return Block(first, enqueued, marker, decoded(body), checked)
 
     def _extent(self, connection: sqlite3.Connection) -> ReadableRange:
         version = self._version(connection)  # before the look, so that a change behind it is seen as one

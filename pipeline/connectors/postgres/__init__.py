@@ -6,7 +6,7 @@ server until it commits or meets a timeout; the epoch in the position's row deci
 """
 
 from pipeline.connectors.postgres.dead_letters import PostgresLetters, letters_merge, storable
-from pipeline.connectors.postgres.session import Timeouts, read_dsn, read_dsn_without_password
+from pipeline.connectors.postgres.session import Timeouts
 from pipeline.connectors.postgres.sink import PostgresSink
 
 __all__ = [
@@ -14,7 +14,5 @@ __all__ = [
     "PostgresSink",
     "Timeouts",
     "letters_merge",
-    "read_dsn",
-    "read_dsn_without_password",
     "storable",
 ]

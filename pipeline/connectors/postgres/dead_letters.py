@@ -12,7 +12,7 @@ import pyarrow as pa
 from psycopg.sql import SQL, Composed, Identifier, Literal
 
 from leasehold.common.clock import Clock, LoopClock
-from pipeline.connectors.postgres.entra_token import TokenCredential
+from leasehold.common.entra_token import TokenCredential
 from pipeline.connectors.postgres.session import Server, Session, Timeouts
 from pipeline.connectors.postgres.sql import BATCH, LETTERS, Statement, Tables
 from pipeline.dead_letters.record import LETTER_SCHEMA, kept_events

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
 import psycopg
 
+from leasehold.common.postgres import TokenRefused, cause_of, words_of
 from pipeline.connectors.postgres.sql import GUARD, MISSING, STAGING
 from pipeline.errors import Ambiguous, OutputRefused, SinkError, SinkNotFound, SinkRejected, SinkUnavailable
 
@@ -16,26 +15,6 @@ _PASSING = (
 )
 _OF_ROWS = ("21", "22", "23", "44", "54", "P0001")
 """Rows that may not be there twice, values, constraints, WITH CHECK OPTION, limits of the server, and what a trigger raises."""
-_LOGIN_REFUSED = re.compile(r"FATAL: .*(?:authentication|token)", re.IGNORECASE)
-"""Errors of Entra ID, whose texts have changed with its name."""
-_SETTINGS_ARE_WRONG = (
-    "password authentication failed",
-    "no password supplied",
-    "no pg_hba.conf entry",
-    "does not exist",
-    "permission denied",
-    "certificate",
-    "server does not support SSL",
-    "is not permitted to log in",
-)
-"""A refused connection comes without SQLSTATE, as text only."""
-_NO_SUCH_HOST = (
-    "Name or service not known",
-    "No address associated with hostname",
-    "nodename nor servname provided",
-)
-"""getaddrinfo's errors for a name that does not exist; a name server that is away is another error."""
-
 _REMEDIES = {
     "23": "change the transform or the merge so that the table takes the output, or change the table",
     "22": "change the transform or the merge so that the table takes the output, or change the table",
@@ -70,43 +49,32 @@ def refused(error: psycopg.Error, address: str, doing: str, *, is_lost: bool, is
     prefix = f"PostgreSQL {address}: {doing}"
     if is_lost:
         if is_sent:
-            return Ambiguous(f"{prefix} was sent and the connection lost before the answer: {_words(error)}")
-        return SinkUnavailable(f"{prefix} failed, the connection was lost: {_words(error)}")
+            return Ambiguous(f"{prefix} was sent and the connection lost before the answer: {words_of(error)}")
+        return SinkUnavailable(f"{prefix} failed, the connection was lost: {words_of(error)}")
     if (error.sqlstate or "").startswith(_PASSING):
-        return SinkUnavailable(f"{prefix} failed and was rolled back: {_words(error)}")
+        return SinkUnavailable(f"{prefix} failed and was rolled back: {words_of(error)}")
     kind = OutputRefused if (error.sqlstate or "").startswith(_OF_ROWS) else SinkRejected
-    return kind(f"{prefix} was refused: {_words(error)}: {_remedy(error.sqlstate or '')}")
+    return kind(f"{prefix} was refused: {words_of(error)}: {_remedy(error.sqlstate or '')}")
 
 
 def not_connected(error: psycopg.Error, address: str, setting: str = "`dsn`") -> SinkError:
     """setting: what has the DSN."""
-    words = _words(error)
-    if any(wrong in words for wrong in _SETTINGS_ARE_WRONG):
+    words, cause = words_of(error), cause_of(error)
+    if cause == "settings":
         return SinkRejected(
             f"PostgreSQL {address} refused the connection: {words}: correct {setting}, or the server's settings"
         )
-    if any(nowhere in words for nowhere in _NO_SUCH_HOST):
+    if cause == "host":
         return SinkNotFound(f"PostgreSQL {address} cannot be reached: {words}: look at the host in {setting}")
     return SinkUnavailable(f"PostgreSQL {address} cannot be reached: {words}")
 
 
-def is_login_refused(error: psycopg.Error) -> bool:
-    return _LOGIN_REFUSED.search(str(error)) is not None
-
-
-def token_refused(error: psycopg.Error, address: str) -> SinkError:
+def token_refused(error: TokenRefused, address: str) -> SinkError:
     """A token ends by itself, and the service may be unable to verify it for a while: another one may be taken."""
     return SinkUnavailable(
-        f"PostgreSQL {address} refused the access token: {_words(error)}: if this persists, check that the role in `dsn` belongs"
-        " to this `identity`"
+        f"PostgreSQL {address} refused the access token: {error}: if this persists, check that the role in `dsn`"
+        " belongs to this `identity`"
     )
-
-
-def _words(error: psycopg.Error) -> str:
-    if error.sqlstate is None:
-        return " ".join(str(error).split())
-    more = [text for text in (error.diag.message_detail, error.diag.message_hint) if text]
-    return " ".join([f"{error.sqlstate} {error.diag.message_primary}", *(f"({text})" for text in more)])
 
 
 def _remedy(sqlstate: str) -> str:

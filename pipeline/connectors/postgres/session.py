@@ -3,81 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import select
-import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from psycopg import AsyncConnection, AsyncCursor, Error, pq
-from psycopg.conninfo import conninfo_to_dict
-from psycopg.sql import SQL, Identifier, Literal
+from psycopg.sql import Identifier
 
-from leasehold.common.cancellation import await_shielded
+from leasehold.common import postgres
+from leasehold.common.entra_token import NoToken, TokenCredential, TokenSource
+from leasehold.common.postgres import (
+    VERSION_MIN,
+    TokenRefused,
+    address_of,
+    connect,
+    cut,
+    is_cut,
+    limits_at_server,
+    run_within,
+    words_of,
+)
 from pipeline.connectors.postgres import refusal
 from pipeline.connectors.postgres.copy import Load
-from pipeline.connectors.postgres.entra_token import NoToken, TokenCredential, TokenSource
 from pipeline.connectors.postgres.sql import BEGIN, STAGED, Column, Statement, loaded, staged, takes_copies
 from pipeline.errors import Ambiguous, SinkRejected, SinkUnavailable
 from pipeline.tracing import Endpoint
-
-# How to connect, as the driver reads it: a postgresql:// address or key=value pairs. Nothing of it is ever quoted.
-
-
-PORT_MAX = 65_535
-_ENCRYPTED = ("require", "verify-ca", "verify-full")
-
-
-def read_dsn(dsn: str) -> dict[str, Any]:
-    """Its parameters by their names. Raises ValueError, whose text continues "`dsn` ..."."""
-    try:
-        given = conninfo_to_dict(dsn)
-    except (Error, UnicodeError):  # their texts quote the DSN, password and all
-        raise ValueError(
-            "is not a PostgreSQL connection string: write postgresql://user@host:5432/database, or libpq's key=value pairs."
-            " In an address, write %, @, :, /, ? and # inside a user or password as %25, %40, %3A, %2F, %3F and %23. In pairs,"
-            " quote values with blanks as libpq wants"
-        ) from None
-    if not all(_is_port(port) for port in str(given.get("port", "")).split(",")):
-        raise ValueError(
-            f"has a port that is not a number from 1 to {PORT_MAX}: correct it; if it belongs to the password, write each"
-            " / of the password as %2F"
-        )
-    return given
-
-
-def read_dsn_without_password(dsn: str) -> dict[str, Any]:
-    """Its parameters, for an access token as the password, and TLS for it. Raises ValueError."""
-    given = read_dsn(dsn)
-    if "password" in given:
-        raise ValueError("`identity` provides the password, and `dsn` has one too: remove one of them")
-    if given.get("sslmode", _ENCRYPTED[0]) not in _ENCRYPTED:
-        raise ValueError("`identity` sends a token, which needs TLS: set `sslmode` in `dsn` to require or verify-full")
-    return {"sslmode": _usual_sslmode(given), **given}
-
-
-def _usual_sslmode(given: Mapping[str, Any]) -> str:
-    """As the environment (PGSSLMODE) has it, but not without TLS."""
-    if given.get("sslrootcert") == "system":
-        return "verify-full"  # libpq takes nothing less with it
-    known = {option.keyword: option.val for option in pq.Conninfo.get_defaults()}
-    usual = (known.get(b"sslmode") or b"").decode()
-    return usual if usual in _ENCRYPTED else _ENCRYPTED[0]
-
-
-def _is_port(text: str) -> bool:
-    """An empty one stands for the usual port."""
-    return not text or (text.isascii() and text.isdigit() and 1 <= int(text[:6]) <= PORT_MAX)
-
 
 T = TypeVar("T")
 
 ATTEMPTS = 4
 """Retries of one conversation that collided with another, or used a connection that a restart had cut."""
-
-VERSION_MIN = 14
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,11 +69,7 @@ class Session:
     @property
     def is_cut(self) -> bool:
         """Whether the server has ended it: one that waits for work is sent nothing else."""
-        if self.is_lost:
-            return True
-        line = select.poll()
-        line.register(self._connection.fileno(), select.POLLIN)
-        return bool(line.poll(0))
+        return is_cut(self._connection)
 
     @property
     def is_idle(self) -> bool:
@@ -153,29 +105,14 @@ class Session:
         return found is not None and bool(found[0])
 
     async def run_within(self, seconds: float, conversation: Awaitable[T]) -> T:
-        """Cancelled or timed out, the connection is cut and the server rolls back what was not committed.
+        """Cancelled or timed out, the connection is cut and the server rolls back what was not committed."""
+        return await run_within(seconds, conversation, self._cut)
 
-        Left to itself, the driver would first ask the server to cancel and wait for it, on a stalled network for long.
-        """
-        talk = asyncio.ensure_future(conversation)
-        try:
-            async with asyncio.timeout(seconds):
-                return await await_shielded(talk)
-        finally:
-            if not talk.done():
-                self._cut()
-                await asyncio.wait({talk})
-            if not talk.cancelled():
-                talk.exception()  # retrieved: it is of the cut, or came at the moment of the cancellation
+    def _cut(self) -> None:
+        cut(self._connection)
 
     async def close(self) -> None:
         await self._connection.close()
-
-    def _cut(self) -> None:
-        if self._connection.closed:
-            return
-        with suppress(OSError), socket.socket(fileno=os.dup(self._connection.fileno())) as line:
-            line.shutdown(socket.SHUT_RDWR)  # fails where the other side was faster
 
 
 class Server:
@@ -259,31 +196,27 @@ class Server:
                 await connection.execute(settings_of(self._timeouts))
         except BaseException as error:
             await connection.close()
-            if isinstance(error, Error | TimeoutError):
-                raise SinkUnavailable(f"PostgreSQL {self.address} cannot be reached: {error}") from error
+            if isinstance(error, TimeoutError):
+                raise SinkUnavailable(
+                    f"PostgreSQL {self.address} cannot be reached: no answer within {self._timeouts.connect_s:g} s"
+                ) from error
+            if isinstance(error, Error):
+                raise SinkUnavailable(f"PostgreSQL {self.address} cannot be reached: {words_of(error)}") from error
             raise
         return Session(connection)
 
     async def _open_connection(self) -> AsyncConnection:
         """A connection as the server gives it."""
-        login = self._parameters
-        if self._tokens is not None:
-            login = {**login, "password": await self._fetch_token(self._tokens)}
         try:
-            return await AsyncConnection.connect(**login, autocommit=True, prepare_threshold=None)
-        except Error as error:
-            if self._tokens is not None and refusal.is_login_refused(error):
-                self._tokens.forget(login["password"])
-                raise refusal.token_refused(error, self.address) from None
-            raise refusal.not_connected(error, self.address) from None
-
-    async def _fetch_token(self, tokens: TokenSource) -> str:
-        try:
-            return await tokens.fetch()
+            return await connect(self._parameters, self._tokens)
         except NoToken as error:
             raise SinkUnavailable(
                 f"PostgreSQL {self.address} cannot be reached: there is no access token ({error}): log in, or check `identity`"
             ) from error
+        except TokenRefused as error:
+            raise refusal.token_refused(error, self.address) from None
+        except Error as error:
+            raise refusal.not_connected(error, self.address) from None
 
 
 def _may_repeat(session: Session, error: Error) -> bool:
@@ -294,33 +227,10 @@ def _may_repeat(session: Session, error: Error) -> bool:
 
 
 def parameters_of(dsn: str, timeouts: Timeouts, application_name: str, *, has_token: bool = False) -> dict[str, Any]:
-    """The parameters of the connection: ours, unless the DSN has others."""
-    try:
-        given = read_dsn(dsn)
-    except ValueError as error:
-        raise ValueError(f"`dsn` {error}") from None
-    if has_token:
-        given = read_dsn_without_password(dsn)
-    idle_s = max(1, round(timeouts.idle_s))
-    return {
-        "application_name": application_name,
-        "connect_timeout": max(2, round(timeouts.connect_s)),
-        "tcp_user_timeout": idle_s * 1000,
-        "keepalives_idle": idle_s,
-        "keepalives_interval": max(1, idle_s // 3),
-        "keepalives_count": 3,
-        **given,
-        "client_encoding": "UTF8",
-    }
-
-
-def address_of(parameters: Mapping[str, Any]) -> str:
-    known = {option.keyword.decode(): option.val and option.val.decode() for option in pq.Conninfo.get_defaults()}
-    named = {**{name: value for name, value in known.items() if value}, **parameters}
-    if "service" in named and "host" not in named:
-        return f"service {named['service']}"
-    host = named.get("host") or named.get("hostaddr") or "localhost"
-    return f"{host}:{named.get('port', 5432)}/{named.get('dbname') or named.get('user', '')}"
+    """The parameters of the connection: ours, unless the DSN has others. Raises ValueError."""
+    return postgres.parameters_of(
+        dsn, application_name, connect_s=timeouts.connect_s, idle_s=timeouts.idle_s, has_token=has_token
+    )
 
 
 def endpoint_of(address: str, table: str | None) -> Endpoint:
@@ -340,22 +250,10 @@ def endpoint_of(address: str, table: str | None) -> Endpoint:
 
 
 def settings_of(timeouts: Timeouts) -> Statement:
-    """Bounds at the server, for the client that died, stopped or cannot be heard. Those that a server lacks are skipped."""
-    idle_s = max(1, round(timeouts.idle_s))
-    settings = {
-        "lock_timeout": round(timeouts.lock_s * 1000),
-        "statement_timeout": round(timeouts.statement_s * 1000),
-        "idle_in_transaction_session_timeout": round(timeouts.idle_s * 1000),
-        "transaction_timeout": round(timeouts.transaction_s * 1000),
-        "client_connection_check_interval": 1000,
-        "tcp_user_timeout": idle_s * 1000,
-        "tcp_keepalives_idle": idle_s,
-        "tcp_keepalives_interval": max(1, idle_s // 3),
-        "tcp_keepalives_count": 3,
-    }
-    pairs = SQL(", ").join(
-        SQL("({}, {})").format(Literal(name), Literal(str(value))) for name, value in settings.items()
+    """Bounds at the server, for the client that died, stopped or cannot be heard."""
+    return limits_at_server(
+        lock_s=timeouts.lock_s,
+        statement_s=timeouts.statement_s,
+        idle_s=timeouts.idle_s,
+        transaction_s=timeouts.transaction_s,
     )
-    return SQL(
-        "SELECT set_config(name, wanted.value, false) FROM (VALUES {}) AS wanted (name, value) JOIN pg_settings USING (name)"
-    ).format(pairs)

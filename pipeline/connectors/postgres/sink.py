@@ -17,9 +17,9 @@ import psycopg
 import pyarrow as pa
 from psycopg.sql import SQL, Identifier
 
+from leasehold.common.entra_token import TokenCredential
 from pipeline.connectors.postgres import dead_letters, refusal, sql
 from pipeline.connectors.postgres.copy import FEW_BYTES, FEW_ROWS, Load, check_key, last_per_key, load
-from pipeline.connectors.postgres.entra_token import TokenCredential
 from pipeline.connectors.postgres.session import Server, Session, Timeouts, endpoint_of
 from pipeline.connectors.postgres.stager import PostgresStager, columns_of, is_stageable, read_variable, role_of
 from pipeline.crash_point import crash_point

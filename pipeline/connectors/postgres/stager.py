@@ -1,4 +1,4 @@
-"""How executors stage rows in PostgreSQL: each part is one COPY into the table that the owner of the lease made for its batch.
+"""How executors stage rows in PostgreSQL: each part is one transaction, into the table that the owner made for its batch.
 
 A part counts only if the owner's transaction names it. So a COPY needs no epoch: after a later claim, its table is gone.
 """
@@ -6,20 +6,25 @@ A part counts only if the owner's transaction names it. So a COPY needs no epoch
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
+import numpy as np
 import psycopg
 import pyarrow as pa
 from psycopg.sql import Identifier
 
+from leasehold.common.postgres import address_of, read_dsn
 from pipeline.connectors.postgres import refusal
 from pipeline.connectors.postgres.copy import Load, load
-from pipeline.connectors.postgres.session import Timeouts, address_of, parameters_of, read_dsn, settings_of
+from pipeline.connectors.postgres.session import Timeouts, parameters_of, settings_of
 from pipeline.connectors.postgres.sql import PART, ROW, Column, loaded
 from pipeline.errors import SinkRejected
-from pipeline.staging import StagedPart, Stager, sorted_rows
+from pipeline.staging import StagedPart, Stager, sorted_slices
+
+SLICE_BYTES = 4 * 1024 * 1024
+"""How much of a part is converted and sent at once. Conversions take several times as much, and executors have little memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +39,7 @@ class PostgresStager(Stager):
     timeouts: Timeouts
 
     def stage(self, table: pa.Table, unique: str) -> StagedPart:
-        rows = load(numbered(sorted_rows(table.select(self.columns.names).cast(self.columns)), unique))
+        rows = table.select(self.columns.names).cast(self.columns)
         parameters = parameters_of(read_variable(self.variable), self.timeouts, "leasehold executor")
         address = address_of(parameters)
         try:
@@ -43,18 +48,26 @@ class PostgresStager(Stager):
             raise refusal.not_connected(error, address, f"the variable {self.variable}") from None
         with closing(connection):
             try:
-                self._copy(connection, rows)
+                size = self._copy(connection, loads_of(rows, unique))
             except psycopg.Error as error:
                 doing = f"staging rows in `{self.table[1]}`"
                 is_lost = connection.closed  # a part that arrived all the same is never named
                 raise refusal.refused(error, address, doing, is_lost=is_lost, is_sent=False) from None
-        return StagedPart(epoch=self.epoch, start=self.start, name=unique, rows=table.num_rows, bytes=len(rows.csv))
+        return StagedPart(epoch=self.epoch, start=self.start, name=unique, rows=table.num_rows, bytes=size)
 
-    def _copy(self, connection: psycopg.Connection, rows: Load) -> None:
-        """One transaction: all rows of the part or none."""
+    def _copy(self, connection: psycopg.Connection, loads: Iterable[Load]) -> int:
+        """One transaction: all rows of the part or none. Returns the size as CSV.
+
+        A COPY for each slice: the server limits the time of a statement, and would count the time to make the CSV.
+        """
+        size = 0
         connection.execute(settings_of(self.timeouts))
-        with connection.cursor().copy(loaded(rows.columns, Identifier(*self.table))) as copy:
-            copy.write(rows.csv)
+        with connection.transaction():
+            for each in loads:
+                with connection.cursor().copy(loaded(each.columns, Identifier(*self.table))) as copy:
+                    copy.write(each.csv)
+                size += len(each.csv)
+        return size
 
 
 def columns_of(columns: pa.Schema) -> tuple[Column, ...]:
@@ -67,10 +80,19 @@ def is_stageable(names: Sequence[str]) -> bool:
     return not {PART, ROW} & set(names)
 
 
-def numbered(table: pa.Table, part: str) -> pa.Table:
-    """With the part's name, and the place of each row in it."""
+def loads_of(table: pa.Table, part: str) -> Iterator[Load]:
+    """The rows in their order, slice by slice. Raises SinkRejected."""
+    first = 0
+    for rows in sorted_slices(table, SLICE_BYTES):
+        yield load(numbered(rows, part, first))
+        first += rows.num_rows
+
+
+def numbered(table: pa.Table, part: str, first: int = 0) -> pa.Table:
+    """With the part's name, and the place of each row in it. first: that of the first row."""
     rows = table.num_rows
-    return table.append_column(PART, pa.repeat(part, rows)).append_column(ROW, pa.array(range(rows), pa.int64()))
+    places = pa.array(np.arange(first, first + rows))
+    return table.append_column(PART, pa.repeat(part, rows)).append_column(ROW, places)
 
 
 def read_variable(name: str) -> str:

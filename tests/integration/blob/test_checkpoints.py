@@ -43,7 +43,7 @@ def name() -> str:
 
 def blobs_at(connection_string: str, name: str) -> CheckpointBlobs:
     account = storage_account_of(connection_string=connection_string)
-    container = LeaseBlobContainer(account, BlobContainerAddress(container=name), call_timeout_s=2.0)
+    container = LeaseBlobContainer(account, BlobContainerAddress(container=name), call_timeout_s=10.0)
     return CheckpointBlobs(container, f"{NAMESPACE}/{HUB}/{GROUP}", interval_s=1.0)
 
 
@@ -122,7 +122,8 @@ class Bank:
         self.log: list[dict[str, Any]] = []
         self.file.write_text(
             f"""
-leases: {{type: blob, connection_string: "{azurite}", container: {next(NAMES)}, duration_s: 3, renew_s: 0.6, balance_s: 0.3}}
+leases: {{type: blob, connection_string: "{azurite}", container: {next(NAMES)}, duration_s: 12, renew_s: 0.6,
+  balance_s: 0.3, call_timeout_s: 5}}
 pipelines:
   - name: bank
     feed:

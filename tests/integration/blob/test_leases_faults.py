@@ -114,10 +114,11 @@ async def test_a_write_that_nobody_answers_is_over_in_time(
     open_store: Callable[..., BlobStore], store: BlobStore, wire: Wire
 ) -> None:
     etag = await store.create(ID, "{}")
-    wire.fault("delay", "set", delay_s=4)
-    impatient = open_store(timeout_s=2)
+    wire.fault("hold", "set")
+    impatient = open_store(timeout_s=4)
     with pytest.raises(StoreAmbiguous):
         await impatient.replace(ID, '{"tick":2}', etag)
+    await wire.release()
 
 
 # --- answers ---

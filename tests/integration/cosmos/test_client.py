@@ -158,12 +158,12 @@ async def test_gone_throttled_and_refused_are_answers_and_the_sdk_does_not_retry
 
 
 async def test_an_answer_that_does_not_come_in_time_counts_as_408(bank: Bank) -> None:
-    container = of(bank, timeout_s=0.4)
+    container = of(bank, timeout_s=3)
     await container.list_ranges()
-    bank.cosmos.control.fault("delay", "feed.*", delay_s=5)
+    bank.cosmos.control.fault("delay", "feed.*", delay_s=6)
     assert (await container.read_changes(ask())).status == 408
-    bank.cosmos.control.fault("delay", "ranges.*", delay_s=5)
-    with pytest.raises(FeedUnavailable, match=r"no answer within 0\.4 s"):
+    bank.cosmos.control.fault("delay", "ranges.*", delay_s=6)
+    with pytest.raises(FeedUnavailable, match="no answer within 3 s"):
         await container.list_ranges()
     await container.close()
 
@@ -306,8 +306,10 @@ async def test_over_tls_it_trusts_whom_a_ca_file_names_and_nobody_else(bank: Ban
         await stranger.close()
 
 
-async def test_a_wrong_key_is_told_at_once(bank: Bank) -> None:
-    container = of(bank, key="d3Jvbmc=", timeout_s=1.0)
+async def test_a_wrong_key_is_reported_after_one_request(bank: Bank) -> None:
+    """The SDK would repeat it for seconds."""
+    container = of(bank, key="d3Jvbmc=")
     with pytest.raises(FeedError, match=r"401.*check the key"):
         await container.read_rid()
+    assert bank.cosmos.control.answered("account.read", 401) == 1
     await container.close()

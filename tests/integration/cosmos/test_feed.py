@@ -404,16 +404,19 @@ async def test_lag_is_what_the_estimator_says(bank: Bank, feed: CosmosFeed) -> N
 async def test_the_time_of_the_first_change_comes_with_the_lag_and_costs_no_request(
     bank: Bank, feed: CosmosFeed
 ) -> None:
-    await filled(bank, bank.account_in("3"), 4)
+    for _ in range(4):
+        await filled(bank, bank.account_in("3"), 1)
+        bank.cosmos.control.move_clock(10)
     pages = feed.open("3", None)
-    first = (await anext(pages)).events["enqueued_time"].to_pylist()
+    _, _, third, fourth = (await anext(pages)).events["enqueued_time"].to_pylist()
     await pages.aclose()
     await feed.lag("3", '"2"')
     before = bank.cosmos.control.requests("feed.latest")
-    assert await feed.find_enqueued_time("3", '"2"') == first[1]
+    assert await feed.find_enqueued_time("3", '"2"') == third
     assert bank.cosmos.control.requests("feed.latest") == before
-    assert await feed.find_enqueued_time("3", '"3"') == first[2]
+    assert await feed.find_enqueued_time("3", '"3"') == fourth
     assert bank.cosmos.control.requests("feed.latest") == before + 1
+    assert third < fourth
 
 
 async def test_the_lag_of_a_range_that_was_split_is_its_childrens(bank: Bank, feed: CosmosFeed) -> None:
@@ -475,10 +478,10 @@ async def test_an_account_that_stays_away_is_told_once_patience_is_used_up(bank:
 
 
 async def test_pages_are_halved_where_they_do_not_come_in_time_and_grow_again(bank: Bank) -> None:
-    feed = bank.feed(page_items_max=8, timeout_s=0.3)
+    feed = bank.feed(page_items_max=8, timeout_s=2.5)
     made = await filled(bank, bank.account_in("0"), 30)
     await feed.partitions()
-    bank.cosmos.control.fault("delay", "feed.*", delay_s=2, times=2)
+    bank.cosmos.control.fault("delay", "feed.*", delay_s=5, times=2)
     pages = await read(feed, "0", None, 30)
     assert ids(pages) == made
     assert [page.events.num_rows for page in pages] == [2, 2, 2, 2, 4, 4, 4, 4, 6]

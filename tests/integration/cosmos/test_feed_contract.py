@@ -26,6 +26,7 @@ class CosmosHarness(FeedHarness):
     partitions = ("0", "1", "2", "3")
     events_max = 8
     bytes_max = 8 * 1024
+    times_are_apart = True
 
     def __init__(self, bank: Bank, **options: Any) -> None:
         limits = {"page_items_max": self.events_max, "page_bytes_max": self.bytes_max}

@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -23,7 +24,9 @@ from leases.lease import Lease
 from leases.lineage import Partition
 from leases.membership import Membership
 from leases.stores.cosmos import CosmosContainerAddress, CosmosStore, LeaseContainer, container
+from leases.stores.memory import MemoryStore
 from leases.timing import SessionTiming, Timing
+from service.group.copying import Place, copy_group, plan_copy
 from service.group.downgrade import downgrade
 
 PREFIX = "ordersappacct.documents.azure.com_q0oIAA==_q0oIALS6YvQ="
@@ -84,10 +87,10 @@ async def store(cosmos: Cosmos, documents: ContainerProxy) -> AsyncIterator[Cosm
     await store.close()
 
 
-def store_in(cosmos: Cosmos) -> CosmosStore:
+def store_in(cosmos: Cosmos, name: str = "leases") -> CosmosStore:
     container = LeaseContainer(
         CosmosAccount(endpoint=cosmos.endpoint, key=cosmos.key),
-        CosmosContainerAddress(database="bank", container="leases"),
+        CosmosContainerAddress(database="bank", container=name),
     )
     return CosmosStore(container, {"orders": Transactions()})
 
@@ -395,3 +398,37 @@ async def test_a_downgrade_puts_back_documents_that_others_wrote_too_and_keeps_w
     expected = written_by_dotnet("0", Owner=None)
     assert {name: document[name] for name in expected} == expected
     assert "leasehold" not in await found(documents, f"{PREFIX}..1")
+
+
+async def test_leases_of_dotnet_are_copied_into_another_store_and_into_another_container(
+    documents: ContainerProxy, store: CosmosStore, cosmos: Cosmos
+) -> None:
+    await put(documents, written_by_dotnet("0"), written_by_dotnet("1", Owner=None))
+    keeper = keeper_of(store)
+    await Bootstrap(keeper, "orders", IDENTITY).open()
+    seen = (await scan_of(keeper)).seen["orders", "1"]
+    await keeper.rewrite(seen, replace(seen.lease, epoch=7, generation=2, closed=True))
+    before = {key: seen.lease for key, seen in (await scan_of(keeper)).seen.items()}
+    middle, last = MemoryStore(), store_in(cosmos, "moved")
+    places = [
+        Place(Keeper(each, host="x", incarnation="1", clock=BootClock(), timing=Timing()), name)
+        for each, name in ((store, "first"), (middle, "middle"), (last, "last"))
+    ]
+    try:
+        for source, target in pairwise(places):
+            said: list[str] = []
+            await copy_group(source, target, ["orders"], copy=source.name, at="now", clock=BootClock(), say=said.append)
+            again = await plan_copy(source, target, ["orders"], clock=BootClock(), say=said.append)
+            assert again.is_done
+        after = {key: seen.lease for key, seen in (await scan_of(keeper_of(last))).seen.items()}
+    finally:
+        await last.close()
+    assert after.keys() == before.keys()
+    for key, lease in before.items():
+        moved = after[key]
+        assert (moved.owner, moved.epoch, moved.generation) == (None, lease.epoch, lease.generation)
+        assert (moved.continuation, moved.closed, moved.scope) == (lease.continuation, lease.closed, lease.scope)
+    async with cosmos.client() as client:
+        container = client.get_database_client("bank").get_container_client("moved")
+        document = await found(container, f"{PREFIX}..0")
+    assert (document["ContinuationToken"], document["theirs"]) == ('"0234"', {"kept": [1, None]})

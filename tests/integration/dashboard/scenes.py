@@ -155,7 +155,8 @@ def activity(host: str, pipeline: str, partitions: Iterable[str], events: int, f
         for i, partition in enumerate(partitions)
     )
     failures = () if failing is None else (_failure(host, pipeline, failing, now),)
-    totals = (Totals(pipeline=pipeline, events=events, batches=len(batches), dead_letters=2),)
+    ages = (0, 98, 0, 0, 0, 0, 2, *[0] * 8)
+    totals = (Totals(pipeline=pipeline, events=events, batches=len(batches), dead_letters=2, ages=ages),)
     return Activity(batches=batches, totals=totals, failures=failures, failing=len(failures))
 
 

@@ -68,6 +68,7 @@ async def test_four_leases_are_shown_by_name_with_their_owners_and_troubles(open
         assert await page.evaluate(JUST_OPENED) == "17"
         await expect(page.locator("#figures")).to_contain_text("events, oldest")
         await expect(page.locator("#pipelines")).to_contain_text("oldest")
+        await expect(page.locator("#pipelines")).to_contain_text("half within 177 ms, 99% within 7.5 s")
         assert await figure(page, "Leases with an owner") == "4"
         assert await figure(page, "Dead letters") == "2"
         assert await faults_of_access(page) == []

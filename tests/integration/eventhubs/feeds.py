@@ -21,8 +21,8 @@ from pipeline.event import Page
 async def until(holds: Callable[[], bool]) -> None:
     """Asks the server in between."""
     async with asyncio.timeout(WAIT_S):
-        while not await asyncio.to_thread(holds):
-            pass
+        while not await asyncio.to_thread(holds):  # noqa: ASYNC110  (asked of another process)
+            await asyncio.sleep(0.01)
 
 
 @asynccontextmanager

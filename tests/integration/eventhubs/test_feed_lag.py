@@ -102,13 +102,13 @@ async def test_while_its_owner_reads_a_partition_no_other_reader_looks_for_a_tim
 async def test_questions_take_few_connections_and_keep_a_pace(eventhubs: EventHubs) -> None:
     eventhubs.control.make_hub("wide", 30)
     broker = EventHubsBroker(account_of(connection_string=eventhubs.connection_string, event_hub="wide"))
-    eventhubs.control.fault("delay", of="management", delay_s=0.2)  # one after another they would take 6 s
+    eventhubs.control.fault("delay", of="management", delay_s=0.5)  # one after another they would take 15 s
     began = time.monotonic()
     ends = await asyncio.gather(*(broker.read_extent(str(n)) for n in range(30)))
     took_s = time.monotonic() - began
     assert len(ends) == eventhubs.control.count("reads") == 30
     assert eventhubs.control.statistics()["connections"] == LINES_MAX
-    assert 29 / QUESTIONS_PER_S <= took_s < 5
+    assert 29 / QUESTIONS_PER_S <= took_s < 12
     await broker.close()
     await until(lambda: eventhubs.control.statistics()["connections"] == 0)
 
@@ -116,8 +116,12 @@ async def test_questions_take_few_connections_and_keep_a_pace(eventhubs: EventHu
 async def test_a_service_that_is_asked_too_often_is_busy(eventhubs: EventHubs) -> None:
     eventhubs.control.rules(reads_per_s_max=3)
     async with feed(eventhubs) as read:
-        for _ in range(3):
-            await read.latest("0")
+
+        async def ask_on() -> None:
+            for _ in range(200):  # of which four come within a second, unless the machine is busy
+                await read.latest("0")
+
         with pytest.raises(FeedUnavailable, match="throttled"):
-            await read.latest("0")
-    assert (eventhubs.control.count("reads"), eventhubs.control.count("reads.throttled")) == (3, 1)
+            await ask_on()
+    assert eventhubs.control.count("reads") >= 3
+    assert eventhubs.control.count("reads.throttled") == 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import time
 from contextlib import aclosing
 
 import pytest
@@ -16,7 +15,7 @@ from plugins_eventhubs import running
 from pipeline.connectors.eventhubs.amqp import link
 from pipeline.connectors.eventhubs.feed import receiver
 
-SILENCE_S = 0.6
+SILENCE_S = 3.0
 
 
 async def test_a_reader_notices_that_nobody_is_there_and_a_quiet_hub_is_not_silent(
@@ -28,13 +27,12 @@ async def test_a_reader_notices_that_nobody_is_there_and_a_quiet_hub_is_not_sile
     with running("--hubs", f"{HUB}:1") as server:
         server.control.append(HUB, "0", ["a"])
         async with (
-            feed(server, pauses=quick.pauses, timeout_s=0.5) as made,
+            feed(server, pauses=quick.pauses, timeout_s=5) as made,
             aclosing(made.open_as(1, "0", None)) as read,
         ):
             assert await taken(read, 1) == ["a"]
             reading = asyncio.create_task(taken(read, 1))
-            quiet_until = time.monotonic() + 2 * SILENCE_S
-            await until(lambda: time.monotonic() > quiet_until)
+            await asyncio.sleep(1.5 * SILENCE_S)
             assert (server.control.statistics()["accepted"], quick.slept) == (1, [])
             server.process.send_signal(signal.SIGSTOP)
             await until(lambda: len(quick.slept) > 0)

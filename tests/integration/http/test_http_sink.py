@@ -221,7 +221,7 @@ async def test_most_of_it_throttled_and_items_failing_all_arrives(endpoint: Any)
 
 async def test_rows_of_one_key_share_requests_in_their_order(endpoint: Any) -> None:
     endpoint.answers({"status": 200}, {"status": 503}, {"status": 200, "stall": 600})
-    limits = replace(QUICK, request_timeout_s=0.5)
+    limits = replace(QUICK, request_timeout_s=3)
     async with opened(f"{endpoint.url}/entries", order_by="account", limits=limits) as writer:
         await delivered(writer, rows(*range(0, 3000, 3)))
     assert [entry["sequence"] for entry in endpoint.entries] == list(
@@ -242,11 +242,11 @@ async def test_where_each_item_has_its_result_a_request_has_one_row_of_a_key(end
 
 async def test_an_answer_that_does_not_come_is_waited_for_no_longer_than_said(endpoint: Any) -> None:
     endpoint.answers({"stall": 600, "status": 200})
-    limits = replace(QUICK, request_timeout_s=0.5)
+    limits = replace(QUICK, request_timeout_s=4)
     async with opened(f"{endpoint.url}/entries", limits=limits) as writer:
         began = time.monotonic()
         await delivered(writer, rows(1))
-    assert 0.5 <= time.monotonic() - began < 10
+    assert 4 <= time.monotonic() - began < 14
     assert len(endpoint.requests) == 2
 
 

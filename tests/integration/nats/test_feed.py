@@ -144,7 +144,7 @@ async def test_a_server_that_dies_and_comes_back_is_read_on_where_it_was() -> No
     with nats_machine() as machine:
         made = Made(machine)
         await made.stream.made()
-        feed = JetStreamFeed(**made.settings, timeout_s=1)
+        feed = JetStreamFeed(**made.settings, timeout_s=5)
         await made.append("0", [b"1"])
         found, position = await _read(feed, None, 1)
         machine.kill()

@@ -124,7 +124,7 @@ async def test_a_batch_that_does_not_come_whole_is_not_there(made: Made, sink: J
 async def test_an_answer_that_did_not_come_is_asked_for_under_a_higher_epoch() -> None:
     with nats_machine() as machine:
         made = Made(machine)
-        async with sink_of(made, timeout_s=0.5) as sink:
+        async with sink_of(made, timeout_s=4) as sink:
             writer = await sink.open(claim(1))
             await writer.write(output(0, 2), Open())
             machine.send(signal.SIGSTOP)
@@ -151,7 +151,7 @@ async def opened(sink: JetStreamSink, claim: Claim) -> Any:
 async def test_a_server_that_dies_and_comes_back_has_what_it_had_acknowledged() -> None:
     with nats_machine() as machine:
         made = Made(machine)
-        async with sink_of(made, timeout_s=2) as sink:
+        async with sink_of(made, timeout_s=5) as sink:
             writer = await sink.open(claim(1))
             await writer.write(output(0, 2), Open())
             machine.kill()
@@ -248,7 +248,7 @@ async def test_what_somebody_else_wrote_in_place_of_a_position_is_told(
 
 async def test_a_server_that_is_not_there_is_unavailable_and_its_token_is_not_told() -> None:
     with nats_machine("--auth", "right") as machine:
-        place: dict[str, Any] = {"servers": machine.url, "stream": "s", "subject": "s", "partitions": 1, "timeout_s": 1}
+        place: dict[str, Any] = {"servers": machine.url, "stream": "s", "subject": "s", "partitions": 1, "timeout_s": 5}
         wrong = JetStreamSink(**place, token=SecretStr("hunter2"))
         with pytest.raises(SinkUnavailable) as refused:
             await wrong.prepare()

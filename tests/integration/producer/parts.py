@@ -38,6 +38,6 @@ async def number_of(producer: IdempotentProducer, partition: str = "0") -> int |
 
 async def stored(place: Place, *bodies: str, partition: str = "0") -> None:
     """Once they are, and nothing else."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while place.bodies(partition) != list(bodies):  # noqa: ASYNC110  # another process tells nobody
             await asyncio.sleep(0.01)

@@ -13,7 +13,7 @@ from pipeline.connectors.eventhubs.sink import sender
 from pipeline.producer import NUMBER_MAX, AttachRequest, IdempotentProducer, Outcome, Reason, RetryPolicy
 
 Make = Callable[..., IdempotentProducer]
-IMPATIENT = RetryPolicy(retries_max=2, delay_s=0.01, try_timeout_s=1.0)
+IMPATIENT = RetryPolicy(retries_max=2, delay_s=0.01, try_timeout_s=4.0)
 
 
 async def unsettled(place: Place, one: IdempotentProducer, *bodies: str) -> None:
@@ -145,7 +145,7 @@ async def test_a_producer_that_has_published_nothing_is_restored_from_its_snapsh
 async def test_other_contents_after_a_lost_acknowledgement_are_not_taken_for_a_repetition(hub: Hub, reply: str) -> None:
     """As many events under the same numbers would be, and never be stored."""
     hub.eventhubs.control.rules(reply=reply)
-    async with IdempotentProducer(hub.broker(), retry=RetryPolicy(retries_max=0, try_timeout_s=1.0)) as one:
+    async with IdempotentProducer(hub.broker(), retry=RetryPolicy(retries_max=0, try_timeout_s=4.0)) as one:
         await one.send(events("a"), "0")
         hub.eventhubs.control.fault("lose_ack", times=1)
         error = await failed(one.send(events("b"), "0"))
@@ -158,9 +158,9 @@ async def test_other_contents_after_a_lost_acknowledgement_are_not_taken_for_a_r
 async def test_a_batch_that_arrives_late_is_known(hub: Hub) -> None:
     async with IdempotentProducer(hub.broker(), retry=IMPATIENT) as one:
         await one.send(events("a"), "0")
-        hub.eventhubs.control.fault("delay", times=1, delay_s=1.5)
+        hub.eventhubs.control.fault("delay", times=1, delay_s=6)
         await one.send(events("b"), "0")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not hub.eventhubs.control.partition(HUB, "0").repeated:  # noqa: ASYNC110  # the late one
                 await asyncio.sleep(0.02)
         await one.send(events("c"), "0")
@@ -231,7 +231,7 @@ async def test_each_refusal_has_a_reason_and_says_what_became_of_the_events(
 async def test_a_link_that_is_lost_with_a_batch_on_it_leaves_its_outcome_unknown(
     hub: Hub, do: str, condition: str | None, outcome: Reason
 ) -> None:
-    timeout_s = 2.0 if do == "hang" else 20.0  # the first send has to end within it as well, on a busy machine too
+    timeout_s = 4.0 if do == "hang" else 20.0  # the first send has to end within it as well, on a busy machine too
     async with IdempotentProducer(hub.broker(), retry=RetryPolicy(retries_max=0, try_timeout_s=timeout_s)) as one:
         await one.send(events("a"), "0")
         hub.eventhubs.control.fault(do, times=1, condition=condition)

@@ -28,12 +28,16 @@ ENVIRONMENT = {
     "BANK_COSMOS": "AccountEndpoint=https://bank.documents.azure.com:443/;AccountKey=YmFuaw==;",
     "LEASES_COSMOS": "AccountEndpoint=https://operations.documents.azure.com:443/;AccountKey=YmFuaw==;",
     "BANK_POSTGRES": "postgresql://bank@postgres/bank",
+    "LEASES_POSTGRES": "postgresql://leasehold@postgres/leases",
     "BANK_EVENTHUBS": "Endpoint=sb://bank.servicebus.windows.net/;SharedAccessKeyName=a;SharedAccessKey=YmFuaw==",
     "BANK_BLOBS": "DefaultEndpointsProtocol=https;AccountName=bank;AccountKey=YmFuaw==;EndpointSuffix=core.windows.net",
 }
 SCRAPED = {"networkPolicy": {"ingressFrom": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]}}
 """Whoever is to ask the API, as Prometheus and KEDA do, is let in."""
 SQLITE = {"config": {"leases": {"type": "sqlite", "connection_string": None, "database": None}}}
+LEASES_IN_POSTGRES = {
+    "config": {"leases": {"type": "postgres", "dsn": "${LEASES_POSTGRES}", "connection_string": None, "database": None}}
+}
 HUB: Values = {
     "type": "eventhubs",
     "connection_string": "${BANK_EVENTHUBS}",

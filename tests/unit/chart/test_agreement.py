@@ -26,6 +26,7 @@ OTHERS: dict[str, Values] = {
     "Spark Connect": {"sparkConnect": "sc://spark:15002"},
     "a server of Spark Connect": SERVER,
     "executors of each pod": EXECUTORS,
+    "notifications": {"config": {"notifications": "my_notifications:Watch"}},
     "traces": {"config": {"telemetry": dict.fromkeys(("traces", "metrics", "logs"), "http://otel:4318")}},
 }
 SHAPES = {
@@ -153,15 +154,30 @@ def test_the_values_of_the_docs_are_taken(chart) -> None:
     page = (ROOT / "docs/kubernetes.md").read_text()
     examples = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)]
     (monitoring,) = (each for each in examples if "monitoring" in each)
-    given = {**examples[0], **monitoring}
-    chart.validate_schema(given)
-    assert helm_python.lint(CHART, given, strict=True)["errors"] == []
-    files = chart.render(given, name="bank", namespace="bank")
-    settings = yaml.safe_load(files["leasehold/templates/configmap.yaml"])["data"]["leasehold.yaml"]
     secrets = re.findall(r"--from-literal=([A-Z_]+)=", page)
-    found = parse(settings, {**SHAPES, "POD_NAME": "a-pod"}, folder=Path("/etc/leasehold"))
-    assert set(re.findall(r"\${(\w+)}", settings)) - {"POD_NAME"} == set(secrets) == SHAPES.keys()
-    assert [each.feed.type for each in found.pipelines] == ["eventhubs"]
+    assert set(secrets) == SHAPES.keys()
+    for example, leases, feed, known in (
+        (examples[0], "postgres", "files", {"BANK_POSTGRES"}),
+        (examples[1], "blob", "eventhubs", SHAPES.keys()),
+    ):
+        given = {**example, **monitoring}
+        chart.validate_schema(given)
+        assert helm_python.lint(CHART, given, strict=True)["errors"] == []
+        files = chart.render(given, name="bank", namespace="bank")
+        settings = yaml.safe_load(files["leasehold/templates/configmap.yaml"])["data"]["leasehold.yaml"]
+        found = parse(settings, {**SHAPES, "POD_NAME": "a-pod"}, folder=Path("/etc/leasehold"))
+        assert set(re.findall(r"\${(\w+)}", settings)) - {"POD_NAME"} == known
+        assert (found.leases.type, [each.feed.type for each in found.pipelines]) == (leases, [feed])  # type: ignore[union-attr]
+
+
+def test_a_release_without_azure_names_it_nowhere_and_reaches_postgresql_alone(chart) -> None:
+    example = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/kubernetes.md").read_text(), re.DOTALL)[0])
+    files = {name: text for name, text in chart.render(example).items() if name.endswith(".yaml")}
+    objects = [each for text in files.values() for each in yaml.safe_load_all(text) if each]
+    assert re.findall("(?i)azure|blob|cosmos|eventhub|servicebus", json.dumps(objects)) == []
+    (policy,) = (each for each in objects if each["kind"] == "NetworkPolicy")
+    ports = {port["port"] for rule in policy["spec"]["egress"] for port in rule["ports"]}
+    assert ports == {53, 5432}
 
 
 def test_the_examples_of_scaling_from_zero_are_taken(render) -> None:
@@ -170,6 +186,15 @@ def test_the_examples_of_scaling_from_zero_are_taken(render) -> None:
     for objects, kind in ((hub, "azure-eventhub"), (query, "postgresql")):
         scaled = objects["ScaledObject"]["spec"]
         assert ([each["type"] for each in scaled["triggers"]], scaled["minReplicaCount"]) == ([kind], 0)
+
+
+def test_the_query_over_leases_goes_to_their_database(render) -> None:
+    page = (ROOT / "docs/kubernetes.md").read_text()
+    (text,) = (each for each in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if "FROM leasehold_leases" in each)
+    (trigger,) = render(yaml.safe_load(text))["ScaledObject"]["spec"]["triggers"]
+    leases = yaml.safe_load(text)["config"]["leases"]
+    assert BANK["config"]["pipelines"][0]["sink"]["type"] == "postgres", "the sink has a database of its own"
+    assert (leases["type"], leases["dsn"]) == ("postgres", f"${{{trigger['metadata']['connectionFromEnv']}}}")
 
 
 def test_a_host_of_a_stateful_set_has_the_name_of_its_pod(render) -> None:

@@ -4,6 +4,7 @@ import json
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import helm_python
 import jsonschema
@@ -18,6 +19,7 @@ from unit.chart.releases import (
     EXECUTORS,
     HUB,
     IDENTITY,
+    LEASES_IN_POSTGRES,
     QUERY,
     READING,
     SCRAPED,
@@ -54,6 +56,7 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "Event Hubs": {"autoscaling": {"by": "eventhubs", "min": 0}, **with_feed(HUB)},
     "Event Hubs by identity": {"autoscaling": {"by": "eventhubs", "min": 0}, **with_feed(AZURE_HUB), **IDENTITY},
     "PostgreSQL": {"autoscaling": {"by": "postgres", "min": 0, "postgres": {"query": QUERY}}},
+    "leases in PostgreSQL": LEASES_IN_POSTGRES,
     "a StatefulSet": STATEFUL,
     "a StatefulSet, CPU": {**STATEFUL, "autoscaling": {"by": "cpu"}},
     "a StatefulSet, Event Hubs": {**STATEFUL, "autoscaling": {"by": "eventhubs", "min": 0}, **with_feed(HUB)},
@@ -274,6 +277,16 @@ def test_keda_reads_the_checkpoints_that_the_settings_name(render) -> None:
                 "storageEndpointSuffix": "core.chinacloudapi.cn",
             },
         ),
+        (hub_of("bank.servicebus.windows.net", "HTTPS://operations.BLOB.core.windows.net:443/"), {}),
+        (
+            hub_of("bank.servicebus.windows.net", "https://operations.z12.blob.storage.azure.net"),
+            {
+                "cloud": "Private",
+                "endpointSuffix": "servicebus.windows.net",
+                "storageAccountName": "operations.z12",
+                "storageEndpointSuffix": "storage.azure.net",
+            },
+        ),
     ],
 )
 def test_keda_reads_checkpoints_by_the_identity_of_the_pods(render, feed: dict[str, Any], more: dict[str, str]) -> None:
@@ -293,6 +306,9 @@ def test_keda_reads_checkpoints_by_the_identity_of_the_pods(render, feed: dict[s
     assert objects["TriggerAuthentication"]["spec"] == {
         "podIdentity": {"provider": "azure-workload", "identityId": IDENTITY["workloadIdentity"]["clientId"]}
     }
+    found = trigger["metadata"]
+    composed = f"{found['storageAccountName']}.blob.{found.get('storageEndpointSuffix', 'core.windows.net')}"
+    assert composed == urlsplit(feed["checkpoint_blobs"]["account_url"]).hostname
 
 
 def test_an_identity_of_the_pods_alone_does_not_change_how_keda_reads_a_hub(render) -> None:
@@ -315,6 +331,27 @@ def test_keda_sends_the_query_to_the_database_of_the_sink_or_another_one(
         "type": "postgresql",
         "metadata": {"connectionFromEnv": variable, "query": QUERY, "targetQueryValue": "10000"},
     }
+
+
+def test_keda_sends_the_query_to_the_database_of_the_leases_if_the_sink_has_none(render) -> None:
+    sink = {**BANK["config"]["pipelines"][0], "sink": {"type": "http", "url": "https://bank.example"}}
+    given = merged({"config": {"pipelines": [sink]}}, LEASES_IN_POSTGRES)
+    objects = render(merged(given, {"autoscaling": {"by": "postgres", "postgres": {"query": QUERY}}}))
+    (trigger,) = objects["ScaledObject"]["spec"]["triggers"]
+    assert trigger["metadata"]["connectionFromEnv"] == "LEASES_POSTGRES"
+
+
+def test_keda_may_have_a_password_of_its_own_where_pods_have_an_identity(render) -> None:
+    given = merged(LEASES_IN_POSTGRES, {"config": {"leases": {"identity": "default"}}})
+    autoscaling = {"by": "postgres", "postgres": {"query": QUERY, "connectionEnv": "KEDA_POSTGRES"}}
+    (trigger,) = render(merged(given, {"autoscaling": autoscaling}))["ScaledObject"]["spec"]["triggers"]
+    assert trigger["metadata"]["connectionFromEnv"] == "KEDA_POSTGRES"
+
+
+def test_three_pods_share_leases_in_postgresql_and_reach_its_port(render) -> None:
+    objects = render(LEASES_IN_POSTGRES)
+    assert objects["Deployment"]["spec"]["replicas"] == 3
+    assert {"ports": [{"port": 5432}]} in objects["NetworkPolicy"]["spec"]["egress"]
 
 
 def test_a_stateful_set_is_the_deployment_under_names_that_stay(render) -> None:

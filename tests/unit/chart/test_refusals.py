@@ -4,7 +4,19 @@ from typing import Any
 
 import helm_python
 import pytest
-from unit.chart.releases import AZURE_HUB, BANK, HUB, IDENTITY, QUERY, SQLITE, merged, with_feed
+from unit.chart.releases import (
+    AZURE_HUB,
+    BANK,
+    HUB,
+    IDENTITY,
+    LEASES_IN_POSTGRES,
+    QUERY,
+    SQLITE,
+    Values,
+    hub_of,
+    merged,
+    with_feed,
+)
 
 from service.config.reference import Setting, describe
 
@@ -65,6 +77,50 @@ def test_what_could_not_work_is_refused_with_what_to_do(render, values: dict[str
         render(values)
     assert words in str(raised.value)
     assert "hunter2" not in str(raised.value)
+
+
+SINK_BY_IDENTITY = {**PIPELINE["sink"], "identity": "default"}
+LEASES_BY_IDENTITY = merged(LEASES_IN_POSTGRES, {"config": {"leases": {"identity": "default"}}})
+LETTERS_BY_IDENTITY = {"type": "postgres", "dsn": "${LETTERS_POSTGRES}", "identity": "default"}
+
+
+@pytest.mark.parametrize(
+    ("values", "variable", "place"),
+    [
+        (pipeline(sink=SINK_BY_IDENTITY), "", "the sink of pipeline 'balances'"),
+        (pipeline(sink=SINK_BY_IDENTITY), "BANK_POSTGRES", "the sink of pipeline 'balances'"),
+        (merged(pipeline(sink={"type": "http", "url": "https://a"}), LEASES_BY_IDENTITY), "", "config.leases"),
+        (LEASES_BY_IDENTITY, "LEASES_POSTGRES", "config.leases"),
+        (pipeline(dead_letters=LETTERS_BY_IDENTITY), "LETTERS_POSTGRES", "the dead_letters of pipeline 'balances'"),
+    ],
+)
+def test_keda_is_not_given_a_dsn_without_a_password(render, values: Values, variable: str, place: str) -> None:
+    autoscaling = {"by": "postgres", "postgres": {"query": QUERY, "connectionEnv": variable}}
+    with pytest.raises(helm_python.HelmRenderError) as raised:
+        render(merged(values, {"autoscaling": autoscaling}))
+    assert f"{place} has `identity`" in str(raised.value)
+    assert "set autoscaling.postgres.connectionEnv" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "account_url",
+    [
+        "https://operations.example",
+        "https://blobs.example:8443/operations",
+        "https://operations.blob.core.windows.net:8443",
+        "https://operations.blob.core.windows.net/more",
+        "https://.blob.core.windows.net",
+        "http://operations.blob.core.windows.net",
+        "${OPERATIONS}",
+        "https://${OPERATIONS}.blob.core.windows.net",
+    ],
+)
+def test_an_address_of_blobs_that_keda_cannot_compose_is_refused(render, account_url: str) -> None:
+    feed = hub_of("bank.servicebus.windows.net", account_url)
+    with pytest.raises(helm_python.HelmRenderError) as raised:
+        render({**BY_HUB, **with_feed(feed), **IDENTITY})
+    assert "account_url of the checkpoint_blobs of pipeline 'balances' is another address" in str(raised.value)
+    assert "https://ACCOUNT.blob.SUFFIX" in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -142,6 +198,7 @@ def test_nonsense_is_refused_by_the_schema(render, values: dict[str, Any]) -> No
 
 LITERALS = {
     "dsn": "postgresql://bank:secret@postgres/bank",
+    "listen_dsn": "postgresql://bank:secret@postgres/bank",
     "url": "https://bank.example/in?code=secret",
     "headers": {"Authorization": "Bearer secret"},
 }

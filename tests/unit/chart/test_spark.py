@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Iterator
 from itertools import product
 from typing import Any
+from xml.etree import ElementTree
 
 import helm_python
 import kubernetes_validate
@@ -133,11 +134,39 @@ def test_the_server_runs_in_the_foreground_with_its_settings(render) -> None:
     }
 
 
+def test_a_driver_counts_failed_executors_of_ten_minutes_and_not_since_its_start(driven) -> None:
+    """Spark exits once more than max(3, twice `count`) have failed."""
+    objects, _ = driven
+    assert conf_of(objects)["spark.executor.failuresValidityInterval"] == "10m"
+
+
+def test_hosts_share_the_cores_of_the_server(render) -> None:
+    """Without a file that gives its default pool that mode, Spark runs jobs in the order in which they come."""
+    objects = render(SERVER)
+    conf, data = conf_of(objects), objects["ConfigMap-spark"]["data"]
+    (container,) = objects["Deployment-spark"]["spec"]["template"]["spec"]["containers"]
+    mounted = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
+    assert conf["spark.scheduler.mode"] == "FAIR"
+    assert conf["spark.scheduler.allocation.file"] == f"file://{mounted['settings']}/pools.xml"
+    pools = ElementTree.fromstring(data["pools.xml"])
+    assert [(each.get("name"), each.findtext("schedulingMode")) for each in pools] == [("default", "FAIR")]
+
+
 def test_settings_of_spark_are_added_or_override_what_only_helps(render) -> None:
-    given = {"spark.sql.shuffle.partitions": "8", "spark.executor.memoryOverhead": "1g", "spark.a": "C:\\b"}
+    given = {
+        "spark.sql.shuffle.partitions": "8",
+        "spark.executor.memoryOverhead": "1g",
+        "spark.a": "C:\\b",
+        "spark.scheduler.mode": "FIFO",
+        "spark.executor.failuresValidityInterval": "1h",
+    }
     found = conf_of(render(merged(SERVER, {"sparkServer": {"conf": given}})))
     assert found | given | {"spark.a": "C:\\\\b"} == found  # in properties, a backslash is written twice
-    conf = {"spark.scheduler.maxRegisteredResourcesWaitingTime": "5s", "spark.executor.memoryOverhead": "1g"}
+    conf = {
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "5s",
+        "spark.executor.memoryOverhead": "1g",
+        "spark.executor.failuresValidityInterval": "1h",
+    }
     found = conf_of(render(merged(EXECUTORS, {"config": {"spark": {"conf": conf}}})))
     assert found | conf == found
 

@@ -90,3 +90,45 @@ def test_nothing_is_imported_without_cases(tmp_path: Path) -> None:
     (tmp_path / "test_imports.py").write_text(SEES)
     result = run(tmp_path)
     assert result.returncode == 0, result.stdout
+
+
+HANDLED = """
+pipelines:
+  - {name: copy, feed: {type: log, path: in}, sink: {type: python, handler: "handlers_m:Handler"}}
+"""
+STATE = """
+cases:
+  - {name: keeps, events: [{body: a}], state: "helpers_m:state", reset: "helpers_m:reset"}
+"""
+HANDLER = """
+import helpers_m
+class Handler:
+    def open(self, context): pass
+    def process(self, context, table): helpers_m.rows += table["body"].to_pylist()
+    def close(self, context, reason): pass
+"""
+HELPERS = """
+rows = []
+def state(): return rows
+def reset(): rows.clear()
+"""
+
+
+def test_a_case_is_not_run_with_another_folders_module_of_the_same_name(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        files = {"bank.yaml": HANDLED, "bank.cases.yaml": STATE, "helpers_m.py": HELPERS}
+        for file, text in files.items():
+            (tmp_path / name / file).write_text(text)
+    (tmp_path / "a/handlers_m.py").write_text(HANDLER)
+    (tmp_path / "b/handlers_m.py").write_text(HANDLER.replace("Handler:", "Other:"))  # `leasehold test` finds that
+    result = run(tmp_path)
+    assert "1 failed, 1 passed" in result.stdout, result.stdout
+    own, loaded = tmp_path / "b/handlers_m.py", tmp_path / "a/handlers_m.py"
+    assert (
+        f"the module 'handlers_m' of this case is {own}, but an earlier case or test has imported {loaded}"
+        in result.stdout
+    )
+    assert f"rename one of them, or run pytest for {tmp_path / 'b'} alone" in result.stdout
+    alone = run(tmp_path, "b")
+    assert "module 'handlers_m' has no 'Handler'" in alone.stdout

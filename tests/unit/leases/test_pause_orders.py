@@ -8,12 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from leases.errors import InvalidDocument, StoreConflict
+from leases.errors import GroupMoved, InvalidDocument, StoreConflict
 from leases.host_record import host_id
+from leases.moves import Move, PausedBefore
 from leases.pause_orders import (
     GROUP_PREFIX,
     NO_CONTROLS,
     Control,
+    check_not_moved,
     control_id,
     controls_in,
     decode_control,
@@ -110,3 +112,42 @@ async def test_whoever_orders_against_an_endless_loop_of_others_is_told() -> Non
 def test_an_order_under_another_pipelines_id_is_refused() -> None:
     with pytest.raises(InvalidDocument, match="belongs under another id"):
         decode_control(control_id("view"), encode_control(PAUSE))
+
+
+MOVE = Move(
+    copy="c", side="source", other="new.db", state="done", before=PausedBefore(paused=True, by="ada", at="2026-01-31")
+)
+
+
+@pytest.mark.parametrize("move", [MOVE, replace(MOVE, before=None), replace(MOVE, side="target", state="begun")])
+def test_the_mark_of_a_copy_is_kept(move: Move) -> None:
+    marked = Control(pipeline="bank", paused=True, by="x", at="now", move=move)
+    assert decode_control(control_id("bank"), encode_control(marked)) == marked
+
+
+@pytest.mark.parametrize("field", ["side", "state"])
+def test_a_mark_with_an_unknown_word_is_unreadable_and_so_a_pause(field: str) -> None:
+    body = encode_control(Control(pipeline="bank", paused=False, move=MOVE)).replace(
+        f'"{field}":"{getattr(MOVE, field)}"', f'"{field}":"later"'
+    )
+    with pytest.raises(InvalidDocument, match=f"field '{field}' is 'later', and must be one of"):
+        decode_control(control_id("bank"), body)
+    assert controls_in([Stored(control_id("bank"), body, "1")]).paused == {"bank"}
+
+
+def test_a_marked_pipeline_is_paused_whatever_an_earlier_release_has_ordered() -> None:
+    lifted = encode_control(Control(pipeline="bank", paused=False, move=MOVE))
+    controls = controls_in([Stored(control_id("bank"), lifted, "1")])
+    assert controls.paused == {"bank"}
+    assert "were moved to new.db" in controls.why("bank")
+
+
+async def test_no_operator_lifts_the_mark_of_a_copy() -> None:
+    store = MemoryStore()
+    await store.create(control_id("bank"), encode_control(Control(pipeline="bank", paused=True, move=MOVE)))
+    for paused in (True, False):
+        with pytest.raises(GroupMoved, match=r"were moved to new\.db"):
+            await order(store, Control(pipeline="bank", paused=paused))
+    with pytest.raises(GroupMoved):
+        await check_not_moved(store, "bank")
+    await check_not_moved(store, "shop")

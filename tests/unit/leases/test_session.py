@@ -46,6 +46,7 @@ FULL = SessionRecord(
     pipelines=("p", "q"),
     leases_max=2,
     contested_by="2",
+    waits={"p": [0.5, 7]},
     unknown={"later": [1]},
 )
 

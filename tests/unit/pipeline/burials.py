@@ -18,9 +18,9 @@ from pipeline.connectors.files.sink.formats import Format
 from pipeline.connectors.log import LogFeed, LogSink
 from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink, MemoryWriter
 from pipeline.dead_letters import DeadLetters, LetterBox, StoredLetter, beside
-from pipeline.dead_letters.dead_letter_transform import Refusals
 from pipeline.dead_letters.merged_feed import MergedLetters
 from pipeline.dead_letters.record import read_kept
+from pipeline.dead_letters.refusals import Refusals
 from pipeline.errors import FailsTogether, OutputSuspected, Poison, PoisonEvent
 from pipeline.limits import BatchLimits, Budget
 from pipeline.pump.progress import Progress
@@ -35,6 +35,7 @@ class Picky(Transform):
     """Passes events on; fails on bodies with a `!`, on each of them for as long as it holds one, and tells some at once."""
 
     description = "picky"
+    yields_events = True
 
     def __init__(self) -> None:
         self.applied: list[list[bytes]] = []
@@ -60,6 +61,21 @@ class Picky(Transform):
         return batch.table
 
     async def close(self) -> None: ...
+
+
+class Renaming(Picky):
+    """Calls another column `sequence`. number: its value, by an event's own and the number of events in the batch."""
+
+    yields_events = False
+
+    def __init__(self, number: Callable[[int, int], int]) -> None:
+        super().__init__()
+        self._number = number
+
+    async def apply(self, batch: Batch) -> pa.Table:
+        events = await super().apply(batch)
+        numbers = [self._number(each, events.num_rows) for each in events["sequence"].to_pylist()]
+        return events.set_column(events.schema.get_field_index("sequence"), "sequence", pa.array(numbers, pa.int64()))
 
 
 class Trust:
@@ -116,6 +132,8 @@ class Group:
     state: str = ""
     continuation: str | None = None
     generation: int = 0
+    counted: int = 0
+    """Dead letters of the batches that became safe."""
     pipeline: str = "pipe"
     partition: str = "a"
     failures: list[Exception] = field(default_factory=list)
@@ -128,7 +146,7 @@ class Group:
             self.sink = Breaking(self.destination)
             self.sink.failures = self.failures
         self.box = self.box_of(self.path / "letters")
-        self.beside = beside(self.sink, self.box)
+        self.beside = beside(self.sink, self.box, self.policy)
 
     async def run(self, events: int) -> None:
         """As the next owner, until the sink stands behind so many events, or an error ends it."""
@@ -144,6 +162,7 @@ class Group:
 
         async def told(one: DeliveredBatch) -> None:
             self.continuation, self.state = writer.position, writer.state
+            self.counted += one.dead_letters
             if writer.position == end:
                 done.set()
 

@@ -127,3 +127,34 @@ def test_a_batch_that_is_cut_loses_nothing_and_ends_where_it_did(sizes: list[int
 def test_a_batch_that_its_feed_cannot_cut_stays_whole() -> None:
     whole = Batch("a", None, (Page(event_table("a", range(4)), "4"),), 100.0)
     assert whole.cut(3) == [whole]
+
+
+def transactions(*ends: int) -> Batch:
+    """One page that can be cut only behind so many events."""
+    return Batch(
+        "a",
+        None,
+        (Page(event_table("a", range(ends[-1])), str(ends[-1]), lambda n: str(n) if n in ends else None),),
+        100.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("at", "sizes"),
+    [(5, [5, 5]), (6, [5, 5]), (4, [2, 8]), (1, [2, 8]), (9, [8, 2]), (10, [10])],
+)
+def test_a_batch_is_cut_where_its_feed_can_be_before_the_place_or_else_behind_it(at: int, sizes: list[int]) -> None:
+    cut = transactions(2, 5, 8, 10).cut_at(at)
+    assert [part.events for part in cut] == sizes
+    assert [number for part in cut for number in numbers(part)] == list(range(10))
+    assert [part.start for part in cut] == [None, *(part.to for part in cut[:-1])]
+
+
+def test_a_batch_is_cut_between_pages_where_the_next_cannot_be() -> None:
+    whole = Batch("a", None, (*batch_of(2, 3).pages, replace(page(5, 4), position_after=lambda n: None)), 100.0)
+    assert [part.events for part in whole.cut_at(7)] == [5, 4]
+    assert [part.events for part in whole.cut_at(4)] == [4, 5]
+
+
+def test_parts_of_a_batch_are_whole_transactions() -> None:
+    assert [part.events for part in transactions(3, 4, 9, 10).cut(3)] == [3, 1, 6]

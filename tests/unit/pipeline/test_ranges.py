@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 
 import pyarrow as pa
 import pytest
@@ -16,8 +16,12 @@ from pipeline.ranges import (
     EventRange,
     RangedBatch,
     RangePlan,
+    RangeReader,
+    RangeReads,
     iterate,
+    range_events_for,
     secret_in,
+    why_for_host,
 )
 
 LIMITS = RangeLimits(from_events=100, events_max=1000, range_events=10)
@@ -153,19 +157,30 @@ def test_a_coroutine_whose_caller_stops_is_closed() -> None:
     assert source.is_closed
 
 
-def test_a_batch_that_fails_again_and_again_is_left_to_the_host_and_later_ones_are_smaller() -> None:
+def test_a_batch_that_fails_again_and_again_is_left_to_the_host_and_later_ones_begin_small() -> None:
     found = plan()
     for _ in range(2):
         found.accept(batch(0, found.events_max), SHORT_S - 1)
-    found.fail(batch(10, 510))
+    most, first = found.events_max, 2 * found.limits.from_events
+    assert not found.fail(batch(10, 510))
     found.fail(batch(510, 520))  # the next one, in turns
-    found.fail(batch(10, 510))
+    assert not found.fail(batch(10, 510))
     found.fail(batch(510, 520))
     assert not found.is_for_host("10")
-    found.fail(batch(10, 510))
+    assert found.fail(batch(10, 510))
     assert found.is_for_host("10")
     assert not found.is_for_host("510")
-    assert found.limits.events_max == 250
+    assert found.events_max == first < most
+
+
+def test_batches_grow_again_after_an_outage() -> None:
+    found = plan()
+    for _ in range(3):
+        found.fail(batch(0, found.limits.from_events))
+    assert found.events_max == found.limits.from_events
+    for _ in range(10):
+        found.accept(batch(0, found.events_max), SHORT_S - 1)
+    assert found.events_max == found.limits.events_max
 
 
 def test_failures_of_a_batch_that_was_delivered_count_no_more() -> None:
@@ -179,3 +194,36 @@ def test_failures_of_a_batch_that_was_delivered_count_no_more() -> None:
 
 def test_a_job_ends_before_its_batch_times_out() -> None:
     assert RangeLimits.beginning_at(1, batch_timeout_s=100.0).job_s_max == 80.0
+
+
+class Reader(RangeReader):
+    def read_range(self, partition: str, planned: EventRange) -> Iterator[pa.Table]:
+        yield from ()
+
+
+class Changing(Reader):
+    is_repeatable = False
+
+
+class Five(Reader):
+    readers_max = 5
+
+
+def test_the_host_reads_if_a_changing_range_may_be_read_twice() -> None:
+    twice = RangeReads(2, "the transform reads `events` 2 times")
+    assert why_for_host(Reader(), twice) is None
+    assert why_for_host(Changing(), RangeReads()) is None
+    why = "a range of this feed may have other events when it is read again, and the transform reads `events` 2 times"
+    assert why_for_host(Changing(), twice) == why
+
+
+@pytest.mark.parametrize(
+    ("reader", "times", "expected"),
+    [(Reader(), 9, 10), (Five(), 1, 20), (Five(), 2, 50), (Five(), 3, 100), (Five(), 9, 100)],
+)
+def test_all_reads_of_a_job_together_stay_within_the_permitted_readers(
+    reader: RangeReader, times: int, expected: int
+) -> None:
+    found = range_events_for(reader, RangeReads(times), events_max=100, range_events=10)
+    assert found == expected
+    assert range_events_for(reader, RangeReads(times), events_max=100, range_events=1000) == 1000

@@ -7,9 +7,19 @@ from dataclasses import replace
 from itertools import count
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
-from pipeline.staging import NotStaged, StagedPart, Stager, check_parts, described, in_order, put_together
+from pipeline.staging import (
+    NotStaged,
+    StagedPart,
+    Stager,
+    check_parts,
+    described,
+    in_order,
+    put_together,
+    sorted_slices,
+)
 
 PART = StagedPart(epoch=3, start="7", name="x", rows=2)
 
@@ -49,6 +59,13 @@ def test_parts_come_in_the_order_of_their_sequences() -> None:
 def test_parts_without_sequences_stay_as_the_tasks_are() -> None:
     parts = [part("c", None, None), part("a", None, None)]
     assert in_order(parts) == parts
+
+
+def test_a_part_whose_sequences_are_all_null_comes_last_and_hides_no_overlap() -> None:
+    null = described(part("n", None, None), pa.table({"sequence": pa.nulls(2, pa.int64())}))
+    assert [each.name for each in in_order([null, part("b", 5, 9), part("a", 1, 4)])] == ["a", "b", "n"]
+    with pytest.raises(NotStaged, match="shuffles rows"):
+        in_order([part("a", 0, 10), null, part("b", 5, 15)])
 
 
 @pytest.mark.parametrize("other", [(3, 9), (0, 9), (2, 3)])
@@ -104,3 +121,61 @@ def test_parts_of_this_epoch_and_batch_count() -> None:
 def test_parts_of_another_epoch_or_batch_do_not_count(epoch: int, start: str | None) -> None:
     with pytest.raises(NotStaged, match=r"'x' was staged at epoch 3 from '7'"):
         check_parts([PART], epoch=epoch, start=start)
+
+
+# Slices
+
+SLICE = 10_000
+
+
+def texts(sequences: list[int | None], sizes: list[int]) -> pa.Table:
+    """In chunks of 70 rows, each with its number."""
+    whole = pa.table(
+        {
+            "sequence": pa.array(sequences, pa.int64()),
+            "n": range(len(sizes)),
+            "text": ["x" * size for size in sizes],
+        }
+    )
+    return pa.concat_tables(whole.slice(i, 70) for i in range(0, len(sizes), 70))
+
+
+@pytest.mark.parametrize(
+    "sequences",
+    [
+        [*range(1000)],
+        [*range(1000, 0, -1)],
+        [i * 7 % 10 for i in range(1000)],
+        [None, 3, *[None, 1] * 499],
+        [None] * 1000,
+    ],
+    ids=["sorted", "reversed", "equal ones", "nulls", "nulls alone"],
+)
+@pytest.mark.parametrize(
+    "sizes", [[100] * 1000, [*[1] * 900, *[1000] * 100], [*[1] * 999, 50_000]], ids=["even", "uneven", "a large one"]
+)
+def test_slices_are_small_and_together_the_rows_in_the_order_of_their_sequences(
+    sequences: list[int | None], sizes: list[int]
+) -> None:
+    table = texts(sequences, sizes)
+    slices = list(sorted_slices(table, SLICE))
+    assert pa.concat_tables(slices).equals(table.take(pc.sort_indices(table["sequence"])))
+    assert all(part.nbytes <= SLICE or part.num_rows == 1 for part in slices)
+    assert len(slices) < 5 * table.nbytes / SLICE
+
+
+def test_rows_without_sequences_keep_their_order() -> None:
+    table = texts([*range(1000, 0, -1)], [100] * 1000).drop_columns("sequence")
+    slices = list(sorted_slices(table, SLICE))
+    assert pa.concat_tables(slices).equals(table)
+    assert len(slices) > 10
+    assert list(sorted_slices(rows(), SLICE)) == [rows()]
+
+
+@pytest.mark.parametrize("is_sorted", [True, False])
+def test_slices_copy_no_whole_part(is_sorted: bool) -> None:
+    table = texts([*range(1000)] if is_sorted else [*range(1000, 0, -1)], [1000] * 1000)
+    held = pa.total_allocated_bytes()
+    for part in sorted_slices(table, SLICE):
+        assert part.num_rows
+        assert pa.total_allocated_bytes() - held < (SLICE if is_sorted else 5 * SLICE)

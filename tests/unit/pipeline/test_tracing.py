@@ -68,6 +68,25 @@ def test_what_azure_s_sdks_write_counts_where_there_is_no_traceparent() -> None:
     assert found([(AZURE_ID, parent(7)), (PARENT, parent(7))]).are_one
 
 
+BOTH: Properties = [(PARENT, parent(7)), (AZURE_ID, parent(8))]
+ONE_ID: Properties = [(AZURE_ID, parent(7))]
+
+
+@pytest.mark.parametrize("other", [None, [], [("a", "1")]])
+def test_an_event_that_has_its_context_twice_does_not_stand_for_one_without(other: Properties) -> None:
+    for twice in ([(PARENT, parent(7)), (AZURE_ID, parent(7))], [(PARENT, parent(7))] * 2, ONE_ID * 2):
+        assert found(twice, other) == found(other, twice) == Contexts((TraceContext(parent(7)),), are_one=False)
+        assert found(twice, twice).are_one
+
+
+@pytest.mark.parametrize("other", [None, [("a", "1")], ONE_ID, [(PARENT, parent(7))], BOTH])
+def test_beside_a_traceparent_what_azure_s_sdks_write_does_not_count(other: Properties) -> None:
+    for rows in ((BOTH, other), (other, BOTH), (BOTH, other, BOTH)):
+        contexts = contexts_in([column(None, [("b", "2")], *rows).slice(2)])
+        assert contexts.found == (TraceContext(parent(7)),)
+        assert contexts.are_one == (other not in (None, [("a", "1")]))
+
+
 @pytest.mark.parametrize(
     "text",
     [

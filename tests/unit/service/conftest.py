@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import httpx
@@ -30,14 +30,17 @@ from service.stats import CountingStore, Stats
 from service.telemetry.spans import TracedStats, Traces
 
 TIMING = Timing(
-    duration_s=2.0,
+    duration_s=10.0,
     renew_s=0.3,
     balance_s=0.2,
     margin_s=0.1,
-    call_timeout_s=1.0,
+    call_timeout_s=5.0,
     handoff_poll_s=0.05,
-    session=derived_session(2.0),
+    session=replace(derived_session(2.0), duration_s=10.0, call_timeout_s=2.0),
 )
+"""Hosts look at each other often, but a busy machine may keep a host from running for seconds before its leases expire."""
+SOON_EXPIRED = replace(TIMING, duration_s=2.0, call_timeout_s=1.0, session=derived_session(2.0))
+"""For tests that wait until a lease has expired."""
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 
 
@@ -84,7 +87,7 @@ async def start(store: LeaseStore) -> AsyncIterator[Start]:
 @pytest.fixture
 def eventually() -> Eventually:
     async def wait(condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while True:
                 found = condition()
                 if isinstance(found, Awaitable):

@@ -112,6 +112,19 @@ async def test_a_release_is_written_at_once() -> None:
 
 
 @pytest.mark.virtual
+async def test_a_position_that_is_noted_while_a_write_begins_is_written() -> None:
+    blobs = Blobs()
+    desk = Desk(blobs)
+    desk.note(1)
+    asyncio.get_running_loop().call_soon(
+        lambda: desk.note(2, now=True)
+    )  # after the choice of what is due, before its task
+    await asyncio.sleep(1)
+    assert blobs.positions == {"a": "2"}
+    await desk.stop()
+
+
+@pytest.mark.virtual
 async def test_many_partitions_are_a_few_requests_at_a_time() -> None:
     blobs = Blobs()
     desk = Desk(blobs)

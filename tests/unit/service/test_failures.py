@@ -88,7 +88,7 @@ def test_what_its_worker_tries_again_is_not_held_off_and_does_not_lengthen_the_n
 
 def test_a_recovery_is_reported_once_with_all_attempts_since_the_first_failure(clock: Standing) -> None:
     reported: list[tuple[LeaseKey, dict[str, object]]] = []
-    failures = Failures(clock, lambda key, fields: reported.append((key, fields)))
+    failures = Failures(clock, lambda key, failure, fields: reported.append((key, fields)))
     failures.record_failure(KEY, ERROR)
     clock.now += 10
     failures.record_retry(KEY, ERROR, 1.0, None)
@@ -99,10 +99,22 @@ def test_a_recovery_is_reported_once_with_all_attempts_since_the_first_failure(c
 
 
 def test_what_is_forgotten_is_no_recovery(clock: Standing) -> None:
-    failures = Failures(clock, lambda key, fields: pytest.fail("nothing recovered"))
+    failures = Failures(clock, lambda key, failure, fields: pytest.fail("nothing recovered"))
     failures.record_failure(KEY, ERROR)
     failures.forget(KEY)
     failures.record_recovery(KEY)
+
+
+def test_each_failure_is_reported_and_what_was_not_tried_again_is_not(clock: Standing) -> None:
+    reported: list[tuple[int, bool]] = []
+    failures = Failures(clock, failed=lambda key, failure: reported.append((failure.count, failure.is_retried)))
+    failures.record_retry(KEY, ERROR, 1.0, None)
+    failures.record_failure(KEY, ERROR)
+    failures.would_fail(KEY, ERROR)
+    assert reported == [(1, True), (2, False)]
+    failures.forget(KEY)
+    failures.would_fail(KEY, ERROR)
+    assert reported[2:] == [(1, False)]
 
 
 def test_a_streak_ends_once(clock: Standing) -> None:

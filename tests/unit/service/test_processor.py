@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from pipeline.connectors.memory import MemoryDestination
 from pipeline.errors import SinkNotFound, SinkRejected, SinkUnavailable, TransformError
 from pipeline.transform import NoTransform
 from service.errors import StartFailed
+from service.notifications import LeaseAcquired, LeaseReleased, Notifications
 from service.pipeline import Pipeline
 from service.processor import Processor
 
@@ -53,9 +55,9 @@ class Case:
 
             setattr(part, method, called)
 
-    def processor(self, host: str = "host-a", **settings: Any) -> Processor:
+    def processor(self, host: str = "host-a", *, on: Notifications | None = None, **settings: Any) -> Processor:
         pipeline = Pipeline(name="bank", feed=self.feed, sink=self.sink, transform=self.transform, **settings)
-        return Processor([pipeline], self.store, host=host, clock=HostClock(), log=logger(self.log))
+        return Processor([pipeline], self.store, host=host, clock=HostClock(), log=logger(self.log), on=on)
 
     @property
     def closed(self) -> list[str]:
@@ -405,3 +407,70 @@ def test_intervals_that_do_not_fit_and_names_used_twice_are_refused_with_their_r
     pipeline = Pipeline(name="bank", feed=case.feed, sink=case.sink)
     with pytest.raises(ValueError, match=r"renew more often.*two pipelines are named 'bank'"):
         Processor([pipeline, pipeline], case.store, host="a", timing=Timing(duration_s=10.0, renew_s=17.0))
+
+
+# Notifications
+
+
+@pytest.mark.virtual
+async def test_what_would_miss_events_is_refused_before_anything_is_made() -> None:
+    class Misspelt(Notifications):
+        async def on_lease_aquired(self, event: LeaseAcquired) -> None: ...
+
+    case = Case()
+    for on, why in ((Misspelt(), "on_lease_acquired"), (Notifications, "is a class"), (print, "does not derive")):
+        with pytest.raises(TypeError, match=why):
+            Processor([], case.store, host="host-a", clock=HostClock(), on=on)  # type: ignore[arg-type]
+
+
+@pytest.mark.virtual
+async def test_a_program_is_notified_until_the_last_lease_is_released() -> None:
+    events: list[tuple[str, str]] = []
+
+    class Kept(Notifications):
+        async def on_lease_acquired(self, event: LeaseAcquired) -> None:
+            events.append(("acquired", event.partition))
+
+        async def on_lease_released(self, event: LeaseReleased) -> None:
+            await asyncio.sleep(0.5)
+            events.append(("released", event.partition))
+
+    case = Case()
+    processor = case.processor(on=Kept())
+    await processor.start()
+    await processor.stop()
+    assert sorted(events) == [("acquired", "a"), ("acquired", "b"), ("released", "a"), ("released", "b")]
+    assert processor.stats.notifications == {"delivered": 4}
+    assert_nothing_left()
+
+
+async def test_a_plain_callback_that_blocks_for_ever_holds_up_neither_work_nor_stop() -> None:
+    released = threading.Event()
+
+    class Blocked(Notifications):
+        def on_lease_acquired(self, event: LeaseAcquired) -> None:
+            released.wait()
+
+    case = Case()
+    timing = Timing(session=None)
+    processor = Processor(
+        [Pipeline(name="bank", feed=case.feed, sink=case.sink)],
+        case.store,
+        host="host-a",
+        timing=timing,
+        log=logger(case.log),
+        on=Blocked(),
+    )
+    try:
+        await processor.start()
+        case.feed.append("a", [b"0"])
+        await until(lambda: case.destination.commits, within_s=10)
+        began = asyncio.get_running_loop().time()
+        await processor.stop()
+        assert asyncio.get_running_loop().time() - began < 10
+    finally:
+        released.set()
+    stored = await case.store.list(lease_prefix("bank"))
+    assert {decode_lease(each.id, each.body).owner for each in stored} == {None}
+    (dropped,) = [line for line in case.log if line["event"] == "notifications dropped"]
+    assert (dropped["waits_for"], dropped["count"]) == ("on_lease_acquired", 2)

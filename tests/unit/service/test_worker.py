@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from simulation.group import Group, Tenure, always, until
+from simulation.group import WITHOUT_SESSIONS, Group, Tenure, always, until
 from simulation.weather import Container, Fate, Once, Outlet, Request, Weather, of
 
 from leases.document import decode_lease
@@ -22,6 +22,7 @@ from pipeline.event import Page
 from pipeline.limits import BatchLimits
 from pipeline.sink import Claim, Output, Permit
 from pipeline.transform import NoTransform
+from service.worker import TrustPermit
 
 ONE = BatchLimits(events_max=1)
 
@@ -397,3 +398,24 @@ async def test_a_claim_that_cannot_be_kept_leaves_no_writer_open() -> None:
     await stopped(tenure)
     assert (most, attempts > 3) == (1, True)
     assert not open_now
+
+
+@pytest.mark.virtual
+async def test_however_many_wait_for_trust_a_suspension_begins_and_ends_once() -> None:
+    group = Group("a", timing=WITHOUT_SESSIONS)
+    tenure = await group.tenure()
+    noted: list[bool | str] = []
+    owned = tenure.worker.owned
+    permit = TrustPermit(owned, tenure.clock, noted.append, lambda: noted.append("restored"))
+    await permit.wait_until_granted()
+    group.weather.down.add(("", "store"))
+    await until(lambda: not owned.is_trusted)
+    waiting = [asyncio.create_task(permit.wait_until_granted()) for _ in range(3)]
+    await asyncio.sleep(1)
+    assert noted == [True, False, False]
+    waiting.pop().cancel()
+    group.weather.down.clear()
+    await asyncio.gather(*waiting)
+    permit.check()
+    assert noted == [True, False, False, "restored"]
+    await stopped(tenure)

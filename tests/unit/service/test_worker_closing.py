@@ -16,7 +16,7 @@ from leases.document import INTEGER_MAX
 from leases.lease import Lease
 from pipeline.batch import Batch
 from pipeline.limits import BatchLimits
-from pipeline.sink import Claim, CloseReason
+from pipeline.sink import Claim, CloseReason, Output, Permit
 from pipeline.transform import NoTransform
 from service.errors import BatchHung
 from service.shutdown import CLOSING_TIMEOUT_S
@@ -59,6 +59,36 @@ async def test_a_handler_that_hangs_is_cancelled_and_its_lease_released(method: 
     assert (outcome.reason, type(outcome.error)) == ("failed", BatchHung)
     assert group.leases["a"].owner is None
     assert_nothing_left()
+
+
+@pytest.mark.virtual
+async def test_what_a_sink_waits_for_excuses_no_transform() -> None:
+    class Waiting(Outlet):
+        async def open(self, claim: Claim) -> Any:
+            writer = await super().open(claim)
+            write = writer.write
+
+            async def wait_first(output: Output, permit: Permit) -> None:
+                claim.report_wait(3600.0)
+                await asyncio.sleep(70)
+                await write(output, permit)
+
+            writer.write = wait_first
+            return writer
+
+    class Stuck(NoTransform):
+        async def apply(self, batch: Batch) -> pa.Table:
+            if batch.start is not None:
+                await asyncio.sleep(10_000)
+            return batch.table
+
+    group = Group("a", batch_timeout_s=30.0, limits=ONE)
+    tenure = await group.tenure(sink=Waiting(group.destination, group.weather), transform=Stuck())
+    group.append("a", 1)
+    await until(lambda: group.delivered("a") == [0])
+    group.append("a", 1)
+    assert 30 <= await until(tenure.task.done, within_s=100) < 64
+    assert isinstance(tenure.task.result().error, BatchHung)
 
 
 @pytest.mark.virtual

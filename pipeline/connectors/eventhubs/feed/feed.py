@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -159,7 +160,10 @@ class EventHubsFeed(ChangeFeed):
     async def plan_ranges(
         self, partition: str, continuation: str | None, events_max: int, range_events: int
     ) -> list[EventRange]:
-        """At most RANGES_MAX ranges, which may be larger. The end is what the service last reported, so there may be more."""
+        """At most RANGES_MAX ranges, which may be larger. The end is what the service last reported, so there may be more.
+
+        The position at that end has its offset, which checkpoint blobs need. Those before it have sequence numbers alone.
+        """
         position = position_of(continuation)
         if position.sequence is None:
             return []  # the first event that the host reads shows it
@@ -172,11 +176,10 @@ class EventHubsFeed(ChangeFeed):
         if extent.is_empty or not extent.first <= first < end:
             return []  # `open` waits, or raises PositionLost
         edges = [*range(first, end, max(range_events, math.ceil((end - first) / RANGES_MAX))), end]
-        starts = [continuation, *(str(Position(edge - 1)) for edge in edges[1:-1])]
-        return [
-            EventRange(start, str(Position(b - 1)), b - a)
-            for start, a, b in zip(starts, edges[:-1], edges[1:], strict=True)
-        ]
+        ends = [str(Position(edge - 1, extent.offset if edge > extent.last else None)) for edge in edges[1:]]
+        starts = [continuation, *ends[:-1]]
+        counts = [b - a for a, b in pairwise(edges)]
+        return [EventRange(*each) for each in zip(starts, ends, counts, strict=True)]
 
     def range_reader(self) -> RangeReader | None:
         account = self._hub.account
@@ -429,6 +432,8 @@ class EventHubsRanges(RangeReader):
     group: str
     limits: Limits
     silence_s: float = SILENCE_S
+
+    readers_max = RANGES_MAX
 
     def read_range(self, partition: str, planned: EventRange) -> Iterator[pa.Table]:
         yield from iterate(self._read(partition, planned))

@@ -7,16 +7,18 @@ once: tried again by itself, a put whose answer was lost would look like another
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from azure.core.credentials import AccessToken
 from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError, ServiceRequestError
 from azure.storage.blob import BlobServiceClient, ContainerClient
 
 from leasehold.common.azure import (
-    NO_STORAGE_ROLE,
-    WRONG_KEY,
+    REFUSED_BY_STORAGE,
+    STORAGE_REMEDIES,
     StorageAccount,
     blocking_credential_of,
     first_line,
@@ -36,14 +38,9 @@ from pipeline.connectors.network import is_nowhere_at_once
 
 T = TypeVar("T")
 _IS_THERE = frozenset(("BlobAlreadyExists", "ConditionNotMet", "BlobImmutableDueToPolicy"))
-_OF_SETTINGS = (400, 401, 403, 404, 405)
-_REMEDIES = {
-    401: WRONG_KEY,
-    403: NO_STORAGE_ROLE,
-    404: "create the container, or correct its name",
-    429: "the account is throttled: wait, or give it less to do",
-    503: "the account is throttled: wait, or give it less to do",
-}
+_SCOPE = "https://storage.azure.com/.default"
+TOKEN_LEFT_S = 300
+"""A token that is valid for less is replaced by a new one, as azure-identity does it."""
 _SINGLE_PUT_BYTES_MAX = 256 * 1024 * 1024
 
 
@@ -58,6 +55,8 @@ class BlobContainer:
         self._connecting = threading.Lock()
         self._service: BlobServiceClient | None = None
         self._credential: Any = None
+        self._getting_token = threading.Lock()
+        self._token: AccessToken | None = None
 
     @property
     def identity(self) -> str:
@@ -79,7 +78,23 @@ class BlobContainer:
             self._run("creating it", lambda to: to.create_container(), is_write=False)
         except FilesUnavailable as error:
             if "ContainerAlreadyExists" not in str(error):
-                self._run("looking for it", lambda to: to.get_container_properties(), is_write=False)
+                self._run("looking for it", _look, is_write=False)
+
+    def token(self) -> str:
+        """A token of the identity, for another client of the account.
+
+        It is kept until shortly before it expires: azure-identity starts a program for each token of the login of `az`.
+        """
+        self._to()
+        assert self._credential is not None, "an account without a key has an identity"
+        try:
+            with self._getting_token:
+                if self._token is None or self._token.expires_on - time.time() < TOKEN_LEFT_S:
+                    self._token = self._credential.get_token(_SCOPE)
+                return str(self._token.token)
+        except AzureError as error:
+            kind = FilesRefused if isinstance(error, ClientAuthenticationError) else FilesUnavailable
+            raise kind(f"blob container '{self._container}': {_without_credentials(error)}") from error
 
     def put(self, name: str, content: bytes) -> bool:
         try:
@@ -91,6 +106,15 @@ class BlobContainer:
     def get(self, name: str) -> bytes | None:
         try:
             return self._run(f"reading '{name}'", lambda to: self._got(to, name), is_write=False)
+        except _Missing:
+            return None
+
+    def size(self, name: str) -> int | None:
+        def asked(to: ContainerClient) -> int:
+            return int(to.get_blob_client(self._prefix + name).get_blob_properties().size)
+
+        try:
+            return self._run(f"looking for '{name}'", asked, is_write=False)
         except _Missing:
             return None
 
@@ -112,7 +136,7 @@ class BlobContainer:
     def locate(self, name: str) -> str:
         return str(self._to().get_blob_client(self._prefix + name).url).partition("?")[0]
 
-    def for_executors(self) -> None:
+    def for_executors(self, mark: str) -> None:
         """Its credentials are the host's."""
         return
 
@@ -174,11 +198,20 @@ class _Missing(FilesError):
     """There is no such blob."""
 
 
+def _look(to: ContainerClient) -> None:
+    """A listing needs no more than any signature or role has that lets the sink work."""
+    next(iter(to.list_blob_names(results_per_page=1)), None)
+
+
+def _without_credentials(error: Exception) -> str:
+    return f"no Azure credentials found ({first_line(error)}): run `az login`, or set `key`"
+
+
 def _translated(error: Exception, what: str, is_write: bool) -> FilesError:
     if isinstance(error, HttpResponseError) and error.status_code:
         return _answered(error, what, is_write)
     if isinstance(error, ClientAuthenticationError):
-        return FilesRefused(f"{what}: no Azure credentials found ({first_line(error)}): run `az login`, or set `key`")
+        return FilesRefused(f"{what}: {_without_credentials(error)}")
     if is_write and not isinstance(error, ServiceRequestError):
         return FilesUncertain(f"{what}: the answer was lost ({first_line(error)}): it may or may not be done")
     if is_write and not _is_unreached(error):
@@ -195,8 +228,8 @@ def _answered(error: HttpResponseError, what: str, is_write: bool) -> FilesError
     answer = f"{what}: Azure Storage answered {status}" + (f" ({code})" if code else "")
     if is_write and not is_refused_by_storage(status, code):
         return FilesUncertain(f"{answer}: it may or may not be done")
-    kind = FilesRefused if status in _OF_SETTINGS else FilesUnavailable
-    remedy = _REMEDIES.get(status) or first_line(error)
+    kind = FilesRefused if status in REFUSED_BY_STORAGE else FilesUnavailable
+    remedy = STORAGE_REMEDIES.get(status) or first_line(error)
     return kind(f"{answer}: {remedy}", retry_after_s=storage_retry_after_s(headers_of(error)))
 
 

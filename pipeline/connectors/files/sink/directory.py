@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import platform
 import time
 import uuid
 from collections.abc import Iterator
@@ -72,6 +73,14 @@ class Directory:
             except FileNotFoundError:
                 return None
 
+    def size(self, name: str) -> int | None:
+        path = self._path / name
+        with _translating_errors(f"file '{path}'"):
+            try:
+                return path.stat().st_size
+            except FileNotFoundError:
+                return None
+
     def names(self, folder: str) -> list[str]:
         top = self._path / folder
         with _translating_errors(f"directory '{top}'"):
@@ -85,9 +94,9 @@ class Directory:
     def locate(self, name: str) -> str:
         return str(self._path / name)
 
-    def for_executors(self) -> Directory:
+    def for_executors(self, mark: str) -> Directory:
         """It has to be the same directory there, under the same path."""
-        return self
+        return _MarkedDirectory(self._path, mark)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -116,6 +125,36 @@ class Directory:
             with suppress(FileNotFoundError):
                 if left.stat().st_mtime < oldest:
                     left.unlink()
+
+
+class _MarkedDirectory(Directory):
+    """For an executor: `put` writes nothing if `mark` is missing. A worker without the mount would fill its own disk."""
+
+    def __init__(self, path: Path, mark: str) -> None:
+        super().__init__(path)
+        self._mark = mark
+
+    def put(self, name: str, content: bytes) -> bool:
+        self._check_mark()
+        return super().put(name, content)
+
+    def _check_mark(self) -> None:
+        with _translating_errors(f"directory '{self._path}'"):
+            if _exists(self._path / self._mark):
+                return
+        raise FilesRefused(
+            f"an executor on '{platform.node()}' finds no '{self._mark}' in '{self._path}', so this is not the sink's directory:"
+            " mount that under the same path on the host and on every worker"
+        )
+
+
+def _exists(path: Path) -> bool:
+    """Raises OSError if that is unknown, unlike Path.exists in some versions of Python."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def _files_below(top: Path) -> Iterator[Path]:

@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from leasehold.common.nesting import parsed_json
+from pipeline.connectors.files.claims import carried_over, check_folder, check_open
 from pipeline.connectors.files.sink.storage import FilesDamaged
-from pipeline.errors import Fenced, SinkRejected
+from pipeline.errors import Fenced
 from pipeline.limits import JSON_LEVELS_MAX
 from pipeline.sink import Claim, Output
 
@@ -24,11 +25,14 @@ from pipeline.sink import Claim, Output
 #     _leasehold/{pipeline}/{partition}/000000000042.json                    one entry of the manifest
 #     _leasehold/{pipeline}/{partition}/000000000000-000000000063.json       the files of entries 0 to 63, folded into one
 #     {pipeline}/{partition}/000000000/000000000042-{unique}.parquet         the data file of entry 42, or of an attempt at it
-#     {pipeline}/{partition}/staged/0000000000000000007/{from}-{unique}.parquet    what executors staged at epoch 7
+#     {pipeline}/{partition}/staged/000000000005/0000000000000000007/{from}-{unique}.parquet
+#         what executors staged at epoch 7, while one of the entries 40 to 47 was the newest
 #
 # A data file bears the number of the entry that it is written for. Once there is an entry of that number which does not name it,
 # it can never be named: that separates leftovers from writes under way, without any clock. A staged file bears the epoch of the
-# lease. Once there is an entry of a higher epoch, no entry that does not name it yet can ever do so.
+# lease. Once there is an entry of a higher epoch, no entry that does not name it yet can ever do so. Its folder is that of the
+# newest entry at the time, so only that entry's successors can name it: a claim finds what the last owner left without reading
+# what all owners ever staged. Before, the folder of the epoch had no folder around it: such files are still read and cleaned.
 
 
 MANIFEST = "_leasehold"
@@ -39,8 +43,12 @@ _ENTRY = re.compile(rf"(\d{{{DIGITS}}})\.json")
 _FOLD = re.compile(rf"(\d{{{DIGITS}}})-(\d{{{DIGITS}}})\.json")
 _DATA = re.compile(rf"(\d{{{DIGITS}}})-[0-9a-f]{{32}}\.(?:parquet|jsonl)")
 STAGED = "staged"
+STAGED_VERSIONS = 8
+"""Neighbouring entries that share a folder of staged files. More than the batches that an owner has under way."""
 EPOCH_DIGITS = 19
-_STAGED = re.compile(rf"/{STAGED}/(\d{{{EPOCH_DIGITS}}})/[0-9a-f]{{16}}-[0-9a-f]{{32}}\.(?:parquet|jsonl)")
+_STAGED = re.compile(
+    rf"/{STAGED}/(?:\d{{{DIGITS}}}/)?(\d{{{EPOCH_DIGITS}}})/[0-9a-f]{{16}}-[0-9a-f]{{32}}\.(?:parquet|jsonl)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,14 +68,14 @@ class Folders:
         """The folder in which the data file of an entry lies, with others'."""
         return f"{self.data}/{version // FOLDER_VERSIONS:0{DIGITS - 3}d}"
 
-    @property
-    def staged(self) -> str:
-        """The folder of what executors stage."""
-        return f"{self.data}/{STAGED}"
+    def staged_at(self, version: int) -> str:
+        """The folder of what executors stage while this entry is the newest. It shares the folder with its neighbours."""
+        return f"{self.data}/{STAGED}/{version // STAGED_VERSIONS:0{DIGITS}d}"
 
-    def staging(self, epoch: int, start: str | None) -> str:
-        """What the names of the staged files of one batch begin with."""
-        return f"{self.staged}/{epoch:0{EPOCH_DIGITS}d}/{hashlib.sha256(repr(start).encode()).hexdigest()[:16]}"
+    def staging(self, version: int, epoch: int, start: str | None) -> str:
+        """What the names of the staged files of one batch begin with. version: the newest entry."""
+        folder = f"{self.staged_at(version)}/{epoch:0{EPOCH_DIGITS}d}"
+        return f"{folder}/{hashlib.sha256(repr(start).encode()).hexdigest()[:16]}"
 
     def attempt(self, version: int, unique: str, suffix: str) -> str:
         return f"{self.data_of(version)}/{version:0{DIGITS}d}-{unique}.{suffix}"
@@ -211,32 +219,16 @@ def claimed(head: ManifestEntry | None, claim: Claim, id: str) -> ManifestEntry:
     )
     if head is None:
         return made
-    if (head.pipeline, head.partition) != (claim.pipeline, claim.partition):
-        raise SinkRejected(
-            f"the manifest of partition '{claim.partition}' of pipeline '{claim.pipeline}' is that of partition"
-            f" '{head.partition}' of '{head.pipeline}': the file system is case-insensitive. Use another one"
-        )
+    check_folder(head, claim)
     if claim.epoch < head.epoch:
         raise outranked(claim, head)
-    if claim.generation < head.generation:
-        raise SinkRejected(
-            f"partition '{claim.partition}' of pipeline '{claim.pipeline}' was claimed at generation {claim.generation}, and the"
-            f" manifest is at generation {head.generation}: the lease's document was deleted or restored. Reset the lease until"
-            " it is of that generation or later"
-        )
-    goes_on = claim.generation == head.generation
-    return replace(
-        made,
-        version=head.version + 1,
-        position=head.position if goes_on else claim.continuation,
-        ended=head.ended and goes_on,
-    )
+    position, has_ended = carried_over(head, claim, "manifest")
+    return replace(made, version=head.version + 1, position=position, ended=has_ended)
 
 
 def moved(head: ManifestEntry, output: Output, id: str, files: tuple[DataFile, ...]) -> ManifestEntry:
     """Raises SinkRejected."""
-    if head.ended:
-        raise SinkRejected(f"partition '{head.partition}' of pipeline '{head.pipeline}' has ended at {head.position!r}")
+    check_open(head)
     return replace(head, version=head.version + 1, id=id, kind="batch", position=output.to, files=files)
 
 

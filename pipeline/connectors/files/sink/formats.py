@@ -8,7 +8,6 @@ that JSON has no number for are the texts `"NaN"`, `"Infinity"` and `"-Infinity"
 from __future__ import annotations
 
 import base64
-import io
 import json
 import math
 from collections.abc import Callable
@@ -25,6 +24,10 @@ Format = Literal["parquet", "jsonl"]
 Compression = Literal["zstd", "snappy", "none"]
 Convert = Callable[[Any], Any]
 ROW_GROUP_ROWS_MAX = 128 * 1024
+SAMPLED_RUNS = 40
+RUN_ROWS = 100
+REPEATED = 0.9
+"""A column has a dictionary if less than this share of the values in a sample differ: runs of rows, spread over the table."""
 
 
 def ordered(table: pa.Table) -> pa.Table:
@@ -63,9 +66,32 @@ def decoded(content: bytes, format: str) -> pa.Table:
 
 
 def _parquet(table: pa.Table, compression: Compression) -> bytes:
-    to = io.BytesIO()
-    pq.write_table(table, to, compression=compression, row_group_size=ROW_GROUP_ROWS_MAX)
-    return to.getvalue()
+    to = pa.BufferOutputStream()
+    pq.write_table(
+        table,
+        to,
+        compression=compression,
+        row_group_size=ROW_GROUP_ROWS_MAX,
+        use_dictionary=_with_dictionary(table),
+    )
+    return bytes(to.getvalue().to_pybytes())
+
+
+def _with_dictionary(table: pa.Table) -> bool | list[str]:
+    """The columns whose values repeat, by a sample. For all others a dictionary takes longer to write, and more space.
+
+    True, for all, if Arrow cannot compare the values of one, such as lists.
+    """
+    apart = max(RUN_ROWS, table.num_rows // SAMPLED_RUNS)
+    sample = pa.concat_tables(table.slice(start, RUN_ROWS) for start in range(0, max(table.num_rows, 1), apart))
+    try:
+        return [name for name in sample.column_names if _repeats(sample[name])]
+    except pa.ArrowNotImplementedError:
+        return True
+
+
+def _repeats(values: pa.ChunkedArray) -> bool:
+    return bool(pc.count_distinct(values, mode="all").as_py() < REPEATED * len(values))
 
 
 def _lines(table: pa.Table) -> bytes:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from pipeline.connectors.files.sink.entry import (
+    STAGED_VERSIONS,
     DataFile,
     Fold,
     Folders,
@@ -19,6 +20,7 @@ from pipeline.connectors.files.sink.entry import (
     claimed,
     encoded,
     entry_in,
+    epoch_of,
     fold_in,
     folders_of,
     listing_of,
@@ -146,11 +148,16 @@ class Manifest:
         if is_due(self.head.version):
             self.fold()
 
-    def fold(self) -> None:
-        """Raises Fenced where others have written since: we were stalled, perhaps for so long that our entry is in the past."""
+    def check_newest(self) -> Listing:
+        """Raises Fenced where others have written since."""
         listing = listed(self._place, self.folders)
         if (listing.head or 0) > self.head.version:
             raise outranked(self.head, entry_of(self._place, self.folders, listing.head or 0))
+        return listing
+
+    def fold(self) -> None:
+        """Raises Fenced where others have written since: we were stalled, perhaps for so long that our entry is in the past."""
+        listing = self.check_newest()
         steps = due(listing)
         for step in steps:
             self._put_fold(step)
@@ -158,6 +165,27 @@ class Manifest:
         for step in superseded(listed(self._place, self.folders) if steps else listing):
             self._place.delete(name_of(self.folders, step))
             self._known.pop(step.first, None)
+
+    def stagings_left(self) -> list[str]:
+        """What executors of earlier owners staged and no entry names, around the last 8 to 15 entries before this one.
+
+        What is older is left to `leftovers`: to look for it, all entries and all names would have to be read.
+        """
+        first = max(0, self.head.version // STAGED_VERSIONS - 1) * STAGED_VERSIONS
+        folders = {self.folders.staged_at(version) for version in (first, self.head.version)}
+        stale = [
+            name
+            for folder in sorted(folders)
+            for name in self._place.names(folder)
+            if (epoch := epoch_of(name)) is not None and epoch < self.head.epoch
+        ]
+        named: set[str] = set()
+        for version in range(first, self.head.version) if stale else ():
+            entry = entry_of(self._place, self.folders, version)
+            if entry is None:  # folded away: others have written since, and clear it themselves
+                return []
+            named.update(file.name for file in entry.files)
+        return [name for name in stale if name not in named]
 
     def _put_fold(self, step: Step) -> None:
         fold = Fold(

@@ -20,10 +20,9 @@ from typing import TypeVar
 import pyarrow as pa
 
 from pipeline.connectors.files.sink import entry as entries
-from pipeline.connectors.files.sink.entry import DataFile, epoch_of, folders_of, version_of
+from pipeline.connectors.files.sink.entry import DataFile, folders_of, version_of
 from pipeline.connectors.files.sink.formats import Compression, Format, encoded, ordered
 from pipeline.connectors.files.sink.manifest import Check, Manifest, head_of, open_manifest
-from pipeline.connectors.files.sink.snapshot import leftovers, snapshot_of
 from pipeline.connectors.files.sink.storage import (
     FilesDamaged,
     FilesError,
@@ -32,6 +31,7 @@ from pipeline.connectors.files.sink.storage import (
     FilesUnavailable,
     FilesUncertain,
     Storage,
+    check_staged,
 )
 from pipeline.crash_point import crash_point
 from pipeline.errors import Ambiguous, Fenced, NotTrusted, SinkNotFound, SinkRejected, SinkUnavailable
@@ -46,7 +46,7 @@ from pipeline.sink import (
     Standing,
     checked_until_cancelled,
 )
-from pipeline.staging import StagedPart, Stager, check_parts
+from pipeline.staging import NotStaged, StagedPart, Stager
 
 T = TypeVar("T")
 THREADS = 16
@@ -112,11 +112,9 @@ class FilesSink(Sink):
         for name in self._place.names(manifest.folders.data_of(version)):
             if version_of(name) == version:
                 self._place.delete(name)
-        if self._place.names(manifest.folders.staged):
-            ours = snapshot_of(self._place, pipeline=manifest.head.pipeline, partition=manifest.head.partition)
-            for name in leftovers(self._place, ours):
-                if epoch_of(name) is not None:
-                    self._place.delete(name)
+        if self._place.for_executors(manifest.folders.manifest) is not None:
+            for name in manifest.stagings_left():
+                self._place.delete(name)
 
     # What a writer does, on a thread
 
@@ -124,7 +122,11 @@ class FilesSink(Sink):
         manifest.fold_if_due()
         unnamed = entries.moved(manifest.head, output, _unique(), ())
         if output.staged:
-            check_parts(output.staged, epoch=manifest.head.epoch, start=output.start)
+            try:
+                check_staged(self._place, output.staged, epoch=manifest.head.epoch, start=output.start)
+            except NotStaged:
+                manifest.check_newest()  # a later owner may have cleared the parts away
+                raise
             files = tuple(self._named(manifest, output, part) for part in output.staged)
             manifest.append(replace(unnamed, files=files), check)
             return
@@ -142,15 +144,15 @@ class FilesSink(Sink):
             raise
 
     def stager(self, manifest: Manifest, start: str | None) -> FilesStager | None:
-        if (place := self._place.for_executors()) is None:
+        if (place := self._place.for_executors(manifest.folders.manifest)) is None:
             return None
-        epoch = manifest.head.epoch
+        head = manifest.head
         return FilesStager(
             place=place,
-            prefix=manifest.folders.staging(epoch, start),
+            prefix=manifest.folders.staging(head.version, head.epoch, start),
             format=self._format,
             compression=self._compression,
-            epoch=epoch,
+            epoch=head.epoch,
             start=start,
         )
 
@@ -217,6 +219,8 @@ class FilesStager(Stager):
         name = f"{self.prefix}-{unique}.{self.format}"
         try:
             _put(self.place, name, content)
+        except FilesRefused as error:
+            raise SinkRejected(str(error)) from error
         except FilesError as error:
             raise SinkUnavailable(str(error)) from error
         digest = hashlib.sha256(content).hexdigest()

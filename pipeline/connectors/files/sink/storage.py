@@ -6,9 +6,11 @@ entries needs no more than that; nothing is ever replaced.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from pipeline.errors import PipelineError
+from pipeline.staging import NotStaged, StagedPart, check_parts
 
 # What can go wrong with files and their manifest.
 #
@@ -70,6 +72,10 @@ class Storage(Protocol):
         """None where there is none."""
         ...
 
+    def size(self, name: str) -> int | None:
+        """How many bytes a file has; None where there is none."""
+        ...
+
     def names(self, folder: str) -> list[str]:
         """The names of all files in a folder and below, in any order. What is there before and after the call is among them."""
         ...
@@ -82,11 +88,27 @@ class Storage(Protocol):
         """Its location for other programs: an absolute path, or an address."""
         ...
 
-    def for_executors(self) -> Storage | None:
+    def for_executors(self, mark: str) -> Storage | None:
         """The same place for another process, which gets it by pickle: without secrets and connections.
 
-        None if another process cannot use it.
+        None if another process cannot use it. mark: a folder that the owner of a lease has made, and that executors never make.
+        If it is missing, `put` raises FilesRefused and writes nothing.
         """
         ...
 
     def close(self) -> None: ...
+
+
+def check_staged(place: Storage, parts: Sequence[StagedPart], *, epoch: int, start: str | None) -> None:
+    """Raises NotStaged for parts of another epoch or another batch, and for parts that the place lacks. Blocks.
+
+    An executor whose directory is another one, of a volume that is not mounted for example, stages parts that only it can read.
+    """
+    check_parts(parts, epoch=epoch, start=start)
+    for part in parts:
+        if (found := place.size(part.name)) != part.bytes:
+            seen = "is missing here" if found is None else f"has {found:,} bytes here"
+            raise NotStaged(
+                f"an executor has staged '{place.locate(part.name)}' with {part.bytes:,} bytes, but it {seen}: mount the sink's"
+                " directory under the same path on the host and on every worker"
+            )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Coroutine
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from leasehold.common import cancellation
-from leasehold.common.cancellation import await_shielded, heeding, insisting
+from leasehold.common.cancellation import await_shielded, heeding, insisting, is_cancelled
 from leases.stores import azure
 from pipeline.connectors.eventhubs.amqp.connection import connect, disconnect
 from pipeline.connectors.eventhubs.amqp.management import Management
@@ -64,6 +65,28 @@ async def test_a_task_that_is_cancelled_ends_its_caller() -> None:
     task.cancel()
     await asyncio.wait({caller})
     assert caller.cancelled()
+
+
+def test_a_coroutine_that_no_loop_runs_any_more_ends_as_a_cancelled_one() -> None:
+    found: list[bool] = []
+
+    async def wait() -> None:
+        try:
+            await asyncio.Event().wait()
+        except BaseException as error:
+            found.append(is_cancelled(error))
+            raise
+
+    coroutine = wait()
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(_step(coroutine))
+    loop.close()
+    coroutine.close()  # as Python does once nothing refers to it
+    assert found == [True]
+
+
+async def _step(coroutine: Coroutine[Any, Any, None]) -> None:
+    coroutine.send(None)
 
 
 async def test_what_comes_of_it_comes_through() -> None:

@@ -159,7 +159,7 @@ async def test_a_heartbeat_that_waits_longer_than_its_call_does_not_count_and_th
 ) -> None:
     """The first one is carried out when its call is over, or not at all."""
     timing, clock = derived_session(5.0), BootClock()  # a call has 1.1 s
-    store = SqliteStore(path, busy_timeout_s=30.0 if is_carried_out else 1.2)
+    store = SqliteStore(path, busy_timeout_s=30.0 if is_carried_out else 3.0)
     session = Session(store, SessionRecord(host="a", incarnation="1"), clock=clock, timing=timing)
     await session.beat()
     trusted_until = session.trusted_until
@@ -195,7 +195,7 @@ async def test_a_write_cancelled_before_its_turn_never_happens(path: Path) -> No
 
 
 async def test_closing_after_a_cancelled_call_ends_the_thread_and_leaves_one_file(path: Path) -> None:
-    store = SqliteStore(path, busy_timeout_s=0.2)
+    store = SqliteStore(path, busy_timeout_s=5)
     etag = await store.create(COUNTER, "0")
     with written_by_another(path), pytest.raises(StoreAmbiguous):
         await TimedStore(store, timeout_s=0.01).replace(COUNTER, "1", etag)

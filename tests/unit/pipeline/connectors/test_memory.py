@@ -17,6 +17,8 @@ T = TypeVar("T")
 
 
 class MemoryFeedHarness(FeedHarness):
+    times_are_apart = True
+
     def __init__(self) -> None:
         self.partitions = ("a", "b")
         self.events_max = 8

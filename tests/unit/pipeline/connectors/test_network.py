@@ -98,7 +98,7 @@ async def test_blob_storage_that_refuses_is_not_waited_for(
         raise error
 
     monkeypatch.setattr(blobs.ContainerClient, "create_container", create_container)
-    monkeypatch.setattr(blobs.ContainerClient, "get_container_properties", create_container)
+    monkeypatch.setattr(blobs.ContainerClient, "list_blob_names", lambda _, **options: create_container(_))
     sink = FilesSink(BlobContainer(blobs_of(connection_string=BLOBS), "out"))
     with pytest.raises(kind):
         await sink.prepare()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from unit.pipeline.burials import NOW, Group, bodies
-from unit.pipeline.dead_letters.test_dead_letter_transform_refusals import Items, converted
+from unit.pipeline.dead_letters.test_refusals import Items, converted
 
 from pipeline.async_sink import AsyncSink
 from pipeline.connectors.log import LogFeed

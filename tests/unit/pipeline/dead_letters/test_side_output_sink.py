@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from datetime import datetime
@@ -14,9 +15,10 @@ from unit.pipeline.burials import NOW, Group, Trust, bodies
 
 from pipeline.batch import Batch
 from pipeline.connectors.log import sink as log_sink
-from pipeline.dead_letters import DeadLetters
+from pipeline.dead_letters import DeadLetters, side_output_sink
 from pipeline.dead_letters.dead_letter_transform import DeadLetterTransform, Sifted
 from pipeline.dead_letters.record import ERROR_CHARS_MAX
+from pipeline.dead_letters.side_output_sink import WriterBesideBox
 from pipeline.errors import NotTrusted, Poison, PoisonEvent, SinkUnavailable, TooMuchPoison
 from pipeline.pump import runner
 from pipeline.sink import Output
@@ -132,6 +134,30 @@ async def test_an_owner_of_an_earlier_epoch_adds_no_letters(group: Group) -> Non
     with pytest.raises(Exception, match="outrank"):
         await old.write(Output(table=dead.table, start=None, to="1", events=1, dead=dead.dead), Trust())
     assert await group.buried() == []
+
+
+async def test_letters_are_closed_in_time_though_the_sink_takes_too_long_to_close(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[str] = []
+
+    async def never(reason: str) -> None:
+        await asyncio.Event().wait()
+
+    async def noted(reason: str) -> None:
+        closed.append(reason)
+        await never(reason)
+
+    await group.beside.prepare()
+    group.epoch, group.state = 1, group.beside.claimed("")
+    writer = await group.beside.open(group.claim(None))
+    assert isinstance(writer, WriterBesideBox)
+    monkeypatch.setattr(side_output_sink, "LATE_CLOSE_S", 0.01)
+    writer._writer.close, writer._letters.close = never, noted  # type: ignore[method-assign, assignment]
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await writer.close("lost")
+    assert closed == ["lost"]
 
 
 async def test_a_letter_bears_the_context_of_its_delivery_and_the_event_s_own_inside(group: Group) -> None:

@@ -93,6 +93,33 @@ def test_where_the_sink_stands_elsewhere_after_a_failure_nothing_is_known() -> N
     assert (waiting.first_us, waiting.is_empty) == (None, True)
 
 
+def failed() -> WaitingEvents:
+    """After a run that read an event and could not deliver it."""
+    waiting = begun((8,), at="5")
+    waiting.begin("5")
+    return waiting
+
+
+def test_a_position_that_moves_without_events_leaves_none_from_an_earlier_run() -> None:
+    waiting = failed()
+    waiting.deliver(0, "5")
+    assert waiting.first_us == 8
+    waiting.deliver(0, "9")
+    assert (waiting.first_us, waiting.is_empty, waiting.position) == (None, True, "9")
+
+
+def test_an_event_that_no_longer_exists_does_not_wait() -> None:
+    waiting = failed()
+    waiting.forget_first(waiting.run - 1, "5")  # measured before the event came
+    waiting.forget_first(waiting.run, "4")
+    assert (waiting.first_us, waiting.is_empty) == (8, False)
+    waiting.forget_first(waiting.run, "5")
+    assert (waiting.first_us, waiting.is_empty) == (None, True)
+    waiting.add(events(9))
+    waiting.forget_first(waiting.run, "5")
+    assert waiting.first_us == 9, "it was read after the measurement"
+
+
 def test_what_executors_read_is_unknown_and_keeps_its_place() -> None:
     waiting = begun((5,))
     waiting.add_unknown(100)
@@ -112,3 +139,13 @@ def test_times_that_a_faulty_feed_leaves_out_are_unknown() -> None:
 
 def test_microseconds_are_exact() -> None:
     assert microseconds(datetime(2026, 1, 31, 12, 0, 0, 123456, tzinfo=UTC)) == 1_769_860_800_123_456
+
+
+def test_a_new_claim_ends_what_the_sink_was_excused_for() -> None:
+    progress = Progress()
+    with progress.working("deliver", 10.0), progress.working("transform", 20.0):
+        progress.excuse_sink(500.0)
+        progress.excuse_sink(30.0)
+        assert progress.busy == {"deliver": 500.0, "transform": 20.0}
+        progress.excuse_sink(40.0, is_new=True)
+        assert progress.busy == {"deliver": 40.0, "transform": 20.0}

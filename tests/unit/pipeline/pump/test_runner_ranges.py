@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from unit.pipeline.pump.test_runner import Case, Transform, Writer
 
 from pipeline.connectors.memory import MemoryFeed
 from pipeline.contract import event_table
-from pipeline.dead_letters.dead_letter_transform import Refusals
-from pipeline.errors import EngineUnavailable, RangeRefused, SinkRejected, SinkUnavailable
-from pipeline.limits import BatchLimits, RangeLimits
-from pipeline.ranges import SHORT_S, EventRange, RangedBatch, RangePlan, RangeReader
-from pipeline.sink import Output
+from pipeline.dead_letters.dead_letter_transform import DeadLetters
+from pipeline.dead_letters.refusals import Refusals
+from pipeline.errors import (
+    EngineUnavailable,
+    OutputRefused,
+    OutputSuspected,
+    RangeRefused,
+    SinkRejected,
+    SinkUnavailable,
+)
+from pipeline.limits import RANGED_JOBS_MAX, BatchLimits, Budget, RangeLimits
+from pipeline.ranges import SHORT_S, EventRange, RangedBatch, RangePlan, RangeReader, RangeReads
+from pipeline.sink import Output, Permit
 from pipeline.staging import Ranged, StagedPart, Stager
 
 LIMITS = RangeLimits(from_events=10, events_max=40, range_events=5)
@@ -35,6 +45,7 @@ class RangedFeed(MemoryFeed):
     def __init__(self) -> None:
         super().__init__("a", page_events_max=1)
         self.planned: list[str | None] = []
+        self.reader: RangeReader = Reader()
 
     async def plan_ranges(
         self, partition: str, continuation: str | None, events_max: int, range_events: int
@@ -46,7 +57,7 @@ class RangedFeed(MemoryFeed):
         return [EventRange(str(a) if a else None, str(b), b - a) for a, b in pairwise(edges)]
 
     def range_reader(self) -> RangeReader | None:
-        return Reader()
+        return self.reader
 
 
 class RangedTransform(Transform):
@@ -62,10 +73,14 @@ class RangedTransform(Transform):
         self.staged: tuple[StagedPart, ...] = ()
         self.stagers: list[Stager | None] = []
         self.failure: Exception | None = None
+        self.bytes_max: list[int] = []
 
-    async def apply_ranges(self, batch: RangedBatch, reader: RangeReader, stager: Stager | None) -> Ranged:
+    async def apply_ranges(
+        self, batch: RangedBatch, reader: RangeReader, stager: Stager | None, bytes_max: int
+    ) -> Ranged:
         self.ranged.append(batch)
         self.stagers.append(stager)
+        self.bytes_max.append(bytes_max)
         await asyncio.sleep(self.takes_s)
         if self.failure is not None:
             raise self.failure
@@ -199,17 +214,66 @@ async def test_output_that_the_sink_wants_in_parts_is_left_to_the_host(monkeypat
     await work.stopped(running)
 
 
+class Picky(Writer):
+    """Refuses outputs with one of `refused`. names: whether it names those by their `sequence`."""
+
+    buried = ()
+
+    def __init__(self, refused: set[int], *, names: bool) -> None:
+        super().__init__()
+        self.refused = refused
+        self.names = names
+        self.refusals: list[Output] = []
+
+    async def write(self, output: Output, permit: Permit) -> None:
+        if found := sorted(self.refused & set(output.table["sequence"].to_pylist())):
+            self.refusals.append(output)
+            raise OutputRefused(f"no {found}", sequences=found if self.names else ())
+        await super().write(output, permit)
+
+
+async def run_on(work: Case, runs_max: int) -> None:
+    """As a worker does: again, while events that the sink refuses are looked for, until all is delivered."""
+    for _ in range(runs_max):
+        running = work.started()
+        delivered = asyncio.create_task(work.until(lambda: work.writer.position == "40"))
+        await asyncio.wait({running, delivered}, return_when=asyncio.FIRST_COMPLETED)
+        delivered.cancel()
+        if not running.done():
+            await work.stopped(running)
+            return
+        with pytest.raises(OutputSuspected):
+            running.result()
+    raise AssertionError(f"not delivered after {runs_max} runs")
+
+
 @pytest.mark.virtual
 @pytest.mark.parametrize(
-    "hold",
-    [
-        pytest.param(lambda work: work.settings.update(refusals=_searching()), id="a search for a refused event"),
-        pytest.param(lambda work: setattr(work.writer, "buried", (12,)), id="buried dead letters"),
-    ],
+    ("yields_events", "names"),
+    [(True, True), (False, True), (True, False)],
+    ids=["named by events of its own", "named by hints", "not named"],
 )
-async def test_the_host_reads_while_events_are_looked_at_one_by_one(hold: Callable[[Case], None]) -> None:
+@pytest.mark.parametrize("refused", [{7}, {3, 17}, {19}, {7, 30}], ids=str)
+async def test_the_host_reads_while_refused_events_are_looked_for(
+    refused: set[int], yields_events: bool, names: bool
+) -> None:
+    letters = DeadLetters(now=lambda: datetime(2026, 1, 1, tzinfo=UTC), share_max=1.0)
+    work, feed, transform = case(40, limits=BatchLimits(events_max=100), letters=letters)
+    work.settings["refusals"] = Refusals(letters.attempts, feed.compare)
+    work.writer, transform.yields_events = Picky(refused, names=names), yields_events
+    await run_on(work, runs_max=len(refused) * 10)
+    assert work.writer.numbers == sorted(set(range(40)) - refused)
+    of_executors = {(batch.start, batch.to) for batch in transform.ranged}
+    for each in refused:  # of what executors made of it, one output is refused
+        outputs = [output for output in work.writer.refusals if int(output.start or 0) <= each < int(output.to)]
+        again = [output for output in outputs if output.events > 1 and (output.start, output.to) in of_executors]
+        assert len(again) <= (1 if names else len(refused))
+
+
+@pytest.mark.virtual
+async def test_the_host_reads_up_to_buried_dead_letters() -> None:
     work, _, transform = case(40, limits=BatchLimits(events_max=1))
-    hold(work)
+    work.writer.buried = (12,)
     running = work.started()
     await work.until(lambda: len(work.writer.numbers) >= 13)
     first = min((int(batch.start or 0) for batch in transform.ranged), default=40)
@@ -218,23 +282,17 @@ async def test_the_host_reads_while_events_are_looked_at_one_by_one(hold: Callab
     await work.stopped(running)
 
 
-def _searching() -> Refusals:
-    found = Refusals(2, lambda a, b: int(a or 0) - int(b or 0))
-    found._until, found._events_max = "13", 1
-    return found
-
-
 @pytest.mark.virtual
 @pytest.mark.parametrize("of", ["Spark", "the sink", "staging"])
 async def test_a_batch_that_fails_with_spark_or_the_sink_is_read_by_the_host_in_the_end(of: str) -> None:
     work, _, transform = case(20)
     failure = EngineUnavailable("away") if of == "Spark" else SinkUnavailable("away")
-    for _ in range(3):
+    for words in ("^away$", "^away$", "a batch of theirs failed 3 times, the last time because: away"):
         if of != "the sink":
             transform.failure = failure
         else:
             work.writer.error = failure
-        with pytest.raises(type(failure)):
+        with pytest.raises(RangeRefused if "3 times" in words else type(failure), match=words):
             await work.started()
     assert transform.batches == []
     transform.failure = work.writer.error = None
@@ -255,6 +313,161 @@ async def test_executors_that_take_too_long_are_stopped_and_the_host_reads() -> 
     running = work.started()
     await work.until(lambda: work.writer.numbers == list(range(20)))
     assert len(transform.ranged) == 1
+    await work.stopped(running)
+
+
+def sharing(budget: Budget, count: int) -> list[tuple[Case, RangedTransform]]:
+    """Runners of as many partitions of a host, each with a batch for executors."""
+    made = []
+    for _ in range(count):
+        work, _, transform = case(20)
+        work.budget = budget
+        made.append((work, transform))
+    return made
+
+
+@pytest.mark.virtual
+async def test_few_jobs_of_executors_run_at_once_and_the_time_of_each_counts_from_its_beginning() -> None:
+    sharers = sharing(Budget(1 << 40), 5 * RANGED_JOBS_MAX)
+    running = []
+    for work, transform in sharers:
+        transform.takes_s = LIMITS.job_s_max - 1
+        running.append(work.started())
+    await asyncio.sleep(1)
+    waiting = [work for work, transform in sharers if not transform.ranged]
+    assert len(waiting) == 4 * RANGED_JOBS_MAX
+    assert [(work.progress.slowest, work.progress.is_idle) for work in waiting] == [(None, False)] * len(waiting)
+    for work, _ in sharers:
+        await work.until(lambda work=work: work.delivered)
+    assert work.clock.monotonic() == pytest.approx(5 * (LIMITS.job_s_max - 1), abs=1)
+    assert max(one.transform_s for work, _ in sharers for one in work.delivered) < LIMITS.job_s_max
+    for work, _ in sharers:
+        work.stopping.set()
+    assert await asyncio.gather(*running) == [None] * len(sharers)
+
+
+@pytest.mark.virtual
+async def test_a_partition_that_waits_for_its_turn_behind_a_delivered_batch_is_not_idle() -> None:
+    sharers = sharing(Budget(), RANGED_JOBS_MAX + 1)
+    (first, _), *others = sharers
+    first.append(20)
+    running = [first.started()]
+    for work, transform in others:
+        transform.takes_s = 100.0
+        running.append(work.started())
+    await first.until(lambda: first.delivered)
+    await asyncio.sleep(1)
+    assert (len(first.delivered), first.progress.slowest, first.progress.is_idle) == (1, None, False)
+    await first.until(lambda: first.progress.is_idle)
+    assert len(first.delivered) == 2
+    for work, _ in sharers:
+        work.stopping.set()
+    assert await asyncio.gather(*running) == [None] * len(sharers)
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize("end", ["stopped", "cancelled"])
+async def test_a_partition_that_ends_while_it_waits_for_its_turn_leaves_the_turn_to_others(end: str) -> None:
+    budget = Budget()
+    sharers = sharing(budget, RANGED_JOBS_MAX + 2)
+    running = []
+    for work, transform in sharers:
+        transform.takes_s = 100.0
+        running.append(work.started())
+    await asyncio.sleep(1)
+    work, transform = sharers[-2]
+    if end == "stopped":
+        work.stopping.set()
+    else:
+        running[-2].cancel()
+    await asyncio.wait({running[-2]}, timeout=1)
+    assert running[-2].done()
+    last, _ = sharers[-1]
+    await last.until(lambda: last.delivered)
+    assert (transform.ranged, last.clock.monotonic()) == ([], pytest.approx(200, abs=1))
+    for other, _ in sharers:
+        other.stopping.set()
+    await asyncio.wait(running)
+    assert (budget.held, budget.returned) == (0, 0)
+
+
+@pytest.mark.virtual
+async def test_what_executors_returned_to_all_partitions_is_bounded_until_it_is_delivered() -> None:
+    size = pa.concat_tables(event_table("a", range(n, n + 5)) for n in (0, 5, 10, 15)).nbytes
+    budget = Budget(RANGED_JOBS_MAX * size)
+    sharers = sharing(budget, 3 * RANGED_JOBS_MAX)
+    for work, _ in sharers:
+        work.trust.given.clear()
+    running = [work.started() for work, _ in sharers]
+    await asyncio.sleep(60)
+    assert {limit for _, transform in sharers for limit in transform.bytes_max} == {size}
+    assert sum(len(transform.ranged) for _, transform in sharers) == RANGED_JOBS_MAX
+    assert budget.held == budget.returned == budget.bytes_max
+    running.pop(0).cancel()
+    (lost, _), *others = sharers
+    await asyncio.sleep(1)
+    assert sum(len(transform.ranged) for _, transform in others) == RANGED_JOBS_MAX
+    for work, _ in others:
+        work.trust.given.set()
+    for work, _ in others:
+        await work.until(lambda work=work: work.writer.numbers == list(range(20)))
+    assert (lost.writer.began, budget.held, budget.returned) == ([], 0, 0)
+    for work, _ in others:
+        work.stopping.set()
+    assert await asyncio.gather(*running) == [None] * len(others)
+
+
+@pytest.mark.virtual
+async def test_executors_and_hosts_that_read_do_not_wait_for_each_other() -> None:
+    budget = Budget()
+    budget.share().hold(budget.bytes_max)
+    sharers = sharing(budget, RANGED_JOBS_MAX)
+    running = []
+    for work, transform in sharers:
+        transform.takes_s = 10.0
+        running.append(work.started())
+    await asyncio.sleep(1)
+    assert [len(transform.ranged) for _, transform in sharers] == [1] * RANGED_JOBS_MAX
+    assert (budget.held, budget.returned) == (budget.bytes_max, budget.bytes_max)
+    for work, _ in sharers:
+        await work.until(lambda work=work: work.writer.numbers == list(range(20)))
+        work.stopping.set()
+    assert await asyncio.gather(*running) == [None] * len(sharers)
+
+
+class Estimating(Reader):
+    """Reads two events of each range, however many were planned."""
+
+    counts_events = False
+
+    def read_range(self, partition: str, planned: EventRange) -> Iterator[pa.Table]:
+        start = int(planned.start or 0)
+        yield event_table(partition, range(start, start + 2))
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize(
+    ("reader", "yields_events", "events", "is_forgotten"),
+    [
+        (Reader(), False, 20, True),
+        (Reader(), False, 21, False),
+        (Estimating(), False, 8, False),
+        (Estimating(), True, 8, True),
+        (Estimating(), True, 9, False),
+    ],
+)
+async def test_dead_letters_are_forgotten_only_behind_as_many_good_events_as_are_known(
+    reader: RangeReader, yields_events: bool, events: int, is_forgotten: bool
+) -> None:
+    letters = DeadLetters(now=lambda: datetime(2026, 1, 1, tzinfo=UTC), share_max=0.5, share_events=events)
+    guard = letters.guard_of("a")
+    guard.record(-events, events, range(events - guard.most, events))
+    work, feed, transform = case(20, letters=letters)
+    feed.reader, transform.yields_events, work.writer.buried = reader, yields_events, ()
+    running = work.started()
+    await work.until(lambda: work.delivered)
+    assert len(transform.ranged) == 1
+    assert guard.one_too_many(20, [0]) == (None if is_forgotten else 0)
     await work.stopped(running)
 
 
@@ -292,3 +505,71 @@ async def test_a_writer_that_buffers_gets_what_the_host_reads() -> None:
         async with asyncio.timeout(1):
             await work.started()
     assert transform.ranged == []
+
+
+class Moving(Reader):
+    """Of the latest versions: one document changes after each read, and its range lacks it from then on."""
+
+    is_repeatable = False
+
+    def __init__(self) -> None:
+        self.moved: set[int] = set()
+
+    def read_range(self, partition: str, planned: EventRange) -> Iterator[pa.Table]:
+        numbers = range(int(planned.start or 0), int(planned.to))
+        yield event_table(partition, [number for number in numbers if number not in self.moved])
+        self.moved.add(numbers[0])
+
+
+class Joining(RangedTransform):
+    """Joins the events with themselves: all of them."""
+
+    range_reads = RangeReads(2, "the transform reads `events` 2 times")
+
+    async def apply_ranges(
+        self, batch: RangedBatch, reader: RangeReader, stager: Stager | None, bytes_max: int
+    ) -> Ranged:
+        left, _ = await super().apply_ranges(batch, reader, stager, bytes_max)
+        right, _ = await super().apply_ranges(batch, reader, stager, bytes_max)
+        return Ranged(left.filter(pc.is_in(left["sequence"], right["sequence"])))
+
+
+@pytest.mark.virtual
+async def test_ranges_that_change_are_read_by_the_host_if_a_job_reads_them_twice() -> None:
+    work, feed, _ = case(40)
+    feed.reader, work.transform = Moving(), Joining()
+    running = work.started()
+    await work.until(lambda: len(work.writer.numbers) >= 40)
+    assert work.writer.numbers == list(range(40))
+    assert (work.transform.ranged, feed.planned) == ([], [])
+    await work.stopped(running)
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize(
+    ("reader", "transform"),
+    [(Moving(), RangedTransform()), (Reader(), Joining())],
+    ids=["read once", "the same whenever they are read"],
+)
+async def test_executors_read_ranges_that_are_read_once_or_do_not_change(
+    reader: RangeReader, transform: RangedTransform
+) -> None:
+    work, feed, _ = case(40)
+    feed.reader, work.transform = reader, transform
+    running = work.started()
+    await work.until(lambda: work.writer.numbers == list(range(40)))
+    assert sum(batch.events for batch in dict.fromkeys(transform.ranged)) == 40
+    await work.stopped(running)
+
+
+@pytest.mark.virtual
+async def test_ranges_are_larger_if_all_reads_of_a_job_would_be_more_than_are_permitted() -> None:
+    class Few(Reader):
+        readers_max = 4
+
+    work, feed, _ = case(40)
+    feed.reader, work.transform = Few(), Joining()
+    running = work.started()
+    await work.until(lambda: work.writer.numbers == list(range(40)))
+    assert {len(batch.ranges) for batch in work.transform.ranged} == {2}
+    await work.stopped(running)

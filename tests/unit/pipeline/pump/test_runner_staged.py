@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -12,11 +13,18 @@ from pipeline.connectors.memory import MemoryFeed
 from pipeline.errors import RangeRefused
 from pipeline.event import EVENT_SCHEMA
 from pipeline.limits import BatchLimits, RangeLimits
-from pipeline.ranges import EventRange, RangedBatch, RangePlan
+from pipeline.ranges import EventRange, RangedBatch, RangePlan, RangeReader
 from pipeline.sink import Output, Permit
 from pipeline.staging import NotStaged, Ranged, StagedPart, Stager
 
 LIMITS = RangeLimits(from_events=4, events_max=100, range_events=4)
+
+
+class Reader(RangeReader):
+    """Nothing calls it, since no job runs."""
+
+    def read_range(self, partition: str, planned: EventRange) -> Iterator[pa.Table]:
+        raise AssertionError("no job runs")
 
 
 class Planned(MemoryFeed):
@@ -30,14 +38,14 @@ class Planned(MemoryFeed):
         return [EventRange(continuation, str(to), to - start)] if to > start else []
 
     def range_reader(self) -> Any:
-        return object()
+        return Reader()
 
 
 class OnExecutors(Transform):
     reads_ranges = True
     columns = EVENT_SCHEMA
 
-    async def apply_ranges(self, batch: RangedBatch, reader: Any, stager: Stager | None) -> Ranged:
+    async def apply_ranges(self, batch: RangedBatch, reader: Any, stager: Stager | None, bytes_max: int) -> Ranged:
         part = StagedPart(epoch=batch.epoch, start=batch.start, name="x", rows=batch.events)
         return Ranged(pa.table({}), (part,))
 

@@ -10,10 +10,30 @@ import grpc
 import pyspark
 import pytest
 from pyspark.errors import PySparkAssertionError, PySparkRuntimeError
-from pyspark.errors.exceptions.connect import AnalysisException, SparkConnectException, SparkConnectGrpcException
+from pyspark.errors.exceptions.connect import (
+    AnalysisException,
+    SparkConnectException,
+    SparkConnectGrpcException,
+    UnknownException,
+)
 
 from pipeline.errors import EngineUnavailable
-from pipeline.spark.connect import LOOKS_A_QUESTION, Connected, address, loss, lost_server, require_version
+from pipeline.spark.connect import (
+    CLOSED,
+    LOOKS_A_QUESTION,
+    LOST,
+    START,
+    Connected,
+    address,
+    connect,
+    failed_call,
+    is_expired,
+    loss,
+    lost_server,
+    lost_session,
+    require_version,
+    session_loss,
+)
 from pipeline.spark.engine import SparkEngine
 from pipeline.spark.watch import Progress
 
@@ -25,7 +45,8 @@ RPC = """<_InactiveRpcError of RPC that terminated with:
 \tdetails = "Connection refused"
 \tdebug_error_string = "UNKNOWN:Error received from peer"
 >"""
-LOST = "it has lost this host's session, as after a restart"
+EXPIRED = "has ended this session, as it does after an hour without a call: the host opens a new one"
+FORGOTTEN = "no longer knows this job: the host runs it again, in a new session"
 
 
 def of_grpc(code: grpc.StatusCode, message: str = "said", name: str | None = None) -> SparkConnectGrpcException:
@@ -35,18 +56,39 @@ def of_grpc(code: grpc.StatusCode, message: str = "said", name: str | None = Non
 @pytest.mark.parametrize(
     ("error", "why"),
     [
+        (of_grpc(grpc.StatusCode.UNAVAILABLE, RPC), f"Connection refused: {START}"),
+        (of_grpc(grpc.StatusCode.UNAUTHENTICATED, "no token"), f"no token: {START}"),
+        (ValueError("Cannot invoke RPC on closed channel!"), CLOSED),
+        (ValueError("Cannot invoke RPC: Channel closed!"), CLOSED),
+    ],
+)
+def test_a_server_that_is_away(error: Exception, why: str) -> None:
+    assert loss(error) == why
+    assert session_loss(error) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "what"),
+    [
+        (of_grpc(grpc.StatusCode.INTERNAL, name="INVALID_HANDLE.SESSION_CLOSED"), EXPIRED),
         (of_grpc(grpc.StatusCode.INTERNAL, name="INVALID_HANDLE.SESSION_CHANGED"), LOST),
         (of_grpc(grpc.StatusCode.INTERNAL, name="INVALID_HANDLE.SESSION_NOT_FOUND"), LOST),
+        (of_grpc(grpc.StatusCode.INTERNAL, name="INVALID_HANDLE.OPERATION_NOT_FOUND"), FORGOTTEN),
+        (of_grpc(grpc.StatusCode.INTERNAL, name="INVALID_HANDLE.OPERATION_ABANDONED"), FORGOTTEN),
         (SparkConnectException(errorClass="NO_ACTIVE_SESSION", messageParameters={}), LOST),
         (PySparkRuntimeError(errorClass="RESPONSE_ALREADY_RECEIVED", messageParameters={"error_type": "x"}), LOST),
         (PySparkAssertionError("Received incorrect server side session identifier for request."), LOST),
-        (of_grpc(grpc.StatusCode.UNAVAILABLE, RPC), "Connection refused"),
-        (of_grpc(grpc.StatusCode.UNAUTHENTICATED, "no token"), "no token"),
-        (ValueError("Cannot invoke RPC on closed channel!"), "the connection was closed"),
     ],
 )
-def test_a_session_that_is_of_no_more_use(error: Exception, why: str) -> None:
-    assert loss(error) == why
+def test_a_session_that_is_lost_is_so_alone(error: Exception, what: str) -> None:
+    """An idle one ends by itself, and after 1,000 others that have ended, the server no longer knows why."""
+    spark, session = connected()
+    assert str(lost_session(error, spark)) == f"the Spark Connect server at 'sc://spark' {what}"
+    assert lost_server(error, spark) is None
+    assert is_expired(error) is (what == EXPIRED)
+    assert spark.is_alive
+    spark.stop()
+    assert session.client.releases == 1
 
 
 @pytest.mark.parametrize(
@@ -54,19 +96,90 @@ def test_a_session_that_is_of_no_more_use(error: Exception, why: str) -> None:
     [
         AnalysisException("[UNRESOLVED_COLUMN] no such column", grpc_status_code=grpc.StatusCode.INTERNAL),
         of_grpc(grpc.StatusCode.INTERNAL, "division by zero", name="DIVIDE_BY_ZERO"),
+        of_grpc(grpc.StatusCode.INTERNAL, "'server side session identifier' is no INT", name="CAST_INVALID_INPUT"),
         ValueError("of the user's function"),
     ],
 )
 def test_an_error_of_the_job_leaves_the_session(error: Exception) -> None:
     connected = Connected(None, remote="sc://spark:15002")  # type: ignore[arg-type]
     assert lost_server(error, connected) is None
+    assert lost_session(error, connected) is None
     assert connected.is_alive
+
+
+RST = "Received RST_STREAM with error code 2"
+AS_OF_PYSPARK_4_0 = RPC.replace("UNAVAILABLE", "INTERNAL").replace("Connection refused", RST)
+
+
+class Raw(grpc.RpcError):
+    """As gRPC raises it, and as some calls of PySpark's client leave it."""
+
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.INTERNAL
+
+    def details(self) -> str:
+        return RST
+
+
+@pytest.mark.parametrize(
+    ("error", "why", "is_alive"),
+    [
+        (of_grpc(grpc.StatusCode.INTERNAL, RST), f"INTERNAL: {RST}", False),
+        (of_grpc(grpc.StatusCode.INTERNAL, AS_OF_PYSPARK_4_0), f"INTERNAL: {RST}", False),
+        (of_grpc(grpc.StatusCode.UNKNOWN, "Stream removed"), "UNKNOWN: Stream removed", False),
+        (of_grpc(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many calls"), "RESOURCE_EXHAUSTED: too many calls", True),
+        (of_grpc(grpc.StatusCode.ABORTED, "try later"), "ABORTED: try later", True),
+        (Raw(), f"INTERNAL: {RST}", False),
+    ],
+)
+def test_a_call_that_grpc_fails_is_no_fault_of_its_events(error: Exception, why: str, is_alive: bool) -> None:
+    """Its session is ended where it may still be used, and only if another connection may help."""
+    spark, session = connected()
+    failed = failed_call(error, spark)
+    assert str(failed).startswith(
+        f"a call to the Spark Connect server at 'sc://spark' failed ({why}): the host tries again."
+    )
+    assert spark.is_alive is is_alive
+    spark.stop()
+    assert session.client.releases == 1
+
+
+def test_a_call_that_grpc_fails_is_known_by_its_text_in_pyspark_4_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(SparkConnectGrpcException, "getGrpcStatusCode", raising=False)
+    spark, _ = connected()
+    assert f"(INTERNAL: {RST})" in str(failed_call(of_grpc(grpc.StatusCode.UNKNOWN, AS_OF_PYSPARK_4_0), spark))
+    assert loss(of_grpc(grpc.StatusCode.UNKNOWN, RPC)) == f"Connection refused: {START}"
+    assert failed_call(of_grpc(grpc.StatusCode.UNKNOWN, "(java.lang.RuntimeException) of an event"), spark) is None
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        of_grpc(grpc.StatusCode.RESOURCE_EXHAUSTED, "Sent message larger than max (134217745 vs. 134217728)"),
+        of_grpc(grpc.StatusCode.RESOURCE_EXHAUSTED, "CLIENT: Received message larger than max (9 vs. 8)"),
+        of_grpc(grpc.StatusCode.RESOURCE_EXHAUSTED, "gRPC message exceeds maximum size 134217728: 134217745"),
+        of_grpc(grpc.StatusCode.INVALID_ARGUMENT, "no such plan"),
+        of_grpc(grpc.StatusCode.INTERNAL, RST, name="CAST_INVALID_INPUT"),
+        AnalysisException(RST, grpc_status_code=grpc.StatusCode.INTERNAL),
+        UnknownException(f"(java.lang.RuntimeException) {RST}", grpc_status_code=grpc.StatusCode.INTERNAL),
+        of_grpc(grpc.StatusCode.INTERNAL, f"(java.lang.RuntimeException) {RST}"),
+        ValueError(RST),
+    ],
+)
+def test_an_error_about_the_data_is_not_of_the_connection(error: Exception) -> None:
+    """What Spark raises may quote events, and a message may be too large because of them."""
+    spark, _ = connected()
+    assert failed_call(error, spark) is None
+    assert spark.is_alive
 
 
 def test_a_lost_server_is_named_and_its_sessions_not_used_again() -> None:
     connected = Connected(None, remote="sc://spark:15002/;token=secret")  # type: ignore[arg-type]
     lost = lost_server(of_grpc(grpc.StatusCode.UNAVAILABLE, "away"), connected)
-    assert str(lost) == "the Spark Connect server at 'sc://spark:15002' cannot be used: away"
+    assert (
+        str(lost)
+        == "the Spark Connect server at 'sc://spark:15002' cannot be used: away: start it, or correct `spark.remote`"
+    )
     assert not connected.is_alive
 
 
@@ -79,6 +192,19 @@ def test_a_server_that_is_older_than_the_client_is_refused() -> None:
         require_version("sc://spark", "3.5.1")
     require_version("sc://spark", pyspark.__version__)
     require_version("sc://spark", "99.0.0")
+
+
+def test_a_server_that_is_older_loses_the_session_that_asked_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or each attempt of a host would leave one there."""
+
+    class Older(Session):
+        version = "4.0.5"
+
+    older = Older()
+    monkeypatch.setattr("pipeline.spark.connect._session", lambda remote: older)
+    with pytest.raises(EngineUnavailable, match=r"has Spark 4\.0\.5, which is older than PySpark"):
+        connect("sc://spark")
+    assert (older.client.releases, older.client.is_closed) == (1, True)
 
 
 # Sessions
@@ -116,17 +242,20 @@ class Silent(Client):
 
 
 class Session:
-    """As far as `Connected` uses one. asked: how often the server was asked for a setting."""
+    """As far as `Connected` uses one. asked: how often the server was asked for a setting. fails: what that raises."""
 
     def __init__(self, client: Client | None = None) -> None:
         self.client, self.conf = client or Client(), self
         self.asked = self.stops = 0
+        self.fails: Exception | None = None
 
     def registerProgressHandler(self, handler: object) -> None:  # noqa: N802 - as PySpark names it
         pass
 
     def get(self, name: str) -> str:
         self.asked += 1
+        if self.fails is not None:
+            raise self.fails
         return "UTC"
 
     def stop(self) -> None:
@@ -144,21 +273,71 @@ def connected() -> tuple[Connected, Session]:
 
 def test_the_progress_of_a_job_is_what_its_own_thread_heard_last() -> None:
     spark, _ = connected()
-    spark.begin("a-1")
+    own = Session()
+    spark.begin("a-1", own)  # type: ignore[arg-type]
     assert spark.progress_of("a-1") is None
     spark._note([Stage(), Stage()], 2, "operation", False)
     assert spark.progress_of("a-1") == Progress(running=2, ended=2, left=4)
     assert spark.progress_of("b-1") is None
-    spark.begin("a-2")
+    spark.begin("a-2", own)  # type: ignore[arg-type]
     assert spark.progress_of("a-1") is None
     assert spark.progress_of("a-2") is None
 
 
-def test_a_server_is_asked_now_and_then_whether_it_is_there() -> None:
-    spark, session = connected()
-    for _ in range(2 * LOOKS_A_QUESTION):
+def look(spark: Connected, group: str, times: int = 1) -> None:
+    for _ in range(times * LOOKS_A_QUESTION):
+        spark.progress_of(group)
+
+
+def test_a_server_is_asked_now_and_then_in_the_session_of_the_job_once_it_has_one() -> None:
+    spark, root = connected()
+    look(spark, "a-1", 2)
+    assert root.asked == 2
+    own, other = Session(), Session()
+    spark._sessions += [own, other]  # type: ignore[list-item]
+    spark.begin("a-1", own)  # type: ignore[arg-type]
+    for _ in range(LOOKS_A_QUESTION):  # side by side
         spark.progress_of("a-1")
-    assert session.asked == 2
+        spark.progress_of("b-1")
+    assert (root.asked, own.asked, other.asked) == (3, 1, 0)
+    spark.forget_session(own)  # type: ignore[arg-type]
+    look(spark, "a-1")
+    assert (root.asked, own.asked) == (4, 1)
+
+
+@pytest.mark.parametrize("name", ["INVALID_HANDLE.SESSION_CLOSED", "INVALID_HANDLE.SESSION_CHANGED"])
+def test_a_server_that_has_ended_the_root_session_is_there(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    spark, root = connected()
+    other, own = Session(), Session()
+    spark._sessions.append(own)  # type: ignore[arg-type]
+    monkeypatch.setattr("pipeline.spark.connect._session", lambda remote: other)
+    root.fails = of_grpc(grpc.StatusCode.INTERNAL, name=name)
+    look(spark, "a-1", 2)
+    assert (root.asked, root.client.is_closed, other.asked, spark.is_alive) == (1, True, 1, True)
+    spark.stop()
+    assert [each.client.releases for each in (other, own)] == [1, 1]
+
+
+def test_a_root_session_that_is_opened_during_an_end_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    spark, root = connected()
+    other = Session()
+
+    def session(remote: str) -> Session:
+        spark.is_broken = True
+        return other
+
+    monkeypatch.setattr("pipeline.spark.connect._session", session)
+    root.fails = of_grpc(grpc.StatusCode.INTERNAL, name="INVALID_HANDLE.SESSION_CLOSED")
+    look(spark, "a-1")
+    assert other.client.is_closed
+
+
+def test_a_server_that_is_away_answers_no_question() -> None:
+    spark, root = connected()
+    root.fails = of_grpc(grpc.StatusCode.UNAVAILABLE, RPC)
+    with pytest.raises(SparkConnectGrpcException):
+        look(spark, "a-1")
+    assert not root.client.is_closed
 
 
 def test_sessions_end_with_their_clients_closed_whether_the_server_is_there_or_not() -> None:
@@ -195,11 +374,15 @@ def test_a_server_that_stands_still_does_not_hold_up_the_end_of_one_session(monk
     assert (own.client.releases, own.client.is_closed) == (1, True)
 
 
-def test_a_session_that_is_opened_during_a_stop_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_a_session_that_is_opened_during_an_end_is_closed(monkeypatch: pytest.MonkeyPatch, is_stopped: bool) -> None:
     spark, _ = connected()
     late = Session()
     monkeypatch.setattr("pipeline.spark.connect._session", lambda remote: late)
-    spark.stop()
+    if is_stopped:
+        spark.stop()
+    else:
+        spark.is_broken = True  # a job was given up, and its server still takes commands
     spark.new_session()
     assert late.client.is_closed
 
@@ -233,14 +416,41 @@ def test_sessions_of_a_lost_server_are_closed_before_anything_asks_it() -> None:
     spark, session = connected()
     closed_first: list[bool] = []
     session.stop = lambda: closed_first.append(session.client.is_closed)  # type: ignore[method-assign]
-    spark.is_broken = True
+    assert lost_server(of_grpc(grpc.StatusCode.UNAVAILABLE, RPC), spark) is not None
     spark.stop()
-    assert closed_first == [True]
+    assert (closed_first, session.client.releases) == ([True], 0)
+
+
+def test_a_server_that_answers_ends_the_jobs_of_sessions_that_are_given_up() -> None:
+    """They would keep executors from the jobs of the next sessions."""
+    spark, session = connected()
+    apart, long = Session(), Session()
+    spark._sessions += [apart, long]  # type: ignore[list-item]
+    spark.is_broken = True
+    spark.forget_session(long)  # type: ignore[arg-type]
+    spark.stop()
+    assert [each.client.releases for each in (session, apart, long)] == [1, 1, 1]
+
+
+def test_a_job_that_ends_with_its_session_is_no_fault_of_its_events() -> None:
+    """Nor one that ends while the session is being ended, or that fails on a connection that was cut."""
+    cancelled = of_grpc(grpc.StatusCode.INTERNAL, name="OPERATION_CANCELED")
+    spark, session = connected()
+    assert lost_server(cancelled, spark) is None
+    meanwhile: list[EngineUnavailable | None] = []
+    session.client.release_session = lambda: meanwhile.append(lost_server(cancelled, spark))  # type: ignore[method-assign]
+    spark.stop()
+    told = "this host has ended its sessions on the Spark Connect server at 'sc://spark', and tries again in new ones"
+    assert [str(meanwhile[0]), str(lost_server(cancelled, spark))] == [told, told]
+    cut, _ = connected()
+    cut.sever()
+    assert str(lost_server(cancelled, cut)).endswith(f"cannot be used: {CLOSED}")
 
 
 def test_a_session_of_its_own_is_forgotten_and_closed() -> None:
     spark, _ = connected()
     own = Session()
     spark._sessions.append(own)  # type: ignore[arg-type]
-    spark.forget_session(own)  # type: ignore[arg-type]
+    for _ in range(2):  # by two threads
+        spark.forget_session(own)  # type: ignore[arg-type]
     assert (own.client.releases, own.client.is_closed, own.stops, spark._sessions) == (1, True, 1, [])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pytest
@@ -16,6 +17,7 @@ from pipeline.parsing.schema import Field, Leaf, Struct, arrow_schema
 from pipeline.ranges import EventRange, RangeReader
 from pipeline.spark import executors
 from pipeline.spark.executors import (
+    RETURNED_BYTES_MAX,
     CannotProcess,
     OutputTask,
     RangeTask,
@@ -23,6 +25,7 @@ from pipeline.spark.executors import (
     new_attempt,
     own_version,
     returned,
+    share_of,
 )
 from pipeline.staging import StagedPart, Stager
 
@@ -75,7 +78,18 @@ def rows(sequences: Sequence[int], partition: str | None = "a") -> pa.RecordBatc
 
 
 def output_task(stager: Stager | None = None, **limits: int) -> OutputTask:
-    return OutputTask(version=own_version(), partition="a", stager=stager, **limits)
+    return OutputTask(version=own_version(), partition="a", ranges=1, stager=stager, sign="mark: ", **limits)
+
+
+@pytest.fixture(autouse=True)
+def number(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """The number of the task, which Spark knows."""
+
+    def be(number: int) -> None:
+        monkeypatch.setattr(executors, "task_number", lambda: number)
+
+    be(0)
+    return be
 
 
 def test_each_number_is_one_range_of_events_with_the_columns_of_the_schema() -> None:
@@ -110,7 +124,7 @@ def test_another_version_on_an_executor_is_named() -> None:
     with pytest.raises(CannotProcess, match=words):
         list(task(4, version="0.0.1")(numbers([0])))
     with pytest.raises(CannotProcess, match=words):
-        list(OutputTask(version="0.0.1", partition="a", stager=None)(iter([rows([1])])))
+        list(OutputTask(version="0.0.1", partition="a", ranges=1, stager=None, sign="mark: ")(iter([rows([1])])))
 
 
 def test_small_output_is_handed_back() -> None:
@@ -138,8 +152,49 @@ def test_output_without_a_stager_is_handed_back_however_large() -> None:
 
 
 def test_output_that_nothing_stages_is_bounded() -> None:
-    with pytest.raises(CannotProcess, match="more than 10 bytes of output, and nothing to stage it with"):
-        list(output_task(returned_bytes_max=10)(iter([rows([1, 2])])))
+    words = "more than 9 bytes of output, its share of the 12 that all tasks of a job may return, and nothing to stage it with"
+    with pytest.raises(CannotProcess, match=words):
+        list(output_task(returned_bytes_max=12)(iter([rows([1, 2])])))
+
+
+@pytest.mark.parametrize("ranges", [1, 2, 3, 40])
+@pytest.mark.parametrize("tasks", [1, 2, 3, 40, 80, 200, 10_000])
+def test_whatever_tasks_there_are_they_return_no_more_together(ranges: int, tasks: int) -> None:
+    shares = [share_of(number, ranges, RETURNED_BYTES_MAX) for number in range(tasks)]
+    assert sum(shares) <= RETURNED_BYTES_MAX
+    assert sorted(shares, reverse=True) == shares
+    if tasks >= ranges:
+        assert 3 * RETURNED_BYTES_MAX // 4 - ranges < sum(shares[:ranges])
+
+
+def returned_together(task: OutputTask, number: Callable[[int], None], tasks: int) -> int:
+    """How many of so many tasks may each return the same two rows."""
+    count = 0
+    for each in range(tasks):
+        number(each)
+        with suppress(CannotProcess):
+            count += len(list(task(iter([rows([1, 2])]))))
+    return count
+
+
+def test_tasks_that_a_shuffle_adds_do_not_return_more(number: Callable[[int], None]) -> None:
+    size = rows([1, 2]).nbytes
+    task = replace(output_task(), ranges=4, returned_bytes_max=8 * size)
+    assert returned_together(task, number, 4) == 4
+    assert 4 <= returned_together(task, number, 1000) <= 8
+    assert returned_together(replace(task, returned_bytes_max=RETURNED_BYTES_MAX), number, 1000) == 1000
+
+
+def test_with_a_stager_tasks_return_no_more_together_either(number: Callable[[int], None]) -> None:
+    size = rows([1, 2]).nbytes
+    task = replace(output_task(Names()), ranges=4, returned_bytes_max=8 * size)
+    found = []
+    for each in range(1000):
+        number(each)
+        found += collected(pa.Table.from_batches(list(task(iter([rows([1, 2])])))), rows([]).schema)
+    kept = [piece for piece in found if isinstance(piece, pa.Table)]
+    assert 4 <= len(kept) <= 8
+    assert sum(piece.num_rows if isinstance(piece, pa.Table) else piece.rows for piece in found) == 2000
 
 
 def test_what_was_staged_and_what_was_handed_back_keep_their_order() -> None:
@@ -179,3 +234,15 @@ def test_the_description_of_a_part_is_small_text() -> None:
 
 def test_each_attempt_has_a_name_of_its_own() -> None:
     assert len({new_attempt() for _ in range(100)}) == 100
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("DestinationAway: mark: it restarts\n\tat java", "it restarts"),
+        ("DestinationAway: mark: ", ""),
+        ("no mark here", None),
+    ],
+)
+def test_a_destination_that_is_away_is_recognized_by_the_sign_of_the_job(text: str, why: str | None) -> None:
+    assert output_task().why_away(text) == why

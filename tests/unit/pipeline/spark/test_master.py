@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.errors import EngineUnavailable
 from pipeline.spark import master
-from pipeline.spark.master import Address, addresses, defaults, require_image, require_master
+from pipeline.spark.master import Address, addresses, defaults, read_version, require_image, require_master
 
 
 @pytest.mark.parametrize(
@@ -119,6 +119,38 @@ def listener(answer: bytes | None) -> Iterator[str]:
         serving.start()
         yield f"127.0.0.1:{server.getsockname()[1]}"
         serving.join(30)
+
+
+@pytest.mark.parametrize("span", ['class="version me-3"', 'class="version" style="margin-right: 15px;"'])
+def test_the_version_of_a_master_is_read_off_its_page(span: str) -> None:
+    """As Spark 4.2 writes it, and as Spark 3.5 does."""
+    page = f'HTTP/1.1 200 OK\r\n\r\n<img alt="Spark Logo"/>\n  <span {span}>4.2.1</span>\n'
+    assert version_on(page.encode()) == "4.2.1"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b'HTTP/1.1 200 OK\r\n\r\n<span class="version"><b>4.2.1</b></span>',
+        b"HTTP/1.1 404 Not Found\r\n\r\n",
+        b"garbage",
+        b"",
+    ],
+)
+def test_a_page_without_a_version_has_none(answer: bytes) -> None:
+    assert version_on(answer) is None
+
+
+def test_a_page_that_is_not_there_has_no_version() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = int(server.getsockname()[1])
+    assert read_version("127.0.0.1", port) is None
+
+
+def version_on(answer: bytes) -> str | None:
+    with listener(answer) as address:
+        host, _, port = address.partition(":")
+        return read_version(host, int(port))
 
 
 KUBERNETES = "k8s://https://kubernetes.default.svc"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.spark.plan_text import read_text
+from pipeline.spark.plan_text import read_text, read_why_again
 
 COLUMNS = "[partition#1, sequence#2L, offset#3, enqueued_time#4, key#5, body#6, properties#7, operation#8]"
 EVENTS = ["SubqueryAlias events", f"View (`events`, {COLUMNS})", f"LocalRelation <empty>, {COLUMNS}"]
@@ -102,3 +102,34 @@ def test_a_plan_that_is_cut_off_is_refused() -> None:
     plan = explained("Project [partition#1, ... 20 more fields]")
     assert "not shown whole" in (read_text("SELECT partition FROM events", plan).why_not or "")
     assert "not shown whole" in (read_text("SELECT partition FROM events", "").why_not or "")
+
+
+ONCE = [SHARED["columns"], SHARED["renamed"], SHARED["filtered"], "Project [partition#1, rand(638) AS r#64]"]
+AGAIN = {
+    SHARED["sums"]: "plan has Aggregate, which may shuffle rows",
+    SHARED["distinct"]: "plan has Distinct, which may shuffle rows",
+    WINDOW.format("partition#1"): "plan has Window, which may shuffle rows",
+    "Sort [partition#1 ASC NULLS FIRST], true": "plan has Sort, which may shuffle rows",
+    "RepartitionByExpression [key#5]": "plan has RepartitionByExpression, which may shuffle rows",
+    "Filter key#5 IN (list#9 [])": "subqueries are not read",
+    "(": "several inputs",
+}
+
+
+@pytest.mark.parametrize("node", ONCE)
+def test_a_plan_of_row_by_row_nodes_reads_events_once(node: str) -> None:
+    assert read_why_again("SELECT partition FROM events", explained(node)) is None
+
+
+@pytest.mark.parametrize(("node", "why"), AGAIN.items())
+def test_any_other_plan_may_read_events_again(node: str, why: str) -> None:
+    found = read_why_again("SELECT partition FROM events", explained(node)) or ""
+    assert found.startswith("over Spark Connect, ")
+    assert why in found
+
+
+def test_a_plan_whose_text_is_not_certain_may_read_events_again() -> None:
+    plan = explained(SHARED["columns"])
+    assert "queries with texts" in (read_why_again("SELECT partition, 'a] [b' FROM events", plan) or "")
+    other = plan.replace("LocalRelation <empty>,", "Relation default.t")
+    assert "a source other than the events" in (read_why_again("SELECT partition FROM t", other) or "")

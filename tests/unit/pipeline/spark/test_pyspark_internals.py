@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
+import pyspark
 import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
-from pyspark import java_gateway
+from pyspark import SparkContext, java_gateway
 from pyspark.sql import SparkSession
 
 from pipeline.errors import EngineUnavailable
@@ -36,6 +37,27 @@ def test_no_jvm_is_launched_if_a_part_is_missing(kind: type, name: str, monkeypa
     ):
         start_jvm(defaults("local[1]", "512m", 1 << 20), launched.append)
     assert not launched
+
+
+@pytest.mark.parametrize("version", [internals.TESTED[0], "4.2.1", internals.TESTED[-1], "4.99.0"])
+def test_a_pyspark_that_can_be_used_may_follow_the_cluster(version: str) -> None:
+    said = internals.same_version(version, "server", "pyspark[connect]")
+    assert said == (
+        f"install Spark {pyspark.__version__} on the server, or here: pip install 'pyspark[connect]=={version}'"
+    )
+
+
+@pytest.mark.parametrize("version", ["3.5.9", "5.0.0", "9000"])
+def test_a_pyspark_that_cannot_be_used_is_not_recommended(version: str) -> None:
+    assert internals.same_version(version) == f"install Spark {pyspark.__version__} on the cluster"
+
+
+def test_a_driver_with_other_insides_does_not_learn_the_port_of_a_page() -> None:
+    assert internals.web_port(SimpleNamespace(), {}, "127.0.0.1", 7077) is None
+
+
+def test_a_driver_with_other_insides_is_not_forgotten() -> None:
+    assert not internals.has_forgotten(cast(SparkContext, SimpleNamespace()), "127.0.0.1", 7077)
 
 
 def launch_without_options(conf: object = None) -> None:
@@ -129,3 +151,40 @@ def _private_of_others(path: Path) -> Iterator[str]:
         is_private = isinstance(node, ast.Attribute) and re.match("_[^_]", node.attr)
         if is_private and not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")):
             yield node.attr
+
+
+class Throwable:
+    """One of Java's, as py4j shows it."""
+
+    def __init__(self, kind: str, message: str | None, cause: Throwable | None = None) -> None:
+        self.getClass = lambda: SimpleNamespace(getName=lambda: kind)
+        self.getMessage = lambda: message
+        self.getCause: Callable[[], Throwable | None] = lambda: cause
+
+
+class Raised(Exception):
+    def __init__(self, **thrown: object) -> None:
+        vars(self).update(thrown)
+
+
+@pytest.mark.parametrize("name", ["java_exception", "_origin"])
+def test_the_causes_of_an_error_are_those_of_the_jvm(name: str) -> None:
+    thrown = Throwable("a.Outer", "outer", Throwable("a.Inner", None))
+    assert internals.java_causes(Raised(**{name: thrown})) == [("a.Outer", "outer"), ("a.Inner", "")]
+
+
+def test_an_error_of_no_jvm_or_of_one_that_is_gone_has_no_causes() -> None:
+    gone = Throwable("a.Outer", "outer")
+
+    def refuse() -> Throwable | None:
+        raise Py4JNetworkError("refused")
+
+    gone.getCause = refuse
+    assert internals.java_causes(ValueError("x")) == []
+    assert internals.java_causes(Raised(java_exception=gone)) == []
+
+
+def test_causes_in_a_circle_come_to_an_end() -> None:
+    thrown = Throwable("a.Outer", "outer")
+    thrown.getCause = lambda: thrown
+    assert len(internals.java_causes(Raised(java_exception=thrown))) == internals.CAUSES_MAX

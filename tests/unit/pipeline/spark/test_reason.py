@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.spark.reason import REASON_CHARS_MAX, Blame, blame, reason_of
+from pipeline.spark.reason import REASON_CHARS_MAX, reason_of
 
 RAISED = "[USER_RAISED_EXCEPTION] unknown kind 0 SQLSTATE: P0001"
 DIVISION = """[DIVIDE_BY_ZERO] Division by zero. Use `try_divide` to tolerate divisor being 0 and return NULL instead. If necessary set "spark.sql.ansi.enabled" to "false" to bypass this error. SQLSTATE: 22012
@@ -59,6 +59,13 @@ TOO_LARGE = "Job aborted due to stage failure: Total size of serialized results 
 TOO_DEEP = "it nests too deeply, or chains too many operators, for Spark's stack: write it flatter"
 
 
+STREAM = (
+    '<_MultiThreadedRendezvous of RPC that terminated with:\n\tstatus = StatusCode.INTERNAL\n\tdetails = "Session "a" is gone.\n'
+    '\tat x.Y"\n\tdebug_error_string = "{}"\n>'
+)
+"""gRPC escapes no quotes."""
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -85,6 +92,7 @@ TOO_DEEP = "it nests too deeply, or chains too many operators, for Spark's stack
             '<_InactiveRpcError of RPC that ended with:\n\tdetails = "schema nests too deeply"\n>',
             "schema nests too deeply",
         ),
+        (STREAM, 'Session "a" is gone'),
         (IMPORT, "ModuleNotFoundError: No module named 'nosuchmodule': install it where Spark's Python workers run"),
         (CRASH, "Python worker exited unexpectedly (crashed)"),
         (CANCELLED, "Job 8 cancelled part of cancelled job group t1"),
@@ -105,25 +113,6 @@ def test_a_reason_is_bounded() -> None:
     assert len(reason_of("x" * 10_000)) == REASON_CHARS_MAX
 
 
-@pytest.mark.parametrize(
-    ("text", "blamed"),
-    [
-        (RAISED, "events"),
-        (DIVISION, "events"),
-        (PYTHON, "events"),
-        (CRASH, "events"),
-        (IMPORT, "transform"),
-        (VERSIONS, "transform"),
-        (TOO_LARGE, "output"),
-        (CANCELLED, "engine"),
-        (NO_WORKER, "engine"),
-        ("java.lang.OutOfMemoryError: Java heap space", "engine"),
-        ("Job 3 cancelled because SparkContext was shut down", "engine"),
-    ],
-)
-def test_blame_falls_on_events_only_where_the_engine_worked(text: str, blamed: Blame) -> None:
-    assert blame(text) == blamed
-
-
-def test_an_event_cannot_pretend_that_the_engine_died() -> None:
-    assert blame("[USER_RAISED_EXCEPTION] SparkContext was shut down SQLSTATE: P0001") == "events"
+def test_a_reason_is_not_cut_out_of_the_words_of_an_event() -> None:
+    text = CAST.replace("x0", "x\nCaused by: java.lang.OutOfMemoryError: y")
+    assert reason_of(text) == "The value 'x"

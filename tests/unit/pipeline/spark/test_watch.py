@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.spark.watch import STILL_S, Progress, Watch, still
+from pipeline.spark.watch import ASK_S, STILL_S, Progress, Watch, still
 
 WAITS = Progress(running=0, ended=0, left=2)
 
@@ -37,6 +37,24 @@ def test_a_job_of_which_nothing_is_known_or_nothing_left_is_not_given_up() -> No
 def test_what_is_still_is_looked_into_where_its_cluster_shows_it() -> None:
     assert "look at the pods of its executors. Cores" in still("k8s://https://a")
     assert "look at the pages of its master and workers. Cores" in still("spark://a:7077")
+
+
+def test_other_hosts_of_a_connect_server_may_hold_its_cores() -> None:
+    assert "Jobs of other hosts may hold all cores of this server (share them: `spark.scheduler.mode`)" in still(
+        "sc://a"
+    )
+    assert "other hosts" not in still("spark://a:7077")
+
+
+def test_a_master_is_asked_each_time_that_a_job_has_waited_for_a_while() -> None:
+    watch = Watch(moved_at=100)
+    assert not watch.has_to_ask(100 + ASK_S - 1)
+    assert watch.has_to_ask(100 + ASK_S)
+    assert not watch.has_to_ask(100 + ASK_S, ran_at=101)
+    watch.asked_at = 100 + ASK_S
+    assert not watch.has_to_ask(100 + 2 * ASK_S - 1)
+    assert watch.has_to_ask(100 + 2 * ASK_S)
+    assert 2 * ASK_S < STILL_S
 
 
 def test_a_job_that_waits_for_others_does_not_stand_still() -> None:

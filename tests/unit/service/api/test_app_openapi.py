@@ -33,7 +33,7 @@ from leases.stores.memory import MemoryStore
 from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
 from service.api import create_app
 from service.api.auth import Access, Tokens
-from service.api.samples import Mask
+from service.api.masking import Mask
 from service.api.server import serve
 from service.pipeline import Pipeline
 from service.processor import Processor
@@ -112,6 +112,7 @@ def session() -> Iterator[requests.Session]:
         yield session
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
 def test_every_answer_is_documented_and_none_is_a_fault_of_ours(
     served: Served, schema, session: requests.Session, mode: GenerationMode

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from simulation.group import Group
@@ -15,7 +16,7 @@ from leases.document import lease_prefix
 from leases.errors import LeasesError
 from leases.lease import Lease
 from leases.timing import Timing
-from service.api.events import Changes
+from service.api.events import Changes, Stream
 from service.group.view import View
 from service.pipeline import Pipeline
 
@@ -55,6 +56,7 @@ def lists_leases(request: Request) -> bool:
     return request.operation == "list" and request.id == lease_prefix("bank")
 
 
+@pytest.mark.once
 @pytest.mark.virtual
 @pytest.mark.parametrize(
     ("leases", "timing", "most"),
@@ -74,3 +76,19 @@ async def test_pages_leave_a_container_alone_that_refuses(retry_after_s: float |
     asked = group.asked(lambda request: request.operation == "list")
     assert len(asked) <= 14
     assert asked[-1] - asked[-2] >= (retry_after_s or group.timing.balance_s)
+
+
+@pytest.mark.virtual
+async def test_a_stream_whose_time_ends_while_its_client_reads_slowly_ends_in_order() -> None:
+    group = Group()
+    view = View(group.keeper("host-a", "host-a-1"), [], clock=VirtualClock(), now=lambda: datetime.now(UTC))
+    sent: list[tuple[bytes, bool]] = []
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            await asyncio.sleep(3)
+            sent.append((message["body"], message["more_body"]))
+
+    scope = {"type": "http", "asgi": {"spec_version": "2.4"}, "headers": []}
+    await Stream(Changes(view), 2.0)(scope, asyncio.Event().wait, send)  # type: ignore[arg-type]
+    assert sent == [(b"event: ready\ndata: {}\n\n", True), (b"", False)]

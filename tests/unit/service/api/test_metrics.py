@@ -1,7 +1,8 @@
 """Metrics: what Prometheus is told, and that docs/metrics.md explains all of it."""
 
+import asyncio
 import re
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import fields, replace
 from datetime import timedelta
 from importlib.metadata import version
@@ -12,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from unit.service.conftest import NOW
+from unit.service.conftest import NOW, SOON_EXPIRED
 
 from leasehold.common.clock import BootClock
 from leases.errors import (
@@ -24,26 +25,29 @@ from leases.errors import (
 )
 from leases.lease import Lease
 from leases.session import SESSIONS_PREFIX
-from leases.store import Stored
+from leases.store import Hint, Stored
 from leases.stores.memory import MemoryStore
+from pipeline.connectors.handlers import HandlerSink
 from pipeline.connectors.memory import MemoryFeed, MemorySink
 from pipeline.errors import Ambiguous, EngineUnavailable, FeedUnavailable, Fenced, SinkRejected, SinkUnavailable
+from pipeline.histogram import BUCKETS_S, Histogram
+from pipeline.limits import ParallelLimits
 from pipeline.pump.progress import NO_TIMES, TimedEvents, microseconds
 from pipeline.pump.runner import DeliveredBatch
 from pipeline.sink import CloseReason, Output
 from service.api.metrics import Metrics, _revision_in, build_info
 from service.lag.measurement import Lag, PartitionLag
+from service.notifications import LeaseLost, Notifications
+from service.notifier import NOTIFICATION_OUTCOMES, Notifier
 from service.stats import (
     ACTION_OUTCOMES,
     ACTIONS,
-    BUCKETS_S,
     CAUSES,
     MOVES,
     OPERATIONS,
     REQUEST_OUTCOMES,
     STAGES,
     CountingStore,
-    Histogram,
     Stats,
 )
 
@@ -85,6 +89,28 @@ async def test_deliveries_are_counted_with_their_stages(start, eventually) -> No
     await eventually(lambda: samples(Metrics(running.host))["leasehold_batch_seconds_count", "bank", "checkpoint"])
 
 
+async def test_calls_of_handlers_show_how_many_run_how_long_they_take_and_what_fails(start, eventually) -> None:
+    release, failures = asyncio.Event(), [ValueError("once")]
+
+    async def handle(event) -> None:
+        if event["body"] == b"slow":
+            await release.wait()
+        elif failures:
+            raise failures.pop()
+
+    limits = ParallelLimits(backoff_s=0.001, timeout_s=60)
+    running = await start(sinks={"bank": HandlerSink(handle, key="key", limits=limits)})
+    running.feeds["bank"].append("a", [b"slow", b"quick"])
+    await eventually(lambda: samples(Metrics(running.host))["leasehold_handler_seconds_count", "bank"] == 2)
+    await eventually(lambda: samples(Metrics(running.host))["leasehold_handler_calls", "bank"] == 1)
+    told = samples(Metrics(running.host))
+    assert told["leasehold_handler_retries_total", "bank"] == 1
+    assert told["leasehold_handler_keys_parked", "bank"] == 0
+    release.set()
+    await eventually(lambda: samples(Metrics(running.host))["leasehold_handler_calls", "bank"] == 0)
+    assert samples(Metrics(running.host))["leasehold_handler_seconds_count", "bank"] == 3
+
+
 async def test_counters_do_not_go_back_when_a_lease_moves(start, eventually) -> None:
     first = await start("host-a")
     first.feeds["bank"].append("a", [b"{}"] * 3)
@@ -119,7 +145,7 @@ async def test_a_host_that_cannot_renew_shows_its_suspended_leases(start, store,
             return await super().replace(id, body, etag)
 
     frozen = Frozen()
-    running = await start(store=frozen, feeds={"bank": MemoryFeed(["a"])})
+    running = await start(store=frozen, feeds={"bank": MemoryFeed(["a"])}, timing=SOON_EXPIRED)
     running.feeds["bank"].append("a", [b"{}"])
     await eventually(lambda: running.host.stats.events["bank"] == 1)
     frozen.is_frozen = True
@@ -285,6 +311,7 @@ async def test_how_many_series_there_are_depends_on_pipelines_alone(start) -> No
         *REQUEST_OUTCOMES,
         *ACTIONS,
         *ACTION_OUTCOMES,
+        *NOTIFICATION_OUTCOMES,
     }
     assert {value for name, *values in after for value in values if not name.endswith("_bucket")} <= words
 
@@ -341,7 +368,7 @@ async def test_every_call_to_the_store_is_counted_by_its_outcome(
         async def _fail(self, *args: object) -> None:
             raise error
 
-        list = read_changes = count = read = create = replace = delete = _fail
+        list = read_changes = count = read = create = replace = delete = notify = _fail
 
     stats = Stats(clock)
     for call in _calls(CountingStore(Failing(), stats)):
@@ -366,6 +393,7 @@ def _calls(store: CountingStore) -> list[Awaitable[object]]:
         store.list("a"),
         store.read_changes("a"),
         store.count("a"),
+        store.notify([Hint("host-a")]),
     ]
 
 
@@ -422,3 +450,26 @@ def test_stats_keep_the_last_batches_of_each_pipeline_and_none_of_their_data(clo
     assert len(stats.recent["busy"]) < 100
     kept = stats.recent["busy"][0].batch
     assert not any(isinstance(getattr(kept, field.name), pa.Table | Output) for field in fields(kept))
+
+
+async def test_notifications_are_counted_by_what_became_of_them(start, clock: BootClock) -> None:
+    host = (await start()).host
+    metrics = Metrics(host)
+    assert {samples(metrics)["leasehold_notifications_total", outcome] for outcome in NOTIFICATION_OUTCOMES} == {0}
+
+    class Raising(Notifications):
+        async def on_lease_lost(self, event: LeaseLost) -> None:
+            if event.epoch == 2:
+                raise LookupError
+
+    async def run_plain(call: Callable[[], object]) -> object:
+        return call()
+
+    notifier = Notifier(Raising(), host="a", clock=clock, now=lambda: NOW, log=host._log, run_plain=run_plain)
+    host.stats._notifier = notifier
+    for epoch in (1, 2, 3):
+        host.stats.record_release(Lease(pipeline="bank", partition="a", epoch=epoch), "lost")
+    await notifier.close()
+    host.stats.record_release(Lease(pipeline="bank", partition="a", epoch=4), "lost")
+    found = [samples(metrics)["leasehold_notifications_total", outcome] for outcome in NOTIFICATION_OUTCOMES]
+    assert dict(zip(NOTIFICATION_OUTCOMES, found, strict=True)) == {"delivered": 2, "failed": 1, "dropped": 1}

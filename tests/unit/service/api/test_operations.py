@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import httpx
 import pytest
+from unit.service.conftest import TIMING
 from unit.service.operated import LEASE, reset, taken
 from unit.service.problems import problem
 
@@ -28,7 +29,13 @@ async def resting(start):
     for pipeline, partition in (("bank", "a"), ("bank", "b"), ("view", "a")):
         await running.keeper.create(Lease(pipeline=pipeline, partition=partition))
     for name, pipelines, draining in (("host-b", ("bank", "view"), False), ("host-c", ("bank",), True)):
-        record = HostRecord(name=name, incarnation="1", pipelines=pipelines, draining=draining, lease_duration_s=2.0)
+        record = HostRecord(
+            name=name,
+            incarnation="1",
+            pipelines=pipelines,
+            draining=draining,
+            lease_duration_s=TIMING.duration_s,
+        )
         await running.keeper.store.create(host_id(name), encode_host(record))
     return running
 
@@ -109,7 +116,7 @@ async def test_a_handoff_to_a_host_that_would_not_come_is_refused(client, pipeli
 
 
 async def test_a_handoff_to_a_host_without_the_pipeline_is_refused(resting, client) -> None:
-    record = HostRecord(name="host-d", incarnation="1", pipelines=("view",), lease_duration_s=2.0)
+    record = HostRecord(name="host-d", incarnation="1", pipelines=("view",), lease_duration_s=TIMING.duration_s)
     await resting.keeper.store.create(host_id("host-d"), encode_host(record))
     told = problem(await client.post(f"{LEASE}/handoff", json={"to": "host-d"}), 409)
     assert told["detail"] == "host 'host-d' does not run pipeline 'bank': name one that does"

@@ -83,7 +83,7 @@ async def test_a_head_that_does_not_come_is_not_waited_for(
 async def test_a_head_that_drips_in_wins_no_time_and_an_answer_before_it_neither(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(server, "PATIENCE_S", 3.0)
     async with connected(port, ASKING) as (reader, writer):
         await answered((reader, writer))
         writer.write(b"GET /health/live HTTP/1.1\r\nx: ")
@@ -102,7 +102,7 @@ async def test_an_answer_that_nobody_reads_is_not_kept(port: int, monkeypatch: p
 
 
 async def test_an_answer_without_end_that_nobody_reads_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(server, "PATIENCE_S", 1.0)
     gone = asyncio.Event()
 
     async def watch(receive: Receive) -> None:
@@ -134,9 +134,9 @@ async def without_end(writer: asyncio.StreamWriter, sent: bytes, *, pause_s: flo
 
 
 async def test_an_answer_that_takes_longer_than_patience_is_given(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(server, "PATIENCE_S", 1.0)
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=SOON_S) as client:
-        assert "event: ready" in (await client.get("/api/events?seconds=0.5")).text
+        assert "event: ready" in (await client.get("/api/events?seconds=2")).text
 
 
 async def test_where_all_connections_are_taken_the_longest_silent_makes_room(

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -14,10 +16,13 @@ import pytest
 import structlog
 
 from leases.lease import Lease
+from pipeline.pump.tap import Tap
 from service.api import create_app
 from service.api import tap as module
 from service.api.auth import Access, Tokens
-from service.api.samples import Mask
+from service.api.masking import Mask
+from service.api.rendering import Renderer
+from service.api.samples import Sampler
 from service.api.server import serve
 
 READER, OPERATOR = "reader-" + "r" * 32, "operator-" + "o" * 32
@@ -73,7 +78,7 @@ async def test_a_tap_shows_masked_events_and_rows_and_ends_with_its_limit(start,
 async def test_a_tap_counts_what_it_leaves_out_and_the_work_goes_on(start, tmp_path: Path, eventually) -> None:
     running = await start()
     async with asking(running, tmp_path, Mask(())) as client:
-        asked = asyncio.create_task(client.get(f"{TAP}?side=input&rows_per_s=2&seconds=1.5"))
+        asked = asyncio.create_task(client.get(f"{TAP}?side=input&rows_per_s=2&seconds=4"))
         await eventually(lambda: watchers(running) == 1)
         running.feeds["bank"].append("a", [b"{}"] * 100)
         events = parsed((await asked).text)
@@ -159,11 +164,13 @@ async def test_the_log_has_each_tap_at_its_start_and_at_its_end(start, tmp_path:
     running = await start()
     with structlog.testing.capture_logs() as logs:
         async with asking(running, tmp_path, Mask(())) as client:
-            async with client.stream("GET", f"{TAP}?side=input"):
+            async with client.stream("GET", f"{TAP}?side=input") as answer:
                 await eventually(lambda: watchers(running) == 1)
                 [opened] = [each for each in logs if each["event"] == "tap opened"]
                 running.feeds["bank"].append("a", [b'{"n": "content"}'])
-                await eventually(lambda: running.host.workers["bank", "a"].progress.events == 1)
+                async with aclosing(answer.aiter_lines()) as lines:
+                    while await anext(lines) != "event: input":
+                        pass
             await eventually(lambda: [each for each in logs if each["event"] == "operator action"])
     assert (opened["who"], opened["pipeline"], opened["partition"], opened["side"]) == ("alice", "bank", "a", "input")
     [done] = [each for each in logs if each["event"] == "operator action"]
@@ -171,3 +178,35 @@ async def test_the_log_has_each_tap_at_its_start_and_at_its_end(start, tmp_path:
     assert done["after"] == {"side": "input", "shown": 1, "left_out": 0}
     assert "content" not in str(logs)
     assert running.host.stats.actions == {("tap", "done"): 1}
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize("spec_version", ["2.3", "2.4"])
+async def test_a_tap_whose_time_ends_while_its_client_reads_slowly_ends_in_order(spec_version: str) -> None:
+    limits = module.TapFilter(seconds=2.0)
+    monotonic = asyncio.get_running_loop().time
+    sampler = Sampler(limits.limits, Mask(()), Renderer(monotonic), monotonic=monotonic, now=lambda: datetime.now(UTC))
+    lease = Lease(pipeline="bank", partition="a", owner="host-a", epoch=4)
+    worker = SimpleNamespace(owned=SimpleNamespace(lease=lease), tap=Tap())
+    request = SimpleNamespace(state=SimpleNamespace())
+    open_taps: set[module.Stream] = set()
+    stream = module.Stream(request, worker, sampler, limits, open_taps)  # type: ignore[arg-type]
+    sent = bytearray()
+    is_over = False
+
+    async def send(message: Any) -> None:
+        nonlocal is_over
+        if message["type"] == "http.response.body":
+            sent.extend(message["body"])
+            is_over = not message["more_body"]
+            sampler._put("input", [b"event: input\ndata: {}\n\n"])  # so that something waits at any time
+            await asyncio.sleep(1.5)
+
+    scope = {"type": "http", "asgi": {"spec_version": spec_version}, "headers": []}
+    async with asyncio.timeout(30):
+        await stream(scope, asyncio.Event().wait, send)  # type: ignore[arg-type]
+    named = parsed(sent.decode())
+    assert [name for name, _ in named] == ["ready", "input", "input", "input", "left_out", "end"]
+    assert named[-1] == ("end", {"why": "time", "shown": 3})
+    assert is_over
+    assert (open_taps, worker.tap.watchers) == (set(), ())

@@ -94,6 +94,13 @@ def test_rows_are_compared_in_any_order_unless_an_order_is_given() -> None:
     assert fit([rows[1], rows[2], rows[0]], actual, "exact")
 
 
+def test_output_without_partitions_is_compared_as_one_sequence() -> None:
+    schema = pa.schema([("a", pa.int64())])
+    output = Table(schema, [{"a": 1}, {"a": 2}])
+    assert paired([], output, "partition") == [Pair(None, "{a: 1}", False), Pair(None, "{a: 2}", False)]
+    assert fit([{"a": 1}, {"a": 2}], output, "partition")
+
+
 def test_a_row_that_fits_several_does_not_take_the_only_one_of_another() -> None:
     assert fit([{"a": 1}, {"a": 1, "b": 1}], table(("p", 1, 1), ("p", 1, 2)), "any")
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -15,39 +18,33 @@ from leases.stores.memory import MemoryStore
 from pipeline.connectors.memory import Commit, MemoryDestination, MemorySink
 from pipeline.crash_point import POINTS, crash_point
 from pipeline.sink import Claim, Output, Sink
-from service.cases.killing import (
-    Disturbance,
-    Kills,
-    Line,
-    RunFailed,
-    Scratch,
-    Severed,
-    StoreBehindLine,
-    _Run,
-    disturbances,
-    kill_case,
-    random_cut,
-)
+from service.cases import killing
+from service.cases.disturbance import RECUTS, Disturbance, disturbances
+from service.cases.disturbed_run import Line, Run, Severed, StoreBehindLine, random_cut
+from service.cases.killing import Kills, kill_case
 from service.cases.model import Case
 from service.cases.running import Prepared, events_of
+from service.cases.scratch import RunFailed, Scratch
 from tests.unit.service.cases.conftest import case_of, prepared
 
 HANDLER = '{type: python, handler: "tallies:Handler"}'
+SIDE_BY_SIDE = '{type: python, handler: "tallies:Handler", parallel: {key: key, max: 4}}'
 EVENTS = [{"key": "a", "body": str(n), "partition": str(n % 2)} for n in range(1, 9)]
+AGAIN = "the run did not come so far, so again"
 GENERIC = (
     *("lease acquired", "sink claimed", "position written", "page read", "batch transformed", "before write"),
     *("after write", "before checkpoint", "checkpointed", "before release", "released"),
 )
 
 
-async def kill(one: Prepared, case: Case) -> tuple[list[str], list[str]]:
+async def kill(one: Prepared, case: Case, seed: int = 1) -> tuple[list[str], list[str]]:
     """The problems, and the runs."""
     runs: list[str] = []
 
     def no_databases() -> Any:
         raise AssertionError("only for PostgreSQL")
 
-    return await kill_case(one, case, Kills(databases=no_databases, report=runs.append)), runs
+    return await kill_case(one, case, Kills(databases=no_databases, seed=seed, report=runs.append)), runs
 
 
 @pytest.fixture
@@ -89,6 +86,30 @@ async def test_a_correct_pipeline_passes_every_crash_point_that_it_reaches() -> 
     assert any("a write of the first arrives" in run for run in runs)
 
 
+@pytest.mark.virtual
+async def test_a_kill_that_does_not_happen_is_tried_again_or_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rare(*_: Any, **__: Any) -> Iterator[Disturbance]:
+        yield Disturbance("kill", "before write", 1000)
+        yield Disturbance("lost answer", nth=1000)
+        yield Disturbance("late write", nth=1000)
+        yield Disturbance("kill", "no such point", 2)
+        yield Disturbance("kill", "nor this one")
+
+    monkeypatch.setattr(killing, "disturbances", rare)
+    problems, runs = await kill(prepared(), case_of(*EVENTS))
+    assert problems == []
+    assert [run.removeprefix(f"{AGAIN}: ") for run in runs if AGAIN in run] == [
+        "killed at 'before write', and started again",
+        "the answer to a write is lost",
+        "a second host takes the leases, and then a write of the first arrives",
+        "killed at 'no such point', and started again",
+    ]
+    assert runs[-1] == (
+        "did not happen, because the runs did not come so far: killed at 'no such point', and started again;"
+        " killed at 'nor this one', and started again"
+    )
+
+
 async def test_a_handler_that_tolerates_repeats_passes(tallies: ModuleType) -> None:
     class ByEvent(Handler):
         def process(self, context: Any, table: pa.Table) -> None:
@@ -100,7 +121,37 @@ async def test_a_handler_that_tolerates_repeats_passes(tallies: ModuleType) -> N
     tallies.state = lambda: sorted(tallies.done)  # type: ignore[attr-defined]
     problems, runs = await kill(prepared(HANDLER), handled())
     assert problems == []
-    assert len(runs) == 18
+    assert len([run for run in runs if AGAIN not in run]) == 2 + 3 + 4 * len(GENERIC) + 2
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_a_handler_that_is_called_side_by_side_passes_if_it_tolerates_repeats(
+    tallies: ModuleType, is_async: bool
+) -> None:
+    def note(event: Any) -> None:
+        if (found := (event["partition"], event["sequence"])) not in tallies.done:
+            crash_point("between look and note")
+            tallies.done.append(found)
+
+    async def note_async(event: Any) -> None:
+        note(event)
+
+    tallies.Handler = note_async if is_async else note  # type: ignore[attr-defined]
+    tallies.state = lambda: sorted(tallies.done)  # type: ignore[attr-defined]
+    problems, runs = await kill(prepared(SIDE_BY_SIDE), handled())
+    assert problems == []
+    assert any("between look and note" in run for run in runs)
+    assert asyncio.all_tasks() == {asyncio.current_task()}  # those of the hosts that were killed have ended
+
+
+async def test_a_handler_that_is_called_side_by_side_and_counts_is_found_by_a_kill(tallies: ModuleType) -> None:
+    async def count_event(event: Any) -> None:
+        tallies.done.append(event["body"].decode())
+
+    tallies.Handler = count_event  # type: ignore[attr-defined]
+    tallies.state = lambda: sorted(tallies.done)  # type: ignore[attr-defined]
+    problems, _ = await kill(prepared(SIDE_BY_SIDE), handled())
+    assert problems[0].startswith("killed at ")
 
 
 async def test_a_handler_that_adds_is_found_by_a_kill(tallies: ModuleType) -> None:
@@ -143,6 +194,104 @@ async def test_a_crash_point_in_a_handler_ends_its_call(tallies: ModuleType) -> 
     problems, _ = await kill(prepared(HANDLER), handled())
     assert problems[0].startswith("killed at 'between note and act'")
     assert len(problems) == 4
+
+
+@pytest.mark.parametrize("seed", range(1, 7))
+async def test_a_handler_that_remembers_batches_by_their_first_event_is_found_by_each_seed(
+    tallies: ModuleType, seed: int
+) -> None:
+    batches: dict[tuple[str, int], int] = {}
+
+    class ByBatch(Handler):
+        def process(self, context: Any, table: pa.Table) -> None:
+            rows = table.to_pylist()
+            batches.setdefault((rows[0]["partition"], rows[0]["sequence"]), sum(int(row["body"]) for row in rows))
+
+    tallies.Handler = ByBatch  # type: ignore[attr-defined]
+    tallies.state = lambda: [sum(batches.values())]  # type: ignore[attr-defined]
+    tallies.reset = batches.clear  # type: ignore[attr-defined]
+    events = [{"body": str(n)} for n in (1, 2, 5, 7, 9)]
+    case = case_of(*events, state="tallies:state", reset="tallies:reset")
+    problems, _ = await kill(prepared(HANDLER), case, seed)
+    assert problems[0].startswith("killed at ")
+
+
+SEEN_IN_MODULE = """
+import json
+from pathlib import Path
+
+FILE = Path(__file__).with_suffix(".json")
+SEEN = set()
+
+class Handler:
+    def open(self, context): pass
+
+    def process(self, context, table):
+        totals = json.loads(FILE.read_text()) if FILE.exists() else {}
+        for row in table.to_pylist():
+            event = (row["partition"], row["sequence"])
+            if event not in SEEN:
+                SEEN.add(event)
+                totals[row["key"]] = totals.get(row["key"], 0) + int(row["body"])
+        FILE.write_text(json.dumps(totals))
+
+    def close(self, context, reason): pass
+
+def state():
+    return [json.loads(FILE.read_text())] if FILE.exists() else []
+
+def reset():
+    FILE.unlink(missing_ok=True)
+"""
+
+
+async def test_what_a_handler_remembers_in_its_module_is_lost_with_its_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "remembers.py").write_text(SEEN_IN_MODULE)
+    one = prepared('{type: python, handler: "remembers:Handler"}')
+    problems, _ = await kill(
+        one, case_of(*({"key": "a", "body": n} for n in "125"), state="remembers:state", reset="remembers:reset")
+    )
+    assert problems[0].startswith("killed at ")
+    assert problems[-1].startswith("the new process has imported the handler's modules afresh")
+
+
+async def test_what_a_handler_remembers_in_a_module_of_another_directory_is_lost_with_its_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, library = tmp_path / "app", tmp_path / "library"
+    for folder in (app, library):
+        folder.mkdir()
+        monkeypatch.syspath_prepend(folder)
+    (library / "seenlib.py").write_text("SEEN = set()\n")
+    assert SEEN_IN_MODULE.count("SEEN = set()") == 1
+    (app / "recalls.py").write_text(SEEN_IN_MODULE.replace("SEEN = set()", "from seenlib import SEEN"))
+    one = prepared('{type: python, handler: "recalls:Handler"}')
+    problems, runs = await kill(
+        one, case_of(*({"key": "a", "body": n} for n in "125"), state="recalls:state", reset="recalls:reset")
+    )
+    assert problems[0].startswith("killed at ")
+    assert not any(run.startswith("limit:") for run in runs)
+    assert "seenlib" not in sys.modules
+
+
+async def test_a_handler_in_a_file_that_stores_results_by_event_passes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    total = 'totals[row["key"]] = totals.get(row["key"], 0) + int(row["body"])'
+    assert SEEN_IN_MODULE.count(total) == SEEN_IN_MODULE.count("event not in SEEN") == 1
+    by_event = SEEN_IN_MODULE.replace(total, 'totals[str(event)] = int(row["body"])').replace(
+        "event not in SEEN", "True"
+    )
+    (tmp_path / "stores.py").write_text(by_event)
+    one = prepared('{type: python, handler: "stores:Handler"}')
+    events = ({"key": "a", "body": n} for n in "125")
+    problems, _ = await kill(one, case_of(*events, state="stores:state", reset="stores:reset"))
+    assert problems == []
+    assert "stores" not in sys.modules
 
 
 async def test_a_handler_that_keeps_rows_until_it_is_closed_loses_them_with_its_process(tallies: ModuleType) -> None:
@@ -238,7 +387,7 @@ LOST = Disturbance("lost answer", nth=2)
 
 
 async def rows(scratch: Scratch, disturbance: Disturbance) -> int:
-    run = _Run(prepared=prepared(), case=case_of("a", "b", "c", "d"), scratch=scratch, seed=1, disturbance=disturbance)
+    run = Run(prepared=prepared(), case=case_of("a", "b", "c", "d"), scratch=scratch, seed=1, disturbance=disturbance)
     return len((await run.carry_out())["partition 0"])
 
 
@@ -292,6 +441,18 @@ def test_each_point_is_chosen_once_at_a_time_that_the_seed_decides() -> None:
     assert found == list(disturbances(reached, seed=1))
     assert len({tuple(disturbances(reached, seed)) for seed in range(9)}) > 1
     assert [each.kind for each in disturbances({"released": 1}, seed=1)] == ["kill"]
+
+
+def test_a_handler_is_killed_at_each_point_once_for_each_kind_of_batches() -> None:
+    reached = {"page read": 5, "released": 1}
+    found = [(each.point, each.again) for each in disturbances(reached, seed=1, each=len(RECUTS))]
+    assert found == [(point, again) for point in reached for again in RECUTS]
+    turns = [each.again for each in disturbances(dict.fromkeys("abcdef", 1), seed=1)]
+    assert turns == [*RECUTS, *RECUTS[:2]]
+
+
+def test_a_case_of_one_batch_is_not_cut_when_it_starts_again() -> None:
+    assert {each.again for each in disturbances({"a": 1, "b": 1}, 1, ("whole",), each=1)} == {"whole"}
 
 
 @pytest.mark.parametrize("seed", range(5))

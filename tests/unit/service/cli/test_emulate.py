@@ -28,7 +28,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         monkeypatch.setattr(server, "serve", options.append)
 
     def run(service: str, serving: Any, lines: Any, given: dict[str, Any]) -> None:
-        serving({name: given[name] for name in ("host", "port", "tls_port", "control_port", "data")})
+        serving({name: given[name] for name in ("host", "port", "tls_port", "control_port", "control_host", "data")})
 
     monkeypatch.setattr(module, "_run", run)
     return options
@@ -83,11 +83,12 @@ def test_the_compose_file_starts_what_the_page_needs(served: list[Any]) -> None:
         assert service["healthcheck"] == {"disable": True}, "the image asks for a host's"
         answer = call(*shlex.split(service["command"])[1:])
         assert answer.exit_code == 0, answer.output
-        (published,) = service["ports"]
-        assert published == f"127.0.0.1:{served[-1].port}:{served[-1].port}"
+        ports = [served[-1].port, served[-1].control_port]
+        assert service["ports"] == [f"127.0.0.1:{port}:{port}" for port in ports]
+        assert served[-1].control_host == "0.0.0.0", "or the published port leads nowhere"
         assert served[-1].host == "0.0.0.0"
         assert served[-1].data is not None
-    assert services["azurite"]["ports"] == services["blob"]["ports"]
+    assert services["azurite"]["ports"] == services["blob"]["ports"][:1]
     host = services["host"]
     assert set(host["environment"]) == set(re.findall(r"\$\{(\w+)\}", (LOCAL / "bank.yaml").read_text()))
     assert host["environment"]["BANK_COSMOS"] == f"AccountEndpoint=http://cosmos:8081/;AccountKey={cosmos.KEY};"

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 import socket
 from pathlib import Path
 
-from service.cli.probe import run_probe
+import pytest
+
+from leases.errors import StoreAmbiguous, StoreError, StoreUnavailable
+from leases.stores.memory import MemoryStore
+from service.cli.probe import ServiceOptions, Targets, ask_services, run_probe
 from service.config.load import parse
 from service.config.settings import Settings
 from service.telemetry.logs import logger
@@ -78,3 +85,59 @@ async def test_a_port_in_use_is_reported(tmp_path: Path) -> None:
         assert not await run_probe(parse(COPY.format(sink="copied", port=port), {}, folder=tmp_path), said.append)
     assert said[-1].startswith(f"api: FAILED: the API cannot be served on 127.0.0.1:{port}: the port is taken")
     assert all("fine" in line for line in said[:-1])
+
+
+# Questions to Blob Storage
+
+
+class ScratchContainer(MemoryStore):
+    """error: what the first write ends with, after the blob was stored; None: Ctrl-C comes before its answer."""
+
+    place = "leases in container 'leases' of bank.blob.core.windows.net"
+
+    def __init__(self, error: StoreError | None) -> None:
+        super().__init__()
+        self.error = error
+        self.listed = 0
+
+    def make(self, *_: object, **__: object) -> ScratchContainer:
+        return self
+
+    async def create(self, id: str, body: str) -> str:
+        etag = await super().create(id, body)
+        if self.error is not None:
+            raise self.error
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.Event().wait()
+        return etag
+
+    async def list(self, prefix: str):  # type: ignore[no-untyped-def]
+        self.listed += 1
+        return await super().list(prefix)
+
+    async def documents(self) -> list[str]:
+        return [each.id for each in await super().list("")]
+
+
+async def ask_blobs(container: ScratchContainer) -> list[str]:
+    said: list[str] = []
+    async with asyncio.timeout(20):
+        await ask_services(Targets(blobs=container), ServiceOptions(creates=True), said.append)  # type: ignore[arg-type]
+    return said
+
+
+async def test_a_blob_that_was_stored_before_ctrl_c_is_removed() -> None:
+    container = ScratchContainer(None)
+    said = await ask_blobs(container)
+    assert said[-1] == "interrupted; nothing is left behind but events in hubs"
+    assert await container.documents() == []
+
+
+@pytest.mark.parametrize(
+    ("error", "looks_for_blobs"), [(StoreAmbiguous("the answer was lost"), True), (StoreUnavailable("refused"), False)]
+)
+async def test_blobs_are_removed_if_the_first_may_have_been_stored(error: StoreError, looks_for_blobs: bool) -> None:
+    container = ScratchContainer(error)
+    said = await ask_blobs(container)
+    assert "FAILED" in said[-1]
+    assert (container.listed > 0) == looks_for_blobs

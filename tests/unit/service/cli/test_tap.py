@@ -12,7 +12,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from service.cli.main import main
-from service.cli.tap import line_of, summary_of
+from service.cli.tap import _own_url, line_of, summary_of
+from service.config.settings import ApiSettings
 
 SETTINGS = """
 api: {api}
@@ -138,6 +139,19 @@ def test_what_cannot_be_asked_is_a_clear_error(
     assert result.exit_code == code, result.output
     assert says in result.stderr
     assert "secret" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("0.0.0.0", "http://127.0.0.1:8080"),
+        ("::", "http://[::1]:8080"),  # where a host listens on IPv6 alone
+        ("fd00::5", "http://[fd00::5]:8080"),
+        ("10.0.0.7", "http://10.0.0.7:8080"),
+    ],
+)
+def test_a_host_of_this_machine_is_asked_where_it_listens(host: str, url: str) -> None:
+    assert _own_url(ApiSettings(host=host, port=8080, readers=Path("readers"))) == url
 
 
 def test_an_empty_token_file_is_an_error(tmp_path: Path) -> None:

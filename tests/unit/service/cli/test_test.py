@@ -9,7 +9,9 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner, Result
 
+from service.cases.model import PlacedCase, parse_cases
 from service.cli.main import main
+from service.cli.test import Verdict, _write_junit
 
 CONFIG = """
 pipelines:
@@ -34,13 +36,17 @@ cases:
     events: [{body: a}, {body: b}]
 """
 HANDLER = """
-done = set()
+from pathlib import Path
+done = Path("done")
+done.mkdir(exist_ok=True)
 class Handler:
     def open(self, context): pass
-    def process(self, context, table): done.update(zip(table["sequence"].to_pylist(), table["body"].to_pylist()))
+    def process(self, context, table):
+        for sequence in table["sequence"].to_pylist(): (done / str(sequence)).touch()
     def close(self, context, reason): pass
-def state(): return sorted(map(str, done))
-def reset(): done.clear()
+def state(): return sorted(path.name for path in done.iterdir())
+def reset():
+    for path in done.iterdir(): path.unlink()
 """
 
 
@@ -118,6 +124,19 @@ def test_results_are_written_for_a_build_server(folder: Path) -> None:
     assert [failure.get("message") for failure in suite.iter("failure")] == ["1 row expected:"]
     result = run("bank.yaml", "--junit", "none/results.xml")
     assert "--junit: none/results.xml cannot be written (No such file or directory)" in result.output
+
+
+def test_results_for_a_build_server_have_no_secret_and_can_be_read(tmp_path: Path) -> None:
+    case = parse_cases('cases: [{name: "a\\x01", events: [{body: x}]}]', tmp_path / "x.cases.yaml").cases[0]
+    placed = PlacedCase(case=case, pipeline="p", path=Path("x\udcff"), line=1)
+    problem = "fails: postgresql://u:hunter2@db/x password=hunter2, value '\x01\ufffe\ud800'\n\tand more"
+    _write_junit(tmp_path / "j.xml", [Verdict(placed=placed, problems=[problem, "row 2 \x00"], took_s=1.0)])
+    assert "hunter2" not in (tmp_path / "j.xml").read_text()
+    [found] = ElementTree.parse(tmp_path / "j.xml").getroot()
+    assert (found.get("name"), found.get("file")) == ("a\\u0001", "x\\udcff")
+    shown = "fails: postgresql://u:***@db/x password=***, value '\\u0001\\ufffe\\ud800'\n\tand more"
+    assert found[0].get("message") == shown
+    assert found[0].text == f"{shown}\nrow 2 \\u0000"
 
 
 def test_kills_are_reported_one_by_one(folder: Path) -> None:

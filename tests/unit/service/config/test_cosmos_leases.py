@@ -59,6 +59,18 @@ def test_settings_that_lead_nowhere_are_refused_and_no_secret_is_shown(given: di
     assert not any(secret in str(caught.value) for secret in (KEY, "secret!"))
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"endpoint": ENDPOINT, "key": KEY},
+        {"endpoint": f"{ENDPOINT}:443/"},
+        {"connection_string": f"AccountEndpoint={ENDPOINT}:443/;AccountKey={KEY};"},
+    ],
+)
+def test_the_place_of_leases_names_the_account_without_secrets(given: dict[str, str]) -> None:
+    assert leases(**given).place == "Cosmos DB container 'bank/leases' at bank.documents.azure.com"
+
+
 def test_secrets_are_not_shown() -> None:
     settings = leases(endpoint=ENDPOINT, key=KEY)
     assert KEY not in f"{settings!r} {settings.model_dump_json()}"

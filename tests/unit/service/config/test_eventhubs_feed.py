@@ -166,6 +166,19 @@ def test_executors_do_not_read_where_a_feed_does() -> None:
             executors_read(f"{ACCESS}, executors_consumer_group: {group}, executors_env: K", other)
 
 
+def test_executors_of_two_pipelines_do_not_share_a_consumer_group_of_a_hub() -> None:
+    fields = f"{ACCESS}, executors_consumer_group: %s, executors_env: K"
+    second = f", {{name: b, feed: {{type: eventhubs, {fields}, consumer_group: b}}, sink: {{type: log, path: y}}%s}}"
+    reads = ", sql: SELECT * FROM events, executors_read: true"
+    executors_read(fields % "ours", second % ("theirs", reads))
+    executors_read(fields % "ours", second % ("ours", ""))
+    executors_read(fields % "ours", (second % ("ours", reads)).replace("event_hub: h", "event_hub: other"))
+    with pytest.raises(
+        ConfigurationError, match=r"executors of 'a' and 'b' are to read one hub in one consumer group.*: give each"
+    ):
+        executors_read(fields % "ours", second % ("OURS", reads))
+
+
 def test_a_variable_is_named_and_not_what_it_holds() -> None:
     with pytest.raises(ConfigurationError, match="must be the name of an environment variable") as refused:
         executors_read(f"{ACCESS}, executors_consumer_group: e, executors_env: '{STRING}'")

@@ -68,6 +68,21 @@ def test_secrets_are_not_shown() -> None:
         assert KEY not in f"{settings!r} {settings.model_dump_json()}"
 
 
+@pytest.mark.parametrize(
+    ("given", "server"),
+    [
+        ({"account_url": URL, "key": KEY}, "bank.blob.core.windows.net"),
+        ({"account_url": "https://BANK.blob.core.windows.net:443/"}, "bank.blob.core.windows.net"),
+        ({"connection_string": WITH_KEY}, "bank.blob.core.windows.net"),
+        ({"connection_string": WITH_SIGNATURE}, "bank.blob.core.windows.net"),
+        ({"account_url": "http://127.0.0.1:10000/bank", "key": KEY}, "127.0.0.1:10000/bank"),
+        ({"connection_string": f"BlobEndpoint=https://a:{KEY}@b/;SharedAccessSignature=sig={KEY}"}, "b"),
+    ],
+)
+def test_the_place_of_leases_names_the_account_without_secrets(given: dict[str, str], server: str) -> None:
+    assert leases(**given).place == f"blob container 'leases' at {server}"
+
+
 def test_a_store_is_made_and_one_that_cannot_be_says_why(tmp_path: Path) -> None:
     pipeline = {"name": "copy", "feed": {"type": "log", "path": "in"}, "sink": {"type": "log", "path": "out"}}
     blob = {"type": "blob", "account_url": URL, "key": KEY}

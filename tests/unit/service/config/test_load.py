@@ -331,7 +331,7 @@ def test_what_the_driver_takes_is_a_dsn(dsn: str) -> None:
         ("spark: {conf: [a]}", "line 1: spark.conf must be a mapping"),
         (
             "leases: {type: redis}",
-            "line 1: leases.type is 'redis', and must be sqlite, cosmos, blob, memory, or a class to import",
+            "line 1: leases.type is 'redis', and must be sqlite, postgres, cosmos, blob, memory, or a class to import",
         ),
         ("leases: {type: memory, path: x}", "line 1: leases.path is not a setting"),
         ("leases: {renew_s: 1e-300}", "line 1: leases.renew_s is 1e-300, and must be greater than or equal to 0.1"),

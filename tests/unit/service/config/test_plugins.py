@@ -19,7 +19,7 @@ from service.config.custom import CustomFeedSettings, CustomLeases, CustomSinkSe
 from service.config.load import parse
 from service.config.plugins import feed_made, lacks, sink_made, store_made
 from service.errors import StartFailed
-from service.wiring.build import find_problems, pipelines_of
+from service.wiring.build import find_problems, notifications_of, pipelines_of
 
 PARTS = """
 from typing import Annotated, Literal
@@ -88,6 +88,22 @@ def made_by_a_function(called: str) -> MemoryFeed:
     return MemoryFeed(["0"], name=called)
 
 NUMBER = 7
+
+from leasehold import Notifications
+
+class Watch(Notifications):
+    async def on_lease_lost(self, event): ...
+
+class WatchMisspelt(Notifications):
+    async def on_lease_lots(self, event): ...
+
+def watch():
+    return Watch()
+
+def broken():
+    raise LookupError("no such room")
+
+WATCH = Watch()
 """
 
 
@@ -295,3 +311,39 @@ async def test_handlers_and_functions_that_are_not_there_are_told_without_spark(
     assert len(problems) == len(told)
     for problem, text in zip(problems, told, strict=True):
         assert problem.startswith(f"pipeline 'letters': {text}")
+
+
+NOTIFIED = """
+leases: {type: memory}
+notifications: "%s"
+pipelines: [{name: a, feed: {type: log, path: a}, sink: {type: log, path: b}}]
+"""
+
+
+@pytest.mark.parametrize("name", ["Watch", "watch", "WATCH"])
+async def test_notifications_are_a_class_a_function_or_an_object(parts: str, tmp_path: Path, name: str) -> None:
+    settings = parse(NOTIFIED % f"{parts}:{name}", {}, folder=tmp_path)
+    assert await find_problems(settings) == []
+    made = notifications_of(settings)
+    assert type(made).__name__ == "Watch"
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("Nothing", "`notifications` '%s:Nothing' cannot be imported: module '%s' has no 'Nothing'"),
+        ("NUMBER", "`notifications` '%s:NUMBER' cannot be used: TypeError: int does not derive from"),
+        (
+            "WatchMisspelt",
+            "`notifications` '%s:WatchMisspelt' cannot be used: TypeError: `WatchMisspelt.on_lease_lots` is never called",
+        ),
+        ("broken", "`notifications` '%s:broken' cannot be used: LookupError: no such room"),
+    ],
+)
+async def test_notifications_that_cannot_be_used_are_reported(parts: str, tmp_path: Path, name: str, why: str) -> None:
+    settings = parse(NOTIFIED % f"{parts}:{name}", {}, folder=tmp_path)
+    (problem,) = await find_problems(settings)
+    assert problem.startswith(why.replace("%s", parts))
+    with pytest.raises(StartFailed) as refused:
+        notifications_of(settings)
+    assert str(refused.value) == problem

@@ -21,5 +21,5 @@ def test_the_docs_name_what_the_extras_require() -> None:
     root = Path(__file__).parents[4]
     extras = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     page = (root / "docs/configuration.md").read_text()
-    for each in (*extras["connect"], *extras["otel"]):
+    for each in (*extras["connect"], *extras["delta"], *extras["otel"]):
         assert f"'{each}'" in page

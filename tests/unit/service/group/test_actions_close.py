@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import httpx
 import pytest
@@ -11,7 +11,7 @@ from unit.service.operated import LEASE, reset, taken
 from unit.service.problems import problem
 
 from leases.document import lease_id
-from leases.errors import LeaseLost, StoreConflict
+from leases.errors import LeaseLost, StoreConflict, StoreMissing
 from leases.lease import Child, Lease
 from leases.stores.memory import MemoryStore
 from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
@@ -46,6 +46,18 @@ def files() -> Files:
     feed = Files(["a", "b"])
     feed.append("a", [b"{}"] * 5)
     return feed
+
+
+def delivering(running) -> Callable[[], Awaitable[bool]]:
+    """Whether all five events of a are delivered."""
+
+    async def is_so() -> bool:
+        try:
+            return (await running.keeper.read("bank", "a")).lease.continuation == "5"
+        except StoreMissing:  # the host has not created the lease yet
+            return False
+
+    return is_so
 
 
 @pytest.fixture
@@ -199,10 +211,7 @@ async def test_a_close_comes_through_although_the_owner_writes_meanwhile_and_cou
 async def test_nobody_reads_a_closed_partition_and_its_lag_counts_no_more(start, eventually, files) -> None:
     running = await start(feeds={"bank": files})
 
-    async def delivered() -> bool:
-        return (await running.keeper.read("bank", "a")).lease.continuation == "5"
-
-    await eventually(delivered)
+    await eventually(delivering(running))
     await eventually(lambda: ("bank", "a") in running.host.workers)
     await closed(running)
     await eventually(lambda: ("bank", "a") not in running.host.workers)
@@ -238,10 +247,7 @@ async def test_a_file_that_comes_back_under_a_closed_name_is_not_read_and_is_war
         running = await start(feeds={"bank": files})
         await eventually(lambda: ("bank", "a") in running.host.workers)
 
-        async def delivered() -> bool:
-            return (await running.keeper.read("bank", "a")).lease.continuation == "5"
-
-        await eventually(delivered)
+        await eventually(delivering(running))
         await closed(running)
         await rounds(running, eventually, 3)
         assert warnings() == []  # it is closed first and moved away then: no surprise
@@ -314,10 +320,7 @@ async def test_what_else_operators_do_to_a_closed_lease_is_refused_with_the_way_
 async def test_a_reset_opens_a_closed_lease_in_a_new_generation_and_hosts_read_it(start, eventually, files) -> None:
     running = await start(feeds={"bank": files})
 
-    async def delivered() -> bool:
-        return (await running.keeper.read("bank", "a")).lease.continuation == "5"
-
-    await eventually(delivered)
+    await eventually(delivered := delivering(running))
     await closed(running)
     async with running.client() as client:
         after = (await reset(client, "earliest")).json()["after"]

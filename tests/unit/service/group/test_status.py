@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from unit.service.conftest import SOON_EXPIRED
 
 from leasehold.common.clock import BootClock
 from leases.bootstrap import Identity
@@ -33,7 +34,7 @@ from service.group.activity import (
     cut,
     decode_activity,
 )
-from service.group.status import GroupStatus, Unrenewed, group_of, state_of
+from service.group.status import AgeStatus, GroupStatus, Unrenewed, group_of, state_of
 
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 LEASE = Lease(pipeline="bank", partition="a", owner="host-a", incarnation="1", epoch=3, tick=9)
@@ -52,7 +53,8 @@ BATCH = BatchStatus(
     deliver_s=0.3,
     at=NOW,
 )
-TOTALS = Totals(pipeline="bank", events=10, batches=1, dead_letters=2)
+AGES = (0, 0, 0, 4, *[0] * 10, 1)
+TOTALS = Totals(pipeline="bank", events=10, batches=1, dead_letters=2, ages=AGES)
 FAILURE = FailureStatus(host="host-a", pipeline="bank", partition="a", error="bad", failures=2, retry_at=NOW)
 
 
@@ -228,6 +230,21 @@ def test_a_host_of_an_earlier_version_tells_no_totals_and_is_heard() -> None:
     assert decode_activity(replace(RECORD, activity=activity)) == Activity(batches=(BATCH,))
 
 
+def test_the_age_of_events_is_that_of_all_hosts_that_are_heard() -> None:
+    other = replace(TOTALS, ages=(5, *[0] * 14))
+    told = group(records=(record(Activity(totals=(TOTALS,))), record(Activity(totals=(other,)), "host-b")))
+    assert told.pipelines["bank"].event_age == AgeStatus(events=10, p50_s=0.1, p99_s=86400.0)
+    assert group(records=(record(Activity()),)).pipelines["bank"].event_age is None
+    dead = Unrenewed({}, {"host-b": replace(RECORD, name="host-b").mark})
+    told = group(records=(record(Activity()), record(Activity(totals=(other,)), "host-b")), unrenewed=dead)
+    assert told.pipelines["bank"].event_age is None
+
+
+def test_ages_with_other_bounds_are_those_of_another_version() -> None:
+    read = decode_activity(record(Activity(totals=(replace(TOTALS, ages=(1, 2)),))))
+    assert read.totals == (replace(TOTALS, ages=()),)
+
+
 def test_a_host_that_has_told_nothing_yet_did_nothing_yet() -> None:
     assert decode_activity(RECORD) == Activity()
 
@@ -287,6 +304,8 @@ def test_what_does_not_fit_is_the_oldest_batches() -> None:
         {"batches": [7]},
         {"totals": [{}]},
         {"totals": [{"pipeline": "bank", "events": -1, "batches": 0, "deadLetters": 0}]},
+        {"totals": [{"pipeline": "bank", "events": 1, "batches": 0, "deadLetters": 0, "ages": [-1] * 15}]},
+        {"totals": [{"pipeline": "bank", "events": 1, "batches": 0, "deadLetters": 0, "ages": ["1"] * 15}]},
         {"batches": [{**activity_document(Activity(batches=(BATCH,)))["batches"][0], "events": -1}]},
         {"batches": [{**activity_document(Activity(batches=(BATCH,)))["batches"][0], "at": "yesterday"}]},
         {"batches": [{**activity_document(Activity(batches=(BATCH,)))["batches"][0], "at": "2026-01-31T12:00"}]},
@@ -374,11 +393,12 @@ async def test_a_mended_partition_is_no_failure_any_more(start, eventually, even
 
 async def test_a_lease_whose_owner_went_silent_shows_as_expired_and_its_host_as_dead(start, store, eventually) -> None:
     """Seen by a host that may not take it: it serves another pipeline as well, and wants no more leases."""
-    silent = await start("host-z", runs=False, feeds={"bank": MemoryFeed(["a"])})
+    silent = await start("host-z", runs=False, feeds={"bank": MemoryFeed(["a"])}, timing=SOON_EXPIRED)
     await silent.keeper.create(Lease(pipeline="bank", partition="a"))
     await silent.keeper.take(await silent.keeper.read("bank", "a"), lambda state: state)
-    await store.create("_hosts/host-z", encode_host(replace(RECORD, name="host-z", lease_duration_s=2.0)))
-    watching = await start("host-a", feeds={"bank": silent.feeds["bank"]}, leases_max=0)
+    record = replace(RECORD, name="host-z", lease_duration_s=SOON_EXPIRED.duration_s)
+    await store.create("_hosts/host-z", encode_host(record))
+    watching = await start("host-a", feeds={"bank": silent.feeds["bank"]}, leases_max=0, timing=SOON_EXPIRED)
 
     async def has_expired() -> bool:
         told = await watching.view.read_group()

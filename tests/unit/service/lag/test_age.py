@@ -8,16 +8,24 @@ from datetime import datetime, timedelta
 from math import inf
 
 import pytest
+from simulation.loop import VirtualClock
 from unit.service.conftest import NOW
 
+from leases.keeper import Keeper
 from leases.lease import Lease, LeaseKey
+from leases.stores.memory import MemoryStore
+from leases.timing import Timing
 from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink, MemoryWriter
 from pipeline.errors import FeedUnavailable, SinkRejected, SinkUnavailable
 from pipeline.feed import KnownLag
 from pipeline.pump.progress import WaitingEvents, microseconds
 from pipeline.sink import Claim
+from pipeline.transform import NoTransform
+from service.checkpoints import Checkpoints
+from service.group.view import View
 from service.lag.age import FIND_S, FirstEvents, aged, own_seconds, owned_wait_s
 from service.lag.measurement import Lag, LastKnown, PartitionLag, measure_lag
+from service.pipeline import Pipeline
 
 KEY = LeaseKey("bank", "a")
 
@@ -221,7 +229,69 @@ def test_the_last_known_lag_keeps_how_long_its_first_event_has_waited() -> None:
     assert (one.events, one.waited_s, one.age_s) == (3, 30, 10)
 
 
+@pytest.mark.virtual
+async def test_a_feed_that_does_not_answer_leaves_the_ages_of_others_right() -> None:
+    class Silent(Asked):
+        async def lag(self, partition: str, continuation: str | None) -> int:
+            await asyncio.Event().wait()
+            return 0
+
+    feeds, known = {"bank": Asked(30), "slow": Silent(50)}, LeaseKey("metered", "a")
+    feeds["metered"] = feeds["slow"]
+    leases = [lease(), lease(pipeline="slow"), lease(pipeline="metered")]
+    clock = VirtualClock()
+    began = clock.monotonic()
+    answers = {known: measured(2, pipeline="metered", waited_s=10.0, age_s=1.0)}
+    first = FirstEvents(clock, lambda: NOW + timedelta(seconds=clock.monotonic() - began))
+    lag = await measure_lag(leases, feeds, find_wait=first.find, known=answers, clock=clock)
+    took_s = clock.monotonic() - began
+    assert took_s >= 3
+    kept = LastKnown(clock, feeds)
+    later = kept.complete(kept.complete(lag))
+    for each in (lag, later):
+        ages = aged(each, 0.0, own=lambda one: inf, owned=(), slack_s=lambda one: None)
+        assert ages.of("bank").seconds == pytest.approx(30 + took_s, abs=0.01)
+        assert ages.of("metered").seconds == pytest.approx(11 + took_s, abs=0.01)
+    without = Lag(tuple(replace(one, events=None, waited_s=None) for one in lag.partitions))
+    assert kept.complete(without).of("bank").partitions[0].age_s == pytest.approx(took_s, abs=0.01)
+
+
+@pytest.mark.virtual
+async def test_a_view_shows_ages_as_of_now_beside_a_feed_that_does_not_answer() -> None:
+    class Silent(MemoryFeed):
+        async def lag(self, partition: str, continuation: str | None) -> int:
+            await asyncio.Event().wait()
+            return 0
+
+    clock = VirtualClock()
+    began = clock.monotonic()
+    bank, slow = Asked(30), Silent(["a"])
+    keeper = Keeper(MemoryStore(), host="a", incarnation="1", clock=clock, timing=Timing())
+    for name in ("bank", "slow"):
+        await keeper.create(lease(pipeline=name))
+    pipelines = [
+        Pipeline(name=name, feed=feed, sink=MemorySink(MemoryDestination()), transform=NoTransform())
+        for name, feed in (("bank", bank), ("slow", slow))
+    ]
+    view = View(keeper, pipelines, clock=clock, now=lambda: NOW + timedelta(seconds=clock.monotonic() - began))
+    for _ in range(2):
+        seconds = (await view.read_lag(60)).of("bank").seconds
+        assert clock.monotonic() - began >= 3
+        assert seconds == pytest.approx(30 + clock.monotonic() - began, abs=0.01)
+        await asyncio.sleep(5)
+
+
 # Hosts
+
+
+@pytest.fixture
+def lease_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No checkpoint is written before the end of the work."""
+
+    async def never(self: Checkpoints) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Checkpoints, "keep_lazily", never)
 
 
 async def seconds_of(running) -> float | None:  # type: ignore[no-untyped-def]
@@ -262,6 +332,40 @@ async def test_an_owner_knows_the_age_without_a_measurement(start, eventually) -
     assert feed.asked == []
 
 
+async def test_a_document_that_is_deleted_before_it_can_be_delivered_ages_no_longer(start, eventually) -> None:  # type: ignore[no-untyped-def]
+    class Deleting(Asked):
+        is_deleted = False
+
+        def _page(self, partition: str, index: int):  # type: ignore[no-untyped-def]
+            return None if self.is_deleted else super()._page(partition, index)
+
+        async def lag(self, partition: str, continuation: str | None) -> int:
+            return 0 if self.is_deleted else await super().lag(partition, continuation)
+
+    class Away(MemorySink):
+        async def open(self, claim: Claim):  # type: ignore[no-untyped-def]
+            position = self.destination.claim(claim)
+            return MemoryWriter(self.destination, claim, position, self._refuse)
+
+        async def _refuse(self, request):  # type: ignore[no-untyped-def]
+            raise SinkUnavailable("away")
+
+    feed = Deleting(30)
+    running = await start(feeds={"bank": feed}, sinks={"bank": Away(MemoryDestination())})
+    await eventually(lambda: running.host.failures)
+    waiting = running.host.workers[KEY].progress.waiting
+    assert (await running.view.read_lag(0)).seconds == 30
+    feed.is_deleted, run = True, waiting.run
+    await eventually(lambda: waiting.run > run)
+    assert waiting.first_us is not None
+
+    async def is_at_rest() -> bool:
+        return (await running.view.read_lag(0)).seconds == 0
+
+    await eventually(is_at_rest)
+    assert waiting.is_empty
+
+
 async def test_the_age_of_a_partition_that_stops_is_known_at_once(start, eventually) -> None:  # type: ignore[no-untyped-def]
     """A measurement may be 15 seconds old, and its worker ended since."""
 
@@ -286,12 +390,39 @@ async def test_the_age_of_a_partition_that_stops_is_known_at_once(start, eventua
     assert feed.asked == []
 
 
+async def test_the_time_of_what_executors_read_is_asked_for_once(start, eventually, lease_behind) -> None:  # type: ignore[no-untyped-def]
+    """They do not report it, and the lease is behind what is delivered."""
+    feed, sink = Asked(40), MemorySink(MemoryDestination())
+    running = await start(feeds={"bank": feed}, sinks={"bank": sink})
+    await eventually(lambda: running.host.stats.events["bank"] == 1)
+    waiting = running.host.workers[KEY].progress.waiting
+    feed.append("a", [b"{}"], at=NOW - timedelta(seconds=30))
+    await eventually(lambda: running.host.stats.events["bank"] == 2)
+    waiting.position = "1"
+    waiting.add_unknown(1)
+    for _ in range(3):
+        assert (await running.view.read_lag(0)).seconds == pytest.approx(30, abs=2)
+    assert feed.asked == ["1"]
+
+
+async def test_what_was_delivered_before_a_partition_stops_does_not_wait(start, eventually, lease_behind) -> None:  # type: ignore[no-untyped-def]
+    """The lease may be seconds behind, and the measurement is older than the end of the work."""
+    feed = Asked(30)
+    running = await start(feeds={"bank": feed})
+    await eventually(lambda: running.host.stats.events["bank"] == 1)
+    assert (await running.keeper.read(*KEY)).lease.continuation is None
+    assert (await running.view.read_lag(0)).seconds == 0
+    running.host.stop()
+    await eventually(lambda: not running.host.workers)
+    assert await seconds_of(running) == pytest.approx(0, abs=2)
+
+
 async def test_a_partition_without_an_owner_is_asked_about_once(start, eventually) -> None:  # type: ignore[no-untyped-def]
     feed = Asked(30, 20)
     running = await start(runs=False, feeds={"bank": feed})
     await running.keeper.create(lease())
     for _ in range(3):
-        assert (await running.view.read_lag(0)).seconds == pytest.approx(30, abs=0.5)
+        assert (await running.view.read_lag(0)).seconds == pytest.approx(30, abs=2)
     assert feed.asked == [None]
     before = await seconds_of(running)
 
@@ -321,11 +452,11 @@ async def test_the_partition_of_a_working_host_is_as_old_as_its_lease_showed_at_
     await owner.host._membership.announce({})
     for each in (owner, looks):
         object.__setattr__(each.view.pipelines["bank"], "checkpoint_s", 5.0)
-    assert (await owner.view.read_lag(0)).seconds == pytest.approx(30, abs=0.5)  # it does not work on it yet
+    assert (await owner.view.read_lag(0)).seconds == pytest.approx(30, abs=2)  # it does not work on it yet
     first = await looks.view.read_lag(0)
-    assert first.seconds == pytest.approx(25, abs=0.2)  # its lease may be 5 seconds behind its sink
+    assert first.seconds == pytest.approx(25, abs=2)  # its lease may be 5 seconds behind its sink
     looks.view._first._found[KEY] = replace(looks.view._first._found[KEY], seen=-inf)
-    assert (await looks.view.read_lag(0)).seconds == pytest.approx(30, abs=0.5)  # it stands still
+    assert (await looks.view.read_lag(0)).seconds == pytest.approx(30, abs=2)  # it stands still
 
 
 async def test_a_measurement_begins_with_a_reading_of_its_own(start) -> None:  # type: ignore[no-untyped-def]
@@ -333,4 +464,4 @@ async def test_a_measurement_begins_with_a_reading_of_its_own(start) -> None:  #
     running = await start(feeds={"bank": Asked(30)}, runs=False)
     await running.view.read_group()
     await running.keeper.create(lease())
-    assert (await running.view.read_lag(0)).seconds == pytest.approx(30, abs=0.5)
+    assert (await running.view.read_lag(0)).seconds == pytest.approx(30, abs=2)

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
+import pytest
+
 from leases.lease import Child, Lease, LeaseKey
 from pipeline.connectors.memory import MemoryFeed
 from pipeline.errors import FeedUnavailable
@@ -174,6 +176,7 @@ async def test_a_feed_that_never_answers_costs_its_partition_the_call_timeout() 
     assert [p.error for p in lag.partitions] == ["no answer within 0.02 s", None]
 
 
+@pytest.mark.virtual
 async def test_many_silent_partitions_together_cost_the_total_timeout() -> None:
     names = [str(n) for n in range(100)]
     silent = Broken(names, set(names), None)

@@ -19,5 +19,5 @@ def environ(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
         monkeypatch.setenv(f"{of}_MAX_QUEUE_SIZE", "64")
         monkeypatch.setenv(f"{of}_MAX_EXPORT_BATCH_SIZE", "16")
     monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "50")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "10")
     return monkeypatch

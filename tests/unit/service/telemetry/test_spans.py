@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+from unit.service.conftest import TIMING
 
 from leases.errors import StoreUnavailable
 from leases.lease import Lease
-from leases.timing import derived_timing
 from pipeline.errors import SinkUnavailable
 from pipeline.pump.runner import DeliveredBatch
 from pipeline.tracing import Contexts, Endpoint, TraceContext, TransformedBatch
@@ -142,8 +142,9 @@ async def test_a_host_tells_of_acquisition_batch_checkpoint_and_release(start, e
 
 async def test_a_handoff_is_told_by_both_hosts_and_renewals_are(start, eventually, book: Notebook) -> None:
     theirs = Notebook()
-    without_sessions = derived_timing(2.0, renew_s=0.3, balance_s=0.2, sessions=False)
+    without_sessions = replace(TIMING, session=None)
     first = await start("host-a", traces=book, timing=without_sessions)
+    await eventually(lambda: len(first.host.workers) == 2)
     await start("host-b", feeds=first.feeds, traces=theirs, timing=without_sessions)
     await eventually(lambda: theirs.named("handoff") and book.named("handoff") and book.named("renew"))
     given, asked = book.named("handoff")[0], theirs.named("handoff")[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -128,7 +129,8 @@ async def test_a_reader_stops_at_the_first_page_past_its_range(monkeypatch: pyte
 
 async def test_a_replica_that_lags_does_not_end_a_range(monkeypatch: pytest.MonkeyPatch) -> None:
     service = Service(monkeypatch, [1, 2, 3, 8], 2, 2, 2, 5, 5, 9)
-    assert await read(feed(), None, '"9"') == [1, 2, 3, 8]
+    patient = feed(pauses=replace(PAUSES, patience_s=60))
+    assert await read(patient, None, '"9"') == [1, 2, 3, 8]
     assert len(service.asked) > 5
 
 
@@ -174,3 +176,12 @@ async def test_an_account_that_throttles_is_left_to_the_host(monkeypatch: pytest
     Service(monkeypatch, [], 9)
     monkeypatch.setattr(CosmosContainer, "read_changes", throttle)
     assert await feed().plan_ranges("0", None, 10, 10) == []
+
+
+@pytest.mark.parametrize(("mode", "expected"), [("latest", False), ("all_versions", True)])
+def test_only_ranges_of_all_versions_are_the_same_whenever_they_are_read(mode: str, expected: bool) -> None:
+    assert pickle.loads(pickle.dumps(reader(mode=mode))).is_repeatable is expected
+
+
+def test_the_events_of_ranges_are_an_estimate() -> None:
+    assert not reader().counts_events

@@ -23,6 +23,7 @@ from pipeline.contract import ChangeFeedContract, FeedHarness, body
 from pipeline.errors import FeedUnavailable, PositionLost
 from pipeline.event import EVENT_SCHEMA, Page
 from pipeline.feed import FeedPartition
+from pipeline.ranges import RangeReader
 
 
 def events(bodies: Sequence[bytes]) -> pa.Table:
@@ -34,6 +35,7 @@ class LogFeedHarness(FeedHarness):
     partitions = ("a", "b")
     events_max = 8
     bytes_max = 4096
+    times_are_apart = True
 
     def __init__(self, path: Path) -> None:
         self.feed = LogFeed(path, page_events_max=self.events_max, page_bytes_max=self.bytes_max, poll_interval_s=0.002)
@@ -45,6 +47,13 @@ class LogFeedHarness(FeedHarness):
 
     async def append(self, partition: str, bodies: Sequence[bytes]) -> None:
         self.log.partition(partition).append(events(bodies))
+
+    async def make_other_reader(self, partition: str, bodies: Sequence[bytes]) -> RangeReader:
+        other = LogFeedHarness(self.log.path / "other")
+        await other.append(partition, bodies)
+        await other.feed.close()
+        other.log.close()
+        return other.feed.range_reader()
 
     def _later(self) -> datetime:
         self._now += timedelta(seconds=1)

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+import psycopg
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
+from pipeline.connectors.postgres.copy import load
 from pipeline.connectors.postgres.session import Timeouts
 from pipeline.connectors.postgres.sql import Column
 from pipeline.connectors.postgres.stager import (
+    SLICE_BYTES,
     PostgresStager,
     columns_of,
     is_stageable,
@@ -76,3 +82,85 @@ def test_a_stager_is_sent_without_the_value_of_its_variable(monkeypatch: pytest.
     sent = pickle.dumps(stager)
     assert b"secret" not in sent
     assert pickle.loads(sent) == stager
+
+
+class Connection:
+    """Records what a stager does with it."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self.steps: list[str] = []
+        self.written: list[bytes] = []
+
+    def execute(self, query: object) -> None:
+        self.steps.append("settings")
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        self.steps.append("begin")
+        try:
+            yield
+        except BaseException:
+            self.steps.append("rollback")
+            raise
+        self.steps.append("commit")
+
+    def cursor(self) -> Connection:
+        return self
+
+    @contextmanager
+    def copy(self, statement: object) -> Iterator[Connection]:
+        self.steps.append("copy")
+        yield self
+        self.steps.append("copied")
+
+    def write(self, lines: bytes) -> None:
+        self.written.append(lines)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def connection(monkeypatch: pytest.MonkeyPatch) -> Connection:
+    made = Connection()
+    monkeypatch.setenv(VARIABLE, "host=h dbname=d user=u")
+    monkeypatch.setattr(psycopg, "connect", lambda **_: made)
+    return made
+
+
+def stager(columns: pa.Schema) -> PostgresStager:
+    return PostgresStager(variable=VARIABLE, table=("s", "t"), columns=columns, epoch=1, start="7", timeouts=Timeouts())
+
+
+BODIES = {
+    "binary": pa.array([bytes([i % 256]) * 1000 for i in range(20_000)]),
+    "text": pa.array([chr(97 + i % 26) * 1000 for i in range(20_000)]),
+    "nested": pa.array([[{"a": "x" * 490}, {"a": None}, {"a": str(i) * 100}] for i in range(20_000)]),
+}
+
+
+@pytest.mark.parametrize("kind", BODIES)
+@pytest.mark.parametrize("is_sorted", [True, False])
+def test_a_large_part_is_copied_slice_by_slice_within_one_transaction(
+    kind: str, is_sorted: bool, connection: Connection
+) -> None:
+    count = len(BODIES[kind])
+    table = pa.table({"sequence": range(count) if is_sorted else range(count, 0, -1), "body": BODIES[kind]})
+    part = stager(table.schema).stage(table, "p")
+    whole = load(numbered(table.take(pc.sort_indices(table["sequence"])), "p")).csv
+    assert b"".join(connection.written) == whole
+    assert (part.rows, part.bytes) == (count, len(whole))
+    assert max(map(len, connection.written)) < 3 * SLICE_BYTES < len(whole)
+    copies = ["copy", "copied"] * len(connection.written)
+    assert connection.steps == ["settings", "begin", *copies, "commit"]
+    assert connection.closed
+
+
+def test_a_row_that_cannot_be_written_rolls_back_the_slices_before_it(connection: Connection) -> None:
+    table = pa.table({"body": [*["x" * 1000] * 9_999, "\0"]})
+    with pytest.raises(SinkRejected, match=r"column 'body' .* holds the character NUL"):
+        stager(table.schema).stage(table, "p")
+    assert connection.steps == ["settings", "begin", *["copy", "copied"] * len(connection.written), "rollback"]
+    assert connection.written
+    assert connection.closed

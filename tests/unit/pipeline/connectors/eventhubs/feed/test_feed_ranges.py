@@ -9,12 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from leases.stores.blob.checkpoints import Checkpoint, checkpoint_of
 from pipeline.connectors.eventhubs import EventHubsFeed, account_of
 from pipeline.connectors.eventhubs.amqp.management import PartitionExtent
 from pipeline.connectors.eventhubs.feed.feed import EventHubsRanges
 from pipeline.errors import FeedError, FeedUnavailable
 from pipeline.event import EVENT_SCHEMA, Page
-from pipeline.ranges import EventRange
+from pipeline.ranges import EventRange, RangeReads, range_events_for
 
 SECRET = "c2VjcmV0"
 VARIABLE = "LEASEHOLD_TEST_HUB"
@@ -101,9 +102,14 @@ def extent(monkeypatch: pytest.MonkeyPatch, first: int, last: int, *, is_empty: 
     ("start", "events_max", "range_events", "expected"),
     [
         (None, 100, 50, [(None, "49", 50), ("49", "99", 50)]),
-        ("9@x", 1000, 70, [("9@x", "79", 70), ("79", "149", 70), ("149", "199", 50)]),
-        ("99", 1000, 1, [("99", "119", 20), *((str(n), str(n + 20), 20) for n in range(119, 199, 20))]),
-        ("198", 1000, 10, [("198", "199", 1)]),
+        ("9@x", 1000, 70, [("9@x", "79", 70), ("79", "149", 70), ("149", "199@x", 50)]),
+        (
+            "99",
+            1000,
+            1,
+            [("99", "119", 20), *((str(n), str(n + 20), 20) for n in range(119, 179, 20)), ("179", "199@x", 20)],
+        ),
+        ("198", 1000, 10, [("198", "199@x", 1)]),
         ("199", 1000, 10, []),
         ("200", 1000, 10, []),
         ("@x", 1000, 10, []),
@@ -119,6 +125,12 @@ async def test_ranges_are_cut_by_sequence_number_into_five_at_most(
     extent(monkeypatch, 0, 199)
     found = await feed().plan_ranges("0", start, events_max, range_events)
     assert [each[:3] for each in found] == expected
+
+
+async def test_checkpoint_blobs_follow_when_executors_have_read_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    extent(monkeypatch, 0, 199)
+    (found,) = await feed().plan_ranges("0", "9@y", 1000, 1000)
+    assert checkpoint_of(found.to, 0) == Checkpoint(generation=0, sequence=199, offset="x")
 
 
 async def test_what_retention_passed_is_left_to_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,3 +185,9 @@ def test_a_gap_is_not_read_over(monkeypatch: pytest.MonkeyPatch, pages: list[lis
 def test_a_range_has_sequence_numbers(start: str, to: str) -> None:
     with pytest.raises(FeedError, match="needs sequence numbers"):
         list(reader().read_range("0", EventRange(start, to, 4)))
+
+
+async def test_a_job_that_reads_ranges_twice_has_no_more_than_five_receivers(monkeypatch: pytest.MonkeyPatch) -> None:
+    extent(monkeypatch, 0, 999)
+    events = range_events_for(reader(), RangeReads(2), events_max=500, range_events=1)
+    assert len(await feed().plan_ranges("0", "0", 500, events)) == 2

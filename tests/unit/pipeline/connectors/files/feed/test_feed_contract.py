@@ -11,6 +11,7 @@ import pytest
 
 from pipeline.connectors.files.feed import FilesFeed
 from pipeline.contract import ChangeFeedContract, FeedHarness
+from pipeline.ranges import RangeReader
 
 
 class CsvHarness(FeedHarness):
@@ -34,6 +35,13 @@ class CsvHarness(FeedHarness):
         with (self.directory / partition).open("a", newline="") as file:
             csv.writer(file).writerows(json.loads(body).values() for body in bodies)
 
+    async def make_other_reader(self, partition: str, bodies: Sequence[bytes]) -> RangeReader:
+        (self.directory / "other").mkdir()
+        other = CsvHarness(self.directory / "other")
+        await other.append(partition, bodies)
+        await other.feed.close()
+        return other.feed.range_reader()
+
 
 class JsonHarness(FeedHarness):
     partitions = ("a", "b")
@@ -55,6 +63,13 @@ class JsonHarness(FeedHarness):
     async def append(self, partition: str, bodies: Sequence[bytes]) -> None:
         with (self.directory / partition).open("ab") as file:
             file.writelines(body + b"\n" for body in bodies)
+
+    async def make_other_reader(self, partition: str, bodies: Sequence[bytes]) -> RangeReader:
+        (self.directory / "other").mkdir()
+        other = JsonHarness(self.directory / "other")
+        await other.append(partition, bodies)
+        await other.feed.close()
+        return other.feed.range_reader()
 
 
 class TestCsvFiles(ChangeFeedContract):

@@ -39,6 +39,9 @@ class MemoryPlace:
     def get(self, name: str) -> bytes | None:
         return self.files.get(name)
 
+    def size(self, name: str) -> int | None:
+        return len(self.files[name]) if name in self.files else None
+
     def names(self, folder: str) -> list[str]:
         return [name for name in self.files if name.startswith(f"{folder}/")]
 
@@ -48,7 +51,7 @@ class MemoryPlace:
     def locate(self, name: str) -> str:
         return f"memory:{name}"
 
-    def for_executors(self) -> None:
+    def for_executors(self, mark: str) -> None:
         """It is in this process alone."""
 
     def close(self) -> None:
@@ -90,6 +93,9 @@ class Way:
 
     def locate(self, name: str) -> str:
         return self._place.locate(name)
+
+    def for_executors(self, mark: str) -> Storage | None:
+        return self._place.for_executors(mark)
 
     def close(self) -> None:
         """Nothing is held."""

@@ -55,11 +55,22 @@ def test_a_damaged_entry_of_several_files_is_named(change: dict[str, object]) ->
 
 def test_a_staged_file_bears_the_epoch_and_where_its_batch_begins() -> None:
     folders = folders_of("p", "a")
-    names = {folders.staging(epoch, start) for epoch in (4, 2**63 - 1) for start in (None, "None", "9")}
+    names = {folders.staging(16, epoch, start) for epoch in (4, 2**63 - 1) for start in (None, "None", "9")}
     assert len(names) == 6
-    name = f"{folders.staging(4, '9')}-{'0' * 32}.parquet"
-    assert name.startswith(f"{folders.staged}/")
+    name = f"{folders.staging(16, 4, '9')}-{'0' * 32}.parquet"
+    assert name.startswith(f"{folders.staged_at(16)}/")
     assert (epoch_of(name), version_of(name)) == (4, None)
+
+
+def test_staged_files_of_few_entries_share_a_folder() -> None:
+    folders = folders_of("p", "a")
+    assert len({folders.staged_at(version) for version in range(800)}) == 100
+    assert folders.staged_at(16) == folders.staged_at(23) != folders.staged_at(24)
+
+
+def test_a_staged_file_without_a_folder_of_its_entry_has_an_epoch() -> None:
+    """As executors named them before."""
+    assert epoch_of(f"p/a/staged/{4:019d}/{'0' * 16}-{'0' * 32}.parquet") == 4
 
 
 @pytest.mark.parametrize(
@@ -69,6 +80,8 @@ def test_a_staged_file_bears_the_epoch_and_where_its_batch_begins() -> None:
         f"p/a/staged/{4:019d}/{'0' * 16}-{'0' * 32}.parquet.tmp",
         f"p/a/staged/{4:019d}/notes.txt",
         f"p/a/staged/x/{'0' * 16}-{'0' * 32}.parquet",
+        f"p/a/staged/{2:012d}/x/{'0' * 16}-{'0' * 32}.parquet",
+        f"p/a/staged/{2:012d}/{'0' * 16}-{'0' * 32}.parquet",
     ],
 )
 def test_other_files_have_no_epoch(name: str) -> None:

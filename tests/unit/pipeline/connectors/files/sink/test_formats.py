@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -123,3 +124,33 @@ def test_reading_a_file_leaves_no_threads_that_abort_an_ending_process() -> None
         [sys.executable, "-c", READ_FILES], capture_output=True, text=True, timeout=60, check=False
     )
     assert (started.stdout, started.stderr) == ("none\n", "")
+
+
+# Dictionaries
+
+
+def with_dictionary(table: pa.Table) -> set[str]:
+    group = pq.ParquetFile(pa.BufferReader(encoded(table, "parquet"))).metadata.row_group(0)
+    chunks = [group.column(number) for number in range(group.num_columns)]
+    return {chunk.path_in_schema for chunk in chunks if chunk.has_dictionary_page}
+
+
+def test_a_column_whose_values_repeat_has_a_dictionary() -> None:
+    rows = range(50_000)
+    table = pa.table(
+        {"id": rows, "tenth": [str(n // 10) for n in rows], "same": ["x"] * 50_000, "none": pa.nulls(50_000, pa.int8())}
+    )
+    assert with_dictionary(table) == {"tenth", "same", "none"}
+    assert decoded(encoded(table, "parquet"), "parquet") == table
+
+
+def test_columns_that_cannot_be_compared_have_dictionaries() -> None:
+    table = pa.table({"list": [[1], [2]], "id": [1, 2]})
+    assert with_dictionary(table) == {"list.list.element", "id"}
+    for odd in (pa.nulls(2), pa.array(["a", "b"], pa.string_view()), pa.array(["a", "b"]).dictionary_encode()):
+        assert decoded(encoded(pa.table({"odd": odd}), "parquet"), "parquet").num_rows == 2
+
+
+def test_a_table_without_rows_is_a_file() -> None:
+    table = pa.schema([("id", pa.int64())]).empty_table()
+    assert decoded(encoded(table, "parquet"), "parquet") == table

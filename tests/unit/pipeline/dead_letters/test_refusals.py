@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from math import log2
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import psycopg
 import pytest
-from unit.pipeline.burials import NOW, Group, bodies
+from unit.pipeline.burials import NOW, Group, Picky, Renaming, bodies
 
 from pipeline.async_sink import AsyncSink, Converted, Destination, Entry, Limits, refused
 from pipeline.connectors.http import Answer, failed_of
-from pipeline.connectors.memory import MemoryDestination, MemorySink, MemoryWriter
+from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink, MemoryWriter
 from pipeline.connectors.postgres import refusal
 from pipeline.dead_letters import DeadLetters
 from pipeline.errors import OutputRefused, SinkRejected, SinkUnavailable, TooMuchPoison
@@ -32,6 +34,7 @@ class Choosy(MemorySink):
         self.kind: type[SinkRejected] = OutputRefused
         self.sizes: list[int] = []
         self.fails: list[Exception] = []
+        self.refuses_all = False
 
     async def open(self, claim: Claim) -> MemoryWriter:
         writer = await super().open(claim)
@@ -40,8 +43,8 @@ class Choosy(MemorySink):
         async def written(output: Output, permit: Permit) -> None:
             found = [body for body in output.table["body"].to_pylist() if b"?" in body]
             self.sizes.append(output.events)
-            if found:
-                raise self.kind(f"no {found[0].decode()}")
+            if found or self.refuses_all:
+                raise self.kind(f"no {found[0].decode() if found else 'output'}")
             if self.fails:
                 raise self.fails.pop()
             await write(output, permit)
@@ -56,6 +59,31 @@ async def group(tmp_path: Path) -> AsyncIterator[Group]:
     made = Group(tmp_path, destination=destination, sink=Choosy(destination))
     yield made
     await made.beside.close()
+
+
+class Naming(MemorySink):
+    """Refuses an output with a `?` in a body, and names the refused rows' `sequence`, as a Delta table does. most: of so many."""
+
+    def __init__(self, destination: MemoryDestination, most: int) -> None:
+        super().__init__(destination)
+        self._most = most
+        self.sizes: list[int] = []
+        self.refused: list[int] = []
+
+    async def open(self, claim: Claim) -> MemoryWriter:
+        writer = await super().open(claim)
+        write = writer.write
+
+        async def written(output: Output, permit: Permit) -> None:
+            found = [row for row in output.table.to_pylist() if b"?" in row["body"]]
+            self.sizes.append(output.events)
+            if found:
+                self.refused.append(output.events)
+                raise OutputRefused("no", sequences=[row["sequence"] for row in found[: self._most]])
+            await write(output, permit)
+
+        writer.write = written  # type: ignore[method-assign]
+        return writer
 
 
 def choosy(group: Group) -> Choosy:
@@ -102,6 +130,17 @@ async def test_without_dead_letters_or_for_another_reason_a_refusal_stops_the_pa
     assert await group.buried() == []
 
 
+async def test_a_sink_that_refuses_the_batch_of_a_dead_event_stops_the_partition(group: Group) -> None:
+    """It may refuse the letter that it keeps beside its output, or a row of its history."""
+    group.policy = DeadLetters(now=lambda: NOW, share_max=1.0)
+    group.feed.append("a", bodies("a b"))
+    choosy(group).refuses_all = True
+    with pytest.raises(OutputRefused, match="no output"):
+        async with asyncio.timeout(10):
+            await group.run_on(2)
+    assert group.delivered == []
+
+
 async def test_a_sink_that_refuses_everything_stops_at_the_guard(group: Group) -> None:
     group.policy = DeadLetters(now=lambda: NOW, share_max=0.2, share_events=10)
     group.feed.append("a", [b"%d?" % n for n in range(10)])
@@ -110,19 +149,73 @@ async def test_a_sink_that_refuses_everything_stops_at_the_guard(group: Group) -
     assert (len(await group.buried()), group.delivered) == (2, [])
 
 
+def with_cuts(feed: MemoryFeed, monkeypatch: pytest.MonkeyPatch, can_end: Callable[[int], bool]) -> None:
+    """can_end: whether the feed can be cut at a position, which is a number of events."""
+    read = feed.open
+
+    def cut_as_the_feed(page: Page) -> Page:
+        after = page.position_after
+
+        def position(n: int) -> str | None:
+            at = after(n)
+            return at if at is not None and can_end(int(at)) else None
+
+        return Page(page.events, page.to, position)
+
+    async def opened(partition: str, continuation: str | None) -> AsyncIterator[Page]:
+        async for page in read(partition, continuation):
+            yield cut_as_the_feed(page)
+
+    monkeypatch.setattr(feed, "open", opened)
+
+
+def without_cuts(feed: MemoryFeed, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_cuts(feed, monkeypatch, lambda at: False)
+
+
 async def test_where_the_feed_cannot_be_cut_a_refusal_stops_the_partition(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group.feed.append("a", bodies("a b? c d"))
-    read = group.feed.open
-
-    async def uncut(partition: str, continuation: str | None) -> AsyncIterator[Page]:
-        async for page in read(partition, continuation):
-            yield Page(page.events, page.to)
-
-    monkeypatch.setattr(group.feed, "open", uncut)
+    without_cuts(group.feed, monkeypatch)
     with pytest.raises(OutputRefused, match="no b"):
         await group.run_on(4)
+
+
+@pytest.mark.parametrize("named", [None, "the event's own", "at random"])
+@pytest.mark.parametrize("place", [0, 1, 9, 40, 58, 59])
+async def test_an_event_alone_in_its_transaction_is_found_wherever_halves_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: int, named: str | None
+) -> None:
+    destination = MemoryDestination()
+    sink = Choosy(destination) if named is None else Naming(destination, 1)
+    transform = Picky() if named is None else Renaming(OWN_COLUMNS[named])
+    group = Group(tmp_path, destination=destination, sink=sink, transform=transform)
+    group.feed.append("a", [b"bad?" if n == place else b"%d" % n for n in range(60)])
+    ends = {n for n in range(60) if n % 3 == 0} | {place, place + 1}
+    with_cuts(group.feed, monkeypatch, lambda n: n in ends)
+    runs = await group.run_on(60)
+    assert runs <= log2(60) + 4
+    assert (await group.buried(), len(group.delivered)) == ([b"bad?"], 59)
+    await group.beside.close()
+
+
+@pytest.mark.parametrize("yields_events", [True, False])
+async def test_where_the_feed_cannot_be_cut_only_the_name_of_an_output_of_events_is_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, yields_events: bool
+) -> None:
+    destination = MemoryDestination()
+    group = Group(tmp_path, destination=destination, sink=Naming(destination, 1))
+    group.transform.yields_events = yields_events
+    group.feed.append("a", bodies("a b? c d"))
+    without_cuts(group.feed, monkeypatch)
+    if yields_events:
+        assert await group.run_on(4) == 3
+    else:
+        with pytest.raises(OutputRefused, match="no"):
+            await group.run_on(4)
+    assert (await group.buried(), group.delivered) == ((bodies("b?"), bodies("a c d")) if yields_events else ([], []))
+    await group.beside.close()
 
 
 async def test_a_letter_that_was_put_before_a_crash_is_not_put_again_for_what_the_sink_refused(group: Group) -> None:
@@ -170,6 +263,53 @@ async def test_entries_that_a_destination_refuses_are_buried(tmp_path: Path, tel
     assert Counter(await group.buried()) == Counter(bodies("c? i! l? %q " + "s" * 11))
     assert set(destination.taken) == set(bodies("a b d e f g h j k m n o p r t"))
     assert runs <= runs_max
+    await group.beside.close()
+
+
+_chance = Random(7)
+OWN_COLUMNS: dict[str, Callable[[int, int], int]] = {
+    "the event's own": lambda sequence, events: sequence,
+    "from 1": lambda sequence, events: sequence + 1,
+    "from -1": lambda sequence, events: sequence - 1,
+    "backwards": lambda sequence, events: 59 - sequence,
+    "one of other events": lambda sequence, events: 1000 + sequence,
+    "one for all": lambda sequence, events: 3,
+    "pairs": lambda sequence, events: sequence // 2,
+    "by the batch": lambda sequence, events: events - 1,
+    "at random": lambda sequence, events: _chance.randrange(60),
+}
+
+
+@pytest.mark.parametrize("most", [1, 60])
+@pytest.mark.parametrize("number", OWN_COLUMNS.values(), ids=OWN_COLUMNS)
+async def test_a_column_that_a_transform_calls_sequence_blames_no_other_event(
+    tmp_path: Path, number: Callable[[int, int], int], most: int
+) -> None:
+    destination = MemoryDestination()
+    group = Group(
+        tmp_path, destination=destination, sink=Naming(destination, most), events_max=20, transform=Renaming(number)
+    )
+    bad = {4, 5, 17, 33, 58}
+    group.feed.append("a", [b"%d?" % n if n in bad else b"%d" % n for n in range(60)])
+    runs = await group.run_on(60)
+    assert await group.buried() == [b"%d?" % n for n in sorted(bad)]
+    assert group.delivered == [b"%d" % n for n in range(60) if n not in bad]
+    assert {kept.letter.attempts for kept in await group.letters()} == {2}
+    assert runs <= len(bad) * (log2(20) + 4)
+    await group.beside.close()
+
+
+@pytest.mark.parametrize("place", [0, 1, 77, 126, 127])
+async def test_an_event_that_is_named_by_its_own_sequence_is_sent_alone_once(tmp_path: Path, place: int) -> None:
+    destination = MemoryDestination()
+    sink = Naming(destination, 1)
+    renaming = Renaming(OWN_COLUMNS["the event's own"])
+    group = Group(tmp_path, events_max=200, destination=destination, sink=sink, transform=renaming)
+    group.feed.append("a", [b"bad?" if n == place else b"%d" % n for n in range(128)])
+    assert await group.run_on(128) == 3
+    assert (await group.buried(), len(group.delivered)) == ([b"bad?"], 127)
+    assert sink.refused == [128, 1]
+    assert len(sink.sizes) <= 6
     await group.beside.close()
 
 

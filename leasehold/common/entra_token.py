@@ -36,7 +36,11 @@ class NoToken(Exception):
 
 
 class TokenSource:
-    """Keeps one token, which all connections share until it has to be renewed."""
+    """Keeps one token, which all connections share until it has to be renewed.
+
+    A renewal continues after a caller has timed out, for the next callers. Finding the identity can take longer than a call of
+    leases may. If every call started over, it would never end.
+    """
 
     def __init__(
         self, identity: str, *, credential: TokenCredential | None = None, now: Callable[[], float] = time.time
@@ -47,21 +51,23 @@ class TokenSource:
         self._own: Any = None
         self._now = now
         self._token: AccessToken | None = None
-        self._fetching = asyncio.Lock()
+        self._renewal: asyncio.Task[str] | None = None
+
+    @property
+    def is_renewing(self) -> bool:
+        return self._renewal is not None
 
     async def fetch(self) -> str:
         """If a renewal fails, the present token is used until it ends. Raises NoToken."""
-        async with self._fetching:
-            if self._left_s() <= RENEW_BEFORE_S:
-                try:
-                    async with asyncio.timeout(TIMEOUT_S):
-                        self._token = await self._chosen().get_token(SCOPE)
-                except TimeoutError:
-                    self._excuse(f"no answer within {TIMEOUT_S} s")
-                except Exception as error:  # whatever a credential raises
-                    self._excuse(first_line(error))
-            assert self._token is not None
+        if self._token is not None and self._left_s() > RENEW_BEFORE_S:
             return self._token.token
+        if (renewal := self._renewal) is None:
+            self._renewal = renewal = asyncio.create_task(self._renew(), name="fetching an access token")
+            renewal.add_done_callback(self._end_renewal)
+        await asyncio.wait({renewal})
+        if renewal.cancelled():
+            raise NoToken("the request for it was cancelled")
+        return renewal.result()
 
     def forget(self, token: str) -> None:
         """The server refused it: the next connection gets another one."""
@@ -69,16 +75,36 @@ class TokenSource:
             self._token = None
 
     async def close(self) -> None:
+        if self._renewal is not None:
+            self._renewal.cancel()
+            await asyncio.wait({self._renewal})
         if self._own is not None:
             await self._own.close()
 
+    async def _renew(self) -> str:
+        """Raises NoToken."""
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                self._token = await self._chosen().get_token(SCOPE)
+        except TimeoutError:
+            return self._present(f"no answer within {TIMEOUT_S} s")
+        except Exception as error:  # whatever a credential raises
+            return self._present(first_line(error))
+        return self._token.token
+
+    def _end_renewal(self, renewal: asyncio.Task[str]) -> None:
+        self._renewal = None
+        if not renewal.cancelled():
+            renewal.exception()  # retrieve it: all callers may have left
+
+    def _present(self, why: str) -> str:
+        """The present token. Raises NoToken unless it still holds."""
+        if self._token is None or self._left_s() <= 0:
+            raise NoToken(why) from None
+        return self._token.token
+
     def _left_s(self) -> float:
         return 0.0 if self._token is None else self._token.expires_on - self._now()
-
-    def _excuse(self, why: str) -> None:
-        """Raises NoToken unless the present token still holds."""
-        if self._left_s() <= 0:
-            raise NoToken(why) from None
 
     def _chosen(self) -> TokenCredential:
         if self._credential is not None:

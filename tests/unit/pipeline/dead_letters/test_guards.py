@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.dead_letters.dead_letter_transform import RateGuard
+from pipeline.dead_letters.guards import ParkGuard, RateGuard
 
 
 def stops_at(guard: RateGuard, dead: list[bool], batches: list[int]) -> int | None:
@@ -58,3 +58,48 @@ def test_a_batch_that_comes_again_counts_once(places: list[int], times: int) -> 
 def test_nothing_or_everything_may_be_dead(share_max: float, stops: bool) -> None:
     guard = RateGuard(events=10, share_max=share_max)
     assert (stops_at(guard, [True] * 100, [7] * 20) is not None) == stops
+
+
+def test_parked_events_count_over_all_claims_and_each_event_once() -> None:
+    guard = ParkGuard(events=10, share_max=0.2)
+    for _ in range(3):
+        guard.begin(())
+        assert guard.admit([7], 0)
+        guard.confirm([7])
+        assert guard.admit([7, 8], 0)
+        guard.confirm([7, 8])
+        assert not guard.admit([9], 5)
+
+
+@given(st.lists(st.booleans(), max_size=60), st.integers(1, 30), st.floats(0, 1), st.lists(st.integers(0, 60)))
+def test_events_that_are_parked_in_order_are_limited_as_any_however_often_they_are_claimed(
+    dead: list[bool], events: int, share_max: float, claims: list[int]
+) -> None:
+    guard = ParkGuard(events=events, share_max=share_max)
+    stopped = None
+    for place, is_dead in enumerate(dead):
+        if place in claims:
+            guard.settled = place
+            guard.begin(())
+        if is_dead and not guard.admit([place], place):
+            stopped = place
+            break
+        guard.confirm([place])
+    assert stopped == first_too_many(dead, events, guard.most)
+
+
+def test_what_a_claim_acknowledges_again_lets_it_park_no_more() -> None:
+    guard = ParkGuard(events=10, share_max=0.1)
+    assert guard.admit([30], 30)
+    guard.confirm([30])
+    for acknowledged in (0, 20, 39):
+        assert not guard.admit([31], acknowledged)
+    assert guard.admit([31], 40)
+
+
+def test_only_letters_that_were_written_count_in_the_next_claim() -> None:
+    guard = ParkGuard(events=10, share_max=0.2)
+    assert guard.admit([1, 2], 0)
+    guard.begin({1})
+    assert guard.admit([3], 0)
+    assert not guard.admit([4], 0)

@@ -1,0 +1,87 @@
+"""What a server's or a connection's error means for a call: not carried out, or perhaps carried out. Pure.
+
+An error that leaves the connection usable was rolled back. If the connection is gone, a write may have been committed
+before, or may be soon: the server does not stop at once.
+"""
+
+from __future__ import annotations
+
+import re
+
+from psycopg import Error
+
+from leasehold.common.postgres import TokenRefused, cause_of, words_of
+from leases.errors import StoreAmbiguous, StoreError, StoreUnavailable
+
+NO_TABLE = "42P01"
+READ_ONLY = "25006"
+_TO_REPLICA = "name the primary in `dsn`, or all servers (host=a,b): hosts choose the primary"
+_READ_ONLY_SESSION = ("session is read-only", "session is not read-write")
+_ALL_ATTEMPTS = "All failures were:"
+"""The driver's words before its list of attempts, if it made several."""
+_ATTEMPT = re.compile(r"\n(?=- host: |connection to server )")
+_REMEDIES = {
+    NO_TABLE: "it was dropped while hosts use it; the next call makes it again if it may",
+    "42501": "grant this role SELECT, INSERT, UPDATE and DELETE on the table, and USAGE on its schema",
+    READ_ONLY: _TO_REPLICA,
+    "55P03": "look for an open transaction that holds it (pg_stat_activity), and end that",
+    "57014": "look for an open transaction that holds it (pg_stat_activity), or at what slows the server down",
+    "53100": "free some space on the server's disk",
+    "53300": "raise the server's max_connections, or use a pooler",
+}
+
+
+def failed(error: Error, address: str, doing: str, *, is_lost: bool, is_write: bool) -> StoreError:
+    """is_lost: the connection is gone."""
+    prefix = f"PostgreSQL {address}: {doing}"
+    if not is_lost:
+        remedy = _REMEDIES.get(error.sqlstate or "")
+        return StoreUnavailable(f"{prefix} failed: {words_of(error)}{f': {remedy}' if remedy else ''}")
+    if is_write:
+        return StoreAmbiguous(f"{prefix} was sent and the connection lost before the answer: {words_of(error)}")
+    return StoreUnavailable(f"{prefix} failed, the connection was lost: {words_of(error)}")
+
+
+def not_connected(error: Error, address: str) -> StoreUnavailable:
+    words, cause = words_of(error), cause_of(error)
+    if _are_all_read_only(error, address):
+        return replica(address, "its sessions are read-only")
+    if cause == "settings":
+        return StoreUnavailable(
+            f"PostgreSQL {address} refused the connection: {words}: correct `dsn`, or the server's settings"
+        )
+    if cause == "host":
+        return StoreUnavailable(f"PostgreSQL {address} cannot be reached: {words}: look at the host in `dsn`")
+    return StoreUnavailable(f"PostgreSQL {address} cannot be reached: {words}")
+
+
+def _are_all_read_only(error: Error, address: str) -> bool:
+    """Whether each server of the address was reached and takes no writes. The driver omits those whose name is not resolved."""
+    attempts = [each for each in _ATTEMPT.split(str(error).rpartition(_ALL_ATTEMPTS)[2]) if each.strip()]
+    servers = address.partition(":")[0].count(",") + 1
+    return len(attempts) >= servers and all(any(words in each for words in _READ_ONLY_SESSION) for each in attempts)
+
+
+def replica(address: str, why: str = "it is in recovery") -> StoreUnavailable:
+    return StoreUnavailable(
+        f"PostgreSQL {address} is a read-only replica ({why}), which may be behind and takes no leases: {_TO_REPLICA}"
+    )
+
+
+def not_migrated(error: Error, address: str, table: str) -> StoreUnavailable:
+    remedy = {
+        "42501": "grant this role CREATE on the schema, or make the table as another role (docs/leases-postgres.md) and grant"
+        " this one SELECT, INSERT, UPDATE and DELETE on it",
+        "3F000": "create the schema, or name another in `schema`",
+    }.get(error.sqlstate or "", "see the server's log")
+    return StoreUnavailable(
+        f"PostgreSQL {address}: the table '{table}' of leases could not be made: {words_of(error)}: {remedy}"
+    )
+
+
+def token_refused(error: TokenRefused, address: str) -> StoreUnavailable:
+    """A token ends by itself, and the service may be unable to verify it for a while: another one may be taken."""
+    return StoreUnavailable(
+        f"PostgreSQL {address} refused the access token: {error}: if this persists, check that the role in `dsn`"
+        " belongs to this `identity`"
+    )

@@ -1,0 +1,51 @@
+"""The data files of a Delta table: written by the host or by executors, before a commit names them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from pipeline.connectors.files.delta.schema import fitted, stats_of
+from pipeline.connectors.files.delta.table import Added
+from pipeline.connectors.files.sink.formats import Compression, encoded, ordered
+from pipeline.connectors.files.sink.storage import FilesError, FilesRefused, FilesUncertain, Storage
+from pipeline.errors import SinkRejected, SinkUnavailable
+from pipeline.sink import SENDS_MAX
+from pipeline.staging import StagedPart, Stager
+
+
+def put_file(place: Storage, table: pa.Table, compression: Compression, unique: str) -> Added:
+    """unique: makes the name one that no other writer uses. Raises FilesError."""
+    content = encoded(table, "parquet", compression)
+    name = f"part-{unique}.{compression}.parquet"
+    for attempt in range(1, SENDS_MAX + 1):
+        try:
+            place.put(name, content)  # no other writer uses this name: if it exists, it is ours
+            break
+        except FilesUncertain:
+            if attempt == SENDS_MAX:
+                raise
+    return Added(name=name, bytes=len(content), stats=stats_of(table))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaStager(Stager):
+    """One file for each part, where the owner's commit can name it. prefix: of the files' names, as `staged` has it."""
+
+    place: Storage
+    prefix: str
+    columns: pa.Schema
+    compression: Compression
+    epoch: int
+    start: str | None
+
+    def stage(self, table: pa.Table, unique: str) -> StagedPart:
+        rows = fitted(ordered(table), self.columns)
+        try:
+            file = put_file(self.place, rows, self.compression, f"{self.prefix}-{unique}")
+        except FilesRefused as error:
+            raise SinkRejected(str(error)) from error
+        except FilesError as error:
+            raise SinkUnavailable(str(error)) from error
+        return StagedPart(epoch=self.epoch, start=self.start, name=file.name, rows=rows.num_rows, bytes=file.bytes)

@@ -1,0 +1,156 @@
+"""The position of a lease in a Delta table: a number in the table's log, and a record under that number. Pure.
+
+    _delta_log/00000000000000000042.json            txn: {appId: "leasehold:{pipeline}/{partition}", version: 17}
+    _leasehold/positions/{pipeline}/{partition}/0000000000000000017.json        the record: epoch, owner, position
+
+Delta keeps one whole number for each application, and a position is text, so the number names a record. A record is written
+before the commit that names it, under a number that was free, and never changes. It counts once the log has its number.
+
+A table is made by the first batch, since it needs columns. Before, a claim is a record alone. A commit of an owner whose claim
+was outranked by then is still exact, because the later owner's first commit conflicts with it; it only is not refused at once.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields, replace
+
+from leasehold.common.nesting import parsed_json
+from pipeline.connectors.files.claims import carried_over, check_folder, check_open
+from pipeline.connectors.files.sink.entry import folder_of
+from pipeline.connectors.files.sink.storage import FilesDamaged
+from pipeline.errors import Fenced
+from pipeline.limits import JSON_LEVELS_MAX
+from pipeline.sink import Claim, Output
+
+ROOM = "_leasehold/positions"
+"""Delta's VACUUM passes over folders whose names begin with an underscore."""
+FORMAT = 1
+DIGITS = 19
+_APP = "leasehold:"
+_NUMBER = re.compile(rf"(\d{{{DIGITS}}})\.json")
+_WHOLE = ("number", "generation", "epoch")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """number: by which the table's log names it. kind: claim, batch or end. position, ended: from this record on."""
+
+    number: int
+    kind: str
+    pipeline: str
+    partition: str
+    generation: int
+    epoch: int
+    owner: str
+    position: str | None
+    ended: bool = False
+
+    @property
+    def app_id(self) -> str:
+        return app_id_of(self.pipeline, self.partition)
+
+
+def app_id_of(pipeline: str, partition: str) -> str:
+    """The application of a lease in the table's log. Raises ValueError for names that are not text."""
+    return f"{_APP}{folder_of(pipeline)}/{folder_of(partition)}"
+
+
+def folder_for(pipeline: str, partition: str) -> str:
+    """The folder of a lease's records. Raises ValueError for names that are not text."""
+    return f"{ROOM}/{folder_of(pipeline)}/{folder_of(partition)}"
+
+
+def name_of(pipeline: str, partition: str, number: int) -> str:
+    return name_under(app_id_of(pipeline, partition), number)
+
+
+def app_ids_in(names: Iterable[str]) -> set[str]:
+    """The applications of leases that have records. names: below ROOM; other names are ignored."""
+    parts = (name.removeprefix(f"{ROOM}/").split("/") for name in names)
+    return {f"{_APP}{found[0]}/{found[1]}" for found in parts if len(found) == 3}
+
+
+def name_under(app_id: str, number: int) -> str:
+    """The name of an application's record."""
+    return f"{ROOM}/{app_id.removeprefix(_APP)}/{number:0{DIGITS}d}.json"
+
+
+def numbers_in(names: Iterable[str]) -> list[int]:
+    """Those of a lease's records, the newest first; other names are ignored."""
+    found = (_NUMBER.fullmatch(name.rpartition("/")[2]) for name in names)
+    return sorted((int(each[1]) for each in found if each), reverse=True)
+
+
+def claimed(head: Record | None, claim: Claim) -> Record:
+    """The record by which a claim shuts out all before it. Raises Fenced, SinkRejected."""
+    made = Record(
+        number=1,
+        kind="claim",
+        pipeline=claim.pipeline,
+        partition=claim.partition,
+        generation=claim.generation,
+        epoch=claim.epoch,
+        owner=claim.owner,
+        position=claim.continuation,
+    )
+    if head is None:
+        return made
+    check_folder(head, claim)
+    if claim.epoch < head.epoch:
+        raise outranked(claim, head)
+    position, has_ended = carried_over(head, claim, "table")
+    return replace(made, number=head.number + 1, position=position, ended=has_ended)
+
+
+def moved(head: Record, output: Output) -> Record:
+    """Raises SinkRejected."""
+    check_open(head)
+    return replace(head, number=head.number + 1, kind="batch", position=output.to)
+
+
+def ended(head: Record) -> Record:
+    return replace(head, number=head.number + 1, kind="end", ended=True)
+
+
+def outranked(claim: Claim | Record, head: Record | None) -> Fenced:
+    """head: what came between, None where it could not be read."""
+    ours = f"partition '{claim.partition}' of pipeline '{claim.pipeline}' was claimed at epoch {claim.epoch}"
+    if head is None:
+        return Fenced(f"{ours}, and another commit of the table came first: take the lease again")
+    if head.epoch == claim.epoch:
+        return Fenced(f"{ours}, and record {head.number} is another attempt's: claim again", epoch=head.epoch)
+    return Fenced(f"{ours}, and belongs to '{head.owner}' since epoch {head.epoch}", epoch=head.epoch)
+
+
+def encoded(record: Record) -> bytes:
+    return json.dumps({"format": FORMAT, **asdict(record)}, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def record_in(content: bytes, name: str) -> Record:
+    """Raises FilesDamaged."""
+    try:
+        found = parsed_json(content, JSON_LEVELS_MAX)
+        if (number := found.pop("format")) != FORMAT:
+            raise FilesDamaged(f"'{name}' is of format {number!r}, and this version knows {FORMAT}: use a newer one")
+        return _checked(Record(**found))
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        why = " ".join(str(error).split())[:200]
+        raise FilesDamaged(f"'{name}' is not a record, or is damaged ({why}): restore it from a backup") from error
+
+
+def _checked(record: Record) -> Record:
+    """Raises ValueError where a field is not what its name promises."""
+    for name in (field.name for field in fields(record)):
+        found = getattr(record, name)
+        if name in _WHOLE:
+            is_right = type(found) is int and 0 <= found < 2**63
+        elif name == "ended":
+            is_right = type(found) is bool
+        else:
+            is_right = isinstance(found, str) or (found is None and name == "position")
+        if not is_right:
+            raise ValueError(f"its {name} is {found!r}")
+    return record

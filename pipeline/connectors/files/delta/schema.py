@@ -1,0 +1,250 @@
+"""Which output a Delta table takes, and as which columns. Pure.
+
+A table's columns never change or go away here. Output may lack columns that may be null, and bring new ones, which are added.
+Values are cast where no value can be lost: to a wider integer, from FLOAT to DOUBLE, to more digits before a decimal point.
+
+SinkRejected is about columns: all rows of such output would be refused. OutputRefused is about values: other rows would be taken.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.errors import OutputRefused, SinkRejected
+
+STATS_COLUMNS_MAX = 32
+"""Delta collects statistics of so many columns by default."""
+_UTC = pa.timestamp("us", "UTC")
+_SIGNED = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64()}
+_WHOLE = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
+_DAYS = (date.min.toordinal() - date(1970, 1, 1).toordinal(), date.max.toordinal() - date(1970, 1, 1).toordinal())
+_DAY_US = 86_400_000_000
+_YEARS = {32: _DAYS, 64: (_DAYS[0] * _DAY_US, (_DAYS[1] + 1) * _DAY_US - 1)}
+"""The first and the last day, or microsecond, of the years 1 to 9999, since 1970, by the bits of the type."""
+_PLAIN = {
+    **{each: each for each in (*_WHOLE, pa.float32(), pa.float64(), pa.bool_(), pa.date32())},
+    **_SIGNED,
+    **dict.fromkeys((pa.string(), pa.large_string(), pa.string_view()), pa.string()),
+    **dict.fromkeys((pa.binary(), pa.large_binary(), pa.binary_view()), pa.binary()),
+    pa.date64(): pa.date32(),
+}
+
+
+def type_of(type: pa.DataType, column: str) -> pa.DataType:
+    """The type that a column of Delta has for it, as Arrow writes it. Raises SinkRejected if there is none."""
+    if pa.types.is_dictionary(type):
+        return type_of(type.value_type, column)
+    if pa.types.is_fixed_size_binary(type):
+        return pa.binary()
+    if pa.types.is_timestamp(type) and type.unit != "ns":
+        return _UTC if type.tz else pa.timestamp("us")
+    if pa.types.is_decimal(type) and type.precision <= 38 and 0 <= type.scale <= type.precision:
+        return pa.decimal128(type.precision, type.scale)
+    if pa.types.is_list(type) or pa.types.is_large_list(type) or pa.types.is_fixed_size_list(type):
+        return pa.list_(pa.field("element", type_of(type.value_type, f"{column}[]")))
+    if pa.types.is_map(type):
+        return pa.map_(type_of(type.key_type, f"{column}{{}}"), type_of(type.item_type, f"{column}{{}}"))
+    if pa.types.is_struct(type):
+        return pa.struct([pa.field(each.name, type_of(each.type, f"{column}.{each.name}")) for each in type])
+    if (found := _PLAIN.get(type)) is None:
+        raise SinkRejected(
+            f"the output's column '{column}' is {type}, and Delta has no such type: cast it in the transform"
+        )
+    return found
+
+
+def columns_of(output: pa.Schema) -> pa.Schema:
+    """The output's columns as a table of Delta has them. Raises SinkRejected."""
+    names = output.names
+    if not names or len({name.casefold() for name in names}) < len(names):
+        raise SinkRejected(
+            f"the output has the columns {names}, and a Delta table takes each name once, whatever its case: name them in the"
+            " transform"
+        )
+    return pa.schema([pa.field(each.name, type_of(each.type, each.name)) for each in output])
+
+
+def check_output(output: pa.Schema, key: Sequence[str]) -> None:
+    """Whether some Delta table takes such output. Raises SinkRejected."""
+    columns_of(output)
+    check_key(output, key)
+
+
+def added(table: pa.Schema, output: pa.Schema) -> list[pa.Field]:
+    """The columns of the output that the table has to get, after it was checked that the others fit. Raises SinkRejected."""
+    wanted = columns_of(output)
+    cases = {name.casefold(): name for name in table.names}
+    new = []
+    for column in wanted:
+        if column.name in table.names:
+            _check_fits(column, table.field(column.name))
+        elif (other := cases.get(column.name.casefold())) is not None:
+            raise SinkRejected(
+                f"the output's column '{column.name}' is '{other}' in the table, and names of Delta differ by more than their"
+                " case: rename it in the transform"
+            )
+        else:
+            if pa.types.is_timestamp(column.type) and column.type.tz is None:
+                raise SinkRejected(
+                    f"the output's column '{column.name}' is a time without a zone, which the table's protocol lacks: cast it to"
+                    " TIMESTAMP in the transform, or add the column by another program"
+                )
+            new.append(column)
+    for field in table:
+        if not field.nullable and field.name not in wanted.names:
+            raise SinkRejected(
+                f"the output lacks the column '{field.name}', which is NOT NULL in the table: add it in the transform"
+            )
+    return new
+
+
+def fitted(output: pa.Table, table: pa.Schema, key: Sequence[str] = ()) -> pa.Table:
+    """The output's rows in the table's types; columns that it lacks stay away. Raises SinkRejected, OutputRefused."""
+    present = [field for field in table if field.name in output.schema.names]
+    columns = []
+    for field in present:
+        column = output[field.name]
+        if column.null_count and (field.name in key or not field.nullable):
+            why = "is in `key_columns`" if field.name in key else "is NOT NULL in the table"
+            message = f"the output's column '{field.name}' {why}, and is NULL"
+            raise _refused(output, column.is_null(), message, "filter or fill it in the transform")
+        columns.append(_cast(column, field))
+    schema = pa.schema([pa.field(field.name, type_of(field.type, field.name)) for field in present])
+    rows = pa.Table.from_arrays(columns, schema=schema)
+    _check_years(rows, output)
+    return rows
+
+
+def stats_of(table: pa.Table) -> str:
+    """What Delta's readers skip files by: counts, and the smallest and the largest values of whole numbers, dates and times."""
+    lows: dict[str, Any] = {}
+    highs: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    for name in table.column_names[:STATS_COLUMNS_MAX]:
+        column = table[name]
+        if pa.types.is_nested(column.type):
+            continue
+        nulls[name] = column.null_count
+        if _has_limits(column.type) and column.null_count < len(column):
+            with suppress(OverflowError, ValueError):  # a year outside 1 to 9999: without limits, readers skip no file
+                found = pc.min_max(column).as_py()
+                lows[name], highs[name] = _as_json(found["min"]), _as_json(found["max"])
+    return json.dumps({"numRecords": table.num_rows, "minValues": lows, "maxValues": highs, "nullCount": nulls})
+
+
+def rows_only(rows: int) -> str:
+    """The statistics of a file if only its number of rows is known."""
+    return json.dumps({"numRecords": rows})
+
+
+def last_per_key(table: pa.Table, key: Sequence[str]) -> pa.Table:
+    """The last row for each key. The keys hold no NULL, and their types can be compared (`check_key`)."""
+    names = [f"key{number}" for number in range(len(key))]  # whatever the table's columns are called
+    numbers = pa.array(range(table.num_rows), pa.int64())
+    rows = pa.table([*(table[name] for name in key), numbers], names=[*names, "row"])
+    last = rows.group_by(names).aggregate([("row", "max")])["row_max"]
+    return table if len(last) == table.num_rows else table.take(last.combine_chunks().sort())
+
+
+def check_key(columns: pa.Schema, key: Sequence[str]) -> None:
+    """Raises SinkRejected."""
+    if missing := [name for name in key if name not in columns.names]:
+        raise SinkRejected(
+            f"the output has no column '{missing[0]}', which `key_columns` names: select it in the transform"
+        )
+    for name in key:
+        kind = type_of(columns.field(name).type, name)
+        if pa.types.is_nested(kind):
+            raise SinkRejected(
+                f"the output's column '{name}' is {kind}, which cannot be one of `key_columns`: name columns of single values,"
+                " such as the fields of a STRUCT, which the transform selects"
+            )
+        if pa.types.is_floating(kind):
+            raise SinkRejected(
+                f"the output's column '{name}' is {kind}, which cannot be one of `key_columns`, because 0.0 and -0.0 would be one"
+                " key and two: cast it to DECIMAL, BIGINT or STRING in the transform"
+            )
+
+
+def _refused(output: pa.Table, are_bad: pa.ChunkedArray, what: str, remedy: str) -> OutputRefused:
+    """For the first of the rows; their events are named if all rows have a `sequence`."""
+    rows = pc.indices_nonzero(are_bad)
+    sequences: list[int] = []
+    if "sequence" in output.column_names and pa.types.is_integer(output["sequence"].type):
+        found = output["sequence"].take(rows)
+        sequences = [] if found.null_count else list(dict.fromkeys(found.to_pylist()))
+    event = f" (sequence {sequences[0]})" if sequences else ""
+    message = f"{what} in row {rows[0].as_py() + 1} of {output.num_rows}{event}: {remedy}"
+    return OutputRefused(message, sequences=sequences)
+
+
+def _check_years(rows: pa.Table, output: pa.Table) -> None:
+    """A merge or compaction of deltalake puts other years than 1 to 9999 into the log in a form that readers, itself among them,
+    cannot parse. Raises OutputRefused.
+    """
+    for name in rows.column_names:
+        for at, times in _times_in(name, rows[name]):
+            first, last = _YEARS[times.type.bit_width]
+            numbers = times.cast(pa.int32() if times.type.bit_width == 32 else pa.int64())
+            limits = pc.min_max(numbers).as_py()
+            if limits["min"] is not None and not first <= limits["min"] <= limits["max"] <= last:
+                are_bad = pc.fill_null(pc.or_(pc.less(numbers, first), pc.greater(numbers, last)), fill_value=False)
+                message = f"the output's column '{at}' has a year outside 1 to 9999"
+                raise _refused(output, are_bad, message, "filter or correct it in the transform")
+
+
+def _times_in(name: str, column: pa.ChunkedArray) -> Iterator[tuple[str, pa.ChunkedArray]]:
+    """The dates and times of a column, as far as Delta has statistics of them: not those in lists and maps."""
+    if pa.types.is_struct(column.type):
+        for number, field in enumerate(column.type):
+            yield from _times_in(f"{name}.{field.name}", pc.struct_field(column, [number]))
+    elif pa.types.is_date32(column.type) or pa.types.is_timestamp(column.type):
+        yield name, column
+
+
+def _has_limits(type: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(type) or pa.types.is_date32(type) or type == _UTC)
+
+
+def _as_json(value: int | date | datetime | Decimal) -> Any:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+    return value.isoformat() if isinstance(value, date) else value
+
+
+def _check_fits(column: pa.Field, field: pa.Field) -> None:
+    """Raises SinkRejected."""
+    wanted = type_of(field.type, field.name)
+    if not _is_widened(column.type, wanted):
+        raise SinkRejected(
+            f"the output's column '{column.name}' is {column.type}, and the table's is {wanted}: cast it in the transform, or"
+            " write to another table. Only new columns are added"
+        )
+
+
+def _is_widened(given: pa.DataType, wanted: pa.DataType) -> bool:
+    if given == wanted:
+        return True
+    if given in _WHOLE and wanted in _WHOLE:
+        return _WHOLE.index(given) < _WHOLE.index(wanted)
+    if pa.types.is_decimal(given) and pa.types.is_decimal(wanted):
+        return bool(given.scale == wanted.scale and given.precision < wanted.precision)
+    return bool(given == pa.float32() and wanted == pa.float64())
+
+
+def _cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+    wanted = type_of(field.type, field.name)
+    try:
+        return column if column.type == wanted else column.cast(wanted)
+    except pa.ArrowException as error:
+        raise (OutputRefused if isinstance(error, pa.ArrowInvalid) else SinkRejected)(
+            f"the output's column '{field.name}' does not fit the table's {wanted} ({error}): cast it in the transform"
+        ) from error

@@ -1,0 +1,121 @@
+"""The scratch sink of one run of a case, and what the run leaves there."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import cast
+
+from pydantic import SecretStr
+
+from leases.timing import derived_timing
+from pipeline.connectors.memory import MemoryDestination, MemorySink
+from pipeline.imports import imported
+from pipeline.sink import Sink
+from service.cases.compare import shown
+from service.cases.model import Case
+from service.cases.running import (
+    Prepared,
+)
+from service.config.custom import PythonSinkSettings
+from service.config.postgres import PostgresSinkSettings
+
+TIMING = derived_timing(6.0, session_s=1.0)
+"""A second host takes the leases of a silent one within two seconds."""
+
+State = Mapping[str, list[str]]
+"""What a run leaves behind: name -> rows, as texts."""
+Databases = Callable[[], AbstractAsyncContextManager[str]]
+"""Creates a database for one run; its DSN."""
+
+
+class RunFailed(Exception):
+    """A run did not end as it should."""
+
+
+class Scratch:
+    """In memory, with positions."""
+
+    keeps_letters = False
+
+    def __init__(self, ignore: Collection[str] = ()) -> None:
+        """ignore: columns that are not compared."""
+        self._ignore = ignore
+        self._destination = MemoryDestination()
+
+    def make_sink(self) -> Sink:
+        return MemorySink(self._destination)
+
+    async def read(self) -> State:
+        found: dict[str, list[str]] = {}
+        for commit in self._destination.commits:
+            rows = found.setdefault(f"partition {commit.claim.partition}", [])
+            table = commit.output.table
+            rows += map(shown, table.drop_columns([n for n in table.column_names if n in self._ignore]).to_pylist())
+        return {name: rows if _is_ordered(self._destination) else sorted(rows) for name, rows in found.items()}
+
+
+def _is_ordered(destination: MemoryDestination) -> bool:
+    return all("sequence" in commit.output.table.schema.names for commit in destination.commits)
+
+
+class PostgresScratch(Scratch):
+    keeps_letters = True
+
+    def __init__(self, settings: PostgresSinkSettings, dsn: str, case: Case, *, letters: bool) -> None:
+        own = {"dsn": SecretStr(dsn), "identity": None, "executors_env": None}
+        self._settings = settings.model_copy(update=own)
+        self._dsn = dsn
+        self._query, self._ignore = case.query, case.ignore
+        self._letters = letters
+
+    def make_sink(self) -> Sink:
+        return self._settings.make(TIMING, letters=self._letters)
+
+    async def read(self) -> State:
+        from pipeline.connectors.postgres.scratch import read_query, read_tables
+
+        if self._query is not None:
+            return {"the rows of `query`": await read_query(self._dsn, self._query)}
+        return await read_tables(self._dsn, self._ignore)
+
+
+class HandlerScratch(Scratch):
+    def __init__(self, settings: PythonSinkSettings, state: str) -> None:
+        self._settings = settings
+        self._state = state
+
+    def make_sink(self) -> Sink:
+        return self._settings.make(TIMING)
+
+    async def read(self) -> State:
+        found = await call(self._state)
+        rows = found if isinstance(found, list | tuple) else [found]
+        return {f"`{self._state}`": [shown(row) for row in rows]}
+
+
+async def call(path: str) -> object:
+    """A user's function. Raises NotImportable, RunFailed."""
+    function = cast(Callable[[], object], imported(path))
+    try:
+        found = function()
+        return await found if inspect.isawaitable(found) else found
+    except Exception as error:
+        raise RunFailed(f"'{path}' fails with {type(error).__name__}: {error}") from error
+
+
+@asynccontextmanager
+async def open_scratch(prepared: Prepared, case: Case, databases: Databases) -> AsyncGenerator[Scratch, None]:
+    """For one run. Raises SinkRejected, NotImportable, RunFailed."""
+    sink = prepared.settings.sink
+    if isinstance(sink, PostgresSinkSettings):
+        async with databases() as dsn:
+            yield PostgresScratch(sink, dsn, case, letters=prepared.policy is not None)
+    elif isinstance(sink, PythonSinkSettings):
+        assert case.state is not None, "checked before"
+        assert case.reset is not None, "checked before"
+        await call(case.reset)
+        yield HandlerScratch(sink, case.state)
+    else:
+        yield Scratch(case.ignore)

@@ -1,0 +1,226 @@
+"""What a program can be notified of: events about leases, partitions, batches and trust, and the class that receives them.
+
+    class Pager(Notifications):
+        async def on_lease_lost(self, event: LeaseLost) -> None: ...
+
+    Processor(..., on=Pager())
+
+`service.notifier` delivers the events, beside the work and never in its way.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Awaitable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from pipeline.imports import is_generator
+
+Released = Literal["stopped", "handed_over", "failed", "ended"]
+Lost = Literal["stolen", "lost", "unreleased"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notification:
+    """What all events have.
+
+    host: this host's name. at: its wall clock, with a time zone.
+    """
+
+    pipeline: str
+    partition: str
+    host: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseAcquired(Notification):
+    """This host owns the lease, under this epoch. Work begins now.
+
+    continuation: the position in the lease. A sink that holds positions may be further.
+    """
+
+    epoch: int
+    continuation: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseReleased(Notification):
+    """This host has given the lease back: the lease store has it as available, or as closed.
+
+    - reason: `stopped` by a stop of the host or a pause of the pipeline, or `handed_over` to a host that requested it.
+      `failed` if the partition cannot be processed here now, and `ended` if it was split or merged.
+    - to: the host that requested the lease.
+    - continuation: up to where everything is delivered.
+    """
+
+    epoch: int
+    reason: Released
+    to: str | None
+    continuation: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseLost(Notification):
+    """This host no longer works on the lease, and has not given it back.
+
+    - reason: `stolen` by another owner, or `lost` to an operator, or because its document is gone. `unreleased` if the
+      lease store did not confirm the release: the lease may have to expire first.
+    - taken_by: the new owner, if it is known.
+    """
+
+    epoch: int
+    reason: Lost
+    taken_by: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionFailing(Notification):
+    """An attempt to work on the partition has failed.
+
+    - error: its class and its text, without secrets.
+    - failures: how many there were in a row, with this one. 1: the partition worked until now.
+    - is_retried: whether this host keeps the lease and tries again. Otherwise the lease is released.
+    """
+
+    error: str
+    failures: int
+    is_retried: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRecovered(Notification):
+    """A partition that failed on this host works again, here or on another host.
+
+    failures: how many there were in a row. failing_for_s: since the first of them.
+    """
+
+    failures: int
+    failing_for_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchDelivered(Notification):
+    """The output of a batch is safe.
+
+    start, to: positions before and after the batch. rows: of output. dead_letters: how many of the events became one.
+    """
+
+    epoch: int
+    start: str | None
+    to: str
+    events: int
+    rows: int
+    dead_letters: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrustSuspended(Notification):
+    """There is output to send, but the lease could not be renewed in time: nothing is sent until it is."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrustRestored(Notification):
+    """The lease is renewed after `TrustSuspended`, and output is sent again."""
+
+    epoch: int
+
+
+Answer = Awaitable[None] | None
+"""Each method may be `def` or `async def`."""
+
+
+class Notifications:
+    """Receives what happens on a host: override the methods that you need, each as `def` or `async def`.
+
+    `async def` runs on the event loop of the host, so it must not block. `def` runs in a thread, which all plain methods share.
+    One event is delivered at a time, in the order in which they arise.
+    """
+
+    def on_lease_acquired(self, event: LeaseAcquired) -> Answer:
+        return None
+
+    def on_lease_released(self, event: LeaseReleased) -> Answer:
+        return None
+
+    def on_lease_lost(self, event: LeaseLost) -> Answer:
+        return None
+
+    def on_partition_failing(self, event: PartitionFailing) -> Answer:
+        return None
+
+    def on_partition_recovered(self, event: PartitionRecovered) -> Answer:
+        return None
+
+    def on_batch_delivered(self, event: BatchDelivered) -> Answer:
+        return None
+
+    def on_trust_suspended(self, event: TrustSuspended) -> Answer:
+        return None
+
+    def on_trust_restored(self, event: TrustRestored) -> Answer:
+        return None
+
+
+METHODS: Mapping[type[Notification], str] = {
+    LeaseAcquired: "on_lease_acquired",
+    LeaseReleased: "on_lease_released",
+    LeaseLost: "on_lease_lost",
+    PartitionFailing: "on_partition_failing",
+    PartitionRecovered: "on_partition_recovered",
+    BatchDelivered: "on_batch_delivered",
+    TrustSuspended: "on_trust_suspended",
+    TrustRestored: "on_trust_restored",
+}
+"""Event -> the method that receives it."""
+
+
+def require_notifications(on: object) -> Notifications:
+    """The object itself. Raises TypeError, with all problems, if it would miss events."""
+    if isinstance(on, type) and issubclass(on, Notifications):
+        raise TypeError(f"{on.__qualname__} is a class: pass an object of it, {on.__qualname__}()")
+    if not isinstance(on, Notifications):
+        raise TypeError(f"{type(on).__qualname__} does not derive from leasehold.Notifications: derive from it")
+    if problems := [*_problems_of(on)]:
+        raise TypeError("; ".join(problems))
+    return on
+
+
+def wanted_by(on: Notifications) -> frozenset[type[Notification]]:
+    """The events whose methods it overrides."""
+    return frozenset(
+        kind
+        for kind, name in METHODS.items()
+        if getattr(getattr(on, name), "__func__", None) is not vars(Notifications)[name]
+    )
+
+
+def _problems_of(on: Notifications) -> Iterator[str]:
+    names, where = set(METHODS.values()), type(on).__qualname__
+    for name in sorted(name for name in dir(on) if name.startswith("on_") or f"on_{name}" in names):
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+            hint = f"did you mean `{near[0]}`?" if near else f"known are {', '.join(sorted(names))}"
+            yield f"`{where}.{name}` is never called: {hint}"
+        elif not callable(method := getattr(on, name)):
+            yield f"`{where}.{name}` is of type {type(method).__name__}, and no method: define it with `def` or `async def`"
+        elif is_generator(method):
+            yield f"`{where}.{name}` is a generator function, and a call of it runs nothing: remove `yield` from it"
+        elif not _takes_event(method):
+            yield f"`{where}.{name}` does not take what it is called with: (event)"
+
+
+def _takes_event(method: object) -> bool:
+    assert callable(method)
+    try:
+        inspect.signature(method).bind(None)
+    except ValueError:  # some of Python's own callables have no signature
+        return True
+    except TypeError:
+        return False
+    return True

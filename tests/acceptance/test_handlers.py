@@ -1,0 +1,106 @@
+"""docs/handlers.md: its examples run as they are written."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from acceptance.test_docs import examples, lines_of, shell
+from plugins_cli import START_S, Commands, leases_in, until
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def test_the_orders_are_handled_and_the_one_that_fails_is_a_dead_letter(
+    open_directory: Path, leasehold: Commands
+) -> None:
+    page = examples("handlers.md", open_directory)
+    shell(lines_of(page, "printf")[0], open_directory)
+    host = leasehold(*lines_of(page, "leasehold run --until-idle")[0].split()[1:], cwd=open_directory)
+    assert host.ended() == 0, host.err
+    handled = re.findall(r"^handled: (.+)$", host.out, re.MULTILINE)
+    assert sorted(handled) == ["ann 1", "ann 3", "bob 2", "dan 5"]
+    assert handled.index("ann 1") < handled.index("ann 3")
+    letters = leasehold(*lines_of(page, "dead-letters list")[0].split()[1:], cwd=open_directory)
+    assert letters.ended() == 0, letters.err
+    assert "ValueError: a negative amount: -4" in letters.out
+    orders = open_directory / "orders.py"
+    orders.write_text(orders.read_text().replace('order["amount"] < 0', 'order["amount"] < -100'))  # corrected
+    replay = leasehold(*lines_of(page, "dead-letters replay")[0].split()[1:], cwd=open_directory)
+    assert replay.ended() == 0, replay.err
+    assert "handled: cat -4" in replay.out
+
+
+def test_a_function_with_the_decorator_is_a_program(open_directory: Path) -> None:
+    page = examples("handlers.md", open_directory)
+    shell(lines_of(page, "printf")[0], open_directory)
+    program = subprocess.Popen(
+        [sys.executable, *lines_of(page, "python payments.py")[0].split()[1:]],
+        cwd=open_directory,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert program.stdout is not None
+    paid = [program.stdout.readline() for _ in range(5)]
+    program.send_signal(signal.SIGTERM)
+    _, log = program.communicate(timeout=START_S)
+    assert program.returncode == 0, log
+    assert sorted(paid) == [f"paid: {name}\n" for name in ("ann", "ann", "bob", "cat", "dan")]
+    assert [lease.owner for lease in leases_in(open_directory / "leases.db", "handle")] == [None]
+
+
+STORES = """
+async def store(bodies: list[bytes]) -> None:
+    await asyncio.sleep(0.05)
+    with open("stored", "ab") as file:  # one write for each page, though hosts share the file
+        file.write(b"".join(body + b"\\n" for body in bodies))
+"""
+
+
+def test_pages_of_two_partitions_are_stored_once_though_one_is_handed_over(
+    open_directory: Path, leasehold: Commands
+) -> None:
+    examples("handlers.md", open_directory)
+    pages, appended = open_directory / "pages.py", list[str]()
+    text = pages.read_text()
+    empty = "async def store(bodies: list[bytes]) -> None: ...\n"
+    assert text.endswith(empty)
+    pages.write_text(text.removesuffix(empty) + STORES.lstrip())
+
+    def append(events: int) -> None:
+        for name in ("orders-1.jsonl", "orders-2.jsonl"):
+            lines = [json.dumps({"customer": str(n % 40), "of": name, "n": len(appended) + n}) for n in range(events)]
+            appended.extend(lines)
+            with (open_directory / name).open("a") as file:
+                file.write("".join(f"{line}\n" for line in lines))
+
+    def owners() -> list[str | None]:
+        return [lease.owner for lease in leases_in(open_directory / "state/pages.db", "pages")]
+
+    def stored() -> list[str]:
+        file = open_directory / "stored"
+        return file.read_text().splitlines() if file.exists() else []
+
+    append(1037)
+    first = leasehold("run", "pages.yaml", cwd=open_directory)
+    until(lambda: len(stored()) > 300, START_S, "the first pages")
+    second = leasehold("run", "pages.yaml", cwd=open_directory)
+    append(1037)
+    until(lambda: len({*owners(), None}) == 3, START_S, "a partition for each host")
+    append(1037)
+    until(lambda: len(stored()) >= len(appended), START_S, "all events are stored")
+    for host in (first, second):
+        host.interrupt()
+        assert host.ended() == 0, host.err
+        assert "reason=failed" not in host.err
+    assert owners() == [None, None]
+    assert sorted(stored()) == sorted(appended)
+    again = leasehold("run", "--until-idle", "pages.yaml", cwd=open_directory)
+    assert again.ended() == 0, again.err
+    assert len(stored()) == len(appended), "the positions are behind all of it"

@@ -1,0 +1,62 @@
+"""Which servers of a DSN with several are to blame, if none of them takes leases."""
+
+from __future__ import annotations
+
+import pytest
+from psycopg import OperationalError
+
+from leases.stores.postgres.error_mapping import not_connected
+
+READ_ONLY = 'connection failed: connection to server at "10.0.0.1", port 5432 failed: session is read-only'
+DOWN = (
+    'connection failed: connection to server at "10.0.0.2", port 5432 failed: Connection refused\n'
+    "\tIs the server running on that host and accepting TCP/IP connections?"
+)
+TWO = "a,b:5432/bank"
+
+
+def attempts(*texts: str) -> OperationalError:
+    """As the driver reports several attempts: the last one first."""
+    lines = [f"- host: 'a', port: '5432', hostaddr: '10.0.0.{number}': {text}" for number, text in enumerate(texts, 1)]
+    return OperationalError("\n".join([texts[-1], "Multiple connection attempts failed. All failures were:", *lines]))
+
+
+def by_libpq(*texts: str) -> OperationalError:
+    """As libpq reports several servers, such as those of a service file."""
+    return OperationalError(
+        "connection failed: " + "\n".join(text.removeprefix("connection failed: ") for text in texts)
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "address"),
+    [
+        (attempts(READ_ONLY, DOWN), TWO),
+        (attempts(DOWN, READ_ONLY), TWO),
+        (by_libpq(READ_ONLY, DOWN), "service bank"),
+        (by_libpq(DOWN, READ_ONLY), "service bank"),
+        (OperationalError(READ_ONLY), TWO),  # the name of the other one was not resolved
+    ],
+    ids=["first", "last", "libpq-first", "libpq-last", "unresolved"],
+)
+def test_a_primary_that_is_down_is_not_called_a_replica(error: OperationalError, address: str) -> None:
+    words = str(not_connected(error, address))
+    assert "read-only replica" not in words
+    assert words.startswith(f"PostgreSQL {address} cannot be reached: connection failed")
+    assert "session is read-only" in words
+    assert ("Connection refused" in words) == ("Connection refused" in str(error))
+
+
+@pytest.mark.parametrize(
+    ("error", "address"),
+    [
+        (OperationalError(READ_ONLY), "a:5432/bank"),
+        (attempts(READ_ONLY, READ_ONLY), TWO),
+        (attempts(READ_ONLY, READ_ONLY), "localhost:5432/bank"),
+        (by_libpq(READ_ONLY, READ_ONLY), "service bank"),
+        (OperationalError(READ_ONLY.replace("is read-only", "is not read-write")), "a:5432/bank"),
+    ],
+    ids=["one", "all", "addresses", "libpq-all", "older"],
+)
+def test_servers_that_all_take_no_writes_are_replicas(error: OperationalError, address: str) -> None:
+    assert f"PostgreSQL {address} is a read-only replica (its sessions" in str(not_connected(error, address))

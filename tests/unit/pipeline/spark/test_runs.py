@@ -1,0 +1,316 @@
+"""Runs of Spark jobs: their sessions, how they are cancelled, and how they are given up."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+import grpc
+import pytest
+from pyspark.errors.exceptions.connect import SparkConnectGrpcException
+from unit.pipeline.spark.connect_server import PATIENCE_S, Server, Session, impatient
+
+from pipeline.errors import EngineUnavailable, TransformError
+from pipeline.spark.connect import Connected
+from pipeline.spark.engine import SparkEngine
+from pipeline.spark.jvm import Running
+from pipeline.spark.runs import Run, Runs
+from pipeline.spark.session import PipelineSession
+from pipeline.spark.watch import Progress
+
+CLUSTER = "spark://spark:7077"
+
+
+@pytest.fixture
+def runs(server: Server) -> Runs:
+    """Each session gets a module."""
+    return Runs(server.engine, "p", lambda own: own.add_module("orders.zip"))
+
+
+def runs_of(server: Server, name: str = "p") -> Runs:
+    """Sessions need nothing."""
+    return Runs(server.engine, name, lambda own: None)
+
+
+def session_of(run: Run) -> Session:
+    return cast(Session, run.session.session)
+
+
+@pytest.mark.parametrize("is_long", [False, True])
+async def test_modules_that_did_not_arrive_are_sent_again(server: Server, runs: Runs, is_long: bool) -> None:
+    """Or executors lack them for as long as this Spark is used."""
+    server.fails["addArtifacts"] = OSError("no space left")
+    with pytest.raises(TransformError, match="no space left"):
+        await runs.carry_out(session_of, is_long=is_long)
+    _, failed = server.sessions
+    session = await runs.carry_out(session_of, is_long=is_long)
+    assert len(session.modules) == 1
+    assert (failed.releases, failed.is_closed) == (1, True)
+    assert server.engine.running().is_alive
+
+
+async def test_a_session_that_could_not_be_opened_is_closed(server: Server, runs: Runs) -> None:
+    """Or each attempt would leave one on the server."""
+    server.fails["set"] = OSError("refused")
+    with pytest.raises(TransformError, match="refused"):
+        await runs.carry_out(session_of)
+    _, failed = server.sessions
+    assert (failed.releases, failed.is_closed) == (1, True)
+
+
+async def test_a_server_that_is_away_does_not_have_to_end_a_session(server: Server, runs: Runs) -> None:
+    """Each question would wait for it."""
+    server.fails["addArtifacts"] = ValueError("Cannot invoke RPC on closed channel!")
+    with pytest.raises(EngineUnavailable):
+        await runs.carry_out(session_of)
+    _, failed = server.sessions
+    assert (failed.releases, failed.is_closed) == (0, True)
+
+
+@pytest.mark.parametrize("has_run", [False, True])
+async def test_a_server_that_freezes_while_a_session_is_opened_is_given_up(
+    server: Server, runs: Runs, monkeypatch: pytest.MonkeyPatch, has_run: bool
+) -> None:
+    """has_run: whether the job has a session already, on a connection that is not used any more."""
+    if has_run:
+        await runs.carry_out(session_of)
+        server.engine.running().is_broken = True
+    server.is_frozen = True
+    began = time.monotonic()
+    with impatient(monkeypatch):
+        found = await asyncio.gather(*(runs.carry_out(session_of) for _ in range(3)), return_exceptions=True)
+    assert time.monotonic() - began < PATIENCE_S / 2
+    assert [type(each) for each in found] == [EngineUnavailable] * 3
+    assert any("'sc://spark' has not answered for 0.1 s" in str(each) for each in found)
+    assert all(each.is_closed for each in server.sessions)
+    server.thaw()
+    assert await runs.carry_out(session_of) is server.sessions[-1]
+
+
+async def test_a_job_that_is_cancelled_while_its_session_is_opened_never_begins(server: Server, runs: Runs) -> None:
+    begun: list[Run] = []
+    server.is_frozen = True
+    hung = asyncio.create_task(runs.carry_out(begun.append))
+    await asyncio.to_thread(server.is_called.wait, PATIENCE_S)
+    hung.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await hung
+    server.thaw()
+    await asyncio.to_thread(server.engine._jobs.shutdown)  # waits for the job
+    assert not begun
+    assert not server.sessions[-1].is_cut
+
+
+async def test_a_long_run_reports_its_own_error_though_spark_was_stopped_meanwhile(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def share_with(own: PipelineSession, pool: str | None) -> None:
+        if pool is None:
+            raise AttributeError("'NoneType' object has no attribute 'setLocalProperty'")
+
+    def work(run: Run) -> None:
+        raise EngineUnavailable("Spark has died")
+
+    monkeypatch.setattr(PipelineSession, "share_with", share_with)
+    with pytest.raises(EngineUnavailable, match=r"^Spark has died$"):
+        await runs_of(server).carry_out(work, is_long=True)
+
+
+# Sessions that are lost, one by one
+
+
+def invalid(handle: str) -> SparkConnectGrpcException:
+    return SparkConnectGrpcException(
+        message=f"[INVALID_HANDLE.{handle}] The handle is invalid.",
+        errorClass=f"INVALID_HANDLE.{handle}",
+        grpc_status_code=grpc.StatusCode.INTERNAL,
+    )
+
+
+@dataclass
+class Busy:
+    """A long job of another pipeline, which runs until it is ended. session: its own, once it runs."""
+
+    session: Session | None = None
+    is_running: threading.Event = field(default_factory=threading.Event)
+    may_end: threading.Event = field(default_factory=threading.Event)
+
+    def __call__(self, run: Run) -> str:
+        self.session = session_of(run)
+        self.is_running.set()
+        self.may_end.wait(PATIENCE_S)
+        self.session._call("run")
+        return "finished"
+
+
+@pytest.fixture
+async def busy(server: Server) -> AsyncIterator[tuple[Busy, asyncio.Task[str]]]:
+    work = Busy()
+    task = asyncio.create_task(runs_of(server, "busy").carry_out(work, is_long=True))
+    await asyncio.to_thread(work.is_running.wait, PATIENCE_S)
+    yield work, task
+    work.may_end.set()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+Others = tuple[Busy, asyncio.Task[str]]
+
+
+async def finish(busy: Others) -> None:
+    """It was not disturbed, and its session ended on the server as always."""
+    work, task = busy
+    assert work.session is not None
+    assert not work.session.is_cut
+    work.may_end.set()
+    assert await task == "finished"
+    assert (work.session.releases, work.session.is_closed) == (1, True)
+
+
+def run_in(sessions: list[Session], session: Session) -> Session:
+    sessions.append(session)
+    session._call("run")
+    return session
+
+
+async def test_a_pipeline_whose_idle_session_the_server_has_ended_opens_another_at_once(
+    server: Server, busy: Others
+) -> None:
+    runs, used = runs_of(server), list[Session]()
+    await runs.carry_out(lambda run: run_in(used, session_of(run)))
+    server.fails["run"] = invalid("SESSION_CLOSED")
+    found = await runs.carry_out(lambda run: run_in(used, session_of(run)))
+    assert used == [used[0], used[0], found]
+    assert found is not used[0]
+    assert used[0].is_closed
+    assert await runs.carry_out(session_of) is found
+    await finish(busy)
+
+
+async def test_a_pipeline_whose_sessions_are_always_ended_reports_it(server: Server) -> None:
+    runs, used = runs_of(server), list[Session]()
+
+    def work(run: Run) -> None:
+        server.fails["run"] = invalid("SESSION_CLOSED")
+        run_in(used, session_of(run))
+
+    with pytest.raises(EngineUnavailable, match="has ended this session, as it does after an hour without a call"):
+        await runs.carry_out(work)
+    assert len(used) == 2
+    assert all(each.is_closed for each in used)
+
+
+@pytest.mark.parametrize("handle", ["SESSION_CHANGED", "SESSION_NOT_FOUND", "OPERATION_NOT_FOUND"])
+@pytest.mark.parametrize("is_long", [False, True])
+async def test_a_session_that_is_lost_costs_no_other_pipeline_its_job(
+    server: Server, busy: Others, handle: str, is_long: bool
+) -> None:
+    runs, used = runs_of(server), list[Session]()
+    server.fails["run"] = invalid(handle)
+    with pytest.raises(EngineUnavailable, match=r"has lost this host's session|no longer knows this job"):
+        await runs.carry_out(lambda run: run_in(used, session_of(run)), is_long=is_long)
+    found = await runs.carry_out(lambda run: run_in(used, session_of(run)), is_long=is_long)
+    assert used[0].is_closed
+    assert found is not used[0]
+    assert found is server.sessions[-1]
+    await finish(busy)
+
+
+async def test_a_session_that_is_lost_while_its_job_waits_is_given_up_alone(
+    server: Server, busy: Others, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a server that was restarted, behind a proxy that has not ended the call."""
+    runs, lost = runs_of(server), list[Session]()
+
+    def work(run: Run) -> None:
+        lost.append(session_of(run))
+        lost[0].fails["get"] = invalid("SESSION_CHANGED")
+        lost[0].wakes.wait(PATIENCE_S)
+        lost[0]._call("run")
+
+    monkeypatch.setattr("pipeline.spark.runs.LOOK_S", 0.01)
+    began = time.monotonic()
+    with pytest.raises(EngineUnavailable, match="has lost this host's session, as after a restart"):
+        await runs.carry_out(work)
+    assert time.monotonic() - began < PATIENCE_S / 2
+    assert await runs.carry_out(session_of) is server.sessions[-1]
+    assert lost[0].is_closed
+    await finish(busy)
+
+
+async def test_a_question_in_a_session_that_is_closed_meanwhile_costs_no_server(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asks, closes, goes_on = threading.Event(), threading.Event(), threading.Event()
+
+    def ask(name: str) -> None:
+        asks.set()
+        closes.wait(PATIENCE_S)
+        raise ValueError("Cannot invoke RPC on closed channel!")
+
+    def release() -> None:
+        closes.set()
+        goes_on.wait(PATIENCE_S)  # the host looks at the job again
+
+    def work(run: Run) -> bool:
+        session = session_of(run)
+        monkeypatch.setattr(session, "get", ask)
+        monkeypatch.setattr(session, "release_session", release)
+        monkeypatch.setattr(server.sessions[0], "get", lambda name: goes_on.set())
+        return asks.wait(PATIENCE_S)
+
+    monkeypatch.setattr("pipeline.spark.runs.LOOK_S", 0.01)
+    assert await runs_of(server).carry_out(work, is_long=True)
+    assert goes_on.is_set()
+    assert server.engine.running().is_alive
+
+
+async def test_another_server_at_the_address_is_checked_before_a_session_is_used(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = runs_of(server)
+    await runs.carry_out(session_of)
+    monkeypatch.setattr(Session, "version", "4.0.0")
+    server.fails["run"] = invalid("SESSION_CLOSED")
+    with pytest.raises(EngineUnavailable, match=r"has Spark 4\.0\.0, which is older than PySpark"):
+        await runs.carry_out(lambda run: run_in([], session_of(run)))
+    assert (server.sessions[-1].releases, server.sessions[-1].is_closed) == (1, True)
+
+
+@pytest.fixture
+def stillness(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No task of the pipeline `p` runs."""
+    waits = Progress(running=0, ended=0, left=8)
+    for kind in (Connected, Running):
+        monkeypatch.setattr(kind, "progress_of", lambda self, group: waits if group.startswith("p-") else None)
+    monkeypatch.setattr("pipeline.spark.runs.LOOK_S", 0.01)
+    monkeypatch.setattr("pipeline.spark.watch.STILL_S", 0.1)
+
+
+async def test_a_job_that_stands_still_on_a_server_ends_alone(server: Server, busy: Others, stillness: None) -> None:
+    """The cores may be other hosts', and a new connection would get none of them."""
+    runs, waiting = runs_of(server), list[Session]()
+
+    def work(run: Run) -> None:
+        waiting.append(session_of(run))
+        waiting[0].wakes.wait(PATIENCE_S)
+
+    with pytest.raises(EngineUnavailable, match="Jobs of other hosts may hold all cores of this server"):
+        await runs.carry_out(work)
+    (session,) = waiting
+    assert len(session.interrupted) == 1
+    assert await runs.carry_out(session_of) is session
+    await finish(busy)
+
+
+async def test_a_driver_of_this_host_starts_again_if_a_job_stands_still(stillness: None) -> None:
+    """Executors may be unable to reach it."""
+    context = SimpleNamespace(sparkContext=SimpleNamespace(master=CLUSTER))
+    running = Running(cast(Any, context), cast(Any, SimpleNamespace(poll=lambda: None)))
+    given_up = await Runs(SparkEngine(master=CLUSTER), "p", lambda own: None)._watch(Run("p-1", running))
+    assert "executors cannot reach the driver" in str(given_up.why)
+    assert not running.is_alive

@@ -1,0 +1,113 @@
+"""A worker whose executors take too long: the job ends, and the host reads the events."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from simulation.group import Group, until
+from simulation.weather import Once, Source, of
+
+from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
+from pipeline.contract import event_table
+from pipeline.limits import RANGES_TIMEOUT_S_MIN, RangeLimits
+from pipeline.ranges import EventRange, RangeReader, RangeReads
+from pipeline.transform import NoTransform
+from service.pipeline import Pipeline
+
+STOP_S = 50.0
+"""As long as Spark may take to stop a job: ANSWER_S and CANCEL_TIMEOUT_S of pipeline/spark/runs.py."""
+EVENTS = 40
+
+
+class Reader(RangeReader):
+    def read_range(self, partition: str, planned: EventRange) -> Any:
+        yield event_table(partition, range(int(planned.start or 0), int(planned.to)))
+
+
+class RangedSource(Source):
+    async def plan_ranges(
+        self, partition: str, continuation: str | None, events_max: int, range_events: int
+    ) -> list[EventRange]:
+        start = int(continuation or 0)
+        end = min(start + events_max, self._log(partition).end)
+        edges = [*range(start, end, range_events), end]
+        return [EventRange(str(a) if a else None, str(b), b - a) for a, b in pairwise(edges)]
+
+    def range_reader(self) -> RangeReader | None:
+        return Reader()
+
+
+class Endless(NoTransform):
+    """jobs: how many events each had. None of them ends by itself, and each takes a while to stop."""
+
+    reads_ranges = True
+    columns: pa.Schema = event_table("a", []).schema
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.jobs: list[int] = []
+
+    async def apply_ranges(self, batch: Any, reader: Any, stager: Any, bytes_max: int) -> Any:
+        self.jobs.append(batch.events)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(STOP_S)
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize("batch_timeout_s", [300.0, 240.0, RANGES_TIMEOUT_S_MIN])
+async def test_the_host_reads_what_takes_executors_too_long_however_long_spark_takes_to_stop(
+    batch_timeout_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("simulation.group.Source", RangedSource)
+    transform = Endless()
+    limits = RangeLimits.beginning_at(10, batch_timeout_s)
+    group = Group("a", transform=transform, batch_timeout_s=batch_timeout_s, ranges=limits)
+    group.append("a", EVENTS)
+    running = await group.start("host-a")
+    await until(lambda: len(group.delivered("a")) == EVENTS, 2 * batch_timeout_s)
+    assert len(transform.jobs) == 1
+    await running.kill()
+
+
+class Changing(Reader):
+    is_repeatable = False
+
+
+class ChangingSource(RangedSource):
+    def range_reader(self) -> RangeReader | None:
+        return Changing()
+
+
+@pytest.mark.virtual
+async def test_why_the_host_reads_ranges_that_change_is_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("simulation.group.Source", ChangingSource)
+    monkeypatch.setattr(Endless, "range_reads", RangeReads(2, "the transform reads `events` 2 times"))
+    transform = Endless()
+    group = Group("a", transform=transform, ranges=RangeLimits.beginning_at(10, 300.0))
+    group.append("a", EVENTS)
+    refusing = Once(of("sink", "write"), "refused", "refused")
+    group.weather.judge = refusing
+    running = await group.start("host-a")
+    await until(lambda: len(group.delivered("a")) == EVENTS, 300.0)
+    assert refusing.ends == []
+    (refused,) = running.said("executors refused")
+    assert "events when it is read again, and the transform reads `events` 2 times" in refused["error"]
+    assert (refused["then"], transform.jobs) == ("this host reads all events", [])
+    await running.kill()
+
+
+def test_executors_that_may_take_as_long_as_a_batch_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"ranges.job_s_max \(240\) has to be below batch_timeout_s \(100\): use"):
+        Pipeline(
+            name="p",
+            feed=MemoryFeed("a"),
+            sink=MemorySink(MemoryDestination()),
+            ranges=RangeLimits(),
+            batch_timeout_s=100.0,
+        )
