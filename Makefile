@@ -62,19 +62,19 @@ interop: setup node  # KEDA's scalers, the processors of Go and Java, and Delta'
 
 bench: setup  ## beside Structured Streaming, DuckDB, Polars, the SDK of Event Hubs and .NET's leases: a table, docs/performance.md (ONLY=hub)
 	@.ci/setup bench
-	.venv/bin/python tests/bench/bench.py $(if $(ONLY),--only "$(ONLY)")
+	.venv/bin/python tests/lab/bench/bench.py $(if $(ONLY),--only "$(ONLY)")
 
 failover: setup  # a host of three is killed 30 times: how long its leases wait for new owners, with default settings (KILLS=5)
-	@PYTHONPATH=tests .venv/bin/python -m scenarios.failover $(if $(KILLS),--kills $(KILLS))
+	@PYTHONPATH=tests .venv/bin/python -m lab.scenarios.failover $(if $(KILLS),--kills $(KILLS))
 
 outage: setup  # hosts with their leases in PostgreSQL: how soon they hand over, and 30 s without the database: no lease moves, work resumes (EVENTS=1200 a second)
-	@PYTHONPATH=tests .venv/bin/python -m scenarios.outage $(if $(EVENTS),--events-per-s $(EVENTS))
+	@PYTHONPATH=tests .venv/bin/python -m lab.scenarios.outage $(if $(EVENTS),--events-per-s $(EVENTS))
 
 stalls: setup  # how long the event loop of a real host stands still at most: Spark's start, 1 GB in one batch, garbage collection
-	.venv/bin/python tests/bench/stalls.py
+	.venv/bin/python tests/lab/bench/stalls.py
 
 poison: setup  # 1,000 events that cannot be processed among 1,000,000: exactly they are dead letters, and what that costs (POISON='--events 100000')
-	.venv/bin/python tests/bench/poison.py $(POISON)
+	.venv/bin/python tests/lab/bench/poison.py $(POISON)
 
 unit: setup  ## tests without Spark, PostgreSQL or processes: a minute or two
 	$(PYTEST) --total=$(TOTALS)/unit $(BY_FILE) tests/unit
@@ -109,40 +109,40 @@ unit-collected: collected
 	@$(MAKE) --no-print-directory unit
 
 memory: setup  # what a host holds while it drains 1,000,000 events, with few and many partitions
-	MEMORY_IN_FULL=1 $(PYTEST) -s -p no:xdist tests/acceptance/test_memory.py
+	MEMORY_IN_FULL=1 $(PYTEST) -s -p no:xdist tests/timing/test_memory.py
 
 sim: setup  ## whole groups on virtual time (SEEDS=500 FIRST=1 SIZE=small|tight|large|hinted SESSIONS=any|none|all|mixed), or one seed again (SEED=7)
-	@PYTHONPATH=tests .venv/bin/python -m simulation.seeds --size $(or $(SIZE),small) --sessions $(or $(SESSIONS),any) \
+	@PYTHONPATH=tests .venv/bin/python -m lab.simulation.seeds --size $(or $(SIZE),small) --sessions $(or $(SESSIONS),any) \
 		$(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),500) --first $(or $(FIRST),1))
 
 mutants: setup  ## planted faults, each caught by the simulation (MUTANT=word for some)
-	@PYTHONPATH=tests .venv/bin/python -m simulation.mutants $(if $(MUTANT),--only "$(MUTANT)")
+	@PYTHONPATH=tests .venv/bin/python -m lab.simulation.mutants $(if $(MUTANT),--only "$(MUTANT)")
 
 scenarios: setup $(ARCHIVE) $(if $(filter eventhubs blobs delta-blobs delta-blobs-merged,$(FEED) $(SINK)),node)  ## the bank, killed, frozen and moved at every crash point of every role (ONLY=word, FEED=eventhubs|nats, LEASES=postgres, PLAIN=1 without Spark); a sink alone: SINK=files|blobs|delta|delta-blobs|delta-merged|delta-blobs-merged|http|cosmos; executors that read: RANGES=files|delta|postgres
-	@PYTHONPATH=tests .venv/bin/python -m $(if $(SINK),scenarios.sinks --sink $(SINK),$(if $(RANGES),scenarios.ranges --sink $(RANGES),scenarios.faults $(if $(FEED),--feed $(FEED)) $(if $(LEASES),--leases $(LEASES)) $(if $(PLAIN),--plain))) --only="$(ONLY)"
+	@PYTHONPATH=tests .venv/bin/python -m $(if $(SINK),lab.scenarios.sinks --sink $(SINK),$(if $(RANGES),lab.scenarios.ranges --sink $(RANGES),lab.scenarios.faults $(if $(FEED),--feed $(FEED)) $(if $(LEASES),--leases $(LEASES)) $(if $(PLAIN),--plain))) --only="$(ONLY)"
 
 scale: setup  # whole groups on virtual time: what they cost and how soon they recover (ONLY=3x32; 100x20000 and 500x100000 by name alone)
-	@PYTHONPATH=tests .venv/bin/python -m scale --only "$(ONLY)"
+	@PYTHONPATH=tests .venv/bin/python -m lab.scale --only "$(ONLY)"
 
 repetition: setup  # every sink with hosts that are killed 20 times at random: how much each kill repeats (SINK=name, KILLS=20)
-	@PYTHONPATH=tests .venv/bin/python -m scenarios.repetition $(if $(SINK),--sink $(SINK)) $(if $(KILLS),--kills $(KILLS))
+	@PYTHONPATH=tests .venv/bin/python -m lab.scenarios.repetition $(if $(SINK),--sink $(SINK)) $(if $(KILLS),--kills $(KILLS))
 
 letters: setup  # hosts with dead letters under way, killed and frozen at crash points: letters and output are the feed (ONLY=word)
-	@PYTHONPATH=tests .venv/bin/python -m scenarios.letters --only="$(ONLY)"
+	@PYTHONPATH=tests .venv/bin/python -m lab.scenarios.letters --only="$(ONLY)"
 
 chaos: setup $(ARCHIVE) $(if $(FEED),node)  # the bank through minutes of faults at random, nothing lost or duplicated (MINUTES=10, SEED=7, FEED=eventhubs, LEASES=postgres)
 	@SPARK_SUBMIT_OPTS="$(JAVA)" PYTHONPATH=tests \
-		.venv/bin/python -m scenarios.chaos $(if $(FEED),--feed $(FEED)) $(if $(LEASES),--leases $(LEASES)) --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
+		.venv/bin/python -m lab.scenarios.chaos $(if $(FEED),--feed $(FEED)) $(if $(LEASES),--leases $(LEASES)) --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
 
 # What hosts and transforms do on their own Spark, on a cluster, and on a Connect server; then chaos on both.
 CLUSTER = $(addprefix tests/integration/test_spark_,jobs.py letters.py parse.py ranges.py sharing.py) \
 	$(addprefix tests/acceptance/test_,hosts.py cli_spark.py dead_letters.py)
 # What differs over Connect: the protocol nests less deeply, the server limits outputs, and a start is a part of one bound (docs/clusters.md).
 NOT_OVER_CONNECT = nests_as_deep or beyond_the_cap or restarts_under_its_name
-CHAOS_ON = SPARK_SUBMIT_OPTS="$(JAVA)" PYTHONPATH=tests .venv/bin/python -m scenarios.chaos --minutes 60 --faults $(or $(FAULTS),54) $(if $(FAULTS),,--kills 30)
+CHAOS_ON = SPARK_SUBMIT_OPTS="$(JAVA)" PYTHONPATH=tests .venv/bin/python -m lab.scenarios.chaos --minutes 60 --faults $(or $(FAULTS),54) $(if $(FAULTS),,--kills 30)
 cluster: setup $(ARCHIVE)  # transforms and hosts on a standalone cluster and a Connect server, whose parts are killed 60 times and more while the bank works (FAULTS=40)
 	@.ci/setup spark-other
-	$(PYTEST) -p no:xdist tests/integration/test_spark_cluster.py tests/acceptance/test_spark_versions.py tests/integration/*/test_feed_ranges_spark.py
+	$(PYTEST) -p no:xdist tests/cluster/test_spark_cluster.py tests/cluster/test_spark_versions.py tests/integration/*/test_feed_ranges_spark.py
 	$(PYTEST) -p no:xdist --spark=cluster $(CLUSTER)
 	$(PYTEST) -p no:xdist --spark=connect $(CLUSTER) -k "not ($(NOT_OVER_CONNECT))"
 	@$(CHAOS_ON) --spark cluster

@@ -28,6 +28,7 @@ pytest_plugins = [
     "plugins_hosts",
     "plugins_interrupt",
     "plugins_order",
+    "plugins_spark",
     "plugins_total",
     "plugins_virtual",
 ]

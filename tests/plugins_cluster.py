@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers.spark_cluster import HOST, SparkCluster, running
+from lab.servers.spark_cluster import HOST, SparkCluster, running
 
 KINDS = ("local", "cluster", "connect")
 _kind = "local"

@@ -30,7 +30,7 @@ class Range:
 
 
 class Control(Orders):
-    """Orders to the server, one method each; tests/servers/README.md says what they do. Raises ValueError for what it refuses."""
+    """Orders to the server, one method each, as tests/lab/servers/README.md lists them. Raises ValueError for what it refuses."""
 
     def split(self, container: str, range_id: str, at: str | None = None, completing: int = 0) -> list[Range]:
         return [

@@ -36,7 +36,7 @@ class Endpoint:
 
 @contextmanager
 def endpoint_served(*arguments: str) -> Iterator[Endpoint]:
-    with served("servers.endpoint", *arguments) as (said, _):
+    with served("lab.servers.endpoint", *arguments) as (said, _):
         yield Endpoint(**said)
 
 

@@ -41,7 +41,7 @@ class Partition:
 
 
 class Control(Orders):
-    """Orders to the server, one method each; tests/servers/README.md says what they do. Raises ValueError for what it refuses."""
+    """Orders to the server, one method each, as tests/lab/servers/README.md lists them. Raises ValueError for what it refuses."""
 
     # --- faults ---
 

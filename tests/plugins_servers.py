@@ -17,7 +17,7 @@ TESTS = Path(__file__).parent
 
 
 class Orders:
-    """Orders to a server; tests/servers/README.md says what they do. Raises ValueError for what it refuses."""
+    """Orders to a server; tests/lab/servers/README.md says what they do. Raises ValueError for what it refuses."""
 
     def __init__(self, url: str) -> None:
         self.url = url

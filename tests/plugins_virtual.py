@@ -8,7 +8,7 @@ from functools import wraps
 from typing import Any
 
 import pytest
-from simulation.loop import run_virtual
+from lab.simulation.loop import run_virtual
 
 
 def pytest_configure(config: pytest.Config) -> None:

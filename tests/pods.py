@@ -14,11 +14,11 @@ from typing import Any
 
 import yaml
 from containers import STATE, TOKEN, Image, Pod
+from lab.scenarios.chaos_wire import Wire
 from onlooker import loop_beside
 from plugins_cli import events_in, until
 from plugins_hosts import PARTITIONS, PIPELINES, Bank
 from plugins_node import blobs_served, free_port
-from scenarios.chaos_wire import Wire
 
 START_S = 400
 """Four hosts start their Sparks on two cores, perhaps beside others."""

@@ -20,10 +20,10 @@ import pytest
 import starts
 import yaml
 from containers import HOSTS, Image, Pod
+from lab.servers.spark_cluster import SparkCluster
 from plugins_cli import until
 from plugins_cluster import settings_on
 from pods import START_S, BankInPods, served_bank
-from servers.spark_cluster import SparkCluster
 
 pytestmark = pytest.mark.timeout(1800)
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from lab.servers.conventions import problems_of, problems_of_metric
+from lab.servers.otlp import Collector, attributes, serving
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from plugins_pg import Postgres
-from servers.conventions import problems_of, problems_of_metric
-from servers.otlp import Collector, attributes, serving
 from unit.pipeline.destinations import Trusted, claim
 
 from pipeline.connectors.log import LogSink

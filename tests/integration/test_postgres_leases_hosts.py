@@ -10,8 +10,8 @@ from contextlib import suppress
 
 import psycopg
 import pytest
+from lab.simulation.group import logger
 from plugins_pg import Postgres
-from simulation.group import logger
 
 from leasehold.common.clock import BootClock
 from leases.errors import StoreError

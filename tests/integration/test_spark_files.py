@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from integration.jobs import MakeBatch, Prepare
+from jobs import MakeBatch, Prepare
 from unit.pipeline.connectors.files.sink.test_snapshot import wrote
 
 from pipeline.spark.engine import SparkEngine

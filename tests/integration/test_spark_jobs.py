@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from integration.jobs import PER_KEY, MakeBatch, Prepare, Write, keyed, until
+from jobs import PER_KEY, MakeBatch, Prepare, Write, keyed, until
 
 from pipeline.errors import FailsTogether, PoisonEvent, TransformError
 from pipeline.spark.engine import SparkEngine

@@ -11,9 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from integration.eventhubs.clients import HUB
-from integration.eventhubs.feeds import feed, pages
-from integration.jobs import PER_KEY, MakeBatch, Prepare, Write, keyed
+from connectors.eventhubs.clients import HUB
+from connectors.eventhubs.feeds import feed, pages
+from jobs import PER_KEY, MakeBatch, Prepare, Write, keyed
 from plugins_bank import BALANCES, Make, Open, claim
 from plugins_eventhubs import EventHubs
 from plugins_pg import Postgres

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from integration.jobs import PER_KEY, SECRET, SECRET_VALUE, MakeBatch, Prepare, Write, keyed, until
+from jobs import PER_KEY, SECRET, SECRET_VALUE, MakeBatch, Prepare, Write, keyed, until
 
 from pipeline.errors import EngineUnavailable
 from pipeline.spark.connect import connect

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from integration.jobs import Prepare, Write
+from jobs import Prepare, Write
 from plugins_cli import START_S, until
 from plugins_cluster import is_over_connect
 from pyspark import cloudpickle

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import psutil
 import pytest
-from integration.jobs import until
+from jobs import until
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException

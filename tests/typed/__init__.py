@@ -1,1 +1,1 @@
-"""Programs for type checkers, which `make check` and tests/integration/test_pyright.py run over them."""
+"""Programs for type checkers, which `make check` and tests/connectors/test_pyright.py run over them."""

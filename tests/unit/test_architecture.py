@@ -233,7 +233,7 @@ def test_nothing_waits_for_python_to_run_out_of_stack() -> None:
     """Whether it notices, and at which depth, differs from version to version."""
     assert [
         module
-        for module, path in modules(*PACKAGES, "tests/servers", "tests/plugins")
+        for module, path in modules(*PACKAGES, "tests/lab/servers", "tests/plugins")
         if "RecursionError" in path.read_text()
     ] == []
 

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-BENCH = Path(__file__).parents[1] / "bench"
+BENCH = Path(__file__).parents[1] / "lab/bench"
 GOOD = """
 from results import Figure, finish
 figure = Figure(name="speed", unit="events/s", ours=200.0, others={"theirs": 100.0}, beside="theirs", bound=%s)

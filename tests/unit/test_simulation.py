@@ -17,16 +17,16 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
-from scenarios import chaos, faults, letters, sinks
-from simulation import mutants, seeds
-from simulation import run as simulation_run
-from simulation.invariants import FASTEST, SLOWEST, Onlooker
-from simulation.mutants import MUTANTS, Edit, changed, is_sound
-from simulation.process import Process, held
-from simulation.quota import REFUSED_S, Quota
-from simulation.run import Verdict, simulated
-from simulation.setup import HINTED, LARGE, SINKS, TIGHT, Setup
-from simulation.weather import Fate, Request, Weather
+from lab.scenarios import chaos, faults, letters, sinks
+from lab.simulation import mutants, seeds
+from lab.simulation import run as simulation_run
+from lab.simulation.invariants import FASTEST, SLOWEST, Onlooker
+from lab.simulation.mutants import MUTANTS, Edit, changed, is_sound
+from lab.simulation.process import Process, held
+from lab.simulation.quota import REFUSED_S, Quota
+from lab.simulation.run import Verdict, simulated
+from lab.simulation.setup import HINTED, LARGE, SINKS, TIGHT, Setup
+from lab.simulation.weather import Fate, Request, Weather
 
 from leases.lease import Lease
 from leases.timing import SessionTiming, Timing
@@ -133,7 +133,7 @@ def test_few_seeds_have_every_sink_and_every_kind_of_operator() -> None:
 def test_a_seed_is_the_same_to_the_last_step_under_any_hash_seed(seed: str, sink: str) -> None:
     assert Setup.drawn(int(seed), TIGHT).sink == sink
     here, there = (
-        run("simulation.seeds", "--seed", seed, "--size", "tight", PYTHONHASHSEED=hashes) for hashes in ("1", "2")
+        run("lab.simulation.seeds", "--seed", seed, "--size", "tight", PYTHONHASHSEED=hashes) for hashes in ("1", "2")
     )
     assert here.returncode == 0
     assert len(here.stdout.splitlines()) > 100
@@ -377,13 +377,13 @@ def test_every_test_that_catches_a_mutant_is_there() -> None:
     ["a lease is taken whatever its ETag", "expiry is judged by wall clocks", "bounds of ranges are ordered as texts"],
 )
 def test_a_mutant_is_caught(name: str) -> None:
-    hunt = run("simulation.mutants", "--hunt", name, "--seeds", "10")
+    hunt = run("lab.simulation.mutants", "--hunt", name, "--seeds", "10")
     assert hunt.returncode == 0, hunt.stderr
     assert 1 <= int(hunt.stdout.split()[0]) <= 10
 
 
 def test_a_mutant_that_is_not_caught_fails_the_hunt() -> None:
-    hunt = run("simulation.mutants", "--hunt", "a broker takes what was outranked", "--seeds", "0")
+    hunt = run("lab.simulation.mutants", "--hunt", "a broker takes what was outranked", "--seeds", "0")
     assert hunt.returncode == 1
     assert "not caught" in hunt.stdout
 

@@ -1,4 +1,4 @@
-"""The control port: plain HTTP, each order a POST of a JSON object to its name (tests/servers/README.md)."""
+"""The control port: plain HTTP, each order a POST of a JSON object to its name (tests/lab/servers/README.md)."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 The SDK's change feed hands out continuations of its own, which neither .NET nor KEDA can read, and follows splits by itself. So
 its reading of all documents is taken instead: azure-core's public hooks add the change feed's headers to its request, and take
 the raw answer before the SDK looks at it. What only the SDK can do (another region's turn) is left to it.
-`tests/integration/cosmos/test_client.py` names the part that a new version of the SDK has moved.
+`tests/connectors/cosmos/test_client.py` names the part that a new version of the SDK has moved.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from simulation.loop import VirtualClock
+from lab.simulation.loop import VirtualClock
 
 from leases.bootstrap import Audit, Bootstrap, Identity
 from leases.document import encode_lease, lease_id

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from simulation.loop import VirtualClock
+from lab.simulation.loop import VirtualClock
 
 from leases.bootstrap import (
     CREATED_MAX,

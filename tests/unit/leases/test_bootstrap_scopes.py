@@ -10,7 +10,7 @@ from typing import TypeVar
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from simulation.loop import VirtualClock
+from lab.simulation.loop import VirtualClock
 
 from leases.bootstrap import Bootstrap, Identity, Info, encode_info, info_id
 from leases.document import encode_lease, lease_id

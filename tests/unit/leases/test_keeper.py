@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from simulation.loop import VirtualClock
+from lab.simulation.loop import VirtualClock
 
 from leases.document import decode_lease, encode_lease, lease_id
 from leases.errors import LeaseLost, LeaseReset, StoreAmbiguous, StoreConflict, StoreUnavailable

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from simulation.loop import VirtualClock
+from lab.simulation.loop import VirtualClock
 
 from leases.document import encode_lease, lease_id
 from leases.errors import StoreMissing, StoreUnavailable

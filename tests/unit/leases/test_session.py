@@ -7,7 +7,7 @@ import json
 import random
 
 import pytest
-from simulation.loop import VirtualClock
+from lab.simulation.loop import VirtualClock
 
 from leases.errors import (
     DuplicateHost,

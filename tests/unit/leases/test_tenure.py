@@ -8,7 +8,7 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from simulation.loop import VirtualClock
+from lab.simulation.loop import VirtualClock
 
 from leases.errors import LeaseLost, StoreError, StoreUnavailable
 from leases.keeper import Keeper

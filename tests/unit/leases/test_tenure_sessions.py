@@ -7,7 +7,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from simulation.loop import VirtualClock
+from lab.simulation.loop import VirtualClock
 
 from leases.document import encode_lease
 from leases.errors import LeaseLost, StoreAmbiguous, StoreUnavailable

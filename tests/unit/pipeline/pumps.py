@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
-from simulation.loop import VirtualClock
+from lab.simulation.loop import VirtualClock
 from unit.pipeline.destinations import Scripted, Trust, claim
 
 from pipeline.async_sink import AsyncSink, Converted, Limits

@@ -4,10 +4,10 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from scale import sharing
-from scale.group import ScaleGroup, name_of, until
-from scale.sharing import compare
-from simulation.loop import run_virtual
+from lab.scale import sharing
+from lab.scale.group import ScaleGroup, name_of, until
+from lab.scale.sharing import compare
+from lab.simulation.loop import run_virtual
 
 from leases import balance, keeper, membership, session_watch, tenure
 from leases.bootstrap import Bootstrap

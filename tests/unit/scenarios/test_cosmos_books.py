@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from lab.scenarios.cosmos_books import Writing, beginnings, lag, signs_of_life, silences, writings
 from plugins_cosmos import Range
-from scenarios.cosmos_books import Writing, beginnings, lag, signs_of_life, silences, writings
 
 
 def writing(at: float, tick: int, owner: str | None = "a", partition: str = "0", **more: Any) -> Writing:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from scenarios.outage_books import (
+from lab.scenarios.outage_books import (
     ASKS,
     LEAVES,
     WORKS_AT_LEAST_S,

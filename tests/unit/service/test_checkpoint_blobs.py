@@ -8,8 +8,8 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from simulation.group import Group, always, until
-from simulation.loop import VirtualClock
+from lab.simulation.group import Group, always, until
+from lab.simulation.loop import VirtualClock
 
 from leases.errors import StoreUnavailable
 from leases.lease import Lease

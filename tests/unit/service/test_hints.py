@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
-from simulation.group import HostClock, logger
+from lab.simulation.group import HostClock, logger
 
 from leases.errors import StoreUnavailable
 from leases.store import Hint

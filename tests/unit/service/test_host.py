@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import pytest
-from simulation.group import WITHOUT_SESSIONS, Group, Running, until
-from simulation.weather import Fate, Outlet, Request
+from lab.simulation.group import WITHOUT_SESSIONS, Group, Running, until
+from lab.simulation.weather import Fate, Outlet, Request
 
 from leases.balance import Peer, Plan, Steps, plan_in_steps
 from leases.errors import DuplicateHost, GroupMismatch

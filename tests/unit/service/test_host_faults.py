@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from simulation.group import WITHOUT_SESSIONS, Group, Running, until
-from simulation.weather import Fate, Outlet
+from lab.simulation.group import WITHOUT_SESSIONS, Group, Running, until
+from lab.simulation.weather import Fate, Outlet
 
 from leases.bootstrap import info_id
 from leases.document import BODY_BYTES_MAX, INTEGER_MAX, encode_lease, lease_id

@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from simulation.group import WITHOUT_SESSIONS, Group, Running, until
-from simulation.weather import Fate, Once, of
+from lab.simulation.group import WITHOUT_SESSIONS, Group, Running, until
+from lab.simulation.weather import Fate, Once, of
 
 from pipeline.batch import Batch
 from pipeline.errors import TransformError

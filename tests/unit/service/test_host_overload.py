@@ -10,9 +10,9 @@ from math import inf
 from statistics import mean
 
 import pytest
-from simulation.group import WITHOUT_SESSIONS, Group, until
-from simulation.quota import Quota
-from simulation.weather import Container, Fate, Request, of
+from lab.simulation.group import WITHOUT_SESSIONS, Group, until
+from lab.simulation.quota import Quota
+from lab.simulation.weather import Container, Fate, Request, of
 
 from leases.document import encode_lease, lease_id, lease_prefix
 from leases.errors import StoreUnavailable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from simulation.group import Group, Running, until
+from lab.simulation.group import Group, Running, until
 
 from leases.pause_orders import Control, control_id, encode_control
 

@@ -16,9 +16,9 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from simulation.broker import Broker
-from simulation.group import WITHOUT_SESSIONS, Group, Running, until
-from simulation.weather import Fate, Once, Request, of
+from lab.simulation.broker import Broker
+from lab.simulation.group import WITHOUT_SESSIONS, Group, Running, until
+from lab.simulation.weather import Fate, Once, Request, of
 
 from leases.document import lease_id
 from leases.host_record import decode_host, host_id

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from simulation.flow import NumberedFeed, part_of
-from simulation.group import Group, always, until
+from lab.simulation.flow import NumberedFeed, part_of
+from lab.simulation.group import Group, always, until
 
 from leases.membership import DEAD_AFTER
 from leases.timing import Timing

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 from typing import TypeVar, cast
 
 import pytest
-from simulation.group import WITHOUT_SESSIONS, Group, always, until
-from simulation.weather import Fate, Request
+from lab.simulation.group import WITHOUT_SESSIONS, Group, always, until
+from lab.simulation.weather import Fate, Request
 
 from leases.document import encode_lease
 from leases.errors import DuplicateHost, StoreAmbiguous

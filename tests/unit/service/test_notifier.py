@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from simulation.group import HostClock, logger, until
+from lab.simulation.group import HostClock, logger, until
 
 from leases.lease import LeaseKey
 from service.notifications import BatchDelivered, LeaseAcquired, LeaseLost, Notification, Notifications

@@ -10,8 +10,8 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 import pytest
-from simulation.group import Group, Running, until
-from simulation.weather import Outlet
+from lab.simulation.group import Group, Running, until
+from lab.simulation.weather import Outlet
 
 from leasehold.common.clock import LoopClock
 from leases.bootstrap import decode_info

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from simulation.loop import VirtualClock
+from lab.simulation.loop import VirtualClock
 
 from leases.bootstrap import Identity
 from leases.timing import Timing

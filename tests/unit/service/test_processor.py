@@ -8,8 +8,8 @@ import threading
 from typing import Any
 
 import pytest
-from simulation.group import HostClock, logger, until
-from simulation.weather import Container, Fate, Outlet, Request, Source, Weather
+from lab.simulation.group import HostClock, logger, until
+from lab.simulation.weather import Container, Fate, Outlet, Request, Source, Weather
 
 from leases.bootstrap import info_id
 from leases.document import decode_lease, lease_prefix

@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from simulation.group import WITHOUT_SESSIONS, Group, Tenure, always, until
-from simulation.weather import Container, Fate, Once, Outlet, Request, Weather, of
+from lab.simulation.group import WITHOUT_SESSIONS, Group, Tenure, always, until
+from lab.simulation.weather import Container, Fate, Once, Outlet, Request, Weather, of
 
 from leases.document import decode_lease
 from leases.errors import StoreUnavailable

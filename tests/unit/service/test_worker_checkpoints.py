@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from simulation.group import Group, Tenure, until
-from simulation.weather import Fate, Once, Outlet, Request, Weather, of
+from lab.simulation.group import Group, Tenure, until
+from lab.simulation.weather import Fate, Once, Outlet, Request, Weather, of
 
 from pipeline.connectors.memory import MemoryDestination
 from pipeline.limits import BatchLimits

@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from simulation.group import Group, Tenure, always, until
-from simulation.handler import Handler, handled
-from simulation.weather import Fate, Outlet
+from lab.simulation.group import Group, Tenure, always, until
+from lab.simulation.handler import Handler, handled
+from lab.simulation.weather import Fate, Outlet
 
 from leases.document import INTEGER_MAX
 from leases.lease import Lease

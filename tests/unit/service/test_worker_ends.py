@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from simulation.group import Group, Tenure, until
-from simulation.handler import Handler, handled
-from simulation.weather import Fate, Outlet, Request
+from lab.simulation.group import Group, Tenure, until
+from lab.simulation.handler import Handler, handled
+from lab.simulation.weather import Fate, Outlet, Request
 
 from leases.document import lease_id
 from leases.lease import Child, Lease

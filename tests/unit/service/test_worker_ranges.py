@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from simulation.group import Group, until
-from simulation.weather import Once, Source, of
+from lab.simulation.group import Group, until
+from lab.simulation.weather import Once, Source, of
 
 from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
 from pipeline.contract import event_table
@@ -64,7 +64,7 @@ class Endless(NoTransform):
 async def test_the_host_reads_what_takes_executors_too_long_however_long_spark_takes_to_stop(
     batch_timeout_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("simulation.group.Source", RangedSource)
+    monkeypatch.setattr("lab.simulation.group.Source", RangedSource)
     transform = Endless()
     limits = RangeLimits.beginning_at(10, batch_timeout_s)
     group = Group("a", transform=transform, batch_timeout_s=batch_timeout_s, ranges=limits)
@@ -86,7 +86,7 @@ class ChangingSource(RangedSource):
 
 @pytest.mark.virtual
 async def test_why_the_host_reads_ranges_that_change_is_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simulation.group.Source", ChangingSource)
+    monkeypatch.setattr("lab.simulation.group.Source", ChangingSource)
     monkeypatch.setattr(Endless, "range_reads", RangeReads(2, "the transform reads `events` 2 times"))
     transform = Endless()
     group = Group("a", transform=transform, ranges=RangeLimits.beginning_at(10, 300.0))

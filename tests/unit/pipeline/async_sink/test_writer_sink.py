@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from simulation.loop import run_virtual
+from lab.simulation.loop import run_virtual
 from unit.pipeline.destinations import Scripted, Taken, Trouble, Trust, Trusted, claim, now
 
 from pipeline.async_sink import AsyncSink, Entry, Failed, Limits, json_row

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 import pytest
-from simulation.loop import run_virtual
+from lab.simulation.loop import run_virtual
 from unit.pipeline.async_sink.test_writer_sink import opened, output
 from unit.pipeline.destinations import Scripted, Trouble, Trusted, claim, now
 

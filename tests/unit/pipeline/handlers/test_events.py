@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from simulation.group import Group, until
+from lab.simulation.group import Group, until
 
 from pipeline.connectors.handlers import HandlerSink
 from pipeline.handlers.events import AckRefused, Events

@@ -10,8 +10,8 @@ from itertools import chain, pairwise
 from typing import Any
 
 import pytest
-from simulation.group import Group, Tenure, until
-from simulation.handler import handled
+from lab.simulation.group import Group, Tenure, until
+from lab.simulation.handler import handled
 
 from pipeline.connectors.handlers import HandlerSink
 from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulation.loop import VirtualClock, run_virtual
+from lab.simulation.loop import VirtualClock, run_virtual
 
 from pipeline.contract import event_table
 from pipeline.errors import FeedUnavailable, PipelineError

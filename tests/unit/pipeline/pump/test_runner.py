@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from simulation.loop import VirtualClock
+from lab.simulation.loop import VirtualClock
 
 from pipeline.batch import Batch
 from pipeline.connectors.memory import MemoryFeed

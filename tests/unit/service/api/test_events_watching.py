@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from simulation.group import Group
-from simulation.loop import VirtualClock
-from simulation.weather import Fate, Outlet, Request
+from lab.simulation.group import Group
+from lab.simulation.loop import VirtualClock
+from lab.simulation.weather import Fate, Outlet, Request
 
 from leases.document import lease_prefix
 from leases.errors import LeasesError

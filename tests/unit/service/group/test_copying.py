@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 import pytest
-from simulation.group import Group, HostClock, until
-from simulation.weather import Container
+from lab.simulation.group import Group, HostClock, until
+from lab.simulation.weather import Container
 
 from leases.bootstrap import Identity, Info, encode_info, info_id
 from leases.document import decode_lease, encode_lease, lease_prefix

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from simulation.loop import VirtualClock
+from lab.simulation.loop import VirtualClock
 
 from leases.errors import StoreUnavailable
 from leases.timing import SessionTiming, Timing

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from simulation.loop import VirtualClock
+from lab.simulation.loop import VirtualClock
 
 from leasehold.common.clock import Backoff
 from leases.errors import StoreUnavailable

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from math import inf
 
 import pytest
-from simulation.loop import VirtualClock
+from lab.simulation.loop import VirtualClock
 from unit.service.conftest import NOW
 
 from leases.keeper import Keeper

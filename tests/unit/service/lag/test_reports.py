@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 import numpy as np
 import pytest
-from simulation.loop import VirtualClock
+from lab.simulation.loop import VirtualClock
 from unit.service.conftest import NOW
 
 from leases.host_record import HostRecord

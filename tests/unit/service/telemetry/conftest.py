@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from servers.otlp import Collector, serving
+from lab.servers.otlp import Collector, serving
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from lab.servers.conventions import MODULES, VALUES
 from opentelemetry.semconv._incubating.attributes import db_attributes, messaging_attributes
 from opentelemetry.semconv.schemas import Schemas
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from servers.conventions import MODULES, VALUES
 
 from pipeline.connectors.http import http_sink
 from pipeline.connectors.log import LogSink

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import structlog
-from simulation.group import WITHOUT_SESSIONS, Group, until
-from simulation.weather import Fate, Request
+from lab.simulation.group import WITHOUT_SESSIONS, Group, until
+from lab.simulation.weather import Fate, Request
 
 from leasehold.common.clock import BootClock
 from leases.lease import Lease

@@ -10,7 +10,7 @@ import time
 
 import pytest
 import structlog
-from servers.otlp import Collector, attributes
+from lab.servers.otlp import Collector, attributes
 from structlog.testing import capture_logs
 
 from service.config.settings import TelemetrySettings

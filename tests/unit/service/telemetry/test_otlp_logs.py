@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 import structlog
+from lab.servers.otlp import Collector, attributes
 from opentelemetry.proto.logs.v1.logs_pb2 import SeverityNumber
-from servers.otlp import Collector, attributes
 
 from service.config.settings import LogSettings, TelemetrySettings
 from service.telemetry import logs

@@ -6,9 +6,9 @@ import time
 
 import pytest
 import structlog
+from lab.servers.conventions import problems_of_metric
+from lab.servers.otlp import Collector, attributes
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality
-from servers.conventions import problems_of_metric
-from servers.otlp import Collector, attributes
 from structlog.testing import capture_logs
 
 from service.config.settings import TelemetrySettings

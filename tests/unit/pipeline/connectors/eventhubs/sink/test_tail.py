@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from simulation.loop import run_virtual
+from lab.simulation.loop import run_virtual
 
 from pipeline.connectors.eventhubs.amqp.management import PartitionExtent
 from pipeline.connectors.eventhubs.feed.receiver import Received

@@ -1,0 +1,88 @@
+"""The ways to a hub: plain, TLS, WebSockets with and without, by key and by identity."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from connectors.eventhubs.clients import HUB
+from connectors.eventhubs.feeds import bodies, feed
+from plugins_eventhubs import EventHubs
+
+from leasehold.common.clock import Pauses
+from pipeline.connectors.eventhubs import EventHubsFeed, account_of
+from pipeline.errors import FeedError
+
+LARGE = "x" * 300_000
+
+
+class Credential:
+    """What azure-identity would be."""
+
+    def __init__(self, token: str) -> None:
+        self._token = SimpleNamespace(token=token, expires_on=4_000_000_000)
+
+    async def get_token(self, *_: str, **__: Any) -> SimpleNamespace:
+        return self._token
+
+
+def keyed(eventhubs: EventHubs, port: int, *, emulator: bool) -> str:
+    string = eventhubs.connection_string.replace(f":{eventhubs.port}", f":{port}")
+    return string if emulator else string.replace("UseDevelopmentEmulator=true", "")
+
+
+def ways(eventhubs: EventHubs) -> dict[str, dict[str, Any]]:
+    return {
+        "amqp": {},
+        "amqps": {"connection_string": keyed(eventhubs, eventhubs.tls_port, emulator=False), "ca_file": eventhubs.ca},
+        "ws": {
+            "connection_string": keyed(eventhubs, eventhubs.ws_port, emulator=True),
+            "transport": "websockets",
+        },
+        "wss": {
+            "connection_string": keyed(eventhubs, eventhubs.wss_port, emulator=False),
+            "transport": "websockets",
+            "ca_file": eventhubs.ca,
+        },
+    }
+
+
+@pytest.mark.parametrize("way", ["amqp", "amqps", "ws", "wss"])
+async def test_events_come_by_every_way_also_after_a_cut(eventhubs: EventHubs, way: str) -> None:
+    texts = [LARGE, *(str(number) for number in range(500))]
+    eventhubs.control.append(HUB, "0", texts)
+    eventhubs.control.fault("cut", of="receive", after=100, times=1)
+    async with feed(eventhubs, account=ways(eventhubs)[way]) as made:
+        assert await bodies(made, len(texts), epoch=1) == texts
+        assert [each.name for each in await made.partitions()] == list("0123")
+
+
+@pytest.mark.parametrize("transport", ["amqp", "websockets"])
+async def test_an_identity_has_its_token_in_place_of_a_key(eventhubs: EventHubs, transport: Any) -> None:
+    eventhubs.control.append(HUB, "0", ["a"])
+    port = eventhubs.tls_port if transport == "amqp" else eventhubs.wss_port
+    account = account_of(
+        namespace=f"{eventhubs.host}:{port}",
+        event_hub=HUB,
+        identity="default",
+        transport=transport,
+        ca_file=eventhubs.ca,
+    )
+    for token, is_taken in ((eventhubs.token, True), ("another", False)):
+        made = EventHubsFeed(account, credential=Credential(token), pauses=Pauses(patience_s=0.1))
+        if is_taken:
+            assert await bodies(made, 1) == ["a"]
+        else:
+            with pytest.raises(FeedError, match="check the key or the identity"):
+                await bodies(made, 1)
+        await made.close()
+
+
+async def test_authorities_that_are_not_there_are_told(eventhubs: EventHubs) -> None:
+    for ca_file in ("/nowhere/ca.pem", __file__):
+        where = {**ways(eventhubs)["amqps"], "ca_file": ca_file}
+        async with feed(eventhubs, account=where) as made:
+            for call in (bodies(made, 1), made.latest("0")):
+                with pytest.raises(FeedError, match=f"`ca_file` {ca_file} cannot be used"):
+                    await call

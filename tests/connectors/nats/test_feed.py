@@ -1,0 +1,197 @@
+"""What a reader meets in a stream: retention, a server that dies, consumers that go away, and others' messages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from connectors.nats.streams import Made, eventually
+from plugins.jetstream import JetStreamFeed, consumer
+from plugins.jetstream.connection import NatsError
+from plugins_nats import nats_machine
+
+from leasehold import FeedError, FeedUnavailable, Page, PositionLost
+
+PATIENCE_S = 20
+
+
+@pytest.fixture
+async def feed(made: Made) -> AsyncIterator[JetStreamFeed]:
+    feed = JetStreamFeed(**made.settings, page_events_max=4)
+    yield feed
+    await feed.close()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers at the end look at the stream every now and then."""
+    monkeypatch.setattr(consumer, "IDLE_S", 0.05)
+
+
+async def bodies(reader: Any, count: int) -> list[bytes]:
+    found: list[bytes] = []
+    async with asyncio.timeout(PATIENCE_S):
+        while len(found) < count:
+            found += (await anext(reader)).events["body"].to_pylist()
+    return found
+
+
+async def test_others_headers_are_properties(made: Made, feed: JetStreamFeed) -> None:
+    await made.append("0", [b"1"], {"Trace-Id": "7"})
+    await made.append("0", [b"2"], {"Leasehold-Event": "{not JSON", "Trace-Id": "8"})
+    await made.append("0", [b"3"])
+    reader = feed.open("0", None)
+    found: list[Any] = []
+    while len(found) < 3:
+        found += (await anext(reader)).events["properties"].to_pylist()
+    await reader.aclose()
+    assert found == [[("Trace-Id", "7")], [("Leasehold-Event", "{not JSON"), ("Trace-Id", "8")], None]
+
+
+async def test_events_that_retention_has_taken_before_they_were_read_stop_the_reader(
+    made: Made, feed: JetStreamFeed
+) -> None:
+    await made.append("0", [b"1", b"2", b"3", b"4"])
+    await made.forget(4)
+    with pytest.raises(PositionLost, match=r"begins at 4 now.* set the lease's position to '3'"):
+        await anext(feed.open("0", "1"))
+    assert await bodies(feed.open("0", "3"), 1) == [b"4"]
+
+
+async def test_retention_that_overtakes_a_slow_reader_is_told(made: Made, feed: JetStreamFeed) -> None:
+    await made.append("0", [b"%d" % number for number in range(1, 5)])
+    reader = feed.open("0", None)
+    assert await bodies(reader, 4) == [b"1", b"2", b"3", b"4"]
+    await made.append("0", [b"%d" % number for number in range(5, 13)])
+    await made.forget(11)
+    with pytest.raises(PositionLost):
+        await bodies(reader, 8)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_reader_at_the_end_is_not_lost_where_retention_passes_it(made: Made, feed: JetStreamFeed) -> None:
+    await made.append("0", [b"1"])
+    reader = feed.open("0", None)
+    assert await bodies(reader, 1) == [b"1"]
+    moved = asyncio.create_task(anext(reader))
+    await made.append("1", [b"another's"] * 5)
+    await made.forget(5)
+    page: Page = await asyncio.wait_for(moved, PATIENCE_S)
+    assert (page.events.num_rows, page.to) == (0, "6")
+    await made.append("0", [b"2"])
+    assert await bodies(reader, 1) == [b"2"]
+    assert await bodies(feed.open("0", page.to), 1) == [b"2"]
+
+
+async def test_a_stream_that_was_made_again_stops_the_reader(made: Made, feed: JetStreamFeed) -> None:
+    await made.append("0", [b"1", b"2", b"3"])
+    await made.connection.api(f"STREAM.DELETE.{made.stream.name}")
+    await made.stream.made()
+    await made.append("0", [b"another"])
+    for call in (anext(feed.open("0", "3")), feed.lag("0", "3")):
+        with pytest.raises(PositionLost, match="the stream ends at 1, before the position 3"):
+            await call
+
+
+async def test_a_consumer_that_goes_away_is_made_again(made: Made, feed: JetStreamFeed) -> None:
+    await made.append("0", [b"1"])
+    reader = feed.open("0", None)
+    assert await bodies(reader, 1) == [b"1"]
+    waiting = asyncio.create_task(bodies(reader, 2))
+    for body in (b"2", b"3"):
+        await _without_consumers(made)
+        await made.append("0", [body])
+    assert await waiting == [b"2", b"3"]
+
+
+async def test_an_event_that_was_lost_on_its_way_is_asked_for_again(
+    made: Made, feed: JetStreamFeed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await made.append("0", [b"%d" % number for number in range(1, 7)])
+    taken = consumer.Consumer._next
+    seen: list[str] = []
+
+    async def lossy(self: consumer.Consumer) -> Any:
+        message = await taken(self)
+        seen.append(message.reply)
+        return await taken(self) if len(seen) == 3 else message
+
+    monkeypatch.setattr(consumer.Consumer, "_next", lossy)
+    assert await bodies(feed.open("0", None), 6) == [b"%d" % number for number in range(1, 7)]
+
+
+async def _without_consumers(made: Made) -> None:
+    for name in (await made.connection.api(f"CONSUMER.NAMES.{made.stream.name}"))["consumers"]:
+        await made.connection.api(f"CONSUMER.DELETE.{made.stream.name}.{name}")
+
+
+async def test_a_reader_leaves_no_consumer_behind(made: Made, feed: JetStreamFeed) -> None:
+    await made.append("0", [b"1"])
+    reader = feed.open("0", None)
+    await anext(reader)
+    await reader.aclose()
+    assert await feed.lag("0", None) == 1
+    await eventually(lambda: _has_no_consumers(made))
+
+
+async def _has_no_consumers(made: Made) -> bool:
+    return not (await made.connection.api(f"CONSUMER.NAMES.{made.stream.name}"))["consumers"]
+
+
+async def test_a_server_that_dies_and_comes_back_is_read_on_where_it_was() -> None:
+    with nats_machine() as machine:
+        made = Made(machine)
+        await made.stream.made()
+        feed = JetStreamFeed(**made.settings, timeout_s=5)
+        await made.append("0", [b"1"])
+        found, position = await _read(feed, None, 1)
+        machine.kill()
+        with pytest.raises(FeedUnavailable):
+            await _read(feed, position, 1)
+        machine.start()
+        await eventually(lambda: _appends(made, b"2"))
+        again, _ = await _read(feed, position, 1)
+        assert found + again == [b"1", b"2"]
+        await feed.close()
+        await made.connection.close()
+
+
+async def _read(feed: JetStreamFeed, position: str | None, count: int) -> tuple[list[bytes], str | None]:
+    """As a host does: after an error another reader."""
+    found: list[bytes] = []
+    reader = feed.open("0", position)
+    try:
+        while len(found) < count:
+            page = await asyncio.wait_for(anext(reader), PATIENCE_S)
+            found, position = found + page.events["body"].to_pylist(), page.to
+    finally:
+        await reader.aclose()
+    return found, position
+
+
+async def _appends(made: Made, body: bytes) -> bool:
+    try:
+        await made.append("0", [body])
+    except NatsError:
+        return False
+    return True
+
+
+async def test_a_stream_that_is_not_there_yet_is_waited_for(made: Made, feed: JetStreamFeed) -> None:
+    await made.connection.api(f"STREAM.DELETE.{made.stream.name}")
+    for call in (feed.partitions(), anext(feed.open("0", None)), feed.lag("0", None)):
+        with pytest.raises(FeedUnavailable, match="a sink makes it, or you do"):
+            await call
+    await made.stream.made()
+
+
+async def test_a_partition_beyond_those_of_the_settings_is_refused(feed: JetStreamFeed) -> None:
+    with pytest.raises(FeedError, match="it has 4, numbered from 0"):
+        await feed.latest("4")
+
+
+def test_a_password_in_an_address_is_refused() -> None:
+    with pytest.raises(ValueError, match="give them as `user` and `password`"):
+        JetStreamFeed("nats://me:hunter2@host:4222", "s", "s", partitions=1)

@@ -1,0 +1,20 @@
+"""A stream as hosts of scenarios publish to it, slowly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lab.scenarios.slow import SlowWriter
+from plugins.jetstream import JetStreamSink
+
+from pipeline.sink import Claim
+
+
+class SlowStream(JetStreamSink):
+    def __init__(self, gate: str, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._gate = Path(gate)
+
+    async def open(self, claim: Claim) -> SlowWriter:  # type: ignore[override]  # in place of the real one
+        return SlowWriter(await super().open(claim), self._gate)

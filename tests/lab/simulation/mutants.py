@@ -1,0 +1,1400 @@
+"""Planted faults, the test of the tester. Each breaks one rule of docs/protocol.md in the production code.
+
+A mutant is planted before anything is imported, in a process of its own, and seeds run until one catches it. What seeds cannot
+see, a test that the mutant names has to catch. A mutant whose code is not found exactly once, or that nothing
+catches, fails the run: it tests nothing any more, or the simulation is too weak. Code is compared token by token with the
+syntax tree of the module, without comments, so that no formatting hides it.
+
+    make mutants                  all of them
+    make mutants MUTANT=epoch     those whose name holds the word; the trace that caught them is shown
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib.machinery
+import importlib.util
+import io
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stdout
+from dataclasses import dataclass, replace
+from importlib.abc import MetaPathFinder
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+import click
+import pytest
+
+if TYPE_CHECKING:  # modules that mutants change must not be imported yet
+    from lab.simulation.setup import Sessions
+
+SEEDS_MAX = 400
+TIMEOUT_S = 900
+PYTEST = ("-q", "-x", "-p", "no:xdist", "-p", "no:cacheprovider", "--no-header", "--tb=no")
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """In a module, the code `old` (there exactly once) becomes `new`."""
+
+    module: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """test: the one that catches it, "" for seeds. sessions: which hosts of those seeds have one."""
+
+    name: str
+    edits: tuple[Edit, ...]
+    test: str = ""
+    sessions: Sessions = "none"
+
+
+def mutant(
+    name: str,
+    module: str,
+    old: str,
+    new: str,
+    *more: tuple[str, str, str],
+    test: str = "",
+    sessions: Sessions = "none",
+) -> Mutant:
+    return Mutant(name, (Edit(module, old, new), *(Edit(*edit) for edit in more)), test, sessions)
+
+
+OVERLOAD = "tests/unit/service/test_host_overload.py"
+SESSION = "tests/unit/leases/test_session.py"
+OF_SESSIONS = "tests/unit/leases/test_tenure_sessions.py"
+HOST_SESSIONS = "tests/unit/service/test_host_sessions.py"
+HANDLERS = "tests/unit/pipeline/handlers"
+HANDLER_SINK = "tests/unit/pipeline/connectors/test_handlers.py"
+OTHERS_RANG = "each[0][0] != self._keeper.host for each in sessions.signature ^ self._read_at_signature"
+
+MUTANTS = (
+    mutant(
+        "the epoch is not raised when a lease is taken",
+        "leases.lease",
+        "            epoch=self.epoch + 1,\n",
+        "",
+    ),
+    mutant(
+        "a reset does not raise the generation",
+        "leases.lease",
+        "            generation=self.generation + 1,\n",
+        "",
+    ),
+    mutant(
+        "asking for a lease moves its tick",
+        "leases.lease",
+        "return replace(self, handoff_to=to)",
+        "return replace(self, handoff_to=to, tick=self.tick + 1)",
+    ),
+    mutant(
+        "a conflict is answered by a retry with the fresh ETag",
+        "leases.tenure",
+        "            self._lose(_lost(before, now.lease))\n            raise self._lost",
+        "            self._etag = now.etag\n            return False",
+    ),
+    mutant(
+        "a checkpoint is unconditional",
+        "leases.tenure",
+        "        except (StoreConflict, StoreMissing, StoreAmbiguous, asyncio.CancelledError) as error:\n",
+        "        except StoreConflict:\n"
+        "            fresh = await self._store.read(_id(wanted))\n"
+        "            self._adopt(wanted, await self._store.replace(_id(wanted), encode_lease(wanted), fresh.etag), started)\n"
+        "            return True\n"
+        "        except (StoreMissing, StoreAmbiguous, asyncio.CancelledError) as error:\n",
+    ),
+    mutant(
+        "a lease is taken whatever its ETag",
+        "leases.keeper",
+        "            etag = await self._replace(wanted, seen)\n",
+        "            etag = await self._replace(wanted, await self.read(*wanted.key))\n",
+    ),
+    mutant(
+        "a lost answer to a take counts as a yes",
+        "leases.keeper",
+        "            if not now.lease.is_same_tenure(wanted):\n                return None\n",
+        "",
+    ),
+    mutant(
+        "expiry is judged by any change of the ETag",
+        "leases.keeper",
+        "            key: lease.mark\n            for key, (lease, _) in self.seen.items()\n",
+        "            key: (etag,)\n            for key, (lease, etag) in self.seen.items()\n",
+    ),
+    mutant(
+        "expiry is judged by wall clocks",
+        "leases.tenure",
+        "        await self._change(Lease.renewed)\n",
+        "        at = int(self._clock.monotonic() * 1000)\n"
+        "        await self._change(lambda lease: replace(lease, tick=max(at, lease.tick + 1)))\n",
+        (
+            "service.balancer",
+            "self.expired = self._watch.expired(scan.started, self._timing)",
+            "self.expired = frozenset(x.key for x in scan.leases if x.owner and x.tick < 1000 * (scan.started - 20))",
+        ),
+    ),
+    mutant(
+        "time in which nobody could read counts towards expiry",
+        "leases.expiry",
+        "unread = max(gap * (gap > timing.read_gap_max_s), unread_s) + took * (took > timing.scan_max_s(listings))",
+        "unread = 0.0",
+    ),
+    mutant(
+        "leases expire after half their duration",
+        "leases.expiry",
+        "return self.still_for(timing.duration_s, now)",
+        "return self.still_for(timing.duration_s / 2, now)",
+    ),
+    mutant(
+        "what was asked for is taken without waiting",
+        "service.balancer",
+        "        return self._requests.expired(scan.started, self._timing)",
+        "        return frozenset(asked)",
+    ),
+    mutant(
+        "there is no trust window",
+        "leases.tenure",
+        "return self._lost is None and self._clock.monotonic() < self.trusted_until",
+        "return self._lost is None",
+    ),
+    mutant(
+        "trust lasts as long as the lease: no margin",
+        "leases.timing",
+        '"""How long a successful renewal, counted from its start, entitles an owner to send."""\n'
+        "        return self.duration_s - self.margin_s\n",
+        "return self.duration_s\n",
+    ),
+    mutant(
+        "trust is judged by a timer alone",
+        "service.worker",
+        "        if not self._owned.is_trusted:\n            raise NotTrusted(",
+        "        if not getattr(self, 'is_open', True):\n            raise NotTrusted(",
+        (
+            "service.worker",
+            "        if not self._owned.is_trusted:\n            self._note_suspension()\n",
+            "        self.is_open = self._owned.is_trusted\n        if not self.is_open:\n            self._note_suspension()\n",
+        ),
+        (
+            "service.worker",
+            "            now = self._clock.monotonic()\n            stage",
+            "            now, self._permit.is_open = self._clock.monotonic(), self.owned.is_trusted\n            stage",
+        ),
+    ),
+    mutant(
+        "trust is checked before a write, not when it is sent",
+        "pipeline.sink",
+        '            raise NotTrusted("the write was cancelled before it was sent")\n        permit.check()\n',
+        '            raise NotTrusted("the write was cancelled before it was sent")\n',
+    ),
+    mutant(
+        "trust runs from the answer to a renewal, not from its start",
+        "leases.tenure",
+        "        self._written = max(self._written, began, key=lambda each: each.at)\n",
+        "        self._written = Began(self._clock.monotonic(), began.term)\n",
+    ),
+    mutant(
+        "a failed renewal extends trust",
+        "leases.tenure",
+        "            attempt += 1\n            failed(error, attempt)\n",
+        "            owned._written = owned._written._replace(at=clock.monotonic())\n            failed(error, attempt)\n",
+    ),
+    mutant(
+        "a hung worker goes on renewing",
+        "service.worker",
+        "            if left <= 0:\n                raise BatchHung(",
+        "            if left < -1e9:\n                raise BatchHung(",
+        ("service.worker", "self._clock.sleep(min(left, timeout))", "self._clock.sleep(timeout)"),
+    ),
+    mutant(
+        "children begin before their parent is closed",
+        "leases.lineage",
+        "_is_at_work(parent, listed, leases) for parent in partition.parents",
+        "False for parent in partition.parents",
+    ),
+    mutant(
+        "what leases hold of a merged partition gets a lease once more",
+        "leases.lineage",
+        "        for part in uncovered(partition, held)\n",
+        "        for part in whole(partition, held)\n",
+    ),
+    mutant(
+        "a child begins at its beginning and not where its parent ended",
+        "leases.lineage",
+        "                        continuation=child.continuation,\n",
+        "                        continuation=None,\n",
+    ),
+    mutant(
+        "a partition ends before its last events are delivered",
+        "pipeline.pump.buffer",
+        "        if self.is_empty and self._end is not None:\n",
+        "        if self._end is not None:\n",
+    ),
+    mutant(
+        "a batch holds whole pages",
+        "pipeline.pump.buffer",
+        "            part = self._part(self._limits.events_max - events, at_least_one=not pages)\n",
+        "            part = self._pages[0][0]\n",
+    ),
+    mutant(
+        "what is left of a page begins where the page began",
+        "pipeline.event",
+        "self.events.slice(n), self.to, _Behind(whole, taken + n)",
+        "self.events, self.to, _Behind(whole, taken + n)",
+    ),
+    mutant(
+        "the owner level is not raised after an ambiguous send",
+        "service.worker",
+        "self.pipeline.claimed(kept if known is None else known)",
+        "kept if known is None else known",
+    ),
+    mutant(
+        "after an ambiguous send another batch takes its numbers",
+        "service.worker",
+        "                fence = fence if isinstance(error, StoreError) else error\n",
+        "                fence = fence if isinstance(error, (StoreError, Ambiguous)) else error\n",
+    ),
+    mutant(
+        "a batch is sent before its level stands in the lease",
+        "leases.keeper",
+        "earlier.acquired(self.host, self.incarnation, claimed(seen.lease.sink_state))",
+        "earlier.acquired(self.host, self.incarnation, seen.lease.sink_state)",
+        (
+            "service.worker",
+            "            state=lease.sink_state,\n",
+            "            state=self.pipeline.claimed(lease.sink_state),\n",
+        ),
+        (
+            "service.worker",
+            "            await self.owned.checkpoint(writer.position, writer.state)\n",
+            "            await self.owned.checkpoint(writer.position, lease.sink_state)\n",
+        ),
+        (
+            "pipeline.connectors.log.producer_state",  # and a broker that lets a level in twice
+            "    if held is not None and held.rank >= producer.rank:\n",
+            (
+                "    if held is not None and held.rank == producer.rank:\n        return held\n"
+                "    if held is not None and held.rank > producer.rank:\n"
+            ),
+        ),
+    ),
+    mutant(
+        "a level that a document put back gives out again is attached again",
+        "pipeline.connectors.log.producer_state",
+        "    if held is not None and held.rank >= producer.rank:\n",
+        "    if held is not None and held.rank > producer.rank:\n",
+    ),
+    mutant(
+        "the tail is read before the fence is taken",
+        "pipeline.connectors.log.sink",
+        "        log, line, end = await _on_thread(self._threads, lambda: self._attached(claim, producer, state))\n",
+        "        early = await _on_thread(self._threads, lambda: self._log.lines.get(producer.lease))\n"
+        "        log, line, end = await _on_thread(self._threads, lambda: self._attached(claim, producer, state))\n"
+        "        line = replace(line, marker=early.marker if early and early.generation == line.generation else None)\n",
+    ),
+    mutant(
+        "the position is kept in the lease alone",
+        "pipeline.publishing_writer",
+        "return max(held, claim.continuation, key=cmp_to_key(claim.compare))",
+        "return claim.continuation",
+    ),
+    mutant(
+        "an uncertain batch is sent again at the new level",
+        "pipeline.connectors.log.producer_state",
+        "    return replace(new, marker=held.marker, ended=held.ended)",
+        "    return replace(new, ended=held.ended)",
+    ),
+    mutant(
+        "an uncertain send is repeated under new numbers",
+        "pipeline.connectors.log.sink",
+        '            crash_point("before append")\n'
+        "            first = self._log.publish(self._producer, number, batch, marker, check)\n",
+        "            nonlocal number\n"
+        '            crash_point("before append")\n'
+        "            try:\n"
+        "                first = self._log.publish(self._producer, number, batch, marker, check)\n"
+        "            except LogUncertain:\n"
+        "                number = number_after(number, batch.events)\n"
+        "                raise\n",
+    ),
+    mutant(
+        "a broker takes what was outranked",
+        "pipeline.connectors.log.producer_state",
+        "    if held.rank > producer.rank:\n        raise _outranked(held, producer)\n    return held",
+        "    return held",
+    ),
+    mutant(
+        "a marker outlives its generation",
+        "pipeline.connectors.log.producer_state",
+        "    if held is None or held.generation != producer.generation:",
+        "    if held is None:",
+    ),
+    mutant(
+        "two batches are unsettled at once",
+        "pipeline.pump.runner",
+        "        return item is not None and await self._write(item, stop)",
+        "        if item is not None:\n"
+        "            self._loose = asyncio.create_task(self._write(item, stop))\n"
+        "            self._loose.add_done_callback(lambda task: task.cancelled() or task.exception())\n"
+        "        return item is not None",
+    ),
+    mutant(
+        "who is refused asks again at a constant pace",
+        "leasehold.common.clock",
+        "        return max(grown * (1 - self.spread * jitter), at_least_s)\n",
+        "        return self.first_s\n",
+    ),
+    mutant(
+        "takes that were refused wait for the next listing",
+        "service.balancer",
+        "again = await self._take_all(wanted.take, scan, group)",
+        "again = Changes()",
+        test=f"{OVERLOAD}::test_a_listing_that_uses_up_what_takes_need_does_not_keep_leases_from_being_taken",
+    ),
+    mutant(
+        "a host takes more leases than it wants",
+        "leases.balance",
+        "max(0, limits[name] - totals[name])",
+        "size",
+    ),
+    mutant(
+        "leases of a paused pipeline are taken",
+        "service.balancer",
+        "        paused = host_scan.controls.paused\n        found",
+        "        paused = frozenset()\n        found",
+    ),
+    mutant(
+        "a sink that opens slowly is cancelled though it gets on",
+        "service.worker",
+        "report_progress=lambda: self.progress.advance(OPENING, self._clock.monotonic())",
+        "",
+    ),
+    mutant(
+        "one sink's slow answer keeps the partitions of its pipeline waiting",
+        "service.partitions",
+        "found = await self._asks[pipeline.name].get('standing', LeaseKey(pipeline.name, partition),"
+        " lambda: pipeline.sink.standing(pipeline.name, partition), 'its sink')",
+        "found = await self._await_answer(pipeline.sink.standing(pipeline.name, partition), 'its sink')",
+        test="tests/unit/service/test_partitions_background_calls.py::test_a_slow_answer_for_one_partition_delays_no_other_and_comes_in_the_background",
+    ),
+    mutant(
+        "events that do not lie behind what was read are delivered",
+        "pipeline.feed",
+        "    if order > 0 or (order == 0 and events):\n",
+        "    if False:\n",
+    ),
+    mutant(
+        "a claim's first batch is not looked for in the hub",
+        "pipeline.connectors.eventhubs.sink.writer",
+        "        if not self._is_verified:\n",
+        "        if False:\n",
+    ),
+    mutant(
+        "the tail of a hub's lease stands still while it publishes",
+        "pipeline.connectors.eventhubs.sink.writer",
+        "        self._state = replace(self._state, tail=max(self._state.tail, end))\n",
+        "        pass\n",
+    ),
+    mutant(
+        "a hub's partition is empty if $management says so after a second",
+        "pipeline.connectors.eventhubs.sink.tail",
+        "QUIET_S = 10.0\n",
+        "QUIET_S = 1.0\n",
+        test="tests/unit/pipeline/connectors/eventhubs/sink/test_tail.py",
+    ),
+    mutant(
+        "a hub's partition ends where $management says",
+        "pipeline.connectors.eventhubs.sink.tail",
+        "        while (end := self._end) is None or self._reading.behind < end:\n",
+        "        self._end = (await self._tails.broker.read_extent(self._target)).last\n"
+        "        while (end := self._end) is None or self._reading.behind < end:\n",
+    ),
+    mutant(
+        "a hub's claim asks at a null level",
+        "pipeline.connectors.eventhubs.sink.producer_groups",
+        "            return await self._numbers(target, AttachRequest(group=of, level=level))\n",
+        "            return await self._numbers(target, AttachRequest(group=of, level=None))\n",
+    ),
+    mutant(
+        "a claim does not look for what was published since the checkpoint",
+        "pipeline.connectors.eventhubs.sink.producer_groups",
+        "    return Tail(behind=state.tail if has_published else min(before, state.tail), is_binding=has_published)\n",
+        "    return Tail(behind=before, is_binding=False)\n",
+    ),
+    mutant(
+        "a producer whose last number is -1 has published",
+        "pipeline.connectors.eventhubs.sink.producer_groups",
+        "known.number not in (0, NOTHING_YET)",
+        "known.number != 0",
+        test="tests/unit/pipeline/connectors/eventhubs/sink/test_producer_groups_claims.py",
+    ),
+    mutant(
+        "an answer of a lagging replica moves a Cosmos DB feed back",
+        "pipeline.connectors.cosmos.feed",
+        "            after = pages[-1].to if pages else furthest(after, answer.etag)\n",
+        "            after = pages[-1].to if pages else answer.etag\n",
+        (
+            "pipeline.connectors.cosmos.feed",
+            "        return [record for record in records if record.lsn > read]\n",
+            "        return records\n",
+        ),
+        test="tests/connectors/cosmos/test_feed.py::test_what_a_lagging_replica_answers_moves_nothing_back_and_repeats_nothing",
+    ),
+    mutant(
+        "bounds of ranges are ordered as texts",
+        "pipeline.connectors.cosmos.ranges",
+        '    return bound.rstrip("0")\n',
+        "    return bound\n",
+        test="tests/unit/pipeline/connectors/cosmos/test_ranges.py",
+    ),
+    mutant(
+        "leases lie in an account of any consistency",
+        "leases.stores.cosmos.connection",
+        'TOO_WEAK = ("ConsistentPrefix", "Eventual")\n',
+        "TOO_WEAK = ()\n",
+        test="tests/connectors/cosmos/test_leases_faults.py::test_an_account_of_weak_consistency_is_refused",
+    ),
+    mutant(
+        "leases are taken one after another",
+        "leases.side_by_side",
+        "AT_ONCE_MAX = 16\n",
+        "AT_ONCE_MAX = 1\n",
+        test=f"{OVERLOAD}::test_hundreds_of_leases_of_a_dead_host_are_taken_within_the_promised_bound",
+    ),
+    mutant(
+        "every host that starts creates every lease",
+        "leases.bootstrap",
+        "            if scan.started - self._due_since[name] >= rank * grace_s\n",
+        "",
+        test=f"{OVERLOAD}::test_hosts_that_start_together_do_not_all_create_the_same_leases",
+    ),
+    mutant(
+        "a scan that takes long is taken for an outage",
+        "leases.timing",
+        "return max(self.read_gap_max_s, self.call_timeout_s * listings)\n@property\ndef newcomer_slack_s",
+        "return self.call_timeout_s\n\n    @property\n    def newcomer_slack_s",
+        test="tests/unit/leases/test_expiry.py::test_a_host_whose_scans_take_long_sees_dead_owners_all_the_same",
+    ),
+    mutant(
+        "a request is written again into a lease that sessions judge by now",
+        "leases.keeper",
+        "may_write = self.session is not None or not now.lease.by_session",
+        "may_write = True",
+        test="tests/unit/leases/test_keeper.py::test_a_lease_that_sessions_judge_by_now_is_not_asked_for_without_one",
+    ),
+    mutant(
+        "a database that lost a lease's position takes it from the lease",
+        "pipeline.connectors.postgres.sink",
+        "message = sql.claimed(self._parts.tables, claim, is_known=is_known)",
+        "message = sql.claimed(self._parts.tables, claim, is_known=False)",
+    ),
+    mutant(
+        "an earlier epoch claims a position in PostgreSQL",
+        "pipeline.connectors.postgres.sql",
+        "            WHERE known.epoch <= excluded.epoch\n",
+        "            WHERE true\n",
+    ),
+    mutant(
+        "the guard of a batch in PostgreSQL lets earlier epochs write",
+        "pipeline.connectors.postgres.sql",
+        'return SQL("{} AND generation = {} AND epoch = {}").format(',
+        'return SQL("{} AND generation = {} AND epoch >= {}").format(',
+    ),
+    mutant(
+        "the guard of a batch in PostgreSQL does not look at the position",
+        "pipeline.connectors.postgres.sql",
+        "WHERE {} AND position IS NOT DISTINCT FROM {} AND state = 'open'",
+        "WHERE {} AND (true OR position IS NOT DISTINCT FROM {}) AND state = 'open'",
+    ),
+    mutant(
+        "a manifest that lost entries is taken as it is",
+        "pipeline.connectors.files.sink.manifest",
+        "    if version < seen:\n",
+        "    if False:\n",
+    ),
+    mutant(
+        "who comes second to put an entry takes it for its own",
+        "pipeline.connectors.files.sink.manifest",
+        "            return found.id == entry.id\n",
+        "            return True\n",
+    ),
+    mutant(
+        "successors of a request in doubt are sent at once",
+        "pipeline.async_sink.request_scheduler",
+        "        return now + self._limits.request_timeout_s if may_land else None\n",
+        "        return None\n",
+    ),
+    mutant(
+        "rows behind a late request go out with a larger one that is late too",
+        "pipeline.async_sink.buffer",
+        "                    line.late_last = min(last[entry.order], line.late_last)\n",
+        "                    line.late_last = max(last[entry.order], line.late_last if line.late_last < inf else -1)\n",
+        test="tests/unit/pipeline/async_sink/test_buffer.py::test_while_two_requests_may_be_late_only_rows_of_both_are_sent",
+    ),
+    mutant(
+        "a position passes what is not acknowledged",
+        "pipeline.async_sink.request_scheduler",
+        "        while self._first in self._beyond:\n",
+        "        while self._beyond:\n            self._first = min(self._beyond)\n",
+    ),
+    mutant(
+        "calls of one key run side by side",
+        "pipeline.handlers.calls",
+        'order = f"{UNKEYED}{number}" if key is None else KEYED + key',
+        'order = f"{UNKEYED}{number}"',
+    ),
+    mutant(
+        "calls get ahead of the position without a limit",
+        "pipeline.handlers.calls",
+        "return self.unsettled < self._limits.window and self._bytes < self._limits.window_bytes",
+        "return True",
+    ),
+    mutant(
+        "an event counts as processed when its call begins",
+        "pipeline.handlers.calls",
+        "        self.in_flight += 1\n        return Call(",
+        "        self.in_flight += 1\n        self.acknowledge([first])\n        return Call(",
+    ),
+    mutant(
+        "more calls run than may",
+        "pipeline.handlers.calls",
+        "self.in_flight >= self._limits.max",
+        "self.in_flight > self._limits.max",
+    ),
+    mutant(
+        "a call that failed is repeated beside later events of its key",
+        "pipeline.handlers.calls",
+        "        self._buffer.put_back(left, rests_until=now + pause_s)\n",
+        "        from dataclasses import replace\n        for each in left:\n            self._buffer.acknowledged(each, now)\n"
+        "            self._buffer.add(replace(each, order=f'{UNKEYED}{each.number}'), now)\n",
+    ),
+    mutant(
+        "what a call acknowledged before it failed is handled again",
+        "pipeline.handlers.calls",
+        "left = [entry for entry in call.entries if entry.number in self._open]\n        if not left:",
+        "left = list(call.entries)\n        if not left:",
+        test=f"{HANDLERS}/test_writer.py::test_what_was_acknowledged_before_an_error_is_not_handled_again",
+    ),
+    mutant(
+        "a handler that acknowledges by hand has processed an event once it returns",
+        "pipeline.handlers.calls",
+        "if not self._limits.manual_ack:",
+        "if True:",
+        test=f"{HANDLERS}/test_writer.py::test_with_manual_acknowledgement_the_position_follows_what_is_acknowledged",
+    ),
+    mutant(
+        "an acknowledgement counts for all events of its call",
+        "pipeline.handlers.writer",
+        "self._calls.acknowledge(call.entries[:count])",
+        "self._calls.acknowledge(call.entries)",
+        test=f"{HANDLERS}/test_writer.py::test_what_was_acknowledged_before_an_error_is_not_handled_again",
+    ),
+    mutant(
+        "events of a lost lease can be acknowledged",
+        "pipeline.handlers.writer",
+        "        if self._is_closed:\n            return False\n",
+        "",
+        test=f"{HANDLERS}/test_writer.py::test_what_is_never_acknowledged_is_handled_again_by_the_next_owner",
+    ),
+    mutant(
+        "events of a lost lease are never stale",
+        "pipeline.handlers.writer",
+        "is_released=lambda: self._is_closed",
+        "is_released=lambda: False",
+        test=f"{HANDLERS}/test_events.py::test_pages_of_a_lost_lease_are_left_to_its_next_tenure",
+    ),
+    mutant(
+        "a lease can be lost between a look at stale events and their acknowledgement",
+        "pipeline.handlers.events",
+        "count = self._count(position)\n",
+        "await asyncio.sleep(0)\n        count = self._count(position)\n",
+        test=f"{HANDLERS}/test_events.py::test_nothing_comes_between_a_look_at_stale_events_and_their_acknowledgement",
+    ),
+    mutant(
+        "a row of several events becomes the dead letter of one of them",
+        "pipeline.handlers.writer",
+        "has_row_of_each = len(of_rows) == len(of_events)",
+        "has_row_of_each = True",
+        test=f"{HANDLER_SINK}::test_events_that_became_one_row_are_handled_or_dead_letters_each",
+    ),
+    mutant(
+        "an event becomes a dead letter for each of its rows",
+        "pipeline.handlers.writer",
+        "if len(of_events) < events.num_rows or len(of_rows) < rows.num_rows:",
+        "if len(of_events) < events.num_rows:",
+        test=f"{HANDLER_SINK}::test_an_event_of_several_rows_becomes_one_dead_letter",
+    ),
+    mutant(
+        "a call that fails again and again counts as one that hangs",
+        "service.worker",
+        "self.progress.excuse_sink(self._clock.monotonic() + seconds)",
+        "None",
+        test=f"{HANDLERS}/test_writer.py::test_an_event_whose_calls_take_too_long_becomes_a_dead_letter_within_one_tenure",
+    ),
+    mutant(
+        "a key continues behind its dead letter at once",
+        "pipeline.handlers.calls",
+        "self._parked[call.first.order] = now + self._limits.park_s",
+        "pass",
+        test=f"{HANDLER_SINK}::test_an_event_that_fails_too_often_is_a_dead_letter_and_so_are_the_next_of_its_key",
+    ),
+    mutant(
+        "a key is parked for ever",
+        "pipeline.handlers.calls",
+        "self._parked[call.first.order] = now + self._limits.park_s",
+        "self._parked[call.first.order] = inf",
+        test=f"{HANDLERS}/test_calls.py::test_later_events_of_a_parked_key_are_parked_too_until_its_time_is_over",
+    ),
+    mutant(
+        "an event that waits for trust to become a dead letter is counted at each attempt",
+        "pipeline.dead_letters.guards",
+        "len(recent.union(sequences)) > self.most",
+        "len(recent) + len(sequences) > self.most",
+        test=f"{HANDLER_SINK}::test_events_that_wait_for_trust_to_become_dead_letters_count_once",
+    ),
+    mutant(
+        "each claim may park as many events again",
+        "pipeline.dead_letters.dead_letter_transform",
+        "self.park_guards.setdefault(partition, ParkGuard(events=self.share_events, share_max=self.share_max))",
+        "ParkGuard(events=self.share_events, share_max=self.share_max)",
+        test=f"{HANDLER_SINK}::test_too_many_parked_events_stop_the_partition_and_it_stays_so",
+    ),
+    mutant(
+        "events that a retry repeats let it park more",
+        "pipeline.dead_letters.side_output_sink",
+        "self._guard.settled = self._settled_before + rows",
+        "self._guard.settled = self._settled_before + self._writer.acknowledged",
+        (
+            "pipeline.dead_letters.side_output_sink",
+            "while self._written and self._claim.compare(self._written[0][0], self._writer.position) <= 0:",
+            "while self._written:",
+        ),
+        test=f"{HANDLER_SINK}::test_a_retry_that_repeats_good_events_parks_no_more_of_the_bad_ones",
+    ),
+    mutant(
+        "a letter that was never written counts for the next claim",
+        "pipeline.dead_letters.guards",
+        "self._parked.pop(sequence, None)",
+        "pass",
+        test=f"{HANDLER_SINK}::test_parked_events_whose_letters_were_never_written_do_not_count_in_the_next_claim",
+    ),
+    mutant(
+        "parked events count from the start of a claim",
+        "pipeline.dead_letters.side_output_sink",
+        "self._guard.admit(sequences, self._settled_before + self._writer.acknowledged)",
+        "self._guard.admit(sequences, self._writer.acknowledged)",
+        test=f"{HANDLER_SINK}::test_what_was_processed_before_a_claim_lets_it_park_no_more",
+    ),
+    mutant(
+        "a stop or handoff drops what was taken, and the next owner repeats it",
+        "pipeline.pump.runner",
+        "            await self._in_flight.flush(stop)\n            return None\n",
+        "            return None\n",
+    ),
+    mutant(
+        "a stop starts its time over with each step",
+        "pipeline.pump.progress",
+        "return await self.carry_out(self._writer.flush(), stop)",
+        "self._gives_up_at = None\n        return await self.carry_out(self._writer.flush(), stop)",
+        test=f"{HANDLERS}/test_writer.py::test_a_stop_waits_as_long_however_full_the_window_is",
+    ),
+    mutant(
+        "a plain call that raises StopIteration keeps its thread",
+        "pipeline.connectors.handlers",
+        "        self.give_back()\n        if not future.done():\n",
+        "        if not future.done():\n            self.give_back()\n",
+        test=f"{HANDLER_SINK}::test_a_thread_is_free_again_though_nothing_waits_for_its_call",
+    ),
+    mutant(
+        "a call that only makes a generator has handled its events",
+        "pipeline.connectors.handlers",
+        "if inspect.isgenerator(answer) or inspect.isasyncgen(answer):",
+        "if False:",
+        test=f"{HANDLER_SINK}::test_a_function_that_returns_code_which_has_not_run_is_refused",
+    ),
+    mutant(
+        "a lease is given up without its last checkpoint",
+        "service.worker",
+        '            await run_within("checkpoint", retry_until_answered(self._checkpoints.keep, self._clock,'
+        " self._log), self._log)\n",
+        "",
+    ),
+    mutant(
+        "partitions of unknown lag count as none",
+        "service.lag.measurement",
+        "UNKNOWN_SHARE_MAX = 0.1\n",
+        "UNKNOWN_SHARE_MAX = 1.0\n",
+        test="tests/unit/service/lag/test_measurement.py::test_more_than_a_tenth_of_unknown_partitions_is_an_unknown_lag",
+    ),
+    mutant(
+        "a hub's sink reads in a consumer group that it was not given",
+        "service.config.eventhubs",
+        "consumer_group: ConsumerGroup = Field(description='The consumer group in which the sink reads the end of each"
+        " partition. No reader with an epoch, such as the feed `eventhubs`, may use it.')",
+        "consumer_group: ConsumerGroup = Field(default='$Default')",
+        test="tests/unit/service/config/test_eventhubs_sink.py::test_what_does_not_go_together_is_told_without_secrets",
+    ),
+    mutant(
+        "a partition whose start is unknown keeps the first round open for all others",
+        "leases.bootstrap",
+        "self._audit.left) and _has_room_for(undecided)",
+        "self._audit.left or undecided)",
+        test="tests/unit/leases/test_bootstrap.py::test_a_partition_that_appears_while_an_older_one_is_undecided_begins_at_its_beginning",
+    ),
+    mutant(
+        "an unknown partition beside idle ones counts as idle",
+        "service.lag.measurement",
+        "events + max(unknown, math.ceil(events * unknown / known))",
+        "events + math.ceil(events * unknown / known)",
+        test="tests/unit/service/lag/test_measurement.py::test_an_unknown_partition_beside_idle_ones_is_not_counted_as_idle",
+    ),
+    mutant(
+        "a take that is refused again does not leave the container alone",
+        "service.balancer",
+        "if again.refused:",
+        "if False:",
+        test=f"{OVERLOAD}::test_a_take_that_is_refused_again_also_keeps_the_container_alone",
+    ),
+    mutant(
+        "slow answers of a sink hold up all others",
+        "service.partitions",
+        "call_later(self._timing.call_timeout_s, place.close)",
+        "call_later(1e9, place.close)",
+        test="tests/unit/service/test_partitions_background_calls.py::test_slow_answers_do_not_hold_up_a_quick_one",
+    ),
+    mutant(
+        "a host remembers every report for ever",
+        "service.failures",
+        "        if len(self._last) > REPORTS_MAX:\n",
+        "        if False:\n",
+        test="tests/unit/service/test_failures_reports.py::test_the_subjects_are_bounded",
+    ),
+    mutant(
+        "a batch is safe before it is delivered",
+        "service.worker",
+        "self._checkpoints.has_moved(self._writer.position, ",
+        "self._checkpoints.has_moved(str(int(self._writer.position or 0) + 1), ",
+    ),
+    mutant(
+        "an at-least-once sink is checkpointed now and then",
+        "service.worker",
+        "        while not self.pipeline.sink.holds_position and self._checkpoints.is_due:",
+        "        while False:",
+    ),
+    mutant(
+        "a lease is not checkpointed where its sink holds the position",
+        "service.checkpoints",
+        "        self._safe = safe\n        self._dirty.set()\n",
+        "        if self._pipeline.sink.holds_position:\n            return True\n"
+        "        self._safe = safe\n        self._dirty.set()\n",
+    ),
+    # Sessions
+    mutant(
+        "a heartbeat after a lapse restores trust in all leases",
+        "leases.session",
+        "self.term += 1",
+        "self.term = 1",
+        sessions="all",
+    ),
+    mutant(
+        "trust in a session runs from the answer to a heartbeat",
+        "leases.session",
+        "self._beat_at = max(self._beat_at, started)",
+        "self._beat_at = answered",
+        test=f"{SESSION}::test_trust_counts_from_the_start_of_a_heartbeat_not_from_its_answer",
+    ),
+    mutant(
+        "a session is trusted as long as it lasts: no margin",
+        "leases.timing",
+        '"""How long a successful heartbeat, counted from its start, entitles the host to send."""\n'
+        "return self.duration_s - self.margin_s",
+        "return self.duration_s",
+        test="tests/unit/leases/test_timing.py::test_trust_in_a_session_ends_before_the_session_does",
+    ),
+    mutant(
+        "sessions expire after half their duration",
+        "leases.session_watch",
+        "if self.began >= seen.since + self._duration_s(tenant, timing)",
+        "if self.began >= seen.since + self._duration_s(tenant, timing) / 2",
+        sessions="all",
+    ),
+    mutant(
+        "a lapse is judged when a heartbeat begins",
+        "leases.session",
+        "if answered >= self.trusted_until:",
+        "if started >= self.trusted_until:",
+        sessions="all",
+    ),
+    mutant(
+        "a write of a lease is worth the term of its answer",
+        "leases.tenure",
+        "self._written = max(self._written, began, key=lambda each: each.at)",
+        "self._written = Began(began.at, begin(self._clock, self._session).term)",
+        sessions="all",
+    ),
+    mutant(
+        "a session is alive only if its tick changes, not its document",
+        "leases.session_watch",
+        "found[record.tenant], etags[record.tenant] = (record, stored.etag)",
+        "found[record.tenant], etags[record.tenant] = (record, str(record.tick))",
+        test="tests/unit/leases/test_session_watch.py"
+        "::test_a_document_that_is_put_back_as_it_was_starts_the_time_again",
+    ),
+    mutant(
+        "a session without a document is not watched",
+        "leases.session_watch",
+        "{*found, *named, *gone}",
+        "{*found}",
+        test="tests/unit/leases/test_session_watch.py::test_a_session_that_never_had_a_document_expires_after_its_first_sight",
+    ),
+    mutant(
+        "a host that cannot write judges others",
+        "leases.session",
+        "return self._clock.monotonic() < self._beat_at + self.timing.judging_s",
+        "return True",
+        ("leases.session", "if self.timing.judging_s < started - self._beat_at < inf:", "if False:"),
+        test=f"{HOST_SESSIONS}::test_an_outage_of_the_container_moves_no_lease",
+    ),
+    mutant(
+        "a listing that does not show a tenure is ignored",
+        "leases.tenure",
+        "self.is_doubted = True",
+        "self.is_doubted = False",
+        test=f"{HOST_SESSIONS}::test_a_released_idle_lease_stops_its_owner",
+    ),
+    mutant(
+        "a lease counts as judged by its tick until the new judge has answered",
+        "leases.tenure",
+        "self._is_agreeing |= wanted.by_session",
+        "pass",
+        test=f"{OF_SESSIONS}::test_until_the_write_that_changes_the_judge_is_settled_both_judges_bind",
+    ),
+    mutant(
+        "hosts without sessions own what sessions judge",
+        "service.balancer",
+        "scan = scan.without_sessions()",
+        "pass",
+        test=f"{HOST_SESSIONS}::test_a_host_without_a_session_that_comes_later_reports_the_leases_and_takes_none",
+    ),
+    mutant(
+        "leases are judged by sessions while a host without one lives",
+        "leases.membership",
+        "self.session.is_agreed = scan.is_agreed",
+        "self.session.is_agreed = True",
+        test=f"{HOST_SESSIONS}::test_while_a_host_without_a_session_lives_leases_are_judged_by_their_own_ticks",
+    ),
+    mutant(
+        "hosts do not notice the bell",
+        "leases.session_watch",
+        "frozenset((self._bell, *rings))",
+        "frozenset(rings)",
+        test=f"{HOST_SESSIONS}::test_an_idle_owner_notices_within_three_seconds_that_a_command_released_its_lease",
+    ),
+    mutant(
+        "a lease is won again by a read",
+        "leases.tenure",
+        "await self._change(Lease.renewed)",
+        "if self.session is None:\n"
+        "            return await self._change(Lease.renewed)\n"
+        "        began = begin(self._clock, self._session)\n"
+        "        now = versioned(await self._store.read(id_of(self._lease)))\n"
+        "        if not now.lease.is_same_tenure(self._lease):\n"
+        "            self._lose(_lost(self._lease, now.lease))\n"
+        "            raise self._lost\n"
+        "        self._adopt(now.lease, now.etag, began)",
+        sessions="all",
+    ),
+    mutant(
+        "sessions are read before the leases that they judge",
+        "service.balancer",
+        "scan = await self._keeper.scan(self._pipelines, since, counting=counting)",
+        "host_scan = await self._scan_hosts()\n        scan = await self._keeper.scan(self._pipelines, since, counting=counting)",
+        (
+            "service.balancer",
+            "host_scan = await self._scan_hosts()\nself.scan, self.host_scan",
+            "self.scan, self.host_scan",
+        ),
+        ("leases.session_watch", " if self.began >= read_until else frozenset()", ""),
+        sessions="all",
+    ),
+    mutant(
+        "sessions judge leases that were read after the look",
+        "leases.session_watch",
+        " if self.began >= read_until else frozenset()",
+        "",
+        test="tests/unit/leases/test_session_watch.py::test_a_look_judges_no_lease_that_was_read_after_it_began",
+    ),
+    mutant(
+        "a listing with a lower epoch raises no doubt",
+        "leases.tenure",
+        "if seen is None or seen.lease.tenant != self._lease.tenant or (not seen.lease.by_session):",
+        "if seen is None or (seen.lease.tenant != self._lease.tenant and seen.lease.epoch >= self._lease.epoch):",
+        test="tests/unit/leases/test_tenure_sessions.py::test_a_lease_put_back_with_a_lower_epoch_makes_its_owner_write",
+    ),
+    mutant(
+        "a session without a document has ended",
+        "leases.session_watch",
+        "if self.began >= seen.since + self._duration_s(tenant, timing)",
+        "if tenant not in self.present or self.began >= seen.since + self._duration_s(tenant, timing)",
+        sessions="all",
+    ),
+    mutant(
+        "a failed heartbeat extends trust",
+        "leases.session",
+        "failures += 1",
+        "failures += 1\n                self._beat_at = self._clock.monotonic()",
+        sessions="all",
+    ),
+    mutant(
+        "trust in a lease does not end with the trust in its session",
+        "leases.tenure",
+        "min(by_tick, session.trusted_until)",
+        "by_tick",
+        sessions="all",
+    ),
+    mutant(
+        "time in which a host could not write counts if it looked all the while",
+        "leases.session",
+        "if self.timing.judging_s < started - self._beat_at < inf:",
+        "if False:",
+        test=f"{SESSION}::test_the_time_between_heartbeats_that_are_too_far_apart_is_unread",
+    ),
+    mutant(
+        "the grace of sessions after an outage is too short",
+        "leases.timing",
+        "return self.beat_s + 2 * self.call_timeout_s",
+        "return self.beat_s / 4",
+        test="tests/unit/leases/test_timing.py"
+        "::test_in_the_grace_after_an_outage_a_heartbeat_that_hung_ends_and_another_is_answered",
+    ),
+    mutant(
+        "hosts do not ring",
+        "leases.session",
+        "self._rings += 1",
+        "pass",
+        sessions="all",
+    ),
+    mutant(
+        "a host does not ring when it releases or loses a lease",
+        "leases.tenure",
+        "self._session.ring()",
+        "pass",
+        test=f"{OF_SESSIONS}::test_a_lease_that_is_released_or_lost_rings",
+    ),
+    mutant(
+        "a host does not list after a ring of its own",
+        "service.balancer",
+        "is_over or is_pending or sessions.signature != self._read_at_signature",
+        f"is_over or is_pending or any({OTHERS_RANG})",
+        (
+            "service.balancer",
+            "is_moved = seen.signature != self._read_at_signature",
+            f"is_moved = any({OTHERS_RANG.replace('sessions', 'seen')})",
+        ),
+        test=f"{HOST_SESSIONS}::test_what_the_api_of_an_owner_does_to_its_lease_is_noticed_although_no_other_host_hears_the_ring",
+    ),
+    mutant(
+        "a handoff times out as soon as a session",
+        "service.balancer",
+        "        return self._requests.expired(scan.started, self._timing)",
+        "        return self._requests.expired(scan.started, self._timing.session or self._timing)",
+        sessions="all",
+    ),
+    mutant(
+        "what sessions judge is left to hosts that have none",
+        "leases.balance",
+        "if not by_tick or len(with_session) == len(able):",
+        "if True:",
+        sessions="mixed",
+    ),
+    mutant(
+        "leases of version 1 are judged by sessions",
+        "leases.keeper",
+        "if lease.by_session and (tenant := lease.tenant) is not None:",
+        "if (tenant := lease.tenant) is not None:",
+        sessions="mixed",
+    ),
+    mutant(
+        "the leases are listed at the round after an audit is due",
+        "service.balancer",
+        "due.append(scan.started + self._read_after_s(scan, session))\n"
+        "due.append(scan.listed_at + self._listed_after_s(scan, session))",
+        "pass",
+        test=f"{HOST_SESSIONS}::test_no_listing_of_leases_is_later_than_an_audit_after_the_last",
+    ),
+    mutant(
+        "trust is checked before a request has a task, not when it is sent",
+        "pipeline.async_sink.request_writer",
+        "request: R | None = first\nawait self._permit.wait_until_granted()",
+        "request: R | None = first",
+        test="tests/unit/pipeline/async_sink/test_writer_sink.py"
+        "::test_trust_that_ends_before_the_task_of_a_request_begins_stops_the_request",
+    ),
+    mutant(
+        "what executors refuse is passed over",
+        "pipeline.pump.runner",
+        "            plan.refuse(batch)\n"
+        "            raise error if isinstance(error, RangeRefused) else RangeRefused(str(error)) from error\n",
+        "            return Output(table=self._transform.columns.empty_table(), start=batch.start, to=batch.to, events=0)\n",
+    ),
+    mutant(
+        "executors read ranges that change twice in one job",
+        "pipeline.pump.runner",
+        "self._reader = reader if self.why_host_reads is None else None",
+        "self._reader = reader",
+        test="tests/unit/pipeline/pump/test_runner_ranges.py"
+        "::test_ranges_that_change_are_read_by_the_host_if_a_job_reads_them_twice",
+    ),
+    mutant(
+        "a function may read ranges that change as often as it likes",
+        "pipeline.spark.session",
+        '        if why is not None:\n            raise TransformError(f"{why}: set `executors_read: false`")\n',
+        "",
+        test="tests/unit/pipeline/spark/test_session.py"
+        "::test_what_a_function_makes_of_each_batch_has_to_read_its_events_once",
+    ),
+    mutant(
+        "what the sink refuses is given to executors again",
+        "pipeline.pump.runner",
+        "return has_suspects or has_buried or plan.is_for_host(self._read_to)",
+        "return has_buried or plan.is_for_host(self._read_to)",
+        test="tests/unit/pipeline/pump/test_runner_ranges.py::test_the_host_reads_while_refused_events_are_looked_for",
+    ),
+    mutant(
+        "any number of jobs of executors run at once",
+        "pipeline.limits",
+        "self.turns = asyncio.Semaphore(RANGED_JOBS_MAX)",
+        "self.turns = asyncio.Semaphore(1000)",
+        test="tests/unit/pipeline/pump/test_runner_ranges.py"
+        "::test_few_jobs_of_executors_run_at_once_and_the_time_of_each_counts_from_its_beginning",
+    ),
+    mutant(
+        "a job of executors returns more than there is room for",
+        "pipeline.limits",
+        "while budget.returned + bytes_max > budget.bytes_max:\n    await self.wait_until_freed()",
+        "pass",
+        test="tests/unit/pipeline/pump/test_runner_ranges.py"
+        "::test_what_executors_returned_to_all_partitions_is_bounded_until_it_is_delivered",
+    ),
+    mutant(
+        "what executors refuse is given to them again",
+        "pipeline.pump.runner",
+        "return has_suspects or has_buried or plan.is_for_host(self._read_to)",
+        "return has_suspects or has_buried",
+    ),
+    mutant(
+        "rows that tasks hand back are left out beside staged ones",
+        "pipeline.staging",
+        "            parts.append(described(stager.stage(table, new_name()), table))\n",
+        "            pass\n",
+    ),
+    mutant(
+        "rows that tasks hand back are staged behind all others",
+        "pipeline.staging",
+        "    for run in runs:\n",
+        "    for run in sorted(runs, key=lambda run: not isinstance(run[0], StagedPart)):\n",
+        test="tests/unit/pipeline/test_staging.py"
+        "::test_rows_that_tasks_handed_back_are_staged_at_their_places_beside_others",
+    ),
+    mutant(
+        "staged parts are committed in any order",
+        "pipeline.staging",
+        "return Ranged(columns.empty_table(), tuple(in_order(parts)))",
+        "return Ranged(columns.empty_table(), tuple(parts))",
+        test="tests/unit/pipeline/test_staging.py"
+        "::test_pieces_of_a_sorting_transform_are_committed_in_the_order_of_their_sequences",
+    ),
+    mutant(
+        "the host reads once more what it has planned as ranges",
+        "pipeline.pump.runner",
+        "        self._buffer.put_ranged(batch)\n        self._read_to = batch.to\n",
+        "        self._buffer.put_ranged(batch)\n",
+    ),
+    mutant(
+        "parts count whatever the epoch at which they were staged",
+        "pipeline.staging",
+        "if (part.epoch, part.start) != (epoch, start):",
+        "if part.start != start:",
+        test="tests/unit/pipeline/connectors/files/sink/test_sink_staged.py"
+        "::test_parts_of_another_claim_or_batch_are_refused",
+    ),
+    mutant(
+        "staged files are cleared away whether entries name them or not",
+        "pipeline.connectors.files.sink.snapshot",
+        "if (is_past or is_stale) and name not in named:",
+        "if (is_past and name not in named) or is_stale:",
+        test="tests/unit/pipeline/connectors/files/sink/test_sink_staged.py",
+    ),
+    mutant(
+        "a claim clears away what earlier owners staged, whether entries name it or not",
+        "pipeline.connectors.files.sink.manifest",
+        "        return [name for name in stale if name not in named]\n",
+        "        return stale\n",
+    ),
+    mutant(
+        "a claim clears away what later owners staged",
+        "pipeline.connectors.files.sink.snapshot",
+        "is_stale = epoch is not None and epoch < partition.epoch",
+        "is_stale = epoch is not None and epoch != partition.epoch",
+        test="tests/unit/pipeline/connectors/files/sink/test_sink_staged.py::test_what_later_owners_staged_is_no_leftover",
+    ),
+    mutant(
+        "a Delta table commits whatever executors have staged",
+        "pipeline.connectors.files.delta.sink",
+        "        if output.staged:\n            self._check_parts(held, output)\n",
+        "",
+        test="tests/unit/pipeline/connectors/files/delta/test_sink_staged.py"
+        "::test_parts_of_another_epoch_or_batch_are_refused",
+    ),
+    mutant(
+        "a vacuum deletes what the present owner of a lease has staged",
+        "pipeline.connectors.files.delta.staged",
+        "found.epoch < epochs.get(found.lease, 0)",
+        "found.epoch <= epochs.get(found.lease, 0)",
+        test="tests/unit/pipeline/connectors/files/delta/test_vacuum.py"
+        "::test_what_an_earlier_owner_staged_and_nobody_committed_is_deleted_at_once",
+    ),
+    mutant(
+        "a vacuum deletes staged files that a compaction has just replaced",
+        "pipeline.connectors.files.delta.table",
+        "return [name for name in unneeded if name not in removed]",
+        "return unneeded",
+        test="tests/unit/pipeline/connectors/files/delta/test_vacuum.py"
+        "::test_committed_files_that_a_compaction_replaced_wait_for_the_retention",
+    ),
+    mutant(
+        "the rows of a staging table are not counted",
+        "pipeline.connectors.postgres.sink",
+        "return [within, sql.counted(sql.of_parts(table, names), output.rows), within, target.merged(columns, rows)]",
+        "return [within, target.merged(columns, rows)]",
+        test="tests/integration/test_postgres_staging.py"
+        "::test_staged_rows_that_a_crash_of_the_server_lost_are_processed_again",
+    ),
+    mutant(
+        "a claim drops the staging tables of its own epoch",
+        "pipeline.connectors.postgres.sql",
+        'int(of["epoch"]) < claim.epoch',
+        'int(of["epoch"]) <= claim.epoch',
+        test="tests/unit/pipeline/connectors/postgres/test_sql.py"
+        "::test_only_tables_of_this_lease_and_of_earlier_epochs_are_outranked",
+    ),
+    mutant(
+        "a staging table commits whatever batch it was made for",
+        "pipeline.connectors.postgres.sink",
+        "        check_parts(output.staged, epoch=claim.epoch, start=output.start)\n",
+        "        pass\n",
+        test="tests/integration/test_postgres_staging.py::test_a_part_that_another_batch_staged_is_refused_by_name",
+    ),
+    mutant(
+        "the end of a job's time is no progress of the batch",
+        "pipeline.pump.runner",
+        "note = asyncio.get_running_loop().call_later(job_s, self._has_found)",
+        "note = asyncio.get_running_loop().call_later(job_s + 1e9, self._has_found)",
+        test="tests/unit/service/test_worker_ranges.py",
+    ),
+    mutant(
+        "executors commit what they stage",
+        "pipeline.connectors.files.sink.sink",
+        "            _put(self.place, name, content)\n",
+        "            _put(self.place, name, content)\n"
+        "            from pipeline.connectors.files.sink.manifest import head_of\n"
+        "            parts = name.split('/')\n"
+        "            folders = entries.Folders(manifest=f'{entries.MANIFEST}/{parts[0]}/{parts[1]}', data='/'.join(parts[:2]))\n"
+        "            head = head_of(self.place, folders)\n"
+        "            number = head.version + 1\n"
+        "            digest = hashlib.sha256(content).hexdigest()\n"
+        "            file = DataFile(name=name, format=self.format, rows=table.num_rows, bytes=len(content), sha256=digest,"
+        " version=number, generation=head.generation, epoch=head.epoch, start=head.position, to=head.position or '0')\n"
+        "            entry = replace(head, version=number, id=unique, kind='batch', files=(file,))\n"
+        "            self.place.put(folders.entry(number), entries.encoded(entry))\n",
+    ),
+)
+
+
+class _Planted(MetaPathFinder):
+    """Imports a mutant's modules with their changes."""
+
+    def __init__(self, planted: Mutant) -> None:
+        self._edits: dict[str, list[Edit]] = {}
+        for edit in planted.edits:
+            self._edits.setdefault(edit.module, []).append(edit)
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
+        if fullname not in self._edits:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path)
+        assert spec is not None
+        assert spec.origin is not None
+        spec.loader = _Loader(fullname, spec.origin, self._edits[fullname])
+        return spec
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    def __init__(self, name: str, path: str, edits: list[Edit]) -> None:
+        super().__init__(name, path)
+        self._edits = edits
+
+    def get_code(self, fullname: str) -> CodeType:
+        text = self.get_source(fullname)
+        assert text is not None
+        return compile(changed(text, self._edits), self.path, "exec")
+
+
+def changed(text: str, edits: list[Edit]) -> str:
+    """The module as `ast.unparse` writes it, with the edits. Raises ValueError where one changes nothing, or several places."""
+    text = ast.unparse(ast.parse(text))
+    for edit in edits:
+        places = [*_places(text, edit.old)]
+        if len(places) != 1 or edit.old == edit.new:
+            raise ValueError(f"{edit.module} holds {len(places)} times: {edit.old!r}")
+        start, end = places[0]
+        text = text[:start] + edit.new.strip() + text[end:]
+    return text
+
+
+_TOKEN = re.compile(r"""[rbfu]{0,2}(?:"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')|\w+|[^\w\s]""")
+
+
+def _places(text: str, snippet: str) -> Iterator[tuple[int, int]]:
+    """From where to where the tokens of the snippet stand in the text, or else its characters within a text of SQL."""
+    found, wanted = [*_TOKEN.finditer(text)], [_normal(match[0]) for match in _TOKEN.finditer(snippet)]
+    tokens = [_normal(match[0]) for match in found]
+    for first in range(len(tokens) - len(wanted) + 1):
+        if tokens[first] == wanted[0] and tokens[first : first + len(wanted)] == wanted:
+            yield found[first].start(), found[first + len(wanted) - 1].end()
+    for match in re.finditer(re.escape(snippet.strip()), text) if snippet.strip().startswith("WHERE") else ():
+        yield match.span()
+
+
+def _normal(token: str) -> str:
+    """Whichever quotes a string has."""
+    return token.replace('"', "'") if token[-1] in "'\"" else token
+
+
+def is_sound(mutant: Mutant) -> bool:
+    """Whether each of its edits still changes something, once."""
+    for module in {edit.module for edit in mutant.edits}:
+        spec = importlib.util.find_spec(module)
+        assert spec is not None
+        assert spec.origin is not None
+        with open(spec.origin) as source:
+            changed(source.read(), [edit for edit in mutant.edits if edit.module == module])
+    return True
+
+
+def hunted(name: str, seeds_max: int, shows: bool) -> int:
+    """In this process: plant it, and run its test, or seeds until one is caught. Prints the number of seeds; 0 where none was."""
+    planted = next(mutant for mutant in MUTANTS if mutant.name == name)
+    sys.meta_path.insert(0, _Planted(planted))
+    if planted.test:
+        return tested(planted.test)
+    from lab.simulation.run import simulated
+    from lab.simulation.seeds import report
+    from lab.simulation.setup import TIGHT
+    from lab.simulation.world import hasten
+
+    hasten()
+    size = replace(TIGHT, sessions=planted.sessions)
+    for seed in range(1, seeds_max + 1):
+        verdict = simulated(seed, size, is_told=False)
+        if verdict.found:
+            click.echo(f"{seed} {verdict.found[0].splitlines()[-1]}")
+            if shows:
+                click.echo(report(verdict, size))
+            return 0
+    click.echo("0 not caught")
+    return 1
+
+
+def tested(test: str) -> int:
+    """Whether the test fails, and does not merely end: only a failed test catches a mutant."""
+    told = io.StringIO()
+    with redirect_stdout(told):
+        ended = pytest.main([*PYTEST, test])
+    is_caught = ended == pytest.ExitCode.TESTS_FAILED
+    lines = [line for line in told.getvalue().splitlines() if line.startswith(("FAILED", "ERROR"))] or ["it passes"]
+    click.echo(f"1 {lines[0]}" if is_caught else f"0 not caught: {lines[0]}")
+    return 0 if is_caught else 1
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make mutants", description=__doc__)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--seeds", type=int, default=SEEDS_MAX)
+    parser.add_argument("--hunt")
+    asked = parser.parse_args()
+    if asked.hunt is not None:
+        return hunted(asked.hunt, asked.seeds, bool(asked.only))
+    wanted = [mutant for mutant in MUTANTS if asked.only in mutant.name]
+    if not wanted:
+        names = "\n  ".join(mutant.name for mutant in MUTANTS)
+        parser.error(f"no mutant's name contains {asked.only!r}; there are\n  {names}")
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        results = pool.map(lambda mutant: _hunt(mutant, asked.seeds, asked.only), wanted)
+        last: list[tuple[Sessions, int]] = []
+        tests = list[str]()
+        for planted, (seeds, how) in zip(wanted, results, strict=True):
+            last += [(planted.sessions, seeds)] if seeds and not planted.test else []
+            tests += [planted.test] if seeds and planted.test else []
+            click.echo(f"{('test' if planted.test else seeds) if seeds else 'not':>4}  {planted.name:62} {how}")
+    for (sessions, seed), violation in (unplanted := violations(set(last))).items():
+        click.echo(
+            f"seed {seed} (sessions: {sessions}) catches nothing, as it violates {violation} with nothing planted"
+        )
+    for test in (failing := failures(tests)):
+        click.echo(f"{test} catches nothing, as it fails with nothing planted")
+    caught = sum(seed not in unplanted for seed in last) + sum(test not in failing for test in tests)
+    click.echo(f"{caught} of {len(wanted)} mutants caught")
+    return 0 if caught == len(wanted) else 1
+
+
+def violations(seeds: Collection[tuple[Sessions, int]]) -> dict[tuple[Sessions, int], str]:
+    """What seeds find with nothing planted: (sessions, seed) -> the first violation."""
+    from lab.simulation.run import simulated
+    from lab.simulation.setup import TIGHT
+
+    verdicts = {
+        (sessions, seed): simulated(seed, replace(TIGHT, sessions=sessions), is_told=False)
+        for sessions, seed in sorted(seeds)
+    }
+    return {key: verdict.found[0] for key, verdict in verdicts.items() if verdict.found}
+
+
+def failures(tests: Collection[str]) -> set[str]:
+    """Those that fail with nothing planted."""
+    runs = {
+        test: subprocess.run([sys.executable, "-m", "pytest", *PYTEST, test], capture_output=True, check=False)
+        for test in tests
+    }
+    return {test for test, run in runs.items() if run.returncode}
+
+
+def _hunt(planted: Mutant, seeds_max: int, only: str) -> tuple[int, str]:
+    command = [sys.executable, "-m", "lab.simulation.mutants", "--hunt", planted.name, "--seeds", str(seeds_max)]
+    try:
+        run = subprocess.run(
+            [*command, *(["--only", only] if only else [])],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return 0, f"not caught within {TIMEOUT_S} s"
+    seeds, _, how = run.stdout.partition(" ")
+    if not seeds.isdigit():
+        return 0, f"could not be run: {run.stderr.strip().splitlines()[-1:]}"
+    return int(seeds), how.rstrip() if only else how.splitlines()[0][:100]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
