@@ -10,32 +10,16 @@ endif
 export PYTHONPYCACHEPREFIX = $(CURDIR)/build/pycache
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST = .venv/bin/pytest
-# Three processes at a time, as tests wait nearly as long as they compute, each with files of its own: the tests of a file may
-# share what is dear to start.
-BY_FILE = -n 3 --dist loadfile --no-loadscope-reorder
-# Processes wait for each other half of the time. Which tests stay together, tests/plugins_order.py says.
-SPREAD = -n 5 --dist loadscope --no-loadscope-reorder
-# Connectors beyond the embedded default, over wire servers of ours, emulators from npm and brokers, and Pyright: a suite of its own
-# (docs/decisions/0013-two-suites.md).
-CONNECTORS = $(addprefix tests/integration/,cosmos blob eventhubs producer http nats test_files_blobs.py test_pyright.py) \
-	$(addprefix tests/acceptance/test_,cosmos_bank.py eventhubs_bank.py jetstream_bank.py scenarios_sinks.py emulate.py)
-# Each run of pytest writes its counts to a file here. The last line adds them up, and a run without a file has failed.
-TOTALS = build/totals
-TOTAL = .venv/bin/python tests/plugins_total.py $(addprefix $(TOTALS)/,$(1))
-# Whole hosts whose times are bound, and beside them, with what they leave of the machine, all other tests. A shell ignores Ctrl-C for
-# what it starts in the background, so it passes the interrupt on. A second Ctrl-C does not wait for the tests to clean up.
-TESTED = { $(PYTEST) --total=$(TOTALS)/alone -m alone $(1) > build/alone.txt 2>&1 & alone=$$!; \
-	nice -n 19 $(PYTEST) --total=$(TOTALS)/rest $(SPREAD) -m "not alone and not full" $(1) & rest=$$!; \
-	trap 'trap "" TERM; trap "kill -KILL $$alone $$rest; wait; exit 130" INT; kill $$alone $$rest; wait; exit 130' INT TERM; \
-	wait $$rest; wait $$alone; cat build/alone.txt; }
+# A tier of the tests, beside LOAD busy processes (docs/maintainers.md lists the tiers).
+TIER = .venv/bin/python tests/tier.py $(1) $(if $(LOAD),--load $(LOAD))
 # Spark's classes as Java likes them: a third off every start of a test's Spark. Tests do without it as well.
 ARCHIVE = build/spark.jsa
 JAVA = -XX:TieredStopAtLevel=1 -Xshare:auto -Xlog:disable -XX:SharedArchiveFile=$(abspath $(ARCHIVE))
 
 .DEFAULT_GOAL = help
-.PHONY: help demo test connectors check sim mutants scenarios chaos bench repetition memory unit thorough fuzz integration acceptance lint types arrows format setup
-.PHONY: matrix bare docs scale cluster
-.PHONY: interop hosts groups letters collected unit-collected node browser image pods start dist audit poison stalls failover outage clean
+.PHONY: help demo test connectors contracts timing lab everything check sim mutants scenarios chaos bench repetition memory unit thorough fuzz
+.PHONY: lint types arrows format setup matrix bare docs scale cluster
+.PHONY: interop letters node browser image pods start dist audit poison stalls failover outage clean
 
 # Targets with `##`. docs/maintainers.md lists the others.
 help:  ## this list; docs/maintainers.md has more
@@ -44,15 +28,24 @@ help:  ## this list; docs/maintainers.md has more
 demo: setup  ## the bank, end to end: files -> log -> Spark -> PostgreSQL, balances checked (DEMO='--json' for options)
 	@.venv/bin/leasehold demo $(DEMO)
 
-# Tests that fail quickly come first. All others run even if these fail, so that the total is complete.
-test: setup  ## unit, integration and acceptance tests on the embedded default; continuous integration runs `make check connectors` too
-	@rm -rf $(TOTALS); mkdir -p $(TOTALS)
-	-@$(MAKE) --no-print-directory -k -j 3 $(ARCHIVE) browser unit-collected
-	@$(call TESTED,tests/acceptance tests/integration $(addprefix --ignore=,$(CONNECTORS))); $(call TOTAL,unit alone rest)
+test: setup  ## what shows that the product works here: unit tests, and real hosts, Spark, PostgreSQL and a browser (LOAD=4: beside 4 busy processes)
+	-@$(MAKE) --no-print-directory -k -j 2 $(ARCHIVE) browser
+	@$(call TIER,test)
 
-connectors: setup node $(ARCHIVE)  ## integration and acceptance tests of all other connectors: Cosmos DB, Blob Storage, Event Hubs, HTTP, NATS
-	@rm -rf $(TOTALS); mkdir -p $(TOTALS)
-	@$(call TESTED,$(CONNECTORS)); $(call TOTAL,alone rest)
+connectors: setup node $(ARCHIVE)  ## all other connectors: Cosmos DB, Blob Storage, Event Hubs, HTTP, NATS
+	@$(call TIER,connectors)
+
+contracts: setup node
+	@$(call TIER,contracts)
+
+timing: setup node $(ARCHIVE)  ## everything that measures real time or memory; alone, on a quiet machine
+	@$(call TIER,timing)
+
+lab: setup node $(ARCHIVE)  # a slice of each program of the lab: scenarios, repetition, letters, chaos
+	@$(call TIER,lab)
+
+everything: setup  ## every tier and program but the hours-long ones, and one table (ONLY="test timing")
+	@.venv/bin/python tests/everything.py $(ONLY)
 
 check: lint types arrows  ## lint, format, types and import arrows
 
@@ -77,36 +70,16 @@ poison: setup  # 1,000 events that cannot be processed among 1,000,000: exactly 
 	.venv/bin/python tests/lab/bench/poison.py $(POISON)
 
 unit: setup  ## tests without Spark, PostgreSQL or processes: a minute or two
-	$(PYTEST) --total=$(TOTALS)/unit $(BY_FILE) tests/unit
+	@$(call TIER,unit)
 
 thorough: setup  # the unit tests once more, with fifty times as many examples for every property: minutes
-	$(PYTEST) $(BY_FILE) --hypothesis-profile=thorough tests/unit
+	@$(call TIER,unit) --hypothesis-profile=thorough
 
-matrix: setup  ## the unit tests on every Python that is found, 3.11 or newer, and a table (PYTHONS="/path/a /path/b" for others)
+matrix: setup  # the unit tests on every Python that is found, 3.11 or newer, and a table (PYTHONS="/path/a /path/b" for others)
 	@.venv/bin/python .ci/matrix
 
 fuzz: setup  # the REST API asked at random by schemathesis, for minutes (EXAMPLES=300 a route, token and kind)
 	FUZZ_EXAMPLES=$(or $(EXAMPLES),300) $(PYTEST) -p no:xdist --timeout 3600 tests/unit/service/api/test_app_openapi.py
-
-integration: setup node browser $(ARCHIVE)  # tests with a real Spark and PostgreSQL, and third-party clients
-	$(PYTEST) $(SPREAD) tests/integration
-
-acceptance: hosts groups  # tests of whole hosts as processes: shares, kill -9, SIGSTOP, the demo, the command line
-
-# No other test of whole hosts runs beside these.
-hosts: setup $(ARCHIVE)
-	$(PYTEST) -m alone tests/acceptance
-
-groups: setup node $(ARCHIVE)
-	$(PYTEST) $(SPREAD) -m "not alone" tests/acceptance
-
-# Python compiles what it imports. Here that is done once: processes that run tests side by side would each compile all of it.
-collected: setup
-	@mkdir -p build; $(PYTEST) -p no:xdist --collect-only -qq tests/unit tests/integration tests/acceptance > build/collected.txt \
-		|| cat build/collected.txt
-
-unit-collected: collected
-	@$(MAKE) --no-print-directory unit
 
 memory: setup  # what a host holds while it drains 1,000,000 events, with few and many partitions
 	MEMORY_IN_FULL=1 $(PYTEST) -s -p no:xdist tests/timing/test_memory.py
@@ -134,17 +107,12 @@ chaos: setup $(ARCHIVE) $(if $(FEED),node)  # the bank through minutes of faults
 	@SPARK_SUBMIT_OPTS="$(JAVA)" PYTHONPATH=tests \
 		.venv/bin/python -m lab.scenarios.chaos $(if $(FEED),--feed $(FEED)) $(if $(LEASES),--leases $(LEASES)) --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
 
-# What hosts and transforms do on their own Spark, on a cluster, and on a Connect server; then chaos on both.
-CLUSTER = $(addprefix tests/integration/test_spark_,jobs.py letters.py parse.py ranges.py sharing.py) \
-	$(addprefix tests/acceptance/test_,hosts.py cli_spark.py dead_letters.py)
-# What differs over Connect: the protocol nests less deeply, the server limits outputs, and a start is a part of one bound (docs/clusters.md).
-NOT_OVER_CONNECT = nests_as_deep or beyond_the_cap or restarts_under_its_name
 CHAOS_ON = SPARK_SUBMIT_OPTS="$(JAVA)" PYTHONPATH=tests .venv/bin/python -m lab.scenarios.chaos --minutes 60 --faults $(or $(FAULTS),54) $(if $(FAULTS),,--kills 30)
 cluster: setup $(ARCHIVE)  # transforms and hosts on a standalone cluster and a Connect server, whose parts are killed 60 times and more while the bank works (FAULTS=40)
 	@.ci/setup spark-other
-	$(PYTEST) -p no:xdist tests/cluster/test_spark_cluster.py tests/cluster/test_spark_versions.py tests/integration/*/test_feed_ranges_spark.py
-	$(PYTEST) -p no:xdist --spark=cluster $(CLUSTER)
-	$(PYTEST) -p no:xdist --spark=connect $(CLUSTER) -k "not ($(NOT_OVER_CONNECT))"
+	@$(call TIER,cluster)
+	@$(call TIER,on-cluster)
+	@$(call TIER,over-connect)
 	@$(CHAOS_ON) --spark cluster
 	@$(CHAOS_ON) --spark connect
 
@@ -181,11 +149,11 @@ docs: setup  ## the documentation site, strictly: build/site/index.html
 image: setup node  ## the container image, built by buildah and tried, pods too: as root, half an hour; not part of `make test` (TARGET=thin)
 	image/build $(if $(TARGET),leasehold-$(TARGET) $(TARGET))
 	@mkdir -p build; rm -f build/image.txt
-	$(PYTEST) -p no:xdist $(if $(TARGET),tests/image/test_$(TARGET).py,tests/image --ignore=tests/image/test_thin.py)
+	TEST_PATIENCE=4 $(PYTEST) -p no:xdist $(if $(TARGET),tests/image/test_$(TARGET).py,tests/image --ignore=tests/image/test_thin.py)
 	@cat build/image.txt
 
 pods: setup node  # of that image: three share a bank, a fourth joins, one is killed, one is stopped as a rolling update does
-	$(PYTEST) -p no:xdist tests/image/test_pods.py
+	TEST_PATIENCE=4 $(PYTEST) -p no:xdist tests/image/test_pods.py
 
 start: setup  # of that image: how soon a host lives and is ready, beside a bare Spark session, by turns; into build/start.json (PAIRS=7)
 	PYTHONPATH=tests .venv/bin/python tests/starts.py --pairs $(or $(PAIRS),7)
@@ -199,5 +167,5 @@ audit: setup  # what is known against the packages of uv.lock, says PyPI or OSV;
 bare:  # `make demo` and `make test` on a bare Debian in a chroot, as root and as a user: SUITE=bookworm|trixie (as root, needs debootstrap)
 	@.ci/bare $(SUITE)
 
-clean:  ## remove what was built, caches and .venv
+clean:  # remove what was built, caches and .venv
 	rm -rf .venv tests/node/node_modules tests/browser/node_modules build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse

@@ -27,9 +27,8 @@ pytest_plugins = [
     "plugins_cluster",
     "plugins_hosts",
     "plugins_interrupt",
-    "plugins_order",
     "plugins_spark",
-    "plugins_total",
+    "plugins_report",
     "plugins_virtual",
 ]
 

@@ -1,134 +1,95 @@
-"""One of everything that transforms do in Spark, a line of JSON for what came out otherwise: python everything.py
+"""`make everything`: every tier and program but the hours-long ones, one after the other, and one table of how they ended.
 
-Run where Spark has less than it came with: in the image, and in tests with the image's jars.
+    python tests/everything.py [TARGET ...]
+
+All others run even if one fails. The output of each is in build/everything/TARGET.txt. Exit code 1 if one failed.
 """
 
 from __future__ import annotations
 
-import json
+import os
+import re
+import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
-from pyarrow import orc, parquet
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import broadcast, lit, pandas_udf, udf
-from pyspark.sql.functions import sum as sum_of
-
-from pipeline.spark.jvm import start_jvm
-from pipeline.spark.master import defaults
-
-VALUES = {
-    "sum(id) FROM range(10)": 45,
-    "from_json('{\"a\": 1.25}', 'a DECIMAL(20,2)').a": "1.25",
-    "to_json(struct(1 AS a, array('x') AS b))": '{"a":1,"b":["x"]}',
-    "from_csv('1,x', 'a INT, b STRING').b": "x",
-    "schema_of_json('{\"a\": 1}')": "STRUCT<a: BIGINT>",
-    "count(*) FROM range(4) a JOIN range(2, 9) b USING (id)": 2,
-    "count(*) FROM range(4) a LEFT ANTI JOIN range(2, 9) b USING (id)": 2,
-    "max(n) FROM (SELECT row_number() OVER (PARTITION BY id % 2 ORDER BY id) AS n FROM range(9))": 5,
-    "count(DISTINCT id % 3) FROM range(9)": 3,
-    "approx_count_distinct(id) FROM range(3)": 3,
-    "percentile_approx(id, 0.5) FROM range(9)": 4,
-    "histogram_numeric(id, 2)[0].y FROM range(2)": 1.0,
-    "corr(id, id) FROM range(3)": 1.0,
-    "sum(id) FROM range(4) GROUP BY ROLLUP (id % 2) HAVING grouping_id() = 1": 6,
-    "sum(v) FROM (SELECT explode(array(1, 2)) AS v)": 3,
-    "size(collect_list(x)) FROM VALUES (1), (2) AS t(x)": 2,
-    "x FROM (SELECT * FROM VALUES (1, 2), (1, 4) AS t(a, b)) PIVOT (sum(b) FOR a IN (1 AS x))": 6,
-    "aggregate(transform(array(1, 2), x -> x * 2), 0, (a, x) -> a + x)": 6,
-    "regexp_extract('account-7', '-(\\\\d)', 1)": "7",
-    "'é' COLLATE UNICODE_CI = 'É' COLLATE UNICODE_CI": True,
-    "date_format(TIMESTAMP '2026-01-31 12:00:00', 'EEEE')": "Saturday",
-    "from_utc_timestamp(TIMESTAMP '2026-07-01 12:00:00', 'Europe/Berlin') = TIMESTAMP '2026-07-01 14:00:00'": True,
-    "sha2('a', 256) = sha2('b', 256)": False,
-    "cast(aes_decrypt(aes_encrypt('a', '0123456789abcdef'), '0123456789abcdef') AS STRING)": "a",
-    "variant_get(parse_json('{\"a\": 3}'), '$.a', 'int')": 3,
-    "xpath_int('<a><b>1</b></a>', 'a/b')": 1,
-    "try_divide(1, 0) IS NULL": True,
-    "hll_sketch_estimate(hll_sketch_agg(id)) FROM range(3)": 3,
-    "bitmap_count(bitmap_construct_agg(bitmap_bit_position(id))) FROM range(1, 4)": 3,
-    "uuid() <> uuid()": True,
-}
-"""SELECT ... -> what comes out."""
+ROOT = Path(__file__).resolve().parents[1]
+LOGS = ROOT / "build/everything"
+TARGETS = (
+    ("check",),
+    ("test",),
+    ("connectors",),
+    ("lab",),
+    ("timing",),
+    ("matrix",),
+    ("sim", "SEEDS=500"),
+    ("mutants",),
+    ("scenarios",),
+    ("letters",),
+    ("repetition",),
+    ("chaos", "MINUTES=10"),
+    ("cluster", "FAULTS=12"),
+    ("docs",),
+    ("dist",),
+    ("audit",),
+)
+"""What `make image`, `make interop`, `make bench` and longer runs show is left to their own targets."""
+COUNTS = re.compile(r"^\d+ passed, \d+ failed(?:, \d+ skipped)?$", re.MULTILINE)
 
 
-def plus_one(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    import pyarrow.compute as pc
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    target: str
+    code: int
+    seconds: float
+    last: str
 
-    for batch in batches:
-        yield pa.RecordBatch.from_arrays([pc.add(batch.column("id"), 1)], names=["id"])
-
-
-def total(frame: DataFrame) -> object:
-    return frame.agg(sum_of("id")).toArrow().column(0)[0].as_py()
-
-
-def read(session: SparkSession, kind: str) -> object:
-    """Only read: to write, Hadoop calls `chmod`, which the image can do without."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = f"{folder}/numbers"
-        WRITERS[kind](file)
-        return total(session.read.format(kind).schema("id LONG").load(file))
+    def __str__(self) -> str:
+        return f"{self.target:16} {'passed' if self.code == 0 else 'FAILED':7} {self.seconds:7.0f} s  {self.last}"
 
 
-NUMBERS = pa.table({"id": [1, 2, 3, 4]})
-WRITERS: dict[str, Callable[[str], object]] = {
-    "parquet": lambda file: parquet.write_table(NUMBERS, file),
-    "orc": lambda file: orc.write_table(NUMBERS, file),
-    "csv": lambda file: Path(file).write_text("1\n2\n3\n4\n", encoding="utf-8"),
-    "json": lambda file: Path(file).write_text('{"id": 1}\n{"id": 9}\n', encoding="utf-8"),
-}
+def last_words(output: str) -> str:
+    """All totals of tests that a target printed, or its last line."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    return "; ".join(COUNTS.findall(output)) or (lines[-1][:100] if lines else "")
 
 
-def pandas_sum(session: SparkSession) -> object:
-    frame = session.range(4).groupBy(lit(None)).applyInPandas(lambda rows: rows[["id"]] + 1, "id long")
-    return total(frame)
+def run(target: Sequence[str]) -> Row:
+    log, began = LOGS / f"{target[0]}.txt", time.monotonic()
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")
+    }
+    with log.open("wb") as out:
+        done = subprocess.run(["make", *target], cwd=ROOT, env=environment, stdout=out, stderr=out, check=False)
+    last = last_words(log.read_text(errors="replace"))
+    return Row(target=target[0], code=done.returncode, seconds=time.monotonic() - began, last=last)
 
 
-PYTHON: dict[str, Callable[[SparkSession], object]] = {
-    "udf": lambda session: total(session.range(4).select(udf(lambda n: n + 1, "long")("id").alias("id"))),
-    "pandas_udf": lambda session: total(session.range(4).select(pandas_udf(lambda n: n + 1, "long")("id").alias("id"))),
-    "mapInArrow": lambda session: total(session.range(4).mapInArrow(plus_one, "id long")),
-    "applyInPandas": pandas_sum,
-    "createDataFrame": lambda session: total(session.createDataFrame(pa.table({"id": [1, 2, 3, 4]}))),
-    "a shuffle": lambda session: total(session.range(1000).repartition(8, "id").sort("id").limit(5)),
-    "a broadcast": lambda session: total(session.range(5).join(broadcast(session.range(5)), "id")),
-    **{kind: (lambda session, kind=kind: read(session, kind)) for kind in WRITERS},
-}
+def chosen(names: Sequence[str]) -> list[tuple[str, ...]]:
+    """Raises SystemExit for a name that is none of the targets."""
+    known = {target[0]: target for target in TARGETS}
+    if unknown := [name for name in names if name not in known]:
+        raise SystemExit(f"{', '.join(unknown)}: choose from {', '.join(known)}")
+    return [known[name] for name in names] or list(TARGETS)
 
 
-def outcomes(session: SparkSession) -> Iterator[tuple[str, object, object]]:
-    """What was done, what came out, and what was to."""
-    for text, expected in VALUES.items():
-        yield text, _value(lambda text=text: session.sql(f"SELECT {text}").toArrow().column(0)[0].as_py()), expected
-    for name, work in PYTHON.items():
-        yield name, _value(lambda work=work: work(session)), 10
-
-
-def _value(work: Callable[[], Any]) -> object:
-    try:
-        value = work()
-    except Exception as error:  # whatever it is, it is what is looked for
-        return f"{type(error).__name__}: {str(error)[:300]}"
-    return value if isinstance(value, bool | int | float | str) else str(value)
-
-
-def main() -> None:
-    running = start_jvm(defaults("local[2]", "512m", 1 << 24), lambda process: None)
-    count = 0
-    try:
-        for what, found, expected in outcomes(running.session):
-            count += 1
-            if found != expected:
-                sys.stdout.write(json.dumps([what, found, expected]) + "\n")
-    finally:
-        running.stop()
-    sys.stdout.write(f"{count} done\n")
+def main() -> int:
+    LOGS.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for target in chosen(sys.argv[1:]):
+        sys.stdout.write(f"make {' '.join(target)} ...\n")
+        sys.stdout.flush()
+        rows.append(run(target))
+        sys.stdout.write(f"{rows[-1]}\n")
+    sys.stdout.write("\n" + "\n".join(map(str, rows)) + "\n")
+    return int(any(row.code for row in rows))
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

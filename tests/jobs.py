@@ -1,8 +1,7 @@
-"""What tests of Spark's jobs have in common: a function of one row, events by their keys, and a way to wait."""
+"""What tests of Spark's jobs have in common: a function of one row and events by their keys."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -26,9 +25,3 @@ PER_KEY = """
 
 def keyed(keys: str) -> list[dict[str, Any]]:
     return [{"key": key} for key in keys]
-
-
-async def until(condition: Callable[[], bool], within_s: float) -> None:
-    async with asyncio.timeout(within_s):
-        while not condition():  # noqa: ASYNC110 - other processes have no events to wait on
-            await asyncio.sleep(0.05)

@@ -16,6 +16,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
+from patience import PATIENCE_S
 from plugins_pg import Line, Network, Postgres
 
 from pipeline.connectors.postgres import PostgresSink
@@ -29,7 +30,6 @@ SETUP = "CREATE TABLE IF NOT EXISTS balances (account text PRIMARY KEY, value bi
 MERGE = """INSERT INTO balances (account, value) SELECT account, value FROM batch ORDER BY account
     ON CONFLICT (account) DO UPDATE SET value = balances.value + excluded.value"""
 DECISIVE = b"leasehold_guard"
-PATIENCE_S = 20
 
 
 class Open:

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing, suppress
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any, Protocol
 
 import psutil
 import pytest
+from patience import PATIENCE_S
 
 from leases.document import decode_lease, lease_prefix
 from leases.lease import Lease
@@ -25,24 +25,6 @@ from leases.stores.sqlite import SqliteStore
 from pipeline.connectors.log import LogFeed
 
 LEASEHOLD = str(Path(sys.executable).with_name("leasehold"))
-START_S = 120
-"""How long a process may take to start its Spark on a busy machine."""
-
-
-def until(condition: Callable[[], Any], within_s: float, what: str) -> float:
-    """Wait for the condition; how long it took, in seconds."""
-    started = time.monotonic()
-    while not condition():
-        waited_s = time.monotonic() - started
-        if waited_s > within_s:
-            pytest.fail(f"{what}: not within {within_s:g} s")
-        threading.Event().wait(pause_s(waited_s))
-    return time.monotonic() - started
-
-
-def pause_s(waited_s: float) -> float:
-    """Until one looks again: a look may cost whoever is waited for some of the machine, and is late by a fiftieth at most."""
-    return min(max(waited_s / 50, 0.05), 0.25)
 
 
 def _heed_interrupts() -> None:
@@ -92,7 +74,7 @@ class Command:
         """As Ctrl-C in a terminal: every process of the foreground group gets it."""
         os.killpg(self.process.pid, signal.SIGINT)
 
-    def ended(self, within_s: float = START_S) -> int:
+    def ended(self, within_s: float = PATIENCE_S) -> int:
         """Its exit code. Where it does not end, what each of its threads is at is told."""
         try:
             code = self.process.wait(within_s)

@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 import yaml
-from plugins_cli import until
+from patience import PATIENCE_S, until
 from plugins_cluster import spark_settings
 from plugins_pg import database
 
@@ -31,7 +31,6 @@ from leases.lease import Lease
 from leases.stores.sqlite import SqliteStore
 from leases.timing import Timing
 
-TIMING = Timing(duration_s=10, renew_s=3, balance_s=2)
 PIPELINES = ("generate", "transform", "balances")
 PARTITIONS = 4
 BATCH_AGE_S = 1
@@ -67,8 +66,8 @@ class HostProcess:
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
-    def wait(self, timeout: float) -> int:
-        return self.process.wait(timeout)
+    def wait(self) -> int:
+        return self.process.wait(PATIENCE_S)
 
     def end(self) -> None:
         with suppress(ProcessLookupError):
@@ -96,13 +95,13 @@ def freeze(process: subprocess.Popen[Any], directory: Path, name: str) -> None:
 
     def is_frozen_aside() -> bool:
         process.send_signal(signal.SIGSTOP)
-        until(lambda: _is_stopped(process.pid), 60, f"all threads of host {name} are stopped")
+        until(lambda: _is_stopped(process.pid), f"all threads of host {name} are stopped")
         if all(map(_is_free, directory.rglob("*.db"))):
             return True
         process.send_signal(signal.SIGCONT)
         return False
 
-    until(is_frozen_aside, 120, f"host {name} is stopped outside of a transaction")
+    until(is_frozen_aside, f"host {name} is stopped outside of a transaction")
 
 
 def _is_stopped(pid: int) -> bool:
@@ -133,8 +132,10 @@ def _is_free(database: Path) -> bool:
 class Bank:
     """The demo's pipelines, with transactions that go on arriving."""
 
-    def __init__(self, directory: Path, postgres: Any) -> None:
+    def __init__(self, directory: Path, postgres: Any, timing: Timing, session_s: float) -> None:
         self.directory = directory
+        self.timing = timing
+        self.session_s = session_s
         self.environment = {**os.environ, "LEASEHOLD_POSTGRES_DSN": postgres.dsn}
         self.hosts: list[HostProcess] = []
         self.expected: defaultdict[str, Decimal] = defaultdict(Decimal)
@@ -150,9 +151,10 @@ class Bank:
         """The demo's settings with another name, other intervals, and a log that tests can read."""
         settings = yaml.safe_load(resources.files("service.cli.demo").joinpath("bank.yaml").read_text())
         settings["leases"] |= {
-            "duration_s": TIMING.duration_s,
-            "renew_s": TIMING.renew_s,
-            "balance_s": TIMING.balance_s,
+            "duration_s": self.timing.duration_s,
+            "renew_s": self.timing.renew_s,
+            "balance_s": self.timing.balance_s,
+            "session_s": self.session_s,
         }
         settings |= {"host": {"name": host}, "log": {"format": "json", "file": f"{host}.log"}}
         settings["spark"] = spark_settings(settings["spark"] | {"driver_memory": "512m"})
@@ -243,10 +245,10 @@ class Bank:
                 return 0
             raise
 
-    def settle(self, within_s: float = 120) -> None:
+    def settle(self) -> None:
         """Stop writing, and see everything delivered."""
         self.stop_writing()
-        until(lambda: self.delivered() >= self.written, within_s, f"{self.written} events delivered")
+        until(lambda: self.delivered() >= self.written, f"{self.written} events delivered", self.delivered)
 
     def assert_exact(self) -> None:
         """Every transaction counted once, and no batch was repeated, dropped, or delivered under an epoch gone by."""

@@ -16,13 +16,15 @@ import yaml
 from containers import STATE, TOKEN, Image, Pod
 from lab.scenarios.chaos_wire import Wire
 from onlooker import loop_beside
-from plugins_cli import events_in, until
+from patience import PATIENCE_S, until
+from plugins_cli import events_in
 from plugins_hosts import PARTITIONS, PIPELINES, Bank
 from plugins_node import blobs_served, free_port
 
-START_S = 400
-"""Four hosts start their Sparks on two cores, perhaps beside others."""
+from leases.timing import Timing
+
 LEASES = PARTITIONS * len(PIPELINES)
+TIMING = Timing(duration_s=10, renew_s=3, balance_s=2)
 
 
 @contextmanager
@@ -40,7 +42,7 @@ def served_bank(folder: Path, postgres: Any, owner: int) -> Iterator[tuple[Bank,
     """A bank in a directory of this user's, and the environment of its pods. Azurite and PostgreSQL are there meanwhile."""
     volume = folder / "volume"
     volume.mkdir()
-    bank = Bank(volume, postgres)
+    bank = Bank(volume, postgres, TIMING, session_s=7)
     os.chown(volume, owner, owner)
     with by_tcp(postgres.socket) as port, blobs_served() as (blobs, _):
         dsn = f"host=127.0.0.1 port={port} user=postgres dbname={postgres.name} sslmode=disable gssencmode=disable"
@@ -62,7 +64,7 @@ class BankInPods:
         for name in names:
             self.begin(name)
         for name in names:
-            self.pods[name].until("/health/ready", START_S)
+            self.pods[name].until("/health/ready", PATIENCE_S)
 
     def begin(self, name: str) -> Pod:
         """One that is not ready yet."""
@@ -104,10 +106,10 @@ class BankInPods:
 
     def delivers(self, events: int = 100) -> None:
         before = self.bank.delivered()
-        until(lambda: self.bank.delivered() > before + events, START_S, f"{events} more events delivered")
+        until(lambda: self.bank.delivered() > before + events, f"{events} more events delivered")
 
     def settle(self) -> None:
-        self.bank.settle(START_S)
+        self.bank.settle()
 
     def assert_no_batch_twice_or_dropped(self, *owners: str) -> None:
         """By the sink's history, in which each of these has a part. And every balance is exact."""

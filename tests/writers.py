@@ -6,13 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from patience import PATIENCE_S
 from unit.pipeline.destinations import Trusted, claim
 
 from pipeline.async_sink import AsyncSink
 from pipeline.async_sink.writer import AsyncWriter
 from pipeline.sink import Output
-
-PATIENCE_S = 60
 
 
 @asynccontextmanager

@@ -7,9 +7,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from plugins_cli import Commands, until
+from patience import until
+from plugins_cli import Commands
 
-pytestmark = pytest.mark.timeout(900)
 MOST_S = 400
 """A busy machine takes ten times as long as an idle one."""
 
@@ -85,7 +85,7 @@ def test_a_handler_that_adds_is_found_by_kills_alone(folder: Path, leasehold: Co
 
 def test_an_interrupt_ends_it_and_leaves_nothing_behind(folder: Path, leasehold: Commands) -> None:
     command = leasehold("test", "balances.yaml", "--kill")
-    until(lambda: command.found("(killed at)"), 240, "a first kill")
+    until(lambda: command.found("(killed at)"), "a first kill")
     assert command.has_java()
     command.interrupt()
     assert command.ended(MOST_S) == 130, command.err

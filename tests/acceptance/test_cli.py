@@ -14,9 +14,8 @@ from typing import Any
 import psycopg
 import pytest
 import yaml
-from plugins_cli import LEASEHOLD, START_S, Command, Commands, events_in, leases_in, until
-
-pytestmark = pytest.mark.timeout(400)
+from patience import PATIENCE_S, until
+from plugins_cli import LEASEHOLD, Command, Commands, events_in, leases_in
 
 COPY = """
 leases: {type: sqlite, path: state/leases.db, duration_s: 10, renew_s: 3, balance_s: 1}
@@ -105,7 +104,7 @@ def test_a_host_at_work_keeps_its_name_and_a_later_one_counts_on_or_is_refused(
 ) -> None:
     (folder / "named.yaml").write_text(COPY + f"host: {{name: {socket.gethostname()}}}\n")
     first = leasehold("run", "named.yaml")
-    until(lambda: bool(leases_in(folder / "state/leases.db", "copy")), START_S, "a first lease")
+    until(lambda: bool(leases_in(folder / "state/leases.db", "copy")), "a first lease")
     refused(
         leasehold("run", "named.yaml"),
         f"host.name is '{socket.gethostname()}', and process {first.process.pid} on this machine runs under that name",
@@ -220,7 +219,7 @@ def test_leases_and_lag_before_and_after_a_run(folder: Path, leasehold: Commands
         refused(command, "pipeline 'copy' has no lease 'words-9.jsonl'", code=1)
     found = json.loads(lag_json.out)
     ages = [found.pop("seconds"), *(each.pop("seconds") for each in found["partitions"])]
-    assert 0 < ages[1] < START_S
+    assert 0 < ages[1] < PATIENCE_S
     assert (ages[0], ages[2]) == (ages[1], 0)
     assert found == {
         "events": 1,
@@ -247,7 +246,7 @@ def test_leases_and_lag_say_why_a_partition_stands_still_and_the_log_that_it_wor
     good = file.read_text()
     file.write_text(good + '{"word" "no colon"}\n')
     host = leasehold("run", "copy.yaml")
-    until(lambda: host.err.count("the record is not JSON") >= 2, START_S, "two failures")
+    until(lambda: host.err.count("the record is not JSON") >= 2, "two failures")
 
     def rows(*arguments: str) -> dict[str, Any]:
         command = leasehold(*arguments, "copy.yaml", "--json")
@@ -263,10 +262,10 @@ def test_leases_and_lag_say_why_a_partition_stands_still_and_the_log_that_it_wor
             found.update(rows(*arguments))
             return not found["words-1.jsonl"]["held_up"]
 
-        until(is_settled, 30, "a listing in which nothing holds up the other partition")
+        until(is_settled, "a listing in which nothing holds up the other partition")
         return found
 
-    until(lambda: rows("leases", "list")["words-2.jsonl"]["failing"], 30, "the failure, in the host's document")
+    until(lambda: rows("leases", "list")["words-2.jsonl"]["failing"], "the failure, in the host's document")
     for arguments in (["leases", "list"], ["lag"]):
         found = settled(*arguments)
         assert found["words-1.jsonl"]["failing"] is None
@@ -283,10 +282,8 @@ def test_leases_and_lag_say_why_a_partition_stands_still_and_the_log_that_it_wor
             re.MULTILINE,
         ), shown.out
     file.write_text(good + '{"word": "mended"}\n')
-    until(lambda: '"partition recovered"' in host.err, 90, "the recovery, in the log")
-    until(
-        lambda: rows("leases", "list")["words-2.jsonl"]["failing"] is None, 30, "the recovery, in the host's document"
-    )
+    until(lambda: '"partition recovered"' in host.err, "the recovery, in the log")
+    until(lambda: rows("leases", "list")["words-2.jsonl"]["failing"] is None, "the recovery, in the host's document")
     [recovered] = [json.loads(line) for line in host.err.splitlines() if '"partition recovered"' in line]
     assert (recovered["level"], recovered["partition"]) == ("info", "words-2.jsonl")
     assert recovered["after_attempts"] == host.err.count('"reason": "failed"')
@@ -296,7 +293,7 @@ def test_leases_and_lag_say_why_a_partition_stands_still_and_the_log_that_it_wor
 
 def test_a_released_lease_is_taken_again_and_nothing_is_repeated(folder: Path, leasehold: Commands) -> None:
     host = leasehold("run", "copy.yaml")
-    until(lambda: events_in(folder / "state/copied") == expected(folder), START_S, "a first delivery")
+    until(lambda: events_in(folder / "state/copied") == expected(folder), "a first delivery")
     before = epochs(folder)
     release = leasehold("leases", "release", "copy.yaml", "copy", "words-1.jsonl")
     assert release.ended() == 0, release.err
@@ -304,8 +301,8 @@ def test_a_released_lease_is_taken_again_and_nothing_is_repeated(folder: Path, l
     assert re.fullmatch(rf"lease 'words-1.jsonl' of pipeline 'copy' released by '.+' \(epoch {epoch}\)\n", release.out)
     with (folder / "words-1.jsonl").open("a") as file:
         file.write('{"word": "one more"}\n')
-    until(lambda: epochs(folder)["words-1.jsonl"] > epoch, 30, "the lease taken again")
-    until(lambda: events_in(folder / "state/copied") == expected(folder), 30, "the next delivery")
+    until(lambda: epochs(folder)["words-1.jsonl"] > epoch, "the lease taken again")
+    until(lambda: events_in(folder / "state/copied") == expected(folder), "the next delivery")
     assert epochs(folder)["words-2.jsonl"] == before["words-2.jsonl"]
     host.process.send_signal(signal.SIGTERM)
     assert host.ended() == 0, host.err
@@ -347,7 +344,7 @@ def test_a_run_until_idle_prints_what_it_has_done_and_a_reader_that_left_changes
         cwd=folder,
         stderr=subprocess.PIPE,
         text=True,
-        timeout=START_S,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert unread.returncode == 1, unread.stderr
@@ -362,7 +359,7 @@ def test_a_run_until_idle_prints_what_it_has_done_and_a_reader_that_left_changes
 def test_the_log_is_read_beside_a_host_and_into_a_reader_that_takes_one_line(folder: Path, leasehold: Commands) -> None:
     (folder / "words-1.jsonl").write_text("".join(f'{{"word": "{n}"}}\n' for n in range(20_000)))
     host = leasehold("run", "copy.yaml")
-    until(lambda: events_in(folder / "state/copied") == expected(folder), START_S, "all deliveries")
+    until(lambda: events_in(folder / "state/copied") == expected(folder), "all deliveries")
     read = leasehold("log", "read", "copy.yaml", "copy", "--json")
     assert (read.ended(), read.err) == (0, "")
     rows = [json.loads(line) for line in read.out.splitlines()]
@@ -385,7 +382,7 @@ def test_the_log_is_read_beside_a_host_and_into_a_reader_that_takes_one_line(fol
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=START_S,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert (head.returncode, head.stdout, head.stderr) == (141, 'words-1.jsonl\t0\t-\t{"word": "0"}\n', "")
@@ -430,7 +427,7 @@ def test_a_record_that_is_not_finished_is_told_and_counted_and_once_mended_deliv
     lag = leasehold("lag", settings, "--json")
     assert (lag.ended(), json.loads(lag.out)["events"]) == (0, 1)
     staying = leasehold("run", settings)
-    until(lambda: told in staying.err, START_S, "a warning")
+    until(lambda: told in staying.err, "a warning")
     table.write_text("id,account\n1,a\n2,b\n3,c\n4,d\n")
     finished = leasehold("run", "--until-idle", settings)
     assert finished.ended() == 0, finished.err

@@ -13,10 +13,9 @@ from typing import Any
 import psutil
 import pytest
 import yaml
-from plugins_cli import START_S, Commands, events_in, until
+from patience import until
+from plugins_cli import Commands, events_in
 from plugins_cluster import spark_settings
-
-pytestmark = pytest.mark.timeout(600)
 
 HUNG_S = 8
 """It may be less than the first batch of a cold Spark takes on a busy machine: what was given up is tried again."""
@@ -133,10 +132,10 @@ def test_events_that_do_not_fit_stop_their_partitions_and_once_mended_nothing_is
 
     run = leasehold("run", "--until-idle", file)
     worker = tmp_path / "worker"
-    until(lambda: worker.exists() and worker.read_text(), START_S, "a transform that hangs")
+    until(lambda: worker.exists() and worker.read_text(), "a transform that hangs")
     hung = int(worker.read_text())
-    until(lambda: run.found("(made no progress)"), HUNG_S + 60, "it is given up")
-    until(lambda: not psutil.pid_exists(hung), 20, "its Python worker is gone")
+    until(lambda: run.found("(made no progress)"), "it is given up")
+    until(lambda: not psutil.pid_exists(hung), "its Python worker is gone")
     assert run.ended() == 1, run.err
     assert "Traceback" not in run.err
     told = {
@@ -281,7 +280,7 @@ def test_what_needs_no_spark_is_refused_while_spark_cannot_start_and_ends_its_st
             assert time.monotonic() - started < REFUSED_S
             assert said in ran.err
             assert "Traceback" not in ran.err
-            until(lambda: not processes_of(endless_java), 60, "the Java that was starting is gone")
+            until(lambda: not processes_of(endless_java), "the Java that was starting is gone")
 
 
 def test_a_function_without_a_module_is_refused_while_spark_cannot_start(

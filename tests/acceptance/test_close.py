@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 from plugins_cli import Commands
-
-pytestmark = pytest.mark.timeout(400)
 
 SETTINGS = """
 leases: {path: leases.db, duration_s: 10, renew_s: 3, balance_s: 1}

@@ -7,12 +7,9 @@ import re
 import subprocess
 from pathlib import Path
 
-import pytest
 import yaml
 from plugins_cli import Commands, events_in
 from plugins_cluster import spark_settings
-
-pytestmark = pytest.mark.timeout(600)
 
 PAGE = (Path(__file__).parents[2] / "docs/dead-letters.md").read_text()
 

@@ -14,9 +14,8 @@ import pytest
 from acceptance.test_docs import examples, lines_of, shell
 from delta_readers import query, read_rows
 from deltalake import DeltaTable
-from plugins_cli import START_S, Command, Commands, until
-
-pytestmark = pytest.mark.timeout(600)
+from patience import PATIENCE_S, until
+from plugins_cli import Command, Commands
 
 
 def test_tables_are_written_read_compacted_and_vacuumed_as_the_page_says(
@@ -33,7 +32,9 @@ def test_tables_are_written_read_compacted_and_vacuumed_as_the_page_says(
     shell(lines_of(page, "printf")[0], tmp_path)
     typed("leasehold run")
     read = shlex.split(lines_of(page, "polars.read_delta")[0])[1:]
-    shown = subprocess.run([sys.executable, *read], cwd=tmp_path, check=True, timeout=START_S, stdout=subprocess.PIPE)
+    shown = subprocess.run(
+        [sys.executable, *read], cwd=tmp_path, check=True, timeout=PATIENCE_S, stdout=subprocess.PIPE
+    )
     assert shown.stdout.decode().count("15.00") == shown.stdout.decode().count("20.00") == 1
 
     with (tmp_path / "transactions-1.jsonl").open("a") as file:
@@ -69,7 +70,7 @@ def test_a_column_of_another_type_stops_the_partition_and_is_named(tmp_path: Pat
     settings.write_text(settings.read_text().replace("balance DECIMAL(18,2)", "balance STRING"))
     shell(lines_of(page, "printf")[0].replace(">", ">>"), tmp_path)
     host = leasehold("run", "lake.yaml")
-    until(lambda: host.found("(column .balance. .*)"), START_S, "the column is named")
+    until(lambda: host.found("(column .balance. .*)"), "the column is named")
     assert balances(tmp_path / "lake/balances") == [("ann", 15), ("bob", 20)]
 
 

@@ -20,8 +20,6 @@ from plugins_cluster import spark_settings
 from pipeline.crash_point import VARIABLE
 from pipeline.event import EVENT_SCHEMA
 
-pytestmark = pytest.mark.timeout(600)
-
 FILES = ("in-1.jsonl", "in-2.jsonl")
 """A partition each."""
 EVENTS = 12

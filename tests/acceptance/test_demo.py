@@ -18,12 +18,13 @@ from typing import Any
 import psutil
 import psycopg
 import pytest
-from plugins_cli import START_S, Command, Commands, leases_in, until
+from patience import PATIENCE_S, until
+from plugins_cli import Command, Commands, leases_in
 from plugins_pg import directory_for_all
 
 from service.cli.demo.postgres import start_server
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.xdist_group("demo")
 
 COLUMNS = ["transaction_id", "account", "kind", "amount", "occurred_at"]
 LAST_LINE = "balances match: 5 accounts, 1000 transactions, 0 lost, 0 duplicated"
@@ -36,7 +37,7 @@ def interrupted() -> Iterator[tuple[Path, Command]]:
         directory = base / "bänk"
         demo = Command("demo", "--dir", directory, cwd=base)
         try:
-            until(lambda: demo.has_java() or demo.process.poll() is not None, START_S, "Spark starts")
+            until(lambda: demo.has_java() or demo.process.poll() is not None, "Spark starts")
             demo.interrupt()
             demo.ended()
             yield directory, demo
@@ -67,7 +68,6 @@ def _answering(demo: Command) -> str:
     """Where the API of a demo that is under way answers."""
     until(
         lambda: demo.found(r"dashboard: (http://[\d.:]+)/") or demo.process.poll() is not None,
-        START_S,
         "the API's address",
     )
     url = demo.found(r"dashboard: (http://[\d.:]+)/")
@@ -80,7 +80,7 @@ def _answering(demo: Command) -> str:
         except OSError:
             return False
 
-    until(is_ready, START_S, "a demo that is ready")
+    until(is_ready, "a demo that is ready")
     return url
 
 
@@ -135,7 +135,7 @@ def test_balances_of_a_users_own_transactions_are_exact_to_the_cent(
             kind = rng.choice(["deposit", "withdrawal"])
             rows.writerow([f"id-{number}", name, kind, amount, "2026-02-03T04:05:06+01:00"])
     demo = leasehold("demo", "--transactions", file, "--json", env={"TMPDIR": str(temporary)})
-    assert demo.ended(2 * START_S) == 0, demo.err
+    assert demo.ended(2 * PATIENCE_S) == 0, demo.err
     result = json.loads(demo.out)
     assert result["balances"] == _computed([file])
     assert len(result["balances"]) == 300

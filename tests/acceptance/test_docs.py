@@ -15,11 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import psycopg
-import pytest
-from plugins_cli import START_S, Command, Commands, events_in, leases_in, until
+from patience import PATIENCE_S, until
+from plugins_cli import Command, Commands, events_in, leases_in
 from plugins_node import free_port
-
-pytestmark = pytest.mark.timeout(600)
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -33,7 +31,7 @@ def examples(page: str, folder: Path) -> str:
 
 
 def shell(line: str, folder: Path) -> None:
-    subprocess.run(line, shell=True, cwd=folder, check=True, executable="/bin/bash", timeout=START_S)
+    subprocess.run(line, shell=True, cwd=folder, check=True, executable="/bin/bash", timeout=PATIENCE_S)
 
 
 def lines_of(page: str, word: str) -> list[str]:
@@ -52,12 +50,12 @@ def test_a_fail_over_goes_as_operations_says(tmp_path: Path, leasehold: Commands
         return Counter(lease.owner for lease in leases_in(tmp_path / "state/failover.db", "words"))
 
     hosts = [leasehold("run", "failover.yaml") for _ in runs]
-    until(lambda: sorted(owners().values()) == [2, 2] and None not in owners(), START_S, "two leases for each host")
+    until(lambda: sorted(owners().values()) == [2, 2] and None not in owners(), "two leases for each host")
     assert not any(host.has_java() for host in hosts)
     hosts[0].process.send_signal(signal.SIGKILL)
     hosts[0].process.wait()
     shell(lines_of(page, "cherry")[0], tmp_path)
-    until(lambda: list(owners().values()) == [4], START_S, "the survivor has all leases")
+    until(lambda: list(owners().values()) == [4], "the survivor has all leases")
 
     def words() -> Counter[str]:
         read = leasehold("files", "read", "failover.yaml", "words")
@@ -65,7 +63,7 @@ def test_a_fail_over_goes_as_operations_says(tmp_path: Path, leasehold: Commands
         bodies = [b64decode(json.loads(line)["body"]) for line in read.out.splitlines()]
         return Counter(json.loads(body)["word"] for body in bodies)
 
-    until(lambda: words().total() >= 14, START_S, "the words that were added")
+    until(lambda: words().total() >= 14, "the words that were added")
     assert words() == {"apple": 4, "avocado": 4, "banana": 4, "cherry": 2}
     assert "`files read` counts 14:" in page
     hosts[1].interrupt()
@@ -76,7 +74,7 @@ def test_postgresql_for_trying_counts_the_words_as_its_page_says(open_directory:
     page = examples("try-postgres.md", open_directory)
     shell(lines_of(page, "printf")[0], open_directory)
     server = leasehold(*lines_of(page, "leasehold postgres state/postgres")[0].split()[1:], cwd=open_directory)
-    until(lambda: server.found(r"(--query)") or server.process.poll() is not None, START_S, "PostgreSQL runs")
+    until(lambda: server.found(r"(--query)") or server.process.poll() is not None, "PostgreSQL runs")
     dsn = shlex.split(server.found(r"export (LEASEHOLD_POSTGRES_DSN=.*)") or "")[0].partition("=")[2]
 
     def typed(line: str) -> Command:
@@ -112,8 +110,8 @@ def test_a_local_cloud_counts_deposits_as_its_page_says(open_directory: Path, le
     ]
     emulator = leasehold(*emulate, cwd=open_directory)
     server = leasehold(*lines_of(page, "leasehold postgres state/postgres")[0].split()[1:], cwd=open_directory)
-    until(lambda: server.found(r"(--query)") or server.process.poll() is not None, START_S, "PostgreSQL runs")
-    until(lambda: emulator.found(r"(Ctrl-C)") or emulator.process.poll() is not None, START_S, "the account serves")
+    until(lambda: server.found(r"(--query)") or server.process.poll() is not None, "PostgreSQL runs")
+    until(lambda: emulator.found(r"(Ctrl-C)") or emulator.process.poll() is not None, "the account serves")
     account = shlex.split(lines_of(page, "export BANK_COSMOS")[0])[1].partition("=")[2]
     assert account in emulator.out.replace(ports["8081"], "8081")
     dsn = shlex.split(server.found(r"export (LEASEHOLD_POSTGRES_DSN=.*)") or "")[0].partition("=")[2]
@@ -126,7 +124,7 @@ def test_a_local_cloud_counts_deposits_as_its_page_says(open_directory: Path, le
 
     def deposit() -> None:
         program = [sys.executable, "deposit.py"]
-        subprocess.run(program, cwd=open_directory, env=os.environ | environment, check=True, timeout=START_S)
+        subprocess.run(program, cwd=open_directory, env=os.environ | environment, check=True, timeout=PATIENCE_S)
 
     deposit()
     typed(lines_of(page, "run --until-idle")[0])
@@ -137,7 +135,7 @@ def test_a_local_cloud_counts_deposits_as_its_page_says(open_directory: Path, le
     emulator.process.send_signal(signal.SIGKILL)
     emulator.process.wait()
     emulator = leasehold(*emulate, cwd=open_directory)
-    until(lambda: emulator.found(r"(Ctrl-C)") or emulator.process.poll() is not None, START_S, "it serves again")
+    until(lambda: emulator.found(r"(Ctrl-C)") or emulator.process.poll() is not None, "it serves again")
     deposit()
     typed(lines_of(page, "run --until-idle")[0])
     assert " alice   |   25.00 |        4\n" in typed(query)
@@ -148,7 +146,7 @@ def test_a_local_cloud_counts_deposits_as_its_page_says(open_directory: Path, le
 def test_two_hosts_share_their_leases_in_postgresql_as_its_page_says(open_directory: Path, leasehold: Commands) -> None:
     page = examples("leases-postgres.md", open_directory)
     server = leasehold(*lines_of(page, "leasehold postgres state/postgres")[0].split()[1:], cwd=open_directory)
-    until(lambda: server.found(r"(--query)") or server.process.poll() is not None, START_S, "PostgreSQL runs")
+    until(lambda: server.found(r"(--query)") or server.process.poll() is not None, "PostgreSQL runs")
     dsn = shlex.split(server.found(r"export (LEASEHOLD_POSTGRES_DSN=.*)") or "")[0].partition("=")[2]
     environment = {"LEASEHOLD_POSTGRES_DSN": dsn}
 
@@ -167,7 +165,7 @@ def test_two_hosts_share_their_leases_in_postgresql_as_its_page_says(open_direct
     runs = lines_of(page, "run shared.yaml")
     assert runs == ["leasehold run shared.yaml &"] * 2
     hosts = [start(line) for line in runs]
-    until(lambda: owners() == [2, 2], START_S, "two leases for each host")
+    until(lambda: owners() == [2, 2], "two leases for each host")
     (query,) = lines_of(page, "state/postgres --query")
     shown = start(query)
     assert shown.ended() == 0, shown.err
@@ -175,7 +173,7 @@ def test_two_hosts_share_their_leases_in_postgresql_as_its_page_says(open_direct
     assert lines_of(page, "kill") == ["kill %1"]
     hosts[0].process.terminate()
     assert hosts[0].ended() == 0, hosts[0].err
-    until(lambda: owners() == [4], START_S, "the other host has all leases")
+    until(lambda: owners() == [4], "the other host has all leases")
     listed = start(lines_of(page, "leases list")[0])
     assert listed.ended() == 0, listed.err
     hosts[1].interrupt()
@@ -197,7 +195,7 @@ def test_a_program_is_notified_as_its_page_describes(tmp_path: Path) -> None:
     examples("embedding.md", tmp_path)
     (tmp_path / "words-1.jsonl").write_text('{"word": "apple"}\n')
     command = [sys.executable, "notified.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=START_S, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
     said = done.stdout.splitlines()
     assert (said[0], said[-1]) == ("words-1.jsonl: acquired under epoch 1", "1 events delivered")
@@ -228,7 +226,7 @@ def test_a_program_with_a_name_and_logs_of_its_own_runs_as_written_and_its_name_
     examples("embedding.md", tmp_path)
     (tmp_path / "words-1.jsonl").write_text('{"word": "apple"}\n')
     command = [sys.executable, "in-my-program.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=START_S, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
     said = [json.loads(line) for line in done.stderr.splitlines()]
     assert {(line["host"], "host_" in line) for line in said} == {("my-program", False)}
@@ -241,7 +239,9 @@ def test_a_program_with_a_name_and_logs_of_its_own_runs_as_written_and_its_name_
         try:
             assert holder.stderr
             next(line for line in holder.stderr if "lease acquired" in line)
-            second = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=START_S, check=False)
+            second = subprocess.run(
+                command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+            )
         finally:
             os.kill(holder.pid, signal.SIGKILL)
     assert second.returncode == 1

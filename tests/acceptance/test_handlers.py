@@ -9,11 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from acceptance.test_docs import examples, lines_of, shell
-from plugins_cli import START_S, Commands, leases_in, until
-
-pytestmark = pytest.mark.timeout(600)
+from patience import PATIENCE_S, until
+from plugins_cli import Commands, leases_in
 
 
 def test_the_orders_are_handled_and_the_one_that_fails_is_a_dead_letter(
@@ -49,7 +47,7 @@ def test_a_function_with_the_decorator_is_a_program(open_directory: Path) -> Non
     assert program.stdout is not None
     paid = [program.stdout.readline() for _ in range(5)]
     program.send_signal(signal.SIGTERM)
-    _, log = program.communicate(timeout=START_S)
+    _, log = program.communicate(timeout=PATIENCE_S)
     assert program.returncode == 0, log
     assert sorted(paid) == [f"paid: {name}\n" for name in ("ann", "ann", "bob", "cat", "dan")]
     assert [lease.owner for lease in leases_in(open_directory / "leases.db", "handle")] == [None]
@@ -89,12 +87,12 @@ def test_pages_of_two_partitions_are_stored_once_though_one_is_handed_over(
 
     append(1037)
     first = leasehold("run", "pages.yaml", cwd=open_directory)
-    until(lambda: len(stored()) > 300, START_S, "the first pages")
+    until(lambda: len(stored()) > 300, "the first pages")
     second = leasehold("run", "pages.yaml", cwd=open_directory)
     append(1037)
-    until(lambda: len({*owners(), None}) == 3, START_S, "a partition for each host")
+    until(lambda: len({*owners(), None}) == 3, "a partition for each host")
     append(1037)
-    until(lambda: len(stored()) >= len(appended), START_S, "all events are stored")
+    until(lambda: len(stored()) >= len(appended), "all events are stored")
     for host in (first, second):
         host.interrupt()
         assert host.ended() == 0, host.err

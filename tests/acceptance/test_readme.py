@@ -11,11 +11,10 @@ from pathlib import Path
 
 import click
 import pytest
-from plugins_cli import START_S, Commands, events_in, leases_in, until
+from patience import PATIENCE_S, until
+from plugins_cli import Commands, events_in, leases_in
 
 from service.cli.main import main
-
-pytestmark = pytest.mark.timeout(600)
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -44,7 +43,7 @@ def test_the_pipeline_of_letters_is_run_as_written_and_shows_what_the_page_shows
     for arguments, output in steps:
         command = leasehold(*arguments)
         if arguments == ["run", "letters.yaml"]:
-            until(lambda: command.found("(lease acquired)"), START_S, "a first lease")  # noqa: B023
+            until(lambda: command.found("(lease acquired)"), "a first lease")  # noqa: B023
             command.interrupt()
         assert command.ended() == 0, command.err
         assert "FAILED" not in command.out
@@ -78,7 +77,7 @@ def shown(settings: str) -> list[tuple[list[str], list[str]]]:
 
 def test_the_embedded_program_copies_all_words_and_ends(folder: Path) -> None:
     program = subprocess.run(
-        [sys.executable, "embedded.py"], cwd=folder, capture_output=True, text=True, timeout=START_S, check=False
+        [sys.executable, "embedded.py"], cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert program.returncode == 0, program.stderr
     copied = events_in(folder / "state/words")

@@ -14,9 +14,8 @@ from typing import Any
 
 import httpx
 import pytest
-from plugins_cli import START_S, Command, Commands, until
-
-pytestmark = pytest.mark.timeout(400)
+from patience import until
+from plugins_cli import Command, Commands
 
 PARTITIONS = 12
 CLIENTS = 200
@@ -55,7 +54,7 @@ class Hosts:
 
     def url(self, name: str) -> str:
         command = self.commands[name]
-        until(lambda: command.found(r'"url": "(http://[^"]+)"'), START_S, "the API listens")
+        until(lambda: command.found(r'"url": "(http://[^"]+)"'), "the API listens")
         return str(command.found(r'"url": "(http://[^"]+)"'))
 
     def ask(self, name: str, path: str) -> Any:
@@ -124,7 +123,7 @@ def assert_whole(leases: dict[str, Any]) -> None:
 
 def test_two_hundred_clients_are_answered_by_both_hosts_while_leases_move_between_them(hosts: Hosts) -> None:
     hosts.start("host-a")
-    until(lambda: hosts.shares("host-a") == {"host-a": PARTITIONS}, START_S, "the first host has all leases")
+    until(lambda: hosts.shares("host-a") == {"host-a": PARTITIONS}, "the first host has all leases")
     hosts.start("host-b")
     urls = [hosts.url("host-a"), hosts.url("host-b")]
 
@@ -134,7 +133,7 @@ def test_two_hundred_clients_are_answered_by_both_hosts_while_leases_move_betwee
         def are_shared() -> bool:
             return hosts.shares("host-a") == hosts.shares("host-b") == half
 
-        await asyncio.to_thread(until, are_shared, 120, "both hosts have half of the leases")
+        await asyncio.to_thread(until, are_shared, "both hosts have half of the leases")
 
     answered = asyncio.run(crowd(urls, rebalance))
     assert set(answered) <= {200, 503}, answered
@@ -151,18 +150,18 @@ def test_operators_move_pause_and_reset_through_any_host_and_every_action_is_log
     hosts.start("host-a")
     hosts.start("host-b")
     half = {"host-a": PARTITIONS // 2, "host-b": PARTITIONS // 2}
-    until(lambda: hosts.shares("host-a") == half, START_S, "both hosts work")
+    until(lambda: hosts.shares("host-a") == half, "both hosts work")
     assert (
         httpx.post(hosts.url("host-a") + "/api/pipelines/copy/pause", json={}, headers=bearer(READER)).status_code
         == 403
     )
 
     assert hosts.act("host-a", "POST", "/api/pipelines/copy/pause", {}).json()["by"] == "alice"
-    until(lambda: hosts.shares("host-b") == {None: PARTITIONS}, 30, "both hosts rest")
+    until(lambda: hosts.shares("host-b") == {None: PARTITIONS}, "both hosts rest")
     hosts.commands["host-b"].process.send_signal(signal.SIGTERM)
     assert hosts.commands["host-b"].ended() == 0
     hosts.start("host-b")
-    until(lambda: len(hosts.ask("host-b", "/api/hosts")["items"]) == 2, START_S, "a host comes back into the pause")
+    until(lambda: len(hosts.ask("host-b", "/api/hosts")["items"]) == 2, "a host comes back into the pause")
     assert hosts.shares("host-b") == {None: PARTITIONS}
 
     path = "/api/leases/copy/words-01.jsonl"
@@ -172,7 +171,7 @@ def test_operators_move_pause_and_reset_through_any_host_and_every_action_is_log
     stale = hosts.act("host-b", "PUT", f"{path}/continuation", {"to": "earliest"}, **{"if-match": etag})
     assert stale.status_code == 412
     assert hosts.act("host-b", "POST", "/api/pipelines/copy/resume", {}).json()["changed"]
-    until(lambda: hosts.shares("host-a") == half, 60, "both hosts go on")
+    until(lambda: hosts.shares("host-a") == half, "both hosts go on")
 
     done = {
         (line["action"], line["outcome"])

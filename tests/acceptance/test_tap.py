@@ -6,9 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from plugins_cli import START_S, Command, Commands, until
-
-pytestmark = pytest.mark.timeout(300)
+from patience import until
+from plugins_cli import Command, Commands
 
 READER, OPERATOR = "reader-" + "r" * 32, "operator-" + "o" * 32
 SETTINGS = """
@@ -42,7 +41,7 @@ class Place:
         """A host; where its API listens."""
         (self.folder / f"{name}.yaml").write_text(SETTINGS.format(host=name, tap=tap))
         host = self._leasehold("run", f"{name}.yaml")
-        until(lambda: host.found(r'"url": "(http://[^"]+)"'), START_S, "the API listens")
+        until(lambda: host.found(r'"url": "(http://[^"]+)"'), "the API listens")
         self.host = host
         return str(host.found(r'"url": "(http://[^"]+)"'))
 
@@ -57,11 +56,11 @@ def place(tmp_path: Path, leasehold: Commands) -> Place:
 
 def test_an_operator_sees_masked_events_and_rows_until_ctrl_c(place: Place) -> None:
     url = place.start("host-a")
-    until(lambda: place.host.found(r'("lease acquired")'), START_S, "the host has the lease")
+    until(lambda: place.host.found(r'("lease acquired")'), "the host has the lease")
     tap = place.tap(url, "--json")
-    until(lambda: '"ready"' in tap.out, START_S, "the tap is open")
+    until(lambda: '"ready"' in tap.out, "the tap is open")
     place.write(3)
-    until(lambda: tap.out.count('"event": "output"') == 3, START_S, "rows are shown")
+    until(lambda: tap.out.count('"event": "output"') == 3, "rows are shown")
     tap.interrupt()
     assert tap.ended() == 0
     events = [json.loads(line) for line in tap.out.splitlines()]
@@ -70,7 +69,7 @@ def test_an_operator_sees_masked_events_and_rows_until_ctrl_c(place: Place) -> N
     assert "4111" not in tap.out + place.host.err
     assert "3 of" not in tap.err
     assert "(interrupted)" in tap.err
-    until(lambda: '"operator action"' in place.host.err, START_S, "the log has the tap")
+    until(lambda: '"operator action"' in place.host.err, "the log has the tap")
     [line] = [json.loads(line) for line in place.host.err.splitlines() if '"operator action"' in line]
     assert (line["action"], line["who"], line["after"]["shown"]) == ("tap", "alice", 6)
 
@@ -80,7 +79,7 @@ SIDES = ("input", "output")
 
 def test_who_may_not_or_cannot_be_shown_anything_gets_a_clear_error(place: Place) -> None:
     url = place.start("host-a")
-    until(lambda: place.host.found(r'("lease acquired")'), START_S, "the host has the lease")
+    until(lambda: place.host.found(r'("lease acquired")'), "the host has the lease")
     reader = place.tap(url, "--token-file", "readers")
     assert (reader.ended(), "403: this is for operators" in reader.err) == (1, True)
     other = place.tap(place.start("host-b"))

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import yaml
 from lab.servers.spark_cluster import SparkCluster, running
-from plugins_cli import START_S, Command, Commands, events_in, until
+from patience import until
+from plugins_cli import Command, Commands, events_in
 from plugins_node import free_port
 
 pytestmark = pytest.mark.timeout(600)
@@ -97,19 +98,18 @@ def test_a_host_finds_a_connect_server_again_that_was_killed(
     words, port = tmp_path / "words-1.jsonl", free_port()
     append(words, "a", "b")
     host = leasehold("run", settings(tmp_path, cluster.connect_url, port))
-    until(lambda: delivered(tmp_path, "query") == ["a", "b"], START_S, "the first words are delivered")
-    until(lambda: delivered(tmp_path, "function") == ["A", "B"], START_S, "and shouted")
+    until(lambda: delivered(tmp_path, "query") == ["a", "b"], "the first words are delivered")
+    until(lambda: delivered(tmp_path, "function") == ["A", "B"], "and shouted")
 
     cluster.connect.kill()
     append(words, "c")
     away = f"the Spark Connect server at '{cluster.connect_url}' cannot be used: "
-    until(lambda: any(error.startswith(away) for error in failures(host)), 30, "the log says what the host waits for")
-    until(lambda: away in json.dumps(asked(port, "/api/pipelines")), 30, "and so does REST")
+    until(lambda: any(error.startswith(away) for error in failures(host)), "the log says what the host waits for")
+    until(lambda: away in json.dumps(asked(port, "/api/pipelines")), "and so does REST")
 
     cluster.connect.start()
     until(
         lambda: (delivered(tmp_path, "query"), delivered(tmp_path, "function")) == (["a", "b", "c"], ["A", "B", "C"]),
-        BACK_S,
         "the query and the function recover",
     )
     host.interrupt()
@@ -121,10 +121,10 @@ def test_a_host_ends_while_its_connect_server_stands_still(
 ) -> None:
     append(tmp_path / "words-1.jsonl", "a", "b")
     host = leasehold("run", settings(tmp_path, cluster.connect_url, free_port()))
-    until(lambda: delivered(tmp_path, "query") == ["a", "b"], START_S, "the words are delivered")
-    until(lambda: delivered(tmp_path, "function") == ["A", "B"], START_S, "and shouted")
+    until(lambda: delivered(tmp_path, "query") == ["a", "b"], "the words are delivered")
+    until(lambda: delivered(tmp_path, "function") == ["A", "B"], "and shouted")
 
     cluster.connect.send(signal.SIGSTOP)
     host.interrupt()
-    until(lambda: '"host stopped"' in host.err, 60, "the host stops")
+    until(lambda: '"host stopped"' in host.err, "the host stops")
     assert host.ended(ENDED_S) == 0, host.err

@@ -9,7 +9,7 @@ from cluster.ranged_host import read_in_spark
 from connectors.cosmos.bank import Bank, banked
 from plugins_cosmos import Cosmos
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 SQL = "SELECT partition, properties['id'] AS id, get_json_object(string(body), '$.account') AS account FROM events"
 
 

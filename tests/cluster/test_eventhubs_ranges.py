@@ -7,7 +7,7 @@ from cluster.ranged_host import read_in_spark
 from connectors.eventhubs.clients import HUB
 from plugins_eventhubs import EventHubs
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 SQL = "SELECT partition, sequence, string(body) AS body FROM events"
 
 

@@ -16,9 +16,10 @@ from typing import Any
 import grpc
 import pyarrow as pa
 import pytest
-from jobs import PER_KEY, MakeBatch, Write, keyed, until
+from jobs import PER_KEY, MakeBatch, Write, keyed
 from lab.scenarios.chaos_wire import Wire
 from lab.servers.spark_cluster import HOST, SparkCluster, free_port
+from patience import until_async
 from plugins_cluster import settings_on
 from pyspark.sql.connect.dataframe import DataFrame
 
@@ -49,7 +50,7 @@ def connect(monkeypatch: pytest.MonkeyPatch) -> str:
     return "connect"
 
 
-@pytest.fixture(params=[pytest.param("cluster", marks=pytest.mark.full), "connect"])
+@pytest.fixture(params=["cluster", "connect"])
 def kind(request: pytest.FixtureRequest) -> str:
     """`make test` asks over Connect, and `make cluster` on both."""
     return str(request.getfixturevalue("connect") if request.param == "connect" else request.param)
@@ -183,7 +184,7 @@ async def test_a_job_that_nobody_wants_ends_on_the_cluster(
     started = tmp_path / "started"
     async with prepared(engine_on(own_cluster, kind), function=function(waiting(started, 600))) as transform:
         hung = asyncio.create_task(transform.apply(batch("0", keyed("w"))))
-        await until(started.exists, 60)
+        await until_async(started.exists)
         began = time.monotonic()
         hung.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -195,7 +196,6 @@ async def test_a_job_that_nobody_wants_ends_on_the_cluster(
 # A Connect server
 
 
-@pytest.mark.full
 async def test_a_connect_server_that_was_restarted_has_new_sessions(
     connect: str, own_cluster: SparkCluster, batch: MakeBatch, function: Write
 ) -> None:
@@ -213,7 +213,6 @@ async def test_a_connect_server_that_was_restarted_has_new_sessions(
         assert output.column("key").to_pylist() == ["c"]
 
 
-@pytest.mark.full
 async def test_a_connect_server_that_was_restarted_between_batches_is_used_again(
     connect: str, own_cluster: SparkCluster, batch: MakeBatch
 ) -> None:
@@ -273,7 +272,7 @@ async def test_a_connect_server_killed_under_a_job_blames_nobody(
     started = tmp_path / "started"
     async with prepared(engine_on(own_cluster, connect), function=function(waiting(started, 600))) as transform:
         hung = asyncio.create_task(transform.apply(batch("0", keyed("w"))))
-        await until(started.exists, 60)
+        await until_async(started.exists)
         own_cluster.connect.kill()
         with pytest.raises(EngineUnavailable, match="cannot be used"):
             await hung
@@ -304,7 +303,7 @@ async def test_a_transform_is_closed_while_its_connect_server_stands_still_under
     try:
         async with prepared(engine_on(own_cluster, connect), function=function(waiting(started, 20))) as transform:
             hung = asyncio.create_task(transform.apply(batch("0", keyed("w"))))
-            await until(started.exists, 60)
+            await until_async(started.exists)
             own_cluster.connect.send(signal.SIGSTOP)
             began = time.monotonic()
         assert time.monotonic() - began < CLOSED_S
@@ -334,7 +333,7 @@ async def test_an_executor_that_dies_under_a_job_costs_nothing(
     started = tmp_path / "started"
     async with prepared(engine_on(own_cluster, kind), function=function(waiting(started, 3))) as transform:
         working = asyncio.create_task(applied_again(lambda: transform.apply(batch("0", keyed("w")))))
-        await until(started.exists, 60)
+        await until_async(started.exists)
         for worker in own_cluster.workers:
             for executor in worker.executors():
                 executor.kill()
@@ -378,7 +377,6 @@ async def test_a_master_that_dies_and_comes_back_is_used_again(
         assert output.column("key").to_pylist() == ["c"]
 
 
-@pytest.mark.full
 async def test_a_driver_that_the_master_has_forgotten_starts_again_soon(
     own_cluster: SparkCluster, batch: MakeBatch
 ) -> None:
@@ -390,9 +388,9 @@ async def test_a_driver_that_the_master_has_forgotten_starts_again_soon(
         await transform.apply(batch("0", keyed("a")))
         own_cluster.master.kill()
         own_cluster.master.start()
-        await until(lambda: "re-registered" in own_cluster.master.said, 60)
+        await until_async(lambda: "re-registered" in own_cluster.master.said)
         commands.cut()
-        await until(lambda: "Removing app" in own_cluster.master.said, 60)
+        await until_async(lambda: "Removing app" in own_cluster.master.said)
         commands.mend()
         began = time.monotonic()
         with pytest.raises(EngineUnavailable, match=r"no longer knows this host's application.*: the next batch"):
@@ -429,7 +427,7 @@ async def far_driver() -> AsyncIterator[tuple[dict[str, str], Wire, Wire]]:
             {"spark_driver_host": "192.0.2.1", "spark_driver_bindAddress": "127.0.0.1"},
             r"executors cannot reach the driver \(`spark.driver.host`",
         ),
-        pytest.param({"spark_executor_memory": "64g"}, "Cores or memory may be short there", marks=pytest.mark.full),
+        ({"spark_executor_memory": "64g"}, "Cores or memory may be short there"),
     ],
     ids=["the driver is out of reach", "the cluster is full"],
 )

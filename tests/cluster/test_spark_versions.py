@@ -17,7 +17,8 @@ import pyspark
 import pytest
 import yaml
 from lab.servers.spark_cluster import SparkCluster
-from plugins_cli import START_S, Command, Commands, events_in, until
+from patience import PATIENCE_S, until
+from plugins_cli import Command, Commands, events_in
 from plugins_cluster import settings_on
 from plugins_node import free_port
 
@@ -124,7 +125,7 @@ def test_a_spark_of_another_version_fails_the_start_with_both_versions(
     start(theirs, kind)
     append(tmp_path, "a")
     host = leasehold("run", settings(tmp_path, settings_on(theirs, kind), free_port()))
-    assert host.ended(START_S) == 2, host.err
+    assert host.ended(PATIENCE_S) == 2, host.err
     assert len(re.findall(refusal(kind, theirs, other), host.err)) == 1, host.err
     assert "Traceback" not in host.err
     assert delivered(tmp_path) == []
@@ -151,7 +152,7 @@ def test_workers_of_another_version_are_named_and_cost_no_event(
     right = cluster("right", workers=1, ports=mixed.ports)
     right.open(connect=kind == "connect")
     host = leasehold("run", file)
-    until(lambda: delivered(tmp_path) == ["A"], 2 * START_S, "the word is delivered")
+    until(lambda: delivered(tmp_path) == ["A"], "the word is delivered")
     host.interrupt()
     assert host.ended() == 0, host.err
 
@@ -167,20 +168,20 @@ def test_a_spark_that_is_replaced_by_another_version_is_named_and_costs_no_event
     append(tmp_path, "a", "b")
     port = free_port()
     host = leasehold("run", settings(tmp_path, settings_on(ours, kind), port))
-    until(lambda: delivered(tmp_path) == ["A", "B"], 2 * START_S, "the first words are delivered")
+    until(lambda: delivered(tmp_path) == ["A", "B"], "the first words are delivered")
 
     ours.close()
     theirs = cluster("theirs", home=OTHER, workers=workers, ports=ours.ports)
     start(theirs, kind)
     append(tmp_path, "c", "d")
     wanted = re.compile(refusal(kind, theirs, other))
-    until(lambda: any(map(wanted.search, failures(host))), SAID_S, "the log names both versions")
-    until(lambda: wanted.search(asked(port)), SAID_S, "and so does REST")
+    until(lambda: any(map(wanted.search, failures(host))), "the log names both versions")
+    until(lambda: wanted.search(asked(port)), "and so does REST")
     assert delivered(tmp_path) == ["A", "B"]
 
     theirs.close()
     start(cluster("again", workers=workers, ports=ours.ports), kind)
-    until(lambda: delivered(tmp_path) == ["A", "B", "C", "D"], BACK_S, "all words are delivered, once each")
+    until(lambda: delivered(tmp_path) == ["A", "B", "C", "D"], "all words are delivered, once each")
     host.interrupt()
     assert host.ended() == 0, host.err
     assert not any(events_in(tmp_path / "state" / "dead").values())

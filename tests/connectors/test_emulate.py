@@ -19,10 +19,10 @@ from azure.cosmos.exceptions import CosmosHttpResponseError
 from azure.eventhub import EventData, EventHubConsumerClient, EventHubProducerClient
 from azure.eventhub.exceptions import EventHubError
 from azure.storage.blob import BlobServiceClient
-from plugins_cli import LEASEHOLD, until
+from patience import PATIENCE_S, until
+from plugins_cli import LEASEHOLD
 from plugins_node import free_port, run_script
 
-START_S = 60
 WRITES_BEFORE_KILL = 30
 
 
@@ -44,7 +44,7 @@ class Emulator:
     def end(self, by: signal.Signals) -> int:
         assert self.process is not None
         self.process.send_signal(by)
-        code = self.process.wait(timeout=START_S)
+        code = self.process.wait(timeout=PATIENCE_S)
         if self.process.stdout:
             self.process.stdout.close()
         return code
@@ -94,7 +94,7 @@ def write_through_a_kill(
     thread = threading.Thread(target=work)
     thread.start()
     try:
-        assert enough.wait(START_S)
+        assert enough.wait(PATIENCE_S)
         emulator.end(signal.SIGKILL)
         enough.clear()
         emulator.start()
@@ -103,7 +103,7 @@ def write_through_a_kill(
             assert not stop.wait(0.05)
     finally:
         stop.set()
-        thread.join(START_S)
+        thread.join(PATIENCE_S)
     return acknowledged
 
 
@@ -175,7 +175,7 @@ def test_a_consumer_of_event_hubs_continues_after_a_restart(tmp_path: Path) -> N
         def send(text: str) -> None:
             producer.send_batch([EventData(text)], partition_id="0")
             with arrived:
-                assert arrived.wait_for(lambda: seen and seen[-1][1] == text, START_S)
+                assert arrived.wait_for(lambda: seen and seen[-1][1] == text, PATIENCE_S)
 
         receiving = threading.Thread(target=consumer.receive, args=(on_event,), kwargs={"starting_position": "-1"})
         receiving.start()
@@ -185,7 +185,7 @@ def test_a_consumer_of_event_hubs_continues_after_a_restart(tmp_path: Path) -> N
             send("after")
         finally:
             consumer.close()
-            receiving.join(START_S)
+            receiving.join(PATIENCE_S)
             producer.close()
         assert [body for _, body in sorted(set(seen))] == ["before", "after"]
         assert sorted({number for number, _ in seen}) == [0, 1]
@@ -217,11 +217,11 @@ def test_a_host_publishes_each_event_once_through_a_kill_of_the_namespace(tmp_pa
 
         host = subprocess.Popen([LEASEHOLD, "run", "--until-idle", "publish.yaml"], cwd=tmp_path)
         try:
-            until(lambda: len(stored()) >= count // 4, START_S, "some events are published")
+            until(lambda: len(stored()) >= count // 4, "some events are published")
             emulator.end(signal.SIGKILL)
             emulator.start()
             assert len(stored()) < 2 * count
-            assert host.wait(timeout=2 * START_S) == 0
+            assert host.wait(timeout=2 * PATIENCE_S) == 0
         finally:
             host.kill()
             host.wait()

@@ -19,8 +19,6 @@ from lab.scenarios.grounds import LOGS, ROLES
 from lab.scenarios.hubs import FEED_GROUP, LINK_STOLEN, Hubs
 from plugins_eventhubs import EventHubs
 
-pytestmark = pytest.mark.timeout(600)
-
 FAULTS: tuple[dict[str, Any], ...] = (
     {"do": "cut_after", "of": "send", "hub": "raw-event", "after": 1, "times": 1},
     {"do": "lose_ack", "of": "send", "hub": "transformed-event", "after": 2, "times": 1},

@@ -17,8 +17,6 @@ from lab.scenarios.faults import freeze
 from lab.scenarios.grounds import LOGS
 from lab.scenarios.streams import bereaved, served
 
-pytestmark = pytest.mark.timeout(600)
-
 
 @dataclass(frozen=True, slots=True)
 class Ended:

@@ -28,8 +28,6 @@ from lab.scenarios.sinks import (
 
 from pipeline.connectors.files.delta.table import Table, location_of
 
-pytestmark = pytest.mark.timeout(600)
-
 FEW = 150
 """Enough for requests to wait for earlier ones."""
 ALL = tuple(range(1, EVENTS + 1))

@@ -8,7 +8,7 @@ import signal
 import subprocess
 from pathlib import Path
 
-import everything
+import in_spark
 import pytest
 import starts
 from containers import Image, Pod
@@ -77,11 +77,11 @@ def test_a_check_without_a_pod_leaves_nothing_behind(image: Image, letters: star
 
 
 def test_spark_runs_everything_in_it(image: Image, letters: starts.Letters) -> None:
-    shutil.copy(everything.__file__, letters.folder)
-    ran = run(image.command(letters.folder, "/opt/leasehold/bin/python", "/etc/leasehold/everything.py"))
+    shutil.copy(in_spark.__file__, letters.folder)
+    ran = run(image.command(letters.folder, "/opt/leasehold/bin/python", "/etc/leasehold/in_spark.py"))
     *wrong, done = ran.stdout.splitlines() or [""]
     assert not wrong, "\n".join(wrong)
-    assert done == f"{len(everything.VALUES) + len(everything.PYTHON)} done", ran.stderr
+    assert done == f"{len(in_spark.VALUES) + len(in_spark.PYTHON)} done", ran.stderr
 
 
 def test_its_archive_of_classes_fits_and_pays(image: Image, letters: starts.Letters) -> None:

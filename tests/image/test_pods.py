@@ -17,9 +17,8 @@ from typing import Any
 import pytest
 from containers import HOSTS, TOKEN, Image
 from onlooker import Onlooker, onlooker
-from plugins_cli import until
-from plugins_hosts import TIMING
-from pods import LEASES, START_S, BankInPods, served_bank
+from patience import PATIENCE_S, until
+from pods import LEASES, TIMING, BankInPods, served_bank
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -43,8 +42,8 @@ class Day(BankInPods):
 
     def see(self, what: str, *names: str) -> None:
         """That these have all leases, evenly: as they tell, and as the dashboard shows."""
-        self.took[what] = until(lambda: self.is_shared_by(*names), START_S, what)
-        self.shown[what] = self.dashboard.sees(dict.fromkeys(names, LEASES // len(names)), START_S)
+        self.took[what] = until(lambda: self.is_shared_by(*names), what)
+        self.shown[what] = self.dashboard.sees(dict.fromkeys(names, LEASES // len(names)), PATIENCE_S)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import everything
+import in_spark
 import pyspark
 import pytest
 
@@ -75,7 +75,7 @@ def test_every_path_on_the_list_is_there_to_be_taken_out() -> None:
 
 def test_spark_runs_everything_without_the_jars_that_the_image_lacks(home: Path, path: str) -> None:
     ran = subprocess.run(
-        [sys.executable, everything.__file__],
+        [sys.executable, in_spark.__file__],
         env={**os.environ, "SPARK_HOME": str(home), "PATH": path, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
@@ -84,7 +84,7 @@ def test_spark_runs_everything_without_the_jars_that_the_image_lacks(home: Path,
     )
     *wrong, done = ran.stdout.splitlines() or [""]
     assert not wrong, "\n".join(wrong)
-    assert done == f"{len(everything.VALUES) + len(everything.PYTHON)} done", ran.stderr
+    assert done == f"{len(in_spark.VALUES) + len(in_spark.PYTHON)} done", ran.stderr
 
 
 def test_the_driver_is_started_as_spark_s_own_launcher_would_start_it(home: Path) -> None:

@@ -21,9 +21,9 @@ import starts
 import yaml
 from containers import HOSTS, Image, Pod
 from lab.servers.spark_cluster import SparkCluster
-from plugins_cli import until
+from patience import PATIENCE_S, until
 from plugins_cluster import settings_on
-from pods import START_S, BankInPods, served_bank
+from pods import BankInPods, served_bank
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -152,7 +152,7 @@ def test_a_pod_is_ready_soon(bank: BankInPods, idle_machine: None) -> None:
     took = []
     for _ in range(STARTS):
         pod = bank.begin(FIRST)
-        took.append(pod.until("/health/ready", START_S, every_s=starts.READY_ASKED_EVERY_S))
+        took.append(pod.until("/health/ready", PATIENCE_S, every_s=starts.READY_ASKED_EVERY_S))
         pod.send(signal.SIGTERM)
         assert pod.ended() == 0, pod.said
     noted(f"ready after {min(took):.2f} s; all starts: {', '.join(f'{each:.2f}' for each in took)} s")
@@ -162,11 +162,11 @@ def test_a_pod_is_ready_soon(bank: BankInPods, idle_machine: None) -> None:
 def test_three_pods_share_the_bank_and_one_is_killed(bank: BankInPods) -> None:
     bank.bank.write(40)
     bank.start(FIRST, *STAY)
-    until(lambda: bank.is_shared_by(FIRST, *STAY), START_S, "three share")
+    until(lambda: bank.is_shared_by(FIRST, *STAY), "three share")
     bank.bank.keep_writing(20, every_s=0.5)
     bank.delivers()
     bank.pods[FIRST].send(signal.SIGKILL)
-    took = until(lambda: bank.is_shared_by(*STAY), START_S, "the dead one's leases are taken")
+    took = until(lambda: bank.is_shared_by(*STAY), "the dead one's leases are taken")
     bank.delivers()
     bank.settle()
     for name in STAY:

@@ -16,8 +16,6 @@ from plugins_pg import directory_for_all
 
 from service.cli.demo.postgres import start_server
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture(scope="module")
 def directory() -> Iterator[Path]:

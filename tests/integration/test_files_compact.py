@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from delta_readers import read_rows
 from deltalake import write_deltalake
-from plugins_cli import START_S
+from patience import PATIENCE_S
 
 SETTINGS = """\
 leases: {type: sqlite, path: leases.db}
@@ -55,7 +55,7 @@ def compacting(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     ) as process:
         try:
             assert process.stdout
-            assert process.stdout.readline() == "compacting\n", process.communicate(timeout=START_S)[1]
+            assert process.stdout.readline() == "compacting\n", process.communicate(timeout=PATIENCE_S)[1]
             assert lock(tmp_path).exists()
             yield process
         finally:
@@ -79,7 +79,7 @@ def test_a_signal_ends_it_after_the_compaction_and_without_its_lock(
 ) -> None:
     assert "the compaction is completed first" in interrupt(compacting, number)
     assert lock(tmp_path).exists(), "another compaction would double rows"
-    out, err = compacting.communicate("\n", timeout=START_S)
+    out, err = compacting.communicate("\n", timeout=PATIENCE_S)
     assert (compacting.returncode, out, err) == (128 + number, "2 files became 1\n", "")
     assert not lock(tmp_path).exists()
     assert len(read_rows(tmp_path / "lake", "n")) == 2
@@ -88,5 +88,5 @@ def test_a_signal_ends_it_after_the_compaction_and_without_its_lock(
 def test_a_second_signal_ends_it_at_once_and_leaves_its_lock(compacting: subprocess.Popen[str], tmp_path: Path) -> None:
     assert "its lock file stays" in interrupt(compacting, signal.SIGINT)
     compacting.send_signal(signal.SIGTERM)
-    assert compacting.wait(START_S) == -signal.SIGTERM
+    assert compacting.wait(PATIENCE_S) == -signal.SIGTERM
     assert lock(tmp_path).exists()

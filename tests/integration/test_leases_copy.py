@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import structlog
 from click.testing import CliRunner, Result
+from patience import PATIENCE_S
 from plugins_cli import events_in
 from plugins_cosmos import Cosmos
 from plugins_pg import Postgres, PostgresServer, database
@@ -31,13 +32,10 @@ from service.config.load import load
 from service.processor import Processor
 from service.wiring.build import pipelines_of, processor_of, store_of
 
-pytestmark = pytest.mark.timeout(1800)
-
 FILES = 3
 FINISHED = 150
 """Leases of files that were closed long ago: enough to be killed among them."""
 KILLED_AT = 20
-PATIENCE_S = 300
 KILLED = f"""
 import itertools, os, signal
 from service.cli.main import main

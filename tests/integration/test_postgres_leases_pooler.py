@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import psycopg
 import pytest
-from plugins_cli import START_S, until
+from patience import PATIENCE_S, until
 from plugins_node import free_port
 from plugins_pg import Postgres, directory_for_all
 from psycopg.conninfo import make_conninfo
@@ -68,7 +68,7 @@ def pooled(postgres: Postgres, mode: str) -> Iterator[str]:
         )
         try:
             dsn = make_conninfo(host="127.0.0.1", port=port, user="postgres", dbname=postgres.name)
-            until(lambda: process.poll() is not None or _answers(dsn), START_S, "PgBouncer answers")
+            until(lambda: process.poll() is not None or _answers(dsn), "PgBouncer answers")
             assert process.poll() is None, process.communicate()[1]
             yield dsn
         finally:
@@ -171,7 +171,7 @@ async def on_all_server_connections(
     with psycopg.connect(postgres.dsn, autocommit=True) as holder:
         holder.execute(f"SELECT pg_advisory_lock({LOCK})".encode())
         calls = [asyncio.ensure_future(call()) for _ in range(SERVER_CONNECTIONS)]
-        async with asyncio.timeout(START_S):
+        async with asyncio.timeout(PATIENCE_S):
             while postgres.fetch(WAITING) != [(SERVER_CONNECTIONS,)]:  # noqa: ASYNC110 -- the server has no event for it
                 await asyncio.sleep(0.01)
         holder.execute(f"SELECT pg_advisory_unlock({LOCK})".encode())

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from plugins_cli import START_S, Command, Commands, until
+from patience import until
+from plugins_cli import Command, Commands
 from plugins_cosmos import Cosmos
 from plugins_eventhubs import EventHubs
 from plugins_servers import Orders, served
@@ -15,7 +16,6 @@ from plugins_servers import Orders, served
 from service.probing import cosmos as cosmos_questions
 from service.probing import eventhubs as hub_questions
 
-pytestmark = pytest.mark.timeout(300)
 SETTINGS = """
 leases: {{type: sqlite, path: leases.db}}
 api: {{enabled: false}}
@@ -140,8 +140,8 @@ async def test_the_report_has_no_names_and_no_secrets_unless_names_are_wanted(
 async def test_ctrl_c_removes_what_was_created(place: Path, leasehold: Commands, cosmos: Cosmos) -> None:
     cosmos.control.fault("delay", of="feed.*", delay_s=5)
     command = probe(leasehold, "--create")
-    until(lambda: "creates the container" in command.out, START_S, "it begins")
-    until(lambda: cosmos.control.requests("feed.latest") > 0, START_S, "it asks")
+    until(lambda: "creates the container" in command.out, "it begins")
+    until(lambda: cosmos.control.requests("feed.latest") > 0, "it asks")
     command.interrupt()
     assert command.ended() == 130
     assert "interrupted; nothing is left behind" in command.out

@@ -18,6 +18,8 @@ from pipeline.spark.engine import SparkEngine
 from pipeline.spark.session import PipelineSession
 from pipeline.spark.transform import SparkTransform
 
+pytestmark = pytest.mark.xdist_group("spark-1")
+
 Prepare = Callable[..., Awaitable[SparkTransform]]
 MakeBatch = Callable[..., Batch]
 

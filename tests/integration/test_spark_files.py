@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from jobs import MakeBatch, Prepare
 from unit.pipeline.connectors.files.sink.test_snapshot import wrote
 
 from pipeline.spark.engine import SparkEngine
+
+pytestmark = pytest.mark.xdist_group("spark-1")
 
 
 async def test_spark_reads_the_files_of_a_snapshot_and_no_leftovers(

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import psutil
 import pytest
-from jobs import PER_KEY, MakeBatch, Prepare, Write, keyed, until
+from jobs import PER_KEY, MakeBatch, Prepare, Write, keyed
+from patience import until_async
 
 from pipeline.errors import FailsTogether, PoisonEvent, TransformError
 from pipeline.spark.engine import SparkEngine
 from pipeline.sql_text import SCHEMA_LEVELS_MAX
+
+pytestmark = pytest.mark.xdist_group("spark-2")
 
 
 @pytest.mark.parametrize(
@@ -167,12 +170,12 @@ async def test_a_hung_function_dies_with_its_caller_python_workers_and_all(
     body = f"open({str(mark)!r}, 'w').write(str(__import__('os').getpid()))\n            while True: pass"
     transform = await prepared(function=function(PER_KEY.format(body=body)))
     hung = asyncio.create_task(transform.apply(batch("0", keyed("a"))))
-    await until(lambda: mark.exists() and bool(mark.read_text()), within_s=60)
+    await until_async(lambda: mark.exists() and bool(mark.read_text()))
     worker = psutil.Process(int(mark.read_text()))
     hung.cancel()
     with pytest.raises(asyncio.CancelledError):
         await hung
-    await until(lambda: not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE, within_s=20)
+    await until_async(lambda: not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE)
 
 
 async def test_a_job_of_two_goes_on_when_one_is_not_wanted_any_more(
@@ -185,7 +188,7 @@ async def test_a_job_of_two_goes_on_when_one_is_not_wanted_any_more(
     transform = await prepared(function=function(PER_KEY.format(body=body)))
     leaves = asyncio.create_task(transform.apply(batch("0", keyed("a"))))
     stays = asyncio.create_task(transform.apply(batch("1", keyed("b"))))
-    await until(started.exists, within_s=60)
+    await until_async(started.exists)
     leaves.cancel()
     gate.touch()
     assert (await stays).column("key").to_pylist() == ["b"]

@@ -30,6 +30,8 @@ from pipeline.pump.progress import Progress
 from pipeline.pump.runner import DeliveredBatch, Runner
 from pipeline.spark.transform import SparkTransform
 
+pytestmark = pytest.mark.xdist_group("spark-1")
+
 NOW = datetime(2026, 1, 31, tzinfo=UTC)
 POLICY = DeadLetters(now=lambda: NOW, share_max=1.0)
 

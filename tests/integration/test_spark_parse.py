@@ -12,6 +12,8 @@ from pipeline.batch import Batch
 from pipeline.errors import PoisonEvent
 from pipeline.spark.transform import SparkTransform
 
+pytestmark = pytest.mark.xdist_group("spark-1")
+
 Prepare = Callable[..., Awaitable[SparkTransform]]
 MakeBatch = Callable[..., Batch]
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from jobs import PER_KEY, SECRET, SECRET_VALUE, MakeBatch, Prepare, Write, keyed, until
+from jobs import PER_KEY, SECRET, SECRET_VALUE, MakeBatch, Prepare, Write, keyed
+from patience import until_async
 
 from pipeline.errors import EngineUnavailable
 from pipeline.spark.connect import connect
@@ -29,7 +30,7 @@ async def test_a_dead_jvm_blames_nobody_and_the_next_batch_starts_another(
     )
     passes = await prepared(sql="SELECT partition, key FROM events")
     hung = asyncio.create_task(hangs.apply(batch("0", keyed("a"))))
-    await until(started.exists, within_s=60)
+    await until_async(started.exists)
     process = spark.running().process
     assert process is not None
     process.kill()

@@ -12,6 +12,8 @@ from pipeline.spark import pyspark_internals, session, transform
 from pipeline.spark.engine import SparkEngine
 from pipeline.spark.transform import SparkTransform
 
+pytestmark = pytest.mark.xdist_group("spark-1")
+
 Prepare = Callable[..., Awaitable[SparkTransform]]
 MakeBatch = Callable[..., Batch]
 

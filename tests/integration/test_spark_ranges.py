@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from jobs import Prepare, Write
-from plugins_cli import START_S, until
+from patience import until
 from plugins_cluster import is_over_connect
 from pyspark import cloudpickle
 
@@ -26,6 +26,8 @@ from pipeline.ranges import EventRange, RangedBatch, RangeReader
 from pipeline.sink import Claim, Output
 from pipeline.spark.transform import SparkTransform
 from pipeline.staging import Ranged, StagedPart, Stager
+
+pytestmark = pytest.mark.xdist_group("spark-2")
 
 SCHEMA = (
     "text STRING NOT NULL, whole BIGINT, part INT, small TINYINT, price DECIMAL(20,2), ratio DOUBLE, single FLOAT, flag BOOLEAN,"
@@ -138,9 +140,9 @@ class Gated(RangeReader):
 
     def read_range(self, partition: str, planned: EventRange) -> Iterator[pa.Table]:
         self.open(f"reads {planned.to}")
-        until((self._directory / "first").exists, 60, "the first gate is open")
+        until((self._directory / "first").exists, "the first gate is open")
         if int(planned.to) > self._second_from:
-            until((self._directory / "second").exists, 60, "the second gate is open")
+            until((self._directory / "second").exists, "the second gate is open")
         yield EVENT_SCHEMA.empty_table()
 
     def open(self, gate: str) -> None:
@@ -163,10 +165,10 @@ async def test_small_batches_do_not_wait_for_a_job_of_executors(
     cores = spark.defaultParallelism
     reader, ranges = Gated(tmp_path, cores), tuple(EventRange(str(n), str(n + 1), 1) for n in range(3 * cores))
     long = asyncio.create_task(transform.apply_ranges(RangedBatch("0", 1, ranges, 0.0), reader, None))
-    await asyncio.to_thread(until, reader.has_begun, START_S, "a range is read")
+    await asyncio.to_thread(until, reader.has_begun, "a range is read")
     small = asyncio.create_task(other.apply(batch))
     jobs = spark.statusTracker()
-    await asyncio.to_thread(until, lambda: len(jobs.getActiveJobsIds()) == 2, START_S, "both jobs run")
+    await asyncio.to_thread(until, lambda: len(jobs.getActiveJobsIds()) == 2, "both jobs run")
     reader.open("first")
     async with asyncio.timeout(40):
         await small

@@ -15,6 +15,8 @@ from pipeline.batch import Batch
 from pipeline.errors import TransformError
 from pipeline.spark.transform import SparkTransform
 
+pytestmark = pytest.mark.xdist_group("spark-1")
+
 Prepare = Callable[..., Awaitable[SparkTransform]]
 MakeBatch = Callable[..., Batch]
 

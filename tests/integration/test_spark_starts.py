@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import psutil
 import pytest
-from jobs import until
+from patience import until_async
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
@@ -26,8 +26,6 @@ from pipeline.errors import EngineUnavailable
 from pipeline.spark import jvm
 from pipeline.spark.engine import SparkEngine
 from pipeline.spark.jvm import text_of
-
-pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(autouse=True)
@@ -138,7 +136,7 @@ async def test_the_text_of_a_java_error_never_raises_though_its_jvm_is_gone() ->
         process = running.process
         assert process is not None
         process.kill()
-        await until(lambda: process.poll() is not None, within_s=30)
+        await until_async(lambda: process.poll() is not None)
         assert text_of(error) is None
     finally:
         engine.stop()

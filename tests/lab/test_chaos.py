@@ -67,12 +67,10 @@ def outcome(said: list[str]) -> Iterator[Outcome]:
         shutil.rmtree(directory)
 
 
-@pytest.mark.timeout(600)
 def test_nothing_is_lost_or_duplicated_by_faults_that_overlap(outcome: Outcome, said: list[str]) -> None:
     assert not outcome.failures, "\n".join([*said, *outcome.told()])
 
 
-@pytest.mark.timeout(600)
 def test_every_kind_of_fault_happened(outcome: Outcome) -> None:
     assert {each.kind for each in outcome.happened} == set(CHEAP)
 

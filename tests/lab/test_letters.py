@@ -10,8 +10,6 @@ from lab.scenarios.cases import POINTS_OF_SINK
 from lab.scenarios.letters import BESIDE, FROZEN, KILLED, MENDED, NEVER, Case, MakeScene, cases, scenes, told, verdict
 from lab.scenarios.letters_kinds import KINDS, SERVED
 
-pytestmark = pytest.mark.timeout(600)
-
 SLICE = (
     Case("postgres in one transaction", "committed"),
     Case("postgres with files", "letters put"),

@@ -16,8 +16,6 @@ from lab.scenarios.grounds import FEEDS, ROLES, grounds
 
 from pipeline.crash_point import POINTS
 
-pytestmark = pytest.mark.timeout(900)
-
 SLICE = (
     ("stream-processor-crash", "transform", "appended"),
     ("duplicated-consumer", "balances", "committed"),

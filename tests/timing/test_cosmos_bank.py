@@ -22,7 +22,7 @@ from lab.scenarios.cosmos_books import Writing, beginnings, by_partition, lag, s
 from lab.scenarios.host import Host, until
 from plugins_cosmos import Range, running
 
-pytestmark = [pytest.mark.timeout(950), pytest.mark.alone]
+pytestmark = pytest.mark.timeout(950)
 
 STORM = 0.5
 """How much of what is asked is throttled."""

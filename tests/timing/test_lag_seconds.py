@@ -17,14 +17,15 @@ import httpx
 import psycopg
 import pyarrow as pa
 import pytest
-from plugins_cli import START_S, Command, Commands, until
+from patience import until
+from plugins_cli import Command, Commands
 from plugins_pg import Postgres
 from prometheus_client.parser import text_string_to_metric_families
 
 from pipeline.connectors.log.store import Log
 from pipeline.publishing_writer import PUBLISHED_SCHEMA
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.alone]
+pytestmark = pytest.mark.timeout(600)
 
 PARTITIONS = ("p0", "p1", "p2", "p3")
 EVERY_S = 0.2
@@ -149,7 +150,7 @@ class Group:
     def start(self, name: str) -> None:
         (self.paced.folder / f"{name}.yaml").write_text(SETTINGS.format(host=name, sink=self.sink, leases=self.leases))
         command = self.hosts[name] = self._leasehold("run", f"{name}.yaml")
-        until(lambda: command.found(r'"url": "(http://[^"]+)"'), START_S, "the API listens")
+        until(lambda: command.found(r'"url": "(http://[^"]+)"'), "the API listens")
 
     def ask(self, name: str, path: str, method: str = "GET", **more: Any) -> httpx.Response:
         url = str(self.hosts[name].found(r'"url": "(http://[^"]+)"'))
@@ -173,7 +174,7 @@ class Group:
         may_be_unknown: for a moment, as by a host that has just started. It is waited for until one of them knows.
         """
         if may_be_unknown:
-            until(lambda: any(map(self._knows, self.hosts)), START_S, "a host knows the lag")
+            until(lambda: any(map(self._knows, self.hosts)), "a host knows the lag")
         until_at, most, known = time.monotonic() + seconds, 0.0, 0
         while time.monotonic() < until_at:
             for name in self.hosts:
@@ -236,7 +237,7 @@ class Group:
         assert least - APART_S_MAX <= said <= most + grown_s + APART_S_MAX, text
 
     def settle(self) -> None:
-        until(lambda: self._look() < 1, 60, "everything is delivered")
+        until(lambda: self._look() < 1, "everything is delivered")
 
 
 class KeptPositions(Paced):
@@ -287,7 +288,7 @@ def group(tmp_path: Path, leasehold: Commands) -> Iterator[Group]:
 
 
 def test_the_age_of_the_oldest_event_is_within_a_second_of_the_truth(group: Group) -> None:
-    until(lambda: group.paced.truth > 4, 20, "events wait")
+    until(lambda: group.paced.truth > 4, "events wait")
 
     group.switch(
         "slow", on=True, batch_s=0.8
@@ -296,7 +297,7 @@ def test_the_age_of_the_oldest_event_is_within_a_second_of_the_truth(group: Grou
     assert group.compare(4, metrics=False, may_be_unknown=True) > 3
     group.switch("slow", on=False)
     group.start("b")
-    until(lambda: group.owned("a") == group.owned("b") == 2, 60, "the hosts share the leases")
+    until(lambda: group.owned("a") == group.owned("b") == 2, "the hosts share the leases")
     group.settle()
     group.compare(4)
 
@@ -329,10 +330,10 @@ def test_the_age_of_the_oldest_event_is_within_a_second_of_the_truth(group: Grou
     group.switch("slow", on=False)
     group.settle()
 
-    until(lambda: group.owned("b") == 2, 60, "the hosts share the leases")
+    until(lambda: group.owned("b") == 2, "the hosts share the leases")
     os.killpg(group.hosts.pop("b").process.pid, signal.SIGKILL)
     assert group.compare(5, metrics=False) > 3
-    until(lambda: group.owned("a") == 4, 60, "the other host takes over")
+    until(lambda: group.owned("a") == 4, "the other host takes over")
     group.compare(2)
     group.settle()
     group.compare(2)
@@ -354,7 +355,7 @@ def test_the_age_is_known_in_time_with_a_sink_that_keeps_its_positions(
 def check_kept_positions(group: KeepingGroup, paced: KeptPositions) -> None:
     group.start("a")
     group.start("b")
-    until(lambda: group.owned("a") == group.owned("b") == 2, 60, "the hosts share the leases")
+    until(lambda: group.owned("a") == group.owned("b") == 2, "the hosts share the leases")
     group.settle()
     group.compare(LATE_S + 3)
 
@@ -374,6 +375,6 @@ def check_kept_positions(group: KeepingGroup, paced: KeptPositions) -> None:
 
     os.killpg(group.hosts.pop("b").process.pid, signal.SIGKILL)
     group.compare_dead(30, time.monotonic())
-    until(lambda: group.owned("a") == 4, 60, "the other host takes over")
+    until(lambda: group.owned("a") == 4, "the other host takes over")
     group.settle()
     group.compare(LATE_S + 3)

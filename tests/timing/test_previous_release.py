@@ -22,7 +22,7 @@ from lab.scenarios.previous_release import FILES, ROOT, Bank, Host, imported_fro
 
 from leases.lease import Lease
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.alone]
+pytestmark = pytest.mark.timeout(900)
 
 DURATION_S = 10.0
 INTERVALS = {"duration_s": DURATION_S, "renew_s": 3.0, "balance_s": 2.0}

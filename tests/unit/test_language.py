@@ -13,8 +13,6 @@ import pytest
 
 from tests.prose import chart_texts, comments, docstrings, messages, page_texts, script_texts, sentences
 
-pytestmark = pytest.mark.once
-
 ROOT = Path(__file__).parents[2]
 PAGES = sorted({*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob(".github/**/*.md")})
 MODULES = sorted(

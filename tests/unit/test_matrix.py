@@ -201,14 +201,15 @@ def test_the_ends_are_the_oldest_and_the_newest_without_the_one_of_make_test(
     assert list(rows(machine.run("--ends"))) == ran
 
 
-def test_the_ends_are_without_the_tests_to_which_no_version_matters(machine: Machine) -> None:
+def test_the_ends_run_only_the_tests_that_can_differ(machine: Machine) -> None:
     machine.has(machine.usr / "python3.12", "3.12.1")
     machine.has(machine.clone / ".venv/bin/python", "3.11.2")
     machine.run()
     machine.run("--ends")
     every, ends = Path(f"{machine.log}.tests").read_text().splitlines()
-    assert "-m not once" not in every
-    assert "-m not once" in ends
+    assert every.endswith(" tests/unit")
+    assert " tests/unit/pipeline/parsing " in ends
+    assert not ends.endswith(" tests/unit")
 
 
 def test_a_machine_with_one_version_alone_says_so(machine: Machine) -> None:

@@ -16,8 +16,6 @@ import pytest
 
 from tests.prose import docstrings
 
-pytestmark = pytest.mark.once
-
 ROOT = Path(__file__).parents[2]
 PAGES = sorted({ROOT / "README.md", *ROOT.glob("docs/**/*.md")})
 PACKAGES = ("leases", "pipeline", "service", "leasehold")

@@ -31,7 +31,6 @@ from lab.simulation.weather import Fate, Request, Weather
 from leases.lease import Lease
 from leases.timing import SessionTiming, Timing
 
-pytestmark = pytest.mark.once
 ROOT = Path(__file__).parents[2]
 
 
@@ -391,7 +390,7 @@ def test_a_mutant_that_is_not_caught_fails_the_hunt() -> None:
 def test_a_mutant_whose_test_passes_is_not_caught() -> None:
     passes = "tests/unit/leases/test_timing_backoff.py"
     there = subprocess.run(
-        [sys.executable, "-c", f"from simulation.mutants import tested; raise SystemExit(tested({passes!r}))"],
+        [sys.executable, "-c", f"from lab.simulation.mutants import tested; raise SystemExit(tested({passes!r}))"],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": "tests"},
         capture_output=True,

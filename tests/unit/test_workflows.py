@@ -62,7 +62,7 @@ def targets() -> set[str]:
 
 
 def test_each_target_that_a_workflow_makes_is_one_of_the_makefile() -> None:
-    assert {"check", "test", "connectors", "matrix", "docs", "image", "sim"} <= targets()
+    assert {"check", "test", "connectors", "matrix", "docs", "image", "everything"} <= targets()
     assert targets() - TARGETS == set()
 
 
@@ -90,7 +90,7 @@ def test_a_workflow_may_only_read_and_runs_once_at_a_time(path: Path) -> None:
 
 
 def test_each_job_ends_in_bounded_time() -> None:
-    assert [name for name, job in jobs() if not 0 < job.get("timeout-minutes", 0) <= 120] == []
+    assert [name for name, job in jobs() if not 0 < job.get("timeout-minutes", 0) <= 350] == []
 
 
 def test_the_tests_run_on_every_supported_python_and_on_debian() -> None:
@@ -130,13 +130,13 @@ def test_a_form_asks_for_something_and_each_answer_has_its_own_id(name: str) -> 
     assert all(part["attributes"].get("label") or part["type"] == "markdown" for part in form["body"])
 
 
-def test_jobs_that_run_all_tests_fetch_the_history_from_which_the_previous_release_is_built() -> None:
+def test_a_job_that_runs_everything_fetches_the_history_from_which_the_previous_release_is_built() -> None:
     found = [
         (name, job)
         for name, job in jobs()
-        if any(re.search(r"^make (test|acceptance|hosts)$", step.get("run", ""), re.MULTILINE) for step in job["steps"])
+        if any(re.search(r"^make (everything|timing)$", step.get("run", ""), re.MULTILINE) for step in job["steps"])
     ]
-    assert {name for name, _ in found} >= {"ci.yml: test", "ci.yml: debian"}
+    assert {name for name, _ in found} == {"weekly.yml: everything"}
     for name, job in found:
         [checkout] = [step for step in job["steps"] if step.get("uses", "").startswith("actions/checkout@")]
         assert checkout.get("with", {}).get("fetch-depth") == 0, name

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from itertools import count
 
 import pytest
+from patience import PATIENCE_S
 from plugins_node import ON_BOTH
 
 from leasehold.common.azure import storage_account_of
@@ -15,7 +16,6 @@ from leases.stores.blob import BlobContainerAddress, BlobStore, LeaseBlobContain
 
 pytestmark = ON_BOTH
 
-PATIENCE_S = 60.0
 CONTAINERS = map("contract-{}".format, count())
 
 

@@ -16,6 +16,7 @@ from azure.core.credentials import AccessToken
 from azure.core.exceptions import ClientAuthenticationError
 from azure.storage.blob.aio import BlobServiceClient
 from lab.servers.blob_wire import Wire, between
+from patience import PATIENCE_S
 
 from leasehold.common.azure import storage_account_of
 from leases.errors import StoreAmbiguous, StoreConflict, StoreMissing, StoreUnavailable
@@ -24,7 +25,6 @@ from leases.stores.blob.account import _REMEDIES
 
 ID = "pipeline/leases/7"
 LARGE = json.dumps({"text": "".join(f"{n * 7919 % 104729:x}" for n in range(9000))})
-PATIENCE_S = 60.0
 CONTAINERS = map("faults-{}".format, count())
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from azure.cosmos.exceptions import CosmosResourceExistsError
 from connectors.cosmos.bank import QUICK, Bank, banked
+from patience import PATIENCE_S
 from plugins_cosmos import Cosmos
 from unit.pipeline.bounds import batch_sizes
 
@@ -20,8 +21,6 @@ from pipeline.connectors.cosmos.records import SEQUENCE_BITS
 from pipeline.errors import FeedError, FeedUnavailable, PositionLost
 from pipeline.event import Page
 from pipeline.feed import FeedPartition, PartitionEnded
-
-PATIENCE_S = 15.0
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from itertools import pairwise
 import pytest
 import structlog
 from connectors.cosmos.bank import Bank, banked
+from patience import PATIENCE_S
 from plugins_cosmos import Cosmos
 
 from leases.document import decode_lease, lease_prefix
@@ -25,7 +26,6 @@ from service.lag.measurement import measure_lag, read_backlog
 from service.pipeline import Pipeline
 from service.processor import Processor
 
-PATIENCE_S = 40.0
 TIMING = Timing(duration_s=3.0, renew_s=0.8, balance_s=0.3, call_timeout_s=0.5, margin_s=0.3)
 
 

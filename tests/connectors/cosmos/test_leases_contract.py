@@ -4,14 +4,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE_S
 from plugins_cosmos import Cosmos
 
 from leasehold.common.azure import CosmosAccount
 from leases.contract import LeaseStoreContract
 from leases.store import LeaseStore
 from leases.stores.cosmos import CosmosContainerAddress, CosmosStore, LeaseContainer
-
-PATIENCE_S = 60.0
 
 
 def store_in(account: CosmosAccount) -> CosmosStore:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from itertools import count
 
 import pytest
+from patience import PATIENCE_S
 from plugins_node import ending, script
 
 from leasehold.common.azure import CosmosAccount
@@ -16,7 +17,6 @@ from leases.store import LeaseStore
 from leases.stores.cosmos import CosmosContainerAddress, CosmosStore, LeaseContainer
 
 ANY_KEY = "YW55IGtleQ=="
-PATIENCE_S = 60.0
 DATABASES = map("bank-{}".format, count())
 
 

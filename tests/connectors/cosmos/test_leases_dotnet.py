@@ -31,7 +31,6 @@ from service.group.downgrade import downgrade
 
 PREFIX = "ordersappacct.documents.azure.com_q0oIAA==_q0oIALS6YvQ="
 IDENTITY = Identity(feed="cosmos bank/transactions", sink="memory")
-PATIENCE_S = 60.0
 SCOPES = {"0": "-7F", "1": "7F-FF"}
 
 

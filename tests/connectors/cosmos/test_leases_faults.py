@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from azure.core.credentials import AccessToken
+from patience import PATIENCE_S
 from plugins_cosmos import Cosmos
 
 from leasehold.common.azure import CosmosAccount, cosmos_account_of
@@ -18,7 +19,6 @@ from leases.stores.azure import RetryBudget
 from leases.stores.cosmos import CosmosContainerAddress, CosmosStore, LeaseContainer, container
 
 ID = "pipeline/leases/7"
-PATIENCE_S = 60.0
 PLACE = CosmosContainerAddress(database="bank", container="leases")
 
 

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 import structlog
 from connectors.eventhubs.clients import HUB, receiver
+from patience import PATIENCE_S
 from plugins_eventhubs import EventHubs
 
 from leasehold.common.clock import Pauses
@@ -22,7 +23,6 @@ from pipeline.transform import NoTransform
 from service.pipeline import Pipeline
 from service.processor import Processor
 
-PATIENCE_S = 40.0
 TIMING = Timing(duration_s=3.0, renew_s=0.8, balance_s=0.3, call_timeout_s=0.5, margin_s=0.3)
 
 

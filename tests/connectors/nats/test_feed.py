@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 from connectors.nats.streams import Made, eventually
+from patience import PATIENCE_S
 from plugins.jetstream import JetStreamFeed, consumer
 from plugins.jetstream.connection import NatsError
 from plugins_nats import nats_machine
 
 from leasehold import FeedError, FeedUnavailable, Page, PositionLost
-
-PATIENCE_S = 20
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from leases.stores.memory import MemoryStore
 from pipeline.connectors.memory import MemoryFeed
 from service.api.auth import Access, Tokens
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.xdist_group("dashboard")]
 
 
 # Live

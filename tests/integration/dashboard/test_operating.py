@@ -11,7 +11,7 @@ from playwright.async_api import Page, expect
 
 from service.api.auth import Access, Tokens
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.xdist_group("dashboard")]
 LEASE = ("bank", "a/1")
 READER, OPERATOR = "a-token-for-readers", "a-token-for-operators"
 

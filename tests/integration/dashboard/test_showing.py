@@ -12,7 +12,7 @@ from playwright.async_api import Page, expect
 
 from leases.lease import LeaseKey
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.xdist_group("dashboard")]
 
 DRAWN_MS_MAX = 50
 """Of one drawing of 4,000 leases, the page around them included, and of news of 400 of them: the least of several, since whatever

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from plugins_cli import pause_s
+from patience import pause_s
 
 from pipeline.crash_point import VARIABLE
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from itertools import pairwise
 
+from patience import PATIENCE_S
 from unit.pipeline.destinations import Trust
 
 from leasehold.common.clock import LoopClock
@@ -18,7 +19,6 @@ from pipeline.transform import NoTransform
 
 BATCH_EVENTS_MAX = 200
 BUFFER_BYTES_MAX = 64 * 1024 * 1024
-PATIENCE_S = 60
 
 
 async def batch_sizes(feed: ChangeFeed, partition: str, count: int) -> list[int]:

@@ -52,7 +52,6 @@ async def settled(leases: int = 8, hosts: int = HOSTS, timing: Timing | None = N
     return group
 
 
-@pytest.mark.once
 @pytest.mark.virtual
 @pytest.mark.parametrize(("kind", "pages"), [(lists_leases, 2), (of("store"), 1), (of("store"), 4)])
 async def test_listings_recover_from_a_disturbance_though_refused_ones_cost_half_of_the_room(
@@ -166,7 +165,6 @@ async def test_hosts_that_are_refused_together_do_not_return_together() -> None:
     assert mean(in_second.values()) < 2, "without jitter it is the number of hosts"
 
 
-@pytest.mark.once
 @pytest.mark.virtual
 @pytest.mark.parametrize(("timing", "most_s"), [(WITHOUT_SESSIONS, 60 + 17 + 2), (Timing(), 10 + 5)])
 async def test_hundreds_of_leases_of_a_dead_host_are_taken_within_the_promised_bound(
@@ -261,7 +259,6 @@ async def test_the_log_of_an_outage_grows_with_its_logarithm_and_ends_with_a_rec
         assert recovered["failing_for_s"] == pytest.approx(now() - began, abs=2 * MINUTE)
 
 
-@pytest.mark.once
 @pytest.mark.virtual
 @pytest.mark.parametrize("apart_s", [0.0, 0.02, 0.3])
 async def test_hosts_that_start_together_do_not_all_create_the_same_leases(apart_s: float) -> None:

@@ -11,14 +11,13 @@ from typing import Any, get_args
 
 import pyarrow as pa
 import pytest
+from patience import PATIENCE_S
 
 from pipeline.connectors.python import HandlerContext, PythonSink, PythonWriter
 from pipeline.contract import Row, SinkContract, SinkHarness, event_table
 from pipeline.errors import SinkError, SinkRejected, SinkUnavailable
 from pipeline.sink import Claim, CloseReason, Output
 from pipeline.tracing import TraceContext
-
-PATIENCE_S = 10
 
 
 class AlwaysTrusted:

@@ -8,13 +8,13 @@ from typing import Any, cast
 
 import pyspark
 import pytest
+from patience import PATIENCE_S
 
 from pipeline.errors import EngineUnavailable
 from pipeline.spark import jvm
 from pipeline.spark.jvm import _not_registered, _registration
 
 CONF = {"spark.master": "spark://m:7077"}
-PATIENCE_S = 10.0
 
 
 class Process:

@@ -112,7 +112,6 @@ def session() -> Iterator[requests.Session]:
         yield session
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
 def test_every_answer_is_documented_and_none_is_a_fault_of_ours(
     served: Served, schema, session: requests.Session, mode: GenerationMode

@@ -56,7 +56,6 @@ def lists_leases(request: Request) -> bool:
     return request.operation == "list" and request.id == lease_prefix("bank")
 
 
-@pytest.mark.once
 @pytest.mark.virtual
 @pytest.mark.parametrize(
     ("leases", "timing", "most"),

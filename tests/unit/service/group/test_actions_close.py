@@ -20,8 +20,6 @@ from pipeline.feed import FeedPartition
 from service.errors import NotNow
 from service.group.actions import Close, close_lease, describe, list_partitions
 
-pytestmark = pytest.mark.timeout(60)
-
 
 class Files(MemoryFeed):
     """Partitions come to an end without a word, as files do, and can be moved away."""

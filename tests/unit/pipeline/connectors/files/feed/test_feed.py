@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import PATIENCE_S
 
 from pipeline.connectors.files.feed import FilesFeed, reader
 from pipeline.errors import FeedError, FeedUnavailable, MalformedRecord, PositionLost
 
-PATIENCE_S = 20.0
 HEADER = "id,text\n"
 
 

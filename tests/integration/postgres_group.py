@@ -1,0 +1,65 @@
+"""A group of hosts of this process whose leases are in PostgreSQL, for tests."""
+
+from __future__ import annotations
+
+import asyncio
+
+from lab.simulation.group import logger
+from patience import until_async
+from plugins_pg import Postgres
+
+from leasehold.common.clock import BootClock
+from leases.keeper import Keeper
+from leases.lease import Lease
+from leases.session import Bell
+from leases.stores.postgres import PostgresAddress, PostgresStore, Table
+from leases.timing import Timing
+from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
+from pipeline.transform import NoTransform
+from service.pipeline import Pipeline
+from service.processor import Processor
+
+
+class Group:
+    """Hosts of this process, each with connections of its own."""
+
+    def __init__(self, postgres: Postgres, partitions: int, timing: Timing | None = None) -> None:
+        self.postgres = postgres
+        self.timing = timing
+        self.feed = MemoryFeed(str(number) for number in range(partitions))
+        self.destination = MemoryDestination()
+        self.hosts: dict[str, Processor] = {}
+        self.log: list[dict[str, object]] = []
+        self.operator = self.store()
+        self.bell = Bell(self.operator)
+        self.keeper = Keeper(
+            self.operator, host="leasehold", incarnation="0", clock=BootClock(), timing=Timing(), bell=self.bell
+        )
+
+    def store(self) -> PostgresStore:
+        return PostgresStore(PostgresAddress(dsn=self.postgres.dsn, table=Table()))
+
+    async def start(self, *names: str) -> None:
+        for name in names:
+            pipeline = Pipeline(
+                name="orders", feed=self.feed, sink=MemorySink(self.destination), transform=NoTransform()
+            )
+            self.hosts[name] = Processor([pipeline], self.store(), host=name, timing=self.timing, log=logger(self.log))
+        await asyncio.gather(*(self.hosts[name].start() for name in names))
+
+    def owned_by(self, name: str) -> set[str]:
+        return {key.partition for key in self.hosts[name].host.workers}
+
+    async def hand_over(self, partition: str, to: str) -> float:
+        """As an operator's command does. Returns the seconds until the other host works on it."""
+        seen = await self.keeper.read("orders", partition)
+        await self.keeper.rewrite(seen, seen.lease.handoff_requested(to))
+        await self.bell.write()
+        return await until_async(lambda: partition in self.owned_by(to), f"{to} has {partition}")
+
+    async def leases(self) -> dict[str, Lease]:
+        return {key.partition: seen.lease for key, seen in (await self.keeper.scan(["orders"])).seen.items()}
+
+    async def close(self) -> None:
+        await asyncio.gather(*(host.stop() for host in self.hosts.values()))
+        await self.operator.close()

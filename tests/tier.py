@@ -1,0 +1,302 @@
+"""Runs one tier of the tests, and says what it cost: python tests/tier.py TIER [--load N] [options of pytest]
+
+A test that fails runs once more at the end, alone. If it passes then, it is flaky: the run passes and names it, unless four are
+flaky or one of them is in tests/flaky.txt already. Each run is a row of build/tiers/runs.tsv.
+
+--load N: beside N processes that use the processor and the disk, as on a machine that has more to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+
+ROOT = Path(__file__).resolve().parents[1]
+BUILD = ROOT / "build/tiers"
+KNOWN = ROOT / "tests/flaky.txt"
+FLAKY_MAX = 3
+AGAIN_MAX = 12
+"""If more tests fail, something is broken, and none of them runs again."""
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+LOAD = """
+import hashlib, os, sys
+block = os.urandom(1 << 20)
+while True:
+    for _ in range(64):
+        block = hashlib.sha512(block).digest() * (1 << 14)
+    with open(sys.argv[1], "wb") as file:
+        file.write(block)
+        os.fsync(file.fileno())
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tier:
+    """processes: that run tests side by side; 1: the tests run one after the other, and nothing beside them."""
+
+    paths: tuple[str, ...]
+    processes: int
+    options: tuple[str, ...] = ()
+
+    @property
+    def arguments(self) -> list[str]:
+        spread = ["-n", str(self.processes), "--dist", "loadgroup", "--no-loadscope-reorder"]
+        return [*(spread if self.processes > 1 else ["-p", "no:xdist"]), *self.options, *self.paths]
+
+
+ON_SPARK = (
+    *(f"tests/integration/test_spark_{name}.py" for name in ("jobs", "letters", "parse", "ranges", "sharing")),
+    *(f"tests/acceptance/test_{name}.py" for name in ("hosts", "cli_spark", "dead_letters")),
+)
+"""What hosts and transforms do on their own Spark, and again on a cluster and on a Connect server."""
+NOT_OVER_CONNECT = "nests_as_deep or beyond_the_cap or restarts_under_its_name"
+"""What differs there: the protocol nests less deeply, the server limits outputs, and a start is a part of one bound."""
+TIERS = {
+    "test": Tier(paths=("tests/acceptance", "tests/integration", "tests/unit"), processes=4),
+    "unit": Tier(paths=("tests/unit",), processes=3),
+    "contracts": Tier(paths=("tests/connectors",), processes=4, options=("-k", "contract")),
+    "connectors": Tier(paths=("tests/connectors",), processes=5),
+    "cluster": Tier(paths=("tests/cluster",), processes=1),
+    "on-cluster": Tier(paths=ON_SPARK, processes=1, options=("--spark=cluster",)),
+    "over-connect": Tier(paths=ON_SPARK, processes=1, options=("--spark=connect", "-k", f"not ({NOT_OVER_CONNECT})")),
+    "timing": Tier(paths=("tests/timing",), processes=1),
+    "lab": Tier(paths=("tests/lab",), processes=3),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What one run of pytest reported. failures: ids of tests, or of files that could not be collected."""
+
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    failures: tuple[str, ...] = ()
+    exitstatus: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it ran to its end, and every failure is known by its name."""
+        return self.exitstatus in (0, 1) and (self.exitstatus == 0) == (not self.failures)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """complaints: why the run fails although no test failed twice."""
+
+    passed: int
+    failed: int
+    skipped: int
+    flaky: tuple[str, ...] = ()
+    complaints: tuple[str, ...] = ()
+
+    @property
+    def is_good(self) -> bool:
+        return self.failed == 0 and not self.complaints
+
+    @property
+    def counts(self) -> str:
+        return f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped"
+
+
+def judged(first: Run, again: Run | None, known: Collection[str]) -> Verdict:
+    """again: the failures of the first run, alone; None if they did not run again."""
+    if not first.is_whole:
+        complaint = f"pytest did not finish: exit code {first.exitstatus}"
+        return Verdict(passed=first.passed, failed=max(first.failed, 1), skipped=first.skipped, complaints=(complaint,))
+    if again is None:
+        return Verdict(passed=first.passed, failed=first.failed, skipped=first.skipped)
+    if not again.is_whole:
+        return Verdict(passed=first.passed, failed=first.failed, skipped=first.skipped)
+    flaky = tuple(each for each in first.failures if each not in again.failures)
+    return Verdict(
+        passed=first.passed + len(flaky),
+        failed=len(again.failures),
+        skipped=first.skipped,
+        flaky=flaky,
+        complaints=tuple(_complaints(flaky, known)),
+    )
+
+
+def _complaints(flaky: Sequence[str], known: Collection[str]) -> Iterator[str]:
+    if len(flaky) > FLAKY_MAX:
+        yield f"{len(flaky)} tests are flaky, and {FLAKY_MAX} may be"
+    for each in flaky:
+        if each in known:
+            yield f"{each} was flaky before (tests/flaky.txt): correct it, or move it to another tier"
+
+
+def known_flakes(text: str) -> frozenset[str]:
+    """The tests in the lines of tests/flaky.txt: DATE TEST."""
+    lines = (line.split(maxsplit=1) for line in text.splitlines() if line.strip() and not line.startswith("#"))
+    return frozenset(name for _, name in lines)
+
+
+def runs_again(first: Run) -> bool:
+    return first.is_whole and 0 < len(first.failures) <= AGAIN_MAX
+
+
+# Processes
+
+
+def run_pytest(arguments: Sequence[str], report: Path) -> Run:
+    """Raises KeyboardInterrupt after an interrupt, as soon as pytest has cleaned up."""
+    report.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "pytest", f"--report={report}", *arguments]
+    process = subprocess.Popen(command, cwd=ROOT, start_new_session=True, preexec_fn=_die_with_parent)
+    with _interrupts_passed_on(process):
+        code = _wait(process)
+    try:
+        found = json.loads(report.read_text())
+    except (OSError, ValueError):
+        return Run(failed=1, exitstatus=code or 1)
+    return Run(**{**found, "failures": tuple(found["failures"]), "exitstatus": code})
+
+
+@contextmanager
+def _interrupts_passed_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """The first one ends pytest with the clean-up of its fixtures, the second at once. Raises KeyboardInterrupt at the end."""
+    seen: list[int] = []
+
+    def interrupt(number: int, _: FrameType | None) -> None:
+        seen.append(number)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL) if len(seen) > 1 else process.send_signal(signal.SIGTERM)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupt)
+    yield
+    if seen:
+        raise KeyboardInterrupt
+
+
+def _wait(process: subprocess.Popen[bytes]) -> int:
+    """Until the process ends. Orphans of its tests are children of this process, and are waited for as they end."""
+    while True:
+        pid, status = os.waitpid(-1, 0)
+        if pid == process.pid:
+            process.returncode = os.waitstatus_to_exitcode(status)
+            return process.returncode
+
+
+def adopt_orphans() -> None:
+    """Make their CPU time count (Linux; elsewhere they are left out)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _die_with_parent() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+@contextmanager
+def loaded(processes: int) -> Iterator[None]:
+    """Beside processes that compute and write without end."""
+    with tempfile.TemporaryDirectory(prefix="leasehold-load-") as folder:
+        busy = [
+            subprocess.Popen([sys.executable, "-c", LOAD, f"{folder}/{number}"], preexec_fn=_die_with_parent)
+            for number in range(processes)
+        ]
+        try:
+            yield
+        finally:
+            for each in busy:
+                each.kill()
+            for each in busy:
+                each.wait()
+
+
+def cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+# Output
+
+
+def say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def report(name: str, verdict: Verdict, seconds: float, cpu: float, load: int) -> None:
+    for each in verdict.complaints:
+        say(f"{name}: {each}")
+    say(f"flaky: {len(verdict.flaky)}" + "".join(f"\n  {each}" for each in verdict.flaky))
+    today = datetime.now(UTC).date().isoformat()
+    new = [f"  {today} {each}" for each in verdict.flaky]
+    if new and verdict.is_good:
+        say("\n".join(["add to tests/flaky.txt, and find out why:", *new]))
+    beside = f", beside {load} busy processes" if load else ""
+    say(f"{name}: {seconds:.0f} s, {cpu:.0f} s of CPU time{beside}")
+    say(verdict.counts)
+
+
+def note(name: str, verdict: Verdict, seconds: float, cpu: float, load: int) -> None:
+    """Append a row: date, commit, tier, load, passed, failed, skipped, flaky, seconds, CPU seconds."""
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout
+    row = (
+        datetime.now(UTC).isoformat(timespec="minutes"),
+        commit.strip() or "-",
+        name,
+        load,
+        verdict.passed,
+        verdict.failed,
+        verdict.skipped,
+        len(verdict.flaky),
+        round(seconds),
+        round(cpu),
+    )
+    with (BUILD / "runs.tsv").open("a") as file:
+        file.write("\t".join(map(str, row)) + "\n")
+
+
+def try_tier(tier: Tier, run: Callable[[Sequence[str], Path], Run], known: Collection[str]) -> Verdict:
+    first = run(tier.arguments, BUILD / "first.json")
+    again = None
+    if runs_again(first):
+        say(f"once more, alone: {len(first.failures)}")
+        again = run(["-p", "no:xdist", *first.failures], BUILD / "again.json")
+    return judged(first, again, known)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tier", choices=TIERS)
+    parser.add_argument("--load", type=int, default=0, metavar="N")
+    options, more = parser.parse_known_args()
+    BUILD.mkdir(parents=True, exist_ok=True)
+    adopt_orphans()
+    tier, began = TIERS[options.tier], time.monotonic()
+    try:
+        with loaded(options.load):
+            verdict = try_tier(
+                tier,
+                lambda arguments, file: run_pytest([*arguments, *more], file),
+                known_flakes(KNOWN.read_text() if KNOWN.exists() else ""),
+            )
+            seconds, cpu = time.monotonic() - began, cpu_s()
+    except KeyboardInterrupt:
+        return 130
+    report(options.tier, verdict, seconds, cpu, options.load)
+    note(options.tier, verdict, seconds, cpu, options.load)
+    return 0 if verdict.is_good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

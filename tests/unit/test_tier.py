@@ -1,0 +1,110 @@
+"""How a run of a tier ends (tests/tier.py): what failed runs once more, and what passes then is flaky."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import plugins_report
+import pytest
+import tier
+
+A_TIER = tier.Tier(paths=("tests/unit",), processes=3)
+
+
+class Pytest:
+    """Runs that end as a test says, one after the other."""
+
+    def __init__(self, *runs: tier.Run) -> None:
+        self.runs = list(runs)
+        self.arguments: list[Sequence[str]] = []
+
+    def __call__(self, arguments: Sequence[str], report: Path) -> tier.Run:
+        self.arguments.append(arguments)
+        return self.runs.pop(0)
+
+
+def run(*failures: str, passed: int = 10, exitstatus: int | None = None) -> tier.Run:
+    status = int(bool(failures)) if exitstatus is None else exitstatus
+    return tier.Run(passed=passed, failed=len(failures), skipped=2, failures=failures, exitstatus=status)
+
+
+def test_a_run_without_failures_is_good_and_runs_once() -> None:
+    pytest_ = Pytest(run())
+    verdict = tier.try_tier(A_TIER, pytest_, ())
+    assert (verdict.is_good, verdict.counts, verdict.flaky) == (True, "10 passed, 0 failed, 2 skipped", ())
+    assert len(pytest_.arguments) == 1
+
+
+def test_a_test_that_passes_alone_is_flaky_and_counts_as_passed() -> None:
+    pytest_ = Pytest(run("a::b"), run())
+    verdict = tier.try_tier(A_TIER, pytest_, ())
+    assert (verdict.is_good, verdict.counts, verdict.flaky) == (True, "11 passed, 0 failed, 2 skipped", ("a::b",))
+    assert pytest_.arguments[1] == ["-p", "no:xdist", "a::b"]
+
+
+def test_a_test_that_fails_twice_fails_the_run_beside_one_that_is_flaky() -> None:
+    verdict = tier.try_tier(A_TIER, Pytest(run("a", "b"), run("b")), ())
+    assert (verdict.is_good, verdict.failed, verdict.flaky) == (False, 1, ("a",))
+
+
+def test_the_fourth_flaky_test_fails_the_run() -> None:
+    assert tier.try_tier(A_TIER, Pytest(run("a", "b", "c"), run()), ()).is_good
+    verdict = tier.try_tier(A_TIER, Pytest(run("a", "b", "c", "d"), run()), ())
+    assert (verdict.is_good, verdict.complaints) == (False, ("4 tests are flaky, and 3 may be",))
+
+
+def test_a_test_that_was_flaky_before_fails_the_run() -> None:
+    known = tier.known_flakes("# DATE TEST\n\n2026-11-28 a::b[x y]\n")
+    assert known == {"a::b[x y]"}
+    verdict = tier.try_tier(A_TIER, Pytest(run("a::b[x y]"), run()), known)
+    assert not verdict.is_good
+    assert "a::b[x y] was flaky before" in verdict.complaints[0]
+
+
+def test_if_many_tests_fail_none_runs_again() -> None:
+    pytest_ = Pytest(run(*map(str, range(tier.AGAIN_MAX + 1))))
+    assert tier.try_tier(A_TIER, pytest_, ()).failed == tier.AGAIN_MAX + 1
+    assert len(pytest_.arguments) == 1
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [run(exitstatus=3), run(exitstatus=1), run(exitstatus=5, passed=0), run("a", exitstatus=2), run(exitstatus=-9)],
+    ids=["internal error", "no name", "no tests", "interrupted", "killed"],
+)
+def test_a_run_that_did_not_finish_fails_and_runs_no_test_again(broken: tier.Run) -> None:
+    verdict = tier.try_tier(A_TIER, Pytest(broken), ())
+    assert not verdict.is_good
+    assert verdict.failed >= 1
+
+
+def test_a_second_run_that_breaks_leaves_all_failures() -> None:
+    assert tier.try_tier(A_TIER, Pytest(run("a", "b"), run(exitstatus=4, passed=0)), ()).failed == 2
+
+
+def test_the_report_counts_and_names_failures_and_errors_once_and_without_groups() -> None:
+    def report(nodeid: str) -> SimpleNamespace:
+        return SimpleNamespace(nodeid=nodeid)
+
+    stats = {
+        "passed": [report("x")] * 3,
+        "xfailed": [report("y")],
+        "skipped": [report("z")],
+        "failed": [report("tests/a.py::b[c@d]@tests/a.py")],
+        "error": [report("tests/a.py::b[c@d]@tests/a.py")],
+        "deselected": [report("w")],
+    }
+    assert plugins_report.counted(stats, is_grouped=True) == {
+        "passed": 3,
+        "failed": 2,
+        "skipped": 2,
+        "failures": ["tests/a.py::b[c@d]"],
+    }
+    assert plugins_report.counted({"failed": [report("a[b@c]")]}, is_grouped=False)["failures"] == ["a[b@c]"]
+
+
+@pytest.mark.parametrize("name", tier.TIERS)
+def test_every_tier_has_its_files(name: str) -> None:
+    assert [path for path in tier.TIERS[name].paths if not (tier.ROOT / path).exists()] == []
