@@ -21,7 +21,7 @@ from lab.scenarios import chaos, faults, letters, sinks
 from lab.simulation import mutants, seeds
 from lab.simulation import run as simulation_run
 from lab.simulation.invariants import FASTEST, SLOWEST, Onlooker
-from lab.simulation.mutants import MUTANTS, Edit, changed, is_sound
+from lab.simulation.mutants import MUTANTS, Edit, broken_by, changed, is_sound
 from lab.simulation.process import Process, held
 from lab.simulation.quota import REFUSED_S, Quota
 from lab.simulation.run import Verdict, simulated
@@ -363,6 +363,20 @@ def test_a_mutant_that_changes_nothing_is_refused() -> None:
         changed("a = 1; a = 1", [Edit("module", "a = 1", "a = 3")])
     with pytest.raises(ValueError, match="holds 1 times"):
         changed("a = 1", [Edit("module", "a = 1", "a = 1")])
+
+
+def test_a_mutant_that_brings_a_name_its_module_does_not_know_is_refused() -> None:
+    text = "import os\ndef a(b):\n    return [c for c in os.listdir(b)]"
+    assert "os.sep" in changed(text, [Edit("module", "os.listdir(b)", "os.sep")])
+    with pytest.raises(ValueError, match="module does not know began, shutil"):
+        changed(text, [Edit("module", "os.listdir(b)", "shutil.copy(began)")])
+
+
+def test_a_mutant_that_breaks_the_program_is_not_caught() -> None:
+    assert broken_by("host-1 ends: AttributeError: 'Lease' object has no attribute 'x'\nlost").startswith(
+        "AttributeError"
+    )
+    assert broken_by("VIOLATED I3: LeaseLost: lease '7' is held by 'b'") == ""
 
 
 def test_every_test_that_catches_a_mutant_is_there() -> None:

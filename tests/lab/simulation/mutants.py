@@ -5,6 +5,9 @@ see, a test that the mutant names has to catch. A mutant whose code is not found
 catches, fails the run: it tests nothing any more, or the simulation is too weak. Code is compared token by token with the
 syntax tree of the module, without comments, so that no formatting hides it.
 
+A mutant breaks a rule, not the program: it uses no name that its module does not know, and is not caught by an error like
+NameError or TypeError (BROKEN).
+
     make mutants                  all of them
     make mutants MUTANT=epoch     those whose name holds the word; the trace that caught them is shown
 """
@@ -13,12 +16,14 @@ from __future__ import annotations
 
 import argparse
 import ast
+import builtins
 import importlib.machinery
 import importlib.util
 import io
 import os
 import re
 import subprocess
+import symtable
 import sys
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -36,7 +41,8 @@ if TYPE_CHECKING:  # modules that mutants change must not be imported yet
 
 SEEDS_MAX = 400
 TIMEOUT_S = 900
-PYTEST = ("-q", "-x", "-p", "no:xdist", "-p", "no:cacheprovider", "--no-header", "--tb=no")
+PYTEST = ("-q", "-x", "-p", "no:xdist", "-p", "no:cacheprovider", "--no-header", "--tb=short")
+BROKEN = re.compile(r"\b(?:Name|UnboundLocal|Attribute|Import|ModuleNotFound|Type)Error: .*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +114,8 @@ MUTANTS = (
         "leases.tenure",
         "        except (StoreConflict, StoreMissing, StoreAmbiguous, asyncio.CancelledError) as error:\n",
         "        except StoreConflict:\n"
-        "            fresh = await self._store.read(_id(wanted))\n"
-        "            self._adopt(wanted, await self._store.replace(_id(wanted), encode_lease(wanted), fresh.etag), started)\n"
+        "            fresh = await self._store.read(id_of(wanted))\n"
+        "            self._adopt(wanted, await self._store.replace(id_of(wanted), encode_lease(wanted), fresh.etag), began)\n"
         "            return True\n"
         "        except (StoreMissing, StoreAmbiguous, asyncio.CancelledError) as error:\n",
     ),
@@ -1250,15 +1256,37 @@ class _Loader(importlib.machinery.SourceFileLoader):
 
 
 def changed(text: str, edits: list[Edit]) -> str:
-    """The module as `ast.unparse` writes it, with the edits. Raises ValueError where one changes nothing, or several places."""
+    """The module as `ast.unparse` writes it, with the edits.
+
+    Raises ValueError if one changes nothing, or several places, or brings a name that the module does not know.
+    """
     text = ast.unparse(ast.parse(text))
+    known = unknown_names(text)
     for edit in edits:
         places = [*_places(text, edit.old)]
         if len(places) != 1 or edit.old == edit.new:
             raise ValueError(f"{edit.module} holds {len(places)} times: {edit.old!r}")
         start, end = places[0]
         text = text[:start] + edit.new.strip() + text[end:]
+    if unknown := unknown_names(text) - known:
+        raise ValueError(f"{edits[0].module} does not know {', '.join(sorted(unknown))}")
     return text
+
+
+def unknown_names(text: str) -> set[str]:
+    """The global names that a module uses and neither defines nor imports."""
+    module = symtable.symtable(text, "module", "exec")
+    known, used, tables = {*dir(builtins), "__file__", "__path__", "__annotations__"}, set[str](), [module]
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        for symbol in table.get_symbols():
+            is_defined = symbol.is_assigned() or symbol.is_imported() or symbol.is_namespace()
+            if is_defined and (table is module or symbol.is_declared_global()):
+                known.add(symbol.get_name())
+            elif symbol.is_referenced() and (table is module or symbol.is_global()):
+                used.add(symbol.get_name())
+    return used - known
 
 
 _TOKEN = re.compile(r"""[rbfu]{0,2}(?:"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')|\w+|[^\w\s]""")
@@ -1307,6 +1335,9 @@ def hunted(name: str, seeds_max: int, shows: bool) -> int:
     for seed in range(1, seeds_max + 1):
         verdict = simulated(seed, size, is_told=False)
         if verdict.found:
+            if broken := broken_by("\n".join([*verdict.found, *verdict.trace])):
+                click.echo(f"0 not caught: the program is broken: {broken}")
+                return 1
             click.echo(f"{seed} {verdict.found[0].splitlines()[-1]}")
             if shows:
                 click.echo(report(verdict, size))
@@ -1315,13 +1346,21 @@ def hunted(name: str, seeds_max: int, shows: bool) -> int:
     return 1
 
 
+def broken_by(told: str) -> str:
+    """The error that shows that a mutant broke the program and no rule; "" if there is none."""
+    found = BROKEN.search(told)
+    return found[0] if found else ""
+
+
 def tested(test: str) -> int:
     """Whether the test fails, and does not merely end: only a failed test catches a mutant."""
     told = io.StringIO()
     with redirect_stdout(told):
         ended = pytest.main([*PYTEST, test])
-    is_caught = ended == pytest.ExitCode.TESTS_FAILED
+    broken = broken_by(told.getvalue())
+    is_caught = ended == pytest.ExitCode.TESTS_FAILED and not broken
     lines = [line for line in told.getvalue().splitlines() if line.startswith(("FAILED", "ERROR"))] or ["it passes"]
+    lines = [f"the program is broken: {broken}"] if broken else lines
     click.echo(f"1 {lines[0]}" if is_caught else f"0 not caught: {lines[0]}")
     return 0 if is_caught else 1
 
