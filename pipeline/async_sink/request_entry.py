@@ -13,9 +13,9 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from leasehold.common.nesting import NestedTooDeeply, parsed_json
-from pipeline.errors import OutputRefused
-from pipeline.limits import JSON_LEVELS_MAX
-from pipeline.tracing import TraceContext
+from leasehold.pipeline.errors import OutputRefused
+from leasehold.pipeline.limits import JSON_LEVELS_MAX
+from leasehold.pipeline.tracing import TraceContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

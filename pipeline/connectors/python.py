@@ -33,10 +33,10 @@ from typing import Any, Protocol, TypeVar, cast
 import pyarrow as pa
 
 from leasehold.common.cancellation import await_shielded, heeding
-from pipeline.errors import NotImportable, SinkRejected, SinkUnavailable
-from pipeline.imports import imported
-from pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter
-from pipeline.tracing import TraceContext
+from leasehold.pipeline.errors import NotImportable, SinkRejected, SinkUnavailable
+from leasehold.pipeline.imports import imported
+from leasehold.pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter
+from leasehold.pipeline.tracing import TraceContext
 
 T = TypeVar("T")
 

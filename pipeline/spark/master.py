@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from queue import SimpleQueue
 
-from pipeline.errors import EngineUnavailable
+from leasehold.pipeline.errors import EngineUnavailable
 
 # The Spark settings that the fast path needs, and those that users cannot change.
 

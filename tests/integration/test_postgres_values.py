@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from plugins_bank import BALANCES, EXECUTORS_ENV, ONE, Make, Open, claim, output, staged
 from plugins_pg import Postgres
 
-from pipeline.connectors.postgres import PostgresSink
-from pipeline.connectors.postgres.copy import FEW_ROWS
-from pipeline.errors import SinkRejected
+from leasehold.pipeline.connectors.postgres import PostgresSink
+from leasehold.pipeline.connectors.postgres.copy import FEW_ROWS
+from leasehold.pipeline.errors import SinkRejected
 
 TIMES = [1, FEW_ROWS]
 """How often the rows of a batch are there: few in the message that decides, more are copied."""

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 from interop.bench import PARTITIONS, Hub, numbered, until
 
-from service.group import import_sources
-from service.group.actions import pause_pipeline, resume_pipeline
+from leasehold.service.group import import_sources
+from leasehold.service.group.actions import pause_pipeline, resume_pipeline
 
 ALL = len(PARTITIONS)
 

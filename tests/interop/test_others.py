@@ -11,7 +11,7 @@ from interop.bench import Bench, until
 from plugins_cosmos import Cosmos
 from plugins_pg import Postgres
 
-from service.group.actions import pause_pipeline, resume_pipeline
+from leasehold.service.group.actions import pause_pipeline, resume_pipeline
 
 
 @pytest.fixture

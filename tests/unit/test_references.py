@@ -18,8 +18,8 @@ from tests.prose import docstrings
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted({ROOT / "README.md", *ROOT.glob("docs/**/*.md")})
-PACKAGES = ("leases", "pipeline", "service", "leasehold")
-MODULES = sorted(path for name in PACKAGES for path in (ROOT / name).rglob("*.py"))
+FOLDERS_OF_CODE = ("leases", "pipeline", "service", "leasehold")
+MODULES = sorted(path for name in FOLDERS_OF_CODE for path in (ROOT / name).rglob("*.py") if path == path.resolve())
 FOLDERS = {path.name for path in ROOT.iterdir() if path.is_dir()}
 IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 INSTALLED = set(packages_distributions())
@@ -75,7 +75,8 @@ def _names_of(body: list[ast.stmt]) -> set[str]:
 
 
 def dotted(path: Path) -> str:
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    return name if path.is_relative_to(ROOT / "leasehold") else f"leasehold.{name}"
 
 
 @cache
@@ -126,7 +127,7 @@ def resolves(name: str, near: set[str]) -> bool:
     first, rest = parts[0], parts[1:]
     if not rest:
         return name in words or name in near or hasattr(builtins, name) or name in sys.stdlib_module_names
-    if first in PACKAGES:
+    if first == "leasehold":
         for length in range(len(parts), 0, -1):
             module = ".".join(parts[:length])
             if module in modules:
@@ -151,9 +152,9 @@ def raised_elsewhere(text: str) -> list[str]:
 
 
 def qualified(text: str) -> Iterator[str]:
-    """Names that begin with one of our modules, without backticks, as in examples: `service.group.view.View`, say."""
-    for name in re.findall(rf"(?<![\w.`/:@-])(?:{'|'.join(PACKAGES)})(?:\.[A-Za-z_]\w*)+", text):
-        if ".".join(name.split(".")[:2]) in index()[0]:
+    """Names that begin with one of our modules, without backticks, as in examples: `leasehold.service.group.view.View`, say."""
+    for name in re.findall(r"(?<![\w.`/:@-])leasehold(?:\.[A-Za-z_]\w*)+", text):
+        if ".".join(name.split(".")[:3]) in index()[0]:
             yield name
 
 
@@ -184,13 +185,13 @@ def test_every_name_in_a_docstring_leads_somewhere(module: Path) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "See `service.group.migration.moved`.",
+        "See `leasehold.service.group.migration.moved`.",
         "See `leases.nowhere`.",
         "See `Bootstrap.opened`.",
         "As `exactly.read`.",
         "See `no_such_word_at_all()`.",
         "Raises as `opened` does.",
-        "See service.group.lag.until_idle.",
+        "See leasehold.service.group.lag.until_idle.",
     ],
 )
 def test_a_stale_name_is_found(text: str) -> None:
@@ -200,7 +201,7 @@ def test_a_stale_name_is_found(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "See `leases.bootstrap`, `service.group.migration.execute`, `Bootstrap.open` and `bootstrap.Bootstrap`.",
+        "See `leasehold.leases.bootstrap`, `leasehold.service.host.Host`, `Bootstrap.open` and `bootstrap.Bootstrap`.",
         "See `Bootstrap`, `json.loads`, `len()` and `pyarrow.Table`.",
         "Raises as `f` does, `a b.c` and ``code.of.x``.",
     ],

@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 from pyarrow import csv
 from pyarrow import types as arrow
 
-from pipeline.connectors.postgres.sql import Column
-from pipeline.errors import SinkRejected
+from leasehold.pipeline.connectors.postgres.sql import Column
+from leasehold.pipeline.errors import SinkRejected
 
 
 @dataclass(frozen=True, slots=True)

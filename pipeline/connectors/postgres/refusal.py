@@ -5,8 +5,8 @@ from __future__ import annotations
 import psycopg
 
 from leasehold.common.postgres import TokenRefused, cause_of, words_of
-from pipeline.connectors.postgres.sql import GUARD, MISSING, STAGING
-from pipeline.errors import Ambiguous, OutputRefused, SinkError, SinkNotFound, SinkRejected, SinkUnavailable
+from leasehold.pipeline.connectors.postgres.sql import GUARD, MISSING, STAGING
+from leasehold.pipeline.errors import Ambiguous, OutputRefused, SinkError, SinkNotFound, SinkRejected, SinkUnavailable
 
 _COLLISIONS = ("40001", "40P01")
 _PASSING = (

@@ -24,11 +24,11 @@ from leasehold.common.postgres import (
     run_within,
     words_of,
 )
-from pipeline.connectors.postgres import refusal
-from pipeline.connectors.postgres.copy import Load
-from pipeline.connectors.postgres.sql import BEGIN, STAGED, Column, Statement, loaded, staged, takes_copies
-from pipeline.errors import Ambiguous, SinkRejected, SinkUnavailable
-from pipeline.tracing import Endpoint
+from leasehold.pipeline.connectors.postgres import refusal
+from leasehold.pipeline.connectors.postgres.copy import Load
+from leasehold.pipeline.connectors.postgres.sql import BEGIN, STAGED, Column, Statement, loaded, staged, takes_copies
+from leasehold.pipeline.errors import Ambiguous, SinkRejected, SinkUnavailable
+from leasehold.pipeline.tracing import Endpoint
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from connectors.cosmos.bank import Bank, banked
 from connectors.cosmos.deployment import FIRST, GUID, LATER, NEW, Deployment, deployed, is_fresh, read_as_dotnet
 from plugins_cosmos import Cosmos
 
-from leases.errors import GroupMismatch
+from leasehold.leases.errors import GroupMismatch
 
 
 @pytest.fixture

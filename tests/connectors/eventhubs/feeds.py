@@ -14,8 +14,8 @@ from connectors.eventhubs.clients import HUB, WAIT_S, opened, producer
 from plugins_eventhubs import EventHubs
 
 from leasehold.common.clock import Pauses
-from pipeline.connectors.eventhubs import EventHubsBroker, EventHubsFeed, account_of
-from pipeline.event import Page
+from leasehold.pipeline.connectors.eventhubs import EventHubsBroker, EventHubsFeed, account_of
+from leasehold.pipeline.event import Page
 
 
 async def until(holds: Callable[[], bool]) -> None:

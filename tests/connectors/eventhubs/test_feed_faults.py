@@ -13,9 +13,9 @@ from connectors.eventhubs.feeds import bodies, feed, sent_raw, until
 from plugins_eventhubs import EventHubs
 
 from leasehold.common.clock import Pauses
-from pipeline.connectors.eventhubs import EventHubsFeed
-from pipeline.connectors.eventhubs.amqp.encode import data
-from pipeline.errors import FeedError, FeedUnavailable, Fenced, MalformedRecord, PipelineError
+from leasehold.pipeline.connectors.eventhubs import EventHubsFeed
+from leasehold.pipeline.connectors.eventhubs.amqp.encode import data
+from leasehold.pipeline.errors import FeedError, FeedUnavailable, Fenced, MalformedRecord, PipelineError
 
 
 class Quick:

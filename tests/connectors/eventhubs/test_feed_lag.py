@@ -12,10 +12,10 @@ from connectors.eventhubs.clients import HUB
 from connectors.eventhubs.feeds import feed, until
 from plugins_eventhubs import EventHubs
 
-from pipeline.connectors.eventhubs import EventHubsBroker, account_of
-from pipeline.connectors.eventhubs.amqp.management import LINES_MAX, QUESTIONS_PER_S
-from pipeline.errors import FeedUnavailable
-from pipeline.feed import KnownLag
+from leasehold.pipeline.connectors.eventhubs import EventHubsBroker, account_of
+from leasehold.pipeline.connectors.eventhubs.amqp.management import LINES_MAX, QUESTIONS_PER_S
+from leasehold.pipeline.errors import FeedUnavailable
+from leasehold.pipeline.feed import KnownLag
 
 
 async def test_a_reader_knows_its_lag_by_what_it_reads_and_asks_nothing(eventhubs: EventHubs) -> None:

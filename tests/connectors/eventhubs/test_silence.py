@@ -12,8 +12,8 @@ from connectors.eventhubs.feeds import feed, taken, until
 from connectors.eventhubs.test_feed_faults import Quick
 from plugins_eventhubs import running
 
-from pipeline.connectors.eventhubs.amqp import link
-from pipeline.connectors.eventhubs.feed import receiver
+from leasehold.pipeline.connectors.eventhubs.amqp import link
+from leasehold.pipeline.connectors.eventhubs.feed import receiver
 
 SILENCE_S = 3.0
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from connectors.producer.conftest import Place
 
-from pipeline.producer import Event, EventBatch, IdempotentProducer, PublishError
+from leasehold.pipeline.producer import Event, EventBatch, IdempotentProducer, PublishError
 
 
 def events(*bodies: str) -> list[Event]:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.async_sink import Destination, Entry, Failed
-from pipeline.errors import NotTrusted, SinkUnavailable
-from pipeline.sink import Claim
+from leasehold.pipeline.async_sink import Destination, Entry, Failed
+from leasehold.pipeline.errors import NotTrusted, SinkUnavailable
+from leasehold.pipeline.sink import Claim
 
 
 class Trusted:

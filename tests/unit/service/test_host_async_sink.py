@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from pipeline.async_sink import AsyncSink, Destination, Entry, Limits
-from pipeline.connectors.memory import MemoryFeed
+from leasehold.pipeline.async_sink import AsyncSink, Destination, Entry, Limits
+from leasehold.pipeline.connectors.memory import MemoryFeed
 
 PARTITIONS = ("a", "b", "c", "d")
 

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.errors import OutputRefused, SinkRejected
+from leasehold.pipeline.errors import OutputRefused, SinkRejected
 
 STATS_COLUMNS_MAX = 32
 """Delta collects statistics of so many columns by default."""

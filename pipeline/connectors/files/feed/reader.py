@@ -20,11 +20,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.connectors.files.feed.position import Fingerprint, Position, decode
-from pipeline.connectors.files.feed.records import BOM, Content, Cut, Offsets, Opening, RecordFormat, Unreadable
-from pipeline.errors import FeedError, FeedUnavailable, MalformedRecord, PositionLost
-from pipeline.event import EVENT_SCHEMA, Page
-from pipeline.ranges import EventRange, RangeReader
+from leasehold.pipeline.connectors.files.feed.position import Fingerprint, Position, decode
+from leasehold.pipeline.connectors.files.feed.records import (
+    BOM,
+    Content,
+    Cut,
+    Offsets,
+    Opening,
+    RecordFormat,
+    Unreadable,
+)
+from leasehold.pipeline.errors import FeedError, FeedUnavailable, MalformedRecord, PositionLost
+from leasehold.pipeline.event import EVENT_SCHEMA, Page
+from leasehold.pipeline.ranges import EventRange, RangeReader
 
 # Records of a file as an event table, column by column.
 

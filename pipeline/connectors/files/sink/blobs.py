@@ -27,14 +27,14 @@ from leasehold.common.azure import (
     storage_code_of,
     storage_retry_after_s,
 )
-from pipeline.connectors.files.sink.storage import (
+from leasehold.pipeline.connectors.files.sink.storage import (
     FilesError,
     FilesNowhere,
     FilesRefused,
     FilesUnavailable,
     FilesUncertain,
 )
-from pipeline.connectors.network import is_nowhere_at_once
+from leasehold.pipeline.connectors.network import is_nowhere_at_once
 
 T = TypeVar("T")
 _IS_THERE = frozenset(("BlobAlreadyExists", "ConditionNotMet", "BlobImmutableDueToPolicy"))

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.errors import SinkRejected
+from leasehold.pipeline.errors import SinkRejected
 
 Format = Literal["parquet", "jsonl"]
 Compression = Literal["zstd", "snappy", "none"]

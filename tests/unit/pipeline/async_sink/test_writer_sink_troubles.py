@@ -8,7 +8,7 @@ import pytest
 from unit.pipeline.destinations import Scripted, Trouble, now
 from unit.pipeline.pumps import Numbers, Pump
 
-from pipeline.async_sink import Limits
+from leasehold.pipeline.async_sink import Limits
 
 
 @pytest.mark.virtual

@@ -6,10 +6,10 @@ import pytest
 from unit.pipeline.pump.test_runner import Case
 from unit.pipeline.pump.test_runner_ranges import LIMITS, RangedFeed, RangedTransform
 
-from pipeline.event import Page
-from pipeline.pump.tap import Tap
-from pipeline.ranges import RangedBatch, RangePlan
-from pipeline.sink import Output
+from leasehold.pipeline.event import Page
+from leasehold.pipeline.pump.tap import Tap
+from leasehold.pipeline.ranges import RangedBatch, RangePlan
+from leasehold.pipeline.sink import Output
 
 
 class Notes:

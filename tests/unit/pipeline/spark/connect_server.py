@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pyspark
 import pytest
 
-from pipeline.spark.engine import SparkEngine
+from leasehold.pipeline.spark.engine import SparkEngine
 
 PATIENCE_S = 10.0
 """How long a call to a frozen server waits, if its channel is not closed."""
@@ -111,7 +111,7 @@ def connect_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         server.sessions.append(Session(server))
         return server.sessions[-1]
 
-    monkeypatch.setattr("pipeline.spark.connect._session", session)
+    monkeypatch.setattr("leasehold.pipeline.spark.connect._session", session)
     yield server
     server.thaw()
     server.engine.stop()
@@ -121,7 +121,7 @@ def connect_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Only while the server is frozen: a busy machine may answer late."""
     with monkeypatch.context() as bounds:
-        bounds.setattr("pipeline.spark.runs.LOOK_S", 0.01)
-        bounds.setattr("pipeline.spark.runs.ANSWER_S", 0.1)
-        bounds.setattr("pipeline.spark.connect.END_S", 0.1)
+        bounds.setattr("leasehold.pipeline.spark.runs.LOOK_S", 0.01)
+        bounds.setattr("leasehold.pipeline.spark.runs.ANSWER_S", 0.1)
+        bounds.setattr("leasehold.pipeline.spark.connect.END_S", 0.1)
         yield

@@ -8,9 +8,9 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from pipeline.errors import EngineUnavailable
-from pipeline.spark.engine import SparkEngine
-from pipeline.spark.jre import LINES_MAX, java_version, read_output, require_jars, require_java
+from leasehold.pipeline.errors import EngineUnavailable
+from leasehold.pipeline.spark.engine import SparkEngine
+from leasehold.pipeline.spark.jre import LINES_MAX, java_version, read_output, require_jars, require_java
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,10 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark import SparkContext, java_gateway
 from pyspark.sql import SparkSession
 
-from pipeline.errors import EngineUnavailable
-from pipeline.spark import pyspark_internals as internals
-from pipeline.spark.jvm import start_jvm
-from pipeline.spark.master import defaults
+from leasehold.pipeline.errors import EngineUnavailable
+from leasehold.pipeline.spark import pyspark_internals as internals
+from leasehold.pipeline.spark.jvm import start_jvm
+from leasehold.pipeline.spark.master import defaults
 
 PACKAGE = Path(internals.__file__).parent
 NO_METHOD = Py4JError("An error occurred while calling o1.sc. Trace:\npy4j.Py4JException: Method sc([]) does not exist")

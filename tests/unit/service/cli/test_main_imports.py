@@ -11,9 +11,9 @@ import pytest
 @pytest.mark.parametrize(
     ("needed", "not_yet"),
     [
-        ("service.cli.main", {"pyspark", "pyarrow", "numpy", "structlog", "fastapi", "psycopg"}),
-        ("pipeline.spark.engine", {"pyarrow", "numpy", "structlog", "fastapi", "psycopg", "pandas"}),
-        ("service.wiring.build", {"psycopg", "azure", "aiohttp", "pandas"}),
+        ("leasehold.service.cli.main", {"pyspark", "pyarrow", "numpy", "structlog", "fastapi", "psycopg"}),
+        ("leasehold.pipeline.spark.engine", {"pyarrow", "numpy", "structlog", "fastapi", "psycopg", "pandas"}),
+        ("leasehold.service.wiring.build", {"psycopg", "azure", "aiohttp", "pandas"}),
     ],
     ids=["a command", "Spark begins", "a processor"],
 )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from psycopg.sql import Identifier
 
-from pipeline.connectors.postgres.sql import (
+from leasehold.pipeline.connectors.postgres.sql import (
     Column,
     Tables,
     appended,
@@ -22,7 +22,7 @@ from pipeline.connectors.postgres.sql import (
     time_left,
     upserted,
 )
-from pipeline.sink import Claim
+from leasehold.pipeline.sink import Claim
 
 TABLES = Tables("lea'ses\"")
 COLUMNS = (Column("k", "text"), Column('o"dd', "bigint"))

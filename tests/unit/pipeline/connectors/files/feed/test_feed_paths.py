@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.connectors.files.feed import FilesFeed
-from pipeline.connectors.files.feed.feed import Pattern
-from pipeline.errors import FeedError, FeedUnavailable
+from leasehold.pipeline.connectors.files.feed import FilesFeed
+from leasehold.pipeline.connectors.files.feed.feed import Pattern
+from leasehold.pipeline.errors import FeedError, FeedUnavailable
 
 
 @pytest.fixture
