@@ -66,7 +66,9 @@ ON_SPARK = (
 NOT_OVER_CONNECT = "nests_as_deep or beyond_the_cap or restarts_under_its_name"
 """What differs there: the protocol nests less deeply, the server limits outputs, and a start is a part of one bound."""
 TIERS = {
-    "test": Tier(paths=("tests/acceptance", "tests/integration", "tests/unit"), processes=4),
+    "test": Tier(
+        paths=("tests/acceptance", "tests/integration", "tests/unit"), processes=4, options=("--durations=30", "-q")
+    ),
     "unit": Tier(paths=("tests/unit",), processes=3),
     "contracts": Tier(paths=("tests/connectors",), processes=4, options=("-k", "contract")),
     "connectors": Tier(paths=("tests/connectors",), processes=5),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -103,6 +105,17 @@ def test_the_report_counts_and_names_failures_and_errors_once_and_without_groups
         "failures": ["tests/a.py::b[c@d]"],
     }
     assert plugins_report.counted({"failed": [report("a[b@c]")]}, is_grouped=False)["failures"] == ["a[b@c]"]
+
+
+def test_one_process_runs_all_tests_of_a_group(tmp_path: Path) -> None:
+    (tmp_path / "test_group.py").write_text(
+        "import os, pytest\n@pytest.mark.xdist_group('g')\n@pytest.mark.parametrize('n', range(4))\n"
+        f"def test_notes(n):\n    open({str(tmp_path / 'pids')!r}, 'a').write(f'{{os.getpid()}}\\n')\n"
+    )
+    options = ("-p", "no:cacheprovider", "-q", "-n", "2", "--dist", "loadgroup")
+    subprocess.run([sys.executable, "-m", "pytest", *options, str(tmp_path)], cwd=tmp_path, check=True)
+    pids = (tmp_path / "pids").read_text().split()
+    assert (len(pids), len(set(pids))) == (4, 1)
 
 
 @pytest.mark.parametrize("name", tier.TIERS)
