@@ -39,8 +39,9 @@ if TYPE_CHECKING:
     )
     from leasehold.pipeline.connectors.eventhubs import EventHubsBroker
     from leasehold.pipeline.connectors.eventhubs import account_of as event_hubs_account
-    from leasehold.pipeline.connectors.files.feed import FilesFeed
-    from leasehold.pipeline.connectors.log import LogFeed, LogSink
+    from leasehold.pipeline.connectors.files.feed import FilesChangeFeed as FilesFeed
+    from leasehold.pipeline.connectors.log import LogChangeFeed as LogFeed
+    from leasehold.pipeline.connectors.log import LogOutputSink as LogSink
     from leasehold.pipeline.connectors.log.broker import LogBroker
     from leasehold.pipeline.crash_point import crash_point
     from leasehold.pipeline.errors import (
@@ -101,8 +102,8 @@ if TYPE_CHECKING:
         TrustRestored,
         TrustSuspended,
     )
-    from leasehold.service.pipeline import Pipeline
-    from leasehold.service.processor import Processor
+    from leasehold.service.pipeline import PipelineParts as Pipeline
+    from leasehold.service.processor import ProcessorCore as Processor
     from leasehold.service.telemetry.logs import configure as configure_logging
 
     __version__: str
@@ -172,8 +173,8 @@ _MODULES = {
     "leasehold.leases.timing": "Timing derived_timing",
     "leasehold.pipeline.async_sink": "AsyncSink Convert Converted Destination Entry Failed json_bytes json_row refused",
     "leasehold.pipeline.connectors.eventhubs": "EventHubsBroker event_hubs_account=account_of",
-    "leasehold.pipeline.connectors.files.feed": "FilesFeed",
-    "leasehold.pipeline.connectors.log": "LogFeed LogSink",
+    "leasehold.pipeline.connectors.files.feed": "FilesFeed=FilesChangeFeed",
+    "leasehold.pipeline.connectors.log": "LogFeed=LogChangeFeed LogSink=LogOutputSink",
     "leasehold.pipeline.connectors.log.broker": "LogBroker",
     "leasehold.pipeline.crash_point": "crash_point",
     "leasehold.pipeline.errors": (
@@ -202,8 +203,8 @@ _MODULES = {
         "BatchDelivered LeaseAcquired LeaseLost LeaseReleased Notification Notifications PartitionFailing PartitionRecovered"
         " TrustRestored TrustSuspended"
     ),
-    "leasehold.service.pipeline": "Pipeline",
-    "leasehold.service.processor": "Processor",
+    "leasehold.service.pipeline": "Pipeline=PipelineParts",
+    "leasehold.service.processor": "Processor=ProcessorCore",
     "leasehold.service.telemetry.logs": "configure_logging=configure",
 }
 """The names that each module defines; NAME=DEFINED where the module has another name for it."""

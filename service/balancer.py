@@ -39,7 +39,7 @@ from leasehold.leases.timing import SessionTiming, Timing
 from leasehold.pipeline.crash_point import crash_point
 from leasehold.service.failures import Failures, Reports, Streak, verdict
 from leasehold.service.partitions import Partitions
-from leasehold.service.pipeline import Pipeline
+from leasehold.service.pipeline import PipelineParts
 from leasehold.service.shutdown import sleep_unless_stopped
 from leasehold.service.stats import Stats
 from leasehold.service.texts import counted, described
@@ -82,7 +82,7 @@ class Balancer:
 
     def __init__(
         self,
-        pipelines: Mapping[str, Pipeline],
+        pipelines: Mapping[str, PipelineParts],
         *,
         keeper: Keeper,
         membership: Membership,

@@ -15,7 +15,7 @@ from leasehold.leases.errors import StoreError
 from leasehold.leases.tenure import OwnedLease
 from leasehold.pipeline.crash_point import crash_point
 from leasehold.pipeline.pump.progress import Progress
-from leasehold.service.pipeline import Pipeline
+from leasehold.service.pipeline import PipelineParts
 from leasehold.service.stats import Stats
 
 IDLE_S = 0.5
@@ -31,7 +31,7 @@ class Checkpoints:
     def __init__(
         self,
         owned: OwnedLease,
-        pipeline: Pipeline,
+        pipeline: PipelineParts,
         progress: Progress,
         *,
         clock: Clock,

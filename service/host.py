@@ -39,7 +39,7 @@ from leasehold.service.lag.age import FirstEvents, owned_wait_s, wait_to_report
 from leasehold.service.lag.measurement import known_lag_of
 from leasehold.service.lag.metered import GroupLag, GroupSnapshot
 from leasehold.service.lag.reports import encoded_waits
-from leasehold.service.pipeline import Pipeline
+from leasehold.service.pipeline import PipelineParts
 from leasehold.service.shutdown import sleep_unless_stopped
 from leasehold.service.stats import Stats
 from leasehold.service.worker import Worker, WorkerResult, about
@@ -55,7 +55,7 @@ class Host:
 
     def __init__(
         self,
-        pipelines: Sequence[Pipeline],
+        pipelines: Sequence[PipelineParts],
         *,
         keeper: Keeper,
         membership: Membership,

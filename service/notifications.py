@@ -3,7 +3,7 @@
     class Pager(Notifications):
         async def on_lease_lost(self, event: LeaseLost) -> None: ...
 
-    Processor(..., on=Pager())
+    ProcessorCore(..., on=Pager())
 
 `leasehold.service.notifier` delivers the events, beside the work and never in its way.
 """

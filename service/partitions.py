@@ -33,7 +33,7 @@ from leasehold.pipeline.errors import FeedError, FeedUnavailable
 from leasehold.pipeline.feed import FeedPartition
 from leasehold.service.failures import Streak
 from leasehold.service.lag.metered import LISTINGS_PER_S
-from leasehold.service.pipeline import Pipeline
+from leasehold.service.pipeline import PipelineParts
 from leasehold.service.texts import counted, described, noun
 
 # Questions about single partitions that may take minutes: asked in the background, and repeated if they fail.
@@ -154,7 +154,7 @@ class Partitions:
 
     def __init__(
         self,
-        pipelines: Mapping[str, Pipeline],
+        pipelines: Mapping[str, PipelineParts],
         keeper: Keeper,
         *,
         clock: Clock,
@@ -276,7 +276,7 @@ class Partitions:
         self._warn_of_returned(name, audit.finished, found, scan)
         return audit
 
-    async def _list(self, pipeline: Pipeline, scan: Scan, hosts: int) -> Sequence[FeedPartition]:
+    async def _list(self, pipeline: PipelineParts, scan: Scan, hosts: int) -> Sequence[FeedPartition]:
         """The feed's partitions. All hosts and pipelines together ask a metered feed for them once a second at most.
 
         Raises FeedError.
@@ -348,7 +348,7 @@ class Partitions:
             self._asks[pipeline].forget()
             streak.log_end(self._log, "waiting partitions recovered", pipeline=pipeline)
 
-    def _standing_in(self, pipeline: Pipeline) -> Callable[[str], Awaitable[Standing | None]] | None:
+    def _standing_in(self, pipeline: PipelineParts) -> Callable[[str], Awaitable[Standing | None]] | None:
         """None if the sink does not know."""
         if not pipeline.sink.reports_standing:
             return None

@@ -21,7 +21,7 @@ SPARED_S = 2.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pipeline:
+class PipelineParts:
     """transform_digest: recorded with the leases, so that a changed transform is noticed.
 
     Raises ValueError if executors may take as long for a batch as a batch may take at all.

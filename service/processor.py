@@ -1,6 +1,6 @@
 """The embeddable face: a host for one's own process.
 
-processor = Processor([Pipeline(name="orders", feed=feed, sink=sink)], store, host="pod-1")
+processor = ProcessorCore([PipelineParts(name="orders", feed=feed, sink=sink)], store, host="pod-1")
 await processor.start()   # leases exist, work has begun
 ...
 await processor.stop()    # batches in hand finished or dropped, leases released with their continuations
@@ -41,7 +41,7 @@ from leasehold.service.host import Host
 from leasehold.service.lag.measurement import Backlog, wait_until_idle
 from leasehold.service.notifications import Notifications, require_notifications
 from leasehold.service.notifier import Notifier
-from leasehold.service.pipeline import Pipeline
+from leasehold.service.pipeline import PipelineParts
 from leasehold.service.stats import CountingStore, Stats, Summary, summaries_of
 from leasehold.service.telemetry.logs import default_logger
 from leasehold.service.telemetry.signals import Exporter
@@ -53,12 +53,12 @@ WAIT_REPORTED_S = 10.0
 """How often the log says for what a start waits."""
 
 
-class Processor:
+class ProcessorCore:
     """One host over some pipelines and a lease store. It owns what it is given: `stop` closes feeds, sinks and store."""
 
     def __init__(
         self,
-        pipelines: Sequence[Pipeline],
+        pipelines: Sequence[PipelineParts],
         store: LeaseStore,
         *,
         host: str,
@@ -166,7 +166,7 @@ class Processor:
             raise
 
     def ended(self) -> Awaitable[None]:
-        warnings.warn("Processor.ended is now called wait_until_ended", DeprecationWarning, stacklevel=2)
+        warnings.warn("ProcessorCore.ended is now called wait_until_ended", DeprecationWarning, stacklevel=2)
         return self.wait_until_ended()
 
     async def wait_until_ended(self) -> None:
@@ -248,7 +248,7 @@ class Processor:
             for pipeline in self.pipelines:
                 group.create_task(problems.collect(self._check_group(pipeline)))
 
-    async def _check_group(self, pipeline: Pipeline) -> None:
+    async def _check_group(self, pipeline: PipelineParts) -> None:
         """Raises GroupMismatch (or GroupMoved), InvalidDocument."""
         with suppress(StoreError):  # the host tries that again, for as long as it takes
             await check_not_moved(self.store, pipeline.name)
@@ -275,7 +275,7 @@ class Processor:
             await self._clock.sleep(WAIT_REPORTED_S)
             self._log.info("still getting ready", waits_for=waits, seconds=round(self._clock.monotonic() - began))
 
-    async def _prepare_sink(self, pipeline: Pipeline, problems: Problems) -> None:
+    async def _prepare_sink(self, pipeline: PipelineParts, problems: Problems) -> None:
         """Waits for a sink that is away, as a running host does: its outage must not keep down the hosts that start in it.
 
         Not if its address leads nowhere, nor if something else keeps this host from starting. Raises PipelineError.
@@ -340,7 +340,7 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def _doubles(pipelines: Sequence[Pipeline]) -> list[str]:
+def _doubles(pipelines: Sequence[PipelineParts]) -> list[str]:
     names = [pipeline.name for pipeline in pipelines]
     return [
         f"two pipelines are named '{name}': every name is used once"

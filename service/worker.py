@@ -53,7 +53,7 @@ from leasehold.service.checkpoint_blobs import CheckpointWriter
 from leasehold.service.checkpoints import Checkpoints
 from leasehold.service.errors import BatchHung
 from leasehold.service.failures import Failures, Streak
-from leasehold.service.pipeline import Pipeline
+from leasehold.service.pipeline import PipelineParts
 from leasehold.service.shutdown import (
     CLOSING_TIMEOUT_S,
     retry_until_answered,
@@ -153,7 +153,7 @@ class Worker:
     def __init__(
         self,
         owned: OwnedLease,
-        pipeline: Pipeline,
+        pipeline: PipelineParts,
         *,
         clock: Clock,
         timing: Timing,

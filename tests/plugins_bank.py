@@ -19,7 +19,7 @@ import pytest
 from patience import PATIENCE_S
 from plugins_pg import Line, Network, Postgres
 
-from leasehold.pipeline.connectors.postgres import PostgresSink
+from leasehold.pipeline.connectors.postgres import PostgresOutputSink
 from leasehold.pipeline.connectors.postgres.copy import FEW_ROWS
 from leasehold.pipeline.connectors.postgres.sink import PostgresWriter
 from leasehold.pipeline.sink import Claim, Output
@@ -91,8 +91,8 @@ class Bank:
     postgres: Postgres
     stack: AsyncExitStack
 
-    async def sink(self, dsn: str | None = None, merge: str = MERGE, **settings: Any) -> PostgresSink:
-        sink = PostgresSink(dsn or self.postgres.dsn, setup=SETUP, merge=merge, history=True, **settings)
+    async def sink(self, dsn: str | None = None, merge: str = MERGE, **settings: Any) -> PostgresOutputSink:
+        sink = PostgresOutputSink(dsn or self.postgres.dsn, setup=SETUP, merge=merge, history=True, **settings)
         self.stack.push_async_callback(sink.close)
         await sink.prepare()
         return sink
@@ -125,16 +125,16 @@ async def bank(postgres: Postgres) -> AsyncIterator[Bank]:
         yield Bank(postgres, stack)
 
 
-Make = Callable[..., PostgresSink]
+Make = Callable[..., PostgresOutputSink]
 
 
 @pytest.fixture
 async def sink_of(postgres: Postgres) -> AsyncIterator[Make]:
     """Makes sinks over the fresh database, and closes them."""
-    sinks: list[PostgresSink] = []
+    sinks: list[PostgresOutputSink] = []
 
-    def make(**settings: Any) -> PostgresSink:
-        sinks.append(PostgresSink(settings.pop("dsn", postgres.dsn), **settings))
+    def make(**settings: Any) -> PostgresOutputSink:
+        sinks.append(PostgresOutputSink(settings.pop("dsn", postgres.dsn), **settings))
         return sinks[-1]
 
     yield make

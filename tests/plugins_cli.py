@@ -22,7 +22,7 @@ from patience import PATIENCE_S
 from leasehold.leases.document import decode_lease, lease_prefix
 from leasehold.leases.lease import Lease
 from leasehold.leases.stores.sqlite import SqliteStore
-from leasehold.pipeline.connectors.log import LogFeed
+from leasehold.pipeline.connectors.log import LogChangeFeed
 
 LEASEHOLD = str(Path(sys.executable).with_name("leasehold"))
 
@@ -159,13 +159,13 @@ def events_in(log: Path, told: Callable[[dict[str, Any]], Any] = _body) -> dict[
     """partition -> its events in an embedded log, as `told` tells each row: by default their bodies, which are JSON."""
 
     async def read() -> dict[str, list[Any]]:
-        feed = LogFeed(log)
+        feed = LogChangeFeed(log)
         try:
             return {found.name: await bodies(feed, found.name) for found in await feed.partitions()}
         finally:
             await feed.close()
 
-    async def bodies(feed: LogFeed, partition: str) -> list[Any]:
+    async def bodies(feed: LogChangeFeed, partition: str) -> list[Any]:
         latest, found = await feed.latest(partition), []
         if latest is not None:
             async with aclosing(feed.open(partition, None)) as pages:

@@ -60,7 +60,7 @@ class _Log:
         self.changed = asyncio.Event()
 
 
-class MemoryFeed(ChangeFeed):
+class MemoryChangeFeed(ChangeFeed):
     """Partitions as lists. `append`, `split` and `trim` belong on the event loop that reads."""
 
     def __init__(
@@ -293,7 +293,7 @@ def _place(claim: Claim) -> tuple[str, str, int]:
     return claim.pipeline, claim.partition, claim.generation
 
 
-class MemorySink(Sink):
+class MemoryOutputSink(Sink):
     """One process's way to a destination. Output and position are taken in one step, and earlier epochs are refused."""
 
     holds_position = True

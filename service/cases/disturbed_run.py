@@ -41,8 +41,8 @@ from leasehold.service.cases.running import (
     write_out,
 )
 from leasehold.service.cases.scratch import TIMING, RunFailed, Scratch, State
-from leasehold.service.pipeline import Pipeline
-from leasehold.service.processor import Processor
+from leasehold.service.pipeline import PipelineParts
+from leasehold.service.processor import ProcessorCore
 
 T = TypeVar("T")
 RUN_S_MAX = 120.0
@@ -146,7 +146,7 @@ class _Host:
             lost=disturbance.nth if disturbance.kind == "lost answer" else 0,
             keeps_letters=run.scratch.keeps_letters,
         )
-        pipeline = Pipeline(
+        pipeline = PipelineParts(
             name=prepared.settings.name,
             feed=CaseFeed(run.events, self.delivered, cut=cut, ends=False),
             transform=prepared.transform,
@@ -157,7 +157,7 @@ class _Host:
             unkept_s=prepared.settings.sink.unkept_s,
         )
         store = StoreBehindLine(run.store, self.line)
-        self.processor = Processor([pipeline], store, host=name, timing=TIMING, clock=LoopClock(), log=silent())
+        self.processor = ProcessorCore([pipeline], store, host=name, timing=TIMING, clock=LoopClock(), log=silent())
         self._task: asyncio.Task[None] | None = None
         self._is_over = False
 

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from leasehold.common.clock import BootClock
-from leasehold.pipeline.connectors.memory import MemoryDestination, MemorySink
+from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryOutputSink
 from leasehold.pipeline.dead_letters import DeadLetters
 from leasehold.pipeline.errors import EngineUnavailable, PipelineError, SinkRejected
 from leasehold.pipeline.event import EVENT_SCHEMA, Page
@@ -324,7 +324,7 @@ async def run_case(prepared: Prepared, case: Case) -> Result:
     events = events_of(case)
     delivered = Delivered({name: table.num_rows for name, table in events.items()})
     destination = MemoryDestination()
-    sink = NotingSink(MemorySink(destination), delivered, check=prepared.settings.sink.check_output)
+    sink = NotingSink(MemoryOutputSink(destination), delivered, check=prepared.settings.sink.check_output)
     feed, policy = CaseFeed(events, delivered, ends=True), prepared.fresh_policy
     stopped: dict[str, PipelineError] = {}
 

@@ -10,7 +10,7 @@ from typing import cast
 from pydantic import SecretStr
 
 from leasehold.leases.timing import derived_timing
-from leasehold.pipeline.connectors.memory import MemoryDestination, MemorySink
+from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryOutputSink
 from leasehold.pipeline.imports import imported
 from leasehold.pipeline.sink import Sink
 from leasehold.service.cases.compare import shown
@@ -45,7 +45,7 @@ class Scratch:
         self._destination = MemoryDestination()
 
     def make_sink(self) -> Sink:
-        return MemorySink(self._destination)
+        return MemoryOutputSink(self._destination)
 
     async def read(self) -> State:
         found: dict[str, list[str]] = {}

@@ -32,7 +32,7 @@ from leasehold.service.config.eventhubs import EventHub
 from leasehold.service.config.leases import BlobLeases
 from leasehold.service.config.settings import ApiSettings, Settings
 from leasehold.service.errors import StartFailed
-from leasehold.service.pipeline import Pipeline
+from leasehold.service.pipeline import PipelineParts
 from leasehold.service.processor import Problems
 from leasehold.service.texts import counted, redacted
 from leasehold.service.wiring.build import pipeline_of, store_of
@@ -74,7 +74,7 @@ async def _probe(settings: Settings, engine: SparkEngine, say: Say) -> bool:
         await store.close()
 
 
-def _made(settings: Settings, engine: SparkEngine, say: Say) -> list[Pipeline]:
+def _made(settings: Settings, engine: SparkEngine, say: Say) -> list[PipelineParts]:
     """The pipelines that can be created; reports why others cannot."""
     found = []
     for each in settings.pipelines:
@@ -94,7 +94,7 @@ async def _try_step(say: Say, what: str, step: Awaitable[str]) -> bool:
     return True
 
 
-async def _check_leases(store: TimedStore, pipelines: list[Pipeline], timing: Timing) -> str:
+async def _check_leases(store: TimedStore, pipelines: list[PipelineParts], timing: Timing) -> str:
     """Raises StartFailed or GroupMismatch if `run` would refuse these leases."""
     keeper = Keeper(store, host="check", incarnation="", clock=BootClock(), timing=timing)
     problems = Problems()
@@ -108,7 +108,7 @@ async def _check_leases(store: TimedStore, pipelines: list[Pipeline], timing: Ti
     return f"fine, {count} there"
 
 
-async def _check_feed(pipeline: Pipeline) -> str:
+async def _check_feed(pipeline: PipelineParts) -> str:
     count = len(await pipeline.feed.partitions())
     if not count:
         return f"warning: {pipeline.feed.no_partitions}"
@@ -120,12 +120,12 @@ async def _count_checkpoints(blobs: CheckpointBlobs) -> str:
     return f"fine, {await blobs.count()} there"
 
 
-async def _prepare_transform(pipeline: Pipeline) -> str:
+async def _prepare_transform(pipeline: PipelineParts) -> str:
     await pipeline.transform.prepare()
     return f"fine, {pipeline.transform.description}"
 
 
-async def _prepare_sink(pipeline: Pipeline) -> str:
+async def _prepare_sink(pipeline: PipelineParts) -> str:
     await pipeline.sink.prepare()
     return f"fine ({pipeline.sink.identity})"
 

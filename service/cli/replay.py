@@ -26,8 +26,8 @@ from leasehold.service.cli.run import run
 from leasehold.service.config.settings import PipelineSettings, Settings
 from leasehold.service.errors import ServiceError
 from leasehold.service.lag.measurement import Backlog
-from leasehold.service.pipeline import Pipeline
-from leasehold.service.processor import Processor
+from leasehold.service.pipeline import PipelineParts
+from leasehold.service.processor import ProcessorCore
 from leasehold.service.wiring.build import pipeline_of, store_of
 
 # How far a pipeline's dead letters were replayed, as the leases of its replay and its sink have it.
@@ -118,7 +118,7 @@ async def run_replay(
     made = pipeline_of(pipeline, settings.spark.make(), settings.leases.timing)
     await made.feed.close()
     one = replay_of(made, partition, discarded_to)
-    processor = Processor(
+    processor = ProcessorCore(
         [one],
         store_of(settings, [one]),
         host=host,
@@ -132,8 +132,8 @@ async def run_replay(
 
 
 def replay_of(
-    pipeline: Pipeline, partition: str | None, discarded_to: Mapping[str, str | None] | None = None
-) -> Pipeline:
+    pipeline: PipelineParts, partition: str | None, discarded_to: Mapping[str, str | None] | None = None
+) -> PipelineParts:
     """No guard: these events are dead already, and may well be so again."""
     box, letters = pipeline.box, pipeline.letters
     assert isinstance(box, LetterBox), "only a pipeline with dead letters can replay them"

@@ -25,7 +25,7 @@ from leasehold.service.api.metrics import Metrics
 from leasehold.service.api.server import serve
 from leasehold.service.config.settings import ApiSettings, Settings
 from leasehold.service.lag.measurement import Backlog
-from leasehold.service.processor import Processor
+from leasehold.service.processor import ProcessorCore
 from leasehold.service.telemetry.conventions import Figure, figure_of, figures_of
 from leasehold.service.telemetry.signals import metrics_of
 
@@ -95,7 +95,7 @@ def short_collections(clock: Callable[[], float]) -> Iterator[None]:
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-async def run(processor: Processor, api: ApiSettings, *, until_idle: bool, log: Log) -> Backlog | None:
+async def run(processor: ProcessorCore, api: ApiSettings, *, until_idle: bool, log: Log) -> Backlog | None:
     """Until a signal, or (`until_idle`) until the whole group has nothing left to do; then the last look at the backlog.
 
     Raises StartFailed, GroupMismatch, DuplicateHost.
@@ -111,7 +111,7 @@ async def run(processor: Processor, api: ApiSettings, *, until_idle: bool, log: 
 
 
 async def process(
-    processor: Processor,
+    processor: ProcessorCore,
     api: ApiSettings,
     stop: asyncio.Event,
     *,
@@ -129,7 +129,7 @@ async def process(
             return await _wait_until_over(stop, processor, until_idle=until_idle)
 
 
-async def _wait_until_over(stop: asyncio.Event, processor: Processor, *, until_idle: bool) -> Backlog | None:
+async def _wait_until_over(stop: asyncio.Event, processor: ProcessorCore, *, until_idle: bool) -> Backlog | None:
     stopped = asyncio.create_task(stop.wait(), name="stop")
     ended = asyncio.create_task(processor.wait_until_ended(), name="ended")
     waiting: set[asyncio.Task[object]] = {stopped, ended}
@@ -148,7 +148,7 @@ async def _wait_until_over(stop: asyncio.Event, processor: Processor, *, until_i
 
 
 @asynccontextmanager
-async def run_processor(processor: Processor, stop: asyncio.Event) -> AsyncIterator[None]:
+async def run_processor(processor: ProcessorCore, stop: asyncio.Event) -> AsyncIterator[None]:
     """The processor, started and in the end stopped; a stop that comes while it starts ends the start."""
     starting = asyncio.create_task(processor.start(), name="start")
     stopped = asyncio.create_task(stop.wait(), name="stop")
@@ -166,7 +166,7 @@ async def run_processor(processor: Processor, stop: asyncio.Event) -> AsyncItera
 
 @asynccontextmanager
 async def serve_api(
-    processor: Processor, api: ApiSettings, log: Log, listening: Callable[[int], None]
+    processor: ProcessorCore, api: ApiSettings, log: Log, listening: Callable[[int], None]
 ) -> AsyncIterator[None]:
     """The REST API, from before the first lease to after the last."""
     if not api.enabled:
@@ -185,7 +185,7 @@ async def serve_api(
         yield
 
 
-def add_metrics(processor: Processor, settings: Settings, *, host: str, log: Log) -> None:
+def add_metrics(processor: ProcessorCore, settings: Settings, *, host: str, log: Log) -> None:
     """Send what /metrics answers by OTLP too, if that is configured. Raises StartFailed."""
     metrics = Metrics(processor.host, partitions_max=settings.api.metrics_partitions)
 

@@ -14,7 +14,7 @@ from leasehold.service.cli.common import done, fail, importing, log_of, named, u
 if TYPE_CHECKING:
     from leasehold.service.config.settings import Settings
     from leasehold.service.lag.measurement import Backlog
-    from leasehold.service.processor import Processor
+    from leasehold.service.processor import ProcessorCore
 
 
 def run_host(settings: Settings, *, until_idle: bool) -> None:
@@ -24,7 +24,7 @@ def run_host(settings: Settings, *, until_idle: bool) -> None:
     """
     with named(settings) as name:
 
-        async def work() -> tuple[Processor, Backlog | None]:
+        async def work() -> tuple[ProcessorCore, Backlog | None]:
             with settings.starting_spark() as engine:  # takes longer to start than what else there is to import
                 with importing():
                     from leasehold.service.cli.run import add_metrics
@@ -51,7 +51,7 @@ def run_host(settings: Settings, *, until_idle: bool) -> None:
         )
 
 
-def _print_summary(processor: Processor, last: Backlog | None) -> None:
+def _print_summary(processor: ProcessorCore, last: Backlog | None) -> None:
     """For people. With a JSON log only the log has it, because a program may read both from one stream."""
     from leasehold.service.stats import summary_lines
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from leasehold.leases.store import LeaseStore
     from leasehold.leases.timing import Timing
-    from leasehold.pipeline.connectors.cosmos import CosmosFeed
+    from leasehold.pipeline.connectors.cosmos import CosmosChangeFeed
     from leasehold.pipeline.feed import ChangeFeed
     from leasehold.pipeline.sink import Sink
 
@@ -116,9 +116,9 @@ class CosmosFeedSettings(CosmosAccount, FeedSettings):
         return MonitoredContainer(feed, pipeline if self.processor_name is None else self.processor_name)
 
     def make(self, context: FeedContext) -> ChangeFeed:
-        from leasehold.pipeline.connectors.cosmos import CosmosFeed
+        from leasehold.pipeline.connectors.cosmos import CosmosChangeFeed
 
-        return CosmosFeed(
+        return CosmosChangeFeed(
             cosmos_account_of(**self.account),
             self.database,
             self.container,
@@ -218,7 +218,7 @@ class MonitoredContainer:
     """`leasehold.leases.stores.cosmos.Monitored` of a feed: leases are named after processor, account and container."""
 
     def __init__(self, feed: ChangeFeed, processor: str) -> None:
-        self._feed = cast("CosmosFeed", feed)
+        self._feed = cast("CosmosChangeFeed", feed)
         self._processor = processor
 
     @property

@@ -208,9 +208,9 @@ class EventHubsFeedSettings(EventHub, FeedSettings):
         return CheckpointBlobs(container, "/".join(self.seat), interval_s=blobs.interval_s)
 
     def make(self, context: FeedContext) -> ChangeFeed:
-        from leasehold.pipeline.connectors.eventhubs import EventHubsFeed, account_of
+        from leasehold.pipeline.connectors.eventhubs import EventHubsChangeFeed, account_of
 
-        return EventHubsFeed(
+        return EventHubsChangeFeed(
             account_of(**self.account),
             consumer_group=self.consumer_group,
             start_positions=self.start_positions,
@@ -252,9 +252,11 @@ class EventHubsSinkSettings(EventHub, SinkSettings):
         return BATCH_BYTES_MAX
 
     def make(self, timing: Timing, *, letters: bool = False) -> Sink:
-        from leasehold.pipeline.connectors.eventhubs import EventHubsSink, account_of
+        from leasehold.pipeline.connectors.eventhubs import EventHubsOutputSink, account_of
 
-        return EventHubsSink(account_of(**self.account), consumer_group=self.consumer_group, timeout_s=self.timeout_s)
+        return EventHubsOutputSink(
+            account_of(**self.account), consumer_group=self.consumer_group, timeout_s=self.timeout_s
+        )
 
     def check_output(self, table: pa.Table) -> None:
         from leasehold.pipeline.publishing_writer import events_of
@@ -273,11 +275,11 @@ class EventHubsLettersSettings(LettersSettings, EventHubsSinkSettings):
     )
 
     def make_box(self, pipeline: str, sink: SinkSettings, timing: Timing) -> LetterBox:
-        from leasehold.pipeline.connectors.eventhubs import EventHubsFeed, HubLetters, account_of
+        from leasehold.pipeline.connectors.eventhubs import EventHubsChangeFeed, HubLetters, account_of
         from leasehold.pipeline.dead_letters import LetterBox
         from leasehold.pipeline.dead_letters.merged_feed import MergedLetters
 
         group, timeout_s = self.consumer_group, self.timeout_s
-        feed = EventHubsFeed(account_of(**self.account), consumer_group=group, timeout_s=timeout_s)
+        feed = EventHubsChangeFeed(account_of(**self.account), consumer_group=group, timeout_s=timeout_s)
         by_partition = MergedLetters(HubLetters(feed, pipeline))
         return LetterBox(feed=feed, sink=self.make(timing), by_partition=by_partition)

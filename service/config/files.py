@@ -57,9 +57,9 @@ class FilesFeedSettings(FeedSettings):
         return self
 
     def make(self, context: FeedContext) -> ChangeFeed:
-        from leasehold.pipeline.connectors.files.feed import FilesFeed
+        from leasehold.pipeline.connectors.files.feed import FilesChangeFeed
 
-        return FilesFeed(
+        return FilesChangeFeed(
             self.path,
             format=self.format,
             final_record=self.final_record,
@@ -116,9 +116,9 @@ class FilesPlaceSettings(StorageAccount, SinkSettings):
         return BlobContainer(account, container, prefix=self.prefix or "", timeout_s=self.timeout_s)
 
     def _make_files(self, format: Literal["parquet", "jsonl"]) -> Sink:
-        from leasehold.pipeline.connectors.files.sink import FilesSink
+        from leasehold.pipeline.connectors.files.sink import FilesOutputSink
 
-        return FilesSink(self.make_place(), format=format, compression=self.compression)
+        return FilesOutputSink(self.make_place(), format=format, compression=self.compression)
 
     def _check_files(self, table: pa.Table, format: Literal["parquet", "jsonl"]) -> None:
         from leasehold.pipeline.connectors.files.sink.formats import encoded

@@ -28,9 +28,9 @@ class LogFeedSettings(FeedSettings):
         return self.path
 
     def make(self, context: FeedContext) -> ChangeFeed:
-        from leasehold.pipeline.connectors.log import LogFeed
+        from leasehold.pipeline.connectors.log import LogChangeFeed
 
-        return LogFeed(self.path)
+        return LogChangeFeed(self.path)
 
 
 class LogSinkSettings(SinkSettings):
@@ -49,9 +49,9 @@ class LogSinkSettings(SinkSettings):
         return self.path
 
     def make(self, timing: Timing, *, letters: bool = False) -> Sink:
-        from leasehold.pipeline.connectors.log import LogSink
+        from leasehold.pipeline.connectors.log import LogOutputSink
 
-        return LogSink(self.path, retention_s=self.retention_s, retention_bytes=self.retention_bytes)
+        return LogOutputSink(self.path, retention_s=self.retention_s, retention_bytes=self.retention_bytes)
 
     def check_output(self, table: pa.Table) -> None:
         from leasehold.pipeline.publishing_writer import events_of
@@ -64,7 +64,7 @@ class LogLettersSettings(LettersSettings):
     path: FilePath = Field(description="Its directory, with nothing but dead letters in it.")
 
     def make_box(self, pipeline: str, sink: SinkSettings, timing: Timing) -> LetterBox:
-        from leasehold.pipeline.connectors.log import LogFeed, LogSink
+        from leasehold.pipeline.connectors.log import LogChangeFeed, LogOutputSink
         from leasehold.pipeline.dead_letters import LetterBox
 
-        return LetterBox(feed=LogFeed(self.path), sink=LogSink(self.path))
+        return LetterBox(feed=LogChangeFeed(self.path), sink=LogOutputSink(self.path))

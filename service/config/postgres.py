@@ -82,9 +82,9 @@ class PostgresSinkSettings(SinkSettings):
         return self
 
     def make(self, timing: Timing, *, letters: bool = False) -> Sink:
-        from leasehold.pipeline.connectors.postgres import PostgresSink
+        from leasehold.pipeline.connectors.postgres import PostgresOutputSink
 
-        return PostgresSink(
+        return PostgresOutputSink(
             self.dsn.get_secret_value(),
             identity=self.identity,
             setup=self.setup,
@@ -131,7 +131,7 @@ class PostgresLettersSettings(LettersSettings):
         return self
 
     def make_box(self, pipeline: str, sink: SinkSettings, timing: Timing) -> LetterBox:
-        from leasehold.pipeline.connectors.postgres import PostgresLetters, PostgresSink, letters_merge, storable
+        from leasehold.pipeline.connectors.postgres import PostgresLetters, PostgresOutputSink, letters_merge, storable
         from leasehold.pipeline.dead_letters import LetterBox
 
         place = sink if self.dsn is None else self
@@ -143,7 +143,7 @@ class PostgresLettersSettings(LettersSettings):
         if self.dsn is None:
             return LetterBox(feed=feed)
         merge = letters_merge(schema)
-        own = PostgresSink(dsn, merge=merge, schema=schema, letters=True, timeouts=timeouts, identity=identity)
+        own = PostgresOutputSink(dsn, merge=merge, schema=schema, letters=True, timeouts=timeouts, identity=identity)
         return LetterBox(feed=feed, sink=own, rows=storable)
 
 

@@ -26,7 +26,7 @@ from leasehold.pipeline.errors import FeedUnavailable, PipelineError
 from leasehold.pipeline.feed import ChangeFeed, FeedPartition
 from leasehold.service.errors import NotNow
 from leasehold.service.group.status import HostStatus
-from leasehold.service.pipeline import Pipeline
+from leasehold.service.pipeline import PipelineParts
 from leasehold.service.texts import counted
 
 CONFLICTS_MAX = 8
@@ -163,7 +163,7 @@ class Close:
     rest: Rest | None = None
 
 
-async def list_partitions(pipeline: Pipeline) -> list[Partition]:
+async def list_partitions(pipeline: PipelineParts) -> list[Partition]:
     """Raises FeedError."""
     try:
         async with asyncio.timeout(CALL_S):
@@ -174,7 +174,7 @@ async def list_partitions(pipeline: Pipeline) -> list[Partition]:
 
 async def close_lease(
     keeper: Keeper,
-    pipeline: Pipeline,
+    pipeline: PipelineParts,
     partition: str,
     listed: Sequence[Partition],
     *,
@@ -197,7 +197,7 @@ async def close_lease(
 
 
 async def _plan_close(
-    pipeline: Pipeline, lease: Lease, listed: Sequence[Partition], *, skip_rest: bool, forget: bool
+    pipeline: PipelineParts, lease: Lease, listed: Sequence[Partition], *, skip_rest: bool, forget: bool
 ) -> tuple[Lease, Rest | None]:
     """The lease to write, and what is left of its partition. Raises NotNow."""
     if lease.children:
@@ -275,7 +275,7 @@ def _left(rest: Rest) -> str:
     return "an unknown number of events is skipped" if rest.events is None else f"{_events(rest.events)} skipped"
 
 
-async def _measure_rest(pipeline: Pipeline, lease: Lease, *, is_listed: bool) -> Rest:
+async def _measure_rest(pipeline: PipelineParts, lease: Lease, *, is_listed: bool) -> Rest:
     rest = Rest(position=lease.continuation, is_listed=is_listed)
     if not is_listed:
         return rest
@@ -288,7 +288,7 @@ async def _measure_rest(pipeline: Pipeline, lease: Lease, *, is_listed: bool) ->
         return replace(rest, why=f"no answer within {CALL_S:g} s")
 
 
-async def _count_rest(pipeline: Pipeline, lease: Lease, rest: Rest) -> Rest:
+async def _count_rest(pipeline: PipelineParts, lease: Lease, rest: Rest) -> Rest:
     """Count from the sink's position if it holds one, because the lease's may lag. Raises PipelineError."""
     feed, partition = pipeline.feed, lease.partition
     events = await feed.lag(partition, rest.position)

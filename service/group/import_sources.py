@@ -18,7 +18,7 @@ from leasehold.leases.session import decode_session
 from leasehold.leases.store import LeaseStore, Stored
 from leasehold.leases.timing import SessionTiming, Timing
 from leasehold.service.errors import NothingToImport
-from leasehold.service.pipeline import Pipeline
+from leasehold.service.pipeline import PipelineParts
 
 Source = Literal["leasehold", "dotnet", "java", "eventprocessorhost", "checkpointstore"]
 KINDS: Mapping[Source, Kind] = {"eventprocessorhost": "eventprocessorhost", "checkpointstore": "checkpointstore"}
@@ -67,7 +67,7 @@ class Import:
     what another feed's name stands over.
     """
 
-    pipeline: Pipeline
+    pipeline: PipelineParts
     source: Source
     text: str | None = None
     blobs: BlobSource | None = None

@@ -47,7 +47,7 @@ from leasehold.service.group.import_sources import (
     recent,
     session_intervals,
 )
-from leasehold.service.pipeline import Pipeline
+from leasehold.service.pipeline import PipelineParts
 from leasehold.service.texts import counted
 
 Say = Callable[[str], None]
@@ -77,7 +77,7 @@ class Report:
         return {kind: self.count(kind) for kind in get_args(Kind)}
 
 
-async def export_leases(keeper: Keeper, pipelines: Iterable[Pipeline]) -> tuple[list[str], list[str]]:
+async def export_leases(keeper: Keeper, pipelines: Iterable[PipelineParts]) -> tuple[list[str], list[str]]:
     """The lines, and what could not be read and is missing from them. Raises StoreUnavailable, InvalidDocument."""
     groups, problems = [], []
     for pipeline in pipelines:
@@ -90,7 +90,7 @@ async def export_leases(keeper: Keeper, pipelines: Iterable[Pipeline]) -> tuple[
     return lines_of(groups), problems
 
 
-async def _read_info(store: LeaseStore, pipeline: Pipeline) -> Info:
+async def _read_info(store: LeaseStore, pipeline: PipelineParts) -> Info:
     try:
         stored = await store.read(info_id(pipeline.name))
     except StoreMissing:
@@ -99,7 +99,7 @@ async def _read_info(store: LeaseStore, pipeline: Pipeline) -> Info:
 
 
 async def reset(
-    keeper: Keeper, pipeline: Pipeline, partition: str, to: Start | str, *, now_ms: int
+    keeper: Keeper, pipeline: PipelineParts, partition: str, to: Start | str, *, now_ms: int
 ) -> tuple[Lease | None, Lease]:
     """The lease before and after; None before if its document was unreadable or missing, and a new one is created.
 
@@ -131,7 +131,7 @@ class ResetPlan:
     """
 
     partition: str
-    pipeline: Pipeline
+    pipeline: PipelineParts
     before: Lease | None
     to: str | None
     events: int | None = None
@@ -165,7 +165,7 @@ class ResetPlan:
         return f"{count} delivered again" if self.events > 0 else f"{count} skipped"
 
 
-async def plan_reset(keeper: Keeper, pipeline: Pipeline, partition: str, to: Start | str) -> ResetPlan:
+async def plan_reset(keeper: Keeper, pipeline: PipelineParts, partition: str, to: Start | str) -> ResetPlan:
     """Nothing is written. Raises LeasesError, PipelineError."""
     try:
         lease = (await keeper.read(pipeline.name, partition)).lease
@@ -205,7 +205,7 @@ def _shown(continuation: str | None) -> str:
     return "the feed's beginning" if continuation is None else f"'{continuation}'"
 
 
-async def move(keeper: Keeper, pipeline: Pipeline, seen: VersionedLease, to: Start | str) -> VersionedLease:
+async def move(keeper: Keeper, pipeline: PipelineParts, seen: VersionedLease, to: Start | str) -> VersionedLease:
     """A lease that was read, in its new generation. Raises LeasesError (StoreConflict where it has changed), PipelineError."""
     lease = seen.lease
     _check_open(lease)
@@ -229,7 +229,7 @@ def start_in(text: str) -> Start | str:
 
 
 async def _create(
-    keeper: Keeper, pipeline: Pipeline, partition: str, to: Start | str, now_ms: int, scan: Scan
+    keeper: Keeper, pipeline: PipelineParts, partition: str, to: Start | str, now_ms: int, scan: Scan
 ) -> Lease:
     """Create the lease of a partition whose lease was deleted. Raises as `_free_part`."""
     part = await _free_part(keeper, pipeline, partition, scan)
@@ -240,7 +240,7 @@ async def _create(
     return wanted
 
 
-async def _free_part(keeper: Keeper, pipeline: Pipeline, partition: str, scan: Scan) -> FeedPartition:
+async def _free_part(keeper: Keeper, pipeline: PipelineParts, partition: str, scan: Scan) -> FeedPartition:
     """Raises StoreMissing if the feed has no such partition, or other leases hold it."""
     if await Bootstrap(keeper, pipeline.name, pipeline.identity).read_recorded() is None:
         raise StoreMissing(f"no leases of pipeline '{pipeline.name}' yet: no host has run it")
@@ -253,7 +253,7 @@ async def _free_part(keeper: Keeper, pipeline: Pipeline, partition: str, scan: S
     return part
 
 
-async def _part_of(pipeline: Pipeline, partition: str, leases: Collection[Lease]) -> FeedPartition | None:
+async def _part_of(pipeline: PipelineParts, partition: str, leases: Collection[Lease]) -> FeedPartition | None:
     """What the feed has under that name, and no open lease holds."""
     still_open = [lease for lease in leases if not lease.closed]
     held, names = [lease.scope for lease in still_open if lease.scope is not None], {x.partition for x in still_open}
@@ -263,7 +263,7 @@ async def _part_of(pipeline: Pipeline, partition: str, leases: Collection[Lease]
 
 
 async def _read_new_lease(
-    pipeline: Pipeline, part: FeedPartition | None, partition: str, to: Start | str, now_ms: int
+    pipeline: PipelineParts, part: FeedPartition | None, partition: str, to: Start | str, now_ms: int
 ) -> Lease:
     """A lease that has only the operator's position. Its epoch is higher than any count of owners."""
     place = await _check_place(pipeline.feed, partition, to)
@@ -357,7 +357,7 @@ async def _plan_changes(
     return planned(found.candidates, {partition: seen for (_, partition), seen in scan.seen.items()}, rules)
 
 
-async def _read_standings(pipeline: Pipeline, candidates: Iterable[Candidate]) -> dict[str, Standing]:
+async def _read_standings(pipeline: PipelineParts, candidates: Iterable[Candidate]) -> dict[str, Standing]:
     names = {name for each in candidates for name in (each.partition, *(part.partition for part in each.parts))}
     found = {name: await pipeline.sink.standing(pipeline.name, name) for name in sorted(names)}
     return {name: one for name, one in found.items() if one is not None}

@@ -55,7 +55,7 @@ from leasehold.service.lag.measurement import (
 )
 from leasehold.service.lag.metered import GroupLag
 from leasehold.service.lag.reports import OwnerReport, OwnerReports
-from leasehold.service.pipeline import Pipeline
+from leasehold.service.pipeline import PipelineParts
 from leasehold.service.worker import Worker
 
 T = TypeVar("T")
@@ -145,7 +145,7 @@ class View:
     def __init__(
         self,
         keeper: Keeper,
-        pipelines: Iterable[Pipeline],
+        pipelines: Iterable[PipelineParts],
         *,
         clock: Clock,
         now: Callable[[], datetime],
@@ -263,7 +263,7 @@ class View:
         wanted = [lease for lease in leases if self._needs_report(self.pipelines[lease.pipeline])]
         return self._owner_reports.find(wanted)
 
-    def _needs_report(self, pipeline: Pipeline) -> bool:
+    def _needs_report(self, pipeline: PipelineParts) -> bool:
         return pipeline.feed.is_metered or pipeline.position_lag_s > 0
 
     def _worker_of(self, lease: Lease) -> Worker | None:

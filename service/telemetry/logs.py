@@ -3,7 +3,7 @@
     configure(LogSettings(level="debug", format="json"), "host-a")  # once, for the whole process
     logger().info("lease acquired", pipeline="transform", partition="0", epoch=4)
 
-A program that runs a `Processor` may call `configure`, set up structlog in its own way, or do nothing (`default_logger`).
+A program that runs a `ProcessorCore` may call `configure`, set up structlog in its own way, or do nothing (`default_logger`).
 
 Standard-library logging comes out in the same form: this project's at the configured level, others' from warning on.
 The SDKs of Azure and OpenTelemetry log only with `debug`, because a failure there is reported once, in a line of ours with a

@@ -27,8 +27,8 @@ from leasehold.service.config.settings import AnyLeases, PipelineSettings, Setti
 from leasehold.service.errors import StartFailed
 from leasehold.service.group.import_sources import BlobSource
 from leasehold.service.notifications import Notifications, require_notifications
-from leasehold.service.pipeline import Pipeline
-from leasehold.service.processor import Processor
+from leasehold.service.pipeline import PipelineParts
+from leasehold.service.processor import ProcessorCore
 from leasehold.service.telemetry.signals import logs_of, traces_of
 from leasehold.service.texts import described
 
@@ -38,14 +38,14 @@ FOUND_AT_ONCE = 16
 """How much poison of a batch is searched for before it reports progress, which a batch must make within batch_timeout_s."""
 
 
-def processor_of(settings: Settings, *, host: str, log: Log, engine: SparkEngine | None = None) -> Processor:
+def processor_of(settings: Settings, *, host: str, log: Log, engine: SparkEngine | None = None) -> ProcessorCore:
     """A processor that has not started. Raises StartFailed where something that is named cannot be imported or made.
 
     engine: one that may have begun already.
     """
     pipelines = pipelines_of(settings, engine)
     telemetry, environ = settings.telemetry, os.environ
-    processor = Processor(
+    processor = ProcessorCore(
         pipelines,
         store_of(settings, pipelines),
         host=host,
@@ -76,13 +76,13 @@ def notifications_of(settings: Settings) -> Notifications | None:
         raise StartFailed(f"`notifications` '{path}' cannot be used: {described(error)}") from error
 
 
-def pipelines_of(settings: Settings, engine: SparkEngine | None = None) -> list[Pipeline]:
+def pipelines_of(settings: Settings, engine: SparkEngine | None = None) -> list[PipelineParts]:
     """They share one Spark, which starts when the first transform is prepared and stops when the last is closed."""
     engine = engine or settings.spark.make()
     return [pipeline_of(each, engine, settings.leases.timing) for each in settings.pipelines]
 
 
-def store_of(settings: Settings, pipelines: Sequence[Pipeline], *, creates: bool = True) -> LeaseStore:
+def store_of(settings: Settings, pipelines: Sequence[PipelineParts], *, creates: bool = True) -> LeaseStore:
     """pipelines: those whose leases are wanted; of some feeds it is they who say where their leases are.
 
     creates: whether a container that is missing may be made; otherwise looking into it raises StoreMissing. Raises StartFailed.
@@ -123,7 +123,7 @@ def others_blobs_of(
         raise StartFailed(f"the old leases cannot be reached: {error}") from error
 
 
-def pipeline_of(settings: PipelineSettings, engine: SparkEngine, timing: Timing) -> Pipeline:
+def pipeline_of(settings: PipelineSettings, engine: SparkEngine, timing: Timing) -> PipelineParts:
     """Raises StartFailed."""
     try:
         return _pipeline_of(settings, engine, timing)
@@ -131,13 +131,13 @@ def pipeline_of(settings: PipelineSettings, engine: SparkEngine, timing: Timing)
         raise StartFailed(f"pipeline '{settings.name}' cannot be created: {error}") from error
 
 
-def _pipeline_of(settings: PipelineSettings, engine: SparkEngine, timing: Timing) -> Pipeline:
+def _pipeline_of(settings: PipelineSettings, engine: SparkEngine, timing: Timing) -> PipelineParts:
     policy = policy_of(settings, lambda: datetime.now(UTC))
     box = settings.make_box(timing)
     sink = settings.sink.make(timing, letters=box is not None and box.sink is None)
     columns = columns_of(settings.event_schema or "")
     feed = settings.feed.make(FeedContext(settings.name, policy is not None, columns))
-    return Pipeline(
+    return PipelineParts(
         name=settings.name,
         feed=feed,
         transform=transform_of(settings, engine, policy),

@@ -14,8 +14,8 @@ import psutil
 from pyspark import cloudpickle
 
 from leasehold.common.azure import cosmos_account_of
-from leasehold.pipeline.connectors.cosmos import CosmosFeed
-from leasehold.pipeline.connectors.eventhubs import EventHubsFeed, account_of
+from leasehold.pipeline.connectors.cosmos import CosmosChangeFeed
+from leasehold.pipeline.connectors.eventhubs import EventHubsChangeFeed, account_of
 from leasehold.pipeline.ranges import RangedBatch
 from leasehold.pipeline.spark.engine import SparkEngine
 from leasehold.pipeline.spark.transform import SparkTransform
@@ -44,12 +44,12 @@ async def main(kind: str, account: dict[str, str], sql: str, events_max: int, ra
     await transform.close()
 
 
-def feed_of(kind: str, secret: str, **account: str) -> EventHubsFeed | CosmosFeed:
+def feed_of(kind: str, secret: str, **account: str) -> EventHubsChangeFeed | CosmosChangeFeed:
     if kind == "eventhubs":
         hub = account_of(connection_string=secret, **account)
-        return EventHubsFeed(hub, executors_group="sinks", executors_env=VARIABLE)
+        return EventHubsChangeFeed(hub, executors_group="sinks", executors_env=VARIABLE)
     container = account.pop("container")
-    return CosmosFeed(cosmos_account_of(key=secret, **account), "bank", container, executors_env=VARIABLE)
+    return CosmosChangeFeed(cosmos_account_of(key=secret, **account), "bank", container, executors_env=VARIABLE)
 
 
 async def read_in_spark(

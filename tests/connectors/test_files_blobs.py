@@ -16,7 +16,7 @@ from unit.pipeline.connectors.files.sink.places import Permit, claim, numbers_in
 from unit.pipeline.connectors.files.sink.test_sink_contract import FilesSinkHarness
 
 from leasehold.common.azure import storage_account_of
-from leasehold.pipeline.connectors.files.sink import FilesSink, FilesUnavailable, snapshot_of
+from leasehold.pipeline.connectors.files.sink import FilesOutputSink, FilesUnavailable, snapshot_of
 from leasehold.pipeline.connectors.files.sink.blobs import BlobContainer
 from leasehold.pipeline.connectors.files.sink.storage import FilesUncertain
 from leasehold.pipeline.contract import SinkContract, SinkHarness
@@ -142,7 +142,7 @@ def test_a_put_whose_answer_is_lost_is_uncertain_and_sent_once(places: Places, a
 
 @pytest.mark.parametrize("lost", [1, 2])
 async def test_lost_answers_lose_and_repeat_nothing(places: Places, azurite: str, between: Between, lost: int) -> None:
-    sink = FilesSink(places(through(azurite, between)))
+    sink = FilesOutputSink(places(through(azurite, between)))
     await sink.prepare()
     writer = await sink.open(claim(1))
     for number in range(0, 12, 3):
@@ -167,7 +167,7 @@ def test_an_account_that_is_away_or_refuses_us_is_told(places: Places, azurite: 
 
 
 async def test_blobs_have_addresses_without_secrets(places: Places, tmp_path: Path) -> None:
-    sink = FilesSink(places())
+    sink = FilesOutputSink(places())
     writer = await sink.open(claim(1, partition="p/1"))
     await writer.write(output(0, 3, "p/1"), Permit())
     [path] = snapshot_of(places(), pipeline="bank").paths

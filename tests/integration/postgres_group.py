@@ -14,10 +14,10 @@ from leasehold.leases.lease import Lease
 from leasehold.leases.session import Bell
 from leasehold.leases.stores.postgres import PostgresAddress, PostgresStore, Table
 from leasehold.leases.timing import Timing
-from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryDestination, MemoryOutputSink
 from leasehold.pipeline.transform import NoTransform
-from leasehold.service.pipeline import Pipeline
-from leasehold.service.processor import Processor
+from leasehold.service.pipeline import PipelineParts
+from leasehold.service.processor import ProcessorCore
 
 
 class Group:
@@ -26,9 +26,9 @@ class Group:
     def __init__(self, postgres: Postgres, partitions: int, timing: Timing | None = None) -> None:
         self.postgres = postgres
         self.timing = timing
-        self.feed = MemoryFeed(str(number) for number in range(partitions))
+        self.feed = MemoryChangeFeed(str(number) for number in range(partitions))
         self.destination = MemoryDestination()
-        self.hosts: dict[str, Processor] = {}
+        self.hosts: dict[str, ProcessorCore] = {}
         self.log: list[dict[str, object]] = []
         self.operator = self.store()
         self.bell = Bell(self.operator)
@@ -41,10 +41,12 @@ class Group:
 
     async def start(self, *names: str) -> None:
         for name in names:
-            pipeline = Pipeline(
-                name="orders", feed=self.feed, sink=MemorySink(self.destination), transform=NoTransform()
+            pipeline = PipelineParts(
+                name="orders", feed=self.feed, sink=MemoryOutputSink(self.destination), transform=NoTransform()
             )
-            self.hosts[name] = Processor([pipeline], self.store(), host=name, timing=self.timing, log=logger(self.log))
+            self.hosts[name] = ProcessorCore(
+                [pipeline], self.store(), host=name, timing=self.timing, log=logger(self.log)
+            )
         await asyncio.gather(*(self.hosts[name].start() for name in names))
 
     def owned_by(self, name: str) -> set[str]:

@@ -29,7 +29,7 @@ from leasehold.leases.keeper import id_of
 from leasehold.leases.lease import Lease
 from leasehold.service.cli.main import main
 from leasehold.service.config.load import load
-from leasehold.service.processor import Processor
+from leasehold.service.processor import ProcessorCore
 from leasehold.service.wiring.build import pipelines_of, processor_of, store_of
 
 FILES = 3
@@ -115,7 +115,7 @@ class Move:
             await processor.stop()
 
     async def process(self, file: Path) -> None:
-        host: Processor
+        host: ProcessorCore
         async with self.host(file) as host:
             await host.idle()
 

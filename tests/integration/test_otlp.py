@@ -19,7 +19,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from plugins_pg import Postgres
 from unit.pipeline.destinations import Trusted, claim
 
-from leasehold.pipeline.connectors.log import LogSink
+from leasehold.pipeline.connectors.log import LogOutputSink
 from leasehold.pipeline.event import EVENT_SCHEMA
 from leasehold.pipeline.sink import Output
 
@@ -53,7 +53,7 @@ def parent(trace: int, span: int = 1) -> str:
 
 async def published(folder: Path, *properties: dict[str, str]) -> None:
     """What a producer of its own has put into the log of orders."""
-    sink = LogSink(folder / "orders")
+    sink = LogOutputSink(folder / "orders")
     await sink.prepare()
     writer = await sink.open(claim())
     table = pa.table(

@@ -11,7 +11,7 @@ from plugins_bank import ONE, Make, Open, claim, output
 from plugins_pg import Postgres
 from psycopg.conninfo import make_conninfo
 
-from leasehold.pipeline.connectors.postgres import PostgresSink, Timeouts
+from leasehold.pipeline.connectors.postgres import PostgresOutputSink, Timeouts
 from leasehold.pipeline.errors import SinkRejected, SinkUnavailable
 
 SECRET = "s3cr3t-pässword"
@@ -65,14 +65,14 @@ async def test_a_database_that_does_not_exist_is_refused(postgres: Postgres, sin
 
 
 def test_the_identity_holds_no_secrets_and_tells_destinations_apart() -> None:
-    sink = PostgresSink(f"postgresql://bob:{SECRET}@db1:5433,db2:5434/bank?application_name=x", table="balances")
+    sink = PostgresOutputSink(f"postgresql://bob:{SECRET}@db1:5433,db2:5434/bank?application_name=x", table="balances")
     assert sink.identity == "postgresql://db1,db2:5433,5434/bank schema=public target=balances"
-    same = PostgresSink("host=db1,db2 port=5433,5434 dbname=bank user=eve", table="balances", history=True)
+    same = PostgresOutputSink("host=db1,db2 port=5433,5434 dbname=bank user=eve", table="balances", history=True)
     assert same.identity == sink.identity
     others = [
-        PostgresSink("host=db1 dbname=bank", table="balances"),
-        PostgresSink("host=db1 dbname=bank", table="balances", schema="mine"),
-        PostgresSink("host=db1 dbname=bank", merge="INSERT INTO balances TABLE batch"),
+        PostgresOutputSink("host=db1 dbname=bank", table="balances"),
+        PostgresOutputSink("host=db1 dbname=bank", table="balances", schema="mine"),
+        PostgresOutputSink("host=db1 dbname=bank", merge="INSERT INTO balances TABLE batch"),
     ]
     assert len({other.identity for other in others} | {sink.identity}) == 4
 
@@ -90,7 +90,7 @@ def test_the_identity_holds_no_secrets_and_tells_destinations_apart() -> None:
 )
 def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words) as refused:
-        PostgresSink(**({"dsn": "host=x"} | settings))
+        PostgresOutputSink(**({"dsn": "host=x"} | settings))
     assert SECRET not in repr(refused.value)
 
 

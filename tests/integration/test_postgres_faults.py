@@ -10,7 +10,7 @@ import pytest
 from plugins_bank import ACCOUNTS, DECISIVE, MESSAGES, PATIENCE_S, Bank, Pause, at_the_end, claim, eventually, write
 from plugins_pg import Line, Network
 
-from leasehold.pipeline.connectors.postgres import PostgresSink, Timeouts
+from leasehold.pipeline.connectors.postgres import PostgresOutputSink, Timeouts
 from leasehold.pipeline.errors import Ambiguous, Fenced, SinkUnavailable
 
 FEW = ACCOUNTS[:5]
@@ -131,7 +131,7 @@ async def test_owners_that_take_turns_at_random_count_each_event_once(bank: Bank
     sinks = [await bank.sink(connections_max=2) for _ in range(3)]
     epoch = 0
 
-    async def own(sink: PostgresSink) -> None:
+    async def own(sink: PostgresOutputSink) -> None:
         nonlocal epoch
         for _ in range(12):
             epoch += 1
@@ -181,7 +181,7 @@ async def test_two_first_claims_of_different_generations_do_not_miss_each_other(
 async def test_partitions_that_touch_the_same_accounts_do_not_disturb_each_other(bank: Bank) -> None:
     sinks = [await bank.sink(connections_max=2) for _ in range(2)]
 
-    async def run(sink: PostgresSink, partition: str) -> None:
+    async def run(sink: PostgresOutputSink, partition: str) -> None:
         writer = await sink.open(claim(1, partition))
         for _ in range(8):
             await write(writer)
@@ -292,7 +292,7 @@ async def test_a_server_that_restarts_in_mid_run_costs_nothing(bank: Bank) -> No
     epochs = dict.fromkeys("0123", 0)
     writes = restarts = 0
 
-    async def run(sink: PostgresSink, partition: str) -> None:
+    async def run(sink: PostgresOutputSink, partition: str) -> None:
         nonlocal writes
         while restarts < 2:
             try:

@@ -18,7 +18,7 @@ from plugins_pg import Postgres
 
 from leasehold.common import entra_token
 from leasehold.common.postgres import is_login_refused, read_dsn_without_password
-from leasehold.pipeline.connectors.postgres import PostgresLetters, PostgresSink
+from leasehold.pipeline.connectors.postgres import PostgresLetters, PostgresOutputSink
 from leasehold.pipeline.errors import FeedUnavailable, SinkRejected, SinkUnavailable
 
 SCOPE = "https://ossrdbms-aad.database.windows.net/.default"
@@ -80,7 +80,7 @@ def issuer() -> Issuer:
 
 
 @pytest.fixture
-async def sink(sink_of: Make, teller: Teller, issuer: Issuer) -> PostgresSink:
+async def sink(sink_of: Make, teller: Teller, issuer: Issuer) -> PostgresOutputSink:
     made = sink_of(
         dsn=teller.dsn,
         identity="default",
@@ -127,7 +127,7 @@ async def test_new_connections_get_the_newest_token_and_old_ones_stay(
 
 
 async def test_a_token_that_the_server_refuses_is_replaced_and_the_batch_tried_again(
-    postgres: Postgres, teller: Teller, issuer: Issuer, sink: PostgresSink
+    postgres: Postgres, teller: Teller, issuer: Issuer, sink: PostgresOutputSink
 ) -> None:
     writer = await sink.open(claim())
     teller.takes("token-2")  # before the token's time is over
@@ -227,7 +227,7 @@ async def test_azure_identity_is_asked_and_closed(
             made.append("closed")
 
     monkeypatch.setattr("azure.identity.aio.DefaultAzureCredential", Found)
-    sink = PostgresSink(teller.dsn, identity=identity, setup="CREATE TABLE seen (id int)", table="seen")
+    sink = PostgresOutputSink(teller.dsn, identity=identity, setup="CREATE TABLE seen (id int)", table="seen")
     await sink.prepare()
     teller.cut()
     writer = await sink.open(claim())
@@ -259,7 +259,7 @@ async def test_dead_letters_are_read_with_a_token(teller: Teller, issuer: Issuer
 )
 def test_a_dsn_with_a_password_or_without_tls_is_refused(dsn: str, words: str) -> None:
     with pytest.raises(ValueError, match=words) as refused:
-        PostgresSink(dsn, identity="default", table="t")
+        PostgresOutputSink(dsn, identity="default", table="t")
     assert "s3cr3t" not in repr(refused.value)
 
 

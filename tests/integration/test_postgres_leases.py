@@ -22,10 +22,10 @@ from leasehold.leases.lease import Lease
 from leasehold.leases.store import LeaseStore
 from leasehold.leases.stores.postgres import PostgresAddress, PostgresStore
 from leasehold.leases.stores.postgres.table import Table, settings
-from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryDestination, MemoryOutputSink
 from leasehold.pipeline.transform import NoTransform
-from leasehold.service.pipeline import Pipeline
-from leasehold.service.processor import Processor
+from leasehold.service.pipeline import PipelineParts
+from leasehold.service.processor import ProcessorCore
 
 ID = "orders/leases/0"
 PAGE = Path(__file__).parents[2] / "docs" / "leases-postgres.md"
@@ -219,11 +219,13 @@ async def test_the_query_of_the_chart_reads_leases_that_hosts_wrote(
     postgres: Postgres, store: PostgresStore, chart_query: str
 ) -> None:
     postgres.fetch("CREATE TABLE outbox (id bigint); INSERT INTO outbox SELECT generate_series(1, 10)")
-    feed, destination = MemoryFeed(["0", "1"]), MemoryDestination()
+    feed, destination = MemoryChangeFeed(["0", "1"]), MemoryDestination()
 
     async def process(host: str, *events: int) -> None:
-        pipeline = Pipeline(name="balances", feed=feed, sink=MemorySink(destination), transform=NoTransform())
-        processor = Processor([pipeline], await opened(postgres), host=host)
+        pipeline = PipelineParts(
+            name="balances", feed=feed, sink=MemoryOutputSink(destination), transform=NoTransform()
+        )
+        processor = ProcessorCore([pipeline], await opened(postgres), host=host)
         await processor.start()
         try:
             await until(

@@ -13,7 +13,7 @@ import pytest
 from plugins_bank import Make, Open, claim
 from plugins_pg import Postgres
 
-from leasehold.pipeline.connectors.postgres import PostgresLetters, PostgresSink, letters_merge, storable
+from leasehold.pipeline.connectors.postgres import PostgresLetters, PostgresOutputSink, letters_merge, storable
 from leasehold.pipeline.dead_letters import LetterBox
 from leasehold.pipeline.dead_letters.record import dead_events, letters_of, read_kept, read_until_now
 from leasehold.pipeline.dead_letters.settled import Replayed, ReplayFeed, judge
@@ -40,7 +40,7 @@ def output(start: str | None, to: str, *dead: int) -> Output:
 
 
 @pytest.fixture
-async def sink(sink_of: Make) -> PostgresSink:
+async def sink(sink_of: Make) -> PostgresOutputSink:
     made = sink_of(setup="CREATE TABLE IF NOT EXISTS numbers (n int)", table="numbers", letters=True)
     await made.prepare()
     return made
@@ -54,7 +54,7 @@ async def letters(postgres: Postgres) -> AsyncIterator[PostgresLetters]:
 
 
 async def test_letters_and_output_and_position_move_together(
-    postgres: Postgres, sink: PostgresSink, letters: PostgresLetters
+    postgres: Postgres, sink: PostgresOutputSink, letters: PostgresLetters
 ) -> None:
     writer = await sink.open(claim())
     await writer.write(output(None, "3", 1, 2), Open())
@@ -89,7 +89,7 @@ async def test_a_database_of_their_own_takes_letters_as_any_sink_takes_output(
 
 
 async def test_letters_are_numbered_in_the_order_in_which_they_become_visible(
-    postgres: Postgres, sink: PostgresSink, letters: PostgresLetters
+    postgres: Postgres, sink: PostgresOutputSink, letters: PostgresLetters
 ) -> None:
     """Two leases bury letters of one partition: the pipeline and its replay. No reader may pass over one that commits late."""
     writers = [await sink.open(replace(claim(), pipeline=name)) for name in ("balances", "balances.replay")]
@@ -111,7 +111,7 @@ async def test_letters_are_numbered_in_the_order_in_which_they_become_visible(
 
 
 async def test_the_state_of_letters_follows_from_the_position_that_moved_with_the_replays_output(
-    sink: PostgresSink, letters: PostgresLetters
+    sink: PostgresOutputSink, letters: PostgresLetters
 ) -> None:
     writer = await sink.open(claim())
     await writer.write(output(None, "3", 1, 2), Open())
@@ -134,7 +134,7 @@ async def test_the_state_of_letters_follows_from_the_position_that_moved_with_th
 
 
 async def test_discarded_letters_come_without_events_up_to_the_position_and_no_further(
-    sink: PostgresSink, letters: PostgresLetters
+    sink: PostgresOutputSink, letters: PostgresLetters
 ) -> None:
     writer = await sink.open(claim())
     await writer.write(output(None, "3", 1, 2), Open())
@@ -157,7 +157,7 @@ async def test_nothing_is_there_before_the_first_letter(letters: PostgresLetters
 
 
 async def test_pages_follow_each_other_to_the_end_within_their_limits(
-    postgres: Postgres, sink: PostgresSink, letters: PostgresLetters
+    postgres: Postgres, sink: PostgresOutputSink, letters: PostgresLetters
 ) -> None:
     writer = await sink.open(claim())
     await writer.write(output(None, "9", *range(2500)), Open())

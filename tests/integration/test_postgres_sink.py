@@ -15,8 +15,8 @@ from plugins_pg import Postgres
 from psycopg.sql import Identifier
 
 from leasehold.common.clock import LoopClock
-from leasehold.pipeline.connectors.memory import MemoryFeed
-from leasehold.pipeline.connectors.postgres import PostgresSink, Timeouts, copy
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed
+from leasehold.pipeline.connectors.postgres import PostgresOutputSink, Timeouts, copy
 from leasehold.pipeline.connectors.postgres.copy import FEW_ROWS
 from leasehold.pipeline.connectors.postgres.sql import Column, takes_copies
 from leasehold.pipeline.contract import Row, SinkContract, SinkHarness, event_table
@@ -39,10 +39,12 @@ class Harness(SinkHarness):
     def __init__(self, postgres: Postgres, **target: Any) -> None:
         self._postgres = postgres
         self._target = target
-        self.sinks: list[PostgresSink] = []
+        self.sinks: list[PostgresOutputSink] = []
 
-    async def sink(self) -> PostgresSink:
-        sink = PostgresSink(self._postgres.dsn, setup=EVENTS, history=True, executors_env=EXECUTORS_ENV, **self._target)
+    async def sink(self) -> PostgresOutputSink:
+        sink = PostgresOutputSink(
+            self._postgres.dsn, setup=EVENTS, history=True, executors_env=EXECUTORS_ENV, **self._target
+        )
         self.sinks.append(sink)
         await sink.prepare()
         return sink
@@ -413,7 +415,7 @@ async def test_a_statement_that_takes_too_long_is_given_up(sink_of: Make) -> Non
         await writer.write(output(ONE), Open())
 
 
-class FallsBack(MemoryFeed):
+class FallsBack(MemoryChangeFeed):
     """Four events, then the last two once more under the same position, as a lagging replica may answer."""
 
     async def open(self, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:

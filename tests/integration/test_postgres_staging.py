@@ -31,7 +31,7 @@ from plugins_bank import (
 )
 from plugins_pg import Line, Network, Postgres
 
-from leasehold.pipeline.connectors.postgres import PostgresSink, Timeouts
+from leasehold.pipeline.connectors.postgres import PostgresOutputSink, Timeouts
 from leasehold.pipeline.connectors.postgres.sink import PostgresWriter
 from leasehold.pipeline.connectors.postgres.sql import staging_name
 from leasehold.pipeline.dead_letters.record import dead_events
@@ -54,13 +54,13 @@ def numbers(*values: int) -> pa.Table:
     return pa.table({"n": pa.array(values, pa.int64())})
 
 
-async def opened(sink: PostgresSink, epoch: int = 1, partition: str = "0") -> PostgresWriter:
+async def opened(sink: PostgresOutputSink, epoch: int = 1, partition: str = "0") -> PostgresWriter:
     await sink.prepare()
     return await sink.open(claim(epoch, partition))
 
 
 @pytest.fixture
-def lines(sink_of: Make) -> PostgresSink:
+def lines(sink_of: Make) -> PostgresOutputSink:
     return sink_of(setup=LINES, table="lines", executors_env=EXECUTORS_ENV)
 
 
@@ -87,7 +87,7 @@ async def test_rows_arrive_in_the_order_of_the_parts_and_within_each(
 
 
 async def test_a_part_of_many_slices_arrives_whole_and_in_order(
-    postgres: Postgres, lines: PostgresSink, monkeypatch: pytest.MonkeyPatch
+    postgres: Postgres, lines: PostgresOutputSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("leasehold.pipeline.connectors.postgres.stager.SLICE_BYTES", 1000)
     writer = await opened(lines)
@@ -97,7 +97,7 @@ async def test_a_part_of_many_slices_arrives_whole_and_in_order(
 
 
 async def test_a_part_that_fails_within_leaves_no_rows(
-    postgres: Postgres, lines: PostgresSink, monkeypatch: pytest.MonkeyPatch
+    postgres: Postgres, lines: PostgresOutputSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("leasehold.pipeline.connectors.postgres.stager.SLICE_BYTES", 1000)
     writer = await opened(lines)
@@ -188,7 +188,7 @@ async def test_large_output_that_is_not_for_executors_comes_through_the_host(sin
 
 
 async def test_a_table_that_was_not_needed_is_dropped_and_that_of_the_next_batch_stays(
-    postgres: Postgres, lines: PostgresSink
+    postgres: Postgres, lines: PostgresOutputSink
 ) -> None:
     writer = await opened(lines)
     columns = numbers(1).schema
@@ -203,7 +203,7 @@ async def test_a_table_that_was_not_needed_is_dropped_and_that_of_the_next_batch
     assert postgres.fetch("SELECT n FROM lines ORDER BY id") == [(1,), (2,)]
 
 
-async def test_an_executor_of_an_earlier_owner_finds_no_table(postgres: Postgres, lines: PostgresSink) -> None:
+async def test_an_executor_of_an_earlier_owner_finds_no_table(postgres: Postgres, lines: PostgresOutputSink) -> None:
     older = await opened(lines)
     stager = await older.make_stager(None, numbers(1).schema)
     assert stager is not None
@@ -216,7 +216,7 @@ async def test_an_executor_of_an_earlier_owner_finds_no_table(postgres: Postgres
 @pytest.mark.parametrize(("end", "is_stored"), [(b"c", False), (b"QCOMMIT", False), (b"QCOMMIT", True)])
 async def test_a_part_whose_answer_is_lost_is_staged_again_under_another_name(
     postgres: Postgres,
-    lines: PostgresSink,
+    lines: PostgresOutputSink,
     postgres_network: Network,
     monkeypatch: pytest.MonkeyPatch,
     end: bytes,
@@ -340,7 +340,7 @@ def stopped_executor(postgres: Postgres, name: str) -> Iterator[None]:
 
 
 async def test_an_executor_that_stops_within_its_copy_keeps_no_writer_waiting(
-    postgres: Postgres, lines: PostgresSink
+    postgres: Postgres, lines: PostgresOutputSink
 ) -> None:
     writer, other = await opened(lines), await lines.open(claim(1, "other"))
     found = await staged(writer, [numbers(1), numbers(2)])
@@ -395,7 +395,7 @@ async def test_a_merge_of_staged_rows_may_take_longer_than_another_statement(pos
 async def test_partitions_that_touch_the_same_accounts_take_turns(bank: Bank) -> None:
     sinks = [await bank.sink(connections_max=3, executors_env=EXECUTORS_ENV) for _ in range(2)]
 
-    async def run(sink: PostgresSink, partition: str) -> None:
+    async def run(sink: PostgresOutputSink, partition: str) -> None:
         writer = await sink.open(claim(1, partition))
         for _ in range(3):
             start = writer.position
@@ -414,7 +414,7 @@ async def test_partitions_that_touch_the_same_accounts_take_turns(bank: Bank) ->
 
 
 async def test_a_claim_drops_what_earlier_epochs_of_its_lease_staged_and_nothing_else(
-    postgres: Postgres, sink_of: Make, lines: PostgresSink
+    postgres: Postgres, sink_of: Make, lines: PostgresOutputSink
 ) -> None:
     writer, other = await opened(lines, 5), await lines.open(claim(1, "other"))
     await staged(writer, [numbers(1)])
@@ -447,7 +447,7 @@ async def test_a_claim_drops_what_earlier_epochs_of_its_lease_staged_and_nothing
 
 
 async def test_a_batch_that_failed_leaves_rows_that_the_next_attempt_never_names(
-    postgres: Postgres, lines: PostgresSink
+    postgres: Postgres, lines: PostgresOutputSink
 ) -> None:
     writer = await opened(lines)
     await staged(writer, [numbers(1), numbers(2)])
@@ -498,7 +498,7 @@ async def test_a_role_that_may_only_stage_needs_the_schema_and_no_more(
     assert postgres.fetch("SELECT n FROM lines") == [(1,)]
 
 
-async def test_what_is_sent_to_executors_holds_no_secret(lines: PostgresSink, executor: str) -> None:
+async def test_what_is_sent_to_executors_holds_no_secret(lines: PostgresOutputSink, executor: str) -> None:
     stager = await (await opened(lines)).make_stager("7", numbers(1).schema)
     sent = pickle.dumps(stager)
     assert EXECUTORS_ENV.encode() in sent
@@ -508,7 +508,7 @@ async def test_what_is_sent_to_executors_holds_no_secret(lines: PostgresSink, ex
 
 
 async def test_a_variable_that_is_not_set_is_named(
-    lines: PostgresSink, sink_of: Make, monkeypatch: pytest.MonkeyPatch
+    lines: PostgresOutputSink, sink_of: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = await opened(lines)
     stager = await writer.make_stager(None, numbers(1).schema)
@@ -527,7 +527,7 @@ async def test_a_variable_that_is_not_set_is_named(
 
 
 async def test_a_variable_with_another_text_is_named_and_not_quoted(
-    lines: PostgresSink, monkeypatch: pytest.MonkeyPatch
+    lines: PostgresOutputSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(EXECUTORS_ENV, "postgresql://executor:hun/ter2@bank")
     with pytest.raises(SinkRejected, match=f"variable {EXECUTORS_ENV} has a port that is not a number") as refused:
@@ -536,7 +536,7 @@ async def test_a_variable_with_another_text_is_named_and_not_quoted(
 
 
 async def test_an_executor_that_cannot_log_in_names_the_variable(
-    postgres: Postgres, lines: PostgresSink, monkeypatch: pytest.MonkeyPatch
+    postgres: Postgres, lines: PostgresOutputSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stager = await (await opened(lines)).make_stager(None, numbers(1).schema)
     assert stager is not None
@@ -560,7 +560,7 @@ async def test_a_host_that_may_create_no_tables_is_refused_at_its_start(postgres
     postgres.fetch("DROP ROLE reader")
 
 
-async def test_a_part_that_another_batch_staged_is_refused_by_name(lines: PostgresSink) -> None:
+async def test_a_part_that_another_batch_staged_is_refused_by_name(lines: PostgresOutputSink) -> None:
     writer = await opened(lines)
     part = StagedPart(epoch=1, start="3", name="x", rows=1)
     with pytest.raises(NotStaged, match="'x' was staged at epoch 1 from '3', and not at epoch 1 from None"):

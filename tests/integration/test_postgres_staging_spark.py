@@ -13,8 +13,8 @@ from plugins_pg import Postgres
 HOST = """
 import asyncio, os, sys
 import pyarrow as pa
-from leasehold.pipeline.connectors.log import LogFeed, LogSink
-from leasehold.pipeline.connectors.postgres import PostgresSink
+from leasehold.pipeline.connectors.log import LogChangeFeed, LogOutputSink
+from leasehold.pipeline.connectors.postgres import PostgresOutputSink
 from leasehold.pipeline.errors import RangeRefused
 from leasehold.pipeline.ranges import RangedBatch
 from leasehold.pipeline.sink import Claim, Output
@@ -33,14 +33,15 @@ def claim(state=""):
         compare=lambda a, b: 0)
 
 async def main(log, dsn, has_variable):
-    source = LogSink(log)
+    source = LogOutputSink(log)
     await source.prepare()
     writer = await source.open(claim(source.claimed("")))
     bodies = pa.table({"body": [f"{n:04} " + "x" * 1000 for n in range(EVENTS)]})
     await writer.write(Output(table=bodies, start=None, to="1", events=EVENTS), Open())
     await source.close()
-    feed = LogFeed(log)
-    sink = PostgresSink(dsn, setup="CREATE TABLE lines (id serial, partition text, sequence bigint, body text)", table="lines",
+    feed = LogChangeFeed(log)
+    sink = PostgresOutputSink(
+        dsn, setup="CREATE TABLE lines (id serial, partition text, sequence bigint, body text)", table="lines",
         executors_env=VARIABLE)
     value = os.environ[VARIABLE]
     if not has_variable:

@@ -72,7 +72,7 @@ async def test_trust_that_ends_during_the_load_sends_nothing(bank: Bank) -> None
 HOST = """
 import asyncio, sys
 import pyarrow as pa
-from leasehold.pipeline.connectors.postgres import PostgresSink
+from leasehold.pipeline.connectors.postgres import PostgresOutputSink
 from leasehold.pipeline.errors import Ambiguous, SinkUnavailable
 from leasehold.pipeline.sink import Claim, Output
 
@@ -81,7 +81,7 @@ class Open:
     async def wait_until_granted(self): ...
 
 async def main(dsn, merge, batches):
-    sink = PostgresSink(dsn, merge=merge, history=True)
+    sink = PostgresOutputSink(dsn, merge=merge, history=True)
     await sink.prepare()
     position, epoch = None, 0
     while int(position or 0) < batches:

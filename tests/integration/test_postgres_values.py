@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from plugins_bank import BALANCES, EXECUTORS_ENV, ONE, Make, Open, claim, output, staged
 from plugins_pg import Postgres
 
-from leasehold.pipeline.connectors.postgres import PostgresSink
+from leasehold.pipeline.connectors.postgres import PostgresOutputSink
 from leasehold.pipeline.connectors.postgres.copy import FEW_ROWS
 from leasehold.pipeline.errors import SinkRejected
 
@@ -85,7 +85,9 @@ async def test_every_kind_of_value_arrives_as_it_was(
 )
 def test_any_text_arrives_as_it_was(postgres: Postgres, texts: list[str | None]) -> None:
     async def arrive() -> None:
-        sink = PostgresSink(postgres.dsn, setup="DROP TABLE IF EXISTS t; CREATE TABLE t (x text, i serial)", table="t")
+        sink = PostgresOutputSink(
+            postgres.dsn, setup="DROP TABLE IF EXISTS t; CREATE TABLE t (x text, i serial)", table="t"
+        )
         await sink.prepare()
         partition = f"{texts!r}"[:500]
         writer = await sink.open(claim(partition=partition))

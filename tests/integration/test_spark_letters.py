@@ -20,7 +20,7 @@ from plugins_pg import Postgres
 
 from leasehold.common.clock import LoopClock
 from leasehold.pipeline.batch import Batch
-from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed
 from leasehold.pipeline.dead_letters import DeadLetters
 from leasehold.pipeline.dead_letters.dead_letter_transform import DeadLetterTransform, Sifted
 from leasehold.pipeline.errors import PoisonEvent
@@ -151,7 +151,7 @@ async def test_letters_and_output_are_the_feed_with_spark_and_postgresql(
     sink = sink_of(setup=BALANCES.replace("CHECK (value < 1000)", ""), merge=merge, letters=True)
     await sink.prepare()
     transform = await prepared(schema=schema, sql=sql, goes_on=True, isolation=Isolation(most=100))
-    feed = MemoryFeed("0", page_events_max=70)
+    feed = MemoryChangeFeed("0", page_events_max=70)
     wrong = {17: "gibberish", 170: '{"account": "a", "amount": 0.001}', 171: '{"account": "a"}'}
     wrong |= dict.fromkeys((3, 4, 150), '{"account": "a", "amount": -1}')
     good = '{"account": "%s", "amount": 1.10}'

@@ -17,9 +17,9 @@ from plugins_cluster import is_over_connect
 from pyspark import cloudpickle
 
 from leasehold.pipeline.batch import Batch
-from leasehold.pipeline.connectors.files.feed import FilesFeed
-from leasehold.pipeline.connectors.files.sink import Directory, FilesSink, snapshot_of
-from leasehold.pipeline.connectors.log import LogFeed, append
+from leasehold.pipeline.connectors.files.feed import FilesChangeFeed
+from leasehold.pipeline.connectors.files.sink import Directory, FilesOutputSink, snapshot_of
+from leasehold.pipeline.connectors.log import LogChangeFeed, append
 from leasehold.pipeline.errors import RangeRefused, SinkUnavailable
 from leasehold.pipeline.event import EVENT_SCHEMA, Page
 from leasehold.pipeline.ranges import EventRange, RangedBatch, RangeReader
@@ -79,15 +79,15 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def feed(log: Path) -> LogFeed:
-    return LogFeed(log)
+def feed(log: Path) -> LogChangeFeed:
+    return LogChangeFeed(log)
 
 
-async def ranged(feed: LogFeed, start: str | None = None, events: int = EVENTS) -> RangedBatch:
+async def ranged(feed: LogChangeFeed, start: str | None = None, events: int = EVENTS) -> RangedBatch:
     return RangedBatch("0", 1, tuple(await feed.plan_ranges("0", start, events, RANGE)), 0.0)
 
 
-async def whole(feed: LogFeed) -> Batch:
+async def whole(feed: LogChangeFeed) -> Batch:
     pages: list[Page] = []
     async for page in feed.open("0", None):
         pages.append(page)
@@ -96,7 +96,7 @@ async def whole(feed: LogFeed) -> Batch:
     return Batch("0", None, tuple(pages), 0.0)
 
 
-async def processed(transform: SparkTransform, feed: LogFeed, stager: Stager | None = None) -> Ranged:
+async def processed(transform: SparkTransform, feed: LogChangeFeed, stager: Stager | None = None) -> Ranged:
     return await transform.apply_ranges(await ranged(feed), feed.range_reader(), stager)
 
 
@@ -117,7 +117,7 @@ async def processed(transform: SparkTransform, feed: LogFeed, stager: Stager | N
     ],
 )
 async def test_the_output_is_that_of_the_host_s_own_path(
-    spec: dict[str, str], prepared: Prepare, feed: LogFeed
+    spec: dict[str, str], prepared: Prepare, feed: LogChangeFeed
 ) -> None:
     transform = await prepared(**spec)
     expected, (found, staged) = await transform.apply(await whole(feed)), await processed(transform, feed)
@@ -153,7 +153,7 @@ class Gated(RangeReader):
 
 
 async def test_small_batches_do_not_wait_for_a_job_of_executors(
-    prepared: Prepare, feed: LogFeed, tmp_path: Path
+    prepared: Prepare, feed: LogChangeFeed, tmp_path: Path
 ) -> None:
     """Its tasks have all cores when the small batch comes, and others wait. It gets the core that is free first."""
     if is_over_connect():
@@ -179,7 +179,7 @@ async def test_small_batches_do_not_wait_for_a_job_of_executors(
 
 async def test_files_are_read_by_executors(prepared: Prepare, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("n,text\n" + "".join(f'{n},"line\n{n}"\n' for n in range(EVENTS)))
-    feed = FilesFeed(f"{tmp_path}/*.csv")
+    feed = FilesChangeFeed(f"{tmp_path}/*.csv")
     transform = await prepared(sql="SELECT partition, sequence, text FROM events", schema="text STRING NOT NULL")
     batch = RangedBatch("a.csv", 1, tuple(await feed.plan_ranges("a.csv", None, EVENTS, RANGE)), 0.0)
     table, _ = await transform.apply_ranges(batch, feed.range_reader(), None)
@@ -190,7 +190,9 @@ async def test_files_are_read_by_executors(prepared: Prepare, tmp_path: Path) ->
     await feed.close()
 
 
-async def test_a_python_function_sees_what_executors_read(prepared: Prepare, function: Write, feed: LogFeed) -> None:
+async def test_a_python_function_sees_what_executors_read(
+    prepared: Prepare, function: Write, feed: LogChangeFeed
+) -> None:
     transform = await prepared(
         function=function(
             """
@@ -204,7 +206,7 @@ async def test_a_python_function_sees_what_executors_read(prepared: Prepare, fun
     assert table["double"].to_pylist() == [2 * number for number in range(EVENTS)]
 
 
-async def test_reading_begins_and_ends_where_it_is_told_to(prepared: Prepare, feed: LogFeed) -> None:
+async def test_reading_begins_and_ends_where_it_is_told_to(prepared: Prepare, feed: LogChangeFeed) -> None:
     transform = await prepared(sql="SELECT partition, sequence FROM events")
     batch = await ranged(feed, "10", 1_000)
     table, _ = await transform.apply_ranges(batch, feed.range_reader(), None)
@@ -222,11 +224,11 @@ class Broken(RangeReader):
         raise RuntimeError(self.error)
 
 
-async def test_a_range_that_cannot_be_read_is_refused_with_its_reason(prepared: Prepare, feed: LogFeed) -> None:
+async def test_a_range_that_cannot_be_read_is_refused_with_its_reason(prepared: Prepare, feed: LogChangeFeed) -> None:
     transform = await prepared(sql="SELECT partition, sequence FROM events")
     with pytest.raises(RangeRefused, match=r"behind None: .*the disk is on fire"):
         await transform.apply_ranges(await ranged(feed), Broken("the disk is on fire"), None)
-    missing = LogFeed("/nowhere/log").range_reader()
+    missing = LogChangeFeed("/nowhere/log").range_reader()
     with pytest.raises(RangeRefused, match="/nowhere/log"):
         await transform.apply_ranges(await ranged(feed), missing, None)
 
@@ -243,14 +245,14 @@ async def test_a_range_that_cannot_be_read_is_refused_with_its_reason(prepared: 
     ],
 )
 async def test_what_cannot_be_processed_is_left_to_the_host(
-    spec: dict[str, str], words: str, prepared: Prepare, feed: LogFeed
+    spec: dict[str, str], words: str, prepared: Prepare, feed: LogChangeFeed
 ) -> None:
     transform = await prepared(**spec)
     with pytest.raises(RangeRefused, match=words):
         await processed(transform, feed)
 
 
-async def test_rows_of_another_partition_are_refused(prepared: Prepare, function: Write, feed: LogFeed) -> None:
+async def test_rows_of_another_partition_are_refused(prepared: Prepare, function: Write, feed: LogChangeFeed) -> None:
     transform = await prepared(
         function=function(
             """
@@ -267,7 +269,7 @@ async def test_rows_of_another_partition_are_refused(prepared: Prepare, function
 
 
 async def test_another_version_on_executors_is_refused(
-    prepared: Prepare, feed: LogFeed, monkeypatch: pytest.MonkeyPatch
+    prepared: Prepare, feed: LogChangeFeed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transform = await prepared(sql="SELECT partition, sequence FROM events")
     monkeypatch.setattr("leasehold.pipeline.spark.transform.own_version", lambda: "99.0")
@@ -306,11 +308,11 @@ def large(monkeypatch: pytest.MonkeyPatch) -> Callable[[SparkTransform], None]:
 
 
 async def test_large_output_is_staged_by_executors_and_counts_once_it_is_committed(
-    prepared: Prepare, feed: LogFeed, tmp_path: Path, large: Callable[[SparkTransform], None]
+    prepared: Prepare, feed: LogChangeFeed, tmp_path: Path, large: Callable[[SparkTransform], None]
 ) -> None:
     transform = await prepared(sql="SELECT partition, sequence, text FROM events", schema=SCHEMA)
     large(transform)
-    writer = await FilesSink(Directory(tmp_path)).open(claim())
+    writer = await FilesOutputSink(Directory(tmp_path)).open(claim())
     table, staged = await processed(transform, feed, await writer.make_stager(None, transform.columns))
     assert (table.num_rows, len(staged)) == (0, -(-EVENTS // RANGE))
     assert snapshot_of(Directory(tmp_path)).rows == 0
@@ -326,7 +328,7 @@ class Away(Stager):
 
 
 async def test_a_destination_that_is_away_for_executors_is_no_refusal(
-    prepared: Prepare, feed: LogFeed, large: Callable[[SparkTransform], None]
+    prepared: Prepare, feed: LogChangeFeed, large: Callable[[SparkTransform], None]
 ) -> None:
     transform = await prepared(sql="SELECT * FROM events")
     large(transform)
@@ -334,7 +336,7 @@ async def test_a_destination_that_is_away_for_executors_is_no_refusal(
         await processed(transform, feed, Away())
 
 
-async def test_tasks_that_a_query_adds_share_what_a_job_may_return(prepared: Prepare, feed: LogFeed) -> None:
+async def test_tasks_that_a_query_adds_share_what_a_job_may_return(prepared: Prepare, feed: LogChangeFeed) -> None:
     """The rows of one query take about 42,000 bytes, and 5,200 of each of eight tasks."""
     query = "SELECT partition, sequence FROM events"
     once, twice = await prepared(sql=query), await prepared(sql=f"{query} UNION ALL {query}")
@@ -347,12 +349,12 @@ async def test_tasks_that_a_query_adds_share_what_a_job_may_return(prepared: Pre
 
 
 async def test_shuffled_rows_with_sequences_are_left_to_the_host(
-    prepared: Prepare, feed: LogFeed, tmp_path: Path, large: Callable[[SparkTransform], None]
+    prepared: Prepare, feed: LogChangeFeed, tmp_path: Path, large: Callable[[SparkTransform], None]
 ) -> None:
     sql = "SELECT /*+ REPARTITION(3) */ partition, sequence FROM events"
     transform = await prepared(sql=sql)
     large(transform)
-    writer = await FilesSink(Directory(tmp_path)).open(claim())
+    writer = await FilesOutputSink(Directory(tmp_path)).open(claim())
     with pytest.raises(RangeRefused, match="shuffles rows"):
         await processed(transform, feed, await writer.make_stager(None, transform.columns))
 
@@ -438,7 +440,7 @@ def transform(events):
     ],
 )
 async def test_a_function_is_checked_for_each_batch_of_ranges_that_change(
-    later: str, why: str | None, prepared: Prepare, feed: LogFeed, function: Write
+    later: str, why: str | None, prepared: Prepare, feed: LogChangeFeed, function: Write
 ) -> None:
     transform = await prepared(function=function(LATER.format(later)))
     if is_over_connect():

@@ -20,7 +20,7 @@ from plugins_eventhubs import Control
 
 from leasehold.service.cli.main import main
 from leasehold.service.config.load import parse
-from leasehold.service.processor import Processor
+from leasehold.service.processor import ProcessorCore
 from leasehold.service.wiring.build import processor_of
 
 CHART = Path(__file__).parents[2] / "helm"
@@ -105,7 +105,7 @@ class Bench:
     # Leasehold
 
     @asynccontextmanager
-    async def host(self) -> AsyncIterator[Processor]:
+    async def host(self) -> AsyncIterator[ProcessorCore]:
         settings = parse(self.file.read_text(), {**os.environ, **self.env}, folder=self._folder)
         processor = processor_of(settings, host="host-a", log=structlog.wrap_logger(None, processors=[_drop]))
         await processor.start()

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 import leasehold
-from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed
 from leasehold.pipeline.feed import ChangeFeed
-from leasehold.service.processor import Processor
+from leasehold.service.processor import ProcessorCore
 from leasehold.service.worker import TrustPermit
 
 RENAMED = {
@@ -37,11 +37,12 @@ def test_an_old_name_leads_to_the_new_module_and_warns(old: str) -> None:
 def test_a_protocol_that_a_base_class_took_over_may_still_be_derived_from(old: str) -> None:
     with pytest.warns(DeprecationWarning, match=rf"leasehold.{old} is part of leasehold"):
         protocol = getattr(leasehold, old)
-    assert issubclass(type("Derived", (MemoryFeed, protocol), {}), ChangeFeed)
+    assert issubclass(type("Derived", (MemoryChangeFeed, protocol), {}), ChangeFeed)
 
 
 @pytest.mark.parametrize(
-    ("kind", "old", "new"), [(TrustPermit, "granted", "wait_until_granted"), (Processor, "ended", "wait_until_ended")]
+    ("kind", "old", "new"),
+    [(TrustPermit, "granted", "wait_until_granted"), (ProcessorCore, "ended", "wait_until_ended")],
 )
 def test_old_names_of_methods_that_plugins_call_warn(kind: type, old: str, new: str) -> None:
     called = SimpleNamespace(**{new: lambda: "awaited"})

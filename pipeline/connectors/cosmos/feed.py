@@ -129,7 +129,7 @@ class _Lag(NamedTuple):
     time_s: int | None
 
 
-class CosmosFeed(ChangeFeed):
+class CosmosChangeFeed(ChangeFeed):
     """mode: `latest` yields each changed document's latest version; `all_versions` every version and delete, from now on.
 
     executors_env: the environment variable of Spark's executors that holds the account's key; an identity needs none.
@@ -486,7 +486,7 @@ class CosmosRanges(RangeReader):
         yield from iterate(self._read(partition, planned))
 
     async def _read(self, partition: str, planned: EventRange) -> AsyncGenerator[pa.Table, None]:
-        feed = CosmosFeed(
+        feed = CosmosChangeFeed(
             self._own_account(),
             self.database,
             self.container,

@@ -2,15 +2,15 @@
 
 from leasehold.pipeline.connectors.eventhubs.account import EventHubAccount, Transport, account_of, is_consumer_group
 from leasehold.pipeline.connectors.eventhubs.broker import EventHubsBroker
-from leasehold.pipeline.connectors.eventhubs.feed.feed import EventHubsFeed, HubLetters
+from leasehold.pipeline.connectors.eventhubs.feed.feed import EventHubsChangeFeed, HubLetters
 from leasehold.pipeline.connectors.eventhubs.position import position_of
-from leasehold.pipeline.connectors.eventhubs.sink.sink import EventHubsSink
+from leasehold.pipeline.connectors.eventhubs.sink.sink import EventHubsOutputSink
 
 __all__ = [
     "EventHubAccount",
     "EventHubsBroker",
-    "EventHubsFeed",
-    "EventHubsSink",
+    "EventHubsChangeFeed",
+    "EventHubsOutputSink",
     "HubLetters",
     "Transport",
     "account_of",

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from leasehold.pipeline.connectors.log.feed import LogFeed
+from leasehold.pipeline.connectors.log.feed import LogChangeFeed
 from leasehold.pipeline.connectors.log.partition_file import BLOCK_SCHEMA
-from leasehold.pipeline.connectors.log.sink import LogSink
+from leasehold.pipeline.connectors.log.sink import LogOutputSink
 from leasehold.pipeline.connectors.log.store import Log
 
-__all__ = ["LogFeed", "LogSink", "append"]
+__all__ = ["LogChangeFeed", "LogOutputSink", "append"]
 
 
 def append(

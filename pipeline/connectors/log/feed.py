@@ -147,7 +147,7 @@ POSITION_DIGITS_MAX = 18
 READING_THREADS = 4
 
 
-class LogFeed(ChangeFeed):
+class LogChangeFeed(ChangeFeed):
     """A partition is there once its writer has made it; until then it is FeedUnavailable.
 
     None, the beginning, is the place before the event 0: where retention has forgotten that event, it is lost like any other

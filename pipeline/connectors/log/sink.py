@@ -58,7 +58,7 @@ T = TypeVar("T")
 WRITING_THREADS = 4
 
 
-class LogSink(Sink):
+class LogOutputSink(Sink):
     """One source partition goes to the log partition of the same name.
 
     Output columns: `body` (STRING or BINARY); `key`, `operation` (STRING) and `properties` (MAP<STRING, STRING>) where wanted.

@@ -7,11 +7,11 @@ server until it commits or meets a timeout; the epoch in the position's row deci
 
 from leasehold.pipeline.connectors.postgres.dead_letters import PostgresLetters, letters_merge, storable
 from leasehold.pipeline.connectors.postgres.session import Timeouts
-from leasehold.pipeline.connectors.postgres.sink import PostgresSink
+from leasehold.pipeline.connectors.postgres.sink import PostgresOutputSink
 
 __all__ = [
     "PostgresLetters",
-    "PostgresSink",
+    "PostgresOutputSink",
     "Timeouts",
     "letters_merge",
     "storable",

@@ -125,7 +125,7 @@ class PostgresLetters(ChangeFeed):
         identity: str | None = None,
         credential: TokenCredential | None = None,
     ) -> None:
-        """identity, credential: as of PostgresSink. Raises ValueError where the DSN is none."""
+        """identity, credential: as of PostgresOutputSink. Raises ValueError where the DSN is none."""
         self._server = Server(
             dsn,
             connections_max=2,

@@ -44,7 +44,7 @@ DROP_LOCK_S = 1.0
 Mode = Literal["append", "upsert"]
 
 
-class PostgresSink(Sink):
+class PostgresOutputSink(Sink):
     """Either `merge`, or `table` with `mode`.
 
     - `merge`: one INSERT, UPDATE, DELETE or MERGE (WITH before it as you like) that reads this batch's output as table

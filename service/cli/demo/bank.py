@@ -36,7 +36,7 @@ from leasehold.service.config.leases import SqliteLeases
 from leasehold.service.config.settings import HostSettings, LogSettings
 from leasehold.service.errors import ServiceError
 from leasehold.service.lag.measurement import Backlog, measure_lag
-from leasehold.service.processor import Processor
+from leasehold.service.processor import ProcessorCore
 from leasehold.service.telemetry import logs
 from leasehold.service.texts import counted, noun
 from leasehold.service.wiring.build import processor_of
@@ -49,7 +49,7 @@ LINES_S = 2.0
 """Without a terminal: how often a line is printed."""
 
 
-async def count_done(processor: Processor) -> dict[str, int]:
+async def count_done(processor: ProcessorCore) -> dict[str, int]:
     """How many events each pipeline has behind it, by its leases, before the processor starts. Raises StoreError."""
     feeds = {pipeline.name: pipeline.feed for pipeline in processor.pipelines}
     leases = (await processor.keeper.scan(feeds)).leases
@@ -64,7 +64,7 @@ class DemoView:
     before: what each pipeline had done when this processor started.
     """
 
-    def __init__(self, processor: Processor, transactions: int, before: Mapping[str, int], screen: Console) -> None:
+    def __init__(self, processor: ProcessorCore, transactions: int, before: Mapping[str, int], screen: Console) -> None:
         self._processor = processor
         self._screen = screen
         self._total = transactions

@@ -26,7 +26,7 @@ from leasehold.leases.lease import Lease
 from leasehold.leases.stores.blob import BlobContainerAddress, BlobStore, LeaseBlobContainer
 from leasehold.service.cli.main import main
 from leasehold.service.config.load import load
-from leasehold.service.processor import Processor
+from leasehold.service.processor import ProcessorCore
 from leasehold.service.wiring.build import processor_of
 
 PARTITIONS = 4
@@ -68,7 +68,7 @@ class Group:
         return path
 
     @asynccontextmanager
-    async def host(self, name: str) -> AsyncIterator[tuple[Processor, Wire]]:
+    async def host(self, name: str) -> AsyncIterator[tuple[ProcessorCore, Wire]]:
         async with between(self.azurite) as wire:
             settings = load(self.file(name, wire.connection_string), os.environ)
             processor = processor_of(settings, host=name, log=structlog.wrap_logger(None, processors=[_dropped]))

@@ -23,7 +23,7 @@ from leasehold.common.azure import storage_account_of
 from leasehold.leases.document import decode_lease
 from leasehold.leases.lease import Lease
 from leasehold.leases.stores.blob import BlobContainerAddress, BlobStore, LeaseBlobContainer
-from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed
 from leasehold.service.cli.main import main
 from leasehold.service.group import import_sources
 
@@ -40,7 +40,7 @@ pipelines:
 API = {"api_version": "2019-07-07"}
 
 
-class Hub(MemoryFeed):
+class Hub(MemoryChangeFeed):
     """A feed whose positions are those of an event hub."""
 
     identity = "eventhubs:bank/raw-event"

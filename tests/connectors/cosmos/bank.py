@@ -12,7 +12,7 @@ from plugins_cosmos import Cosmos
 
 from leasehold.common.azure import cosmos_account_of
 from leasehold.emulators.cosmos.epk import epk_of
-from leasehold.pipeline.connectors.cosmos import CosmosFeed, Pauses
+from leasehold.pipeline.connectors.cosmos import CosmosChangeFeed, Pauses
 
 KEY = {"paths": ["/account"], "kind": "Hash", "version": 2}
 QUICK = Pauses(first_s=0.01, longest_s=0.05, patience_s=20.0)
@@ -47,10 +47,10 @@ class Bank:
         self._made += count
         await self.container.execute_item_batch([("create", (document,)) for document in documents], account)
 
-    def feed(self, **options: Any) -> CosmosFeed:
+    def feed(self, **options: Any) -> CosmosChangeFeed:
         account = cosmos_account_of(endpoint=self.cosmos.endpoint, key=self.cosmos.key)
         usual = {"poll_interval_s": 0.02, "pauses": QUICK}
-        return CosmosFeed(account, "bank", self.name, **{**usual, **options})
+        return CosmosChangeFeed(account, "bank", self.name, **{**usual, **options})
 
 
 @asynccontextmanager

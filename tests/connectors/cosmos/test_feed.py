@@ -15,7 +15,7 @@ from plugins_cosmos import Cosmos
 from unit.pipeline.bounds import batch_sizes
 
 from leasehold.common.azure import cosmos_account_of
-from leasehold.pipeline.connectors.cosmos import CosmosFeed, Pauses
+from leasehold.pipeline.connectors.cosmos import CosmosChangeFeed, Pauses
 from leasehold.pipeline.connectors.cosmos.change_feed_request import Mode
 from leasehold.pipeline.connectors.cosmos.records import SEQUENCE_BITS
 from leasehold.pipeline.errors import FeedError, FeedUnavailable, PositionLost
@@ -30,13 +30,13 @@ async def bank(cosmos: Cosmos) -> AsyncIterator[Bank]:
 
 
 @pytest.fixture
-async def feed(bank: Bank) -> AsyncIterator[CosmosFeed]:
+async def feed(bank: Bank) -> AsyncIterator[CosmosChangeFeed]:
     feed = bank.feed()
     yield feed
     await feed.close()
 
 
-async def read(feed: CosmosFeed, partition: str, after: str | None, count: int) -> list[Page]:
+async def read(feed: CosmosChangeFeed, partition: str, after: str | None, count: int) -> list[Page]:
     pages: list[Page] = []
     reader = feed.open(partition, after)
     async with asyncio.timeout(PATIENCE_S):
@@ -46,7 +46,7 @@ async def read(feed: CosmosFeed, partition: str, after: str | None, count: int) 
     return pages
 
 
-async def ended(feed: CosmosFeed, partition: str, after: str | None) -> PartitionEnded:
+async def ended(feed: CosmosChangeFeed, partition: str, after: str | None) -> PartitionEnded:
     reader = feed.open(partition, after)
     async with asyncio.timeout(PATIENCE_S):
         with pytest.raises(PartitionEnded) as caught:
@@ -65,7 +65,7 @@ async def filled(bank: Bank, account: str, count: int) -> list[str]:
 # Events
 
 
-async def test_an_event_is_the_document_as_the_service_has_it(bank: Bank, feed: CosmosFeed) -> None:
+async def test_an_event_is_the_document_as_the_service_has_it(bank: Bank, feed: CosmosChangeFeed) -> None:
     account = bank.account_in("1")
     made = await bank.create(account, amount=1.5, note="ä\u2028")
     [page] = await read(feed, "1", None, 1)
@@ -100,7 +100,7 @@ async def test_a_transaction_that_is_larger_than_a_page_comes_whole(bank: Bank) 
     await feed.close()
 
 
-async def test_batches_of_the_feeds_own_pages_are_cut_between_transactions(bank: Bank, feed: CosmosFeed) -> None:
+async def test_batches_of_the_feeds_own_pages_are_cut_between_transactions(bank: Bank, feed: CosmosChangeFeed) -> None:
     account = bank.account_in("2")
     for count in (70, 70, 70, 90, 1, 1):
         await bank.create_together(account, count)
@@ -108,7 +108,7 @@ async def test_batches_of_the_feeds_own_pages_are_cut_between_transactions(bank:
     assert await batch_sizes(feed, "2", 302) == [140, 162]
 
 
-async def test_of_a_changed_document_the_latest_version_is_read(bank: Bank, feed: CosmosFeed) -> None:
+async def test_of_a_changed_document_the_latest_version_is_read(bank: Bank, feed: CosmosChangeFeed) -> None:
     account = bank.account_in("0")
     made = await bank.create(account, n=1)
     other = await bank.create(account)
@@ -186,7 +186,9 @@ async def test_an_idle_position_of_all_versions_keeps_up_with_what_the_service_k
 # Splits and merges
 
 
-async def test_a_split_range_ends_at_what_was_read_and_its_children_go_on_there(bank: Bank, feed: CosmosFeed) -> None:
+async def test_a_split_range_ends_at_what_was_read_and_its_children_go_on_there(
+    bank: Bank, feed: CosmosChangeFeed
+) -> None:
     account = bank.account_in("1")
     before = await filled(bank, account, 5)
     [page] = await read(feed, "1", None, 5)
@@ -226,14 +228,14 @@ def bank_epk(account: str) -> str:
     return epk_of([account], KEY)
 
 
-async def test_a_split_that_is_being_completed_is_waited_for(bank: Bank, feed: CosmosFeed) -> None:
+async def test_a_split_that_is_being_completed_is_waited_for(bank: Bank, feed: CosmosChangeFeed) -> None:
     await feed.partitions()
     children = bank.cosmos.control.split(bank.name, "1", completing=3)
     end = await ended(feed, "1", '"0"')
     assert [name for name, _ in end.children] == [each.id for each in children]
 
 
-async def test_merged_ranges_go_on_apart_each_from_its_own_continuation(bank: Bank, feed: CosmosFeed) -> None:
+async def test_merged_ranges_go_on_apart_each_from_its_own_continuation(bank: Bank, feed: CosmosChangeFeed) -> None:
     """Their LSNs are of different logs: one is far ahead, and nothing of either is told twice or skipped."""
     accounts = [bank.account_in("0"), bank.account_in("1")]
     for account, count in zip(accounts, (9, 2), strict=True):
@@ -268,7 +270,7 @@ async def test_the_merge_of_ranges_that_nobody_here_ever_saw_is_followed_by_the_
     await feed.close()
 
 
-async def test_a_part_of_a_range_goes_on_through_splits_that_do_not_cut_it(bank: Bank, feed: CosmosFeed) -> None:
+async def test_a_part_of_a_range_goes_on_through_splits_that_do_not_cut_it(bank: Bank, feed: CosmosChangeFeed) -> None:
     left = bank.cosmos.control.ranges(bank.name)[0]
     merged = bank.cosmos.control.merge(bank.name, "0", "1")
     account = bank.account(left.min, left.max)
@@ -283,7 +285,7 @@ async def test_a_part_of_a_range_goes_on_through_splits_that_do_not_cut_it(bank:
     await reader.aclose()
 
 
-async def test_a_part_of_a_range_that_is_cut_ends_and_each_side_goes_on(bank: Bank, feed: CosmosFeed) -> None:
+async def test_a_part_of_a_range_that_is_cut_ends_and_each_side_goes_on(bank: Bank, feed: CosmosChangeFeed) -> None:
     left = bank.cosmos.control.ranges(bank.name)[0]
     part = f"{left.min}-{left.max}"
     merged = bank.cosmos.control.merge(bank.name, "0", "1")
@@ -293,7 +295,7 @@ async def test_a_part_of_a_range_that_is_cut_ends_and_each_side_goes_on(bank: Ba
     assert end.children == ((f"{left.min}-{cut}", '"0"'), (f"{cut}-{left.max}", '"0"'))
 
 
-async def test_bounds_of_other_lengths_are_the_same_bounds(bank: Bank, feed: CosmosFeed) -> None:
+async def test_bounds_of_other_lengths_are_the_same_bounds(bank: Bank, feed: CosmosChangeFeed) -> None:
     """As the ranges of hierarchical keys have them, and .NET's leases of them."""
     cut = "1F"
     [left, right] = bank.cosmos.control.split(bank.name, "1", at=cut)
@@ -326,7 +328,7 @@ async def test_all_versions_go_on_through_a_merge_each_part_by_itself(bank: Bank
     await feed.close()
 
 
-async def test_a_listed_range_is_covered_by_the_parts_that_leases_hold(bank: Bank, feed: CosmosFeed) -> None:
+async def test_a_listed_range_is_covered_by_the_parts_that_leases_hold(bank: Bank, feed: CosmosChangeFeed) -> None:
     left, right = bank.cosmos.control.ranges(bank.name)[:2]
     merged = bank.cosmos.control.merge(bank.name, "0", "1")
     listed = next(each for each in await feed.partitions() if each.name == merged.id)
@@ -375,14 +377,14 @@ async def test_what_a_lagging_replica_answers_moves_nothing_back_and_repeats_not
     await feed.close()
 
 
-async def test_a_replica_that_has_a_part_of_what_is_new_delivers_that_part(bank: Bank, feed: CosmosFeed) -> None:
+async def test_a_replica_that_has_a_part_of_what_is_new_delivers_that_part(bank: Bank, feed: CosmosChangeFeed) -> None:
     made = await filled(bank, bank.account_in("1"), 5)
     bank.cosmos.control.fault("lag", "feed.*", container=bank.name, lsns=2, times=2)
     pages = await read(feed, "1", '"1"', 4)
     assert (ids(pages), [page.to for page in pages]) == (made[1:], ['"3"', '"5"'])
 
 
-async def test_what_a_replica_repeats_is_no_lag(bank: Bank, feed: CosmosFeed) -> None:
+async def test_what_a_replica_repeats_is_no_lag(bank: Bank, feed: CosmosChangeFeed) -> None:
     await filled(bank, bank.account_in("1"), 4)
     bank.cosmos.control.fault("lag", "feed.*", container=bank.name, lsns=2, again=True, times=1)
     assert await feed.lag("1", '"4"') == 0
@@ -391,7 +393,7 @@ async def test_what_a_replica_repeats_is_no_lag(bank: Bank, feed: CosmosFeed) ->
 # Lag
 
 
-async def test_lag_is_what_the_estimator_says(bank: Bank, feed: CosmosFeed) -> None:
+async def test_lag_is_what_the_estimator_says(bank: Bank, feed: CosmosChangeFeed) -> None:
     account = bank.account_in("3")
     await filled(bank, account, 4)
     await bank.create_together(account, 5)
@@ -401,7 +403,7 @@ async def test_lag_is_what_the_estimator_says(bank: Bank, feed: CosmosFeed) -> N
 
 
 async def test_the_time_of_the_first_change_comes_with_the_lag_and_costs_no_request(
-    bank: Bank, feed: CosmosFeed
+    bank: Bank, feed: CosmosChangeFeed
 ) -> None:
     for _ in range(4):
         await filled(bank, bank.account_in("3"), 1)
@@ -418,7 +420,7 @@ async def test_the_time_of_the_first_change_comes_with_the_lag_and_costs_no_requ
     assert third < fourth
 
 
-async def test_the_lag_of_a_range_that_was_split_is_its_childrens(bank: Bank, feed: CosmosFeed) -> None:
+async def test_the_lag_of_a_range_that_was_split_is_its_childrens(bank: Bank, feed: CosmosChangeFeed) -> None:
     await filled(bank, bank.account_in("1"), 3)
     await feed.partitions()
     bank.cosmos.control.split(bank.name, "1")
@@ -488,7 +490,7 @@ async def test_pages_are_halved_where_they_do_not_come_in_time_and_grow_again(ba
 
 
 @pytest.mark.parametrize("do", ["cut", "lose_reply"])
-async def test_a_page_that_was_lost_on_its_way_is_read_again(bank: Bank, feed: CosmosFeed, do: str) -> None:
+async def test_a_page_that_was_lost_on_its_way_is_read_again(bank: Bank, feed: CosmosChangeFeed, do: str) -> None:
     made = await filled(bank, bank.account_in("0"), 3)
     await feed.partitions()
     bank.cosmos.control.fault(do, "feed.*", times=2)
@@ -498,7 +500,7 @@ async def test_a_page_that_was_lost_on_its_way_is_read_again(bank: Bank, feed: C
 async def test_an_account_over_tls_by_a_connection_string_shows_no_key(bank: Bank) -> None:
     """The SDK trusts any certificate of this machine."""
     text = f"AccountEndpoint={bank.cosmos.https};AccountKey={bank.cosmos.key};"
-    feed = CosmosFeed(cosmos_account_of(connection_string=text), "bank", bank.name, pauses=QUICK)
+    feed = CosmosChangeFeed(cosmos_account_of(connection_string=text), "bank", bank.name, pauses=QUICK)
     await filled(bank, bank.account_in("0"), 1)
     assert len(await read(feed, "0", None, 1)) == 1
     assert bank.cosmos.key not in feed.identity + repr(cosmos_account_of(connection_string=text))

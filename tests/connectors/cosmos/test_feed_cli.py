@@ -11,7 +11,7 @@ from connectors.cosmos.bank import Bank, banked
 from plugins_cli import Command
 from plugins_cosmos import Cosmos
 
-from leasehold.pipeline.connectors.log import LogFeed
+from leasehold.pipeline.connectors.log import LogChangeFeed
 
 SETTINGS = """
 leases: {type: sqlite, path: leases.db}
@@ -40,7 +40,7 @@ def leasehold(bank: Bank, folder: Path, *arguments: str, more: str = "") -> tupl
 
 
 async def ids(folder: Path) -> list[str]:
-    feed = LogFeed(folder / "out")
+    feed = LogChangeFeed(folder / "out")
     found = []
     for partition in await feed.partitions():
         pages = feed.open(partition.name, None)

@@ -19,12 +19,12 @@ from leasehold.leases.document import decode_lease, lease_prefix
 from leasehold.leases.lease import Lease
 from leasehold.leases.stores.memory import MemoryStore
 from leasehold.leases.timing import Timing
-from leasehold.pipeline.connectors.cosmos import CosmosFeed
-from leasehold.pipeline.connectors.memory import MemoryDestination, MemorySink
+from leasehold.pipeline.connectors.cosmos import CosmosChangeFeed
+from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryOutputSink
 from leasehold.pipeline.transform import NoTransform
 from leasehold.service.lag.measurement import measure_lag, read_backlog
-from leasehold.service.pipeline import Pipeline
-from leasehold.service.processor import Processor
+from leasehold.service.pipeline import PipelineParts
+from leasehold.service.processor import ProcessorCore
 
 TIMING = Timing(duration_s=3.0, renew_s=0.8, balance_s=0.3, call_timeout_s=0.5, margin_s=0.3)
 
@@ -40,15 +40,15 @@ class Bench:
         self.log: list[dict[str, object]] = []
 
     @asynccontextmanager
-    async def host(self, name: str) -> AsyncIterator[Processor]:
-        pipeline = Pipeline(
+    async def host(self, name: str) -> AsyncIterator[ProcessorCore]:
+        pipeline = PipelineParts(
             name="bank",
             feed=self.bank.feed(page_items_max=7),
-            sink=MemorySink(self.destination),
+            sink=MemoryOutputSink(self.destination),
             transform=NoTransform(),
         )
         log = structlog.wrap_logger(None, processors=[self._kept])
-        processor = Processor([pipeline], self.store, host=name, timing=TIMING, log=log)
+        processor = ProcessorCore([pipeline], self.store, host=name, timing=TIMING, log=log)
         await processor.start()
         try:
             yield processor
@@ -155,7 +155,7 @@ async def test_lag_is_told_for_leases_whose_ranges_are_gone(bench: Bench) -> Non
         await bench.bank.create(left)
     found = await leases(bench)
     bench.control.merge(Bank.name, "0", "1")
-    feed: CosmosFeed = bench.bank.feed()
+    feed: CosmosChangeFeed = bench.bank.feed()
     lag = await measure_lag(found.values(), {"bank": feed})
     assert {one.partition: (one.events, one.error) for one in lag.partitions}["0"] == (3, None)
     assert lag.unknown == 0

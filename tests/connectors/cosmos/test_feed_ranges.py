@@ -10,7 +10,7 @@ import pytest
 from connectors.cosmos.bank import Bank, banked
 from plugins_cosmos import Cosmos
 
-from leasehold.pipeline.connectors.cosmos import CosmosFeed, Pauses
+from leasehold.pipeline.connectors.cosmos import CosmosChangeFeed, Pauses
 from leasehold.pipeline.errors import FeedUnavailable
 from leasehold.pipeline.ranges import EventRange
 
@@ -25,7 +25,7 @@ async def bank(cosmos: Cosmos, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
         yield bank
 
 
-async def read(feed: CosmosFeed, ranges: Sequence[EventRange], partition: str = "0") -> list[dict[str, Any]]:
+async def read(feed: CosmosChangeFeed, ranges: Sequence[EventRange], partition: str = "0") -> list[dict[str, Any]]:
     """The documents' ids and LSNs, the ranges side by side."""
     reader = feed.range_reader()
     assert reader is not None

@@ -22,7 +22,7 @@ from plugins_cosmos import Cosmos, running
 from leasehold.leases.store import LeaseStore
 from leasehold.service.cli.main import main
 from leasehold.service.config.load import load
-from leasehold.service.processor import Processor
+from leasehold.service.processor import ProcessorCore
 from leasehold.service.wiring.build import pipelines_of, processor_of, store_of
 
 
@@ -67,7 +67,7 @@ def file(tmp_path: Path, bank: Bank, elsewhere: Cosmos, monkeypatch: pytest.Monk
     return path
 
 
-def host_of(file: Path) -> Processor:
+def host_of(file: Path) -> ProcessorCore:
     quiet = structlog.wrap_logger(None, processors=[_dropped])
     return processor_of(load(file, os.environ), host="host-a", log=quiet)
 

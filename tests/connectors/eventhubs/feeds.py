@@ -14,7 +14,7 @@ from connectors.eventhubs.clients import HUB, WAIT_S, opened, producer
 from plugins_eventhubs import EventHubs
 
 from leasehold.common.clock import Pauses
-from leasehold.pipeline.connectors.eventhubs import EventHubsBroker, EventHubsFeed, account_of
+from leasehold.pipeline.connectors.eventhubs import EventHubsBroker, EventHubsChangeFeed, account_of
 from leasehold.pipeline.event import Page
 
 
@@ -28,9 +28,9 @@ async def until(holds: Callable[[], bool]) -> None:
 @asynccontextmanager
 async def feed(
     eventhubs: EventHubs, hub: str = HUB, account: dict[str, Any] | None = None, **options: Any
-) -> AsyncIterator[EventHubsFeed]:
+) -> AsyncIterator[EventHubsChangeFeed]:
     reached = account_of(**{"connection_string": eventhubs.connection_string, "event_hub": hub} | (account or {}))
-    made = EventHubsFeed(reached, **{"pauses": Pauses(first_s=0.01, patience_s=5), "timeout_s": 5} | options)
+    made = EventHubsChangeFeed(reached, **{"pauses": Pauses(first_s=0.01, patience_s=5), "timeout_s": 5} | options)
     try:
         yield made
     finally:
@@ -38,7 +38,11 @@ async def feed(
 
 
 async def pages(
-    feed: EventHubsFeed, count: int, partition: str = "0", continuation: str | None = None, epoch: int | None = None
+    feed: EventHubsChangeFeed,
+    count: int,
+    partition: str = "0",
+    continuation: str | None = None,
+    epoch: int | None = None,
 ) -> list[Page]:
     """Until there are so many events."""
     found: list[Page] = []
@@ -61,11 +65,11 @@ async def taken(read: AsyncGenerator[Page, None], count: int) -> list[str]:
     return found
 
 
-async def events(feed: EventHubsFeed, count: int, *where: Any, **how: Any) -> list[dict[str, Any]]:
+async def events(feed: EventHubsChangeFeed, count: int, *where: Any, **how: Any) -> list[dict[str, Any]]:
     return [event for page in await pages(feed, count, *where, **how) for event in page.events.to_pylist()]
 
 
-async def bodies(feed: EventHubsFeed, count: int, *where: Any, **how: Any) -> list[str]:
+async def bodies(feed: EventHubsChangeFeed, count: int, *where: Any, **how: Any) -> list[str]:
     return [event["body"].decode() for event in await events(feed, count, *where, **how)]
 
 

@@ -8,7 +8,7 @@ from connectors.eventhubs.clients import HUB
 from plugins_cli import Command
 from plugins_eventhubs import EventHubs
 
-from leasehold.pipeline.connectors.log import LogFeed
+from leasehold.pipeline.connectors.log import LogChangeFeed
 
 SETTINGS = """
 leases: {type: sqlite, path: leases.db}
@@ -35,7 +35,7 @@ def leasehold(eventhubs: EventHubs, folder: Path, *arguments: str, more: str = "
 
 
 async def copied(folder: Path) -> list[str]:
-    feed = LogFeed(folder / "out")
+    feed = LogChangeFeed(folder / "out")
     found = []
     for partition in await feed.partitions():
         pages = feed.open(partition.name, None)

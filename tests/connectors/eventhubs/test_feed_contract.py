@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 from plugins_eventhubs import EventHubs
 
-from leasehold.pipeline.connectors.eventhubs import EventHubsFeed, account_of
+from leasehold.pipeline.connectors.eventhubs import EventHubsChangeFeed, account_of
 from leasehold.pipeline.contract import ChangeFeedContract
 from leasehold.pipeline.contract.feed import FeedHarness
 
@@ -26,7 +26,7 @@ class Harness(FeedHarness):
     def __init__(self, eventhubs: EventHubs) -> None:
         self._control = eventhubs.control
         self.secrets = (eventhubs.key, eventhubs.connection_string)
-        self.feed = EventHubsFeed(
+        self.feed = EventHubsChangeFeed(
             account_of(connection_string=eventhubs.connection_string, event_hub=HUB),
             page_events_max=self.events_max,
             page_bytes_max=self.bytes_max,

@@ -13,7 +13,7 @@ from connectors.eventhubs.feeds import bodies, feed, sent_raw, until
 from plugins_eventhubs import EventHubs
 
 from leasehold.common.clock import Pauses
-from leasehold.pipeline.connectors.eventhubs import EventHubsFeed
+from leasehold.pipeline.connectors.eventhubs import EventHubsChangeFeed
 from leasehold.pipeline.connectors.eventhubs.amqp.encode import data
 from leasehold.pipeline.errors import FeedError, FeedUnavailable, Fenced, MalformedRecord, PipelineError
 
@@ -170,7 +170,7 @@ async def test_an_event_that_cannot_be_read_is_told_behind_those_before_it_with_
             await made.start_of("0", time)
 
 
-async def refused(made: EventHubsFeed) -> set[tuple[type[PipelineError], str]]:
+async def refused(made: EventHubsChangeFeed) -> set[tuple[type[PipelineError], str]]:
     found = set()
     for call in (bodies(made, 1, epoch=1), made.partitions(), made.latest("0"), made.lag("0", None)):
         with pytest.raises(FeedError) as error:

@@ -17,11 +17,11 @@ from leasehold.common.clock import Pauses
 from leasehold.leases.lease import Lease
 from leasehold.leases.stores.memory import MemoryStore
 from leasehold.leases.timing import Timing
-from leasehold.pipeline.connectors.eventhubs import EventHubsFeed, account_of
-from leasehold.pipeline.connectors.memory import MemoryDestination, MemorySink
+from leasehold.pipeline.connectors.eventhubs import EventHubsChangeFeed, account_of
+from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryOutputSink
 from leasehold.pipeline.transform import NoTransform
-from leasehold.service.pipeline import Pipeline
-from leasehold.service.processor import Processor
+from leasehold.service.pipeline import PipelineParts
+from leasehold.service.processor import ProcessorCore
 
 TIMING = Timing(duration_s=3.0, renew_s=0.8, balance_s=0.3, call_timeout_s=0.5, margin_s=0.3)
 
@@ -37,12 +37,14 @@ class Bench:
         self.log: list[dict[str, object]] = []
 
     @asynccontextmanager
-    async def host(self, name: str) -> AsyncIterator[Processor]:
+    async def host(self, name: str) -> AsyncIterator[ProcessorCore]:
         account = account_of(connection_string=self.eventhubs.connection_string, event_hub=HUB)
-        feed = EventHubsFeed(account, prefetch=50, pauses=Pauses(first_s=0.01), timeout_s=5)
-        pipeline = Pipeline(name="bank", feed=feed, sink=MemorySink(self.destination), transform=NoTransform())
+        feed = EventHubsChangeFeed(account, prefetch=50, pauses=Pauses(first_s=0.01), timeout_s=5)
+        pipeline = PipelineParts(
+            name="bank", feed=feed, sink=MemoryOutputSink(self.destination), transform=NoTransform()
+        )
         log = structlog.wrap_logger(None, processors=[self._kept])
-        processor = Processor([pipeline], self.store, host=name, timing=TIMING, log=log)
+        processor = ProcessorCore([pipeline], self.store, host=name, timing=TIMING, log=log)
         await processor.start()
         try:
             yield processor
@@ -83,15 +85,15 @@ class Bench:
         return {link["partition"]: link["epoch"] for link in self.control.links(role="receiver")}
 
 
-async def leases(processor: Processor) -> dict[str, Lease]:
+async def leases(processor: ProcessorCore) -> dict[str, Lease]:
     return {lease.partition: lease for lease in (await processor.keeper.scan(["bank"])).leases}
 
 
-async def epochs(processor: Processor) -> dict[str, int]:
+async def epochs(processor: ProcessorCore) -> dict[str, int]:
     return {partition: lease.epoch for partition, lease in (await leases(processor)).items()}
 
 
-async def shared(processor: Processor, *counts: int, of: str | None = None) -> set[str]:
+async def shared(processor: ProcessorCore, *counts: int, of: str | None = None) -> set[str]:
     """Once hosts own so many leases each: the partitions, all or one host's."""
     async with asyncio.timeout(PATIENCE_S):
         while True:

@@ -12,7 +12,7 @@ from connectors.eventhubs.clients import HUB
 from connectors.eventhubs.feeds import feed, pages
 from plugins_eventhubs import EventHubs
 
-from leasehold.pipeline.connectors.eventhubs import EventHubsFeed
+from leasehold.pipeline.connectors.eventhubs import EventHubsChangeFeed
 from leasehold.pipeline.connectors.eventhubs.feed.feed import EventHubsRanges
 from leasehold.pipeline.errors import FeedError, FeedUnavailable, PositionLost
 from leasehold.pipeline.ranges import EventRange
@@ -26,7 +26,7 @@ def variable(eventhubs: EventHubs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, eventhubs.connection_string)
 
 
-def reader(made: EventHubsFeed, silence_s: float = 20.0) -> EventHubsRanges:
+def reader(made: EventHubsChangeFeed, silence_s: float = 20.0) -> EventHubsRanges:
     found = made.range_reader()
     assert isinstance(found, EventHubsRanges)
     return replace(found, silence_s=silence_s)

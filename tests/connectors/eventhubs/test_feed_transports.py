@@ -11,7 +11,7 @@ from connectors.eventhubs.feeds import bodies, feed
 from plugins_eventhubs import EventHubs
 
 from leasehold.common.clock import Pauses
-from leasehold.pipeline.connectors.eventhubs import EventHubsFeed, account_of
+from leasehold.pipeline.connectors.eventhubs import EventHubsChangeFeed, account_of
 from leasehold.pipeline.errors import FeedError
 
 LARGE = "x" * 300_000
@@ -70,7 +70,7 @@ async def test_an_identity_has_its_token_in_place_of_a_key(eventhubs: EventHubs,
         ca_file=eventhubs.ca,
     )
     for token, is_taken in ((eventhubs.token, True), ("another", False)):
-        made = EventHubsFeed(account, credential=Credential(token), pauses=Pauses(patience_s=0.1))
+        made = EventHubsChangeFeed(account, credential=Credential(token), pauses=Pauses(patience_s=0.1))
         if is_taken:
             assert await bodies(made, 1) == ["a"]
         else:

@@ -11,8 +11,8 @@ from connectors.eventhubs.test_sink import HUB, QUICK
 from plugins_eventhubs import EventHubs
 from unit.pipeline.burials import NOW, Group, bodies
 
-from leasehold.pipeline.connectors.eventhubs import EventHubsFeed, EventHubsSink, HubLetters, account_of
-from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.pipeline.connectors.eventhubs import EventHubsChangeFeed, EventHubsOutputSink, HubLetters, account_of
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed
 from leasehold.pipeline.dead_letters import LetterBox
 from leasehold.pipeline.dead_letters.merged_feed import MergedLetters
 from leasehold.pipeline.dead_letters.record import read_kept
@@ -30,10 +30,10 @@ async def group(eventhubs: EventHubs, tmp_path: Path) -> AsyncIterator[Group]:
 
 def hub_box(eventhubs: EventHubs) -> LetterBox:
     account = account_of(connection_string=eventhubs.connection_string, event_hub=HUB)
-    feed = EventHubsFeed(account, timeout_s=20)
+    feed = EventHubsChangeFeed(account, timeout_s=20)
     by_partition = MergedLetters(HubLetters(feed, "pipe"))
     return LetterBox(
-        feed=feed, sink=EventHubsSink(account, consumer_group="$Default", retry=QUICK), by_partition=by_partition
+        feed=feed, sink=EventHubsOutputSink(account, consumer_group="$Default", retry=QUICK), by_partition=by_partition
     )
 
 
@@ -65,15 +65,15 @@ async def test_recovery_reads_the_hub_from_where_it_ended_before_the_batch(
     with pytest.raises(SinkUnavailable):
         await group.run(2)
     read = 0
-    received = EventHubsFeed.open
+    received = EventHubsChangeFeed.open
 
-    async def counted(feed: EventHubsFeed, partition: str, continuation: str | None) -> AsyncIterator[object]:
+    async def counted(feed: EventHubsChangeFeed, partition: str, continuation: str | None) -> AsyncIterator[object]:
         nonlocal read
         async for page in received(feed, partition, continuation):
             read += page.events.num_rows
             yield page
 
-    monkeypatch.setattr(EventHubsFeed, "open", counted)
+    monkeypatch.setattr(EventHubsChangeFeed, "open", counted)
     await group.run(2)
     assert (read, group.delivered) == (1, [b"a"])
 
@@ -86,15 +86,17 @@ async def test_a_replay_reads_by_the_letters_partitions_whatever_else_the_hub_ho
     account = account_of(connection_string=eventhubs.connection_string, event_hub="narrow")
 
     def box() -> LetterBox:
-        feed = EventHubsFeed(account, timeout_s=20)
+        feed = EventHubsChangeFeed(account, timeout_s=20)
         by_partition = MergedLetters(HubLetters(feed, "pipe"))
         return LetterBox(
-            feed=feed, sink=EventHubsSink(account, consumer_group="$Default", retry=QUICK), by_partition=by_partition
+            feed=feed,
+            sink=EventHubsOutputSink(account, consumer_group="$Default", retry=QUICK),
+            by_partition=by_partition,
         )
 
     eventhubs.control.append("narrow", "0", ["none of ours"])
     for partition in "ab":
-        group = Group(tmp_path, feed=MemoryFeed("ab"), box_of=lambda _: box())
+        group = Group(tmp_path, feed=MemoryChangeFeed("ab"), box_of=lambda _: box())
         group.partition = partition
         group.feed.append(partition, [f"{partition}0!".encode(), f"{partition}1".encode(), f"{partition}2!".encode()])
         await group.run(3)

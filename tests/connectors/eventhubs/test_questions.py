@@ -16,14 +16,14 @@ from leasehold.leases.keeper import Keeper
 from leasehold.leases.lease import Lease
 from leasehold.leases.stores.memory import MemoryStore
 from leasehold.leases.timing import Timing
-from leasehold.pipeline.connectors.eventhubs import EventHubsFeed, account_of
-from leasehold.pipeline.connectors.memory import MemoryDestination, MemorySink
+from leasehold.pipeline.connectors.eventhubs import EventHubsChangeFeed, account_of
+from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryOutputSink
 from leasehold.pipeline.transform import NoTransform
 from leasehold.service.api import create_app
 from leasehold.service.group.view import View
 from leasehold.service.lag.measurement import Backlog
-from leasehold.service.pipeline import Pipeline
-from leasehold.service.processor import Processor
+from leasehold.service.pipeline import PipelineParts
+from leasehold.service.processor import ProcessorCore
 
 HUB = "wide"
 PARTITIONS = 12
@@ -44,15 +44,17 @@ class Group:
         self._connection_string = eventhubs.connection_string
         self._store = MemoryStore()
         self.destination = MemoryDestination()
-        self.hosts: list[Processor] = []
+        self.hosts: list[ProcessorCore] = []
         self.clients: list[httpx.AsyncClient] = []
 
     @asynccontextmanager
-    async def host(self, name: str) -> AsyncIterator[Processor]:
+    async def host(self, name: str) -> AsyncIterator[ProcessorCore]:
         account = account_of(connection_string=self._connection_string, event_hub=HUB)
-        feed = EventHubsFeed(account, prefetch=50, pauses=Pauses(first_s=0.01), timeout_s=5)
-        pipeline = Pipeline(name="bank", feed=feed, sink=MemorySink(self.destination), transform=NoTransform())
-        processor = Processor([pipeline], self._store, host=name, timing=TIMING)
+        feed = EventHubsChangeFeed(account, prefetch=50, pauses=Pauses(first_s=0.01), timeout_s=5)
+        pipeline = PipelineParts(
+            name="bank", feed=feed, sink=MemoryOutputSink(self.destination), transform=NoTransform()
+        )
+        processor = ProcessorCore([pipeline], self._store, host=name, timing=TIMING)
         await processor.start()
         transport = httpx.ASGITransport(create_app(processor.view))
         try:
@@ -165,8 +167,10 @@ async def test_a_command_without_hosts_asks_until_it_knows_every_partition(event
     eventhubs.control.rules(reads_per_s_max=READS_PER_S_MAX)
     eventhubs.control.fill(HUB, "99", 17)
     eventhubs.control.fault("delay", of="management", delay_s=0.06)
-    feed = EventHubsFeed(account_of(connection_string=eventhubs.connection_string, event_hub=HUB))
-    pipeline = Pipeline(name="bank", feed=feed, sink=MemorySink(MemoryDestination()), transform=NoTransform())
+    feed = EventHubsChangeFeed(account_of(connection_string=eventhubs.connection_string, event_hub=HUB))
+    pipeline = PipelineParts(
+        name="bank", feed=feed, sink=MemoryOutputSink(MemoryDestination()), transform=NoTransform()
+    )
     keeper = Keeper(MemoryStore(), host="leasehold", incarnation="1", clock=BootClock(), timing=TIMING)
     for n in range(count):
         await keeper.create(Lease(pipeline="bank", partition=str(n)))

@@ -9,7 +9,7 @@ import pytest
 from plugins_eventhubs import EventHubs
 
 from leasehold.pipeline.connectors.eventhubs import account_of
-from leasehold.pipeline.connectors.eventhubs.sink.sink import EventHubsSink
+from leasehold.pipeline.connectors.eventhubs.sink.sink import EventHubsOutputSink
 from leasehold.pipeline.contract import Row, SinkContract, SinkHarness
 from leasehold.pipeline.markers import marker_in
 from leasehold.pipeline.producer import RetryPolicy
@@ -24,11 +24,11 @@ class HubHarness(SinkHarness):
 
     def __init__(self, eventhubs: EventHubs) -> None:
         self.eventhubs = eventhubs
-        self.sinks: list[EventHubsSink] = []
+        self.sinks: list[EventHubsOutputSink] = []
 
     async def sink(self) -> Sink:
         account = account_of(connection_string=self.eventhubs.connection_string, event_hub=HUB)
-        self.sinks.append(EventHubsSink(account, consumer_group="sinks", retry=QUICK, quiet_s=0.1))
+        self.sinks.append(EventHubsOutputSink(account, consumer_group="sinks", retry=QUICK, quiet_s=0.1))
         await self.sinks[-1].prepare()
         return self.sinks[-1]
 

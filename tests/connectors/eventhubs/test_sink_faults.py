@@ -12,7 +12,7 @@ from connectors.eventhubs import clients
 from plugins_eventhubs import EventHubs
 
 from leasehold.pipeline.connectors.eventhubs import account_of
-from leasehold.pipeline.connectors.eventhubs.sink.sink import EventHubsSink
+from leasehold.pipeline.connectors.eventhubs.sink.sink import EventHubsOutputSink
 from leasehold.pipeline.connectors.eventhubs.sink.tail import LOOK_TIMEOUT_S
 from leasehold.pipeline.connectors.eventhubs.sink.writer import HubWriter
 from leasehold.pipeline.contract import body, event_table
@@ -23,7 +23,7 @@ from leasehold.pipeline.sink import Claim, Output, SinkWriter
 HUB, GROUP = "transformed-event", "sinks"
 QUICK = RetryPolicy(retries_max=2, delay_s=0.01, try_timeout_s=1)
 ONCE = RetryPolicy(retries_max=0, try_timeout_s=1)
-Sinks = Callable[..., EventHubsSink]
+Sinks = Callable[..., EventHubsOutputSink]
 
 
 class Permit:
@@ -44,7 +44,7 @@ class Permit:
 class Lease:
     """Claims as a worker does: each from the state of the last checkpoint, or from what a refusal says."""
 
-    def __init__(self, sink: EventHubsSink, partition: str = "0") -> None:
+    def __init__(self, sink: EventHubsOutputSink, partition: str = "0") -> None:
         self.sink = sink
         self.partition = partition
         self.state = ""
@@ -82,11 +82,11 @@ def output(start: int, to: int) -> Output:
 
 @pytest.fixture
 async def sinks(eventhubs: EventHubs) -> AsyncIterator[Sinks]:
-    made: list[EventHubsSink] = []
+    made: list[EventHubsOutputSink] = []
 
-    def make(**options: Any) -> EventHubsSink:
+    def make(**options: Any) -> EventHubsOutputSink:
         account = account_of(connection_string=eventhubs.connection_string, event_hub=HUB)
-        made.append(EventHubsSink(account, **{"retry": QUICK, "consumer_group": GROUP, "quiet_s": 0.1} | options))
+        made.append(EventHubsOutputSink(account, **{"retry": QUICK, "consumer_group": GROUP, "quiet_s": 0.1} | options))
         return made[-1]
 
     yield make

@@ -16,7 +16,7 @@ from leasehold.leases.timing import Timing
 from leasehold.pipeline.connectors.eventhubs.sink.producer_groups import target_of
 from leasehold.pipeline.producer import decoded
 from leasehold.service.config.load import parse
-from leasehold.service.processor import Processor
+from leasehold.service.processor import ProcessorCore
 from leasehold.service.wiring.build import pipelines_of
 
 HUB, SOURCE = "transformed-event", "raw-event"
@@ -48,7 +48,7 @@ async def run(eventhubs: EventHubs, folder: Path, host: str, text: str = SETTING
     text = text.format(connection_string=eventhubs.connection_string, hub=HUB, source=SOURCE)
     settings = parse(text, {}, folder=folder, source="here")
     store = SqliteStore(folder / "leases.db")
-    processor = Processor(pipelines_of(settings), store, host=host, timing=TIMING)
+    processor = ProcessorCore(pipelines_of(settings), store, host=host, timing=TIMING)
     await processor.start()
     try:
         await processor.idle()
@@ -94,7 +94,7 @@ async def test_the_tail_in_the_lease_of_an_idle_host_follows_what_others_publish
     write(tmp_path, "numbers-a.jsonl", range(3), 10)
     text = SETTINGS.format(connection_string=eventhubs.connection_string, hub=HUB)
     settings, store = parse(text, {}, folder=tmp_path, source="here"), SqliteStore(tmp_path / "leases.db")
-    processor = Processor(pipelines_of(settings), store, host="first", timing=TIMING)
+    processor = ProcessorCore(pipelines_of(settings), store, host="first", timing=TIMING)
     target = target_of("numbers-a.jsonl", "0123", None)
     assert target is not None
 

@@ -21,7 +21,7 @@ from connectors.eventhubs.test_sink_faults import (
 from plugins_eventhubs import EventHubs
 
 from leasehold.pipeline.connectors.eventhubs import account_of
-from leasehold.pipeline.connectors.eventhubs.sink.sink import EventHubsSink
+from leasehold.pipeline.connectors.eventhubs.sink.sink import EventHubsOutputSink
 from leasehold.pipeline.errors import OutputTooLarge, SinkError, SinkRejected, SinkUnavailable
 from leasehold.pipeline.producer import decoded
 from leasehold.pipeline.sink import Output
@@ -135,7 +135,7 @@ async def test_a_consumer_group_in_which_nothing_can_be_read_is_told_before_anyt
 
 async def test_what_is_wrong_with_the_hub_is_told(eventhubs: EventHubs) -> None:
     account = account_of(connection_string=eventhubs.connection_string, event_hub="missing")
-    sink = EventHubsSink(account, consumer_group=GROUP, retry=ONCE, timeout_s=2)
+    sink = EventHubsOutputSink(account, consumer_group=GROUP, retry=ONCE, timeout_s=2)
     with pytest.raises(SinkError, match="missing"):
         await sink.prepare()
     await sink.close()

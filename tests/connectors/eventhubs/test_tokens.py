@@ -22,7 +22,7 @@ from connectors.producer.parts import events
 from plugins_eventhubs import EventHubs
 
 from leasehold.common.clock import Pauses
-from leasehold.pipeline.connectors.eventhubs import EventHubsBroker, EventHubsFeed, account_of
+from leasehold.pipeline.connectors.eventhubs import EventHubsBroker, EventHubsChangeFeed, account_of
 from leasehold.pipeline.connectors.eventhubs.amqp.link import ReceiverLink
 from leasehold.pipeline.connectors.eventhubs.feed import receiver
 from leasehold.pipeline.errors import FeedError
@@ -89,9 +89,9 @@ def reached(eventhubs: EventHubs) -> Any:
 
 
 @asynccontextmanager
-async def reading(eventhubs: EventHubs, identity: Identity, **options: Any) -> AsyncIterator[EventHubsFeed]:
+async def reading(eventhubs: EventHubs, identity: Identity, **options: Any) -> AsyncIterator[EventHubsChangeFeed]:
     pauses = Pauses(first_s=0.01, patience_s=5)
-    made = EventHubsFeed(reached(eventhubs), credential=identity, pauses=pauses, timeout_s=5, **options)
+    made = EventHubsChangeFeed(reached(eventhubs), credential=identity, pauses=pauses, timeout_s=5, **options)
     yield made
     await made.close()
 

@@ -21,14 +21,14 @@ from leasehold.leases.host_record import HostRecord, decode_host, encode_host, h
 from leasehold.leases.lease import Lease, LeaseKey
 from leasehold.leases.stores.memory import MemoryStore
 from leasehold.leases.timing import Timing
-from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryDestination, MemoryOutputSink
 from leasehold.pipeline.transform import NoTransform
 from leasehold.service.api import create_app
 from leasehold.service.api.auth import Access
 from leasehold.service.api.server import serve
 from leasehold.service.group.activity import Activity, BatchStatus, FailureStatus, Totals, activity_document
-from leasehold.service.pipeline import Pipeline
-from leasehold.service.processor import Processor
+from leasehold.service.pipeline import PipelineParts
+from leasehold.service.processor import ProcessorCore
 
 TIMING = Timing(duration_s=6.0, renew_s=0.5, balance_s=0.3, margin_s=0.5, call_timeout_s=2.0, handoff_poll_s=0.05)
 NO_TOKENS = Access()
@@ -36,16 +36,18 @@ FILES = [f"transactions-{i}.csv" for i in range(1, 5)]
 STARTED = "2026-01-31T12:00:00+00:00"
 
 
-def processor(name: str, store: MemoryStore, feeds: Mapping[str, MemoryFeed]) -> Processor:
+def processor(name: str, store: MemoryStore, feeds: Mapping[str, MemoryChangeFeed]) -> ProcessorCore:
     pipelines = [
-        Pipeline(name=each, feed=feed, transform=NoTransform(), sink=MemorySink(MemoryDestination()), checkpoint_s=0.1)
+        PipelineParts(
+            name=each, feed=feed, transform=NoTransform(), sink=MemoryOutputSink(MemoryDestination()), checkpoint_s=0.1
+        )
         for each, feed in feeds.items()
     ]
-    return Processor(pipelines, store, host=name, timing=TIMING)
+    return ProcessorCore(pipelines, store, host=name, timing=TIMING)
 
 
 @asynccontextmanager
-async def served(served_by: Processor, access: Access = NO_TOKENS, port: int = 0) -> AsyncIterator[str]:
+async def served(served_by: ProcessorCore, access: Access = NO_TOKENS, port: int = 0) -> AsyncIterator[str]:
     """Yields the address."""
     app = create_app(served_by.view, access)
     async with serve(app, host="127.0.0.1", port=port, log=structlog.get_logger()) as bound:
@@ -53,7 +55,7 @@ async def served(served_by: Processor, access: Access = NO_TOKENS, port: int = 0
 
 
 @asynccontextmanager
-async def lively(feed: MemoryFeed) -> AsyncIterator[None]:
+async def lively(feed: MemoryChangeFeed) -> AsyncIterator[None]:
     """Events come, more to some partitions than to others, four times a second: a throughput is of time that has passed."""
 
     async def flow() -> None:
@@ -72,7 +74,7 @@ async def lively(feed: MemoryFeed) -> AsyncIterator[None]:
 class Group:
     """Hosts and leases as their documents have them, seen by a host that only looks."""
 
-    def __init__(self, looks: Processor, store: MemoryStore, feeds: Mapping[str, MemoryFeed]) -> None:
+    def __init__(self, looks: ProcessorCore, store: MemoryStore, feeds: Mapping[str, MemoryChangeFeed]) -> None:
         self.looks = looks
         self.store = store
         self.feeds = feeds
@@ -122,7 +124,7 @@ async def scene(
     owners: Mapping[LeaseKey, str] = MappingProxyType({}),
 ) -> AsyncIterator[Group]:
     store = MemoryStore()
-    feeds = {name: MemoryFeed(parts) for name, parts in partitions.items()}
+    feeds = {name: MemoryChangeFeed(parts) for name, parts in partitions.items()}
     group = Group(processor(looks, store, feeds), store, feeds)
     for key in ((name, part) for name, parts in partitions.items() for part in parts):
         owner = owners.get(key)

@@ -13,7 +13,7 @@ from integration.dashboard.scenes import FILES, activity, lively, processor, sce
 from playwright.async_api import expect
 
 from leasehold.leases.stores.memory import MemoryStore
-from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed
 from leasehold.service.api.auth import Access, Tokens
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.xdist_group("dashboard")]
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.xdist_group
 
 async def test_a_rebalance_is_seen_as_it_happens(opened: Opened) -> None:
     """Hosts at work: a third joins two, takes its share by handoffs, and the page shows it without being loaded again."""
-    store, feeds = MemoryStore(), {"bank": MemoryFeed([f"{i}" for i in range(12)])}
+    store, feeds = MemoryStore(), {"bank": MemoryChangeFeed([f"{i}" for i in range(12)])}
     async with AsyncExitStack() as stack:
         hosts = [processor(f"host-{name}", store, feeds) for name in "abc"]
         for host in hosts[:2]:

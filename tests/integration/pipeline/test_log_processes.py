@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.pipeline.connectors.log import LogFeed
+from leasehold.pipeline.connectors.log import LogChangeFeed
 from leasehold.pipeline.connectors.log.store import Log
 
 PRELUDE = """
 import asyncio, json, os, signal, sys
 import pyarrow as pa
-from leasehold.pipeline.connectors.log import LogSink, append
+from leasehold.pipeline.connectors.log import LogOutputSink, append
 from leasehold.pipeline.errors import Fenced
 from leasehold.pipeline.sink import Claim, Output
 
@@ -39,7 +39,7 @@ async def deliver(writer, events):
 
 CONTENDER = """
 async def main(path, to, dies_at):
-    sink, state, position = LogSink(path), "", 0
+    sink, state, position = LogOutputSink(path), "", 0
     permit.checks_left = dies_at
     print("ready", flush=True)
     sys.stdin.readline()
@@ -60,7 +60,7 @@ asyncio.run(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))
 
 ZOMBIE = """
 async def main(path):
-    sink = LogSink(path)
+    sink = LogOutputSink(path)
     writer = await sink.open(claim(sink.claimed("")))
     print(json.dumps(writer.state), flush=True)
     sys.stdin.readline()
@@ -75,7 +75,7 @@ asyncio.run(main(sys.argv[1]))
 
 HEIR = """
 async def main(path, state):
-    sink = LogSink(path)
+    sink = LogOutputSink(path)
     writer = await sink.open(claim(sink.claimed(state)))
     await deliver(writer, 2)
     await sink.close()
@@ -140,7 +140,7 @@ async def test_a_zombie_s_late_append_is_refused(path: Path) -> None:
 async def test_a_reader_is_woken_by_another_process(path: Path) -> None:
     first = await started("append(sys.argv[1], 'p', ['1'])", path)
     assert await first.wait() == 0
-    feed = LogFeed(path)
+    feed = LogChangeFeed(path)
     pages = feed.open("p", "0")
     waiting = asyncio.ensure_future(anext(pages))
     await feed.latest("p")

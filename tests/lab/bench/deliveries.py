@@ -19,8 +19,8 @@ from sides import Job
 from workload import MERGE, SETUP
 
 from leasehold.leases.stores.sqlite import SqliteStore
-from leasehold.pipeline.connectors.log import LogFeed
-from leasehold.pipeline.connectors.postgres import PostgresSink
+from leasehold.pipeline.connectors.log import LogChangeFeed
+from leasehold.pipeline.connectors.postgres import PostgresOutputSink
 from leasehold.pipeline.connectors.postgres.copy import load
 from leasehold.pipeline.connectors.postgres.sql import (
     BEGIN,
@@ -35,8 +35,8 @@ from leasehold.pipeline.connectors.postgres.sql import (
 )
 from leasehold.pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter
 from leasehold.pipeline.transform import NoTransform, Transform
-from leasehold.service.pipeline import Pipeline
-from leasehold.service.processor import Processor
+from leasehold.service.pipeline import PipelineParts
+from leasehold.service.processor import ProcessorCore
 
 EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
 SPARK, PLAIN = "spark", "plain"
@@ -117,19 +117,19 @@ class MergingWriter(SinkWriter):
         await self._connection.close()
 
 
-SINKS = {EXACTLY_ONCE: PostgresSink, AT_LEAST_ONCE: MergingSink}
+SINKS = {EXACTLY_ONCE: PostgresOutputSink, AT_LEAST_ONCE: MergingSink}
 
 
-def processor_of(job: Job, transform: Transform, merge: str) -> Processor:
-    pipeline = Pipeline(
+def processor_of(job: Job, transform: Transform, merge: str) -> ProcessorCore:
+    pipeline = PipelineParts(
         name="balances",
-        feed=LogFeed(job.source),
+        feed=LogChangeFeed(job.source),
         transform=transform,
-        sink=SINKS.get(job.way, PostgresSink)(job.dsn, setup=SETUP, merge=merge),
+        sink=SINKS.get(job.way, PostgresOutputSink)(job.dsn, setup=SETUP, merge=merge),
         checkpoint_s=KEPT_EVERY_S,
         unkept_s=KEPT_EVERY_S,
     )
-    return Processor([pipeline], SqliteStore(Path(job.state) / "leases.db"), host="bench")
+    return ProcessorCore([pipeline], SqliteStore(Path(job.state) / "leases.db"), host="bench")
 
 
 def main(kind: str) -> None:

@@ -11,27 +11,27 @@ from sides import Job
 from workload import MERGE, SETUP
 
 from leasehold.leases.stores.sqlite import SqliteStore
-from leasehold.pipeline.connectors.log import LogFeed
-from leasehold.pipeline.connectors.postgres import PostgresSink
+from leasehold.pipeline.connectors.log import LogChangeFeed
+from leasehold.pipeline.connectors.postgres import PostgresOutputSink
 from leasehold.pipeline.limits import RangeLimits
 from leasehold.pipeline.spark.engine import SparkEngine
 from leasehold.pipeline.spark.transform import SparkTransform
-from leasehold.service.pipeline import Pipeline
-from leasehold.service.processor import Processor
+from leasehold.service.pipeline import PipelineParts
+from leasehold.service.processor import ProcessorCore
 
 
-def processor_of(job: Job, engine: SparkEngine) -> Processor:
+def processor_of(job: Job, engine: SparkEngine) -> ProcessorCore:
     """The way may name from how many events on executors read."""
     reader, _, from_events = job.way.partition(":")
     limits = RangeLimits.beginning_at(int(from_events)) if from_events else RangeLimits()
-    pipeline = Pipeline(
+    pipeline = PipelineParts(
         name="balances",
-        feed=LogFeed(job.source),
+        feed=LogChangeFeed(job.source),
         transform=transform_of(engine),
-        sink=PostgresSink(job.dsn, setup=SETUP, merge=MERGE),
+        sink=PostgresOutputSink(job.dsn, setup=SETUP, merge=MERGE),
         ranges=limits if reader == "executors" else None,
     )
-    return Processor([pipeline], SqliteStore(Path(job.state) / "leases.db"), host="bench")
+    return ProcessorCore([pipeline], SqliteStore(Path(job.state) / "leases.db"), host="bench")
 
 
 async def served(engine: SparkEngine) -> None:

@@ -1,6 +1,6 @@
 """A handler of 100 ms: how many times as many events one partition handles if calls run side by side.
 
-A host in this process reads one partition of a feed in memory (`MemoryFeed`) and keeps its leases in SQLite. The serial handler
+A host in this process reads one partition of a `MemoryChangeFeed` and keeps its leases in SQLite. The serial handler
 is called with batches, and handles their events one after the other. Both take the same time for each event, in one run.
 """
 
@@ -20,12 +20,12 @@ from results import Figure, finish, say
 from leasehold.leases.stores.sqlite import SqliteStore
 from leasehold.leases.timing import Timing
 from leasehold.pipeline.connectors.handlers import HandlerSink
-from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed
 from leasehold.pipeline.connectors.python import HandlerContext, PythonSink
 from leasehold.pipeline.limits import BatchLimits, ParallelLimits
 from leasehold.pipeline.sink import CloseReason, Sink
-from leasehold.service.pipeline import Pipeline
-from leasehold.service.processor import Processor
+from leasehold.service.pipeline import PipelineParts
+from leasehold.service.processor import ProcessorCore
 
 CALL_S = 0.1
 KEYS = 1000
@@ -54,10 +54,10 @@ def block(event: Any) -> None:
 
 async def rate(folder: Path, sink: Sink, events: int, batch_events_max: int) -> float:
     """Events a second, from the first call to the last checkpoint."""
-    feed = MemoryFeed(["a"])
-    pipeline = Pipeline(name="p", feed=feed, sink=sink, limits=BatchLimits(events_max=batch_events_max))
+    feed = MemoryChangeFeed(["a"])
+    pipeline = PipelineParts(name="p", feed=feed, sink=sink, limits=BatchLimits(events_max=batch_events_max))
     store = SqliteStore(folder / "leases.db")
-    processor = Processor([pipeline], store, host="bench", timing=Timing())
+    processor = ProcessorCore([pipeline], store, host="bench", timing=Timing())
     await processor.start()
     await until(lambda: bool(processor.host.workers))
     began = time.monotonic()

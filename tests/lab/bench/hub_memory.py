@@ -11,7 +11,7 @@ from contextlib import aclosing
 import pyarrow as pa
 from hub_sides import BODY_BYTES, Order, Took, Watch, main, rss_bytes, say
 
-from leasehold.pipeline.connectors.eventhubs import EventHubsBroker, EventHubsFeed, account_of
+from leasehold.pipeline.connectors.eventhubs import EventHubsBroker, EventHubsChangeFeed, account_of
 from leasehold.pipeline.producer import Event, IdempotentProducer
 
 
@@ -35,7 +35,7 @@ class Steps:
 
 async def receiver(order: Order) -> Took:
     steps = Steps(order, waits=True)
-    feed = EventHubsFeed(account_of(connection_string=order.connection_string, event_hub=order.hub))
+    feed = EventHubsChangeFeed(account_of(connection_string=order.connection_string, event_hub=order.hub))
     async with aclosing(feed.open_as(1, "0", None)) as pages:
         async for page in pages:
             steps.took(page.events.num_rows)

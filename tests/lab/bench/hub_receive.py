@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from hub_sides import BODY_BYTES, Order, Took, Watch, main
 
-from leasehold.pipeline.connectors.eventhubs import EventHubsFeed, account_of
+from leasehold.pipeline.connectors.eventhubs import EventHubsChangeFeed, account_of
 from leasehold.pipeline.connectors.eventhubs.amqp.connection import GROUP, Hub
 from leasehold.pipeline.connectors.eventhubs.amqp.link import CHUNK_BYTES_MAX, ReceiverLink
 from leasehold.pipeline.connectors.eventhubs.amqp.sdk_internals import connection_of, sdk, transport_of
@@ -67,7 +67,7 @@ class Arrived:
 async def ours(order: Order) -> Took:
     arrived = Arrived(order)
     account = account_of(connection_string=order.connection_string, event_hub=order.hub)
-    feed = EventHubsFeed(account, **({"prefetch": order.size} if order.size else {}))
+    feed = EventHubsChangeFeed(account, **({"prefetch": order.size} if order.size else {}))
 
     async def read(partition: str) -> None:
         async with aclosing(feed.open_as(1, partition, None)) as pages:

@@ -9,22 +9,22 @@ from sides import Job
 from workload import MERGE, SETUP
 
 from leasehold.leases.stores.sqlite import SqliteStore
-from leasehold.pipeline.connectors.eventhubs import EventHubsFeed, account_of
-from leasehold.pipeline.connectors.postgres import PostgresSink
+from leasehold.pipeline.connectors.eventhubs import EventHubsChangeFeed, account_of
+from leasehold.pipeline.connectors.postgres import PostgresOutputSink
 from leasehold.pipeline.spark.engine import SparkEngine
 from leasehold.pipeline.spark.transform import SparkTransform
-from leasehold.service.pipeline import Pipeline
-from leasehold.service.processor import Processor
+from leasehold.service.pipeline import PipelineParts
+from leasehold.service.processor import ProcessorCore
 
 
-def processor_of(job: Job, engine: SparkEngine) -> Processor:
-    pipeline = Pipeline(
+def processor_of(job: Job, engine: SparkEngine) -> ProcessorCore:
+    pipeline = PipelineParts(
         name="balances",
-        feed=EventHubsFeed(account_of(connection_string=job.source)),
+        feed=EventHubsChangeFeed(account_of(connection_string=job.source)),
         transform=SparkTransform(engine, "balances", sql=SQL, schema=SCHEMA),
-        sink=PostgresSink(job.dsn, setup=SETUP, merge=MERGE),
+        sink=PostgresOutputSink(job.dsn, setup=SETUP, merge=MERGE),
     )
-    return Processor([pipeline], SqliteStore(Path(job.state) / "leases.db"), host="bench")
+    return ProcessorCore([pipeline], SqliteStore(Path(job.state) / "leases.db"), host="bench")
 
 
 if __name__ == "__main__":

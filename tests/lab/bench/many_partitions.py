@@ -36,14 +36,14 @@ from results import Figure, finish, say
 from leasehold.leases.balance import Peer, plan_in_steps
 from leasehold.leases.lease import Lease
 from leasehold.leases.stores.sqlite import SqliteStore
-from leasehold.pipeline.connectors.log import LogFeed, append
+from leasehold.pipeline.connectors.log import LogChangeFeed, append
 from leasehold.pipeline.connectors.log.partition_file import BLOCK_SCHEMA
 from leasehold.pipeline.connectors.log.store import Log
-from leasehold.pipeline.connectors.memory import MemoryDestination, MemorySink
+from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryOutputSink
 from leasehold.pipeline.sink import Claim, Output
 from leasehold.service.cli.run import short_collections
-from leasehold.service.pipeline import Pipeline
-from leasehold.service.processor import Processor
+from leasehold.service.pipeline import PipelineParts
+from leasehold.service.processor import ProcessorCore
 
 HOT, IDLE = 10, 1_000
 EVENTS_PER_S = 10
@@ -97,8 +97,8 @@ async def measured(idle: int, idle_s: float, busy_s: float, state: Path) -> dict
     for name in (*names(HOT, "hot"), *names(idle, "idle")):
         append(state / "log", name, [b""])
     destination, late_s = Destination(), list[float]()
-    pipeline = Pipeline(name="many", feed=LogFeed(state / "log"), sink=MemorySink(destination))
-    processor = Processor([pipeline], SqliteStore(state / "leases.db"), host="bench")
+    pipeline = PipelineParts(name="many", feed=LogChangeFeed(state / "log"), sink=MemoryOutputSink(destination))
+    processor = ProcessorCore([pipeline], SqliteStore(state / "leases.db"), host="bench")
     began_s = time.process_time()
     await processor.start()
     while processor.stats.events["many"] < HOT + idle:  # noqa: ASYNC110 - nothing tells of it

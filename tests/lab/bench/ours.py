@@ -14,12 +14,12 @@ from sides import Job, commands
 from workload import MERGE, SETUP
 
 from leasehold.leases.stores.sqlite import SqliteStore
-from leasehold.pipeline.connectors.log import LogFeed
-from leasehold.pipeline.connectors.postgres import PostgresSink
+from leasehold.pipeline.connectors.log import LogChangeFeed
+from leasehold.pipeline.connectors.postgres import PostgresOutputSink
 from leasehold.pipeline.spark.engine import SparkEngine
 from leasehold.pipeline.spark.transform import SparkTransform
-from leasehold.service.pipeline import Pipeline
-from leasehold.service.processor import Processor
+from leasehold.service.pipeline import PipelineParts
+from leasehold.service.processor import ProcessorCore
 
 SCHEMA = "account STRING NOT NULL, value DECIMAL(20,2) NOT NULL"
 SQL = "SELECT partition, account, sum(value) AS value, count(*) AS events FROM events GROUP BY partition, account"
@@ -29,17 +29,17 @@ def transform_of(engine: SparkEngine) -> SparkTransform:
     return SparkTransform(engine, "balances", sql=SQL, schema=SCHEMA)
 
 
-def processor_of(job: Job, engine: SparkEngine) -> Processor:
-    pipeline = Pipeline(
+def processor_of(job: Job, engine: SparkEngine) -> ProcessorCore:
+    pipeline = PipelineParts(
         name="balances",
-        feed=LogFeed(job.source),
+        feed=LogChangeFeed(job.source),
         transform=transform_of(engine),
-        sink=PostgresSink(job.dsn, setup=SETUP, merge=MERGE),
+        sink=PostgresOutputSink(job.dsn, setup=SETUP, merge=MERGE),
     )
-    return Processor([pipeline], SqliteStore(Path(job.state) / "leases.db"), host="bench")
+    return ProcessorCore([pipeline], SqliteStore(Path(job.state) / "leases.db"), host="bench")
 
 
-def served(processor_of: Callable[[Job, SparkEngine], Processor]) -> None:
+def served(processor_of: Callable[[Job, SparkEngine], ProcessorCore]) -> None:
     """Runs the jobs that come, each by a processor of its own, on one Spark."""
     run(run_with_spark(processor_of))
 
@@ -53,7 +53,7 @@ def run(jobs: Coroutine[Any, Any, None]) -> None:
     asyncio.run(jobs)
 
 
-async def run_with_spark(processor_of: Callable[[Job, SparkEngine], Processor]) -> None:
+async def run_with_spark(processor_of: Callable[[Job, SparkEngine], ProcessorCore]) -> None:
     engine = SparkEngine(master="local[2]")
     session = SparkTransform(
         engine, "session", sql="SELECT * FROM events"
@@ -63,7 +63,7 @@ async def run_with_spark(processor_of: Callable[[Job, SparkEngine], Processor]) 
     await session.close()
 
 
-async def run_jobs(processor_of: Callable[[Job], Processor]) -> None:
+async def run_jobs(processor_of: Callable[[Job], ProcessorCore]) -> None:
     stop: Callable[[], Awaitable[None]] | None = None
     todo = commands()
     while (command := await asyncio.to_thread(next, todo, StopIteration)) is not StopIteration:

@@ -27,14 +27,14 @@ from results import say
 from workload import BLOCK_EVENTS, MERGE, PARTITIONS, SETUP, body_of
 
 from leasehold.leases.stores.sqlite import SqliteStore
-from leasehold.pipeline.connectors.log import LogFeed, append
-from leasehold.pipeline.connectors.postgres import PostgresSink
+from leasehold.pipeline.connectors.log import LogChangeFeed, append
+from leasehold.pipeline.connectors.postgres import PostgresOutputSink
 from leasehold.pipeline.dead_letters import DeadLetters
 from leasehold.pipeline.limits import Isolation
 from leasehold.pipeline.spark.engine import SparkEngine
 from leasehold.pipeline.spark.transform import SparkTransform
-from leasehold.service.pipeline import Pipeline
-from leasehold.service.processor import Processor
+from leasehold.service.pipeline import PipelineParts
+from leasehold.service.processor import ProcessorCore
 from leasehold.service.wiring.build import FOUND_AT_ONCE
 
 SCHEMA = "account STRING NOT NULL, value DECIMAL(20,2) NOT NULL"
@@ -94,17 +94,17 @@ async def drained(drains: list[Drain], directory: Path, server: str) -> dict[str
 
 async def one(drain: Drain, directory: Path, dsn: str, engine: SparkEngine) -> float:
     expected = written(drain, directory / "log")
-    pipeline = Pipeline(
+    pipeline = PipelineParts(
         name="balances",
-        feed=LogFeed(directory / "log"),
+        feed=LogChangeFeed(directory / "log"),
         transform=SparkTransform(
             engine, "balances", sql=SQL, schema=SCHEMA, goes_on=True, isolation=Isolation(most=FOUND_AT_ONCE)
         ),
-        sink=PostgresSink(dsn, setup=SETUP, merge=MERGE, letters=True),
+        sink=PostgresOutputSink(dsn, setup=SETUP, merge=MERGE, letters=True),
         letters=DeadLetters(now=lambda: datetime.now(UTC)),
         batch_timeout_s=3600,
     )
-    processor = Processor([pipeline], SqliteStore(directory / "leases.db"), host="bench")
+    processor = ProcessorCore([pipeline], SqliteStore(directory / "leases.db"), host="bench")
     began = time.monotonic()
     await processor.start()
     last = await processor.idle()

@@ -28,7 +28,7 @@ from pyarrow import csv
 from results import Figure, finish, say
 from sides import cpu_s
 
-from leasehold.pipeline.connectors.postgres import PostgresSink
+from leasehold.pipeline.connectors.postgres import PostgresOutputSink
 from leasehold.pipeline.sink import Output
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def batch(number: int) -> pa.Table:
 
 
 async def write_ours(dsn: str, tables: list[pa.Table]) -> None:
-    sink = PostgresSink(dsn, table="rows")
+    sink = PostgresOutputSink(dsn, table="rows")
     await sink.prepare()
     writer = await sink.open(claim())
     positions = count()

@@ -21,13 +21,13 @@ from results import say
 
 from leasehold.leases.stores.sqlite import SqliteStore
 from leasehold.leases.timing import SessionTiming
-from leasehold.pipeline.connectors.log import LogFeed, append
-from leasehold.pipeline.connectors.memory import MemoryDestination, MemorySink
+from leasehold.pipeline.connectors.log import LogChangeFeed, append
+from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryOutputSink
 from leasehold.pipeline.limits import BatchLimits
 from leasehold.pipeline.spark.engine import SparkEngine
 from leasehold.pipeline.spark.transform import SparkTransform
-from leasehold.service.pipeline import Pipeline
-from leasehold.service.processor import Processor
+from leasehold.service.pipeline import PipelineParts
+from leasehold.service.processor import ProcessorCore
 
 PARTITIONS = 32
 BATCH_BYTES = 1 << 30
@@ -77,7 +77,7 @@ async def filled(path: Path, partition: str, count: int) -> None:
     await asyncio.to_thread(process.join)
 
 
-async def until_delivered(processor: Processor, events: int, within_s: float = 900) -> None:
+async def until_delivered(processor: ProcessorCore, events: int, within_s: float = 900) -> None:
     async with asyncio.timeout(within_s):
         while processor.stats.events["stalls"] < events:  # noqa: ASYNC110 - nothing tells of it
             await asyncio.sleep(0.05)
@@ -90,15 +90,15 @@ async def main(spinning: int) -> bool:
         log = Path(state) / "log"
         for n in range(PARTITIONS):
             await filled(log, str(n), BLOCK_EVENTS)
-        pipeline = Pipeline(
+        pipeline = PipelineParts(
             name="stalls",
-            feed=LogFeed(log),
+            feed=LogChangeFeed(log),
             transform=SparkTransform(engine, "stalls", sql=SQL, schema=SCHEMA),
-            sink=MemorySink(MemoryDestination()),
+            sink=MemoryOutputSink(MemoryDestination()),
             limits=BatchLimits(events_max=large, bytes_max=BATCH_BYTES),
         )
         store = SqliteStore(Path(state) / "leases.db")
-        processor = Processor([pipeline], store, host="stalls", buffer_bytes_max=2 * BATCH_BYTES)
+        processor = ProcessorCore([pipeline], store, host="stalls", buffer_bytes_max=2 * BATCH_BYTES)
         watching = asyncio.create_task(probe.watch())
         hogs = [multiprocessing.get_context("spawn").Process(target=spin, daemon=True) for _ in range(spinning)]
         for hog in hogs:

@@ -40,13 +40,13 @@ from leasehold.leases import dotnet
 from leasehold.leases.errors import StoreConflict, StoreMissing
 from leasehold.leases.lease import Lease
 from leasehold.leases.stores.cosmos import CosmosStore
-from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink, MemoryWriter
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryDestination, MemoryOutputSink, MemoryWriter
 from leasehold.pipeline.feed import FeedPartition
 from leasehold.pipeline.limits import BatchLimits
 from leasehold.pipeline.producer import claimed
 from leasehold.pipeline.sink import Claim, Output, Permit
-from leasehold.service.pipeline import Pipeline
-from leasehold.service.processor import Processor
+from leasehold.service.pipeline import PipelineParts
+from leasehold.service.processor import ProcessorCore
 
 HOSTS, LEASES, SETTLING_S = 2, 8, 300
 HOUR_S, BUSY_S = 3600.0, 600.0
@@ -173,7 +173,7 @@ class Monitored:
         return PREFIX
 
 
-class RangesFeed(MemoryFeed):
+class RangesFeed(MemoryChangeFeed):
     """Partitions as those of a container: with a scope each, and far from their beginning."""
 
     def __init__(self) -> None:
@@ -197,7 +197,7 @@ class SlowWriter(MemoryWriter):
         await super().write(output, permit)
 
 
-class Sink(MemorySink):
+class Sink(MemoryOutputSink):
     is_slow = False
 
     async def open(self, claim: Claim) -> MemoryWriter:
@@ -268,19 +268,19 @@ def host_of(
     name: str,
     container: Any,
     clock: VirtualClock,
-    feed: MemoryFeed,
-    sink: MemorySink,
+    feed: MemoryChangeFeed,
+    sink: MemoryOutputSink,
     limits: BatchLimits,
     unkept_s: float,
-) -> Processor:
-    pipeline = Pipeline(
+) -> ProcessorCore:
+    pipeline = PipelineParts(
         name="transactions", feed=feed, sink=sink, start="latest", limits=limits, unkept_s=unkept_s, checkpoint_s=5.0
     )
     quiet = structlog.wrap_logger(None, processors=[dropped])
     store = CosmosStore(
         container, {"transactions": Monitored()}, now=lambda: START + timedelta(seconds=clock.monotonic())
     )
-    return Processor([pipeline], store, host=name, clock=clock, log=quiet)
+    return ProcessorCore([pipeline], store, host=name, clock=clock, log=quiet)
 
 
 def dropped(logger: object, level: str, event: Any) -> str:

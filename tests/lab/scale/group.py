@@ -26,7 +26,7 @@ from leasehold.leases.timing import SessionTiming, Timing
 from leasehold.pipeline.limits import BatchLimits
 from leasehold.service.group.activity import reporter
 from leasehold.service.host import Host
-from leasehold.service.pipeline import Pipeline
+from leasehold.service.pipeline import PipelineParts
 
 PIPELINE = "bank"
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -114,8 +114,8 @@ class ScaleGroup:
             self._held[lease.incarnation] += 1
             self._last[name] = owner
 
-    def _pipeline(self) -> Pipeline:
-        return Pipeline(
+    def _pipeline(self) -> PipelineParts:
+        return PipelineParts(
             name=PIPELINE,
             feed=self.feed,
             sink=self.sink,

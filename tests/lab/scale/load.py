@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed
 from leasehold.pipeline.event import EVENT_SCHEMA, Page
 from leasehold.pipeline.feed import FeedPartition
 from leasehold.pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter
@@ -22,7 +22,7 @@ _EVENTS: list[dict[str, Any]] = [
 _TABLE = pa.Table.from_pylist(_EVENTS, schema=EVENT_SCHEMA)
 
 
-class SteadyFeed(MemoryFeed):
+class SteadyFeed(MemoryChangeFeed):
     """Without events until `begin`; then each partition always has another page."""
 
     def __init__(self, partitions: Iterable[str]) -> None:

@@ -49,7 +49,7 @@ def pipeline(directory: Path) -> dict[str, Any]:
     return {
         "name": ROLE,
         "feed": {
-            "type": "leasehold.pipeline.connectors.log:LogFeed",
+            "type": "leasehold.pipeline.connectors.log:LogChangeFeed",
             "path": str(directory / LOG),
             "page_events_max": PAGE_EVENTS,
         },

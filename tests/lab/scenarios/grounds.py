@@ -126,7 +126,7 @@ class Embedded:
     def paged(self, feed: dict[str, Any], events: int) -> dict[str, Any]:
         return paged_files(self._directory, feed, events) or {
             **feed,
-            "type": "leasehold.pipeline.connectors.log:LogFeed",
+            "type": "leasehold.pipeline.connectors.log:LogChangeFeed",
             "path": str(self._directory / feed["path"]),
             "page_events_max": events,
         }
@@ -217,7 +217,7 @@ def paged_files(directory: Path, feed: dict[str, Any], events: int) -> dict[str,
     """None of any other feed."""
     if feed["type"] != "files":
         return None
-    kind = "leasehold.pipeline.connectors.files.feed:FilesFeed"
+    kind = "leasehold.pipeline.connectors.files.feed:FilesChangeFeed"
     return {**feed, "type": kind, "path": str(directory / feed["path"]), "page_events_max": events}
 
 

@@ -19,11 +19,11 @@ from unit.pipeline.burials import Picky
 
 from leasehold.leases.stores.sqlite import SqliteStore
 from leasehold.leases.timing import Timing
-from leasehold.pipeline.connectors.log import LogFeed
+from leasehold.pipeline.connectors.log import LogChangeFeed
 from leasehold.pipeline.dead_letters import DeadLetters, beside
 from leasehold.pipeline.limits import BatchLimits
-from leasehold.service.pipeline import Pipeline
-from leasehold.service.processor import Processor
+from leasehold.service.pipeline import PipelineParts
+from leasehold.service.processor import ProcessorCore
 
 PAGE_EVENTS = 10
 LEASES = "leases.db"
@@ -43,13 +43,13 @@ class Order:
         return json.dumps(asdict(self))
 
 
-def pipeline_of(kind: Kind, where: Where, mended: set[bytes]) -> Pipeline:
+def pipeline_of(kind: Kind, where: Where, mended: set[bytes]) -> PipelineParts:
     box, sink, transform = kind.box(where), kind.sink(where), Picky()
     transform.mended = mended
     letters = DeadLetters(now=lambda: datetime.now(UTC), share_max=1.0)
-    return Pipeline(
+    return PipelineParts(
         name=NAME,
-        feed=LogFeed(where.directory / "feed", page_events_max=PAGE_EVENTS),
+        feed=LogChangeFeed(where.directory / "feed", page_events_max=PAGE_EVENTS),
         transform=transform,
         sink=sink if box.sink is None else beside(sink, box, letters),
         letters=letters,
@@ -63,7 +63,7 @@ async def processed(kind: Kind, order: Order) -> int:
     timing = Timing(duration_s=12, renew_s=3, balance_s=1, margin_s=2)
     store = SqliteStore(where.directory / LEASES)
     pipeline = pipeline_of(kind, where, set(order.mended.encode().split()))
-    processor = Processor([pipeline], store, host=order.name, timing=timing)
+    processor = ProcessorCore([pipeline], store, host=order.name, timing=timing)
     await processor.start()
     last = await processor.idle()
     await processor.stop()

@@ -13,9 +13,9 @@ import psycopg
 from lab.scenarios.outlets import GAPS, GAPS_LAST
 
 from leasehold.pipeline.async_sink import Limits
-from leasehold.pipeline.connectors.files.sink import Directory, FileLetters, FilesSink, snapshot_of
-from leasehold.pipeline.connectors.log import LogFeed, LogSink
-from leasehold.pipeline.connectors.postgres import PostgresLetters, PostgresSink, letters_merge, storable
+from leasehold.pipeline.connectors.files.sink import Directory, FileLetters, FilesOutputSink, snapshot_of
+from leasehold.pipeline.connectors.log import LogChangeFeed, LogOutputSink
+from leasehold.pipeline.connectors.postgres import PostgresLetters, PostgresOutputSink, letters_merge, storable
 from leasehold.pipeline.dead_letters import LetterBox
 from leasehold.pipeline.dead_letters.merged_feed import MergedLetters
 from leasehold.pipeline.dead_letters.record import read_until_now
@@ -60,44 +60,44 @@ class Kind:
 
 
 def log_box(where: Where) -> LetterBox:
-    return LetterBox(feed=LogFeed(where.directory / "letters"), sink=LogSink(where.directory / "letters"))
+    return LetterBox(feed=LogChangeFeed(where.directory / "letters"), sink=LogOutputSink(where.directory / "letters"))
 
 
 def files_box(where: Where) -> LetterBox:
     place = where.directory / "letters"
     feed = MergedLetters(FileLetters(Directory(place), NAME))
-    return LetterBox(feed=feed, sink=FilesSink(Directory(place)), rows=lambda rows: rows)
+    return LetterBox(feed=feed, sink=FilesOutputSink(Directory(place)), rows=lambda rows: rows)
 
 
 def postgres_box(where: Where) -> LetterBox:
-    sink = PostgresSink(where.dsn, merge=letters_merge("public"), letters=True)
+    sink = PostgresOutputSink(where.dsn, merge=letters_merge("public"), letters=True)
     return LetterBox(feed=PostgresLetters(where.dsn, NAME), sink=sink, rows=storable)
 
 
 def hub_box(where: Where) -> LetterBox:
     from leasehold.pipeline.connectors.eventhubs import (  # its SDK takes a second
-        EventHubsFeed,
-        EventHubsSink,
+        EventHubsChangeFeed,
+        EventHubsOutputSink,
         account_of,
     )
 
     account = account_of(connection_string=where.server["connection_string"], event_hub=PLACE)
-    return LetterBox(feed=EventHubsFeed(account), sink=EventHubsSink(account, consumer_group="$Default"))
+    return LetterBox(feed=EventHubsChangeFeed(account), sink=EventHubsOutputSink(account, consumer_group="$Default"))
 
 
 # Sinks
 
 
 def log_sink(where: Where) -> Sink:
-    return LogSink(where.directory / "outcome")
+    return LogOutputSink(where.directory / "outcome")
 
 
 def files_sink(where: Where) -> Sink:
-    return FilesSink(Directory(where.directory / "outcome"))
+    return FilesOutputSink(Directory(where.directory / "outcome"))
 
 
 def postgres_sink(where: Where, *, letters: bool = False) -> Sink:
-    return PostgresSink(
+    return PostgresOutputSink(
         where.dsn,
         setup=SETUP,
         merge="INSERT INTO outcome SELECT body FROM batch ORDER BY sequence",
@@ -155,7 +155,7 @@ async def in_files(where: Where) -> AsyncIterator[bytes]:
 
 
 async def in_log(where: Where) -> AsyncIterator[bytes]:
-    feed = LogFeed(where.directory / "outcome")
+    feed = LogChangeFeed(where.directory / "outcome")
     for partition in await feed.partitions():
         async for page in read_until_now(feed, partition.name):
             for body in page.events["body"].to_pylist():

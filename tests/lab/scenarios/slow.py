@@ -6,8 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from leasehold.pipeline.connectors.log import LogSink
-from leasehold.pipeline.connectors.postgres import PostgresSink
+from leasehold.pipeline.connectors.log import LogOutputSink
+from leasehold.pipeline.connectors.postgres import PostgresOutputSink
 from leasehold.pipeline.sink import Claim, CloseReason, Output, Permit, SinkWriter
 
 LOOK_S = 0.02
@@ -43,7 +43,7 @@ class SlowWriter(SinkWriter):
         await self._writer.close(reason)
 
 
-class SlowLog(LogSink):
+class SlowLog(LogOutputSink):
     def __init__(self, gate: str, **settings: Any) -> None:
         super().__init__(**settings)
         self._gate = Path(gate)
@@ -52,7 +52,7 @@ class SlowLog(LogSink):
         return SlowWriter(await super().open(claim), self._gate)
 
 
-class SlowPostgres(PostgresSink):
+class SlowPostgres(PostgresOutputSink):
     def __init__(self, gate: str, **settings: Any) -> None:
         super().__init__(**settings)
         self._gate = Path(gate)

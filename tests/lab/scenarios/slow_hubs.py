@@ -7,18 +7,18 @@ from typing import Any
 
 from lab.scenarios.slow import SlowWriter
 
-from leasehold.pipeline.connectors.eventhubs import EventHubsFeed, EventHubsSink, account_of
+from leasehold.pipeline.connectors.eventhubs import EventHubsChangeFeed, EventHubsOutputSink, account_of
 from leasehold.pipeline.sink import Claim
 
 
-class PagedHub(EventHubsFeed):
+class PagedHub(EventHubsChangeFeed):
     """Pages of at most so many events, however many have arrived."""
 
     def __init__(self, connection_string: str, event_hub: str, **settings: Any) -> None:
         super().__init__(account_of(connection_string=connection_string, event_hub=event_hub), **settings)
 
 
-class SlowHub(EventHubsSink):
+class SlowHub(EventHubsOutputSink):
     def __init__(self, connection_string: str, event_hub: str, gate: str, **settings: Any) -> None:
         super().__init__(account_of(connection_string=connection_string, event_hub=event_hub), **settings)
         self._gate = Path(gate)

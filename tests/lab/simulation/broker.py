@@ -1,4 +1,4 @@
-"""A broker in memory for the real LogSink: idempotent publishing as Event Hubs does it, on a network that loses and delays.
+"""A broker in memory for the real LogOutputSink: idempotent publishing as Event Hubs does it, on a network that loses and delays.
 
 What a producer may do is decided by the production code (leasehold.pipeline.connectors.log.producer_state), but for one thing: a
 broker of the outside world takes a batch for a repeated one by its numbers alone, whatever its contents.
@@ -19,7 +19,7 @@ from lab.simulation.weather import Request, Weather, host_of
 from leasehold.pipeline.connectors.log import producer_state as lines
 from leasehold.pipeline.connectors.log.partition_file import Encoded, LogError, LogUnavailable, LogUncertain, decoded
 from leasehold.pipeline.connectors.log.producer_state import Line, Producer
-from leasehold.pipeline.connectors.log.sink import LogSink
+from leasehold.pipeline.connectors.log.sink import LogOutputSink
 from leasehold.pipeline.markers import Marker
 
 T = TypeVar("T")
@@ -48,16 +48,16 @@ class Broker:
     def partition(self, name: str, *, new: bool = False) -> BrokerPartition:
         return BrokerPartition(self, name)
 
-    def sink(self) -> LogSink:
+    def sink(self) -> LogOutputSink:
         """One host's way here."""
-        sink = LogSink(self.path)
+        sink = LogOutputSink(self.path)
         sink._log = self  # type: ignore[assignment]  # for what it uses of a Log
         sink._threads = Threads(self.weather)  # type: ignore[assignment]  # run by VirtualLoop.run_in_executor
         return sink
 
 
 class BrokerPartition:
-    """Implements what LogSink uses of PartitionLog."""
+    """Implements what LogOutputSink uses of PartitionLog."""
 
     def __init__(self, broker: Broker, name: str) -> None:
         self.name = name

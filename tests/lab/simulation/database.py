@@ -1,4 +1,4 @@
-"""PostgreSQL in memory for the real PostgresSink: its own SQL, run by SQLite, over connections that lose and delay messages.
+"""PostgreSQL in memory for the real PostgresOutputSink: its SQL, run by SQLite, over connections that lose and delay messages.
 
 The production code's SQL decides about claims, guards and merges. What PostgreSQL does by itself is a model: it carries out a
 message from BEGIN to COMMIT in one step or not at all, as row locks make of it. A message of a session that was cut may still
@@ -28,7 +28,7 @@ from psycopg.sql import Identifier
 from leasehold.leases.lease import Lease
 from leasehold.pipeline.connectors.postgres.copy import Load
 from leasehold.pipeline.connectors.postgres.session import Server, Session, Timeouts
-from leasehold.pipeline.connectors.postgres.sink import PostgresSink, Target
+from leasehold.pipeline.connectors.postgres.sink import PostgresOutputSink, Target
 from leasehold.pipeline.connectors.postgres.sql import Column, Statement
 
 Way = Literal["message", "copy", "copy into the table"]
@@ -82,7 +82,7 @@ class Database:
         for name, arguments in (("to_regclass", 1), ("format", 3)):
             self._db.create_function(name, arguments, lambda *_: 1)
 
-    def sink(self) -> PostgresSink:
+    def sink(self) -> PostgresOutputSink:
         """One host's way here."""
         timeouts = Timeouts(transaction_s=self._transaction_s)
         sink = _Sink(DSN, table="public.output", timeouts=timeouts)
@@ -164,7 +164,7 @@ class _CopiedTarget(Target):
         return replace(super().load(table), few=None)
 
 
-class _Sink(PostgresSink):
+class _Sink(PostgresOutputSink):
     async def prepare(self) -> None:
         """The tables are there."""
 

@@ -41,7 +41,7 @@ from leasehold.pipeline.limits import Budget
 from leasehold.pipeline.sink import Sink
 from leasehold.service.failures import Failures
 from leasehold.service.host import Host
-from leasehold.service.pipeline import Pipeline
+from leasehold.service.pipeline import PipelineParts
 from leasehold.service.stats import Stats
 from leasehold.service.worker import Worker, WorkerResult
 
@@ -102,7 +102,7 @@ class Tenure:
 
 
 class Group:
-    """One pipeline, `bank`, and the hosts that share it. `settings`: those of its Pipeline. Pages may be larger than batches."""
+    """One pipeline, `bank`, and the hosts that share it. `settings`: of its PipelineParts. Pages may be larger than batches."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class Group:
         self._looked_at = 0
 
     async def start(self, name: str, *, leases_max: int | None = None, **settings: Any) -> Running:
-        """A host whose first round is over. settings: of the host's Pipeline, above the group's."""
+        """A host whose first round is over. settings: of the host's PipelineParts, above the group's."""
         running = self.started(name, leases_max=leases_max, **settings)
         ready = asyncio.create_task(running.host.ready.wait())
         await asyncio.wait({ready, running.task}, return_when=asyncio.FIRST_COMPLETED)
@@ -207,12 +207,12 @@ class Group:
             session=session,
         )
 
-    def _pipelines(self, settings: Mapping[str, Any]) -> list[Pipeline]:
+    def _pipelines(self, settings: Mapping[str, Any]) -> list[PipelineParts]:
         """Of one host."""
         return [self._pipeline(settings)]
 
-    def _pipeline(self, settings: Mapping[str, Any]) -> Pipeline:
-        return Pipeline(**{"name": "bank", "feed": self.feed, "sink": self._sink(), **self._settings, **settings})
+    def _pipeline(self, settings: Mapping[str, Any]) -> PipelineParts:
+        return PipelineParts(**{"name": "bank", "feed": self.feed, "sink": self._sink(), **self._settings, **settings})
 
     # What there is, as an onlooker who is never refused sees it
 

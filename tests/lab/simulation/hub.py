@@ -1,4 +1,4 @@
-"""An event hub in memory for the real EventHubsSink: claims, markers, numbers and tails are its own, and so are its messages.
+"""An event hub in memory for the real EventHubsOutputSink: claims, markers, numbers, tails and messages are its own.
 
 The rules of the wire server (leasehold.emulators.eventhubs.producers) decide about idempotent producers; a seed draws those that
 are not documented. Other publishers share the partitions, `$management` answers with old ends, the service forgets idle
@@ -33,7 +33,7 @@ from leasehold.pipeline.connectors.eventhubs.feed.receiver import Limits, Receiv
 from leasehold.pipeline.connectors.eventhubs.sink import tail as tails
 from leasehold.pipeline.connectors.eventhubs.sink.producer_groups import Groups
 from leasehold.pipeline.connectors.eventhubs.sink.sender import attach_refused, batch_refused
-from leasehold.pipeline.connectors.eventhubs.sink.sink import EventHubsSink
+from leasehold.pipeline.connectors.eventhubs.sink.sink import EventHubsOutputSink
 from leasehold.pipeline.connectors.eventhubs.sink.writer import HubWriter
 from leasehold.pipeline.errors import FeedUnavailable
 from leasehold.pipeline.markers import PREFIX
@@ -138,7 +138,7 @@ class Sent:
 
 
 class EventHub:
-    """What all hosts publish to: broker and network for EventHubsSink. Implements leasehold.pipeline.producer.Broker."""
+    """What all hosts publish to: broker and network for EventHubsOutputSink. Implements leasehold.pipeline.producer.Broker."""
 
     name = "'simulated'"
     envelope_bytes = 0
@@ -166,7 +166,7 @@ class EventHub:
         self._first_sent: dict[tuple[tuple[str, str, int], ProducerPosition], Sent] = {}
         self._verified: set[tuple[str, str, int]] = set()
 
-    def sink(self) -> EventHubsSink:
+    def sink(self) -> EventHubsOutputSink:
         """One host's way here."""
         return _Sink(self, random.Random(self._rng.random()))
 
@@ -367,7 +367,7 @@ class HubLink:
         """Nothing is held."""
 
 
-class _Sink(EventHubsSink):
+class _Sink(EventHubsOutputSink):
     def __init__(self, hub: EventHub, rng: random.Random) -> None:
         super().__init__(EventHubAccount(host="simulated", hub="bank"), consumer_group="sink", tail_s=hub.tail_s)
         broker: Any = hub

@@ -1,4 +1,4 @@
-"""A place for files in memory, for the real FilesSink: manifest and data files, on a network that loses and delays.
+"""A place for files in memory, for the real FilesOutputSink: manifest and data files, on a network that loses and delays.
 
 What counts is decided by the production code (leasehold.pipeline.connectors.files.sink). The onlooker is told of a batch once
 an entry names it that readers see: one behind all others, and in no range that was folded.
@@ -18,7 +18,7 @@ from lab.simulation.weather import Request, Weather, host_of
 from leasehold.leases.lease import Lease
 from leasehold.pipeline.connectors.files.sink.entry import MANIFEST, entry_in, folders_of, listing_of
 from leasehold.pipeline.connectors.files.sink.manifest import is_past
-from leasehold.pipeline.connectors.files.sink.sink import FilesSink
+from leasehold.pipeline.connectors.files.sink.sink import FilesOutputSink
 from leasehold.pipeline.connectors.files.sink.storage import FilesUnavailable, FilesUncertain
 
 T = TypeVar("T")
@@ -37,9 +37,9 @@ class Shelf:
         self._onlooker = onlooker
         self._weather = weather
 
-    def sink(self) -> FilesSink:
+    def sink(self) -> FilesOutputSink:
         """One host's way here."""
-        sink = FilesSink(self, format="jsonl")
+        sink = FilesOutputSink(self, format="jsonl")
         sink._threads = Threads(self._weather)  # type: ignore[assignment]  # run by VirtualLoop.run_in_executor
         return sink
 

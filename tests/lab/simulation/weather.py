@@ -19,7 +19,7 @@ from leasehold.leases.errors import StoreAmbiguous, StoreError, StoreUnavailable
 from leasehold.leases.store import READS, ChangedDocuments, Stored
 from leasehold.leases.stores.memory import MemoryStore
 from leasehold.pipeline.connectors.log.partition_file import LogError
-from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink, MemoryWriter
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryDestination, MemoryOutputSink, MemoryWriter
 from leasehold.pipeline.errors import Ambiguous, FeedUnavailable, PipelineError, SinkError, SinkUnavailable
 from leasehold.pipeline.sink import Claim
 
@@ -136,7 +136,7 @@ class Container(MemoryStore):
         return await sent(lambda: _fulfilled(fate, call, StoreUnavailable, lost))
 
 
-class Source(MemoryFeed):
+class Source(MemoryChangeFeed):
     weather: Weather
 
     async def _request(self, request: Callable[[], T]) -> T:
@@ -144,7 +144,7 @@ class Source(MemoryFeed):
         return await sent(lambda: _fulfilled(fate, _later(request), FeedUnavailable, FeedUnavailable))
 
 
-class Outlet(MemorySink):
+class Outlet(MemoryOutputSink):
     def __init__(self, destination: MemoryDestination, weather: Weather) -> None:
         super().__init__(destination)
         self._weather = weather

@@ -53,7 +53,7 @@ from leasehold.pipeline.connectors.files.sink import manifest
 from leasehold.pipeline.connectors.python import PythonSink
 from leasehold.pipeline.limits import BatchLimits
 from leasehold.pipeline.sink import Sink
-from leasehold.service.pipeline import Pipeline
+from leasehold.service.pipeline import PipelineParts
 
 if TYPE_CHECKING:
     from lab.simulation.restores import Vault
@@ -154,7 +154,7 @@ class World(Group):
             if not isinstance(error, LeasesError):
                 self.onlooker.violated("host", f"{name} ended with {type(error).__name__}: {error}")
 
-    def _pipelines(self, settings: Mapping[str, Any]) -> list[Pipeline]:
+    def _pipelines(self, settings: Mapping[str, Any]) -> list[PipelineParts]:
         return [
             self._pipeline({**settings, "name": name, "feed": PartOfFeed(self.feed, partial(self._is_of, name))})
             for name in self.setup.pipelines

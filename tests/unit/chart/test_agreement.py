@@ -11,13 +11,13 @@ from unit.chart.dockerfile import ROOT, dockerfile
 from unit.chart.releases import BANK, CHART, ENVIRONMENT, EXECUTORS, SCRAPED, SERVER, SQLITE, STATEFUL, Values
 
 from leasehold.leases.stores.memory import MemoryStore
-from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryDestination, MemoryOutputSink
 from leasehold.service import dashboard
 from leasehold.service.api import OPEN, create_app, schemas
 from leasehold.service.config.load import parse
 from leasehold.service.config.settings import ApiSettings, Settings
-from leasehold.service.pipeline import Pipeline
-from leasehold.service.processor import Processor
+from leasehold.service.pipeline import PipelineParts
+from leasehold.service.processor import ProcessorCore
 
 OTHERS: dict[str, Values] = {
     "usual": {},
@@ -213,8 +213,8 @@ def test_spark_runs_in_one_place(render) -> None:
 
 
 def test_what_operators_ask_is_there(render) -> None:
-    pipeline = Pipeline(name="bank", feed=MemoryFeed(["a"]), sink=MemorySink(MemoryDestination()))
-    app = create_app(Processor([pipeline], MemoryStore(), host="host-a").view)
+    pipeline = PipelineParts(name="bank", feed=MemoryChangeFeed(["a"]), sink=MemoryOutputSink(MemoryDestination()))
+    app = create_app(ProcessorCore([pipeline], MemoryStore(), host="host-a").view)
     routes = {getattr(route, "path", "") for route in app.routes} | set(app.openapi()["paths"])
     objects = render({"autoscaling": {"by": "lag"}, "monitoring": {"serviceMonitor": True}, **SCRAPED})
     (trigger,) = objects["ScaledObject"]["spec"]["triggers"]

@@ -9,7 +9,7 @@ from patience import PATIENCE_S
 from unit.pipeline.destinations import Trust
 
 from leasehold.common.clock import LoopClock
-from leasehold.pipeline.connectors.memory import MemorySink
+from leasehold.pipeline.connectors.memory import MemoryOutputSink
 from leasehold.pipeline.feed import ChangeFeed
 from leasehold.pipeline.limits import BatchLimits, Budget
 from leasehold.pipeline.pump.progress import Progress
@@ -33,7 +33,7 @@ async def batch_sizes(feed: ChangeFeed, partition: str, count: int) -> list[int]
         state="",
         compare=feed.compare,
     )
-    sink = MemorySink()
+    sink = MemoryOutputSink()
     writer = await sink.open(claim)
     batches: list[DeliveredBatch] = []
     stopping = asyncio.Event()

@@ -13,10 +13,10 @@ import pyarrow as pa
 
 from leasehold.common.clock import LoopClock
 from leasehold.pipeline.batch import Batch
-from leasehold.pipeline.connectors.files.sink import Directory, FileLetters, FilesSink
+from leasehold.pipeline.connectors.files.sink import Directory, FileLetters, FilesOutputSink
 from leasehold.pipeline.connectors.files.sink.formats import Format
-from leasehold.pipeline.connectors.log import LogFeed, LogSink
-from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink, MemoryWriter
+from leasehold.pipeline.connectors.log import LogChangeFeed, LogOutputSink
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryDestination, MemoryOutputSink, MemoryWriter
 from leasehold.pipeline.dead_letters import DeadLetters, LetterBox, StoredLetter, beside
 from leasehold.pipeline.dead_letters.merged_feed import MergedLetters
 from leasehold.pipeline.dead_letters.record import read_kept
@@ -84,7 +84,7 @@ class Trust:
     async def wait_until_granted(self) -> None: ...
 
 
-class Breaking(MemorySink):
+class Breaking(MemoryOutputSink):
     """Fails on a write, before or after it was applied, as often as it is told to."""
 
     def __init__(self, destination: MemoryDestination) -> None:
@@ -105,11 +105,11 @@ class Breaking(MemorySink):
 
 
 def log_box(path: Path) -> LetterBox:
-    return LetterBox(feed=LogFeed(path), sink=LogSink(path))
+    return LetterBox(feed=LogChangeFeed(path), sink=LogOutputSink(path))
 
 
 def files_box(path: Path, format: Format = "parquet") -> LetterBox:
-    sink = FilesSink(Directory(path), format=format)
+    sink = FilesOutputSink(Directory(path), format=format)
     return LetterBox(feed=MergedLetters(FileLetters(Directory(path), "pipe")), sink=sink, rows=lambda rows: rows)
 
 
@@ -123,7 +123,7 @@ class Group:
 
     path: Path
     events_max: int = 100
-    feed: Any = field(default_factory=lambda: MemoryFeed("a"))
+    feed: Any = field(default_factory=lambda: MemoryChangeFeed("a"))
     destination: MemoryDestination = field(default_factory=MemoryDestination)
     transform: Picky = field(default_factory=Picky)
     policy: DeadLetters = field(default_factory=lambda: DeadLetters(now=lambda: NOW, share_max=1.0))

@@ -15,7 +15,7 @@ from unit.pipeline.destinations import Scripted, Trust, claim
 from leasehold.pipeline.async_sink import AsyncSink, Converted, Limits
 from leasehold.pipeline.async_sink.writer import AsyncWriter
 from leasehold.pipeline.batch import Batch
-from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed
 from leasehold.pipeline.event import EVENT_SCHEMA, Page
 from leasehold.pipeline.feed import PartitionEnded
 from leasehold.pipeline.limits import BatchLimits, Budget
@@ -27,7 +27,7 @@ PAGE = 500
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-class Numbers(MemoryFeed):
+class Numbers(MemoryChangeFeed):
     """A feed of the numbers from 1 up to `events`, a page at a time; then it ends, or waits for more."""
 
     def __init__(self, events: int, *, ends: bool = False) -> None:

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 from unit.pipeline.bounds import BATCH_EVENTS_MAX, batch_sizes
 
-from leasehold.pipeline.connectors.files.feed import FilesFeed
+from leasehold.pipeline.connectors.files.feed import FilesChangeFeed
 from leasehold.pipeline.connectors.files.feed.position import Fingerprint
-from leasehold.pipeline.connectors.log import LogFeed
+from leasehold.pipeline.connectors.log import LogChangeFeed
 from leasehold.pipeline.connectors.log.partition_file import BLOCK_SCHEMA
 from leasehold.pipeline.connectors.log.store import Log
-from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed
 
 EVENTS = 12_345
 
@@ -25,7 +25,7 @@ async def test_batches_of_files_hold_at_most_so_many_events(tmp_path: Path, name
     lines = [json.dumps({"n": n}) if name == "a.jsonl" else str(n) for n in range(EVENTS)]
     header = [] if name == "a.jsonl" else ["n"]
     (tmp_path / name).write_text("\n".join([*header, *lines, ""]))
-    feed = FilesFeed(str(tmp_path / name))
+    feed = FilesChangeFeed(str(tmp_path / name))
     [partition] = await feed.partitions()
     sizes = await batch_sizes(feed, partition.name, EVENTS)
     assert max(sizes) == BATCH_EVENTS_MAX
@@ -46,7 +46,7 @@ async def test_a_page_of_a_file_is_fingerprinted_once_however_often_it_is_cut(
         return extended(self, data)
 
     monkeypatch.setattr(Fingerprint, "extended", counting)
-    feed = FilesFeed(str(file))
+    feed = FilesChangeFeed(str(file))
     [partition] = await feed.partitions()
     await batch_sizes(feed, partition.name, EVENTS)
     assert sum(counted) < 2.1 * file.stat().st_size
@@ -58,12 +58,12 @@ async def test_batches_of_a_log_hold_at_most_so_many_events(tmp_path: Path) -> N
     with closing(Log(tmp_path)) as log:
         log.prepare()
         log.partition("0", new=True).append(rows)
-    feed = LogFeed(tmp_path)
+    feed = LogChangeFeed(tmp_path)
     assert max(await batch_sizes(feed, "0", EVENTS)) == BATCH_EVENTS_MAX
     await feed.close()
 
 
 async def test_batches_of_the_memory_feed_hold_at_most_so_many_events() -> None:
-    feed = MemoryFeed("a")
+    feed = MemoryChangeFeed("a")
     feed.append("a", [b"x"] * EVENTS)
     assert max(await batch_sizes(feed, "a", EVENTS)) == BATCH_EVENTS_MAX

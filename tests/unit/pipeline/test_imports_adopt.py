@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed
 from leasehold.pipeline.event import Page
 from leasehold.pipeline.feed import ChangeFeed, Start
 from leasehold.pipeline.imports import adopt
@@ -45,12 +45,12 @@ class Duck:
         return f"{partition} {continuation}"
 
 
-class OldName(MemoryFeed):
+class OldName(MemoryChangeFeed):
     async def held_back(self, partition: str, continuation: str | None) -> str | None:
         return "old"
 
 
-class NewName(MemoryFeed):
+class NewName(MemoryChangeFeed):
     async def held_back(self, partition: str, continuation: str | None) -> str | None:
         raise AssertionError("for older releases only")
 
@@ -85,6 +85,6 @@ def test_a_class_whose_objects_cannot_change_is_refused() -> None:
 
 
 def test_a_part_that_derives_stays_as_it_is() -> None:
-    feed = MemoryFeed(["0"])
+    feed = MemoryChangeFeed(["0"])
     assert adopt(feed, ChangeFeed) is feed
-    assert type(feed) is MemoryFeed
+    assert type(feed) is MemoryChangeFeed

@@ -9,7 +9,7 @@ import pytest
 from unit.pipeline.pump.test_runner import Case, Scripted
 
 from leasehold.pipeline.batch import Batch
-from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed
 from leasehold.pipeline.contract import event_table
 from leasehold.pipeline.errors import MalformedRecord
 from leasehold.pipeline.event import Page
@@ -121,7 +121,7 @@ async def test_batches_do_not_wait_for_their_age_where_nothing_more_may_be_read(
 @pytest.mark.virtual
 async def test_an_idle_partition_keeps_nothing_of_what_it_delivered() -> None:
     others = {id(each) for each in kept()}
-    case = Case(feed=MemoryFeed("a"))
+    case = Case(feed=MemoryChangeFeed("a"))
     case.append(10)
     running = case.started()
     await case.until(lambda: case.progress.is_idle and case.progress.events == 10)

@@ -19,13 +19,13 @@ from leasehold.leases.session import session_of
 from leasehold.leases.store import LeaseStore, TimedStore
 from leasehold.leases.stores.memory import MemoryStore
 from leasehold.leases.timing import Timing, derived_session
-from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryDestination, MemoryOutputSink
 from leasehold.pipeline.transform import NoTransform
 from leasehold.service.api import create_app
 from leasehold.service.group.activity import reporter
 from leasehold.service.group.view import View
 from leasehold.service.host import Host
-from leasehold.service.pipeline import Pipeline
+from leasehold.service.pipeline import PipelineParts
 from leasehold.service.stats import CountingStore, Stats
 from leasehold.service.telemetry.spans import TracedStats, Traces
 
@@ -51,7 +51,7 @@ class Running:
     host: Host
     keeper: Keeper
     view: View
-    feeds: dict[str, MemoryFeed]
+    feeds: dict[str, MemoryChangeFeed]
     destination: MemoryDestination
 
     def client(self, **options: object) -> httpx.AsyncClient:
@@ -104,8 +104,8 @@ async def _running(
     name: str,
     *,
     store: LeaseStore,
-    feeds: dict[str, MemoryFeed] | None = None,
-    sinks: dict[str, MemorySink] | None = None,
+    feeds: dict[str, MemoryChangeFeed] | None = None,
+    sinks: dict[str, MemoryOutputSink] | None = None,
     partitions: Iterable[str] = ("a", "b"),
     runs: bool = True,
     leases_max: int | None = None,
@@ -116,14 +116,14 @@ async def _running(
     clock, incarnation = BootClock(), f"{name}-1"
     stats = Stats(clock, now=lambda: NOW) if traces is None else TracedStats(clock, traces, now=lambda: NOW)
     store = CountingStore(TimedStore(store, timing.call_timeout_s), stats)
-    feeds = feeds if feeds is not None else {"bank": MemoryFeed(partitions)}
+    feeds = feeds if feeds is not None else {"bank": MemoryChangeFeed(partitions)}
     destination = MemoryDestination()
     pipelines = [
-        Pipeline(
+        PipelineParts(
             name=pipeline,
             feed=feed,
             transform=NoTransform(),
-            sink=(sinks or {}).get(pipeline) or MemorySink(destination),
+            sink=(sinks or {}).get(pipeline) or MemoryOutputSink(destination),
             checkpoint_s=0.05,
         )
         for pipeline, feed in feeds.items()

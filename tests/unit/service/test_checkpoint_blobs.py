@@ -14,12 +14,12 @@ from lab.simulation.loop import VirtualClock
 from leasehold.leases.errors import StoreUnavailable
 from leasehold.leases.lease import Lease
 from leasehold.leases.stores.memory import MemoryStore
-from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryDestination, MemoryOutputSink
 from leasehold.pipeline.limits import BatchLimits
 from leasehold.service.api.metrics import Metrics
 from leasehold.service.checkpoint_blobs import AT_ONCE_MAX, FLUSH_TIMEOUT_S, CheckpointWriter, write_reset
-from leasehold.service.pipeline import Pipeline
-from leasehold.service.processor import Processor
+from leasehold.service.pipeline import PipelineParts
+from leasehold.service.processor import ProcessorCore
 from leasehold.service.stats import Stats
 
 ONE = BatchLimits(events_max=1)
@@ -301,9 +301,9 @@ async def test_a_pipeline_works_as_if_the_account_were_there(hangs: bool) -> Non
 
 async def test_a_processor_closes_the_account_when_it_stops() -> None:
     blobs: Any = Blobs()
-    sink = MemorySink(MemoryDestination())
-    pipeline = Pipeline(name="bank", feed=MemoryFeed(["a"]), sink=sink, checkpoint_blobs=blobs)
-    processor = Processor([pipeline], MemoryStore(), host="host-a")
+    sink = MemoryOutputSink(MemoryDestination())
+    pipeline = PipelineParts(name="bank", feed=MemoryChangeFeed(["a"]), sink=sink, checkpoint_blobs=blobs)
+    processor = ProcessorCore([pipeline], MemoryStore(), host="host-a")
     await processor.start()
     await processor.stop()
     assert (blobs.positions, blobs.is_closed) == ({"a": None}, True)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from leasehold.pipeline.async_sink import AsyncSink, Destination, Entry, Limits
-from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed
 
 PARTITIONS = ("a", "b", "c", "d")
 
@@ -32,7 +32,7 @@ def sink_to(destination: Slow) -> AsyncSink:
 
 
 async def test_a_lease_that_is_handed_over_and_a_host_that_stops_repeat_nothing(start: Any, eventually: Any) -> None:
-    destination, feed = Slow(), MemoryFeed(PARTITIONS, page_events_max=50)
+    destination, feed = Slow(), MemoryChangeFeed(PARTITIONS, page_events_max=50)
     ours = await start("host-a", feeds={"bank": feed}, sinks={"bank": sink_to(destination)})
     await eventually(lambda: len(ours.host.workers) == 4)
     theirs = await start("host-b", feeds={"bank": feed}, sinks={"bank": sink_to(destination)})
@@ -51,7 +51,7 @@ async def test_a_lease_that_is_handed_over_and_a_host_that_stops_repeat_nothing(
 
 
 async def test_the_lease_of_an_idle_partition_has_its_newest_position(start: Any, eventually: Any) -> None:
-    destination, feed = Slow(), MemoryFeed(("a",))
+    destination, feed = Slow(), MemoryChangeFeed(("a",))
     ours = await start("host-a", feeds={"bank": feed}, sinks={"bank": sink_to(destination)})
     feed.append("a", [b"x"] * 1000)
 

@@ -21,8 +21,8 @@ from leasehold.pipeline.errors import SinkNotFound, SinkRejected, SinkUnavailabl
 from leasehold.pipeline.transform import NoTransform
 from leasehold.service.errors import StartFailed
 from leasehold.service.notifications import LeaseAcquired, LeaseReleased, Notifications
-from leasehold.service.pipeline import Pipeline
-from leasehold.service.processor import Processor
+from leasehold.service.pipeline import PipelineParts
+from leasehold.service.processor import ProcessorCore
 
 
 class Case:
@@ -55,9 +55,9 @@ class Case:
 
             setattr(part, method, called)
 
-    def processor(self, host: str = "host-a", *, on: Notifications | None = None, **settings: Any) -> Processor:
-        pipeline = Pipeline(name="bank", feed=self.feed, sink=self.sink, transform=self.transform, **settings)
-        return Processor([pipeline], self.store, host=host, clock=HostClock(), log=logger(self.log), on=on)
+    def processor(self, host: str = "host-a", *, on: Notifications | None = None, **settings: Any) -> ProcessorCore:
+        pipeline = PipelineParts(name="bank", feed=self.feed, sink=self.sink, transform=self.transform, **settings)
+        return ProcessorCore([pipeline], self.store, host=host, clock=HostClock(), log=logger(self.log), on=on)
 
     @property
     def closed(self) -> list[str]:
@@ -404,9 +404,9 @@ async def test_a_namesake_ends_it_and_who_waits_learns_it() -> None:
 
 def test_intervals_that_do_not_fit_and_names_used_twice_are_refused_with_their_remedies() -> None:
     case = Case()
-    pipeline = Pipeline(name="bank", feed=case.feed, sink=case.sink)
+    pipeline = PipelineParts(name="bank", feed=case.feed, sink=case.sink)
     with pytest.raises(ValueError, match=r"renew more often.*two pipelines are named 'bank'"):
-        Processor([pipeline, pipeline], case.store, host="a", timing=Timing(duration_s=10.0, renew_s=17.0))
+        ProcessorCore([pipeline, pipeline], case.store, host="a", timing=Timing(duration_s=10.0, renew_s=17.0))
 
 
 # Notifications
@@ -420,7 +420,7 @@ async def test_what_would_miss_events_is_refused_before_anything_is_made() -> No
     case = Case()
     for on, why in ((Misspelt(), "on_lease_acquired"), (Notifications, "is a class"), (print, "does not derive")):
         with pytest.raises(TypeError, match=why):
-            Processor([], case.store, host="host-a", clock=HostClock(), on=on)  # type: ignore[arg-type]
+            ProcessorCore([], case.store, host="host-a", clock=HostClock(), on=on)  # type: ignore[arg-type]
 
 
 @pytest.mark.virtual
@@ -453,8 +453,8 @@ async def test_a_plain_callback_that_blocks_for_ever_holds_up_neither_work_nor_s
 
     case = Case()
     timing = Timing(session=None)
-    processor = Processor(
-        [Pipeline(name="bank", feed=case.feed, sink=case.sink)],
+    processor = ProcessorCore(
+        [PipelineParts(name="bank", feed=case.feed, sink=case.sink)],
         case.store,
         host="host-a",
         timing=timing,

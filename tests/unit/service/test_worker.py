@@ -16,7 +16,7 @@ from lab.simulation.weather import Container, Fate, Once, Outlet, Request, Weath
 from leasehold.leases.document import decode_lease
 from leasehold.leases.errors import StoreUnavailable
 from leasehold.pipeline.batch import Batch
-from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed
 from leasehold.pipeline.errors import EngineUnavailable, FeedUnavailable, SinkUnavailable
 from leasehold.pipeline.event import Page
 from leasehold.pipeline.limits import BatchLimits
@@ -190,7 +190,7 @@ class AwayTransform(NoTransform):
         return batch.table
 
 
-class AwayFeed(MemoryFeed):
+class AwayFeed(MemoryChangeFeed):
     def __init__(self, away: Away) -> None:
         super().__init__("a")
         self.away = away

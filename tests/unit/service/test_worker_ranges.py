@@ -11,12 +11,12 @@ import pytest
 from lab.simulation.group import Group, until
 from lab.simulation.weather import Once, Source, of
 
-from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryDestination, MemoryOutputSink
 from leasehold.pipeline.contract import event_table
 from leasehold.pipeline.limits import RANGES_TIMEOUT_S_MIN, RangeLimits
 from leasehold.pipeline.ranges import EventRange, RangeReader, RangeReads
 from leasehold.pipeline.transform import NoTransform
-from leasehold.service.pipeline import Pipeline
+from leasehold.service.pipeline import PipelineParts
 
 STOP_S = 50.0
 """As long as Spark may take to stop a job: ANSWER_S and CANCEL_TIMEOUT_S of pipeline/spark/runs.py."""
@@ -104,10 +104,10 @@ async def test_why_the_host_reads_ranges_that_change_is_logged_once(monkeypatch:
 
 def test_executors_that_may_take_as_long_as_a_batch_are_refused() -> None:
     with pytest.raises(ValueError, match=r"ranges.job_s_max \(240\) has to be below batch_timeout_s \(100\): use"):
-        Pipeline(
+        PipelineParts(
             name="p",
-            feed=MemoryFeed("a"),
-            sink=MemorySink(MemoryDestination()),
+            feed=MemoryChangeFeed("a"),
+            sink=MemoryOutputSink(MemoryDestination()),
             ranges=RangeLimits(),
             batch_timeout_s=100.0,
         )

@@ -84,7 +84,7 @@ class _Reader:
         return max(self.end, self.delivered), max(0.0, now - self.at)
 
 
-class EventHubsFeed(ChangeFeed):
+class EventHubsChangeFeed(ChangeFeed):
     """start_positions: where single partitions begin that have no lease, by name. prefetch: how many events the service may send
     ahead, of each open partition. timeout_s: for one answer of its.
 
@@ -468,10 +468,10 @@ class EventHubsRanges(RangeReader):
                 f"{self._named(partition)}: no event behind {last} arrived in {self.silence_s:g} s, and the range ends at {end}"
             ) from None
 
-    def _feed(self, events: int) -> EventHubsFeed:
+    def _feed(self, events: int) -> EventHubsChangeFeed:
         """Raises FeedError."""
         limits = self.limits
-        return EventHubsFeed(
+        return EventHubsChangeFeed(
             self._own_account(),
             consumer_group=self.group,
             prefetch=min(limits.prefetch, events),
@@ -514,7 +514,7 @@ class EventHubsRanges(RangeReader):
 class HubLetters:
     """Implements leasehold.pipeline.dead_letters.merged_feed.LetterStreams over `feed`, which the caller closes."""
 
-    def __init__(self, feed: EventHubsFeed, pipeline: str) -> None:
+    def __init__(self, feed: EventHubsChangeFeed, pipeline: str) -> None:
         self._feed = feed
         self._pipeline = pipeline
         self._found: dict[str, list[str]] | None = None

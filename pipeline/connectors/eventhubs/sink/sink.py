@@ -50,7 +50,7 @@ from leasehold.pipeline.sink import Claim, Sink, Standing
 from leasehold.pipeline.tracing import Endpoint
 
 
-class EventHubsSink(Sink):
+class EventHubsOutputSink(Sink):
     """A source partition goes to the hub's partition of its name, or else to one that is chosen once.
 
     Output columns: as for the log.

@@ -1,5 +1,5 @@
 """Files as a feed: every file that matches a glob is a partition, every record of CSV or JSON lines an event."""
 
-from leasehold.pipeline.connectors.files.feed.feed import FilesFeed
+from leasehold.pipeline.connectors.files.feed.feed import FilesChangeFeed
 
-__all__ = ["FilesFeed"]
+__all__ = ["FilesChangeFeed"]

@@ -1,6 +1,6 @@
 """The feed `files`: every file that matches a glob is a partition, every record in it an event.
 
-    FilesFeed("inbox/**/*.csv", key="account")
+    FilesChangeFeed("inbox/**/*.csv", key="account")
 
 Files may grow at their end, and new files may come. Whatever was read stays as it is: a file that was truncated, edited before
 the place that was read, or replaced by another raises PositionLost and never yields an event twice or past a gap. An edit
@@ -147,7 +147,7 @@ _log = logging.getLogger(__name__)
 _FORMATS: dict[str, FormatName] = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 
 
-class FilesFeed(ChangeFeed):
+class FilesChangeFeed(ChangeFeed):
     """Files as partitions.
 
     - `path`: a glob; `**` stands for any directories.

@@ -6,7 +6,7 @@
 
 from leasehold.pipeline.connectors.files.sink.dead_letters import FileLetters
 from leasehold.pipeline.connectors.files.sink.directory import Directory
-from leasehold.pipeline.connectors.files.sink.sink import FilesSink
+from leasehold.pipeline.connectors.files.sink.sink import FilesOutputSink
 from leasehold.pipeline.connectors.files.sink.snapshot import PartitionFiles, Snapshot, leftovers, snapshot_of
 from leasehold.pipeline.connectors.files.sink.storage import FilesDamaged, FilesError, FilesUnavailable
 
@@ -15,7 +15,7 @@ __all__ = [
     "FileLetters",
     "FilesDamaged",
     "FilesError",
-    "FilesSink",
+    "FilesOutputSink",
     "FilesUnavailable",
     "PartitionFiles",
     "Snapshot",

@@ -53,7 +53,7 @@ THREADS = 16
 _STATE = re.compile(r"(\d{1,18}):(\d{1,18})")
 
 
-class FilesSink(Sink):
+class FilesOutputSink(Sink):
     """place: a Directory or a BlobContainer; the sink closes it. `Permit.check` is called on a thread too."""
 
     holds_position = True
@@ -235,7 +235,9 @@ class FilesWriter(SinkWriter):
     position: str | None = None
     state: str = ""
 
-    def __init__(self, sink: FilesSink, manifest: Manifest, compare: Callable[[str | None, str | None], int]) -> None:
+    def __init__(
+        self, sink: FilesOutputSink, manifest: Manifest, compare: Callable[[str | None, str | None], int]
+    ) -> None:
         self._sink = sink
         self._manifest = manifest
         self._compare = compare

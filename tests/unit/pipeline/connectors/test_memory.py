@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import pytest
 
-from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryDestination, MemoryOutputSink
 from leasehold.pipeline.contract import ChangeFeedContract, FeedHarness, Row, SinkContract, SinkHarness, event_table
 from leasehold.pipeline.errors import Ambiguous, Fenced, PositionLost
 from leasehold.pipeline.feed import PartitionEnded
@@ -23,7 +23,7 @@ class MemoryFeedHarness(FeedHarness):
         self.partitions = ("a", "b")
         self.events_max = 8
         self.bytes_max = 4096
-        self.feed: MemoryFeed = MemoryFeed(
+        self.feed: MemoryChangeFeed = MemoryChangeFeed(
             self.partitions, page_events_max=self.events_max, page_bytes_max=self.bytes_max
         )
         self._now = datetime(2026, 1, 1, tzinfo=UTC)
@@ -44,8 +44,8 @@ class MemorySinkHarness(SinkHarness):
         self.partitions = ("a", "b")
         self._destination = MemoryDestination()
 
-    async def sink(self) -> MemorySink:
-        return MemorySink(self._destination)
+    async def sink(self) -> MemoryOutputSink:
+        return MemoryOutputSink(self._destination)
 
     async def rows(self, partition: str) -> list[Row]:
         return [
@@ -63,7 +63,7 @@ class TestMemorySink(SinkContract):
 
 
 async def test_a_split_partition_ends_behind_its_last_event_and_names_its_children() -> None:
-    feed = MemoryFeed(["a"])
+    feed = MemoryChangeFeed(["a"])
     feed.append("a", [b"1", b"2"])
     feed.split("a", ["a1", "a2"])
     reader = feed.open("a", None)
@@ -75,7 +75,7 @@ async def test_a_split_partition_ends_behind_its_last_event_and_names_its_childr
 
 
 async def test_a_reader_that_waits_learns_of_the_split() -> None:
-    feed = MemoryFeed(["a"])
+    feed = MemoryChangeFeed(["a"])
     waiting = asyncio.create_task(anext(feed.open("a", None)))
     await feed.latest("a")
     feed.split("a", ["a1"])
@@ -84,14 +84,14 @@ async def test_a_reader_that_waits_learns_of_the_split() -> None:
 
 
 async def test_partitions_that_split_into_one_child_are_merged() -> None:
-    feed = MemoryFeed(["a", "b"])
+    feed = MemoryChangeFeed(["a", "b"])
     feed.split("a", ["c"])
     feed.split("b", ["c"])
     assert (await feed.partitions())[-1].parents == ("a", "b")
 
 
 async def test_a_trimmed_position_is_lost_and_the_beginning_is_what_is_left() -> None:
-    feed = MemoryFeed(["a"])
+    feed = MemoryChangeFeed(["a"])
     feed.append("a", [b"0", b"1", b"2"])
     feed.trim("a", "2")
     with pytest.raises(PositionLost, match="positions 2 to 3, and 1"):
@@ -102,7 +102,7 @@ async def test_a_trimmed_position_is_lost_and_the_beginning_is_what_is_left() ->
 
 
 async def test_a_reader_that_retention_overtakes_does_not_skip_in_silence() -> None:
-    feed = MemoryFeed(["a"], page_events_max=1)
+    feed = MemoryChangeFeed(["a"], page_events_max=1)
     feed.append("a", [b"0", b"1", b"2"])
     reader = feed.open("a", None)
     await anext(reader)
@@ -111,7 +111,7 @@ async def test_a_reader_that_retention_overtakes_does_not_skip_in_silence() -> N
         await anext(reader)
 
 
-class SlowAnswers(MemoryFeed):
+class SlowAnswers(MemoryChangeFeed):
     """A source whose answers take a few turns of the loop."""
 
     async def _request(self, request: Callable[[], T]) -> T:
@@ -136,7 +136,7 @@ class AlwaysTrusted:
     async def wait_until_granted(self) -> None: ...
 
 
-class LosesAnswers(MemorySink):
+class LosesAnswers(MemoryOutputSink):
     """A way to the destination on which writes can be kept back."""
 
     losing = False
@@ -172,7 +172,7 @@ async def test_a_write_that_arrives_after_the_next_claim_is_fenced() -> None:
     sink.losing = True
     with pytest.raises(Ambiguous):
         await writer.write(output(), AlwaysTrusted())
-    await MemorySink(sink.destination).open(claim(epoch=2))
+    await MemoryOutputSink(sink.destination).open(claim(epoch=2))
     with pytest.raises(Fenced):
         sink.on_the_wire()
     assert sink.destination.rows("a") == []

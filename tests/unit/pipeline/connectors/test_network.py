@@ -17,13 +17,13 @@ from leasehold.common.azure import CosmosAccount as CosmosAccount
 from leasehold.common.azure import storage_account_of as blobs_of
 from leasehold.pipeline.connectors.cosmos import cosmos_sink
 from leasehold.pipeline.connectors.eventhubs.account import account_of as hub_of
-from leasehold.pipeline.connectors.eventhubs.sink.sink import EventHubsSink
+from leasehold.pipeline.connectors.eventhubs.sink.sink import EventHubsOutputSink
 from leasehold.pipeline.connectors.files.sink import blobs
 from leasehold.pipeline.connectors.files.sink.blobs import BlobContainer
 from leasehold.pipeline.connectors.files.sink.directory import Directory
-from leasehold.pipeline.connectors.files.sink.sink import FilesSink
+from leasehold.pipeline.connectors.files.sink.sink import FilesOutputSink
 from leasehold.pipeline.connectors.http import http_sink
-from leasehold.pipeline.connectors.log.sink import LogSink
+from leasehold.pipeline.connectors.log.sink import LogOutputSink
 from leasehold.pipeline.errors import SinkNotFound, SinkRejected, SinkUnavailable
 from leasehold.pipeline.sink import Sink
 
@@ -33,8 +33,8 @@ BLOBS = f"AccountName=bank;AccountKey=a2V5;BlobEndpoint=https://{HOST}/"
 SINKS: Mapping[str, Callable[[], Sink]] = {
     "http": lambda: http_sink(f"http://{HOST}/events"),
     "cosmos": lambda: cosmos_sink(CosmosAccount(endpoint=f"https://{HOST}", key="a2V5"), "bank", "accounts"),
-    "eventhubs": lambda: EventHubsSink(hub_of(connection_string=HUB), consumer_group="own", timeout_s=5.0),
-    "blobs": lambda: FilesSink(BlobContainer(blobs_of(connection_string=BLOBS), "out")),
+    "eventhubs": lambda: EventHubsOutputSink(hub_of(connection_string=HUB), consumer_group="own", timeout_s=5.0),
+    "blobs": lambda: FilesOutputSink(BlobContainer(blobs_of(connection_string=BLOBS), "out")),
     "nats": lambda: JetStreamSink(
         stream="accounts", servers=f"nats://{HOST}:4222", subject="bank.accounts", partitions=4
     ),
@@ -99,7 +99,7 @@ async def test_blob_storage_that_refuses_is_not_waited_for(
 
     monkeypatch.setattr(blobs.ContainerClient, "create_container", create_container)
     monkeypatch.setattr(blobs.ContainerClient, "list_blob_names", lambda _, **options: create_container(_))
-    sink = FilesSink(BlobContainer(blobs_of(connection_string=BLOBS), "out"))
+    sink = FilesOutputSink(BlobContainer(blobs_of(connection_string=BLOBS), "out"))
     with pytest.raises(kind):
         await sink.prepare()
     await sink.close()
@@ -114,7 +114,7 @@ async def test_a_full_disk_is_waited_for_and_a_closed_directory_is_not(
         raise OSError(code, os.strerror(code))
 
     path = tmp_path / "out"
-    sink: Sink = LogSink(path) if name == "log" else FilesSink(Directory(path))
+    sink: Sink = LogOutputSink(path) if name == "log" else FilesOutputSink(Directory(path))
     monkeypatch.setattr(os, "mkdir", mkdir)
     with pytest.raises(kind):
         await sink.prepare()
@@ -125,7 +125,7 @@ async def test_a_full_disk_is_waited_for_and_a_closed_directory_is_not(
 async def test_a_path_through_a_file_is_not_waited_for(name: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     path = tmp_path / "file" / "out"
-    sink: Sink = LogSink(path) if name == "log" else FilesSink(Directory(path))
+    sink: Sink = LogOutputSink(path) if name == "log" else FilesOutputSink(Directory(path))
     with pytest.raises(SinkRejected, match="file"):
         await sink.prepare()
     await sink.close()

@@ -18,7 +18,7 @@ from unit.pipeline.burials import NOW, Group, Picky, Renaming, bodies
 
 from leasehold.pipeline.async_sink import AsyncSink, Converted, Destination, Entry, Limits, refused
 from leasehold.pipeline.connectors.http import Answer, failed_of
-from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink, MemoryWriter
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryDestination, MemoryOutputSink, MemoryWriter
 from leasehold.pipeline.connectors.postgres import refusal
 from leasehold.pipeline.dead_letters import DeadLetters
 from leasehold.pipeline.errors import OutputRefused, SinkRejected, SinkUnavailable, TooMuchPoison
@@ -26,7 +26,7 @@ from leasehold.pipeline.event import Page
 from leasehold.pipeline.sink import Claim, Output, Permit
 
 
-class Choosy(MemorySink):
+class Choosy(MemoryOutputSink):
     """Refuses an output with a `?` in a body, as a table with a constraint does. kind: the error."""
 
     def __init__(self, destination: MemoryDestination) -> None:
@@ -61,7 +61,7 @@ async def group(tmp_path: Path) -> AsyncIterator[Group]:
     await made.beside.close()
 
 
-class Naming(MemorySink):
+class Naming(MemoryOutputSink):
     """Refuses an output with a `?` in a body, and names the refused rows' `sequence`, as a Delta table does. most: of so many."""
 
     def __init__(self, destination: MemoryDestination, most: int) -> None:
@@ -149,7 +149,7 @@ async def test_a_sink_that_refuses_everything_stops_at_the_guard(group: Group) -
     assert (len(await group.buried()), group.delivered) == (2, [])
 
 
-def with_cuts(feed: MemoryFeed, monkeypatch: pytest.MonkeyPatch, can_end: Callable[[int], bool]) -> None:
+def with_cuts(feed: MemoryChangeFeed, monkeypatch: pytest.MonkeyPatch, can_end: Callable[[int], bool]) -> None:
     """can_end: whether the feed can be cut at a position, which is a number of events."""
     read = feed.open
 
@@ -169,7 +169,7 @@ def with_cuts(feed: MemoryFeed, monkeypatch: pytest.MonkeyPatch, can_end: Callab
     monkeypatch.setattr(feed, "open", opened)
 
 
-def without_cuts(feed: MemoryFeed, monkeypatch: pytest.MonkeyPatch) -> None:
+def without_cuts(feed: MemoryChangeFeed, monkeypatch: pytest.MonkeyPatch) -> None:
     with_cuts(feed, monkeypatch, lambda at: False)
 
 

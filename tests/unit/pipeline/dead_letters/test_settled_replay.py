@@ -12,7 +12,7 @@ from unit.pipeline.burials import NOW, Group, bodies
 from unit.pipeline.dead_letters.test_refusals import Items, converted
 
 from leasehold.pipeline.async_sink import AsyncSink
-from leasehold.pipeline.connectors.log import LogFeed
+from leasehold.pipeline.connectors.log import LogChangeFeed
 from leasehold.pipeline.dead_letters import LetterBox
 from leasehold.pipeline.dead_letters.settled import ReplayFeed
 from leasehold.pipeline.errors import FeedUnavailable, SinkUnavailable
@@ -28,7 +28,7 @@ async def group(tmp_path: Path) -> AsyncIterator[Group]:
 
 async def replayed(group: Group, letters: int, **later: Any) -> None:
     """All letters up to the number `letters` are sent through by hosts of the replay; later: of the group that replays."""
-    box = LetterBox(feed=LogFeed(group.path / "letters"))
+    box = LetterBox(feed=LogChangeFeed(group.path / "letters"))
     feed = ReplayFeed(box, "pipe")
     again = Group(group.path, feed=feed, destination=group.destination, transform=group.transform, **later)
     again.pipeline = "pipe" + REPLAY
@@ -62,7 +62,7 @@ async def test_what_a_dying_replay_wrote_again_is_tried_by_the_next_one_and_not_
     await group.run(2)
     group.transform.mended = {b"a!"}
     died = [SinkUnavailable("died")]
-    feed = ReplayFeed(LetterBox(feed=LogFeed(group.path / "letters")), "pipe")
+    feed = ReplayFeed(LetterBox(feed=LogChangeFeed(group.path / "letters")), "pipe")
     again = Group(group.path, feed=feed, destination=group.destination, transform=group.transform, failures=died)
     again.pipeline = "pipe" + REPLAY
     with pytest.raises(SinkUnavailable):
@@ -72,7 +72,7 @@ async def test_what_a_dying_replay_wrote_again_is_tried_by_the_next_one_and_not_
     group.transform.mended = {b"a!", b"b!"}
     after = Group(
         group.path,
-        feed=ReplayFeed(LetterBox(feed=LogFeed(group.path / "letters")), "pipe"),
+        feed=ReplayFeed(LetterBox(feed=LogChangeFeed(group.path / "letters")), "pipe"),
         destination=group.destination,
         transform=group.transform,
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from unit.pipeline.burials import files_box, log_box
 
-from leasehold.pipeline.connectors.memory import MemoryDestination, MemorySink
+from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryOutputSink
 from leasehold.pipeline.contract import Row, SinkContract, SinkHarness
 from leasehold.pipeline.dead_letters import LetterBox, beside
 from leasehold.pipeline.sink import Sink
@@ -25,7 +25,7 @@ class Harness(SinkHarness):
         self.sinks: list[Sink] = []
 
     async def sink(self) -> Sink:
-        self.sinks.append(beside(MemorySink(self._destination), self._box_of(self._path)))
+        self.sinks.append(beside(MemoryOutputSink(self._destination), self._box_of(self._path)))
         await self.sinks[-1].prepare()
         return self.sinks[-1]
 

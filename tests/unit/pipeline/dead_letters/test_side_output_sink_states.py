@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from unit.pipeline.burials import Group, bodies, files_box, log_box
 
-from leasehold.pipeline.connectors.log import LogFeed
-from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink, MemoryWriter
+from leasehold.pipeline.connectors.log import LogChangeFeed
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryDestination, MemoryOutputSink, MemoryWriter
 from leasehold.pipeline.dead_letters import LetterBox, beside, sink_alone
 from leasehold.pipeline.dead_letters.side_output_sink import States, states_in
 from leasehold.pipeline.errors import SinkUnavailable
 from leasehold.pipeline.sink import Claim, CloseReason
-from leasehold.service.pipeline import Pipeline
+from leasehold.service.pipeline import PipelineParts
 
 STATES = States(sink='{"level":3}', letters="7", box="b", since="4", at="9")
 
@@ -35,18 +35,18 @@ def test_a_state_without_a_box_is_the_sinks(state: str) -> None:
 
 
 def test_a_pipeline_whose_box_is_turned_off_goes_on_with_its_sinks_state_alone() -> None:
-    class Sink(MemorySink):
+    class Sink(MemoryOutputSink):
         def claimed(self, state: str) -> str:
             return f"claimed {state}"
 
-    pipeline = Pipeline(name="p", feed=MemoryFeed("a"), sink=Sink(MemoryDestination()))
+    pipeline = PipelineParts(name="p", feed=MemoryChangeFeed("a"), sink=Sink(MemoryDestination()))
     assert pipeline.claimed(STATES.encoded()) == 'claimed {"level":3}'
     assert pipeline.claimed("x") == "claimed x"
 
 
 def test_a_pipeline_with_a_box_gives_it_all_to_what_is_made_of_both(tmp_path: Path) -> None:
     group = Group(tmp_path)
-    pipeline = Pipeline(name="p", feed=group.feed, sink=group.beside, box=group.box)
+    pipeline = PipelineParts(name="p", feed=group.feed, sink=group.beside, box=group.box)
     assert '"letters":"{' in pipeline.claimed("")
 
 
@@ -76,15 +76,15 @@ async def test_recovery_reads_what_came_since_the_claim_and_not_the_whole_box(
         with pytest.raises(SinkUnavailable):
             await group.run(103)
     read = 0
-    opened = LogFeed.open
+    opened = LogChangeFeed.open
 
-    async def counted(feed: LogFeed, partition: str, continuation: str | None) -> Any:
+    async def counted(feed: LogChangeFeed, partition: str, continuation: str | None) -> Any:
         nonlocal read
         async for page in opened(feed, partition, continuation):
             read += page.events.num_rows
             yield page
 
-    monkeypatch.setattr(LogFeed, "open", counted)
+    monkeypatch.setattr(LogChangeFeed, "open", counted)
     await group.run(103)
     assert read == 2
     monkeypatch.undo()
@@ -131,7 +131,7 @@ async def test_a_box_that_is_far_ahead_is_read_from_where_that_began_until_the_s
 async def test_where_the_box_is_not_read_in_time_neither_writer_is_left_open() -> None:
     open_now: list[str] = []
 
-    class Counted(MemorySink):
+    class Counted(MemoryOutputSink):
         async def open(self, claim: Claim) -> MemoryWriter:
             writer = await super().open(claim)
             open_now.append(claim.pipeline)
@@ -144,7 +144,7 @@ async def test_where_the_box_is_not_read_in_time_neither_writer_is_left_open() -
             writer.close = close  # type: ignore[method-assign]
             return writer
 
-    feed: Any = MemoryFeed("a")
+    feed: Any = MemoryChangeFeed("a")
     reached = asyncio.Event()
 
     async def latest(partition: str) -> str:

@@ -14,7 +14,7 @@ from lab.simulation.group import Group, Tenure, until
 from lab.simulation.handler import handled
 
 from leasehold.pipeline.connectors.handlers import HandlerSink
-from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryDestination, MemoryOutputSink
 from leasehold.pipeline.dead_letters import DeadLetters, LetterBox, beside
 from leasehold.pipeline.errors import OutputRefused, SinkRejected, SinkUnavailable
 from leasehold.pipeline.handlers.events import AckRefused, Events
@@ -94,7 +94,7 @@ def group_with_letters(handler: Any, **limits: Any) -> tuple[Group, MemoryDestin
         "a",
         sink=lambda: beside(
             HandlerSink(handler, key="key", limits=of),
-            LetterBox(feed=MemoryFeed("a"), sink=MemorySink(letters)),
+            LetterBox(feed=MemoryChangeFeed("a"), sink=MemoryOutputSink(letters)),
             policy,
         ),
         limits=BatchLimits(events_max=of.batch_events_max),

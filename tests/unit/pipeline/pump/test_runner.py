@@ -12,7 +12,7 @@ import pytest
 from lab.simulation.loop import VirtualClock
 
 from leasehold.pipeline.batch import Batch
-from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed
 from leasehold.pipeline.contract import event_table
 from leasehold.pipeline.errors import (
     Ambiguous,
@@ -118,7 +118,7 @@ class Transform(TransformBase):
     async def close(self) -> None: ...
 
 
-class Scripted(MemoryFeed):
+class Scripted(MemoryChangeFeed):
     """Yields what it holds, then raises `error`, or ends where that is None."""
 
     error: BaseException | None = None
@@ -136,7 +136,7 @@ class Scripted(MemoryFeed):
             await pages.aclose()
 
 
-class Forgetful(MemoryFeed):
+class Forgetful(MemoryChangeFeed):
     """Reads on where it was told to end, as over a client that catches its cancellation."""
 
     async def open(self, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
@@ -152,8 +152,8 @@ class Forgetful(MemoryFeed):
 class Case:
     """A runner over a feed of one-event pages, and what it did."""
 
-    def __init__(self, events: int = 0, *, feed: MemoryFeed | None = None, **settings: Any) -> None:
-        self.feed = feed or MemoryFeed("a", page_events_max=1)
+    def __init__(self, events: int = 0, *, feed: MemoryChangeFeed | None = None, **settings: Any) -> None:
+        self.feed = feed or MemoryChangeFeed("a", page_events_max=1)
         self.append(events)
         self.writer, self.transform, self.trust = Writer(), Transform(), Trust()
         self.progress = Progress()
@@ -227,7 +227,7 @@ async def test_work_begins_where_the_sink_stands() -> None:
     await case.stopped(running)
 
 
-class Ranked(MemoryFeed):
+class Ranked(MemoryChangeFeed):
     """Tells readers by their epochs, and yields to a later one behind what it holds."""
 
     opened_as = 0
@@ -328,7 +328,7 @@ async def test_a_stop_takes_no_time_where_nothing_is_being_sent(busy: str) -> No
 
 @pytest.mark.virtual
 async def test_what_precedes_a_poison_event_is_delivered_before_the_error_is_raised() -> None:
-    case = Case(10, limits=BatchLimits(events_max=10), feed=MemoryFeed("a"))
+    case = Case(10, limits=BatchLimits(events_max=10), feed=MemoryChangeFeed("a"))
     case.transform.poison = {4}
     with pytest.raises(PoisonEvent, match="event 4"):
         await case.started()
@@ -398,7 +398,7 @@ async def test_an_error_of_the_transform_is_raised_once_everything_before_it_is_
     assert_nothing_left()
 
 
-class Lagging(MemoryFeed):
+class Lagging(MemoryChangeFeed):
     """Yields the pages given, whatever was read before, as a lagging replica may."""
 
     pages: tuple[Page, ...] = ()
@@ -610,7 +610,7 @@ class Tracer:
         return TraceContext(f"deliver {to}")
 
 
-class Bearing(MemoryFeed):
+class Bearing(MemoryChangeFeed):
     """Its first event bears a context."""
 
     async def open(self, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from unit.pipeline.pump.test_runner import Case, Writer, assert_nothing_left
 
-from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed
 from leasehold.pipeline.errors import PoisonEvent
 from leasehold.pipeline.limits import BatchLimits
 from leasehold.pipeline.sink import Output
@@ -21,7 +21,7 @@ class Small(Writer):
 
 
 def case_of(events: int) -> Case:
-    case = Case(events, limits=BatchLimits(events_max=events), feed=MemoryFeed("a"))
+    case = Case(events, limits=BatchLimits(events_max=events), feed=MemoryChangeFeed("a"))
     case.writer = Small()
     return case
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pytest
 from unit.pipeline.pump.test_runner import Case, Transform, Writer
 
-from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed
 from leasehold.pipeline.contract import event_table
 from leasehold.pipeline.dead_letters.dead_letter_transform import DeadLetters
 from leasehold.pipeline.dead_letters.refusals import Refusals
@@ -39,7 +39,7 @@ class Reader(RangeReader):
         yield event_table(partition, range(int(planned.start or 0), int(planned.to)))
 
 
-class RangedFeed(MemoryFeed):
+class RangedFeed(MemoryChangeFeed):
     """planned: from where ranges were asked for."""
 
     def __init__(self) -> None:

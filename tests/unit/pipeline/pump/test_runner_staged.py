@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from unit.pipeline.pump.test_runner import Case, Transform, Writer, assert_nothing_left
 
-from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed
 from leasehold.pipeline.errors import RangeRefused
 from leasehold.pipeline.event import EVENT_SCHEMA
 from leasehold.pipeline.limits import BatchLimits, RangeLimits
@@ -27,7 +27,7 @@ class Reader(RangeReader):
         raise AssertionError("no job runs")
 
 
-class Planned(MemoryFeed):
+class Planned(MemoryChangeFeed):
     """One range for all that waits, up to `events_max`."""
 
     async def plan_ranges(
@@ -81,7 +81,7 @@ def case_of(writer: Staging, plan: RangePlan) -> Case:
 @pytest.mark.virtual
 @pytest.mark.parametrize("writer", [Staging(10), Staging(1000, in_time=10)], ids=["at its size", "in its time"])
 async def test_what_the_sink_cannot_take_is_read_by_the_host_and_smaller_batches_follow(writer: Staging) -> None:
-    plan = RangePlan(MemoryFeed("a").compare, LIMITS)
+    plan = RangePlan(MemoryChangeFeed("a").compare, LIMITS)
     plan.events_max = 20
     case = case_of(writer, plan)
     with pytest.raises(RangeRefused, match=r"too slow|too large for one step"):
@@ -102,7 +102,7 @@ async def test_what_the_sink_cannot_take_is_read_by_the_host_and_smaller_batches
 
 @pytest.mark.virtual
 async def test_what_the_sink_takes_is_not_cut() -> None:
-    plan = RangePlan(MemoryFeed("a").compare, LIMITS)
+    plan = RangePlan(MemoryChangeFeed("a").compare, LIMITS)
     plan.events_max = 20
     case = case_of(Staging(1000), plan)
     running = case.started()

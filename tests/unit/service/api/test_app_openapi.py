@@ -30,13 +30,13 @@ from schemathesis.specs.openapi.checks import (
 
 from leasehold.leases.lease import Lease
 from leasehold.leases.stores.memory import MemoryStore
-from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryDestination, MemoryOutputSink
 from leasehold.service.api import create_app
 from leasehold.service.api.auth import Access, Tokens
 from leasehold.service.api.masking import Mask
 from leasehold.service.api.server import serve
-from leasehold.service.pipeline import Pipeline
-from leasehold.service.processor import Processor
+from leasehold.service.pipeline import PipelineParts
+from leasehold.service.processor import ProcessorCore
 
 READER, OPERATOR = "reader-" + "r" * 32, "operator-" + "o" * 32
 TOKENS = {"nobody": None, "reader": READER, "operator": OPERATOR}
@@ -76,10 +76,10 @@ class Served:
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        feed = MemoryFeed(["a", "b"])
+        feed = MemoryChangeFeed(["a", "b"])
         feed.append("a", [b"{}"] * 3)
-        pipeline = Pipeline(name="bank", feed=feed, sink=MemorySink(MemoryDestination()))
-        processor = Processor([pipeline], MemoryStore(), host="host-a")
+        pipeline = PipelineParts(name="bank", feed=feed, sink=MemoryOutputSink(MemoryDestination()))
+        processor = ProcessorCore([pipeline], MemoryStore(), host="host-a")
         for partition in ("a", "b", "c/d"):
             await processor.keeper.create(Lease(pipeline="bank", partition=partition))
         for name, token in (("readers", READER), ("operators", OPERATOR)):

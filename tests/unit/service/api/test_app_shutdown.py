@@ -11,10 +11,10 @@ import pytest
 
 from leasehold.leases.stores.memory import MemoryStore
 from leasehold.leases.stores.sqlite import SqliteStore
-from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryDestination, MemoryOutputSink
 from leasehold.service.api import create_app
-from leasehold.service.pipeline import Pipeline
-from leasehold.service.processor import Processor
+from leasehold.service.pipeline import PipelineParts
+from leasehold.service.processor import ProcessorCore
 
 REQUESTS = [
     *(("GET", path, None) for path in ("/api/leases", "/api/pipelines", "/api/lag", "/api/leases/bank/a", "/metrics")),
@@ -27,10 +27,10 @@ REQUESTS = [
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-async def processor(request, tmp_path: Path) -> AsyncIterator[Processor]:
+async def processor(request, tmp_path: Path) -> AsyncIterator[ProcessorCore]:
     store = MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "leases.db")
-    pipeline = Pipeline(name="bank", feed=MemoryFeed(["a"]), sink=MemorySink(MemoryDestination()))
-    processor = Processor([pipeline], store, host="host-a")
+    pipeline = PipelineParts(name="bank", feed=MemoryChangeFeed(["a"]), sink=MemoryOutputSink(MemoryDestination()))
+    processor = ProcessorCore([pipeline], store, host="host-a")
     await processor.start()
     yield processor
     await processor.stop()
@@ -43,7 +43,7 @@ async def asked(client: httpx.AsyncClient) -> dict[tuple[str, str], int]:
     }
 
 
-async def test_a_host_that_stops_and_one_that_has_stopped_answer_without_a_fault(processor: Processor) -> None:
+async def test_a_host_that_stops_and_one_that_has_stopped_answer_without_a_fault(processor: ProcessorCore) -> None:
     transport = httpx.ASGITransport(create_app(processor.view), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         stopping = asyncio.create_task(processor.stop())

@@ -18,7 +18,7 @@ from leasehold.leases.lease import Lease
 from leasehold.leases.timing import Timing
 from leasehold.service.api.events import Changes, Stream
 from leasehold.service.group.view import View
-from leasehold.service.pipeline import Pipeline
+from leasehold.service.pipeline import PipelineParts
 
 TWO_MINUTES = 120.0
 
@@ -28,7 +28,7 @@ async def listings_of_three_pages(group: Group, leases: int) -> list[float]:
     keeper = group.keeper("host-a", "host-a-1")
     for n in range(leases):
         await keeper.create(Lease(pipeline="bank", partition=f"p{n}"))
-    pipeline = Pipeline(name="bank", feed=group.feed, sink=Outlet(group.destination, group.weather))
+    pipeline = PipelineParts(name="bank", feed=group.feed, sink=Outlet(group.destination, group.weather))
     view = View(keeper, [pipeline], clock=VirtualClock(), now=lambda: datetime.now(UTC))
     changes, began = Changes(view), asyncio.get_running_loop().time()
 

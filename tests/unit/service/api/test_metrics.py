@@ -28,7 +28,7 @@ from leasehold.leases.session import SESSIONS_PREFIX
 from leasehold.leases.store import Hint, Stored
 from leasehold.leases.stores.memory import MemoryStore
 from leasehold.pipeline.connectors.handlers import HandlerSink
-from leasehold.pipeline.connectors.memory import MemoryFeed, MemorySink
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryOutputSink
 from leasehold.pipeline.errors import (
     Ambiguous,
     EngineUnavailable,
@@ -133,11 +133,11 @@ async def test_counters_do_not_go_back_when_a_lease_moves(start, eventually) -> 
 
 
 async def test_a_failing_partition_shows_until_it_is_taken_again(start, eventually) -> None:
-    class Refusing(MemorySink):
+    class Refusing(MemoryOutputSink):
         async def open(self, claim):
             raise SinkRejected("no such table")
 
-    running = await start(feeds={"bank": MemoryFeed(["a"])}, sinks={"bank": Refusing()})
+    running = await start(feeds={"bank": MemoryChangeFeed(["a"])}, sinks={"bank": Refusing()})
     await eventually(lambda: samples(Metrics(running.host))["leasehold_partitions_failing", "bank"] == 1)
     assert samples(Metrics(running.host))["leasehold_lease_moves_total", "failed", "bank"] >= 1
 
@@ -152,7 +152,7 @@ async def test_a_host_that_cannot_renew_shows_its_suspended_leases(start, store,
             return await super().replace(id, body, etag)
 
     frozen = Frozen()
-    running = await start(store=frozen, feeds={"bank": MemoryFeed(["a"])}, timing=SOON_EXPIRED)
+    running = await start(store=frozen, feeds={"bank": MemoryChangeFeed(["a"])}, timing=SOON_EXPIRED)
     running.feeds["bank"].append("a", [b"{}"])
     await eventually(lambda: running.host.stats.events["bank"] == 1)
     frozen.is_frozen = True
@@ -330,7 +330,7 @@ def test_every_word_of_a_label_is_explained(words: tuple[str, ...]) -> None:
 
 async def test_names_with_quotes_and_newlines_stay_labels(start) -> None:
     name = 'ba"nk\n\\ü'
-    running = await start(runs=False, feeds={name: MemoryFeed(["a"])})
+    running = await start(runs=False, feeds={name: MemoryChangeFeed(["a"])})
     assert samples(Metrics(running.host))["leasehold_leases_owned", name] == 0
 
 

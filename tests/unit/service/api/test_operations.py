@@ -18,13 +18,13 @@ from leasehold.leases.host_record import HostRecord, encode_host, host_id
 from leasehold.leases.lease import Lease
 from leasehold.leases.pause_orders import control_id
 from leasehold.leases.stores.memory import MemoryStore
-from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed
 
 
 @pytest.fixture
 async def resting(start):
     """A host that has not begun, over two pipelines with some leases, beside a record of another host."""
-    running = await start(runs=False, feeds={"bank": MemoryFeed(["a", "b"]), "view": MemoryFeed(["a"])})
+    running = await start(runs=False, feeds={"bank": MemoryChangeFeed(["a", "b"]), "view": MemoryChangeFeed(["a"])})
     running.feeds["bank"].append("a", [b"{}"] * 5)
     for pipeline, partition in (("bank", "a"), ("bank", "b"), ("view", "a")):
         await running.keeper.create(Lease(pipeline=pipeline, partition=partition))

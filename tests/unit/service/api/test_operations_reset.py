@@ -12,7 +12,7 @@ from unit.service.problems import problem
 from leasehold.leases.document import encode_lease
 from leasehold.leases.lease import Child, Lease
 from leasehold.leases.stores.memory import MemoryStore
-from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed
 from leasehold.pipeline.errors import FeedUnavailable, PositionLost
 
 
@@ -101,11 +101,11 @@ async def test_a_position_that_the_feed_does_not_know_is_refused(resting, client
 
 
 async def test_a_feed_or_sink_that_does_not_answer_is_a_503_and_nothing_is_written(start) -> None:
-    class Away(MemoryFeed):
+    class Away(MemoryChangeFeed):
         async def start_of(self, partition: str, start: object) -> str | None:
             raise FeedUnavailable("the broker is away")
 
-    class Passed(MemoryFeed):
+    class Passed(MemoryChangeFeed):
         async def start_of(self, partition: str, start: object) -> str | None:
             raise PositionLost("retention has passed it")
 

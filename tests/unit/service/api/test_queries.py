@@ -14,7 +14,7 @@ from leasehold.leases.document import lease_id
 from leasehold.leases.errors import StoreUnavailable
 from leasehold.leases.lease import Child, Lease
 from leasehold.leases.stores.memory import MemoryStore
-from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed
 from leasehold.pipeline.errors import FeedUnavailable
 
 ROUTES = ["/api/pipelines", "/api/hosts", "/api/leases", "/api/lag", "/api/batches", "/api/leases/bank/a"]
@@ -39,7 +39,7 @@ ODD_PARTITIONS = [
 @pytest.fixture
 async def resting(start):
     """A host that has not begun, over two pipelines with some leases."""
-    running = await start(runs=False, feeds={"bank": MemoryFeed(["a", "b"]), "view": MemoryFeed(["a"])})
+    running = await start(runs=False, feeds={"bank": MemoryChangeFeed(["a", "b"]), "view": MemoryChangeFeed(["a"])})
     for pipeline, partition in (("bank", "a"), ("bank", "b"), ("view", "a")):
         await running.keeper.create(Lease(pipeline=pipeline, partition=partition))
     return running
@@ -252,11 +252,11 @@ async def test_lag_is_one_number_that_a_scaler_can_read(resting, client) -> None
 
 
 async def test_a_scaler_by_seconds_gets_an_error_where_the_age_is_unknown_and_another_may_not(start) -> None:
-    class Timeless(MemoryFeed):
+    class Timeless(MemoryChangeFeed):
         async def find_enqueued_time(self, partition: str, continuation: str | None) -> None:
             return None
 
-    feeds = {"bank": Timeless(["a", "b"]), "view": MemoryFeed(["a"])}
+    feeds = {"bank": Timeless(["a", "b"]), "view": MemoryChangeFeed(["a"])}
     running = await start(runs=False, feeds=feeds)
     for pipeline, partition in (("bank", "a"), ("bank", "b"), ("view", "a")):
         await running.keeper.create(Lease(pipeline=pipeline, partition=partition))
@@ -278,11 +278,11 @@ async def test_a_scaler_by_seconds_gets_an_error_where_the_age_is_unknown_and_an
 
 
 async def test_an_unknown_lag_is_an_error_and_never_a_zero(start) -> None:
-    class Away(MemoryFeed):
+    class Away(MemoryChangeFeed):
         async def lag(self, partition: str, continuation: str | None) -> int:
             raise FeedUnavailable("the broker is away")
 
-    feeds = {"bank": Away(["a"]), "view": MemoryFeed(["a"])}
+    feeds = {"bank": Away(["a"]), "view": MemoryChangeFeed(["a"])}
     running = await start(runs=False, feeds=feeds)
     for pipeline in feeds:
         await running.keeper.create(Lease(pipeline=pipeline, partition="a"))
@@ -300,7 +300,7 @@ async def test_an_unknown_lag_is_an_error_and_never_a_zero(start) -> None:
 
 
 async def test_a_scaler_gets_the_last_known_lag_of_a_partition_that_does_not_answer(start) -> None:
-    class Leaving(MemoryFeed):
+    class Leaving(MemoryChangeFeed):
         is_away = False
 
         async def lag(self, partition: str, continuation: str | None) -> int:

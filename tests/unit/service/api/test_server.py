@@ -12,7 +12,7 @@ from unit.service.problems import problem
 
 from leasehold.leases.lease import Lease
 from leasehold.leases.stores.memory import MemoryStore
-from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed
 from leasehold.service.api import create_app, server
 from leasehold.service.api.server import serve
 from leasehold.service.errors import StartFailed
@@ -24,7 +24,7 @@ STOPPED_S = 4
 @pytest.fixture
 async def resting(start):
     """A host that has not begun, over a pipeline with a lease."""
-    running = await start(runs=False, feeds={"bank": MemoryFeed(["a"])})
+    running = await start(runs=False, feeds={"bank": MemoryChangeFeed(["a"])})
     await running.keeper.create(Lease(pipeline="bank", partition="a"))
     return running
 

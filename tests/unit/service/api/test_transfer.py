@@ -13,7 +13,7 @@ from unit.service.problems import problem
 
 from leasehold.leases.document import lease_id
 from leasehold.leases.lease import Lease
-from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed
 from leasehold.service.api import middleware
 from leasehold.service.group.migration import export_leases
 
@@ -22,7 +22,7 @@ HEADERS = {"content-type": "application/jsonl"}
 
 @pytest.fixture
 async def resting(start):
-    running = await start(runs=False, feeds={"bank": MemoryFeed(["a", "b"]), "view": MemoryFeed(["a"])})
+    running = await start(runs=False, feeds={"bank": MemoryChangeFeed(["a", "b"]), "view": MemoryChangeFeed(["a"])})
     running.feeds["bank"].append("a", [b"{}"] * 9)
     for pipeline, partition, at in (("bank", "a", "3"), ("bank", "b", None), ("view", "a", None)):
         await running.keeper.create(Lease(pipeline=pipeline, partition=partition, continuation=at, epoch=7))

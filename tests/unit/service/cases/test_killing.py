@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from leasehold.leases.stores.memory import MemoryStore
-from leasehold.pipeline.connectors.memory import Commit, MemoryDestination, MemorySink
+from leasehold.pipeline.connectors.memory import Commit, MemoryDestination, MemoryOutputSink
 from leasehold.pipeline.crash_point import POINTS, crash_point
 from leasehold.pipeline.sink import Claim, Output, Sink
 from leasehold.service.cases import killing
@@ -379,7 +379,7 @@ class Broken(Scratch):
         self._destination = destination
 
     def make_sink(self) -> Sink:
-        return MemorySink(self._destination)
+        return MemoryOutputSink(self._destination)
 
 
 LATE = Disturbance("late write", nth=2)

@@ -16,7 +16,7 @@ from leasehold.leases.errors import InvalidDocument
 from leasehold.leases.lease import Lease, LeaseKey
 from leasehold.leases.stores.memory import MemoryStore
 from leasehold.leases.stores.sqlite import SqliteStore
-from leasehold.pipeline.connectors.memory import MemoryFeed, MemorySink
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryOutputSink
 from leasehold.pipeline.feed import FeedPartition
 from leasehold.service.api.metrics import Metrics
 from leasehold.service.cli.main import main
@@ -31,7 +31,7 @@ pipelines:
 NAMES = ("a", "b", "c")
 
 
-class Numbers(MemoryFeed):
+class Numbers(MemoryChangeFeed):
     """c came from b."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Numbers(MemoryFeed):
         return [FeedPartition(name, ("b",) if name == "c" else ()) for name in NAMES]
 
 
-class Holding(MemorySink):
+class Holding(MemoryOutputSink):
     """Holds a position of b, in generation 3."""
 
     def __init__(self) -> None:

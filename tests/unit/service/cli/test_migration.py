@@ -20,7 +20,7 @@ from leasehold.leases.lease import Child, Lease
 from leasehold.leases.session import BELL_ID
 from leasehold.leases.stores.sqlite import SqliteStore
 from leasehold.pipeline.connectors.cosmos.ranges import lsn_of
-from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed
 from leasehold.service.cli.main import main
 
 SETTINGS = """
@@ -32,7 +32,7 @@ pipelines:
 """
 
 
-class Etags(MemoryFeed):
+class Etags(MemoryChangeFeed):
     """A feed whose positions are those of a Cosmos container."""
 
     identity = "etags"

@@ -16,7 +16,7 @@ from leasehold.leases.bootstrap import Identity, Info, encode_info, info_id
 from leasehold.leases.document import decode_lease, encode_lease, lease_id, lease_prefix
 from leasehold.leases.lease import Lease
 from leasehold.leases.stores.sqlite import SqliteStore
-from leasehold.pipeline.connectors.files.feed import FilesFeed
+from leasehold.pipeline.connectors.files.feed import FilesChangeFeed
 from leasehold.service.cli.common import watched_output
 from leasehold.service.cli.main import main
 
@@ -46,7 +46,10 @@ class Place:
         asyncio.run(self._keep())
 
     async def _keep(self) -> None:
-        feed, store = FilesFeed(str(self.folder / "in" / "words-*.jsonl")), SqliteStore(self.folder / "state/leases.db")
+        feed, store = (
+            FilesChangeFeed(str(self.folder / "in" / "words-*.jsonl")),
+            SqliteStore(self.folder / "state/leases.db"),
+        )
         for name in NAMES:
             place = None if name == NAMES[2] else await feed.latest(name)
             lease = Lease(pipeline="letters", partition=name, continuation=place)

@@ -11,7 +11,7 @@ import pytest
 from unit.service.cli.test_migration import Place
 
 from leasehold.leases.import_.export_format import groups_in, lines_of
-from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed
 from leasehold.service.cli.main import main
 from leasehold.service.config.load import load
 
@@ -77,7 +77,7 @@ def test_its_documents_are_imported_as_they_stand(place: Place, source: str, exp
     assert {name: lease.continuation for name, lease in place.leases.items()} == expected
 
 
-class Hub(MemoryFeed):
+class Hub(MemoryChangeFeed):
     """A feed whose positions are those of an event hub."""
 
     identity = "eventhubs:bank/raw-event"

@@ -12,7 +12,7 @@ import pytest
 from leasehold.leases.document import encode_lease, lease_id
 from leasehold.leases.lease import Lease
 from leasehold.leases.stores.sqlite import SqliteStore
-from leasehold.pipeline.connectors.log import LogSink
+from leasehold.pipeline.connectors.log import LogOutputSink
 from leasehold.pipeline.dead_letters.settled import Replayed
 from leasehold.pipeline.sink import Claim, Output, Standing
 from leasehold.service.cli.replay import furthest, read_replayed
@@ -65,7 +65,7 @@ async def test_a_released_lease_says_how_far_the_replay_got(tmp_path: Path) -> N
 
 
 async def test_of_a_replay_that_was_killed_the_sink_says_how_far_it_got(tmp_path: Path) -> None:
-    sink = LogSink(tmp_path / "out")
+    sink = LogOutputSink(tmp_path / "out")
     await sink.prepare()
     claim: dict[str, Any] = {"pipeline": "orders.replay", "partition": "a", "owner": "host", "generation": 0}
     writer = await sink.open(Claim(**claim, epoch=1, continuation=None, state=sink.claimed(""), compare=compare))

@@ -7,7 +7,7 @@ from pathlib import Path
 import certifi
 import pytest
 
-from leasehold.pipeline.connectors.eventhubs import EventHubsFeed
+from leasehold.pipeline.connectors.eventhubs import EventHubsChangeFeed
 from leasehold.service.config.eventhubs import EventHubsFeedSettings, EventHubsSinkSettings
 from leasehold.service.config.load import ConfigurationError, load, parse
 from leasehold.service.config.section import FeedContext
@@ -35,7 +35,7 @@ def feed(fields: str, folder: Path = Path("/etc/leasehold"), **env: str) -> Even
 async def test_the_same_hub_is_the_same_feed_however_it_is_reached(access: str) -> None:
     found = feed(access, S=STRING)
     made = found.make(FeedContext())
-    assert isinstance(made, EventHubsFeed)
+    assert isinstance(made, EventHubsChangeFeed)
     assert made.identity == "eventhubs:bank.servicebus.windows.net/raw-event"
     assert SECRET not in repr(found) + str(found) + found.model_dump_json() + repr(made)
     await made.close()

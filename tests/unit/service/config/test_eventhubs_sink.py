@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from leasehold.leases.timing import Timing
-from leasehold.pipeline.connectors.eventhubs import EventHubsSink
+from leasehold.pipeline.connectors.eventhubs import EventHubsOutputSink
 from leasehold.service.config.eventhubs import BATCH_BYTES_MAX
 from leasehold.service.config.load import ConfigurationError, parse
 from leasehold.service.config.settings import PipelineSettings, SparkSettings
@@ -33,7 +33,7 @@ def pipeline(fields: str, more: str = "") -> PipelineSettings:
 async def test_the_same_hub_is_the_same_sink_however_it_is_reached(access: str) -> None:
     found = pipeline(f"type: eventhubs, {access}").sink
     made = found.make(Timing())
-    assert isinstance(made, EventHubsSink)
+    assert isinstance(made, EventHubsOutputSink)
     assert made.identity == "eventhubs:bank.servicebus.windows.net/h"
     assert SECRET not in repr(found) + str(found) + found.model_dump_json() + repr(made)
     await made.close()

@@ -16,7 +16,7 @@ from unit.pipeline.connectors.files.delta.tables import sink_in
 from unit.pipeline.connectors.files.sink.places import Permit, claim, output
 
 from leasehold.leases.timing import Timing
-from leasehold.pipeline.connectors.files.sink import Directory, FilesSink
+from leasehold.pipeline.connectors.files.sink import Directory, FilesOutputSink
 from leasehold.pipeline.connectors.files.sink.blobs import BlobContainer
 from leasehold.pipeline.errors import SinkRejected
 from leasehold.service.cli.main import main
@@ -94,7 +94,7 @@ class Bank:
         asyncio.run(self._written())
 
     async def _written(self) -> None:
-        sink = FilesSink(Directory(self.out))
+        sink = FilesOutputSink(Directory(self.out))
         for partition in ("-1", "2"):
             writer = await sink.open(claim(1, partition=partition))
             await writer.write(output(0, 2, partition), Permit())

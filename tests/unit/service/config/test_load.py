@@ -14,7 +14,7 @@ import pytest
 from pydantic import ValidationError
 
 from leasehold.leases.timing import Timing, derived_session, derived_timing
-from leasehold.pipeline.connectors.postgres import PostgresSink
+from leasehold.pipeline.connectors.postgres import PostgresOutputSink
 from leasehold.pipeline.limits import BatchLimits
 from leasehold.service.config.files import FilesFeedSettings
 from leasehold.service.config.leases import SqliteLeases
@@ -24,7 +24,7 @@ from leasehold.service.config.postgres import PostgresSinkSettings
 from leasehold.service.config.reference import describe, markdown
 from leasehold.service.config.section import Section
 from leasehold.service.config.settings import Settings
-from leasehold.service.pipeline import Pipeline
+from leasehold.service.pipeline import PipelineParts
 
 DOCUMENT = Path(__file__).parents[4] / "docs/configuration.md"
 SECRET = "hunter2"
@@ -66,7 +66,7 @@ def test_defaults_run_locally() -> None:
 
 def test_defaults_are_those_of_the_code() -> None:
     found = settings(PIPELINES).pipelines[0]
-    defaults = {each.name: each.default for each in dataclasses.fields(Pipeline)}
+    defaults = {each.name: each.default for each in dataclasses.fields(PipelineParts)}
     assert found.batch_timeout_s == defaults["batch_timeout_s"]
     assert found.buffer_bytes_max == defaults["buffer_bytes_max"]
     assert found.feed.start == defaults["start"]
@@ -246,7 +246,7 @@ def test_the_variable_of_the_executors_is_named_and_not_its_value() -> None:
     sink = settings(with_sink('dsn: "postgresql://h/d", merge: x, executors_env: BANK_DSN')).pipelines[0].sink
     assert isinstance(sink, PostgresSinkSettings)
     made = sink.make(Timing())
-    assert isinstance(made, PostgresSink)
+    assert isinstance(made, PostgresOutputSink)
     assert made._parts.executors_env == "BANK_DSN"
 
 

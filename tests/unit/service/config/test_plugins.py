@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from leasehold.leases.store import LeaseStore
 from leasehold.leases.stores.memory import MemoryStore
-from leasehold.pipeline.connectors.memory import MemoryFeed, MemorySink
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryOutputSink
 from leasehold.pipeline.feed import ChangeFeed
 from leasehold.pipeline.sink import Sink
 from leasehold.service.cli.main import main
@@ -27,19 +27,19 @@ from typing import Annotated, Literal
 from pydantic import Field, SecretStr
 
 from leasehold.leases.stores.memory import MemoryStore
-from leasehold.pipeline.connectors.memory import MemoryFeed, MemorySink
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryOutputSink
 from leasehold.pipeline.feed import ChangeFeed
 
-class Feed(MemoryFeed):
+class Feed(MemoryChangeFeed):
     def __init__(self, partitions: list[str], *, age_s: Annotated[float, Field(gt=0)] = 1.0,
                  token: SecretStr | None = None, mode: Literal["all", "new"] = "all"):
         super().__init__(partitions)
         self.age_s, self.token, self.mode = age_s, token, mode
 
-class ForLater(MemoryFeed):
+class ForLater(MemoryChangeFeed):
     leasehold_interface = 2
 
-class Picky(MemorySink):
+class Picky(MemoryOutputSink):
     def __init__(self, **anything):
         if anything:
             raise LookupError("nothing fits")
@@ -53,13 +53,13 @@ class HalfASink:
     async def close(self): ...
     async def claimed(self, state): return state
 
-class OnePage(MemoryFeed):
+class OnePage(MemoryChangeFeed):
     def __init__(self):
         super().__init__(["0"])
     async def open(self, partition, continuation):
         return None
 
-class Misspelt(MemoryFeed):
+class Misspelt(MemoryChangeFeed):
     def __init__(self):
         super().__init__(["0"])
     async def find_heldback(self, partition, continuation):
@@ -84,8 +84,8 @@ class NeverOpened(MemoryStore):
     async def close(self):
         self.connection.close()
 
-def made_by_a_function(called: str) -> MemoryFeed:
-    return MemoryFeed(["0"], name=called)
+def made_by_a_function(called: str) -> MemoryChangeFeed:
+    return MemoryChangeFeed(["0"], name=called)
 
 NUMBER = 7
 
@@ -212,7 +212,8 @@ def test_a_part_that_cannot_be_taken_without_its_base_class_says_so(parts: str) 
 
 
 @pytest.mark.parametrize(
-    ("part", "protocol"), [(MemoryFeed(["0"]), ChangeFeed), (MemorySink(), Sink), (MemoryStore(), LeaseStore)]
+    ("part", "protocol"),
+    [(MemoryChangeFeed(["0"]), ChangeFeed), (MemoryOutputSink(), Sink), (MemoryStore(), LeaseStore)],
 )
 def test_our_own_parts_lack_nothing(part: object, protocol: type) -> None:
     assert [*lacks(part, protocol)] == []

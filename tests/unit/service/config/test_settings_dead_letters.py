@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from leasehold.leases.timing import Timing
-from leasehold.pipeline.connectors.eventhubs import EventHubsFeed, EventHubsSink
-from leasehold.pipeline.connectors.files.sink import FilesSink
-from leasehold.pipeline.connectors.log import LogFeed, LogSink
-from leasehold.pipeline.connectors.postgres import PostgresLetters, PostgresSink
+from leasehold.pipeline.connectors.eventhubs import EventHubsChangeFeed, EventHubsOutputSink
+from leasehold.pipeline.connectors.files.sink import FilesOutputSink
+from leasehold.pipeline.connectors.log import LogChangeFeed, LogOutputSink
+from leasehold.pipeline.connectors.postgres import PostgresLetters, PostgresOutputSink
 from leasehold.pipeline.dead_letters.merged_feed import MergedLetters
 from leasehold.pipeline.errors import FeedUnavailable, SinkUnavailable
 from leasehold.pipeline.limits import Isolation
@@ -54,7 +54,7 @@ def test_a_place_for_dead_letters_is_enough() -> None:
     assert policy is not None
     assert box is not None
     assert (policy.share_max, policy.share_events, policy.stops_at_misfits) == (0.02, 500, False)
-    assert (type(box.feed), type(box.sink)) == (LogFeed, LogSink)
+    assert (type(box.feed), type(box.sink)) == (LogChangeFeed, LogOutputSink)
     assert box.feed.identity == "log:/etc/leasehold/dead"
     assert isolation_of(found, policy) == Isolation(attempts=5, most=11)
 
@@ -71,7 +71,7 @@ def test_beside_the_sink_postgres_they_go_into_its_own_tables(said: list[str]) -
 def test_another_database_has_a_sink_of_its_own() -> None:
     box = pipeline(LOG, "dead_letters: {type: postgres, dsn: postgresql://other/dead}").make_box(Timing())
     assert box is not None
-    assert isinstance(box.sink, PostgresSink)
+    assert isinstance(box.sink, PostgresOutputSink)
     assert box.sink.identity == "postgresql://other:5432/dead schema=public target=merge"
 
 
@@ -105,7 +105,7 @@ async def test_letters_in_postgres_log_in_as_their_database_wants(monkeypatch: p
 def test_a_directory_has_files_of_letters_by_their_own_partitions(more: str) -> None:
     box = pipeline(POSTGRES, f"dead_letters: {{type: files, path: dead{more}}}").make_box(Timing())
     assert box is not None
-    assert (type(box.feed), type(box.sink), box.by_partition) == (MergedLetters, FilesSink, None)
+    assert (type(box.feed), type(box.sink), box.by_partition) == (MergedLetters, FilesOutputSink, None)
     assert box.sink is not None
     assert box.sink.identity == "files:/etc/leasehold/dead"
 
@@ -113,7 +113,11 @@ def test_a_directory_has_files_of_letters_by_their_own_partitions(more: str) -> 
 def test_a_hub_is_read_as_it_is_and_replayed_by_the_letters_own_partitions() -> None:
     box = pipeline(LOG, f"dead_letters: {{type: eventhubs, {HUB}}}").make_box(Timing())
     assert box is not None
-    assert (type(box.feed), type(box.sink), type(box.by_partition)) == (EventHubsFeed, EventHubsSink, MergedLetters)
+    assert (type(box.feed), type(box.sink), type(box.by_partition)) == (
+        EventHubsChangeFeed,
+        EventHubsOutputSink,
+        MergedLetters,
+    )
     assert box.feed.identity == "eventhubs:bank.servicebus.windows.net/dead"
 
 

@@ -14,14 +14,14 @@ from leasehold.leases.document import lease_id
 from leasehold.leases.errors import LeaseLost, StoreConflict, StoreMissing
 from leasehold.leases.lease import Child, Lease
 from leasehold.leases.stores.memory import MemoryStore
-from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryDestination, MemoryOutputSink
 from leasehold.pipeline.errors import FeedUnavailable
 from leasehold.pipeline.feed import FeedPartition
 from leasehold.service.errors import NotNow
 from leasehold.service.group.actions import Close, close_lease, describe, list_partitions
 
 
-class Files(MemoryFeed):
+class Files(MemoryChangeFeed):
     """Partitions come to an end without a word, as files do, and can be moved away."""
 
     partitions_finish = True
@@ -111,7 +111,7 @@ async def test_events_that_are_left_keep_a_lease_open_unless_they_are_to_be_skip
 async def test_what_the_sink_has_beyond_the_lease_is_not_left(start, files) -> None:
     destination = MemoryDestination()
     destination._positions["bank", "a", 0] = "5"
-    sink = MemorySink(destination)
+    sink = MemoryOutputSink(destination)
     running = await start(runs=False, feeds={"bank": files}, sinks={"bank": sink})
     await running.keeper.create(Lease(pipeline="bank", partition="a", continuation="3"))
     done = await closed(running)
@@ -121,7 +121,7 @@ async def test_what_the_sink_has_beyond_the_lease_is_not_left(start, files) -> N
 async def test_a_sinks_position_of_an_earlier_generation_says_nothing_of_what_is_left(start, files) -> None:
     destination = MemoryDestination()
     destination._positions["bank", "a", 0] = "5"
-    running = await start(runs=False, feeds={"bank": files}, sinks={"bank": MemorySink(destination)})
+    running = await start(runs=False, feeds={"bank": files}, sinks={"bank": MemoryOutputSink(destination)})
     await running.keeper.create(Lease(pipeline="bank", partition="a", continuation="3", generation=1))
     with pytest.raises(NotNow, match="2 events are left"):
         await closed(running)
@@ -146,14 +146,14 @@ async def test_an_unknown_rest_of_a_partition_that_is_there_keeps_it_open(restin
 
 @pytest.mark.parametrize("skip_rest", [False, True])
 async def test_a_partition_that_can_get_events_at_any_time_stays_open(start, skip_rest: bool) -> None:
-    running = await start(runs=False, feeds={"bank": MemoryFeed(["a"])})
+    running = await start(runs=False, feeds={"bank": MemoryChangeFeed(["a"])})
     await running.keeper.create(Lease(pipeline="bank", partition="a"))
     with pytest.raises(NotNow, match=r"partition 'a' of pipeline 'bank' still exists.*pause the pipeline"):
         await closed(running, skip_rest=skip_rest)
 
 
 async def test_a_lease_without_its_partition_is_closed_for_any_feed_and_leaves_no_tombstone(start) -> None:
-    running = await start(runs=False, feeds={"bank": MemoryFeed(["b"])})
+    running = await start(runs=False, feeds={"bank": MemoryChangeFeed(["b"])})
     await running.keeper.create(Lease(pipeline="bank", partition="a", continuation="5"))
     lease = (await closed(running)).change.after.lease
     assert (lease.closed, lease.tombstone) == (True, False)

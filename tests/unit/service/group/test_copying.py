@@ -34,8 +34,8 @@ from leasehold.leases.timing import Timing
 from leasehold.pipeline.limits import REPLAY
 from leasehold.service.errors import NotNow
 from leasehold.service.group.copying import CopyReport, Place, cancel_copy, copy_group, plan_copy
-from leasehold.service.pipeline import Pipeline
-from leasehold.service.processor import Processor
+from leasehold.service.pipeline import PipelineParts
+from leasehold.service.processor import ProcessorCore
 
 T = TypeVar("T")
 PIPELINES = ("bank", "shop")
@@ -544,9 +544,9 @@ async def test_a_host_that_starts_on_either_store_is_refused_until_the_copy_is_d
     await (await group.start("host-a")).stop()
     target = Container(group.weather)
 
-    def processor(store: LeaseStore) -> Processor:
-        pipeline = Pipeline(name="bank", feed=group.feed, sink=group._sink())
-        return Processor([pipeline], store, host="host-b", clock=HostClock(), log=group.logger([]))
+    def processor(store: LeaseStore) -> ProcessorCore:
+        pipeline = PipelineParts(name="bank", feed=group.feed, sink=group._sink())
+        return ProcessorCore([pipeline], store, host="host-b", clock=HostClock(), log=group.logger([]))
 
     deaths = Deaths(5)
     places = case.place(group.store, "old.db", deaths), case.place(target, "new.db", deaths)

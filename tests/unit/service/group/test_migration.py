@@ -23,12 +23,12 @@ from leasehold.leases.membership import Membership
 from leasehold.leases.session import SESSIONS_PREFIX, Session, SessionRecord, encode_session, session_id
 from leasehold.leases.stores.memory import MemoryStore
 from leasehold.leases.timing import SessionTiming, Timing
-from leasehold.pipeline.connectors.memory import MemoryDestination, MemorySink
+from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryOutputSink
 from leasehold.service.errors import NotNow
 from leasehold.service.group.downgrade import SAID_EVERY_S, Downgrade, downgrade
 from leasehold.service.group.import_sources import Import
 from leasehold.service.group.migration import Report, execute, plan_import
-from leasehold.service.pipeline import Pipeline
+from leasehold.service.pipeline import PipelineParts
 
 TIMING = Timing()
 
@@ -73,7 +73,7 @@ class Bench:
         self.store = Frail()
         self.clock: Clock = LoopClock()
         self.keeper = Keeper(self.store, host="operator", incarnation="op", clock=self.clock, timing=TIMING)
-        self.pipeline = Pipeline(name="orders", feed=Etags(), sink=MemorySink(MemoryDestination()))
+        self.pipeline = PipelineParts(name="orders", feed=Etags(), sink=MemoryOutputSink(MemoryDestination()))
         self.said: list[str] = []
 
     def order(self, **positions: str) -> Import:
@@ -347,7 +347,7 @@ async def test_leases_of_another_feed_are_not_touched() -> None:
     await bench.imported(bench.order(p0="20"))
     other = Etags()
     other.identity = "other"
-    bench.pipeline = Pipeline(name="orders", feed=other, sink=MemorySink(MemoryDestination()))
+    bench.pipeline = PipelineParts(name="orders", feed=other, sink=MemoryOutputSink(MemoryDestination()))
     with pytest.raises(GroupMismatch):
         await bench.imported(bench.order(p0="30"))
     assert await bench.positions() == {"0": '"20"'}

@@ -19,7 +19,7 @@ from leasehold.leases.keeper import Scan
 from leasehold.leases.lease import Lease
 from leasehold.leases.stores.memory import MemoryStore
 from leasehold.leases.tenure import VersionedLease
-from leasehold.pipeline.connectors.memory import MemoryFeed, MemorySink
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryOutputSink
 from leasehold.pipeline.errors import SinkRejected
 from leasehold.pipeline.pump.runner import DeliveredBatch
 from leasehold.service.group.activity import (
@@ -328,7 +328,7 @@ def test_activity_that_cannot_be_trusted_silences_its_host_alone(broken: dict[st
 
 
 async def test_any_host_tells_of_the_whole_group(start, eventually) -> None:
-    feeds = {"bank": MemoryFeed(["a", "b", "c", "d"])}
+    feeds = {"bank": MemoryChangeFeed(["a", "b", "c", "d"])}
     for partition in "abcd":
         feeds["bank"].append(partition, [b"{}"] * 3)
     first = await start("host-a", feeds=feeds)
@@ -352,11 +352,11 @@ async def test_any_host_tells_of_the_whole_group(start, eventually) -> None:
 
 
 async def test_a_failing_partition_is_told_with_its_error_by_every_host(start, eventually) -> None:
-    class Refusing(MemorySink):
+    class Refusing(MemoryOutputSink):
         async def open(self, claim):
             raise SinkRejected("table 'balances' has no column 'amount'")
 
-    running = await start("host-a", feeds={"bank": MemoryFeed(["a"])}, sinks={"bank": Refusing()})
+    running = await start("host-a", feeds={"bank": MemoryChangeFeed(["a"])}, sinks={"bank": Refusing()})
     observer = await start("host-b", feeds=running.feeds, runs=False)
 
     async def is_told() -> bool:
@@ -367,7 +367,7 @@ async def test_a_failing_partition_is_told_with_its_error_by_every_host(start, e
 
 @pytest.mark.parametrize("events", [0, 1])
 async def test_a_mended_partition_is_no_failure_any_more(start, eventually, events: int) -> None:
-    class Moody(MemorySink):
+    class Moody(MemoryOutputSink):
         refuses = True
 
         async def open(self, claim):
@@ -376,7 +376,7 @@ async def test_a_mended_partition_is_no_failure_any_more(start, eventually, even
             return await super().open(claim)
 
     sink = Moody()
-    running = await start(feeds={"bank": MemoryFeed(["a"])}, sinks={"bank": sink})
+    running = await start(feeds={"bank": MemoryChangeFeed(["a"])}, sinks={"bank": sink})
     running.feeds["bank"].append("a", [b"{}"] * events)
 
     async def is_failing() -> bool:
@@ -393,7 +393,7 @@ async def test_a_mended_partition_is_no_failure_any_more(start, eventually, even
 
 async def test_a_lease_whose_owner_went_silent_shows_as_expired_and_its_host_as_dead(start, store, eventually) -> None:
     """Seen by a host that may not take it: it serves another pipeline as well, and wants no more leases."""
-    silent = await start("host-z", runs=False, feeds={"bank": MemoryFeed(["a"])}, timing=SOON_EXPIRED)
+    silent = await start("host-z", runs=False, feeds={"bank": MemoryChangeFeed(["a"])}, timing=SOON_EXPIRED)
     await silent.keeper.create(Lease(pipeline="bank", partition="a"))
     await silent.keeper.take(await silent.keeper.read("bank", "a"), lambda state: state)
     record = replace(RECORD, name="host-z", lease_duration_s=SOON_EXPIRED.duration_s)
@@ -439,7 +439,7 @@ async def test_an_untrusted_document_stops_only_itself(start, store) -> None:
 
 
 async def test_the_backlog_is_read_anew_by_every_look(start, eventually) -> None:
-    running = await start(feeds={"bank": MemoryFeed(["a"])})
+    running = await start(feeds={"bank": MemoryChangeFeed(["a"])})
 
     async def is_done() -> bool:
         return (await running.view.read_backlog()).is_done

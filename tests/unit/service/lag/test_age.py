@@ -15,7 +15,7 @@ from leasehold.leases.keeper import Keeper
 from leasehold.leases.lease import Lease, LeaseKey
 from leasehold.leases.stores.memory import MemoryStore
 from leasehold.leases.timing import Timing
-from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink, MemoryWriter
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryDestination, MemoryOutputSink, MemoryWriter
 from leasehold.pipeline.errors import FeedUnavailable, SinkRejected, SinkUnavailable
 from leasehold.pipeline.feed import KnownLag
 from leasehold.pipeline.pump.progress import WaitingEvents, microseconds
@@ -25,7 +25,7 @@ from leasehold.service.checkpoints import Checkpoints
 from leasehold.service.group.view import View
 from leasehold.service.lag.age import FIND_S, FirstEvents, aged, own_seconds, owned_wait_s
 from leasehold.service.lag.measurement import Lag, LastKnown, PartitionLag, measure_lag
-from leasehold.service.pipeline import Pipeline
+from leasehold.service.pipeline import PipelineParts
 
 KEY = LeaseKey("bank", "a")
 
@@ -42,7 +42,7 @@ class Hand:
         self.now += seconds
 
 
-class Asked(MemoryFeed):
+class Asked(MemoryChangeFeed):
     """asked: the positions that it was asked about. answer: instead of its own."""
 
     def __init__(self, *ages_s: float) -> None:
@@ -107,7 +107,7 @@ async def test_a_feed_that_fails_or_cannot_tell_leaves_the_age_unknown_and_is_as
 
 
 async def test_a_time_without_a_zone_is_no_answer() -> None:
-    class Naive(MemoryFeed):
+    class Naive(MemoryChangeFeed):
         async def find_enqueued_time(self, partition: str, continuation: str | None) -> datetime | None:
             return NOW.replace(tzinfo=None)
 
@@ -258,7 +258,7 @@ async def test_a_feed_that_does_not_answer_leaves_the_ages_of_others_right() -> 
 
 @pytest.mark.virtual
 async def test_a_view_shows_ages_as_of_now_beside_a_feed_that_does_not_answer() -> None:
-    class Silent(MemoryFeed):
+    class Silent(MemoryChangeFeed):
         async def lag(self, partition: str, continuation: str | None) -> int:
             await asyncio.Event().wait()
             return 0
@@ -270,7 +270,7 @@ async def test_a_view_shows_ages_as_of_now_beside_a_feed_that_does_not_answer() 
     for name in ("bank", "slow"):
         await keeper.create(lease(pipeline=name))
     pipelines = [
-        Pipeline(name=name, feed=feed, sink=MemorySink(MemoryDestination()), transform=NoTransform())
+        PipelineParts(name=name, feed=feed, sink=MemoryOutputSink(MemoryDestination()), transform=NoTransform())
         for name, feed in (("bank", bank), ("slow", slow))
     ]
     view = View(keeper, pipelines, clock=clock, now=lambda: NOW + timedelta(seconds=clock.monotonic() - began))
@@ -300,7 +300,7 @@ async def seconds_of(running) -> float | None:  # type: ignore[no-untyped-def]
 
 
 async def test_an_owner_knows_the_age_without_a_measurement(start, eventually) -> None:  # type: ignore[no-untyped-def]
-    class Away(MemorySink):
+    class Away(MemoryOutputSink):
         is_away = False
 
         async def open(self, claim: Claim):  # type: ignore[no-untyped-def]
@@ -342,7 +342,7 @@ async def test_a_document_that_is_deleted_before_it_can_be_delivered_ages_no_lon
         async def lag(self, partition: str, continuation: str | None) -> int:
             return 0 if self.is_deleted else await super().lag(partition, continuation)
 
-    class Away(MemorySink):
+    class Away(MemoryOutputSink):
         async def open(self, claim: Claim):  # type: ignore[no-untyped-def]
             position = self.destination.claim(claim)
             return MemoryWriter(self.destination, claim, position, self._refuse)
@@ -369,7 +369,7 @@ async def test_a_document_that_is_deleted_before_it_can_be_delivered_ages_no_lon
 async def test_the_age_of_a_partition_that_stops_is_known_at_once(start, eventually) -> None:  # type: ignore[no-untyped-def]
     """A measurement may be 15 seconds old, and its worker ended since."""
 
-    class Slow(MemorySink):
+    class Slow(MemoryOutputSink):
         refuses = asyncio.Event()
 
         async def _request(self, request):  # type: ignore[no-untyped-def]
@@ -392,7 +392,7 @@ async def test_the_age_of_a_partition_that_stops_is_known_at_once(start, eventua
 
 async def test_the_time_of_what_executors_read_is_asked_for_once(start, eventually, lease_behind) -> None:  # type: ignore[no-untyped-def]
     """They do not report it, and the lease is behind what is delivered."""
-    feed, sink = Asked(40), MemorySink(MemoryDestination())
+    feed, sink = Asked(40), MemoryOutputSink(MemoryDestination())
     running = await start(feeds={"bank": feed}, sinks={"bank": sink})
     await eventually(lambda: running.host.stats.events["bank"] == 1)
     waiting = running.host.workers[KEY].progress.waiting

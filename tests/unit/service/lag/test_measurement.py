@@ -8,7 +8,7 @@ from typing import TypeVar
 import pytest
 
 from leasehold.leases.lease import Child, Lease, LeaseKey
-from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed
 from leasehold.pipeline.errors import FeedUnavailable
 from leasehold.pipeline.feed import FeedPartition
 from leasehold.service.lag.measurement import (
@@ -27,7 +27,7 @@ from leasehold.service.lag.measurement import (
 T = TypeVar("T")
 
 
-class Broken(MemoryFeed):
+class Broken(MemoryChangeFeed):
     """Answers with `error` for the partitions in `broken`, or never."""
 
     def __init__(self, partitions: list[str], broken: set[str], error: Exception | None) -> None:
@@ -49,7 +49,7 @@ class Broken(MemoryFeed):
             raise self.error
 
 
-class Holding(MemoryFeed):
+class Holding(MemoryChangeFeed):
     """Ends with an event that is not finished, in the partitions in `held`."""
 
     def __init__(self, **held: str) -> None:
@@ -65,7 +65,7 @@ class Holding(MemoryFeed):
         return self.held.get(partition)
 
 
-class Crowded(MemoryFeed):
+class Crowded(MemoryChangeFeed):
     """Counts how many requests are on their way at once."""
 
     now = most = 0
@@ -78,8 +78,8 @@ class Crowded(MemoryFeed):
         return request()
 
 
-def feed(**events: int) -> MemoryFeed:
-    made = MemoryFeed(events)
+def feed(**events: int) -> MemoryChangeFeed:
+    made = MemoryChangeFeed(events)
     for partition, count in events.items():
         made.append(partition, [b"{}"] * count)
     return made
@@ -138,7 +138,7 @@ async def test_what_waits_for_a_lease_is_unknown_and_not_done_though_the_feed_li
 
 
 async def test_a_feed_that_cannot_list_its_partitions_may_have_more_than_there_are_leases() -> None:
-    class Unlisted(MemoryFeed):
+    class Unlisted(MemoryChangeFeed):
         async def partitions(self) -> list[FeedPartition]:
             raise FeedUnavailable("the broker is away")
 
@@ -275,7 +275,7 @@ def test_what_was_old_when_it_came_grows_no_younger() -> None:
 
 
 async def test_a_feed_that_could_list_its_partitions_a_moment_ago_has_no_unknown_ones() -> None:
-    class Sometimes(MemoryFeed):
+    class Sometimes(MemoryChangeFeed):
         is_away = False
 
         async def partitions(self) -> list[FeedPartition]:

@@ -14,7 +14,7 @@ from leasehold.leases.document import Fields
 from leasehold.leases.errors import InvalidDocument
 from leasehold.leases.host_record import HostRecord
 from leasehold.leases.lease import Lease, LeaseKey
-from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed
 from leasehold.pipeline.errors import FeedUnavailable, PositionLost
 from leasehold.pipeline.feed import FeedPartition, KnownLag
 from leasehold.service.group.activity import ACTIVITY_BYTES_MAX, Activity, activity_document, decode_activity
@@ -34,7 +34,7 @@ from leasehold.service.lag.metered import (
 HOSTS = ("host-a", "host-b", "host-c")
 
 
-class Metered(MemoryFeed):
+class Metered(MemoryChangeFeed):
     """readers: by partition, the end that its open reader knows, and how old that is. asked, listed: when it was."""
 
     def __init__(self, partitions: list[str]) -> None:
@@ -57,7 +57,7 @@ class Metered(MemoryFeed):
         return await super().lag(partition, continuation)
 
     def grow(self, partition: str) -> None:
-        self._logs |= MemoryFeed([partition])._logs
+        self._logs |= MemoryChangeFeed([partition])._logs
 
     async def partitions(self) -> list[FeedPartition]:
         self.listed.append(asyncio.get_running_loop().time())

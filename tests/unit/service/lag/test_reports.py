@@ -18,7 +18,7 @@ from leasehold.leases.lease import Lease, LeaseKey
 from leasehold.leases.session import Session, SessionRecord, session_of
 from leasehold.leases.stores.memory import MemoryStore
 from leasehold.leases.timing import Timing
-from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryDestination, MemoryOutputSink
 from leasehold.pipeline.feed import KnownLag
 from leasehold.pipeline.pump.progress import TimedEvents, WaitingEvents, microseconds
 from leasehold.pipeline.sink import Claim
@@ -26,7 +26,7 @@ from leasehold.service.group.view import View
 from leasehold.service.lag.age import NO_REPORTS, aged, reported_seconds, wait_to_report
 from leasehold.service.lag.measurement import Lag, PartitionLag
 from leasehold.service.lag.reports import STALLED_S, OwnerReport, OwnerReports, encoded_waits, fingerprint_of
-from leasehold.service.pipeline import Pipeline
+from leasehold.service.pipeline import PipelineParts
 
 KEY = LeaseKey("bank", "a")
 EVERY_S = 0.5
@@ -56,9 +56,9 @@ class Group:
 
     def __init__(self) -> None:
         self.clock, self.store, timing = VirtualClock(), MemoryStore(), Timing()
-        self.feed, self.enqueued = MemoryFeed(["a"]), list[float]()
-        pipeline = Pipeline(
-            name="bank", feed=self.feed, sink=MemorySink(MemoryDestination()), checkpoint_s=CHECKPOINT_S
+        self.feed, self.enqueued = MemoryChangeFeed(["a"]), list[float]()
+        pipeline = PipelineParts(
+            name="bank", feed=self.feed, sink=MemoryOutputSink(MemoryDestination()), checkpoint_s=CHECKPOINT_S
         )
         me = HostRecord(name="b", incarnation="b-1", pipelines=("bank",))
         session = session_of(me, self.store, clock=self.clock, timing=timing)
@@ -378,7 +378,7 @@ def test_a_report_that_cannot_be_trusted_does_not_count(read: Read, entry: objec
 # Hosts
 
 
-class Slow(MemorySink):
+class Slow(MemoryOutputSink):
     """Once it is open, it takes nothing until it may."""
 
     def __init__(self) -> None:
@@ -398,7 +398,7 @@ class Slow(MemorySink):
 
 
 async def test_a_host_reports_with_each_heartbeat_and_the_others_read_it(start, eventually) -> None:  # type: ignore[no-untyped-def]
-    feed, sink = MemoryFeed(["a"]), Slow()
+    feed, sink = MemoryChangeFeed(["a"]), Slow()
     owner = await start("host-b", feeds={"bank": feed}, sinks={"bank": sink})
     await eventually(lambda: KEY in owner.host.workers)
     other = await start("host-a", feeds={"bank": feed}, sinks={"bank": sink})

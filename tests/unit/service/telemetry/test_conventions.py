@@ -11,8 +11,8 @@ from opentelemetry.semconv.schemas import Schemas
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from leasehold.pipeline.connectors.http import http_sink
-from leasehold.pipeline.connectors.log import LogSink
-from leasehold.pipeline.connectors.postgres import PostgresSink
+from leasehold.pipeline.connectors.log import LogOutputSink
+from leasehold.pipeline.connectors.postgres import PostgresOutputSink
 from leasehold.pipeline.connectors.postgres.session import endpoint_of
 from leasehold.pipeline.errors import SinkUnavailable
 from leasehold.pipeline.tracing import Endpoint
@@ -90,7 +90,10 @@ def test_several_hosts_or_a_service_are_no_server(address: str) -> None:
 
 
 async def test_sinks_say_what_they_are(tmp_path) -> None:
-    log, database = LogSink(tmp_path / "out"), PostgresSink("postgresql://ada:hunter2@db:5433/bank", table="balances")
+    log, database = (
+        LogOutputSink(tmp_path / "out"),
+        PostgresOutputSink("postgresql://ada:hunter2@db:5433/bank", table="balances"),
+    )
     web = http_sink("https://ada.example:8443/in?sig=hunter2")
     assert delivery(log.endpoint).name == f"send {tmp_path / 'out'}"
     assert delivery(database.endpoint).attributes["server.address"] == "db"

@@ -11,7 +11,7 @@ import pytest
 
 from leasehold.common.azure import cosmos_account_of
 from leasehold.common.clock import Patience
-from leasehold.pipeline.connectors.cosmos import CosmosFeed, Pauses
+from leasehold.pipeline.connectors.cosmos import CosmosChangeFeed, Pauses
 from leasehold.pipeline.connectors.cosmos.change_feed_request import Answer, Ask, refusal
 from leasehold.pipeline.connectors.cosmos.feed import GROWS_AFTER, PageSize
 from leasehold.pipeline.connectors.cosmos.ranges import (
@@ -238,7 +238,7 @@ async def test_a_time_begins_before_the_first_document_whether_that_comes_at_onc
         async def close(self) -> None:
             """Nothing is held."""
 
-    feed = CosmosFeed(cosmos_account_of(endpoint="https://a", key=KEY), "b", "c")
+    feed = CosmosChangeFeed(cosmos_account_of(endpoint="https://a", key=KEY), "b", "c")
     feed._container = Container()  # type: ignore[assignment]
     feed._where._ranges = feed._container.list_ranges
     assert await feed.start_of("0", datetime(2026, 1, 31, tzinfo=UTC)) == start

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from leasehold.common.azure import cosmos_account_of
-from leasehold.pipeline.connectors.cosmos import CosmosFeed, Pauses
+from leasehold.pipeline.connectors.cosmos import CosmosChangeFeed, Pauses
 from leasehold.pipeline.connectors.cosmos.change_feed_request import FROM_NOW, Answer, Ask
 from leasehold.pipeline.connectors.cosmos.client import CosmosContainer
 from leasehold.pipeline.connectors.cosmos.feed import CosmosRanges
@@ -26,9 +26,9 @@ ENDPOINT = "https://bank.documents.azure.com"
 PAUSES = Pauses(first_s=0.001, longest_s=0.002, patience_s=0.02)
 
 
-def feed(key: str | None = KEY, **options: Any) -> CosmosFeed:
+def feed(key: str | None = KEY, **options: Any) -> CosmosChangeFeed:
     account = cosmos_account_of(endpoint=ENDPOINT, key=key, identity=None if key else "1f")
-    return CosmosFeed(account, "bank", "tx", **{"pauses": PAUSES, "executors_env": VARIABLE} | options)
+    return CosmosChangeFeed(account, "bank", "tx", **{"pauses": PAUSES, "executors_env": VARIABLE} | options)
 
 
 def reader(**options: Any) -> CosmosRanges:
@@ -99,7 +99,7 @@ class Service:
         return Answer(200, headers | {"etag": f'"{found[-1]}"'}, json.dumps({"Documents": documents}).encode())
 
 
-async def read(made: CosmosFeed, start: str | None, to: str) -> list[int]:
+async def read(made: CosmosChangeFeed, start: str | None, to: str) -> list[int]:
     return [int(lsn) async for table in made.read_up_to("0", start, to) for lsn in table["offset"].to_pylist()]
 
 

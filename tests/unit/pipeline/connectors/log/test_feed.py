@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from leasehold.pipeline.connectors.log import LogFeed, append
+from leasehold.pipeline.connectors.log import LogChangeFeed, append
 from leasehold.pipeline.connectors.log.feed import LOOKS_PER_S_MAX, LogWatch, pause_s
 from leasehold.pipeline.connectors.log.partition_file import BLOCK_SCHEMA, file_name
 from leasehold.pipeline.connectors.log.store import Log, Retention
@@ -38,7 +38,9 @@ class LogFeedHarness(FeedHarness):
     times_are_apart = True
 
     def __init__(self, path: Path) -> None:
-        self.feed = LogFeed(path, page_events_max=self.events_max, page_bytes_max=self.bytes_max, poll_interval_s=0.002)
+        self.feed = LogChangeFeed(
+            path, page_events_max=self.events_max, page_bytes_max=self.bytes_max, poll_interval_s=0.002
+        )
         self._now = datetime(2026, 1, 1, tzinfo=UTC)
         self.log = Log(path, now=self._later)
         self.log.prepare()
@@ -70,8 +72,8 @@ class TestLogFeed(ChangeFeedContract):
 
 
 @pytest.fixture
-async def feed(tmp_path: Path) -> AsyncIterator[LogFeed]:
-    feed = LogFeed(tmp_path, page_events_max=100, poll_interval_s=0.002, busy_timeout_s=0.1)
+async def feed(tmp_path: Path) -> AsyncIterator[LogChangeFeed]:
+    feed = LogChangeFeed(tmp_path, page_events_max=100, poll_interval_s=0.002, busy_timeout_s=0.1)
     yield feed
     await feed.close()
 
@@ -90,7 +92,7 @@ def kept(tmp_path: Path) -> Iterator[Callable[..., Log]]:
         log.close()
 
 
-async def read(feed: LogFeed, partition: str, continuation: str | None, count: int) -> pa.Table:
+async def read(feed: LogChangeFeed, partition: str, continuation: str | None, count: int) -> pa.Table:
     tables: list[pa.Table] = []
     async with asyncio.timeout(20), aclosing(feed.open(partition, continuation)) as pages:
         while sum(table.num_rows for table in tables) < count:
@@ -99,7 +101,7 @@ async def read(feed: LogFeed, partition: str, continuation: str | None, count: i
 
 
 async def test_an_event_carries_what_its_producer_said_and_where_the_log_keeps_it(
-    tmp_path: Path, kept: Callable[..., Log], feed: LogFeed
+    tmp_path: Path, kept: Callable[..., Log], feed: LogChangeFeed
 ) -> None:
     at = datetime(2026, 3, 4, 5, 6, 7, 891011, tzinfo=UTC)
     rows = [
@@ -115,7 +117,7 @@ async def test_an_event_carries_what_its_producer_said_and_where_the_log_keeps_i
 
 
 async def test_a_log_whose_writer_has_not_begun_has_no_partitions_and_gets_them_later(tmp_path: Path) -> None:
-    feed = LogFeed(tmp_path / "not" / "yet")
+    feed = LogChangeFeed(tmp_path / "not" / "yet")
     assert await feed.partitions() == []
     with pytest.raises(FeedUnavailable, match="has no partition 'p' yet"):
         await read(feed, "p", None, 1)
@@ -216,7 +218,7 @@ async def test_idle_logs_do_not_delay_the_events_of_a_busy_one(
         each.cancel()
 
 
-async def test_any_text_may_name_a_partition(tmp_path: Path, feed: LogFeed) -> None:
+async def test_any_text_may_name_a_partition(tmp_path: Path, feed: LogChangeFeed) -> None:
     names = sorted(
         {".", "..", "", "a/b", "a%2Fb", "a b", "A", "=", "~", "x" * 300, "x" * 301, "é" * 200, "\n", "\x00", ".db"}
     )
@@ -231,21 +233,21 @@ async def test_any_text_may_name_a_partition(tmp_path: Path, feed: LogFeed) -> N
         ]
 
 
-async def test_files_of_others_are_no_partitions(tmp_path: Path, feed: LogFeed) -> None:
+async def test_files_of_others_are_no_partitions(tmp_path: Path, feed: LogChangeFeed) -> None:
     append(tmp_path, "p", ["x"])
     for stranger in ("notes.txt", "a b.db", "%70.db"):
         (tmp_path / stranger).write_text("x")
     assert await feed.partitions() == [FeedPartition("p")]
 
 
-async def test_a_block_larger_than_a_page_comes_in_pieces(tmp_path: Path, feed: LogFeed) -> None:
+async def test_a_block_larger_than_a_page_comes_in_pieces(tmp_path: Path, feed: LogChangeFeed) -> None:
     append(tmp_path, "p", [body(n) for n in range(1050)])
     async with aclosing(feed.open("p", "4")) as pages:
         sizes = [(await anext(pages)).events.num_rows for _ in range(11)]
     assert sizes == [100] * 10 + [45]
 
 
-async def test_small_blocks_come_together_in_a_page(tmp_path: Path, feed: LogFeed) -> None:
+async def test_small_blocks_come_together_in_a_page(tmp_path: Path, feed: LogChangeFeed) -> None:
     for n in range(30):
         append(tmp_path, "p", [body(n)] * 7)
     async with aclosing(feed.open("p", None)) as pages:
@@ -254,7 +256,7 @@ async def test_small_blocks_come_together_in_a_page(tmp_path: Path, feed: LogFee
 
 @pytest.mark.parametrize(("continuation", "lost"), [(None, True), ("0", True), ("1", True), ("2", False), ("3", False)])
 async def test_what_retention_has_passed_is_a_lost_position(
-    kept: Callable[..., Log], feed: LogFeed, continuation: str | None, lost: bool
+    kept: Callable[..., Log], feed: LogChangeFeed, continuation: str | None, lost: bool
 ) -> None:
     log = kept(Retention(bytes_max=1)).partition("p", new=True)
     for n in range(4):
@@ -270,7 +272,9 @@ async def test_what_retention_has_passed_is_a_lost_position(
         assert (await read(feed, "p", continuation, 1))["sequence"].to_pylist()[-1] == 4
 
 
-async def test_retention_that_passes_a_waiting_reader_loses_nothing(kept: Callable[..., Log], feed: LogFeed) -> None:
+async def test_retention_that_passes_a_waiting_reader_loses_nothing(
+    kept: Callable[..., Log], feed: LogChangeFeed
+) -> None:
     log = kept(Retention(bytes_max=1)).partition("p", new=True)
     log.append(events([body(0)]))
     waiting = asyncio.create_task(read(feed, "p", "0", 1))
@@ -279,7 +283,7 @@ async def test_retention_that_passes_a_waiting_reader_loses_nothing(kept: Callab
     assert (await waiting)["sequence"].to_pylist() == [1]
 
 
-async def test_a_position_beyond_the_end_is_lost(tmp_path: Path, feed: LogFeed) -> None:
+async def test_a_position_beyond_the_end_is_lost(tmp_path: Path, feed: LogChangeFeed) -> None:
     append(tmp_path, "p", ["x"])
     for call in (read(feed, "p", "1", 1), feed.lag("p", "1")):
         with pytest.raises(PositionLost, match="ends at 0, before the position '1'") as lost:
@@ -298,7 +302,9 @@ def begun_anew(path: Path) -> None:
     append(path, "p", ["z"])
 
 
-async def test_a_log_that_was_deleted_and_begun_anew_is_noticed_while_waiting(tmp_path: Path, feed: LogFeed) -> None:
+async def test_a_log_that_was_deleted_and_begun_anew_is_noticed_while_waiting(
+    tmp_path: Path, feed: LogChangeFeed
+) -> None:
     append(tmp_path, "p", ["x", "y"])
     waiting = asyncio.create_task(read(feed, "p", "1", 1))
     await feed.latest("p")
@@ -309,7 +315,7 @@ async def test_a_log_that_was_deleted_and_begun_anew_is_noticed_while_waiting(tm
         await read(feed, "p", "1", 1)
 
 
-async def test_a_log_that_is_deleted_under_a_waiting_reader_is_unavailable(tmp_path: Path, feed: LogFeed) -> None:
+async def test_a_log_that_is_deleted_under_a_waiting_reader_is_unavailable(tmp_path: Path, feed: LogChangeFeed) -> None:
     append(tmp_path, "p", ["x"])
     waiting = asyncio.create_task(read(feed, "p", "0", 1))
     await feed.latest("p")
@@ -319,7 +325,7 @@ async def test_a_log_that_is_deleted_under_a_waiting_reader_is_unavailable(tmp_p
 
 
 @pytest.mark.parametrize("spoil", ["header", "block", "byte", "foreign", "newer"])
-async def test_a_damaged_file_is_unavailable_and_named(tmp_path: Path, feed: LogFeed, spoil: str) -> None:
+async def test_a_damaged_file_is_unavailable_and_named(tmp_path: Path, feed: LogChangeFeed, spoil: str) -> None:
     append(tmp_path, "p", ["abc"])
     path = tmp_path / "p.db"
     with closing(sqlite3.connect(path)) as connection:
@@ -341,20 +347,20 @@ async def test_a_damaged_file_is_unavailable_and_named(tmp_path: Path, feed: Log
 
 async def test_a_path_that_is_no_directory_is_unavailable(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    feed = LogFeed(tmp_path / "file")
+    feed = LogChangeFeed(tmp_path / "file")
     for call in (feed.partitions(), feed.latest("p")):
         with pytest.raises(FeedUnavailable, match="cannot be used"):
             await call
     await feed.close()
 
 
-async def test_a_name_that_is_no_text_is_unavailable(feed: LogFeed) -> None:
+async def test_a_name_that_is_no_text_is_unavailable(feed: LogChangeFeed) -> None:
     for call in (read(feed, "\ud800", None, 1), feed.latest("\ud800")):
         with pytest.raises(FeedUnavailable, match="cannot be a file name"):
             await call
 
 
-async def test_many_readers_wait_on_one_thread(tmp_path: Path, feed: LogFeed) -> None:
+async def test_many_readers_wait_on_one_thread(tmp_path: Path, feed: LogChangeFeed) -> None:
     for n in range(40):
         append(tmp_path, f"{n}", ["x"])
     before = threading.active_count()
@@ -365,7 +371,7 @@ async def test_many_readers_wait_on_one_thread(tmp_path: Path, feed: LogFeed) ->
     assert [len(table) for table in await asyncio.gather(*waiting)] == [1] * 40
 
 
-async def test_who_waits_for_more_keeps_no_page(tmp_path: Path, feed: LogFeed) -> None:
+async def test_who_waits_for_more_keeps_no_page(tmp_path: Path, feed: LogChangeFeed) -> None:
     append(tmp_path, "p", ["x"] * 50)
     async with aclosing(feed.open("p", None)) as pages:
         page: Page | None = await anext(pages)
@@ -378,7 +384,7 @@ async def test_who_waits_for_more_keeps_no_page(tmp_path: Path, feed: LogFeed) -
         assert (await waiting).to == "50"
 
 
-async def test_time_in_a_log_never_goes_back(tmp_path: Path, kept: Callable[..., Log], feed: LogFeed) -> None:
+async def test_time_in_a_log_never_goes_back(tmp_path: Path, kept: Callable[..., Log], feed: LogChangeFeed) -> None:
     noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
     times = iter([noon, noon - timedelta(hours=1), noon + timedelta(seconds=1)])
     log = kept(now=lambda: next(times)).partition("p", new=True)
@@ -392,4 +398,4 @@ async def test_time_in_a_log_never_goes_back(tmp_path: Path, kept: Callable[...,
 
 def test_the_identity_is_the_place_wherever_it_is_named_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert LogFeed("x/../log").identity == LogFeed(tmp_path / "log").identity == f"log:{tmp_path}/log"
+    assert LogChangeFeed("x/../log").identity == LogChangeFeed(tmp_path / "log").identity == f"log:{tmp_path}/log"

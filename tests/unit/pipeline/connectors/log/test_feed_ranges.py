@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from leasehold.pipeline.connectors.log import LogFeed, append, feed
+from leasehold.pipeline.connectors.log import LogChangeFeed, append, feed
 from leasehold.pipeline.connectors.log.partition_file import BLOCK_SCHEMA, file_name
 from leasehold.pipeline.connectors.log.store import Log, Retention
 from leasehold.pipeline.errors import FeedUnavailable, PositionLost
@@ -32,7 +32,7 @@ def write(log: Log, *bodies: bytes) -> None:
 
 
 async def planned(path: Path, size: int, start: str | None = None) -> list[EventRange]:
-    made = LogFeed(path)
+    made = LogChangeFeed(path)
     try:
         return await made.plan_ranges("a", start, 1000, size)
     finally:
@@ -40,7 +40,7 @@ async def planned(path: Path, size: int, start: str | None = None) -> list[Event
 
 
 def reader(path: Path) -> RangeReader:
-    return LogFeed(path).range_reader()
+    return LogChangeFeed(path).range_reader()
 
 
 def read(path: Path, ranges: Sequence[EventRange]) -> list[str]:
@@ -185,8 +185,8 @@ async def test_nothing_is_planned_that_retention_forgets_meanwhile(
     assert forgetful.partition("a").fingerprints([2, 3]) is None
     assert len(forgetful.partition("a").fingerprints([2, 2]) or ()) == 2
 
-    async def earlier(self: LogFeed, partition: str) -> object:
+    async def earlier(self: LogChangeFeed, partition: str) -> object:
         return replace(extent)
 
-    monkeypatch.setattr(LogFeed, "_extent", earlier)
+    monkeypatch.setattr(LogChangeFeed, "_extent", earlier)
     assert await planned(forgetful.path, 10) == []

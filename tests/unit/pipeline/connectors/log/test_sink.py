@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from leasehold.pipeline.connectors.log import LogSink
+from leasehold.pipeline.connectors.log import LogOutputSink
 from leasehold.pipeline.connectors.log.partition_file import Block, LogUncertain
 from leasehold.pipeline.connectors.log.store import Log, PartitionLog
 from leasehold.pipeline.contract import Row, SinkContract, SinkHarness, body, event_table
@@ -46,10 +46,10 @@ class LogSinkHarness(SinkHarness):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.sinks: list[LogSink] = []
+        self.sinks: list[LogOutputSink] = []
 
-    async def sink(self) -> LogSink:
-        self.sinks.append(LogSink(self.path))
+    async def sink(self) -> LogOutputSink:
+        self.sinks.append(LogOutputSink(self.path))
         await self.sinks[-1].prepare()
         return self.sinks[-1]
 
@@ -108,13 +108,13 @@ def output_of(table: pa.Table) -> Output:
 
 
 @pytest.fixture
-async def sinks(tmp_path: Path) -> AsyncIterator[Callable[..., LogSink]]:
+async def sinks(tmp_path: Path) -> AsyncIterator[Callable[..., LogOutputSink]]:
     """Sinks over one log, each as a process of its own would have it; closed at the end."""
-    made: list[LogSink] = []
+    made: list[LogOutputSink] = []
     Log(tmp_path).prepare()
 
-    def make(**settings: Any) -> LogSink:
-        made.append(LogSink(tmp_path, **settings))
+    def make(**settings: Any) -> LogOutputSink:
+        made.append(LogOutputSink(tmp_path, **settings))
         return made[-1]
 
     yield make
@@ -126,7 +126,7 @@ async def sinks(tmp_path: Path) -> AsyncIterator[Callable[..., LogSink]]:
 
 
 async def test_columns_become_events_in_the_order_of_their_sequence(
-    tmp_path: Path, sinks: Callable[..., LogSink]
+    tmp_path: Path, sinks: Callable[..., LogOutputSink]
 ) -> None:
     sink = sinks()
     writer = await sink.open(claim(sink.claimed("")))
@@ -168,7 +168,7 @@ async def test_columns_become_events_in_the_order_of_their_sequence(
     ],
 )
 async def test_output_that_is_no_events_is_rejected(
-    tmp_path: Path, sinks: Callable[..., LogSink], table: pa.Table, says: str
+    tmp_path: Path, sinks: Callable[..., LogOutputSink], table: pa.Table, says: str
 ) -> None:
     sink = sinks()
     writer = await sink.open(claim(sink.claimed("")))
@@ -178,7 +178,7 @@ async def test_output_that_is_no_events_is_rejected(
 
 
 async def test_output_too_large_for_one_append_is_rejected_with_the_setting_to_lower(
-    tmp_path: Path, sinks: Callable[..., LogSink]
+    tmp_path: Path, sinks: Callable[..., LogOutputSink]
 ) -> None:
     sink = sinks(batch_bytes_max=1000)
     writer = await sink.open(claim(sink.claimed("")))
@@ -200,7 +200,7 @@ def properties_in(path: Path, partition: str) -> list[Any]:
 
 
 async def test_events_bear_the_context_they_are_published_with_instead_of_an_earlier_one(
-    tmp_path: Path, sinks: Callable[..., LogSink]
+    tmp_path: Path, sinks: Callable[..., LogOutputSink]
 ) -> None:
     sink = sinks()
     writer = await sink.open(claim(sink.claimed("")))
@@ -213,7 +213,7 @@ async def test_events_bear_the_context_they_are_published_with_instead_of_an_ear
 
 
 async def test_without_a_trace_properties_are_published_as_they_are(
-    tmp_path: Path, sinks: Callable[..., LogSink]
+    tmp_path: Path, sinks: Callable[..., LogOutputSink]
 ) -> None:
     sink = sinks()
     writer = await sink.open(claim(sink.claimed("")))
@@ -222,7 +222,7 @@ async def test_without_a_trace_properties_are_published_as_they_are(
     assert properties_in(tmp_path, "p") == [[("traceparent", "x")], None]
 
 
-async def test_a_trace_makes_no_output_too_large(sinks: Callable[..., LogSink]) -> None:
+async def test_a_trace_makes_no_output_too_large(sinks: Callable[..., LogOutputSink]) -> None:
     table = pa.table({"body": ["x" * 100] * 100})
     limit = events_of(table, "a log").nbytes
     sink = sinks(batch_bytes_max=limit)
@@ -232,7 +232,7 @@ async def test_a_trace_makes_no_output_too_large(sinks: Callable[..., LogSink]) 
 
 
 async def test_events_that_are_sent_again_after_a_crash_are_there_once_whatever_their_traces(
-    tmp_path: Path, sinks: Callable[..., LogSink]
+    tmp_path: Path, sinks: Callable[..., LogOutputSink]
 ) -> None:
     first = sinks()
     state = first.claimed("")
@@ -245,7 +245,9 @@ async def test_events_that_are_sent_again_after_a_crash_are_there_once_whatever_
     assert [json.loads(each)["number"] for each in bodies_in(tmp_path, "p")] == ["1", "2", "3"]
 
 
-async def test_the_lease_is_further_than_the_marker_where_empty_outputs_moved_it(sinks: Callable[..., LogSink]) -> None:
+async def test_the_lease_is_further_than_the_marker_where_empty_outputs_moved_it(
+    sinks: Callable[..., LogOutputSink],
+) -> None:
     sink = sinks()
     writer = await sink.open(claim(sink.claimed("")))
     await writer.write(output(0, 9), Permit())
@@ -255,7 +257,9 @@ async def test_the_lease_is_further_than_the_marker_where_empty_outputs_moved_it
         writer = again
 
 
-async def test_a_position_outlives_the_retention_of_its_events(tmp_path: Path, sinks: Callable[..., LogSink]) -> None:
+async def test_a_position_outlives_the_retention_of_its_events(
+    tmp_path: Path, sinks: Callable[..., LogOutputSink]
+) -> None:
     sink = sinks(retention_bytes=1)
     writer = await sink.open(claim(sink.claimed("")))
     await writer.write(output(0, 3), Permit())
@@ -266,7 +270,7 @@ async def test_a_position_outlives_the_retention_of_its_events(tmp_path: Path, s
 
 
 async def test_a_log_that_was_deleted_stops_the_lease_until_it_is_reset(
-    tmp_path: Path, sinks: Callable[..., LogSink]
+    tmp_path: Path, sinks: Callable[..., LogOutputSink]
 ) -> None:
     sink = sinks()
     writer = await sink.open(claim(sink.claimed("")))
@@ -289,7 +293,7 @@ async def test_a_log_that_was_deleted_stops_the_lease_until_it_is_reset(
 
 
 async def test_a_lease_document_that_lost_its_generation_is_not_followed(
-    tmp_path: Path, sinks: Callable[..., LogSink]
+    tmp_path: Path, sinks: Callable[..., LogOutputSink]
 ) -> None:
     sink = sinks()
     writer = await sink.open(claim(sink.claimed(""), generation=0))
@@ -307,7 +311,7 @@ async def test_a_lease_document_that_lost_its_generation_is_not_followed(
 
 
 async def test_a_claim_that_comes_after_a_reset_is_refused_though_it_was_never_seen(
-    sinks: Callable[..., LogSink],
+    sinks: Callable[..., LogOutputSink],
 ) -> None:
     sink = sinks()
     late = sink.claimed("")
@@ -318,7 +322,7 @@ async def test_a_claim_that_comes_after_a_reset_is_refused_though_it_was_never_s
 
 
 async def test_when_levels_are_used_up_the_next_group_goes_on_and_closes_the_last(
-    tmp_path: Path, sinks: Callable[..., LogSink]
+    tmp_path: Path, sinks: Callable[..., LogOutputSink]
 ) -> None:
     sink = sinks()
     last = await sink.open(claim(ProducerState(level=LEVEL_MAX).encoded()))
@@ -336,7 +340,7 @@ async def test_when_levels_are_used_up_the_next_group_goes_on_and_closes_the_las
 
 
 async def test_a_level_that_a_restored_document_gives_out_again_is_refused_and_outranked(
-    tmp_path: Path, sinks: Callable[..., LogSink]
+    tmp_path: Path, sinks: Callable[..., LogOutputSink]
 ) -> None:
     sink, state = sinks(), sinks().claimed("")
     one = await sink.open(claim(state))
@@ -352,7 +356,7 @@ async def test_a_level_that_a_restored_document_gives_out_again_is_refused_and_o
 
 @pytest.mark.parametrize("state", ["x", "{}", "[]", '{"group":null,"series":0,"level":32767,"number":0,"tail":-1}'])
 async def test_a_sink_state_that_nobody_wrote_is_rejected_with_what_to_do(
-    sinks: Callable[..., LogSink], state: str
+    sinks: Callable[..., LogOutputSink], state: str
 ) -> None:
     sink = sinks()
     with pytest.raises(SinkRejected, match="set the document's sinkState to an empty text"):
@@ -361,7 +365,9 @@ async def test_a_sink_state_that_nobody_wrote_is_rejected_with_what_to_do(
         await sink.open(claim(state))
 
 
-async def test_sequence_numbers_wrap_and_are_still_recognised(tmp_path: Path, sinks: Callable[..., LogSink]) -> None:
+async def test_sequence_numbers_wrap_and_are_still_recognised(
+    tmp_path: Path, sinks: Callable[..., LogOutputSink]
+) -> None:
     sink = sinks()
     writer = await sink.open(claim(sink.claimed("")))
     with closing(sqlite3.connect(tmp_path / "p.db")) as connection:
@@ -378,7 +384,7 @@ async def test_sequence_numbers_wrap_and_are_still_recognised(tmp_path: Path, si
 
 
 async def test_trust_that_runs_out_on_the_way_to_the_disk_keeps_the_batch_back(
-    tmp_path: Path, sinks: Callable[..., LogSink]
+    tmp_path: Path, sinks: Callable[..., LogOutputSink]
 ) -> None:
     sink = sinks()
     writer = await sink.open(claim(sink.claimed("")))
@@ -411,7 +417,7 @@ class Disk:
 
 @pytest.mark.parametrize("fault", ["lost", "done"])
 async def test_an_uncertain_commit_is_settled_by_sending_the_same_again(
-    tmp_path: Path, sinks: Callable[..., LogSink], monkeypatch: pytest.MonkeyPatch, fault: str
+    tmp_path: Path, sinks: Callable[..., LogOutputSink], monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     sink = sinks()
     writer = await sink.open(claim(sink.claimed("")))
@@ -425,7 +431,7 @@ async def test_an_uncertain_commit_is_settled_by_sending_the_same_again(
 @pytest.mark.parametrize("fault", ["lost", "done"])
 @pytest.mark.parametrize("checks", [2, 100])
 async def test_what_cannot_be_settled_is_ambiguous_and_left_to_the_next_claim(
-    tmp_path: Path, sinks: Callable[..., LogSink], monkeypatch: pytest.MonkeyPatch, fault: str, checks: int
+    tmp_path: Path, sinks: Callable[..., LogOutputSink], monkeypatch: pytest.MonkeyPatch, fault: str, checks: int
 ) -> None:
     sink = sinks()
     writer = await sink.open(claim(sink.claimed("")))
@@ -442,7 +448,7 @@ async def test_what_cannot_be_settled_is_ambiguous_and_left_to_the_next_claim(
 
 
 async def test_a_disk_that_is_full_is_unavailable_until_there_is_room(
-    tmp_path: Path, sinks: Callable[..., LogSink]
+    tmp_path: Path, sinks: Callable[..., LogOutputSink]
 ) -> None:
     sink = sinks()
     writer = await sink.open(claim(sink.claimed("")))
@@ -458,7 +464,7 @@ async def test_a_disk_that_is_full_is_unavailable_until_there_is_room(
     assert len(bodies_in(tmp_path, "p")) == 2000
 
 
-async def test_a_log_that_cannot_be_written_is_unavailable(sinks: Callable[..., LogSink]) -> None:
+async def test_a_log_that_cannot_be_written_is_unavailable(sinks: Callable[..., LogOutputSink]) -> None:
     sink = sinks()
     writer = await sink.open(claim(sink.claimed("")))
     assert writer._log._open is not None
@@ -468,7 +474,7 @@ async def test_a_log_that_cannot_be_written_is_unavailable(sinks: Callable[..., 
 
 
 async def test_a_writer_that_is_stuck_in_a_write_keeps_others_out_for_a_time_only(
-    tmp_path: Path, sinks: Callable[..., LogSink]
+    tmp_path: Path, sinks: Callable[..., LogOutputSink]
 ) -> None:
     sink = sinks(busy_timeout_s=0.05)
     writer = await sink.open(claim(sink.claimed("")))
@@ -481,7 +487,7 @@ async def test_a_writer_that_is_stuck_in_a_write_keeps_others_out_for_a_time_onl
 
 
 async def test_a_write_that_is_cancelled_while_it_waits_for_the_lock_never_happens(
-    tmp_path: Path, sinks: Callable[..., LogSink]
+    tmp_path: Path, sinks: Callable[..., LogOutputSink]
 ) -> None:
     sink = sinks(busy_timeout_s=20)
     writer = await sink.open(claim(sink.claimed("")))
@@ -523,7 +529,7 @@ def test_two_owners_with_crashes_and_retries_deliver_each_event_once(tmp_path: P
 
 
 async def delivered(path: Path, disk: Disk, steps: list[Any]) -> None:
-    sinks = [LogSink(path) for _ in range(2)]
+    sinks = [LogOutputSink(path) for _ in range(2)]
     state, continuation = "", None  # the lease document
     writers: list[Any] = [None, None]
     owner = -1
@@ -563,7 +569,7 @@ async def delivered(path: Path, disk: Disk, steps: list[Any]) -> None:
 
 async def test_a_destination_is_where_it_is_whoever_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert LogSink("x/../log").identity == LogSink(tmp_path / "log").identity == f"log:{tmp_path}/log"
+    assert LogOutputSink("x/../log").identity == LogOutputSink(tmp_path / "log").identity == f"log:{tmp_path}/log"
 
 
 def emptied(path: Path) -> None:

@@ -10,20 +10,22 @@ from rich.console import Console
 
 from leasehold.leases.stores.sqlite import SqliteStore
 from leasehold.leases.timing import Timing
-from leasehold.pipeline.connectors.files.feed import FilesFeed
-from leasehold.pipeline.connectors.log import LogFeed, LogSink
+from leasehold.pipeline.connectors.files.feed import FilesChangeFeed
+from leasehold.pipeline.connectors.log import LogChangeFeed, LogOutputSink
 from leasehold.service.cli.demo.bank import DemoView, count_done
-from leasehold.service.pipeline import Pipeline
-from leasehold.service.processor import Processor
+from leasehold.service.pipeline import PipelineParts
+from leasehold.service.processor import ProcessorCore
 
 
-def processor_in(folder: Path) -> Processor:
+def processor_in(folder: Path) -> ProcessorCore:
     """Copies words into a log, and that log into another."""
     pipelines = [
-        Pipeline(name="copy", feed=FilesFeed(str(folder / "words-*.jsonl")), sink=LogSink(folder / "words")),
-        Pipeline(name="again", feed=LogFeed(folder / "words"), sink=LogSink(folder / "words-again")),
+        PipelineParts(
+            name="copy", feed=FilesChangeFeed(str(folder / "words-*.jsonl")), sink=LogOutputSink(folder / "words")
+        ),
+        PipelineParts(name="again", feed=LogChangeFeed(folder / "words"), sink=LogOutputSink(folder / "words-again")),
     ]
-    return Processor(pipelines, SqliteStore(folder / "leases.db"), host="demo", timing=Timing(balance_s=0.5))
+    return ProcessorCore(pipelines, SqliteStore(folder / "leases.db"), host="demo", timing=Timing(balance_s=0.5))
 
 
 def write(folder: Path, *counts: int) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from leasehold.leases.stores.blob.checkpoints import Checkpoint, checkpoint_of
-from leasehold.pipeline.connectors.eventhubs import EventHubsFeed, account_of
+from leasehold.pipeline.connectors.eventhubs import EventHubsChangeFeed, account_of
 from leasehold.pipeline.connectors.eventhubs.amqp.management import PartitionExtent
 from leasehold.pipeline.connectors.eventhubs.feed.feed import EventHubsRanges
 from leasehold.pipeline.errors import FeedError, FeedUnavailable
@@ -25,9 +25,9 @@ def string(host: str = "bank.servicebus.windows.net", end: str = "") -> str:
     return f"Endpoint=sb://{host}/;SharedAccessKeyName=reader;SharedAccessKey={SECRET}{end}"
 
 
-def feed(**options: Any) -> EventHubsFeed:
+def feed(**options: Any) -> EventHubsChangeFeed:
     usual = {"executors_group": "executors", "executors_env": VARIABLE}
-    return EventHubsFeed(account_of(connection_string=string(), event_hub="raw"), **usual | options)
+    return EventHubsChangeFeed(account_of(connection_string=string(), event_hub="raw"), **usual | options)
 
 
 def reader(**options: Any) -> EventHubsRanges:
@@ -51,7 +51,7 @@ def test_executors_read_with_a_group_and_a_variable(options: dict[str, Any], is_
 
 def test_with_an_identity_executors_need_no_variable() -> None:
     account = account_of(namespace="bank.servicebus.windows.net", event_hub="raw", identity="1f")
-    found = EventHubsFeed(account, executors_group="executors").range_reader()
+    found = EventHubsChangeFeed(account, executors_group="executors").range_reader()
     assert isinstance(found, EventHubsRanges)
     assert (found.variable, found.account.identity) == (None, "1f")
     assert found._own_account() == account
@@ -152,7 +152,7 @@ async def test_a_service_that_does_not_answer_is_left_to_the_host(monkeypatch: p
 def delivers(monkeypatch: pytest.MonkeyPatch, *pages: Sequence[int]) -> None:
     """The feed on an executor yields these sequence numbers."""
 
-    async def read(self: EventHubsFeed, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
+    async def read(self: EventHubsChangeFeed, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
         for numbers in pages:
             events = EVENT_SCHEMA.empty_table().to_pydict() | {
                 "sequence": numbers,
@@ -162,7 +162,7 @@ def delivers(monkeypatch: pytest.MonkeyPatch, *pages: Sequence[int]) -> None:
             yield Page(pa.Table.from_arrays(columns, schema=EVENT_SCHEMA), str(numbers[-1]))
         raise AssertionError("it reads on")
 
-    monkeypatch.setattr(EventHubsFeed, "open", read)
+    monkeypatch.setattr(EventHubsChangeFeed, "open", read)
 
 
 @pytest.mark.parametrize("pages", [[[4, 5], [6, 7]], [[4, 5], [6, 7, 8, 9]], [[4, 5, 6, 7, 9]]])

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from patience import PATIENCE_S
 
-from leasehold.pipeline.connectors.files.feed import FilesFeed, reader
+from leasehold.pipeline.connectors.files.feed import FilesChangeFeed, reader
 from leasehold.pipeline.errors import FeedError, FeedUnavailable, MalformedRecord, PositionLost
 
 HEADER = "id,text\n"
@@ -41,7 +41,7 @@ def rows(first: int, end: int) -> str:
     return "".join(f"{number},text {number}\n" for number in range(first, end))
 
 
-class Feed(FilesFeed):
+class Feed(FilesChangeFeed):
     """Tells how often each of its readers looked at a file again."""
 
     def __init__(self, path: str, **options: Any) -> None:
@@ -453,7 +453,7 @@ async def test_a_record_that_is_whole_at_the_next_look_is_not_told(
         await asyncio.sleep(0.001)
 
     put(path, "10,x")
-    feed = FilesFeed(str(path), sleep=sleep)
+    feed = FilesChangeFeed(str(path), sleep=sleep)
     async with tail(feed) as reading:  # type: ignore[arg-type]
         await asyncio.wait_for(looked_again.wait(), PATIENCE_S)
     await feed.close()

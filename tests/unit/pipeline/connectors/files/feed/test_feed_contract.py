@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.pipeline.connectors.files.feed import FilesFeed
+from leasehold.pipeline.connectors.files.feed import FilesChangeFeed
 from leasehold.pipeline.contract import ChangeFeedContract, FeedHarness
 from leasehold.pipeline.ranges import RangeReader
 
@@ -24,7 +24,7 @@ class CsvHarness(FeedHarness):
         for partition in self.partitions:
             (directory / partition).parent.mkdir(exist_ok=True)
             (directory / partition).write_bytes(b"\xef\xbb\xbfnumber,text\r\n")
-        self.feed = FilesFeed(
+        self.feed = FilesChangeFeed(
             f"{directory}/**/*.csv",
             poll_interval_s=0.005,
             page_events_max=self.events_max,
@@ -52,7 +52,7 @@ class JsonHarness(FeedHarness):
         self.directory = directory
         for partition in self.partitions:
             (directory / partition).touch()
-        self.feed = FilesFeed(
+        self.feed = FilesChangeFeed(
             f"{directory}/?",
             format="jsonl",
             poll_interval_s=0.005,

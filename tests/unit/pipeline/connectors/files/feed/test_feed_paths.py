@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.pipeline.connectors.files.feed import FilesFeed
+from leasehold.pipeline.connectors.files.feed import FilesChangeFeed
 from leasehold.pipeline.connectors.files.feed.feed import Pattern
 from leasehold.pipeline.errors import FeedError, FeedUnavailable
 
@@ -52,7 +52,7 @@ def test_partitions_are_named_by_their_paths_below_the_fixed_directory(
 def test_a_relative_pattern_starts_at_the_working_directory(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tree)
     assert names("x/*.csv") == ["a.csv"]
-    assert FilesFeed("x/*.csv").identity == f"files:csv:{tree}/x/*.csv"
+    assert FilesChangeFeed("x/*.csv").identity == f"files:csv:{tree}/x/*.csv"
 
 
 def test_links_to_files_are_followed_and_links_to_directories_only_by_name(tree: Path) -> None:
@@ -114,13 +114,13 @@ def test_the_longest_of_file_names_is_a_partition_and_a_path_that_is_too_long_fo
 
 
 @pytest.fixture
-async def feed(tree: Path) -> AsyncIterator[FilesFeed]:
-    feed = FilesFeed(f"{tree}/x/**/*.csv")
+async def feed(tree: Path) -> AsyncIterator[FilesChangeFeed]:
+    feed = FilesChangeFeed(f"{tree}/x/**/*.csv")
     yield feed
     await feed.close()
 
 
-async def test_a_new_file_becomes_a_partition(feed: FilesFeed, tree: Path) -> None:
+async def test_a_new_file_becomes_a_partition(feed: FilesChangeFeed, tree: Path) -> None:
     assert [partition.name for partition in await feed.partitions()] == ["a.csv", "y/a.csv"]
     (tree / "x/y/new.csv").write_text("a\n1\n")
     assert await feed.lag("y/new.csv", None) == 1
@@ -128,6 +128,6 @@ async def test_a_new_file_becomes_a_partition(feed: FilesFeed, tree: Path) -> No
 
 
 @pytest.mark.parametrize("partition", ["../a.csv", "y/../a.csv", "./a.csv", "/etc/passwd", "", "a.txt", "a.csv\0"])
-async def test_the_name_of_a_partition_is_never_taken_for_a_path(feed: FilesFeed, partition: str) -> None:
+async def test_the_name_of_a_partition_is_never_taken_for_a_path(feed: FilesChangeFeed, partition: str) -> None:
     with pytest.raises(FeedError, match="no file"):
         await anext(feed.open(partition, None))

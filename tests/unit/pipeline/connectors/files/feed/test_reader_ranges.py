@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from leasehold.pipeline.connectors.files.feed import FilesFeed, reader
+from leasehold.pipeline.connectors.files.feed import FilesChangeFeed, reader
 from leasehold.pipeline.connectors.files.feed.records import CsvRecords, JsonRecords
 from leasehold.pipeline.errors import FeedUnavailable, MalformedRecord, PositionLost
 from leasehold.pipeline.ranges import EventRange
@@ -30,13 +30,13 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def feed(tmp_path: Path) -> AsyncIterator[FilesFeed]:
-    feed = FilesFeed(f"{tmp_path}/*.csv", poll_interval_s=0.002, page_events_max=7)
+async def feed(tmp_path: Path) -> AsyncIterator[FilesChangeFeed]:
+    feed = FilesChangeFeed(f"{tmp_path}/*.csv", poll_interval_s=0.002, page_events_max=7)
     yield feed
     await feed.close()
 
 
-async def opened(feed: FilesFeed, partition: str, start: str | None, count: int) -> pa.Table:
+async def opened(feed: FilesChangeFeed, partition: str, start: str | None, count: int) -> pa.Table:
     tables: list[pa.Table] = []
     async with aclosing(feed.open(partition, start)) as pages:
         while sum(table.num_rows for table in tables) < count:
@@ -44,13 +44,13 @@ async def opened(feed: FilesFeed, partition: str, start: str | None, count: int)
     return pa.concat_tables(tables)
 
 
-def read(feed: FilesFeed, ranges: list[EventRange], partition: str = "a.csv") -> pa.Table:
+def read(feed: FilesChangeFeed, ranges: list[EventRange], partition: str = "a.csv") -> pa.Table:
     return pa.concat_tables([table for each in ranges for table in feed.range_reader().read_range(partition, each)])
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 async def test_quoted_line_ends_and_blank_lines_are_read_as_by_the_host(
-    tmp_path: Path, feed: FilesFeed, size: int
+    tmp_path: Path, feed: FilesChangeFeed, size: int
 ) -> None:
     (tmp_path / "a.csv").write_bytes(AWKWARD)
     ranges = await feed.plan_ranges("a.csv", None, 100, size)
@@ -58,14 +58,14 @@ async def test_quoted_line_ends_and_blank_lines_are_read_as_by_the_host(
     assert read(feed, ranges).to_pylist() == (await opened(feed, "a.csv", None, 5)).to_pylist()
 
 
-async def test_tables_of_a_range_are_pages(feed: FilesFeed, path: Path) -> None:
+async def test_tables_of_a_range_are_pages(feed: FilesChangeFeed, path: Path) -> None:
     [planned] = await feed.plan_ranges("a.csv", None, 100, 100)
     sizes = [table.num_rows for table in feed.range_reader().read_range("a.csv", planned)]
     assert sizes == [7] * 14 + [2]
 
 
-async def test_records_larger_than_a_window_are_planned_and_read(tmp_path: Path, feed: FilesFeed) -> None:
-    feed = FilesFeed(f"{tmp_path}/*.csv", record_bytes_max=4 * reader.WINDOW_BYTES)
+async def test_records_larger_than_a_window_are_planned_and_read(tmp_path: Path, feed: FilesChangeFeed) -> None:
+    feed = FilesChangeFeed(f"{tmp_path}/*.csv", record_bytes_max=4 * reader.WINDOW_BYTES)
     large = b"x" * (2 * reader.WINDOW_BYTES)
     (tmp_path / "a.csv").write_bytes(b"id,text\n" + b"".join(b"%d,%s\n" % (n, large) for n in range(4)))
     ranges = await feed.plan_ranges("a.csv", None, 100, 2)
@@ -74,14 +74,14 @@ async def test_records_larger_than_a_window_are_planned_and_read(tmp_path: Path,
     await feed.close()
 
 
-async def test_planning_builds_no_events(feed: FilesFeed, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_planning_builds_no_events(feed: FilesChangeFeed, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in (CsvRecords, JsonRecords):
         monkeypatch.delattr(kind, "content")
     assert len(await feed.plan_ranges("a.csv", None, 100, 10)) == 10
 
 
 async def test_what_was_planned_before_is_not_read_again(
-    feed: FilesFeed, path: Path, monkeypatch: pytest.MonkeyPatch
+    feed: FilesChangeFeed, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     verified: list[int] = []
     verify = reader.FileReader.verify
@@ -96,7 +96,7 @@ async def test_what_was_planned_before_is_not_read_again(
 
 
 async def test_executors_read_nothing_before_their_range_but_the_header(
-    feed: FilesFeed, path: Path, monkeypatch: pytest.MonkeyPatch
+    feed: FilesChangeFeed, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     last = (await feed.plan_ranges("a.csv", None, 100, 50))[-1]
     begin = reader.decode(last.start or "").offset
@@ -135,7 +135,7 @@ def replace(path: Path, old: bytes, new: bytes) -> None:
     ],
 )
 async def test_what_changed_since_it_was_planned_is_not_read(
-    feed: FilesFeed, path: Path, change: Callable[[Path, bytes, bytes], None], old: bytes, new: bytes
+    feed: FilesChangeFeed, path: Path, change: Callable[[Path, bytes, bytes], None], old: bytes, new: bytes
 ) -> None:
     ranges = await feed.plan_ranges("a.csv", None, 100, 50)
     change(path, old, new)
@@ -143,21 +143,21 @@ async def test_what_changed_since_it_was_planned_is_not_read(
         read(feed, ranges[1:])
 
 
-async def test_a_file_that_is_not_there_on_executors_is_unavailable(feed: FilesFeed, path: Path) -> None:
+async def test_a_file_that_is_not_there_on_executors_is_unavailable(feed: FilesChangeFeed, path: Path) -> None:
     ranges = await feed.plan_ranges("a.csv", None, 100, 50)
     path.unlink()  # noqa: ASYNC240 - at once
     with pytest.raises(FeedUnavailable):
         read(feed, ranges)
 
 
-async def test_a_range_without_a_fingerprint_is_not_read(feed: FilesFeed, path: Path) -> None:
+async def test_a_range_without_a_fingerprint_is_not_read(feed: FilesChangeFeed, path: Path) -> None:
     [planned] = await feed.plan_ranges("a.csv", None, 100, 100)
     assert read(feed, [planned]).num_rows == 100
     with pytest.raises(FeedUnavailable):
         read(feed, [planned._replace(check="")])
 
 
-async def test_a_range_with_another_number_of_records_is_not_read(feed: FilesFeed, path: Path) -> None:
+async def test_a_range_with_another_number_of_records_is_not_read(feed: FilesChangeFeed, path: Path) -> None:
     [_, second] = await feed.plan_ranges("a.csv", None, 100, 50)
     assert second.start is not None
     for field in ("record", "line"):
@@ -166,13 +166,13 @@ async def test_a_range_with_another_number_of_records_is_not_read(feed: FilesFee
             read(feed, [second._replace(start=replaced(start, **{field: 7}).encode())])
 
 
-async def test_a_file_that_is_only_touched_is_planned_on(feed: FilesFeed, path: Path) -> None:
+async def test_a_file_that_is_only_touched_is_planned_on(feed: FilesChangeFeed, path: Path) -> None:
     ranges = await feed.plan_ranges("a.csv", None, 50, 50)
     os.utime(path, (0, 0))
     assert [each.events for each in await feed.plan_ranges("a.csv", ranges[-1].to, 50, 50)] == [50]
 
 
-async def test_a_file_that_grows_is_read_as_it_was_planned(feed: FilesFeed, path: Path) -> None:
+async def test_a_file_that_grows_is_read_as_it_was_planned(feed: FilesChangeFeed, path: Path) -> None:
     ranges = await feed.plan_ranges("a.csv", None, 1000, 50)
     with path.open("ab") as file:
         file.write(b"100,more\n")
@@ -181,7 +181,7 @@ async def test_a_file_that_grows_is_read_as_it_was_planned(feed: FilesFeed, path
 
 @pytest.mark.parametrize("change", [spoil, replace])
 async def test_a_file_that_changed_between_two_plans_is_left_to_the_host(
-    feed: FilesFeed, path: Path, change: Callable[[Path, bytes, bytes], None]
+    feed: FilesChangeFeed, path: Path, change: Callable[[Path, bytes, bytes], None]
 ) -> None:
     ranges = await feed.plan_ranges("a.csv", None, 50, 10)
     change(path, b"text 4", b"other 4")
@@ -193,7 +193,7 @@ async def test_a_file_that_changed_between_two_plans_is_left_to_the_host(
 
 @pytest.mark.parametrize("bad", [b"too,many,fields\n", b"\xff,x\n", b'a"b,x\n', b"z," + b"x" * 3000 + b"\n"])
 async def test_a_range_ends_before_a_malformed_record(tmp_path: Path, bad: bytes) -> None:
-    feed = FilesFeed(f"{tmp_path}/*.csv", record_bytes_max=2000)
+    feed = FilesChangeFeed(f"{tmp_path}/*.csv", record_bytes_max=2000)
     (tmp_path / "a.csv").write_bytes(b"id,text\n0,a\n1,b\n2,c\n" + bad + b"4,e\n" * reader.WINDOW_BYTES)
     ranges = await feed.plan_ranges("a.csv", None, 100, 2)
     assert [each.events for each in ranges] == [2, 1]
@@ -206,7 +206,7 @@ async def test_a_range_ends_before_a_malformed_record(tmp_path: Path, bad: bytes
 
 async def test_executors_refuse_malformed_json_also_with_dead_letters(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(b'{"n":1}\n{"n":\n{"n":3}\n')
-    feed = FilesFeed(f"{tmp_path}/*.jsonl", yields_malformed=True, final_record="accept")
+    feed = FilesChangeFeed(f"{tmp_path}/*.jsonl", yields_malformed=True, final_record="accept")
     ranges = await feed.plan_ranges("a.jsonl", None, 100, 3)
     with pytest.raises(MalformedRecord, match="line 2"):
         read(feed, ranges, "a.jsonl")
@@ -215,7 +215,7 @@ async def test_executors_refuse_malformed_json_also_with_dead_letters(tmp_path: 
 
 async def test_a_last_record_without_line_end_is_the_hosts_and_ranges_follow_it(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
-    feed = FilesFeed(f"{tmp_path}/*.csv", final_record="accept")
+    feed = FilesChangeFeed(f"{tmp_path}/*.csv", final_record="accept")
     path.write_bytes(b"id,text\n0,a\n1,b")
     [planned] = await feed.plan_ranges("a.csv", None, 100, 1)
     assert read(feed, [planned])["sequence"].to_pylist() == [0]
@@ -232,13 +232,13 @@ async def test_a_last_record_without_line_end_is_the_hosts_and_ranges_follow_it(
 
 async def test_a_header_that_cannot_be_read_is_left_to_the_host(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"id,id\n0,a\n")
-    feed = FilesFeed(f"{tmp_path}/*.csv")
+    feed = FilesChangeFeed(f"{tmp_path}/*.csv")
     assert await feed.plan_ranges("a.csv", None, 100, 1) == []
     await feed.close()
 
 
 async def test_little_is_not_planned_because_all_before_it_would_be_read(
-    feed: FilesFeed, path: Path, monkeypatch: pytest.MonkeyPatch
+    feed: FilesChangeFeed, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any) -> None:
         raise AssertionError

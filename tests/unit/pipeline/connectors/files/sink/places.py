@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from leasehold.pipeline.connectors.files.sink import FilesSink, snapshot_of
+from leasehold.pipeline.connectors.files.sink import FilesOutputSink, snapshot_of
 from leasehold.pipeline.connectors.files.sink.storage import FilesUnavailable, FilesUncertain, Storage
 from leasehold.pipeline.contract import event_table
 from leasehold.pipeline.errors import NotTrusted
@@ -163,7 +163,7 @@ def numbers_in(place: Storage, partition: str = "p") -> list[int]:
 
 async def written(place: Storage, batches: int, *, epoch: int = 1, start: int = 0) -> None:
     """One event a batch, by one owner."""
-    sink = FilesSink(place)
+    sink = FilesOutputSink(place)
     writer = await sink.open(claim(epoch))
     for number in range(start, start + batches):
         await writer.write(output(number, number + 1), Permit())

@@ -15,7 +15,13 @@ from typing import Any
 import pytest
 from unit.pipeline.connectors.files.sink.places import Permit, claim, numbers_in, output
 
-from leasehold.pipeline.connectors.files.sink import Directory, FilesSink, FilesUnavailable, leftovers, snapshot_of
+from leasehold.pipeline.connectors.files.sink import (
+    Directory,
+    FilesOutputSink,
+    FilesUnavailable,
+    leftovers,
+    snapshot_of,
+)
 from leasehold.pipeline.connectors.files.sink import directory as module
 from leasehold.pipeline.connectors.files.sink.storage import FilesUncertain
 from leasehold.pipeline.errors import Ambiguous, SinkRejected, SinkUnavailable
@@ -48,7 +54,7 @@ class Steps:
 
 
 async def deliver(path: Path, epoch: int, to: int) -> None:
-    sink = FilesSink(Directory(path))
+    sink = FilesOutputSink(Directory(path))
     try:
         writer = await sink.open(claim(epoch))
         while (position := int(writer.position or 0)) < to:
@@ -149,14 +155,14 @@ def test_what_was_left_half_written_goes_after_a_day_and_is_never_listed(tmp_pat
 
 def test_a_directory_that_was_emptied_under_a_lease_is_noticed(tmp_path: Path) -> None:
     async def state() -> str:
-        sink = FilesSink(Directory(tmp_path / "out"))
+        sink = FilesOutputSink(Directory(tmp_path / "out"))
         writer = await sink.open(claim(1))
         await writer.write(output(0, 3), Permit())
         await sink.close()
         return writer.state
 
     async def again(state: str) -> None:
-        await FilesSink(Directory(tmp_path / "elsewhere")).open(claim(2, state=state, continuation="3"))
+        await FilesOutputSink(Directory(tmp_path / "elsewhere")).open(claim(2, state=state, continuation="3"))
 
     kept = asyncio.run(state())
     with pytest.raises(

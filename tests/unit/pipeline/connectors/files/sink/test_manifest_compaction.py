@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unit.pipeline.connectors.files.sink.places import MemoryPlace, Permit, Way, claim, numbers_in, output, written
 
-from leasehold.pipeline.connectors.files.sink import FilesDamaged, FilesSink, snapshot_of
+from leasehold.pipeline.connectors.files.sink import FilesDamaged, FilesOutputSink, snapshot_of
 from leasehold.pipeline.connectors.files.sink.entry import MANIFEST, Folders, folder_of, folders_of, listing_of
 from leasehold.pipeline.connectors.files.sink.manifest import FAN, LONG, due, name_of, steps, superseded
 from leasehold.pipeline.errors import SinkRejected
@@ -117,10 +117,10 @@ def test_partitions_that_a_file_system_cannot_tell_apart_are_refused() -> None:
     place = Careless()
 
     async def story() -> None:
-        writer = await FilesSink(place).open(claim(1, partition="a"))
+        writer = await FilesOutputSink(place).open(claim(1, partition="a"))
         await writer.write(output(0, 1, "a"), Permit())
         with pytest.raises(SinkRejected, match="is case-insensitive"):
-            await FilesSink(place).open(claim(1, partition="A"))
+            await FilesOutputSink(place).open(claim(1, partition="A"))
 
     asyncio.run(story())
 

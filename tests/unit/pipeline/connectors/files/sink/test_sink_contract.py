@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from unit.pipeline.connectors.files.sink.places import MemoryPlace
 
-from leasehold.pipeline.connectors.files.sink import Directory, FilesSink, snapshot_of
+from leasehold.pipeline.connectors.files.sink import Directory, FilesOutputSink, snapshot_of
 from leasehold.pipeline.connectors.files.sink.formats import Format
 from leasehold.pipeline.connectors.files.sink.storage import Storage
 from leasehold.pipeline.contract import Row, SinkContract, SinkHarness
@@ -25,10 +25,10 @@ class FilesSinkHarness(SinkHarness):
     def __init__(self, place: Callable[[], Storage], format: Format = "parquet") -> None:
         self.place = place
         self.format: Format = format
-        self.sinks: list[FilesSink] = []
+        self.sinks: list[FilesOutputSink] = []
 
-    async def sink(self) -> FilesSink:
-        self.sinks.append(FilesSink(self.place(), format=self.format))
+    async def sink(self) -> FilesOutputSink:
+        self.sinks.append(FilesOutputSink(self.place(), format=self.format))
         await self.sinks[-1].prepare()
         return self.sinks[-1]
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unit.pipeline.connectors.files.sink.places import Killed, MemoryPlace, Permit, Way, claim, numbers_in, output
 
-from leasehold.pipeline.connectors.files.sink import FilesSink, leftovers, snapshot_of
+from leasehold.pipeline.connectors.files.sink import FilesOutputSink, leftovers, snapshot_of
 from leasehold.pipeline.connectors.files.sink.entry import MANIFEST
 from leasehold.pipeline.errors import Ambiguous, Fenced, NotTrusted, SinkUnavailable
 from leasehold.pipeline.sink import SENDS_MAX
@@ -27,7 +27,7 @@ def at(wanted: int, fate: str) -> Callable[[str, str], str]:
 
 async def delivered(way: Way, epoch: int, to: int) -> None:
     """What an owner does: from where the sink stands up to `to`, in batches of two; claims anew as a worker would."""
-    sink = FilesSink(way)
+    sink = FilesOutputSink(way)
     try:
         writer = await sink.open(claim(epoch))
         while (position := int(writer.position or 0)) < to:
@@ -86,9 +86,9 @@ def test_a_writer_that_wakes_after_many_batches_of_another_is_seen_by_nobody() -
     place = MemoryPlace()
 
     async def story() -> None:
-        zombie = await FilesSink(place).open(claim(1))
+        zombie = await FilesOutputSink(place).open(claim(1))
         await zombie.write(output(0, 1), Permit())
-        heir = await FilesSink(place).open(claim(2))
+        heir = await FilesOutputSink(place).open(claim(2))
         for number in range(1, 300):
             await heir.write(output(number, number + 1), Permit())
         assert 2 not in {
@@ -105,7 +105,7 @@ def test_a_writer_that_wakes_after_many_batches_of_another_is_seen_by_nobody() -
             await goes_on()
         assert numbers_in(place) == list(range(1, 301))
         await heir.write(output(300, 301), Permit())
-        again = await FilesSink(place).open(claim(3))
+        again = await FilesOutputSink(place).open(claim(3))
         assert again.position == "301"
 
     asyncio.run(story())
@@ -118,7 +118,7 @@ def test_a_claim_that_wakes_in_the_past_deletes_nothing() -> None:
     def asleep(call: str, name: str) -> str:
         if call == "put" and not slept:
             slept.append(True)
-            heir = FilesSink(place)
+            heir = FilesOutputSink(place)
 
             async def others() -> None:
                 writer = await heir.open(claim(2))
@@ -130,7 +130,7 @@ def test_a_claim_that_wakes_in_the_past_deletes_nothing() -> None:
 
     slept: list[bool] = []
     with pytest.raises(Fenced):
-        asyncio.run(FilesSink(Way(place, asleep)).open(claim(1)))
+        asyncio.run(FilesOutputSink(Way(place, asleep)).open(claim(1)))
     assert slept
     assert numbers_in(place) == list(range(1, 301))
 
@@ -138,7 +138,7 @@ def test_a_claim_that_wakes_in_the_past_deletes_nothing() -> None:
 def test_a_lost_answer_is_settled_by_the_same_bytes() -> None:
     place = MemoryPlace()
     fates: Iterator[str] = iter([*["done"] * 5, "lost", "lost", *["done"] * 50])
-    sink = FilesSink(Way(place, lambda call, name: next(fates)))
+    sink = FilesOutputSink(Way(place, lambda call, name: next(fates)))
 
     async def story() -> None:
         writer = await sink.open(claim(1))
@@ -153,7 +153,7 @@ def test_trust_that_ends_between_file_and_manifest_leaves_neither() -> None:
     place = MemoryPlace()
 
     async def story() -> None:
-        writer = await FilesSink(place).open(claim(1))
+        writer = await FilesOutputSink(place).open(claim(1))
         checks = iter([True, True, False])
         with pytest.raises(NotTrusted):
             await writer.write(output(0, 3), Permit(trusted=lambda: next(checks)))
@@ -181,7 +181,7 @@ class Owners:
             self.epoch += 1
             self.ways.append(Way(self.place, lambda call, name: next(self.fates)))
             self.writers.append(None)
-            sink = FilesSink(self.ways[-1])
+            sink = FilesOutputSink(self.ways[-1])
             try:
                 self.writers[-1] = await sink.open(claim(self.epoch))
             finally:
@@ -215,7 +215,7 @@ def test_whoever_writes_and_whatever_is_lost_or_late_every_event_is_there_once(
             assert seen == list(range(1, len(seen) + 1))
             assert seen[: len(held)] == held, "what was there stays there"
             held = seen
-        last = await FilesSink(owners.place).open(claim(owners.epoch + 1))
+        last = await FilesOutputSink(owners.place).open(claim(owners.epoch + 1))
         assert int(last.position or 0) == len(numbers_in(owners.place))
 
     asyncio.run(story())
@@ -228,11 +228,11 @@ def test_a_batch_whose_entry_was_lost_every_time_is_whole_where_it_arrived(fate:
     way = Way(place, lambda call, name: next(lost, "done") if is_entry(call, name, 1) else "done")
 
     async def story() -> None:
-        writer = await FilesSink(way).open(claim(1))
+        writer = await FilesOutputSink(way).open(claim(1))
         with pytest.raises(Ambiguous):
             await writer.write(output(0, 3), Permit())
         way.arrive()
-        assert (await FilesSink(place).open(claim(2))).position == "3"
+        assert (await FilesOutputSink(place).open(claim(2))).position == "3"
 
     asyncio.run(story())
     assert numbers_in(place) == [1, 2, 3]

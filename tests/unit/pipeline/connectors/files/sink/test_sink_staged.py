@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from unit.pipeline.connectors.files.sink.places import Killed, MemoryPlace, Permit, Way, claim, output
 
-from leasehold.pipeline.connectors.files.sink import Directory, FilesSink, snapshot_of
+from leasehold.pipeline.connectors.files.sink import Directory, FilesOutputSink, snapshot_of
 from leasehold.pipeline.connectors.files.sink.entry import MANIFEST, STAGED_VERSIONS, folders_of
 from leasehold.pipeline.connectors.files.sink.manifest import FAN
 from leasehold.pipeline.connectors.files.sink.sink import FilesWriter
@@ -62,7 +62,7 @@ def sequences(path: Path) -> list[int]:
 
 
 async def test_parts_count_together_once_an_entry_names_them(tmp_path: Path) -> None:
-    writer = await FilesSink(Directory(tmp_path)).open(claim(1))
+    writer = await FilesOutputSink(Directory(tmp_path)).open(claim(1))
     parts = [await staged(writer, [1, 2]), await staged(writer, [4, 3], 1)]
     assert sequences(tmp_path) == []
     assert leftovers(Directory(tmp_path), snapshot_of(Directory(tmp_path))) == []
@@ -76,7 +76,7 @@ async def test_parts_count_together_once_an_entry_names_them(tmp_path: Path) -> 
 
 
 async def test_what_an_attempt_staged_that_nobody_returned_is_no_output(tmp_path: Path) -> None:
-    writer = await FilesSink(Directory(tmp_path)).open(claim(1))
+    writer = await FilesOutputSink(Directory(tmp_path)).open(claim(1))
     await staged(writer, [1, 2], 7)
     part = await staged(writer, [1, 2], 8)
     await writer.write(batch(writer, 2, part), Permit())
@@ -85,7 +85,7 @@ async def test_what_an_attempt_staged_that_nobody_returned_is_no_output(tmp_path
 
 @pytest.mark.parametrize("of", ["an older epoch", "another batch"])
 async def test_parts_of_another_claim_or_batch_are_refused(of: str, tmp_path: Path) -> None:
-    sink = FilesSink(Directory(tmp_path))
+    sink = FilesOutputSink(Directory(tmp_path))
     first = await sink.open(claim(1))
     part = await staged(first, [1, 2])
     writer = await sink.open(claim(2)) if of == "an older epoch" else first
@@ -101,7 +101,7 @@ async def test_a_part_that_only_its_executor_can_read_is_not_named(
     there: bytes | None, why: str, tmp_path: Path
 ) -> None:
     """As of a worker on which the volume of the sink is not mounted."""
-    writer = await FilesSink(Directory(tmp_path)).open(claim(1))
+    writer = await FilesOutputSink(Directory(tmp_path)).open(claim(1))
     part = await staged(writer, [1, 2])
     path = tmp_path / part.name
     path.unlink()
@@ -118,7 +118,7 @@ async def test_a_part_that_only_its_executor_can_read_is_not_named(
 async def test_an_executor_without_the_sinks_directory_writes_nothing(under_the_path: str, tmp_path: Path) -> None:
     """As on a worker on which the volume of the sink is not mounted. Earlier releases have staged there."""
     root, volume = tmp_path / "out", tmp_path / "volume"
-    writer = await FilesSink(Directory(root)).open(claim(1))
+    writer = await FilesOutputSink(Directory(root)).open(claim(1))
     await staged(writer, [1, 2])
     root.rename(volume)
     if under_the_path != "nothing":
@@ -135,7 +135,7 @@ async def test_an_executor_without_the_sinks_directory_writes_nothing(under_the_
 
 async def test_an_executor_stages_once_the_directory_is_mounted(tmp_path: Path) -> None:
     root, volume = tmp_path / "out", tmp_path / "volume"
-    writer = await FilesSink(Directory(root)).open(claim(1))
+    writer = await FilesOutputSink(Directory(root)).open(claim(1))
     root.rename(volume)
     with pytest.raises(SinkRejected, match=re.escape(f"in '{root}'")):
         await staged(writer, [1, 2])
@@ -148,7 +148,7 @@ async def test_an_executor_stages_once_the_directory_is_mounted(tmp_path: Path) 
 async def test_an_executor_that_cannot_see_whether_the_directory_is_the_sinks_says_why(
     error: int, kind: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writer = await FilesSink(Directory(tmp_path)).open(claim(1))
+    writer = await FilesOutputSink(Directory(tmp_path)).open(claim(1))
 
     def stat(path: Path, **_: object) -> None:
         raise OSError(error, os.strerror(error))
@@ -161,9 +161,9 @@ async def test_an_executor_that_cannot_see_whether_the_directory_is_the_sinks_sa
 
 
 async def test_a_zombie_commits_nothing_that_its_executors_staged(tmp_path: Path) -> None:
-    zombie = await FilesSink(Directory(tmp_path)).open(claim(1))
+    zombie = await FilesOutputSink(Directory(tmp_path)).open(claim(1))
     parts = [await staged(zombie, [1, 2])]
-    owner = await FilesSink(Directory(tmp_path)).open(claim(2))
+    owner = await FilesOutputSink(Directory(tmp_path)).open(claim(2))
     with pytest.raises(Fenced):
         await zombie.write(batch(zombie, 2, *parts), Permit())
     await owner.write(batch(owner, 3, await staged(owner, [1, 2, 3])), Permit())
@@ -171,11 +171,11 @@ async def test_a_zombie_commits_nothing_that_its_executors_staged(tmp_path: Path
 
 
 async def test_a_claim_clears_what_was_staged_at_lower_epochs_and_is_not_named(tmp_path: Path) -> None:
-    first = await FilesSink(Directory(tmp_path)).open(claim(1))
+    first = await FilesOutputSink(Directory(tmp_path)).open(claim(1))
     kept = await staged(first, [1, 2])
     await first.write(batch(first, 2, kept), Permit())
     await staged(first, [3], 5)
-    second = await FilesSink(Directory(tmp_path)).open(claim(2))
+    second = await FilesOutputSink(Directory(tmp_path)).open(claim(2))
     assert files_in(tmp_path) == [kept.name]
     under_way = await staged(second, [3, 4])
     late = await staged(first, [3], 6)  # an executor of the old owner
@@ -191,7 +191,7 @@ async def test_a_claim_clears_what_the_last_owner_had_staged_ahead(batches: int,
 
     One batch is staged while another is written.
     """
-    sink = FilesSink(Directory(tmp_path))
+    sink = FilesOutputSink(Directory(tmp_path))
     first = await sink.open(claim(1))
     for number in range(1, batches + 1):
         await first.write(batch(first, number, await staged(first, [number])), Permit())
@@ -206,25 +206,25 @@ async def test_a_claim_clears_what_the_last_owner_had_staged_ahead(batches: int,
 
 @pytest.mark.parametrize("fate", ["killed before", "refused"])
 async def test_a_claim_clears_what_the_claim_before_did_not_come_to_clear(fate: str, tmp_path: Path) -> None:
-    first = await FilesSink(Directory(tmp_path)).open(claim(1))
+    first = await FilesOutputSink(Directory(tmp_path)).open(claim(1))
     await first.write(batch(first, 1, await staged(first, [1])), Permit())
     left = await staged(first, [2])
 
     def fates(call: str, name: str) -> str:
         return fate if call == "names" and "staged" in name else "done"
 
-    sink = FilesSink(Way(Directory(tmp_path), fates))
+    sink = FilesOutputSink(Way(Directory(tmp_path), fates))
     with pytest.raises(Killed) if fate == "killed before" else nullcontext():
         await sink.open(claim(2))
     assert left.name in files_in(tmp_path)
-    await FilesSink(Directory(tmp_path)).open(claim(3))
+    await FilesOutputSink(Directory(tmp_path)).open(claim(3))
     assert left.name not in files_in(tmp_path)
     assert sequences(tmp_path) == [1]
 
 
 async def test_a_claim_keeps_what_was_staged_at_its_own_epoch(tmp_path: Path) -> None:
     """By an attempt at the same claim: its owner may still commit it."""
-    sink = FilesSink(Directory(tmp_path))
+    sink = FilesOutputSink(Directory(tmp_path))
     part = await staged(await sink.open(claim(1)), [1, 2])
     again = await sink.open(claim(1))
     await again.write(batch(again, 2, part), Permit())
@@ -233,7 +233,7 @@ async def test_a_claim_keeps_what_was_staged_at_its_own_epoch(tmp_path: Path) ->
 
 @pytest.mark.usefixtures("fast_disk")
 async def test_a_claim_leaves_old_leftovers_to_the_command(tmp_path: Path) -> None:
-    sink = FilesSink(Directory(tmp_path))
+    sink = FilesOutputSink(Directory(tmp_path))
     first = await sink.open(claim(1))
     part, late = await staged(first, [1]), await staged(first, [1], 9)
     await first.write(batch(first, 1, part), Permit())
@@ -246,15 +246,15 @@ async def test_a_claim_leaves_old_leftovers_to_the_command(tmp_path: Path) -> No
 @pytest.mark.usefixtures("fast_disk")
 async def test_a_claim_clears_nothing_if_entries_were_folded_away_meanwhile(tmp_path: Path) -> None:
     """It was stalled, and cannot see what they name."""
-    first = await FilesSink(Directory(tmp_path)).open(claim(1))
+    first = await FilesOutputSink(Directory(tmp_path)).open(claim(1))
     kept = await staged(first, [1])
     await first.write(batch(first, 1, kept), Permit())
     for number in range(2, 60):
         await first.write(output(number - 1, number), Permit())
     path = Directory(tmp_path)
     folders = folders_of("bank", PARTITION)
-    stalled = (await FilesSink(path).open(claim(2)))._manifest
-    heir = await FilesSink(path).open(claim(3))
+    stalled = (await FilesOutputSink(path).open(claim(2)))._manifest
+    heir = await FilesOutputSink(path).open(claim(3))
     for number in range(60, 300):
         await heir.write(output(number - 1, number), Permit())
     path.put(f"{folders.staging(stalled.head.version, 1, '59')}-{'0' * 32}.parquet", b"late")
@@ -293,7 +293,7 @@ class CountedContainer(Counted, MemoryPlace):
 
 async def cost_of_a_claim(place: CountedDirectory | CountedContainer, batches: int) -> tuple[int, int]:
     """Names listed beside the manifest, and files read, after one owner has committed so many batches of three parts."""
-    sink = FilesSink(place)
+    sink = FilesOutputSink(place)
     first = await sink.open(claim(1))
     for number in range(1, batches + 1):
         stager = await first.make_stager(first.position, COLUMNS)
@@ -328,17 +328,17 @@ async def test_a_claim_does_not_look_for_what_no_executor_can_stage() -> None:
             looked.append(name)
         return "done"
 
-    await FilesSink(Way(place, fates)).open(claim(1))
+    await FilesOutputSink(Way(place, fates)).open(claim(1))
     assert looked
     assert not [name for name in looked if "staged" in name]
 
 
 async def test_what_later_owners_staged_is_no_leftover(tmp_path: Path) -> None:
     """A reader may have seen the manifest before the later owner claimed it."""
-    first = await FilesSink(Directory(tmp_path)).open(claim(1))
+    first = await FilesOutputSink(Directory(tmp_path)).open(claim(1))
     await first.write(batch(first, 2, await staged(first, [1, 2])), Permit())
     seen = snapshot_of(Directory(tmp_path))
-    second = await FilesSink(Directory(tmp_path)).open(claim(2))
+    second = await FilesOutputSink(Directory(tmp_path)).open(claim(2))
     part = await staged(second, [3, 4])
     assert leftovers(Directory(tmp_path), seen) == []
     await second.write(batch(second, 4, part), Permit())
@@ -346,7 +346,7 @@ async def test_what_later_owners_staged_is_no_leftover(tmp_path: Path) -> None:
 
 
 async def test_staged_output_waits_for_trust_and_stays(tmp_path: Path) -> None:
-    writer = await FilesSink(Directory(tmp_path)).open(claim(1))
+    writer = await FilesOutputSink(Directory(tmp_path)).open(claim(1))
     part = await staged(writer, [1, 2])
     with pytest.raises(NotTrusted):
         await writer.write(batch(writer, 2, part), Permit(trusted=lambda: False))
@@ -359,13 +359,13 @@ async def test_the_stager_is_for_places_that_other_processes_reach(tmp_path: Pat
         def for_executors(self, mark: str) -> None:  # type: ignore[override]
             return None
 
-    writer = await FilesSink(Alone(tmp_path)).open(claim(1))
+    writer = await FilesOutputSink(Alone(tmp_path)).open(claim(1))
     assert await writer.make_stager(None, COLUMNS) is None
 
 
 def test_tables_of_any_types_are_staged(tmp_path: Path) -> None:
     async def story() -> None:
-        writer = await FilesSink(Directory(tmp_path), format="jsonl").open(claim(1))
+        writer = await FilesOutputSink(Directory(tmp_path), format="jsonl").open(claim(1))
         stager = await writer.make_stager(None, COLUMNS)
         assert stager is not None
         part = stager.stage(pa.table({"n": [1], "t": ["x"]}), "0" * 32)

@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 from unit.pipeline.connectors.files.sink.places import MemoryPlace, Permit, Way, claim, numbers_in, output, written
 
-from leasehold.pipeline.connectors.files.sink import FilesSink
+from leasehold.pipeline.connectors.files.sink import FilesOutputSink
 from leasehold.pipeline.errors import Ambiguous
 
 
@@ -30,7 +30,7 @@ def test_a_file_that_others_have_folded_is_left_where_its_owner_cannot_tell_whos
         return "done"
 
     async def main() -> None:
-        writer = await FilesSink(Way(place, fate)).open(claim(1))
+        writer = await FilesOutputSink(Way(place, fate)).open(claim(1))
         with pytest.raises(Ambiguous, match="no longer exists"):
             await writer.write(output(0, 5), Permit())
 

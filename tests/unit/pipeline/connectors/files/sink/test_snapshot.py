@@ -11,7 +11,7 @@ import pyarrow.dataset as ds
 import pytest
 from unit.pipeline.connectors.files.sink.places import Permit, claim, output
 
-from leasehold.pipeline.connectors.files.sink import Directory, FilesDamaged, FilesSink, Snapshot, snapshot_of
+from leasehold.pipeline.connectors.files.sink import Directory, FilesDamaged, FilesOutputSink, Snapshot, snapshot_of
 from leasehold.pipeline.connectors.files.sink.formats import Format
 from leasehold.pipeline.sink import Output
 
@@ -22,7 +22,7 @@ def wrote(
     """A batch for each table."""
 
     async def story() -> None:
-        sink = FilesSink(Directory(path), format=format)
+        sink = FilesOutputSink(Directory(path), format=format)
         writer = await sink.open(claim(epoch, partition=partition))
         for table in tables:
             start = int(writer.position or 0)
