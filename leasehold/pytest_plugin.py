@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from leasehold.service.cases.model import PlacedCase
     from leasehold.service.cases.running import Workbench
     from leasehold.service.cases.scratch import Databases
-    from leasehold.service.config.settings import Settings, SparkSettings
+    from leasehold.service.config.settings import Settings, Spark
 
 SUFFIX = ".cases.yaml"
 
@@ -102,7 +102,7 @@ class _Workshop:
         self._runner = asyncio.Runner()
         self._stack = AsyncExitStack()
         self._benches: dict[Path, Workbench] = {}
-        self._engine: tuple[SparkSettings, SparkEngine] | None = None
+        self._engine: tuple[Spark, SparkEngine] | None = None
         self._folder: Path | None = None
         self._databases: Databases | None = None
 

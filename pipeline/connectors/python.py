@@ -74,7 +74,7 @@ class Handler(Protocol):
     def close(self, context: HandlerContext, reason: CloseReason) -> Awaitable[None] | None: ...
 
 
-class PythonSink(Sink):
+class PythonOutputSink(Sink):
     """`handler`: what makes a handler, called without arguments, or `module:factory` where that is found.
 
     The factory runs on the event loop; what takes time belongs in the handler's `open`.

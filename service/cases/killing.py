@@ -30,7 +30,7 @@ from leasehold.service.cases.running import (
     run_case,
 )
 from leasehold.service.cases.scratch import Databases, RunFailed, State, open_scratch
-from leasehold.service.config.custom import PythonSinkSettings
+from leasehold.service.config.custom import PythonSink
 from leasehold.service.config.settings import Settings
 
 SPLITS = 3
@@ -72,7 +72,7 @@ def unobservable(cases: Sequence[PlacedCase], settings: Settings) -> Iterator[st
     """Why cases cannot be killed."""
     sinks = {each.name: each.sink for each in settings.pipelines}
     for each in cases:
-        is_handler = isinstance(sinks[each.pipeline], PythonSinkSettings)
+        is_handler = isinstance(sinks[each.pipeline], PythonSink)
         if is_handler and each.case.kill and each.case.state is None:
             yield (
                 f"{each.place}: to see what the handler of '{each.pipeline}' has done, `--kill` needs `state` and `reset`:"
@@ -96,7 +96,7 @@ def _modules_of(prepared: Prepared, case: Case) -> HandlerModules | None:
     settings = prepared.settings
     sink = settings.sink
     observers = [each for each in (case.state, case.reset) if each is not None]
-    return HandlerModules(sink.handler, settings.function, observers) if isinstance(sink, PythonSinkSettings) else None
+    return HandlerModules(sink.handler, settings.function, observers) if isinstance(sink, PythonSink) else None
 
 
 async def _kill_case(prepared: Prepared, case: Case, kills: Kills, modules: HandlerModules | None) -> list[str]:

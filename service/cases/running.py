@@ -28,7 +28,7 @@ from leasehold.pipeline.spark.engine import SparkEngine
 from leasehold.pipeline.transform import Transform
 from leasehold.service.cases.compare import Pair, Table, missing_columns, paired, side_by_side
 from leasehold.service.cases.model import LONG_AGO, Case, Event, PlacedCase
-from leasehold.service.config.settings import PipelineSettings, Settings
+from leasehold.service.config.settings import Pipeline, Settings
 from leasehold.service.texts import counted
 from leasehold.service.wiring.build import policy_of, transform_of
 
@@ -255,7 +255,7 @@ class Result:
 class Prepared:
     """A pipeline's settings, and its transform, which every case of it uses."""
 
-    settings: PipelineSettings
+    settings: Pipeline
     transform: Transform
     policy: DeadLetters | None = None
 

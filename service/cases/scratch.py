@@ -18,8 +18,8 @@ from leasehold.service.cases.model import Case
 from leasehold.service.cases.running import (
     Prepared,
 )
-from leasehold.service.config.custom import PythonSinkSettings
-from leasehold.service.config.postgres import PostgresSinkSettings
+from leasehold.service.config.custom import PythonSink
+from leasehold.service.config.postgres import PostgresSink
 
 TIMING = derived_timing(6.0, session_s=1.0)
 """A second host takes the leases of a silent one within two seconds."""
@@ -63,7 +63,7 @@ def _is_ordered(destination: MemoryDestination) -> bool:
 class PostgresScratch(Scratch):
     keeps_letters = True
 
-    def __init__(self, settings: PostgresSinkSettings, dsn: str, case: Case, *, letters: bool) -> None:
+    def __init__(self, settings: PostgresSink, dsn: str, case: Case, *, letters: bool) -> None:
         own = {"dsn": SecretStr(dsn), "identity": None, "executors_env": None}
         self._settings = settings.model_copy(update=own)
         self._dsn = dsn
@@ -82,7 +82,7 @@ class PostgresScratch(Scratch):
 
 
 class HandlerScratch(Scratch):
-    def __init__(self, settings: PythonSinkSettings, state: str) -> None:
+    def __init__(self, settings: PythonSink, state: str) -> None:
         self._settings = settings
         self._state = state
 
@@ -109,10 +109,10 @@ async def call(path: str) -> object:
 async def open_scratch(prepared: Prepared, case: Case, databases: Databases) -> AsyncGenerator[Scratch, None]:
     """For one run. Raises SinkRejected, NotImportable, RunFailed."""
     sink = prepared.settings.sink
-    if isinstance(sink, PostgresSinkSettings):
+    if isinstance(sink, PostgresSink):
         async with databases() as dsn:
             yield PostgresScratch(sink, dsn, case, letters=prepared.policy is not None)
-    elif isinstance(sink, PythonSinkSettings):
+    elif isinstance(sink, PythonSink):
         assert case.state is not None, "checked before"
         assert case.reset is not None, "checked before"
         await call(case.reset)

@@ -20,7 +20,7 @@ from leasehold.pipeline.errors import PipelineError, PySparkReplaced
 from leasehold.pipeline.imports import search_in
 from leasehold.service.cli.host_name import host_name
 from leasehold.service.config import load as config
-from leasehold.service.config.settings import PipelineSettings, Settings
+from leasehold.service.config.settings import Pipeline, Settings
 from leasehold.service.errors import ServiceError, StartFailed
 from leasehold.service.texts import redacted
 
@@ -191,7 +191,7 @@ def settings_of(file: Path) -> Settings:
     return settings
 
 
-def pipeline_in(settings: Settings, file: Path, pipeline: str) -> PipelineSettings:
+def pipeline_in(settings: Settings, file: Path, pipeline: str) -> Pipeline:
     """The pipeline of this name in FILE, or fail."""
     found = {each.name: each for each in settings.pipelines}
     if pipeline not in found:

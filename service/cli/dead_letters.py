@@ -28,7 +28,7 @@ from leasehold.service.texts import counted, redacted
 if TYPE_CHECKING:
     from leasehold.pipeline.dead_letters import LetterBox
     from leasehold.pipeline.dead_letters.settled import Judged
-    from leasehold.service.config.settings import PipelineSettings, Settings
+    from leasehold.service.config.settings import Pipeline, Settings
     from leasehold.service.lag.measurement import Backlog
 
 PARTITION = click.option("--partition", help="Only this one.")
@@ -186,7 +186,7 @@ def _read_until(file: Path, pipeline: str, partition: str | None) -> tuple[dict[
     return ends, found
 
 
-async def _may_have_unread(settings: Settings, pipeline: PipelineSettings, partition: str | None) -> bool:
+async def _may_have_unread(settings: Settings, pipeline: Pipeline, partition: str | None) -> bool:
     """Whether a replay could find a letter. Needs no Spark."""
     from leasehold.pipeline.errors import FeedError
     from leasehold.service.cli.replay import read_replayed
@@ -205,14 +205,14 @@ async def _may_have_unread(settings: Settings, pipeline: PipelineSettings, parti
         await box.close()
 
 
-def _box_of(settings: Settings, pipeline: PipelineSettings) -> LetterBox:
+def _box_of(settings: Settings, pipeline: Pipeline) -> LetterBox:
     """Raises ValueError."""
     box = pipeline.make_box(settings.leases.timing)
     assert box is not None, "a pipeline with dead letters has a box"
     return box
 
 
-def _pipeline(file: Path, pipeline: str) -> tuple[Settings, PipelineSettings]:
+def _pipeline(file: Path, pipeline: str) -> tuple[Settings, Pipeline]:
     settings = settings_of(file)
     found = pipeline_in(settings, file, pipeline)
     if found.letters is None:

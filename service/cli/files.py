@@ -31,7 +31,7 @@ from leasehold.service.cli.common import (
     settings_of,
     unread_is_fine,
 )
-from leasehold.service.config.files import FilesSinkSettings
+from leasehold.service.config.files import FilesSink
 from leasehold.service.errors import ServiceError
 from leasehold.service.texts import counted
 
@@ -301,7 +301,7 @@ def vacuum_files(file: Path, pipeline: str, retention_hours: int | None, dry_run
 def _table(file: Path, pipeline: str, *, is_compacted: bool = False) -> Iterator[tuple[Storage, Table]]:
     """The newest table, and the place with its files. is_compacted: no other command compacts it meanwhile."""
     sink = next((each.sink for each in settings_of(file).pipelines if each.name == pipeline), None)
-    if not isinstance(sink, FilesSinkSettings) or sink.format != "delta":
+    if not isinstance(sink, FilesSink) or sink.format != "delta":
         what = "does not exist" if sink is None else "does not write a Delta table"
         fail(f"pipeline '{pipeline}' of {file} {what}: name one whose sink has `format: delta`", code=USAGE)
     from leasehold.pipeline.connectors.files.delta import Table, exclusive_compaction
@@ -325,7 +325,7 @@ def _place(file: Path, pipeline: str) -> Storage:
         if sink.writes_files:
             return sink.make_place()
         what = "does not write files"
-        if isinstance(sink, FilesSinkSettings):
+        if isinstance(sink, FilesSink):
             what, remedy = "writes a Delta table", "read it with any reader of Delta, `polars.read_delta` for example"
         if sink.log_path is not None:
             what, remedy = "writes a log, not files", f"`leasehold log read {file} {pipeline}` prints its events"

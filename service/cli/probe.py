@@ -27,10 +27,10 @@ from leasehold.pipeline.errors import PipelineError
 from leasehold.pipeline.spark.engine import SparkEngine
 from leasehold.service.api.server import listen
 from leasehold.service.cli.run import stopping
-from leasehold.service.config.cosmos import CosmosFeedSettings, CosmosLeases, CosmosSinkSettings
+from leasehold.service.config.cosmos import CosmosFeed, CosmosLeases, CosmosSink
 from leasehold.service.config.eventhubs import EventHub
 from leasehold.service.config.leases import BlobLeases
-from leasehold.service.config.settings import ApiSettings, Settings
+from leasehold.service.config.settings import Api, Settings
 from leasehold.service.errors import StartFailed
 from leasehold.service.pipeline import PipelineParts
 from leasehold.service.processor import Problems
@@ -130,7 +130,7 @@ async def _prepare_sink(pipeline: PipelineParts) -> str:
     return f"fine ({pipeline.sink.identity})"
 
 
-async def _open_port(api: ApiSettings) -> str:
+async def _open_port(api: Api) -> str:
     """Raises StartFailed."""
     with listen(api.host, api.port) as listener:
         return f"fine, port {listener.getsockname()[1]} is free" if api.port else "fine, any free port"
@@ -207,7 +207,7 @@ def targets_of(settings: Settings, options: ServiceOptions, say: Say) -> Targets
             except ValueError as error:
                 raise StartFailed(f"--hub: {error}; a connection string of the namespace reaches every hub") from None
             hubs[hub.host] = hub
-        elif isinstance(section, CosmosFeedSettings | CosmosSinkSettings | CosmosLeases):
+        elif isinstance(section, CosmosFeed | CosmosSink | CosmosLeases):
             account = cosmos_account_of(**section.account)
             if options.creates:
                 databases[account.host, section.database] = account, section.database

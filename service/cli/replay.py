@@ -23,7 +23,7 @@ from leasehold.pipeline.errors import PipelineError
 from leasehold.pipeline.limits import REPLAY
 from leasehold.pipeline.sink import Sink, Standing
 from leasehold.service.cli.run import run
-from leasehold.service.config.settings import PipelineSettings, Settings
+from leasehold.service.config.settings import Pipeline, Settings
 from leasehold.service.errors import ServiceError
 from leasehold.service.lag.measurement import Backlog
 from leasehold.service.pipeline import PipelineParts
@@ -36,7 +36,7 @@ from leasehold.service.wiring.build import pipeline_of, store_of
 Compare = Callable[[str | None, str | None], int]
 
 
-async def read_replayed(settings: Settings, pipeline: PipelineSettings, compare: Compare) -> Replayed:
+async def read_replayed(settings: Settings, pipeline: Pipeline, compare: Compare) -> Replayed:
     """compare: orders positions among the letters. Nothing is created. Never raises what outside calls raise."""
     if not settings.leases.is_shared:
         return Replayed({}, everything="`leases: {type: memory}` does not keep how far a replay got")
@@ -76,7 +76,7 @@ async def _scan(settings: Settings, replay: str) -> tuple[list[Lease], dict[str,
     return scan.leases, {partition: str(error) for (_, partition), error in scan.unreadable.items()}
 
 
-async def _ask_sink(settings: Settings, pipeline: PipelineSettings, leases: list[Lease]) -> Mapping[str, Standing]:
+async def _ask_sink(settings: Settings, pipeline: Pipeline, leases: list[Lease]) -> Mapping[str, Standing]:
     """By partition. A replay that did not release its lease may have written more than its lease shows."""
     letters = pipeline.letters
     sink: Sink = pipeline.sink.make(settings.leases.timing, letters=letters is not None)
@@ -89,7 +89,7 @@ async def _ask_sink(settings: Settings, pipeline: PipelineSettings, leases: list
     return {partition: each for partition, each in found.items() if each is not None}
 
 
-async def check_pipeline_not_moved(settings: Settings, pipeline: PipelineSettings) -> None:
+async def check_pipeline_not_moved(settings: Settings, pipeline: Pipeline) -> None:
     """That no copy has moved the leases: where they are now, other letters may have been replayed since.
 
     A pipeline that kept no dead letters then was moved without a replay. Raises GroupMoved, StartFailed, StoreError.
@@ -104,7 +104,7 @@ async def check_pipeline_not_moved(settings: Settings, pipeline: PipelineSetting
 
 async def run_replay(
     settings: Settings,
-    pipeline: PipelineSettings,
+    pipeline: Pipeline,
     partition: str | None,
     *,
     host: str,

@@ -23,7 +23,7 @@ from leasehold.service.api.auth import Access, Tokens
 from leasehold.service.api.masking import Mask
 from leasehold.service.api.metrics import Metrics
 from leasehold.service.api.server import serve
-from leasehold.service.config.settings import ApiSettings, Settings
+from leasehold.service.config.settings import Api, Settings
 from leasehold.service.lag.measurement import Backlog
 from leasehold.service.processor import ProcessorCore
 from leasehold.service.telemetry.conventions import Figure, figure_of, figures_of
@@ -95,7 +95,7 @@ def short_collections(clock: Callable[[], float]) -> Iterator[None]:
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-async def run(processor: ProcessorCore, api: ApiSettings, *, until_idle: bool, log: Log) -> Backlog | None:
+async def run(processor: ProcessorCore, api: Api, *, until_idle: bool, log: Log) -> Backlog | None:
     """Until a signal, or (`until_idle`) until the whole group has nothing left to do; then the last look at the backlog.
 
     Raises StartFailed, GroupMismatch, DuplicateHost.
@@ -112,7 +112,7 @@ async def run(processor: ProcessorCore, api: ApiSettings, *, until_idle: bool, l
 
 async def process(
     processor: ProcessorCore,
-    api: ApiSettings,
+    api: Api,
     stop: asyncio.Event,
     *,
     until_idle: bool,
@@ -166,7 +166,7 @@ async def run_processor(processor: ProcessorCore, stop: asyncio.Event) -> AsyncI
 
 @asynccontextmanager
 async def serve_api(
-    processor: ProcessorCore, api: ApiSettings, log: Log, listening: Callable[[int], None]
+    processor: ProcessorCore, api: Api, log: Log, listening: Callable[[int], None]
 ) -> AsyncIterator[None]:
     """The REST API, from before the first lease to after the last."""
     if not api.enabled:
@@ -201,7 +201,7 @@ def add_metrics(processor: ProcessorCore, settings: Settings, *, host: str, log:
         processor.add_exporter(exporter)
 
 
-def access_of(api: ApiSettings) -> Access:
+def access_of(api: Api) -> Access:
     """Raises StartFailed."""
     return Access(
         readers=None if api.readers is None else Tokens(api.readers),

@@ -15,7 +15,7 @@ import click
 
 from leasehold.common.nesting import parsed_json
 from leasehold.service.cli.common import USAGE, fail, warn
-from leasehold.service.config.settings import ApiSettings
+from leasehold.service.config.settings import Api
 from leasehold.service.texts import counted
 
 SILENCE_S_MAX = 40.0
@@ -40,7 +40,7 @@ class Wanted:
         return f"/api/tap/{quote(self.pipeline, safe='')}/{quote(self.partition, safe='')}?{urlencode(query)}"
 
 
-def show_tap(api: ApiSettings, wanted: Wanted, *, as_json: bool, url: str | None, token_file: Path | None) -> None:
+def show_tap(api: Api, wanted: Wanted, *, as_json: bool, url: str | None, token_file: Path | None) -> None:
     """Until the host ends it, or Ctrl-C. Exits with a message if that host cannot or may not show it."""
     token = _read_token(token_file or api.operators)
     left_out: Mapping[str, int] = {}
@@ -88,7 +88,7 @@ def _printable(value: object) -> str:
     return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
 
 
-def _own_url(api: ApiSettings) -> str:
+def _own_url(api: Api) -> str:
     if not api.enabled or api.port == 0:
         lack = "has `api.enabled: false`" if not api.enabled else "lets each host choose a port (`api.port: 0`)"
         fail(f"FILE {lack}: name the owner's API with --url", code=USAGE)

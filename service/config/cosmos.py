@@ -72,7 +72,7 @@ class CosmosAccount(Section):
         }
 
 
-class CosmosFeedSettings(CosmosAccount, FeedSettings):
+class CosmosFeed(CosmosAccount, FeedSettings):
     type: Literal["cosmos"] = Field(
         description="The change feed of a Cosmos DB container; each of its physical ranges is a partition."
     )
@@ -101,7 +101,7 @@ class CosmosFeedSettings(CosmosAccount, FeedSettings):
     )
 
     @model_validator(mode="after")
-    def _fits(self) -> CosmosFeedSettings:
+    def _fits(self) -> CosmosFeed:
         if self.mode == "all_versions" and self.start != "latest":
             raise ValueError("`mode: all_versions` requires `start: latest`")
         return self
@@ -130,7 +130,7 @@ class CosmosFeedSettings(CosmosAccount, FeedSettings):
         )
 
 
-class CosmosSinkSettings(CosmosAccount, Buffering):
+class CosmosSink(CosmosAccount, Buffering):
     type: Literal["cosmos"] = Field(
         description="A Cosmos DB container, whose documents are upserted, patched or deleted; every row at least once."
     )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from leasehold.pipeline.sink import Sink
 
 
-class CustomFeedSettings(FeedSettings, Custom):
+class CustomFeed(FeedSettings, Custom):
     type: Importable = Field(
         description="A `ChangeFeed` to import. All keys that are not named here are its arguments."
     )
@@ -31,7 +31,7 @@ class CustomFeedSettings(FeedSettings, Custom):
         return feed_made(self)
 
 
-class CustomSinkSettings(SinkSettings, Custom):
+class CustomSink(SinkSettings, Custom):
     type: Importable = Field(description="A `Sink` to import. All other keys are its arguments.")
 
     def make(self, timing: Timing, *, letters: bool = False) -> Sink:
@@ -111,7 +111,7 @@ class ParallelSettings(Section):
         return self
 
 
-class PythonSinkSettings(SinkSettings):
+class PythonSink(SinkSettings):
     type: Literal["python"] = Field(description="Your handler; every event at least once.")
     handler: Importable = Field(
         description="The factory that creates the handlers, one for each lease: `module:factory`. With `parallel`, the function"
@@ -154,9 +154,9 @@ class PythonSinkSettings(SinkSettings):
 
     def make(self, timing: Timing, *, letters: bool = False) -> Sink:
         if self.parallel is None:
-            from leasehold.pipeline.connectors.python import PythonSink
+            from leasehold.pipeline.connectors.python import PythonOutputSink
 
-            return PythonSink(self.handler)
+            return PythonOutputSink(self.handler)
         from leasehold.pipeline.connectors.handlers import HandlerSink
 
         return HandlerSink(self.handler, key=self.parallel.key, limits=self.parallel.limits)

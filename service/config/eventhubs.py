@@ -129,7 +129,7 @@ class CheckpointBlobsSettings(StorageAccount):
         return self
 
 
-class EventHubsFeedSettings(EventHub, FeedSettings):
+class EventHubsFeed(EventHub, FeedSettings):
     type: Literal["eventhubs"] = Field(description="An event hub (Azure Event Hubs), with its own partitions.")
     consumer_group: ConsumerGroup = Field(
         default="$Default",
@@ -165,7 +165,7 @@ class EventHubsFeedSettings(EventHub, FeedSettings):
     )
 
     @model_validator(mode="after")
-    def _begins(self) -> EventHubsFeedSettings:
+    def _begins(self) -> EventHubsFeed:
         from leasehold.pipeline.connectors.eventhubs import (
             position_of,  # here, so that only who uses it waits for its SDK
         )
@@ -221,7 +221,7 @@ class EventHubsFeedSettings(EventHub, FeedSettings):
         )
 
 
-class EventHubsSinkSettings(EventHub, SinkSettings):
+class EventHubsSink(EventHub, SinkSettings):
     type: Literal["eventhubs"] = Field(
         description="An event hub, exactly once: idempotent publishing, a marker on every event."
     )
@@ -264,7 +264,7 @@ class EventHubsSinkSettings(EventHub, SinkSettings):
         events_of(table, "an event hub")
 
 
-class EventHubsLettersSettings(LettersSettings, EventHubsSinkSettings):
+class EventHubsLetters(LettersSettings, EventHubsSink):
     type: Literal["eventhubs"] = Field(
         description="An event hub, best with nothing but dead letters in it, which it keeps for no longer than its retention."
     )

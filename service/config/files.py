@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from leasehold.pipeline.sink import Sink
 
 
-class FilesFeedSettings(FeedSettings):
+class FilesFeed(FeedSettings):
     type: Literal["files"] = Field(description="Every file is a partition, every record in it an event.")
     path: Glob = Field(description="Which files: a path with `*`, `?`, `[...]` and, for any directories, `**`.")
     format: Literal["csv", "jsonl"] | None = Field(
@@ -51,7 +51,7 @@ class FilesFeedSettings(FeedSettings):
     )
 
     @model_validator(mode="after")
-    def _has_a_format(self) -> FilesFeedSettings:
+    def _has_a_format(self) -> FilesFeed:
         if self.format is None and not self.path.lower().endswith((".csv", ".jsonl", ".ndjson")):
             raise ValueError("the path's ending does not show the format: add `format: csv` or `format: jsonl`")
         return self
@@ -130,7 +130,7 @@ class FilesPlaceSettings(StorageAccount, SinkSettings):
             raise ValueError("`compression` requires `format: parquet`: remove it")
 
 
-class FilesSinkSettings(FilesPlaceSettings):
+class FilesSink(FilesPlaceSettings):
     type: Literal["files"] = Field(
         description="Parquet or JSON lines in a directory or in Azure Blob Storage, exactly once: a manifest lists the"
         " files that count. Or a Delta table there."
@@ -145,7 +145,7 @@ class FilesSinkSettings(FilesPlaceSettings):
     )
 
     @model_validator(mode="after")
-    def _has_a_format(self) -> FilesSinkSettings:
+    def _has_a_format(self) -> FilesSink:
         self._check_compression(self.format)
         if self.format == "delta":
             if find_spec("deltalake") is None:
@@ -208,14 +208,14 @@ class FilesSinkSettings(FilesPlaceSettings):
         check_output(table.schema, self.key_columns)
 
 
-class FilesLettersSettings(LettersSettings, FilesPlaceSettings):
+class FilesLetters(LettersSettings, FilesPlaceSettings):
     type: Literal["files"] = Field(
         description="Parquet or JSON lines in a directory or in Azure Blob Storage, as the sink `files` writes them."
     )
     format: Literal["parquet", "jsonl"] = Field(default="parquet", description="Parquet, or JSON lines.")
 
     @model_validator(mode="after")
-    def _has_a_format(self) -> FilesLettersSettings:
+    def _has_a_format(self) -> FilesLetters:
         self._check_compression(self.format)
         return self
 

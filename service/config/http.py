@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from leasehold.pipeline.sink import Sink
 
 
-class HttpSinkSettings(Buffering):
+class HttpSink(Buffering):
     type: Literal["http"] = Field(description="An HTTP endpoint that takes JSON by POST; every row at least once.")
     url: Url = Field(description="Where to, like https://example.com/events. Its query is kept secret.")
     headers: Mapping[str, Secret] = Field(
@@ -48,7 +48,7 @@ class HttpSinkSettings(Buffering):
     )
 
     @model_validator(mode="after")
-    def _has_one_content(self) -> HttpSinkSettings:
+    def _has_one_content(self) -> HttpSink:
         if self.key_field is not None and self.content == "body":
             raise ValueError("`key_field` requires `content: row`, because bodies are sent unchanged: remove it")
         return self

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from leasehold.pipeline.sink import Sink
 
 
-class LogFeedSettings(FeedSettings):
+class LogFeed(FeedSettings):
     type: Literal["log"] = Field(description="An embedded log, as the sink `log` writes it.")
     path: FilePath = Field(description="The log's directory.")
 
@@ -33,7 +33,7 @@ class LogFeedSettings(FeedSettings):
         return LogChangeFeed(self.path)
 
 
-class LogSinkSettings(SinkSettings):
+class LogSink(SinkSettings):
     type: Literal["log"] = Field(description="An embedded log: partitioned files on a local disk, exactly once.")
     path: FilePath = Field(description="The log's directory. It is created if missing.")
     retention_s: Seconds | None = Field(
@@ -59,7 +59,7 @@ class LogSinkSettings(SinkSettings):
         events_of(table, "a log")
 
 
-class LogLettersSettings(LettersSettings):
+class LogLetters(LettersSettings):
     type: Literal["log"] = Field(description="An embedded log, on a local disk.")
     path: FilePath = Field(description="Its directory, with nothing but dead letters in it.")
 

@@ -35,7 +35,7 @@ def check_postgres_identity(dsn: Secret, identity: str | None) -> None:
         read_dsn_without_password(dsn.get_secret_value())
 
 
-class PostgresSinkSettings(SinkSettings):
+class PostgresSink(SinkSettings):
     type: Literal["postgres"] = Field(description="PostgreSQL, exactly once: output and position in one transaction.")
     dsn: Dsn = Field(description="How to connect: a postgresql:// address or key=value pairs.")
     identity: Text | None = Field(default=None, description=POSTGRES_IDENTITY)
@@ -71,7 +71,7 @@ class PostgresSinkSettings(SinkSettings):
     )
 
     @model_validator(mode="after")
-    def _has_one_target(self) -> PostgresSinkSettings:
+    def _has_one_target(self) -> PostgresSink:
         if (self.merge is None) == (self.table is None):
             raise ValueError("needs either `merge` or `table`: give one of them")
         if self.merge is not None and (self.key or "mode" in self.model_fields_set):
@@ -106,7 +106,7 @@ class PostgresSinkSettings(SinkSettings):
         load(last_per_key(table, self.key) if self.key else table)
 
 
-class PostgresLettersSettings(LettersSettings):
+class PostgresLetters(LettersSettings):
     type: Literal["postgres"] = Field(
         description="The table `leasehold_dead_letters`. In the sink's own database: in the transaction of the batch."
     )
@@ -121,7 +121,7 @@ class PostgresLettersSettings(LettersSettings):
     )
 
     @model_validator(mode="after")
-    def _is_one_place(self) -> PostgresLettersSettings:
+    def _is_one_place(self) -> PostgresLetters:
         if self.schema_name is not None and self.dsn is None:
             raise ValueError("`schema` requires `dsn`: in the sink's database, letters use the sink's schema")
         if self.identity is not None and self.dsn is None:
@@ -131,15 +131,15 @@ class PostgresLettersSettings(LettersSettings):
         return self
 
     def make_box(self, pipeline: str, sink: SinkSettings, timing: Timing) -> LetterBox:
-        from leasehold.pipeline.connectors.postgres import PostgresLetters, PostgresOutputSink, letters_merge, storable
+        from leasehold.pipeline.connectors.postgres import PostgresLettersFeed, PostgresOutputSink, letters_merge, storable
         from leasehold.pipeline.dead_letters import LetterBox
 
         place = sink if self.dsn is None else self
-        assert isinstance(place, PostgresSinkSettings | PostgresLettersSettings), "the settings see to it"
+        assert isinstance(place, PostgresSink | PostgresLetters), "the settings see to it"
         assert place.dsn is not None
         dsn, schema, identity = place.dsn.get_secret_value(), place.schema_name or "public", place.identity
         timeouts = _timeouts_within(timing)
-        feed = PostgresLetters(dsn, pipeline, schema=schema, timeouts=timeouts, identity=identity)
+        feed = PostgresLettersFeed(dsn, pipeline, schema=schema, timeouts=timeouts, identity=identity)
         if self.dsn is None:
             return LetterBox(feed=feed)
         merge = letters_merge(schema)

@@ -19,14 +19,14 @@ from leasehold.pipeline.limits import (
     Isolation,
     RangeLimits,
 )
-from leasehold.service.config.cosmos import CosmosFeedSettings, CosmosLeases, CosmosSinkSettings
-from leasehold.service.config.custom import CustomFeedSettings, CustomLeases, CustomSinkSettings, PythonSinkSettings
-from leasehold.service.config.eventhubs import EventHubsFeedSettings, EventHubsLettersSettings, EventHubsSinkSettings
-from leasehold.service.config.files import FilesFeedSettings, FilesLettersSettings, FilesSinkSettings
-from leasehold.service.config.http import HttpSinkSettings
+from leasehold.service.config.cosmos import CosmosFeed, CosmosLeases, CosmosSink
+from leasehold.service.config.custom import CustomFeed, CustomLeases, CustomSink, PythonSink
+from leasehold.service.config.eventhubs import EventHubsFeed, EventHubsLetters, EventHubsSink
+from leasehold.service.config.files import FilesFeed, FilesLetters, FilesSink
+from leasehold.service.config.http import HttpSink
 from leasehold.service.config.leases import BlobLeases, MemoryLeases, SqliteLeases
-from leasehold.service.config.log import LogFeedSettings, LogLettersSettings, LogSinkSettings
-from leasehold.service.config.postgres import PostgresLeases, PostgresLettersSettings, PostgresSinkSettings
+from leasehold.service.config.log import LogFeed, LogLetters, LogSink
+from leasehold.service.config.postgres import PostgresLeases, PostgresLetters, PostgresSink
 from leasehold.service.config.section import CUSTOM, Seat, Section, tag_of
 from leasehold.service.config.types import (
     Conf,
@@ -55,31 +55,31 @@ if TYPE_CHECKING:
 
 
 AnyFeed = Annotated[
-    Annotated[FilesFeedSettings, Tag("files")]
-    | Annotated[LogFeedSettings, Tag("log")]
-    | Annotated[CosmosFeedSettings, Tag("cosmos")]
-    | Annotated[EventHubsFeedSettings, Tag("eventhubs")]
-    | Annotated[CustomFeedSettings, Tag(CUSTOM)],
+    Annotated[FilesFeed, Tag("files")]
+    | Annotated[LogFeed, Tag("log")]
+    | Annotated[CosmosFeed, Tag("cosmos")]
+    | Annotated[EventHubsFeed, Tag("eventhubs")]
+    | Annotated[CustomFeed, Tag(CUSTOM)],
     tag_of(None, "files", "log", "cosmos", "eventhubs"),
 ]
 
 AnySink = Annotated[
-    Annotated[LogSinkSettings, Tag("log")]
-    | Annotated[PostgresSinkSettings, Tag("postgres")]
-    | Annotated[EventHubsSinkSettings, Tag("eventhubs")]
-    | Annotated[FilesSinkSettings, Tag("files")]
-    | Annotated[PythonSinkSettings, Tag("python")]
-    | Annotated[HttpSinkSettings, Tag("http")]
-    | Annotated[CosmosSinkSettings, Tag("cosmos")]
-    | Annotated[CustomSinkSettings, Tag(CUSTOM)],
+    Annotated[LogSink, Tag("log")]
+    | Annotated[PostgresSink, Tag("postgres")]
+    | Annotated[EventHubsSink, Tag("eventhubs")]
+    | Annotated[FilesSink, Tag("files")]
+    | Annotated[PythonSink, Tag("python")]
+    | Annotated[HttpSink, Tag("http")]
+    | Annotated[CosmosSink, Tag("cosmos")]
+    | Annotated[CustomSink, Tag(CUSTOM)],
     tag_of(None, "log", "postgres", "eventhubs", "files", "python", "http", "cosmos"),
 ]
 
 AnyLetters = Annotated[
-    Annotated[PostgresLettersSettings, Tag("postgres")]
-    | Annotated[LogLettersSettings, Tag("log")]
-    | Annotated[FilesLettersSettings, Tag("files")]
-    | Annotated[EventHubsLettersSettings, Tag("eventhubs")],
+    Annotated[PostgresLetters, Tag("postgres")]
+    | Annotated[LogLetters, Tag("log")]
+    | Annotated[FilesLetters, Tag("files")]
+    | Annotated[EventHubsLetters, Tag("eventhubs")],
     tag_of(None, "postgres", "log", "files", "eventhubs", is_open=False),
 ]
 
@@ -154,7 +154,7 @@ class HostSettings(Section):
     )
 
 
-class SparkSettings(Section):
+class Spark(Section):
     master: Text = Field(
         default="local[*]", description="Spark's master URL. `local[*]`: inside this process, on all cores."
     )
@@ -169,7 +169,7 @@ class SparkSettings(Section):
     )
 
     @model_validator(mode="after")
-    def _is_one_place(self) -> SparkSettings:
+    def _is_one_place(self) -> Spark:
         if self.remote and "master" in self.model_fields_set:
             raise ValueError("has both `master` and `remote`, and Spark runs in one place: keep one of them")
         return self
@@ -181,7 +181,7 @@ class SparkSettings(Section):
         return SparkEngine(master=self.master, remote=self.remote, driver_memory=self.driver_memory, conf=self.conf)
 
 
-class ApiSettings(Section):
+class Api(Section):
     enabled: bool = Field(default=True, description="Whether this host serves the REST API.")
     host: Text = Field(default="127.0.0.1", description="The address to listen on; without tokens loopback only.")
     port: Port = Field(default=8080, description="The port to listen on. 0: a free one, which the log names.")
@@ -207,7 +207,7 @@ class ApiSettings(Section):
     )
 
     @model_validator(mode="after")
-    def _is_for_readers(self) -> ApiSettings:
+    def _is_for_readers(self) -> Api:
         if self.readers is None and self.operators is None and not is_loopback(self.host):
             raise ValueError(
                 "`host` is an address that others reach, and the API has no tokens: set `readers`, or let it listen on this"
@@ -224,7 +224,7 @@ class LogSettings(Section):
     file: FilePath | None = Field(default=None, description="A file to append to. By default standard error.")
 
 
-class PipelineSettings(Section):
+class Pipeline(Section):
     name: PipelineName = Field(
         description="Its own name, under which leases and positions are kept: do not change it later."
     )
@@ -308,7 +308,7 @@ class PipelineSettings(Section):
     def letters(self) -> AnyLetters | None:
         """Where dead letters are kept; None where an event that cannot be processed stops its partition."""
         if self.on_error == "dead_letter" and self.dead_letters is None:
-            return PostgresLettersSettings(type="postgres")
+            return PostgresLetters(type="postgres")
         return self.dead_letters
 
     def make_box(self, timing: Timing) -> LetterBox | None:
@@ -317,13 +317,13 @@ class PipelineSettings(Section):
         return None if letters is None else letters.make_box(self.name, self.sink, timing)
 
     @model_validator(mode="after")
-    def _keeps_letters(self) -> PipelineSettings:
+    def _keeps_letters(self) -> Pipeline:
         if self.name.endswith(REPLAY):
             raise ValueError(f"the suffix {REPLAY} of its name is reserved for replays: choose another name")
         if self.on_error == "stop" and self.dead_letters is not None:
             raise ValueError("`dead_letters` has no effect with `on_error: stop`: remove one of them")
-        letters, has_database = self.letters, isinstance(self.sink, PostgresSinkSettings)
-        if isinstance(letters, PostgresLettersSettings) and letters.dsn is None and not has_database:
+        letters, has_database = self.letters, isinstance(self.sink, PostgresSink)
+        if isinstance(letters, PostgresLetters) and letters.dsn is None and not has_database:
             raise ValueError(
                 "needs a place for dead letters, because its sink is not `postgres`: give `dead_letters` with a `type`"
                 " (and a `dsn` where that is postgres)"
@@ -335,7 +335,7 @@ class PipelineSettings(Section):
         return self
 
     @model_validator(mode="after")
-    def _fits(self) -> PipelineSettings:
+    def _fits(self) -> Pipeline:
         if self.sql is not None and self.function is not None:
             raise ValueError("has both `sql` and `function`: keep one of them")
         if self.executors_read and not self.needs_spark:
@@ -349,7 +349,7 @@ class PipelineSettings(Section):
             )
         if self.executors_read and self.feed.executors_lack is not None:
             raise ValueError(f"`executors_read` has no effect: set {self.feed.executors_lack}")
-        parallel = self.sink.parallel if isinstance(self.sink, PythonSinkSettings) else None
+        parallel = self.sink.parallel if isinstance(self.sink, PythonSink) else None
         if parallel is not None and not self.needs_spark and parallel.key not in EVENT_COLUMNS:
             raise ValueError(
                 f"`sink.parallel.key` names the column '{parallel.key}', and without a transform events have the columns"
@@ -371,8 +371,8 @@ class PipelineSettings(Section):
 class Settings(Section):
     leases: AnyLeases = Field(default=SqliteLeases(), description="The lease store, and how long leases last.")
     host: HostSettings = Field(default=HostSettings(), description="This process.")
-    spark: SparkSettings = Field(default=SparkSettings(), description="Where transforms run.")
-    api: ApiSettings = Field(default=ApiSettings(), description="The REST API of this host.")
+    spark: Spark = Field(default=Spark(), description="Where transforms run.")
+    api: Api = Field(default=Api(), description="The REST API of this host.")
     log: LogSettings = Field(default=LogSettings(), description="What is logged, how and where.")
     telemetry: TelemetrySettings = Field(
         default=TelemetrySettings(), description="Traces, metrics and logs for OpenTelemetry."
@@ -381,7 +381,7 @@ class Settings(Section):
         default=None,
         description="Your class, `module:Class`, that is notified when leases, partitions and batches change. By default none.",
     )
-    pipelines: Annotated[tuple[PipelineSettings, ...], Field(min_length=1)] = Field(
+    pipelines: Annotated[tuple[Pipeline, ...], Field(min_length=1)] = Field(
         description="What is processed, each on its own. At least one."
     )
 
@@ -427,7 +427,7 @@ class Settings(Section):
         for each in self.pipelines:
             hubs = (("sink", each.sink, "has", "its"), ("dead letters", each.dead_letters, "have", "their"))
             for what, hub, has, its in hubs:
-                if not isinstance(hub, EventHubsSinkSettings):
+                if not isinstance(hub, EventHubsSink):
                     continue
                 reader = seats.get(hub.seat)
                 if reader is not None:

@@ -23,7 +23,7 @@ from leasehold.pipeline.sql_text import columns_of
 from leasehold.pipeline.transform import NoTransform, Transform
 from leasehold.service.config.plugins import FEED, SINK, STORE, check_part
 from leasehold.service.config.section import FeedContext, SinkSettings
-from leasehold.service.config.settings import AnyLeases, PipelineSettings, Settings
+from leasehold.service.config.settings import AnyLeases, Pipeline, Settings
 from leasehold.service.errors import StartFailed
 from leasehold.service.group.import_sources import BlobSource
 from leasehold.service.notifications import Notifications, require_notifications
@@ -123,7 +123,7 @@ def others_blobs_of(
         raise StartFailed(f"the old leases cannot be reached: {error}") from error
 
 
-def pipeline_of(settings: PipelineSettings, engine: SparkEngine, timing: Timing) -> PipelineParts:
+def pipeline_of(settings: Pipeline, engine: SparkEngine, timing: Timing) -> PipelineParts:
     """Raises StartFailed."""
     try:
         return _pipeline_of(settings, engine, timing)
@@ -131,7 +131,7 @@ def pipeline_of(settings: PipelineSettings, engine: SparkEngine, timing: Timing)
         raise StartFailed(f"pipeline '{settings.name}' cannot be created: {error}") from error
 
 
-def _pipeline_of(settings: PipelineSettings, engine: SparkEngine, timing: Timing) -> PipelineParts:
+def _pipeline_of(settings: Pipeline, engine: SparkEngine, timing: Timing) -> PipelineParts:
     policy = policy_of(settings, lambda: datetime.now(UTC))
     box = settings.make_box(timing)
     sink = settings.sink.make(timing, letters=box is not None and box.sink is None)
@@ -159,7 +159,7 @@ def _pipeline_of(settings: PipelineSettings, engine: SparkEngine, timing: Timing
     )
 
 
-def ranges_of(settings: PipelineSettings, feed: ChangeFeed) -> RangeLimits | None:
+def ranges_of(settings: Pipeline, feed: ChangeFeed) -> RangeLimits | None:
     """Raises ValueError if executors are asked to read a feed that they cannot read."""
     if not settings.executors_read:
         return None
@@ -171,7 +171,7 @@ def ranges_of(settings: PipelineSettings, feed: ChangeFeed) -> RangeLimits | Non
     return RangeLimits.beginning_at(settings.executors_read_from, settings.batch_timeout_s)
 
 
-def transform_of(settings: PipelineSettings, engine: SparkEngine, letters: DeadLetters | None = None) -> Transform:
+def transform_of(settings: Pipeline, engine: SparkEngine, letters: DeadLetters | None = None) -> Transform:
     if not settings.needs_spark:
         return NoTransform()
     from leasehold.pipeline.spark.transform import (
@@ -189,7 +189,7 @@ def transform_of(settings: PipelineSettings, engine: SparkEngine, letters: DeadL
     )
 
 
-def policy_of(settings: PipelineSettings, now: Callable[[], datetime]) -> DeadLetters | None:
+def policy_of(settings: Pipeline, now: Callable[[], datetime]) -> DeadLetters | None:
     letters = settings.letters
     if letters is None:
         return None
@@ -202,13 +202,13 @@ def policy_of(settings: PipelineSettings, now: Callable[[], datetime]) -> DeadLe
     )
 
 
-def isolation_of(settings: PipelineSettings, policy: DeadLetters | None) -> Isolation:
+def isolation_of(settings: Pipeline, policy: DeadLetters | None) -> Isolation:
     """Search for at most the number of events that the rate guard allows, plus one."""
     most = 1 if policy is None else min(int(policy.share_events * policy.share_max) + 1, FOUND_AT_ONCE)
     return Isolation(attempts=settings.attempts, backoff_s=settings.attempt_backoff_s, most=most)
 
 
-def digest_of(settings: PipelineSettings) -> str:
+def digest_of(settings: Pipeline) -> str:
     """A digest of the transform alone: stored with the leases, so that a change is noticed."""
     text = json.dumps([settings.event_schema, settings.sql, settings.function])
     return hashlib.sha256(text.encode()).hexdigest()[:16]

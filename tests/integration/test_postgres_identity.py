@@ -18,7 +18,7 @@ from plugins_pg import Postgres
 
 from leasehold.common import entra_token
 from leasehold.common.postgres import is_login_refused, read_dsn_without_password
-from leasehold.pipeline.connectors.postgres import PostgresLetters, PostgresOutputSink
+from leasehold.pipeline.connectors.postgres import PostgresLettersFeed, PostgresOutputSink
 from leasehold.pipeline.errors import FeedUnavailable, SinkRejected, SinkUnavailable
 
 SCOPE = "https://ossrdbms-aad.database.windows.net/.default"
@@ -237,12 +237,12 @@ async def test_azure_identity_is_asked_and_closed(
 
 
 async def test_dead_letters_are_read_with_a_token(teller: Teller, issuer: Issuer) -> None:
-    letters = PostgresLetters(teller.dsn, "balances", identity="default", credential=issuer)
+    letters = PostgresLettersFeed(teller.dsn, "balances", identity="default", credential=issuer)
     assert await letters.partitions() == []
     assert issuer.asked == [(SCOPE,)]
     issuer.error = RuntimeError("nobody is at home")
     issuer.left_s = -1
-    lost = PostgresLetters(teller.dsn, "balances", identity="default", credential=issuer)
+    lost = PostgresLettersFeed(teller.dsn, "balances", identity="default", credential=issuer)
     with pytest.raises(FeedUnavailable, match="nobody is at home"):
         await lost.partitions()
     await asyncio.gather(letters.close(), lost.close())

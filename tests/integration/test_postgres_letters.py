@@ -13,7 +13,7 @@ import pytest
 from plugins_bank import Make, Open, claim
 from plugins_pg import Postgres
 
-from leasehold.pipeline.connectors.postgres import PostgresLetters, PostgresOutputSink, letters_merge, storable
+from leasehold.pipeline.connectors.postgres import PostgresLettersFeed, PostgresOutputSink, letters_merge, storable
 from leasehold.pipeline.dead_letters import LetterBox
 from leasehold.pipeline.dead_letters.record import dead_events, letters_of, read_kept, read_until_now
 from leasehold.pipeline.dead_letters.settled import Replayed, ReplayFeed, judge
@@ -47,14 +47,14 @@ async def sink(sink_of: Make) -> PostgresOutputSink:
 
 
 @pytest.fixture
-async def letters(postgres: Postgres) -> AsyncIterator[PostgresLetters]:
-    feed = PostgresLetters(postgres.dsn, "balances")
+async def letters(postgres: Postgres) -> AsyncIterator[PostgresLettersFeed]:
+    feed = PostgresLettersFeed(postgres.dsn, "balances")
     yield feed
     await feed.close()
 
 
 async def test_letters_and_output_and_position_move_together(
-    postgres: Postgres, sink: PostgresOutputSink, letters: PostgresLetters
+    postgres: Postgres, sink: PostgresOutputSink, letters: PostgresLettersFeed
 ) -> None:
     writer = await sink.open(claim())
     await writer.write(output(None, "3", 1, 2), Open())
@@ -77,7 +77,7 @@ async def test_letters_and_output_and_position_move_together(
 
 
 async def test_a_database_of_their_own_takes_letters_as_any_sink_takes_output(
-    postgres: Postgres, sink_of: Make, letters: PostgresLetters
+    postgres: Postgres, sink_of: Make, letters: PostgresLettersFeed
 ) -> None:
     own = sink_of(merge=letters_merge("public"), letters=True)
     await own.prepare()
@@ -89,7 +89,7 @@ async def test_a_database_of_their_own_takes_letters_as_any_sink_takes_output(
 
 
 async def test_letters_are_numbered_in_the_order_in_which_they_become_visible(
-    postgres: Postgres, sink: PostgresOutputSink, letters: PostgresLetters
+    postgres: Postgres, sink: PostgresOutputSink, letters: PostgresLettersFeed
 ) -> None:
     """Two leases bury letters of one partition: the pipeline and its replay. No reader may pass over one that commits late."""
     writers = [await sink.open(replace(claim(), pipeline=name)) for name in ("balances", "balances.replay")]
@@ -111,7 +111,7 @@ async def test_letters_are_numbered_in_the_order_in_which_they_become_visible(
 
 
 async def test_the_state_of_letters_follows_from_the_position_that_moved_with_the_replays_output(
-    sink: PostgresOutputSink, letters: PostgresLetters
+    sink: PostgresOutputSink, letters: PostgresLettersFeed
 ) -> None:
     writer = await sink.open(claim())
     await writer.write(output(None, "3", 1, 2), Open())
@@ -134,7 +134,7 @@ async def test_the_state_of_letters_follows_from_the_position_that_moved_with_th
 
 
 async def test_discarded_letters_come_without_events_up_to_the_position_and_no_further(
-    sink: PostgresOutputSink, letters: PostgresLetters
+    sink: PostgresOutputSink, letters: PostgresLettersFeed
 ) -> None:
     writer = await sink.open(claim())
     await writer.write(output(None, "3", 1, 2), Open())
@@ -151,18 +151,18 @@ async def test_discarded_letters_come_without_events_up_to_the_position_and_no_f
         assert (await anext(pages)).events["sequence"].to_pylist() == [4]
 
 
-async def test_nothing_is_there_before_the_first_letter(letters: PostgresLetters) -> None:
+async def test_nothing_is_there_before_the_first_letter(letters: PostgresLettersFeed) -> None:
     assert await letters.partitions() == []
     assert [each async for each in read_kept(LetterBox(feed=letters), "balances")] == []
 
 
 async def test_pages_follow_each_other_to_the_end_within_their_limits(
-    postgres: Postgres, sink: PostgresOutputSink, letters: PostgresLetters
+    postgres: Postgres, sink: PostgresOutputSink, letters: PostgresLettersFeed
 ) -> None:
     writer = await sink.open(claim())
     await writer.write(output(None, "9", *range(2500)), Open())
     pages = [page async for page in read_until_now(letters, "0")]
-    small = PostgresLetters(postgres.dsn, "balances", page_bytes_max=2000)
+    small = PostgresLettersFeed(postgres.dsn, "balances", page_bytes_max=2000)
     sizes = [page.events.num_rows async for page in read_until_now(small, "0")]
     await small.close()
     assert sum(sizes) == 2500

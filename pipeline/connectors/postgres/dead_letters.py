@@ -112,7 +112,7 @@ POLL_S = 1.0
 PAGE_ROWS = 1000
 
 
-class PostgresLetters(ChangeFeed):
+class PostgresLettersFeed(ChangeFeed):
     def __init__(
         self,
         dsn: str,

@@ -21,7 +21,7 @@ from leasehold.leases.stores.sqlite import SqliteStore
 from leasehold.leases.timing import Timing
 from leasehold.pipeline.connectors.handlers import HandlerSink
 from leasehold.pipeline.connectors.memory import MemoryChangeFeed
-from leasehold.pipeline.connectors.python import HandlerContext, PythonSink
+from leasehold.pipeline.connectors.python import HandlerContext, PythonOutputSink
 from leasehold.pipeline.limits import BatchLimits, ParallelLimits
 from leasehold.pipeline.sink import CloseReason, Sink
 from leasehold.service.pipeline import PipelineParts
@@ -82,7 +82,7 @@ def measured(sink: Callable[[], Sink], events: int, batch_events_max: int) -> fl
 
 def main() -> int:
     limits = ParallelLimits(max=MAX)
-    serial = measured(lambda: PythonSink(Serial), SERIAL_EVENTS, SERIAL_EVENTS)
+    serial = measured(lambda: PythonOutputSink(Serial), SERIAL_EVENTS, SERIAL_EVENTS)
     say(f"one after the other: {serial:.1f} events/s")
     figures = []
     for name, function in (("async def", call), ("plain function", block)):

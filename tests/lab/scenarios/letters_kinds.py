@@ -15,7 +15,7 @@ from lab.scenarios.outlets import GAPS, GAPS_LAST
 from leasehold.pipeline.async_sink import Limits
 from leasehold.pipeline.connectors.files.sink import Directory, FileLetters, FilesOutputSink, snapshot_of
 from leasehold.pipeline.connectors.log import LogChangeFeed, LogOutputSink
-from leasehold.pipeline.connectors.postgres import PostgresLetters, PostgresOutputSink, letters_merge, storable
+from leasehold.pipeline.connectors.postgres import PostgresLettersFeed, PostgresOutputSink, letters_merge, storable
 from leasehold.pipeline.dead_letters import LetterBox
 from leasehold.pipeline.dead_letters.merged_feed import MergedLetters
 from leasehold.pipeline.dead_letters.record import read_until_now
@@ -71,7 +71,7 @@ def files_box(where: Where) -> LetterBox:
 
 def postgres_box(where: Where) -> LetterBox:
     sink = PostgresOutputSink(where.dsn, merge=letters_merge("public"), letters=True)
-    return LetterBox(feed=PostgresLetters(where.dsn, NAME), sink=sink, rows=storable)
+    return LetterBox(feed=PostgresLettersFeed(where.dsn, NAME), sink=sink, rows=storable)
 
 
 def hub_box(where: Where) -> LetterBox:
@@ -180,7 +180,7 @@ async def in_container(where: Where) -> AsyncIterator[bytes]:
 KINDS: Mapping[str, Kind] = {
     "postgres in one transaction": Kind(
         lambda where: postgres_sink(where, letters=True),
-        lambda where: LetterBox(feed=PostgresLetters(where.dsn, NAME)),
+        lambda where: LetterBox(feed=PostgresLettersFeed(where.dsn, NAME)),
         in_table,
         ("postgres",),
         refuses=True,

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 from lab.simulation.group import Group
 
-from leasehold.pipeline.connectors.python import HandlerContext, PythonSink
+from leasehold.pipeline.connectors.python import HandlerContext, PythonOutputSink
 from leasehold.pipeline.limits import BatchLimits
 from leasehold.pipeline.sink import CloseReason
 
@@ -42,4 +42,4 @@ class Handler:
 
 def handled(handler: Handler, **settings: Any) -> Group:
     """A group whose sink is that handler, batch by batch."""
-    return Group("a", sink=lambda: PythonSink(lambda: handler), limits=BatchLimits(events_max=1), **settings)
+    return Group("a", sink=lambda: PythonOutputSink(lambda: handler), limits=BatchLimits(events_max=1), **settings)

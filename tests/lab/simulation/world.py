@@ -50,7 +50,7 @@ from leasehold.leases.lease import Lease
 from leasehold.leases.session import SESSIONS_PREFIX
 from leasehold.leases.timing import Timing
 from leasehold.pipeline.connectors.files.sink import manifest
-from leasehold.pipeline.connectors.python import PythonSink
+from leasehold.pipeline.connectors.python import PythonOutputSink
 from leasehold.pipeline.limits import BatchLimits
 from leasehold.pipeline.sink import Sink
 from leasehold.service.pipeline import PipelineParts
@@ -269,7 +269,7 @@ SINK_OF: Mapping[SinkKind, Callable[[World], Sink]] = {
     "memory": WatchedOutlet,
     "log": lambda world: world.broker.sink(),
     "python": lambda world: (
-        PythonSink(lambda: WatchedHandler(world)) if world.setup.parallel is None else SideBySide(world)
+        PythonOutputSink(lambda: WatchedHandler(world)) if world.setup.parallel is None else SideBySide(world)
     ),
     "files": lambda world: world.shelf.sink(),
     "postgres": lambda world: world.database.sink(),

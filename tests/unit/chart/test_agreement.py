@@ -15,7 +15,7 @@ from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryDestina
 from leasehold.service import dashboard
 from leasehold.service.api import OPEN, create_app, schemas
 from leasehold.service.config.load import parse
-from leasehold.service.config.settings import ApiSettings, Settings
+from leasehold.service.config.settings import Api, Settings
 from leasehold.service.pipeline import PipelineParts
 from leasehold.service.processor import ProcessorCore
 
@@ -244,7 +244,7 @@ def test_the_image_runs_as_whom_the_chart_says(objects) -> None:
 
 
 def test_the_image_offers_and_checks_the_default_port() -> None:
-    image, port = dockerfile()[""], ApiSettings().port
+    image, port = dockerfile()[""], Api().port
     assert image.last("EXPOSE") == str(port)
     (check,) = re.findall(r"http://127\.0\.0\.1:(\d+)([\w/]+)", image.last("HEALTHCHECK"))
     assert check == (str(port), "/health/live")

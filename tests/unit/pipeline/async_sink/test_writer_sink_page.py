@@ -17,7 +17,7 @@ import yaml
 from leasehold.pipeline.async_sink import AsyncSink
 from leasehold.pipeline.contract import Row, SinkContract, SinkHarness
 from leasehold.pipeline.errors import SinkRejected
-from leasehold.service.config.custom import CustomSinkSettings
+from leasehold.service.config.custom import CustomSink
 
 DOCS = Path(__file__).parents[4] / "docs"
 PAGE = (DOCS / "sinks.md").read_text()
@@ -105,7 +105,7 @@ def test_a_destination_takes_less_than_sixty_lines() -> None:
 
 def test_its_settings_are_those_of_a_sink_to_import() -> None:
     (example,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
-    settings = CustomSinkSettings(**yaml.safe_load(example)["pipelines"][0]["sink"])
+    settings = CustomSink(**yaml.safe_load(example)["pipelines"][0]["sink"])
     assert (settings.type, settings.options) == ("redis_sink:sink", {"host": "10.0.0.5"})
 
 

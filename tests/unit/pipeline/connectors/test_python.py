@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from patience import PATIENCE_S
 
-from leasehold.pipeline.connectors.python import HandlerContext, PythonSink, PythonWriter
+from leasehold.pipeline.connectors.python import HandlerContext, PythonOutputSink, PythonWriter
 from leasehold.pipeline.contract import Row, SinkContract, SinkHarness, event_table
 from leasehold.pipeline.errors import SinkError, SinkRejected, SinkUnavailable
 from leasehold.pipeline.sink import Claim, CloseReason, Output
@@ -69,8 +69,8 @@ class HandlerHarness(SinkHarness):
         self.calls: list[tuple[Any, ...]] = []
         self._make = make
 
-    async def sink(self) -> PythonSink:
-        return PythonSink(lambda: self._make(self.calls))
+    async def sink(self) -> PythonOutputSink:
+        return PythonOutputSink(lambda: self._make(self.calls))
 
     async def rows(self, partition: str) -> list[Row]:
         return [
@@ -106,7 +106,7 @@ def output(start: int = 5, to: int = 7) -> Output:
 
 
 async def writer_of(handler: Any) -> PythonWriter:
-    return await PythonSink(lambda: handler).open(claim())
+    return await PythonOutputSink(lambda: handler).open(claim())
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -160,7 +160,7 @@ async def test_there_is_one_handler_for_each_lease() -> None:
         made.append(Recording())
         return made[-1]
 
-    sink = PythonSink(factory)
+    sink = PythonOutputSink(factory)
     await sink.open(claim())
     await sink.open(claim())
     assert [len(handler.calls) for handler in made] == [1, 1]
@@ -424,7 +424,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 async def test_a_handler_is_found_by_its_module_and_name(module: Path) -> None:
-    sink = PythonSink("bank_handlers:Printer")
+    sink = PythonOutputSink("bank_handlers:Printer")
     assert sink.identity == "python:bank_handlers:Printer"
     await sink.prepare()
     writer = await sink.open(claim())
@@ -445,7 +445,7 @@ async def test_a_handler_that_cannot_be_had_is_refused_before_any_work(
     module: Path, handler: str, message: str
 ) -> None:
     with pytest.raises(SinkRejected, match="sink handler") as refused:
-        await PythonSink(handler).prepare()
+        await PythonOutputSink(handler).prepare()
     assert message in str(refused.value)
     assert handler in str(refused.value)
 
@@ -458,7 +458,7 @@ async def test_a_handler_that_cannot_be_had_is_refused_before_any_work(
     ],
 )
 async def test_a_factory_that_makes_no_handler_is_refused(module: Path, handler: str, message: str) -> None:
-    sink = PythonSink(handler)
+    sink = PythonOutputSink(handler)
     await sink.prepare()
     with pytest.raises(SinkRejected, match=message):
         await sink.open(claim())

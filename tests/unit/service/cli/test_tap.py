@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from leasehold.service.cli.main import main
 from leasehold.service.cli.tap import _own_url, line_of, summary_of
-from leasehold.service.config.settings import ApiSettings
+from leasehold.service.config.settings import Api
 
 SETTINGS = """
 api: {api}
@@ -151,7 +151,7 @@ def test_what_cannot_be_asked_is_a_clear_error(
     ],
 )
 def test_a_host_of_this_machine_is_asked_where_it_listens(host: str, url: str) -> None:
-    assert _own_url(ApiSettings(host=host, port=8080, readers=Path("readers"))) == url
+    assert _own_url(Api(host=host, port=8080, readers=Path("readers"))) == url
 
 
 def test_an_empty_token_file_is_an_error(tmp_path: Path) -> None:

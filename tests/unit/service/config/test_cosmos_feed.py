@@ -7,7 +7,7 @@ from pathlib import Path
 import certifi
 import pytest
 
-from leasehold.service.config.cosmos import CosmosFeedSettings, CosmosLeases
+from leasehold.service.config.cosmos import CosmosFeed, CosmosLeases
 from leasehold.service.config.load import ConfigurationError, load, parse
 from leasehold.service.config.section import FeedContext
 
@@ -16,10 +16,10 @@ HERE = "endpoint: 'https://bank.documents.azure.com:443/'"
 WHAT = "database: bank, container: tx"
 
 
-def feed(fields: str, **env: str) -> CosmosFeedSettings:
+def feed(fields: str, **env: str) -> CosmosFeed:
     text = f"pipelines: [{{name: a, feed: {{type: cosmos, {fields}}}, sink: {{type: log, path: x}}}}]"
     found = parse(text, env, folder=Path("/etc/leasehold")).pipelines[0].feed
-    assert isinstance(found, CosmosFeedSettings)
+    assert isinstance(found, CosmosFeed)
     return found
 
 
@@ -43,7 +43,7 @@ async def test_the_same_container_is_the_same_feed_however_it_is_reached(access:
 def test_leases_and_feeds_say_in_the_same_words_how_an_account_is_reached() -> None:
     both = {"endpoint": "https://bank.documents.azure.com", "database": "bank", "container": "tx", "type": "cosmos"}
     for access in ({}, {"identity": "default"}, {"identity": "1f"}, {"key": SECRET}, {"ca_file": certifi.where()}):
-        of_feed = CosmosFeedSettings.model_validate({**both, **access})
+        of_feed = CosmosFeed.model_validate({**both, **access})
         of_leases = CosmosLeases.model_validate({**both, **access})
         assert of_feed.account == of_leases.account
         assert (of_feed.account["identity"] is None) == ("key" in access)
@@ -121,13 +121,13 @@ def test_the_example_of_the_docs_is_fine_as_it_stands() -> None:
     assert "LEASES_COSMOS=" in path.read_text()
 
 
-def executors_read(fields: str) -> CosmosFeedSettings:
+def executors_read(fields: str) -> CosmosFeed:
     text = (
         f"pipelines: [{{name: a, feed: {{type: cosmos, {fields}, {WHAT}}}, sql: SELECT * FROM events, executors_read: true,"
         " sink: {type: log, path: x}}]"
     )
     found = parse(text, {}, folder=Path("/etc/leasehold")).pipelines[0].feed
-    assert isinstance(found, CosmosFeedSettings)
+    assert isinstance(found, CosmosFeed)
     return found
 
 

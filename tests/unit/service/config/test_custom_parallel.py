@@ -10,10 +10,10 @@ import pytest
 
 from leasehold.leases.timing import Timing
 from leasehold.pipeline.connectors.handlers import HandlerSink
-from leasehold.pipeline.connectors.python import PythonSink
+from leasehold.pipeline.connectors.python import PythonOutputSink
 from leasehold.pipeline.errors import SinkRejected
 from leasehold.pipeline.limits import ParallelLimits
-from leasehold.service.config.custom import PythonSinkSettings
+from leasehold.service.config.custom import PythonSink
 from leasehold.service.config.load import ConfigurationError, load
 from leasehold.service.config.settings import Settings
 from leasehold.service.wiring.build import processor_of
@@ -37,9 +37,9 @@ async def handle(event: object) -> None: ...
 def plain(event: object) -> None: ...
 
 
-def sink_in(found: Settings) -> PythonSinkSettings:
+def sink_in(found: Settings) -> PythonSink:
     sink = found.pipelines[0].sink
-    assert isinstance(sink, PythonSinkSettings)
+    assert isinstance(sink, PythonSink)
     return sink
 
 
@@ -49,8 +49,8 @@ def test_settings_have_the_defaults_of_the_limits(tmp_path: Path) -> None:
     assert found.parallel.limits == ParallelLimits()
     sink = found.make(Timing())
     assert isinstance(sink, HandlerSink)
-    assert isinstance(PythonSinkSettings(type="python", handler="a:b").make(Timing()), PythonSink)
-    assert sink.identity == PythonSinkSettings(type="python", handler=f"{__name__}:handle").make(Timing()).identity
+    assert isinstance(PythonSink(type="python", handler="a:b").make(Timing()), PythonOutputSink)
+    assert sink.identity == PythonSink(type="python", handler=f"{__name__}:handle").make(Timing()).identity
 
 
 def test_batches_hold_a_quarter_of_the_window_at_most(tmp_path: Path) -> None:

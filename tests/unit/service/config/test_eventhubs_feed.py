@@ -8,7 +8,7 @@ import certifi
 import pytest
 
 from leasehold.pipeline.connectors.eventhubs import EventHubsChangeFeed
-from leasehold.service.config.eventhubs import EventHubsFeedSettings, EventHubsSinkSettings
+from leasehold.service.config.eventhubs import EventHubsFeed, EventHubsSink
 from leasehold.service.config.load import ConfigurationError, load, parse
 from leasehold.service.config.section import FeedContext
 
@@ -16,10 +16,10 @@ SECRET = "c2VjcmV0"
 STRING = f"Endpoint=sb://bank.servicebus.windows.net/;SharedAccessKeyName=reader;SharedAccessKey={SECRET}"
 
 
-def feed(fields: str, folder: Path = Path("/etc/leasehold"), **env: str) -> EventHubsFeedSettings:
+def feed(fields: str, folder: Path = Path("/etc/leasehold"), **env: str) -> EventHubsFeed:
     text = f"pipelines: [{{name: a, feed: {{type: eventhubs, {fields}}}, sink: {{type: log, path: x}}}}]"
     found = parse(text, env, folder=folder).pipelines[0].feed
-    assert isinstance(found, EventHubsFeedSettings)
+    assert isinstance(found, EventHubsFeed)
     return found
 
 
@@ -113,7 +113,7 @@ def test_the_example_of_the_docs_is_fine_as_it_stands() -> None:
     assert found.leases.type == "blob"
     assert [each.feed.type for each in found.pipelines] == ["files", "eventhubs", "eventhubs"]
     assert [each.sink.type for each in found.pipelines] == ["eventhubs", "eventhubs", "postgres"]
-    groups = [each.sink.consumer_group for each in found.pipelines if isinstance(each.sink, EventHubsSinkSettings)]
+    groups = [each.sink.consumer_group for each in found.pipelines if isinstance(each.sink, EventHubsSink)]
     assert groups == ["published"] * 2
     assert all(f"export {name}=" in path.read_text() for name in env)
 
@@ -121,13 +121,13 @@ def test_the_example_of_the_docs_is_fine_as_it_stands() -> None:
 ACCESS = f"connection_string: '{STRING}', event_hub: h"
 
 
-def executors_read(fields: str, more: str = "") -> EventHubsFeedSettings:
+def executors_read(fields: str, more: str = "") -> EventHubsFeed:
     text = (
         f"pipelines: [{{name: a, feed: {{type: eventhubs, {fields}}}, sql: SELECT * FROM events, executors_read: true,"
         f" sink: {{type: log, path: x}}}}{more}]"
     )
     found = parse(text, {}, folder=Path("/etc/leasehold")).pipelines[0].feed
-    assert isinstance(found, EventHubsFeedSettings)
+    assert isinstance(found, EventHubsFeed)
     return found
 
 

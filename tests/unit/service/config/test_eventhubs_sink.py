@@ -10,14 +10,14 @@ from leasehold.leases.timing import Timing
 from leasehold.pipeline.connectors.eventhubs import EventHubsOutputSink
 from leasehold.service.config.eventhubs import BATCH_BYTES_MAX
 from leasehold.service.config.load import ConfigurationError, parse
-from leasehold.service.config.settings import PipelineSettings, SparkSettings
+from leasehold.service.config.settings import Pipeline, Spark
 from leasehold.service.wiring.build import pipeline_of
 
 SECRET = "c2VjcmV0"
 STRING = f"Endpoint=sb://bank.servicebus.windows.net/;SharedAccessKeyName=both;SharedAccessKey={SECRET}"
 
 
-def pipeline(fields: str, more: str = "") -> PipelineSettings:
+def pipeline(fields: str, more: str = "") -> Pipeline:
     text = f"pipelines: [{{name: a, feed: {{type: log, path: x}}, sink: {{{fields}}}{more}}}]"
     return parse(text, {"S": STRING}, folder=Path("/etc/leasehold")).pipelines[0]
 
@@ -66,4 +66,4 @@ def test_batches_for_a_hub_are_closed_before_they_are_too_large_for_it() -> None
         (pipeline(hub, ", batch_bytes_max: 1000"), 1000),
         (pipeline("type: log, path: y"), 32 * 1024 * 1024),
     ):
-        assert pipeline_of(settings, SparkSettings().make(), Timing()).limits.bytes_max == expected
+        assert pipeline_of(settings, Spark().make(), Timing()).limits.bytes_max == expected

@@ -20,7 +20,7 @@ from leasehold.pipeline.connectors.files.sink import Directory, FilesOutputSink
 from leasehold.pipeline.connectors.files.sink.blobs import BlobContainer
 from leasehold.pipeline.errors import SinkRejected
 from leasehold.service.cli.main import main
-from leasehold.service.config.files import FilesSinkSettings
+from leasehold.service.config.files import FilesSink
 from leasehold.service.config.load import ConfigurationError, parse
 
 KEY = "c2VjcmV0LXNlY3JldA=="
@@ -28,10 +28,10 @@ CONNECTION = f"DefaultEndpointsProtocol=https;AccountName=bank;AccountKey={KEY};
 URL = 'account_url: "https://bank.blob.core.windows.net"'
 
 
-def settings_of(fields: str) -> FilesSinkSettings:
+def settings_of(fields: str) -> FilesSink:
     text = f'pipelines: [{{name: a, feed: {{type: files, path: "*.csv"}}, sink: {{type: files, {fields}}}}}]'
     sink = parse(text, {"KEY": KEY, "CONNECTION": CONNECTION}, folder=Path("/etc/leasehold")).pipelines[0].sink
-    assert isinstance(sink, FilesSinkSettings)
+    assert isinstance(sink, FilesSink)
     return sink
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from leasehold.leases.timing import Timing
 from leasehold.pipeline.async_sink import AsyncSink, Limits
-from leasehold.service.config.cosmos import CosmosSinkSettings
-from leasehold.service.config.http import HttpSinkSettings
+from leasehold.service.config.cosmos import CosmosSink
+from leasehold.service.config.http import HttpSink
 from leasehold.service.config.load import ConfigurationError, load
 from leasehold.service.config.settings import Settings
 
@@ -38,7 +38,7 @@ COSMOS = "type: cosmos, endpoint: https://a.documents.azure.com, key: U2VjcmV0, 
 
 def test_an_http_sink_is_made_of_its_settings(tmp_path: Any) -> None:
     found = settings(tmp_path, HTTP + ', headers: {Authorization: "${TOKEN}"}, in_flight_max: 2').pipelines[0].sink
-    assert isinstance(found, HttpSinkSettings)
+    assert isinstance(found, HttpSink)
     assert found.limits == Limits(in_flight_max=2)
     sink = found.make(Timing())
     assert isinstance(sink, AsyncSink)
@@ -50,7 +50,7 @@ async def test_a_cosmos_sink_is_made_of_its_settings_with_fewer_at_a_time(tmp_pa
     from leasehold.pipeline.connectors.cosmos import LIMITS
 
     found = settings(tmp_path, COSMOS).pipelines[0].sink
-    assert isinstance(found, CosmosSinkSettings)
+    assert isinstance(found, CosmosSink)
     assert found.limits == LIMITS
     sink = found.make(Timing())
     assert sink.identity == "cosmos:a.documents.azure.com/bank/c"

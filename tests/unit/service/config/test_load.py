@@ -16,11 +16,11 @@ from pydantic import ValidationError
 from leasehold.leases.timing import Timing, derived_session, derived_timing
 from leasehold.pipeline.connectors.postgres import PostgresOutputSink
 from leasehold.pipeline.limits import BatchLimits
-from leasehold.service.config.files import FilesFeedSettings
+from leasehold.service.config.files import FilesFeed
 from leasehold.service.config.leases import SqliteLeases
 from leasehold.service.config.load import FILE_BYTES_MAX, ConfigurationError, load, parse
-from leasehold.service.config.log import LogFeedSettings
-from leasehold.service.config.postgres import PostgresSinkSettings
+from leasehold.service.config.log import LogFeed
+from leasehold.service.config.postgres import PostgresSink
 from leasehold.service.config.reference import describe, markdown
 from leasehold.service.config.section import Section
 from leasehold.service.config.settings import Settings
@@ -90,7 +90,7 @@ def test_paths_start_from_the_folder_of_the_file(tmp_path: Path, monkeypatch: py
 
 def test_a_folder_with_the_signs_of_a_pattern_in_its_name_is_taken_as_it_is() -> None:
     feed = settings(PIPELINES, folder=Path("/data/[1]*")).pipelines[0].feed
-    assert isinstance(feed, FilesFeedSettings)
+    assert isinstance(feed, FilesFeed)
     assert feed.path == "/data/[[]1][*]/in/*.csv"
 
 
@@ -144,7 +144,7 @@ def test_a_start_is_a_word_or_a_time() -> None:
     def start(value: str) -> object:
         text = f"pipelines: [{{name: a, feed: {{type: log, path: p, start: {value}}}, sink: {{type: log, path: q}}}}]"
         feed = settings(text).pipelines[0].feed
-        assert isinstance(feed, LogFeedSettings)
+        assert isinstance(feed, LogFeed)
         return feed.start
 
     assert start("latest") == "latest"
@@ -214,7 +214,7 @@ def test_a_secret_shows_nowhere_but_where_it_is_asked_for() -> None:
     found = settings(with_sink(f'dsn: "postgresql://u:{SECRET}@h/d", merge: x'))
     assert SECRET not in repr(found) + str(found) + found.model_dump_json()
     sink = found.pipelines[0].sink
-    assert isinstance(sink, PostgresSinkSettings)
+    assert isinstance(sink, PostgresSink)
     assert sink.dsn.get_secret_value() == f"postgresql://u:{SECRET}@h/d"
 
 
@@ -244,7 +244,7 @@ def test_the_variable_of_the_executors_is_named_and_not_its_value() -> None:
     (found,) = problems(with_sink('dsn: "postgresql://h/d", merge: x, executors_env: "$BANK_DSN"'))
     assert "must be the name of an environment variable, like BANK_DSN, and not its value" in found
     sink = settings(with_sink('dsn: "postgresql://h/d", merge: x, executors_env: BANK_DSN')).pipelines[0].sink
-    assert isinstance(sink, PostgresSinkSettings)
+    assert isinstance(sink, PostgresSink)
     made = sink.make(Timing())
     assert isinstance(made, PostgresOutputSink)
     assert made._parts.executors_env == "BANK_DSN"

@@ -15,7 +15,7 @@ from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryOutputS
 from leasehold.pipeline.feed import ChangeFeed
 from leasehold.pipeline.sink import Sink
 from leasehold.service.cli.main import main
-from leasehold.service.config.custom import CustomFeedSettings, CustomLeases, CustomSinkSettings
+from leasehold.service.config.custom import CustomFeed, CustomLeases, CustomSink
 from leasehold.service.config.load import parse
 from leasehold.service.config.plugins import feed_made, lacks, sink_made, store_made
 from leasehold.service.errors import StartFailed
@@ -117,7 +117,7 @@ def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def feed(parts: str, name: str, **settings: Any) -> Any:
-    return feed_made(CustomFeedSettings(type=f"{parts}:{name}", **settings))
+    return feed_made(CustomFeed(type=f"{parts}:{name}", **settings))
 
 
 def test_settings_come_as_their_parameters_say(parts: str) -> None:
@@ -182,12 +182,12 @@ def test_a_class_that_is_no_feed_says_why(parts: str, name: str, told: str) -> N
 
 def test_a_module_that_is_not_there_is_named() -> None:
     with pytest.raises(StartFailed, match=r"^sink 'no_such_module:Sink' cannot be imported: there is no module"):
-        sink_made(CustomSinkSettings(type="no_such_module:Sink"))
+        sink_made(CustomSink(type="no_such_module:Sink"))
 
 
 def test_every_method_that_cannot_be_called_as_it_will_be_is_told(parts: str) -> None:
     with pytest.raises(StartFailed) as failed:
-        sink_made(CustomSinkSettings(type=f"{parts}:HalfASink"))
+        sink_made(CustomSink(type=f"{parts}:HalfASink"))
     assert str(failed.value) == (
         f"'{parts}:HalfASink' is not a sink: `claimed` has to be a plain `def`; `open` does not take what it is called with:"
         " (claim). docs/plugins.md describes what it needs"
@@ -196,7 +196,7 @@ def test_every_method_that_cannot_be_called_as_it_will_be_is_told(parts: str) ->
 
 def test_what_its_own_code_raises_is_told_with_its_name(parts: str) -> None:
     with pytest.raises(StartFailed, match="cannot be created from its settings: LookupError: nothing fits"):
-        sink_made(CustomSinkSettings(type=f"{parts}:Picky", any=1))
+        sink_made(CustomSink(type=f"{parts}:Picky", any=1))
 
 
 def test_a_lease_store_may_be_somebody_else_s(parts: str) -> None:

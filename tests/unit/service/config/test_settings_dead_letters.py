@@ -11,12 +11,12 @@ from leasehold.leases.timing import Timing
 from leasehold.pipeline.connectors.eventhubs import EventHubsChangeFeed, EventHubsOutputSink
 from leasehold.pipeline.connectors.files.sink import FilesOutputSink
 from leasehold.pipeline.connectors.log import LogChangeFeed, LogOutputSink
-from leasehold.pipeline.connectors.postgres import PostgresLetters, PostgresOutputSink
+from leasehold.pipeline.connectors.postgres import PostgresLettersFeed, PostgresOutputSink
 from leasehold.pipeline.dead_letters.merged_feed import MergedLetters
 from leasehold.pipeline.errors import FeedUnavailable, SinkUnavailable
 from leasehold.pipeline.limits import Isolation
 from leasehold.service.config.load import ConfigurationError, parse
-from leasehold.service.config.settings import PipelineSettings
+from leasehold.service.config.settings import Pipeline
 from leasehold.service.wiring.build import isolation_of, policy_of
 
 LOG = "sink: {type: log, path: out}"
@@ -25,7 +25,7 @@ HUB = "namespace: bank.servicebus.windows.net, event_hub: dead"
 DEAD_LOG = "dead_letters: {type: log, path: dead}"
 
 
-def pipeline(*lines: str, name: str = "copy", feed: str = "{type: files, path: 'in/*.csv'}") -> PipelineSettings:
+def pipeline(*lines: str, name: str = "copy", feed: str = "{type: files, path: 'in/*.csv'}") -> Pipeline:
     text = f"pipelines:\n  - name: {name}\n    feed: {feed}\n"
     return parse(text + "".join(f"    {line}\n" for line in lines), {}, folder=Path("/etc/leasehold")).pipelines[0]
 
@@ -64,7 +64,7 @@ def test_beside_the_sink_postgres_they_go_into_its_own_tables(said: list[str]) -
     box = pipeline(POSTGRES, *said).make_box(Timing())
     assert box is not None
     assert box.sink is None
-    assert isinstance(box.feed, PostgresLetters)
+    assert isinstance(box.feed, PostgresLettersFeed)
     assert box.feed.identity == "postgresql://localhost:5432/bank schema=books dead letters of copy"
 
 
