@@ -37,13 +37,14 @@ if TYPE_CHECKING:
         json_row,
         refused,
     )
-    from leasehold.pipeline.connectors.eventhubs import EventHubsBroker
-    from leasehold.pipeline.connectors.eventhubs import account_of as event_hubs_account
+    from leasehold.pipeline.connectors.eventhubs.account import account_of as event_hubs_account
+    from leasehold.pipeline.connectors.eventhubs.broker import EventHubsBroker
     from leasehold.pipeline.connectors.files.feed import FilesChangeFeed as FilesFeed
     from leasehold.pipeline.connectors.log import LogChangeFeed as LogFeed
     from leasehold.pipeline.connectors.log import LogOutputSink as LogSink
     from leasehold.pipeline.connectors.log.broker import LogBroker
     from leasehold.pipeline.crash_point import crash_point
+    from leasehold.pipeline.endpoint import Endpoint
     from leasehold.pipeline.errors import (
         Ambiguous,
         FeedError,
@@ -84,7 +85,7 @@ if TYPE_CHECKING:
     from leasehold.pipeline.sink import INTERFACE as SINK_INTERFACE
     from leasehold.pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter, Standing
     from leasehold.pipeline.staging import NotStaged, StagedPart, Stager
-    from leasehold.pipeline.tracing import Endpoint, TraceContext
+    from leasehold.pipeline.tracing import TraceContext
     from leasehold.service.cli.host_name import host_name
     from leasehold.service.cli.program import HandlerProgram, handler, run
     from leasehold.service.config.leases import SqliteLeases
@@ -172,7 +173,8 @@ _MODULES = {
     "leasehold.leases.stores.sqlite": "SqliteStore",
     "leasehold.leases.timing": "Timing derived_timing",
     "leasehold.pipeline.async_sink": "AsyncSink Convert Converted Destination Entry Failed json_bytes json_row refused",
-    "leasehold.pipeline.connectors.eventhubs": "EventHubsBroker event_hubs_account=account_of",
+    "leasehold.pipeline.connectors.eventhubs.account": "event_hubs_account=account_of",
+    "leasehold.pipeline.connectors.eventhubs.broker": "EventHubsBroker",
     "leasehold.pipeline.connectors.files.feed": "FilesFeed=FilesChangeFeed",
     "leasehold.pipeline.connectors.log": "LogFeed=LogChangeFeed LogSink=LogOutputSink",
     "leasehold.pipeline.connectors.log.broker": "LogBroker",
@@ -193,7 +195,8 @@ _MODULES = {
     "leasehold.pipeline.ranges": "EventRange RangeReader",
     "leasehold.pipeline.staging": "NotStaged StagedPart Stager",
     "leasehold.pipeline.sink": "Claim CloseReason Output Permit SINK_INTERFACE=INTERFACE Sink SinkWriter Standing",
-    "leasehold.pipeline.tracing": "Endpoint TraceContext",
+    "leasehold.pipeline.endpoint": "Endpoint",
+    "leasehold.pipeline.tracing": "TraceContext",
     "leasehold.service.cli.host_name": "host_name",
     "leasehold.service.cli.program": "HandlerProgram handler run",
     "leasehold.service.config.leases": "SqliteLeases",

@@ -51,7 +51,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 class CaseFileCollector(pytest.File):
     def collect(self) -> Iterator[pytest.Item]:
         from leasehold.service.cases.model import load_cases, load_settings
-        from leasehold.service.config.load import ConfigurationError
+        from leasehold.service.errors import ConfigurationError
 
         try:
             cases = load_cases(self.path)

@@ -12,10 +12,10 @@ from shlex import quote
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
+from leasehold.pipeline.endpoint import Endpoint, endpoint_of
 from leasehold.pipeline.errors import FeedError, PipelineError, PositionLost
 from leasehold.pipeline.event import Page
 from leasehold.pipeline.ranges import EventRange, RangeReader
-from leasehold.pipeline.tracing import Endpoint, endpoint_of
 
 INTERFACE = 1
 """Version of the feed interface: raised when an existing class would no longer work (docs/plugins.md)."""

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 
+from leasehold.pipeline.endpoint import Endpoint, endpoint_of
 from leasehold.pipeline.errors import Ambiguous, NotTrusted, Poison
 from leasehold.pipeline.staging import StagedPart, Stager
-from leasehold.pipeline.tracing import Endpoint, TraceContext, endpoint_of
+from leasehold.pipeline.tracing import TraceContext
 
 if TYPE_CHECKING:
     from leasehold.pipeline.handlers.stats import HandlerStats

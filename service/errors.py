@@ -1,7 +1,7 @@
 """What stops a host, or keeps it from starting.
 
 ServiceError
-├── ConfigurationError    the settings are wrong; every problem is listed (leasehold.service.config.load)
+├── ConfigurationError    the settings are wrong; every problem is listed
 ├── StartFailed           a feed, sink, store or Spark was not ready when the host started
 ├── NotNow                the lease's state does not allow an operator's action
 ├── NothingToImport       the input of an import is not of the announced kind
@@ -10,9 +10,21 @@ ServiceError
 
 from __future__ import annotations
 
+from leasehold.service.texts import counted
+
 
 class ServiceError(Exception):
     """Base of all errors of this package."""
+
+
+class ConfigurationError(ServiceError, ValueError):
+    """The settings are wrong, of a file or of a program. `problems`: one line each, with place, problem and remedy."""
+
+    def __init__(self, source: str, problems: list[str]) -> None:
+        super().__init__(
+            "\n".join((f"{source}: {counted(len(problems), 'problem')}", *(f"  {problem}" for problem in problems)))
+        )
+        self.problems = tuple(problems)
 
 
 class StartFailed(ServiceError):

@@ -3,8 +3,8 @@
     account = cosmos_account_of(endpoint="https://account.documents.azure.com", identity="default")
     credential = credential_of(account.identity)
 
-identity: the client id of a managed identity; None for what azure-identity finds. ca_file: certificates to trust instead of the
-system's, for an emulator with its own.
+identity: the client id of a managed identity, or a credential that a program has made; None for what azure-identity finds.
+ca_file: certificates to trust instead of the system's, for an emulator with its own.
 """
 
 from __future__ import annotations
@@ -19,6 +19,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from leasehold.common.given_credential import BlockingCredential, GivenCredential
+
+Identity = str | object
+"""A client id, or a credential."""
 DEFAULT = "default"
 """As an `identity` in settings: what azure-identity finds."""
 _COSMOS = "https://account.documents.azure.com"
@@ -33,7 +37,7 @@ class CosmosAccount:
 
     endpoint: str
     key: str | None = field(default=None, repr=False)
-    identity: str | None = None
+    identity: Identity | None = None
     ca_file: Path | None = None
 
     @property
@@ -49,7 +53,7 @@ def cosmos_account_of(
     endpoint: str | None = None,
     key: str | None = None,
     connection_string: str | None = None,
-    identity: str | None = None,
+    identity: Identity | None = None,
     ca_file: Path | None = None,
 ) -> CosmosAccount:
     """identity: DEFAULT, or a client id. Raises ValueError, without the values: they may be secrets."""
@@ -78,7 +82,7 @@ class StorageAccount:
     url: str | None = None
     key: str | None = field(default=None, repr=False)
     connection_string: str | None = field(default=None, repr=False)
-    identity: str | None = None
+    identity: Identity | None = None
     ca_file: Path | None = None
 
     @property
@@ -126,7 +130,7 @@ def storage_account_of(
     account_url: str | None = None,
     key: str | None = None,
     connection_string: str | None = None,
-    identity: str | None = None,
+    identity: Identity | None = None,
     ca_file: Path | None = None,
 ) -> StorageAccount:
     """identity: DEFAULT, or a client id. Raises ValueError, without the values: they may be secrets."""
@@ -174,14 +178,14 @@ def _check_storage(connection_string: str) -> None:
     _check_path("the BlobEndpoint of `connection_string`", fields.get("blobendpoint", ""))
 
 
-def _check_alone(setting: str, *others: str | None) -> None:
+def _check_alone(setting: str, *others: Identity | None) -> None:
     if any(other is not None for other in others):
         raise ValueError(
             f"has `connection_string`, which contains everything: remove `{setting}`, `key` and `identity`"
         )
 
 
-def _checked(setting: str, address: str | None, key: str | None, identity: str | None, *, example: str) -> str:
+def _checked(setting: str, address: str | None, key: str | None, identity: Identity | None, *, example: str) -> str:
     """The address. Raises ValueError."""
     if address is None:
         raise ValueError(f"needs `{setting}`, like {example}, or `connection_string`")
@@ -204,15 +208,19 @@ def _is_base64(text: str) -> bool:
         return False
 
 
-def credential_of(identity: str | None) -> Any:
+def credential_of(identity: Identity | None) -> Any:
     """azure-identity's, for asyncio. Nothing is sent yet."""
+    if not isinstance(identity, str | None):
+        return GivenCredential(identity)
     from azure.identity.aio import DefaultAzureCredential  # takes half a second to import, and few need it
 
     return DefaultAzureCredential(**_identity_options(identity))
 
 
-def blocking_credential_of(identity: str | None) -> Any:
+def blocking_credential_of(identity: Identity | None) -> Any:
     """As `credential_of`, for threads."""
+    if not isinstance(identity, str | None):
+        return BlockingCredential(identity)
     from azure.identity import DefaultAzureCredential  # takes half a second to import, and few need it
 
     return DefaultAzureCredential(**_identity_options(identity))

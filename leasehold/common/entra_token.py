@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from leasehold.common.azure import credential_of, first_line
+from leasehold.common.azure import Identity, credential_of, first_line
 
 SCOPE = "https://ossrdbms-aad.database.windows.net/.default"
 RENEW_BEFORE_S = 300
@@ -43,7 +43,7 @@ class TokenSource:
     """
 
     def __init__(
-        self, identity: str, *, credential: TokenCredential | None = None, now: Callable[[], float] = time.time
+        self, identity: Identity, *, credential: TokenCredential | None = None, now: Callable[[], float] = time.time
     ) -> None:
         """identity: `default`, or a managed identity's client id. credential: used instead, and not closed."""
         self._identity = identity

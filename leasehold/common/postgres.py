@@ -15,15 +15,14 @@ from contextlib import suppress
 from typing import Any, Literal, TypeVar
 
 from psycopg import AsyncConnection, Error, pq
-from psycopg.conninfo import conninfo_to_dict
 from psycopg.sql import SQL, Composed
 from psycopg.sql import Literal as Quoted
 
 from leasehold.common.cancellation import await_shielded
+from leasehold.common.dsn import read_dsn, read_dsn_without_password
 from leasehold.common.entra_token import TokenSource
 
 T = TypeVar("T")
-PORT_MAX = 65_535
 VERSION_MIN = 14
 CLIENT_CHECK = "client_connection_check_interval"
 CLIENT_CHECK_MS = SQL("CASE WHEN strpos(version(), 'linux') > 0 THEN '1000' ELSE current_setting({}) END").format(
@@ -33,49 +32,6 @@ CLIENT_CHECK_MS = SQL("CASE WHEN strpos(version(), 'linux') > 0 THEN '1000' ELSE
 
 Servers on Windows and older ones on macOS refuse the setting (22023). SQL cannot catch that, so others than Linux keep theirs.
 """
-_ENCRYPTED = ("require", "verify-ca", "verify-full")
-
-
-def read_dsn(dsn: str) -> dict[str, Any]:
-    """Its parameters by their names. Raises ValueError, whose text continues "`dsn` ..."."""
-    try:
-        given = conninfo_to_dict(dsn)
-    except (Error, UnicodeError):  # their texts quote the DSN, password and all
-        raise ValueError(
-            "is not a PostgreSQL connection string: write postgresql://user@host:5432/database, or libpq's key=value pairs."
-            " In an address, write %, @, :, /, ? and # inside a user or password as %25, %40, %3A, %2F, %3F and %23. In pairs,"
-            " quote values with blanks as libpq wants"
-        ) from None
-    if not all(_is_port(port) for port in str(given.get("port", "")).split(",")):
-        raise ValueError(
-            f"has a port that is not a number from 1 to {PORT_MAX}: correct it; if it belongs to the password, write each"
-            " / of the password as %2F"
-        )
-    return given
-
-
-def read_dsn_without_password(dsn: str) -> dict[str, Any]:
-    """Its parameters, for an access token as the password, and TLS for it. Raises ValueError."""
-    given = read_dsn(dsn)
-    if "password" in given:
-        raise ValueError("`identity` provides the password, and `dsn` has one too: remove one of them")
-    if given.get("sslmode", _ENCRYPTED[0]) not in _ENCRYPTED:
-        raise ValueError("`identity` sends a token, which needs TLS: set `sslmode` in `dsn` to require or verify-full")
-    return {"sslmode": _usual_sslmode(given), **given}
-
-
-def _usual_sslmode(given: Mapping[str, Any]) -> str:
-    """As the environment (PGSSLMODE) has it, but not without TLS."""
-    if given.get("sslrootcert") == "system":
-        return "verify-full"  # libpq takes nothing less with it
-    known = {option.keyword: option.val for option in pq.Conninfo.get_defaults()}
-    usual = (known.get(b"sslmode") or b"").decode()
-    return usual if usual in _ENCRYPTED else _ENCRYPTED[0]
-
-
-def _is_port(text: str) -> bool:
-    """An empty one stands for the usual port."""
-    return not text or (text.isascii() and text.isdigit() and 1 <= int(text[:6]) <= PORT_MAX)
 
 
 def parameters_of(

@@ -22,11 +22,11 @@ from leasehold.pipeline.async_sink.request_entry import (
 from leasehold.pipeline.async_sink.request_scheduler import Request, RequestScheduler
 from leasehold.pipeline.async_sink.request_writer import RequestWriter
 from leasehold.pipeline.crash_point import crash_point
+from leasehold.pipeline.endpoint import Endpoint
 from leasehold.pipeline.errors import Ambiguous, SinkUnavailable
 from leasehold.pipeline.imports import adopt
 from leasehold.pipeline.limits import AsyncLimits
 from leasehold.pipeline.sink import Claim, Output, Sink
-from leasehold.pipeline.tracing import Endpoint
 
 
 class AsyncWriter(RequestWriter[Request]):

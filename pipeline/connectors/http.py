@@ -18,13 +18,15 @@ from urllib.parse import parse_qsl, urlsplit
 
 import aiohttp
 
+from leasehold.common.http_address import checked_url
 from leasehold.common.nesting import parsed_json
 from leasehold.pipeline.async_sink import AsyncSink, Entry, Failed, Limits, json_row, refused
 from leasehold.pipeline.async_sink.request_entry import Content, Destination
 from leasehold.pipeline.connectors.network import check_unresolvable
+from leasehold.pipeline.endpoint import Endpoint
 from leasehold.pipeline.errors import Ambiguous, SinkNotFound, SinkRejected, SinkUnavailable
 from leasehold.pipeline.limits import JSON_LEVELS_MAX
-from leasehold.pipeline.tracing import Endpoint, TraceContext
+from leasehold.pipeline.tracing import TraceContext
 
 # The POST of entries, and the meaning of its answer. Pure.
 
@@ -60,19 +62,6 @@ class Answer:
     status: int
     headers: Mapping[str, str]
     body: bytes = b""
-
-
-def checked_url(url: str) -> str:
-    """The address as it is. Raises ValueError, without it: it may hold a secret."""
-    try:
-        parts = urlsplit(url)
-        is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
-    except ValueError:
-        is_one = False
-        parts = urlsplit("")
-    if not is_one or parts.username is not None or parts.password is not None or parts.fragment:
-        raise ValueError("must be an address like https://example.com/events: put credentials in `headers`")
-    return url
 
 
 def shown(url: str) -> str:

@@ -23,6 +23,7 @@ from leasehold.pipeline.crash_point import crash_point
 from leasehold.pipeline.dead_letters.dead_letter_transform import DeadLetters
 from leasehold.pipeline.dead_letters.guards import too_many
 from leasehold.pipeline.dead_letters.record import LEASE, Letter, LetterBox, dead_events, find_buried, letters_of
+from leasehold.pipeline.endpoint import Endpoint
 from leasehold.pipeline.errors import FeedError, Fenced, OutputRefused, Poison, SinkRejected, SinkUnavailable
 from leasehold.pipeline.handlers.stats import HandlerStats
 from leasehold.pipeline.limits import JSON_LEVELS_MAX, REPLAY
@@ -36,7 +37,6 @@ from leasehold.pipeline.sink import (
     Standing,
 )
 from leasehold.pipeline.staging import Stager
-from leasehold.pipeline.tracing import Endpoint
 
 LATE_CLOSE_S = 1.0
 """How long letters may take to close after the sink took too long."""

@@ -40,7 +40,7 @@ from leasehold.service.wiring.build import pipeline_of, store_of
 if TYPE_CHECKING:
     from leasehold.common.azure import CosmosAccount
     from leasehold.leases.stores.blob import CheckpointBlobs
-    from leasehold.pipeline.connectors.eventhubs import EventHubAccount
+    from leasehold.pipeline.connectors.eventhubs.account import EventHubAccount
     from leasehold.service.probing.report import Answer, Report
 
 Say = Callable[[str], None]
@@ -187,7 +187,7 @@ class Targets:
 def targets_of(settings: Settings, options: ServiceOptions, say: Say) -> Targets:
     """Reports what it leaves out. Raises StartFailed if nothing is left, or a pipeline uses the hub."""
     from leasehold.common.azure import cosmos_account_of
-    from leasehold.pipeline.connectors.eventhubs import account_of
+    from leasehold.pipeline.connectors.eventhubs.account import account_of
 
     sections = list(_sections_of(settings))
     hubs, databases = dict[str, "EventHubAccount"](), dict[tuple[str, str], tuple["CosmosAccount", str]]()

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
 from leasehold.pipeline.handlers import FUNCTION_OF
 from leasehold.service.cli.common import USAGE, fail
 from leasehold.service.cli.run_host import run_host
-from leasehold.service.config.load import ConfigurationError, parse
+from leasehold.service.config.load import parse
+from leasehold.service.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from leasehold.service.config.settings import Settings

@@ -119,7 +119,7 @@ def _chosen(file: Path, names: Sequence[Path], pipeline: str | None, kill: bool)
     """With only those pipelines that have cases; or fail."""
     from leasehold.pipeline.imports import search_in
     from leasehold.service.cases.model import SUFFIX, cases_beside, load_cases, load_settings
-    from leasehold.service.config.load import ConfigurationError
+    from leasehold.service.errors import ConfigurationError
 
     if file.name.endswith(SUFFIX):
         fail(f"{file} has cases: name the configuration first, as in `leasehold test bank.yaml {file}`", code=USAGE)
@@ -155,7 +155,7 @@ def _chosen(file: Path, names: Sequence[Path], pipeline: str | None, kill: bool)
 
 def _of(file: Path, cases: CaseFile) -> CaseFile:
     """Raises ConfigurationError if they are about another configuration."""
-    from leasehold.service.config.load import ConfigurationError
+    from leasehold.service.errors import ConfigurationError
 
     if cases.names_config and not (cases.config.exists() and cases.config.samefile(file)):
         raise ConfigurationError(

@@ -18,7 +18,7 @@ from leasehold.service.config.section import (
     Buffering,
     FeedContext,
     FeedSettings,
-    Section,
+    WithCredential,
     azure_credentials,
 )
 from leasehold.service.config.types import Certificates, Count, ProcessorName, Seconds, Secret, Text, Variable
@@ -40,7 +40,7 @@ class CosmosAccess(AzureCredentials):
     ca_file: Path | None
 
 
-class CosmosAccount(Section):
+class CosmosAccount(WithCredential):
     endpoint: Text | None = Field(
         default=None, description="The account's address, like https://account.documents.azure.com."
     )
@@ -68,13 +68,14 @@ class CosmosAccount(Section):
         return {
             "endpoint": self.endpoint,
             "ca_file": self.ca_file,
-            **azure_credentials(self.key, self.connection_string, self.identity),
+            **azure_credentials(self.key, self.connection_string, self.identity_or(self.identity)),
         }
 
 
 class CosmosFeed(CosmosAccount, FeedSettings):
     type: Literal["cosmos"] = Field(
-        description="The change feed of a Cosmos DB container; each of its physical ranges is a partition."
+        default="cosmos",
+        description="The change feed of a Cosmos DB container; each of its physical ranges is a partition.",
     )
     database: Text = Field(description="The database's name.")
     container: Text = Field(description="The container's name.")
@@ -132,7 +133,8 @@ class CosmosFeed(CosmosAccount, FeedSettings):
 
 class CosmosSink(CosmosAccount, Buffering):
     type: Literal["cosmos"] = Field(
-        description="A Cosmos DB container, whose documents are upserted, patched or deleted; every row at least once."
+        default="cosmos",
+        description="A Cosmos DB container, whose documents are upserted, patched or deleted; every row at least once.",
     )
     key: Secret | None = Field(
         default=None, description="The account's key. By default azure-identity provides the credentials."
@@ -189,7 +191,8 @@ class CosmosSink(CosmosAccount, Buffering):
 
 class CosmosLeases(CosmosAccount, LeaseSettings):
     type: Literal["cosmos"] = Field(
-        description="A container in Cosmos DB, for hosts anywhere; leases of Cosmos feeds as the .NET processor keeps them."
+        default="cosmos",
+        description="A container in Cosmos DB, for hosts anywhere; leases of Cosmos feeds as the .NET processor keeps them.",
     )
     identity: Text | None = Field(default=None, description=IDENTITY + "Cosmos DB Built-in Data Contributor.")
     database: Text = Field(description="The database's name.")

@@ -112,7 +112,7 @@ class ParallelSettings(Section):
 
 
 class PythonSink(SinkSettings):
-    type: Literal["python"] = Field(description="Your handler; every event at least once.")
+    type: Literal["python"] = Field(default="python", description="Your handler; every event at least once.")
     handler: Importable = Field(
         description="The factory that creates the handlers, one for each lease: `module:factory`. With `parallel`, the function"
         " that is called: `module:function`."

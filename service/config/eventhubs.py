@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from leasehold.common.azure import storage_account_of
+from leasehold.pipeline.connectors.eventhubs.account import account_of, is_consumer_group
+from leasehold.pipeline.connectors.eventhubs.position import position_of
 from leasehold.pipeline.errors import FeedError
 from leasehold.service.config.section import (
     FeedContext,
     FeedSettings,
     LettersSettings,
     Seat,
-    Section,
     SinkSettings,
     StorageAccess,
     StorageAccount,
+    WithCredential,
 )
 from leasehold.service.config.types import (
     BlobContainerName,
@@ -44,10 +46,6 @@ BATCH_BYTES_MAX = 512 * 1024
 
 
 def _consumer_group(name: str) -> str:
-    from leasehold.pipeline.connectors.eventhubs import (
-        is_consumer_group,  # here, so that only who uses it waits for its SDK
-    )
-
     if not is_consumer_group(name):
         raise ValueError("must be the name of a consumer group, like $Default")
     return name
@@ -56,7 +54,7 @@ def _consumer_group(name: str) -> str:
 ConsumerGroup = Annotated[Text, AfterValidator(_consumer_group)]
 
 
-class EventHub(Section):
+class EventHub(WithCredential):
     connection_string: Secret | None = Field(
         default=None,
         description="As the portal shows it, of the namespace or of the hub (`EntityPath=...`); for a sink, it must"
@@ -85,10 +83,6 @@ class EventHub(Section):
 
     @model_validator(mode="after")
     def _reaches(self) -> EventHub:
-        from leasehold.pipeline.connectors.eventhubs import (
-            account_of,  # here, so that only who uses it waits for its SDK
-        )
-
         account_of(**self.account)
         return self
 
@@ -96,19 +90,18 @@ class EventHub(Section):
     def account(self) -> dict[str, Any]:
         """How to reach it, secrets and all."""
         secret = self.connection_string
-        is_anybody = self.identity is None and secret is None and self.namespace is not None
+        identity = self.identity_or(self.identity)
+        is_anybody = identity is None and secret is None and self.namespace is not None
         return {
             "connection_string": None if secret is None else secret.get_secret_value(),
             "namespace": self.namespace,
             "event_hub": self.event_hub,
-            "identity": "default" if is_anybody else self.identity,
+            "identity": "default" if is_anybody else identity,
             "transport": self.transport,
             "ca_file": None if self.ca_file is None else str(self.ca_file),
         }
 
     def seat_in(self, consumer_group: str) -> Seat:
-        from leasehold.pipeline.connectors.eventhubs import account_of
-
         return account_of(**self.account).name.lower(), consumer_group.lower()
 
 
@@ -130,7 +123,9 @@ class CheckpointBlobsSettings(StorageAccount):
 
 
 class EventHubsFeed(EventHub, FeedSettings):
-    type: Literal["eventhubs"] = Field(description="An event hub (Azure Event Hubs), with its own partitions.")
+    type: Literal["eventhubs"] = Field(
+        default="eventhubs", description="An event hub (Azure Event Hubs), with its own partitions."
+    )
     consumer_group: ConsumerGroup = Field(
         default="$Default",
         description="The feed's consumer group. No other reader may use it, because owners of leases displace each"
@@ -166,10 +161,6 @@ class EventHubsFeed(EventHub, FeedSettings):
 
     @model_validator(mode="after")
     def _begins(self) -> EventHubsFeed:
-        from leasehold.pipeline.connectors.eventhubs import (
-            position_of,  # here, so that only who uses it waits for its SDK
-        )
-
         for partition, position in self.start_positions.items():
             try:
                 position_of(position)
@@ -208,7 +199,7 @@ class EventHubsFeed(EventHub, FeedSettings):
         return CheckpointBlobs(container, "/".join(self.seat), interval_s=blobs.interval_s)
 
     def make(self, context: FeedContext) -> ChangeFeed:
-        from leasehold.pipeline.connectors.eventhubs import EventHubsChangeFeed, account_of
+        from leasehold.pipeline.connectors.eventhubs.feed.feed import EventHubsChangeFeed
 
         return EventHubsChangeFeed(
             account_of(**self.account),
@@ -223,7 +214,7 @@ class EventHubsFeed(EventHub, FeedSettings):
 
 class EventHubsSink(EventHub, SinkSettings):
     type: Literal["eventhubs"] = Field(
-        description="An event hub, exactly once: idempotent publishing, a marker on every event."
+        default="eventhubs", description="An event hub, exactly once: idempotent publishing, a marker on every event."
     )
     consumer_group: ConsumerGroup = Field(
         description="The consumer group in which the sink reads the end of each partition. No reader with an epoch,"
@@ -252,7 +243,7 @@ class EventHubsSink(EventHub, SinkSettings):
         return BATCH_BYTES_MAX
 
     def make(self, timing: Timing, *, letters: bool = False) -> Sink:
-        from leasehold.pipeline.connectors.eventhubs import EventHubsOutputSink, account_of
+        from leasehold.pipeline.connectors.eventhubs.sink.sink import EventHubsOutputSink
 
         return EventHubsOutputSink(
             account_of(**self.account), consumer_group=self.consumer_group, timeout_s=self.timeout_s
@@ -266,7 +257,8 @@ class EventHubsSink(EventHub, SinkSettings):
 
 class EventHubsLetters(LettersSettings, EventHubsSink):
     type: Literal["eventhubs"] = Field(
-        description="An event hub, best with nothing but dead letters in it, which it keeps for no longer than its retention."
+        default="eventhubs",
+        description="An event hub, best with nothing but dead letters in it, which it keeps for no longer than its retention.",
     )
     consumer_group: ConsumerGroup = Field(
         default="$Default",
@@ -275,7 +267,7 @@ class EventHubsLetters(LettersSettings, EventHubsSink):
     )
 
     def make_box(self, pipeline: str, sink: SinkSettings, timing: Timing) -> LetterBox:
-        from leasehold.pipeline.connectors.eventhubs import EventHubsChangeFeed, HubLetters, account_of
+        from leasehold.pipeline.connectors.eventhubs.feed.feed import EventHubsChangeFeed, HubLetters
         from leasehold.pipeline.dead_letters import LetterBox
         from leasehold.pipeline.dead_letters.merged_feed import MergedLetters
 

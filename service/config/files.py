@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 
 class FilesFeed(FeedSettings):
-    type: Literal["files"] = Field(description="Every file is a partition, every record in it an event.")
+    type: Literal["files"] = Field(
+        default="files", description="Every file is a partition, every record in it an event."
+    )
     path: Glob = Field(description="Which files: a path with `*`, `?`, `[...]` and, for any directories, `**`.")
     format: Literal["csv", "jsonl"] | None = Field(
         default=None,
@@ -132,8 +134,9 @@ class FilesPlaceSettings(StorageAccount, SinkSettings):
 
 class FilesSink(FilesPlaceSettings):
     type: Literal["files"] = Field(
+        default="files",
         description="Parquet or JSON lines in a directory or in Azure Blob Storage, exactly once: a manifest lists the"
-        " files that count. Or a Delta table there."
+        " files that count. Or a Delta table there.",
     )
     format: Literal["parquet", "jsonl", "delta"] = Field(
         default="parquet", description="Parquet, JSON lines, or a Delta table (files of Parquet, and Delta's own log)."
@@ -210,7 +213,8 @@ class FilesSink(FilesPlaceSettings):
 
 class FilesLetters(LettersSettings, FilesPlaceSettings):
     type: Literal["files"] = Field(
-        description="Parquet or JSON lines in a directory or in Azure Blob Storage, as the sink `files` writes them."
+        default="files",
+        description="Parquet or JSON lines in a directory or in Azure Blob Storage, as the sink `files` writes them.",
     )
     format: Literal["parquet", "jsonl"] = Field(default="parquet", description="Parquet, or JSON lines.")
 

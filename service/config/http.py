@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 class HttpSink(Buffering):
-    type: Literal["http"] = Field(description="An HTTP endpoint that takes JSON by POST; every row at least once.")
+    type: Literal["http"] = Field(
+        default="http", description="An HTTP endpoint that takes JSON by POST; every row at least once."
+    )
     url: Url = Field(description="Where to, like https://example.com/events. Its query is kept secret.")
     headers: Mapping[str, Secret] = Field(
         default={}, description="Headers of every request, like `Authorization`. Their values are kept secret."

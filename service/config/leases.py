@@ -128,7 +128,7 @@ class SqliteLeases(LeaseSettings):
 
 
 class BlobLeases(StorageAccount, LeaseSettings):
-    type: Literal["blob"] = Field(description="A container in Azure Blob Storage, for hosts anywhere.")
+    type: Literal["blob"] = Field(default="blob", description="A container in Azure Blob Storage, for hosts anywhere.")
     container: BlobContainerName = Field(
         default="leases",
         description="The container's name. It is created if it does not exist and Leasehold has permission.",

@@ -8,7 +8,6 @@ meant from the file's folder. A value that came from the environment, or that is
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -21,27 +20,16 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from leasehold.service.config.reference import describe, names_in, types_of
-from leasehold.service.config.section import message_of
+from leasehold.service.config.section import message_of, shown, unknown_setting
 from leasehold.service.config.settings import Settings
 from leasehold.service.config.strict_yaml import UNREADABLE, Document, KeyPath, Problem, read
-from leasehold.service.errors import ServiceError
-from leasehold.service.texts import counted, names_a_secret, redacted
+from leasehold.service.errors import ConfigurationError
+from leasehold.service.texts import names_a_secret
 
 FILE_BYTES_MAX = 256 * 1024
-SHOWN_CHARACTERS_MAX = 60
 
 _REFERENCE = re.compile(r"(\$?)\$\{([^}]*)(\}?)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
-
-class ConfigurationError(ServiceError):
-    """The settings are wrong. `problems`: one line each, with place, problem and remedy."""
-
-    def __init__(self, source: str, problems: list[str]) -> None:
-        super().__init__(
-            "\n".join((f"{source}: {counted(len(problems), 'problem')}", *(f"  {problem}" for problem in problems)))
-        )
-        self.problems = tuple(problems)
 
 
 StandIn = Callable[[KeyPath, Mapping[str, object]], str | None]
@@ -262,12 +250,7 @@ def _messages(error: ErrorDetails, where: _Where) -> list[str]:
 def _unknown(where: _Where) -> str:
     parent = _row_key(where.place[:-1])
     known = names_in(parent, where.chosen if parent == where.section else None)
-    near = difflib.get_close_matches(str(where.place[-1]), known, n=1, cutoff=0.5)
-    return (
-        f"is not a setting: did you mean `{near[0]}`?"
-        if near
-        else f"is not a setting: known here are {', '.join(known)}"
-    )
+    return unknown_setting(str(where.place[-1]), known)
 
 
 def _subject(error: ErrorDetails, where: _Where) -> str:
@@ -280,11 +263,7 @@ def _subject(error: ErrorDetails, where: _Where) -> str:
         return f"{key} (from {value.names})"
     if _is_secret(where):
         return f"{key} (a secret, not shown)"
-    shown = (
-        {None: "null", True: "true", False: "false"}[value] if value is None or isinstance(value, bool) else repr(value)
-    )
-    shown = redacted(shown)
-    return f"{key} is {shown if len(shown) <= SHOWN_CHARACTERS_MAX else shown[:SHOWN_CHARACTERS_MAX] + '...'}, and"
+    return f"{key} is {shown(value)}, and"
 
 
 def _is_secret(where: _Where) -> bool:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class LogFeed(FeedSettings):
-    type: Literal["log"] = Field(description="An embedded log, as the sink `log` writes it.")
+    type: Literal["log"] = Field(default="log", description="An embedded log, as the sink `log` writes it.")
     path: FilePath = Field(description="The log's directory.")
 
     @property
@@ -34,7 +34,9 @@ class LogFeed(FeedSettings):
 
 
 class LogSink(SinkSettings):
-    type: Literal["log"] = Field(description="An embedded log: partitioned files on a local disk, exactly once.")
+    type: Literal["log"] = Field(
+        default="log", description="An embedded log: partitioned files on a local disk, exactly once."
+    )
     path: FilePath = Field(description="The log's directory. It is created if missing.")
     retention_s: Seconds | None = Field(
         default=None,
@@ -60,7 +62,7 @@ class LogSink(SinkSettings):
 
 
 class LogLetters(LettersSettings):
-    type: Literal["log"] = Field(description="An embedded log, on a local disk.")
+    type: Literal["log"] = Field(default="log", description="An embedded log, on a local disk.")
     path: FilePath = Field(description="Its directory, with nothing but dead letters in it.")
 
     def make_box(self, pipeline: str, sink: SinkSettings, timing: Timing) -> LetterBox:

@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
+from leasehold.common.azure import Identity
+from leasehold.common.dsn import check_table, read_dsn, read_dsn_without_password
 from leasehold.service.config.leases import Feeds, LeaseSettings
-from leasehold.service.config.section import LettersSettings, SinkSettings
+from leasehold.service.config.section import LettersSettings, SinkSettings, WithCredential
 from leasehold.service.config.types import Connections, Dsn, Secret, Text, Variable
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from leasehold.leases.store import LeaseStore
-    from leasehold.leases.stores.postgres import Table
     from leasehold.leases.timing import Timing
     from leasehold.pipeline.connectors.postgres import Timeouts
     from leasehold.pipeline.dead_letters import LetterBox
@@ -27,16 +28,16 @@ POSTGRES_IDENTITY = (
 )
 
 
-def check_postgres_identity(dsn: Secret, identity: str | None) -> None:
+def check_postgres_identity(dsn: Secret, identity: Identity | None) -> None:
     """Raises ValueError."""
     if identity is not None:
-        from leasehold.common.postgres import read_dsn_without_password  # its driver takes a while to import
-
         read_dsn_without_password(dsn.get_secret_value())
 
 
-class PostgresSink(SinkSettings):
-    type: Literal["postgres"] = Field(description="PostgreSQL, exactly once: output and position in one transaction.")
+class PostgresSink(WithCredential, SinkSettings):
+    type: Literal["postgres"] = Field(
+        default="postgres", description="PostgreSQL, exactly once: output and position in one transaction."
+    )
     dsn: Dsn = Field(description="How to connect: a postgresql:// address or key=value pairs.")
     identity: Text | None = Field(default=None, description=POSTGRES_IDENTITY)
     setup: Text | None = Field(
@@ -78,7 +79,7 @@ class PostgresSink(SinkSettings):
             raise ValueError("`mode` and `key` require `table`, and `merge` replaces both: remove them")
         if (self.mode == "upsert") != bool(self.key):
             raise ValueError("`mode: upsert` and `key` go together: give both, or neither")
-        check_postgres_identity(self.dsn, self.identity)
+        check_postgres_identity(self.dsn, self.identity_or(self.identity))
         return self
 
     def make(self, timing: Timing, *, letters: bool = False) -> Sink:
@@ -86,7 +87,7 @@ class PostgresSink(SinkSettings):
 
         return PostgresOutputSink(
             self.dsn.get_secret_value(),
-            identity=self.identity,
+            identity=self.identity_or(self.identity),
             setup=self.setup,
             merge=self.merge,
             table=self.table,
@@ -106,9 +107,10 @@ class PostgresSink(SinkSettings):
         load(last_per_key(table, self.key) if self.key else table)
 
 
-class PostgresLetters(LettersSettings):
+class PostgresLetters(WithCredential, LettersSettings):
     type: Literal["postgres"] = Field(
-        description="The table `leasehold_dead_letters`. In the sink's own database: in the transaction of the batch."
+        default="postgres",
+        description="The table `leasehold_dead_letters`. In the sink's own database: in the transaction of the batch.",
     )
     dsn: Dsn | None = Field(
         default=None, description="Another database than that of the sink `postgres`, which is the default."
@@ -127,17 +129,23 @@ class PostgresLetters(LettersSettings):
         if self.identity is not None and self.dsn is None:
             raise ValueError("`identity` requires `dsn`: in the sink's database, letters use the sink's")
         if self.dsn is not None:
-            check_postgres_identity(self.dsn, self.identity)
+            check_postgres_identity(self.dsn, self.identity_or(self.identity))
         return self
 
     def make_box(self, pipeline: str, sink: SinkSettings, timing: Timing) -> LetterBox:
-        from leasehold.pipeline.connectors.postgres import PostgresLettersFeed, PostgresOutputSink, letters_merge, storable
+        from leasehold.pipeline.connectors.postgres import (
+            PostgresLettersFeed,
+            PostgresOutputSink,
+            letters_merge,
+            storable,
+        )
         from leasehold.pipeline.dead_letters import LetterBox
 
         place = sink if self.dsn is None else self
         assert isinstance(place, PostgresSink | PostgresLetters), "the settings see to it"
         assert place.dsn is not None
-        dsn, schema, identity = place.dsn.get_secret_value(), place.schema_name or "public", place.identity
+        dsn, schema = place.dsn.get_secret_value(), place.schema_name or "public"
+        identity = place.identity_or(place.identity)
         timeouts = _timeouts_within(timing)
         feed = PostgresLettersFeed(dsn, pipeline, schema=schema, timeouts=timeouts, identity=identity)
         if self.dsn is None:
@@ -147,8 +155,8 @@ class PostgresLetters(LettersSettings):
         return LetterBox(feed=feed, sink=own, rows=storable)
 
 
-class PostgresLeases(LeaseSettings):
-    type: Literal["postgres"] = Field(description="A table in PostgreSQL, for hosts anywhere.")
+class PostgresLeases(WithCredential, LeaseSettings):
+    type: Literal["postgres"] = Field(default="postgres", description="A table in PostgreSQL, for hosts anywhere.")
     dsn: Dsn = Field(description="How to connect: a postgresql:// address or key=value pairs.")
     identity: Text | None = Field(default=None, description=POSTGRES_IDENTITY)
     schema_name: Text = Field(default="public", alias="schema", description="The schema of the table.")
@@ -171,35 +179,29 @@ class PostgresLeases(LeaseSettings):
     def _reaches_it(self) -> PostgresLeases:
         for dsn in (self.dsn, self.listen_dsn):
             if dsn is not None:
-                check_postgres_identity(dsn, self.identity)
-        self._table()
+                check_postgres_identity(dsn, self.identity_or(self.identity))
+        check_table(self.schema_name, self.table)
         return self
 
     @property
     def place(self) -> str:
-        from leasehold.common.postgres import address_of, read_dsn  # its driver takes a while to import
+        from leasehold.common.postgres import address_of  # its driver takes a while to import
 
         address = address_of(read_dsn(self.dsn.get_secret_value()))
         return f"the table '{self.schema_name}.{self.table}' in PostgreSQL {address}"
 
     def make(self, feeds: Feeds, *, creates: bool) -> LeaseStore:
-        from leasehold.leases.stores.postgres import PostgresAddress, PostgresStore
+        from leasehold.leases.stores.postgres import PostgresAddress, PostgresStore, Table
 
         address = PostgresAddress(
             dsn=self.dsn.get_secret_value(),
-            table=self._table(),
-            identity=self.identity,
+            table=Table(self.schema_name, self.table),
+            identity=self.identity_or(self.identity),
             connections_max=self.connections_max,
             creates=creates,
             listen_dsn=None if self.listen_dsn is None else self.listen_dsn.get_secret_value(),
         )
         return PostgresStore(address, call_timeout_s=self.timing.call_timeout_s)
-
-    def _table(self) -> Table:
-        """Raises ValueError."""
-        from leasehold.leases.stores.postgres import Table
-
-        return Table(self.schema_name, self.table)
 
 
 def _timeouts_within(timing: Timing) -> Timeouts:

@@ -9,9 +9,11 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel, SecretStr, Tag
+from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
+from leasehold.service.config.arguments import sections_of
+from leasehold.service.config.leases import SqliteLeases
 from leasehold.service.config.settings import Settings
 
 
@@ -55,29 +57,25 @@ def names_in(parent: str, when: str | None) -> list[str]:
 
 def _rows(model: type[BaseModel], prefix: str, when: str | None) -> Iterator[Setting]:
     for name, field in sorted(model.model_fields.items(), key=lambda item: item[0] != "type"):
+        if field.exclude:  # only programs have it
+            continue
         key = prefix + (field.alias or name)
-        sections = dict(_sections(field.annotation))
+        sections = dict(sections_of(field.annotation))
         is_list = get_origin(field.annotation) is tuple and bool(sections)
         yield Setting(
             key=key,
             when=when,
             type=("list of sections" if is_list else "section") if sections else _type(field.annotation),
-            default=_default(field, bool(sections)),
+            default=None if is_choice(model, name) else _default(field, bool(sections)),
             description=field.description or "",
         )
         for tag, section in sections.items():
             yield from _rows(section, f"{key}[]." if is_list else f"{key}.", tag)
 
 
-def _sections(annotation: Any) -> Iterator[tuple[str | None, type[BaseModel]]]:
-    """The models within an annotation, each with its tag."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield None, annotation
-        return
-    tags = [part.tag for part in get_args(annotation) if isinstance(part, Tag)]
-    for part in get_args(annotation):
-        for tag, model in _sections(part):
-            yield (tags[0] if tags else tag), model
+def is_choice(model: type[BaseModel], name: str) -> bool:
+    """Whether a file has to give it, to choose this section."""
+    return name == "type" and model is not SqliteLeases
 
 
 _WORDS: Mapping[object, str] = {

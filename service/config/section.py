@@ -5,6 +5,7 @@ The section of a system also makes its feed, sink or lease store. It imports the
 
 from __future__ import annotations
 
+import difflib
 import re
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
@@ -16,10 +17,12 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, model_validator
 from pydantic_core import ErrorDetails
 
+from leasehold.common.azure import Identity
 from leasehold.pipeline.limits import AsyncLimits
 from leasehold.service.config.types import (
     Certificates,
     Count,
+    Credential,
     Importable,
     Seconds,
     SecondsOrNone,
@@ -28,6 +31,7 @@ from leasehold.service.config.types import (
     StartAt,
     Text,
 )
+from leasehold.service.texts import redacted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,6 +70,26 @@ def message_of(error: ErrorDetails) -> str:
     return _WORDS.get(kind) or message.replace("Input should", "must").replace("String should", "must")
 
 
+SHOWN_CHARACTERS_MAX = 60
+
+
+def shown(value: object) -> str:
+    """A value for people: short, and without what looks like a secret."""
+    words = {None: "null", True: "true", False: "false"}
+    text = redacted(words[value] if value is None or isinstance(value, bool) else repr(value))
+    return text if len(text) <= SHOWN_CHARACTERS_MAX else text[:SHOWN_CHARACTERS_MAX] + "..."
+
+
+def unknown_setting(name: str, known: Iterable[str]) -> str:
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return (
+        f"is not a setting: did you mean `{near[0]}`?"
+        if near
+        else f"is not a setting: known here are {', '.join(names)}"
+    )
+
+
 # How to install what an extra needs: Leasehold itself is on no package index, and its requirements are.
 
 
@@ -95,6 +119,19 @@ class Section(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True, validate_default=True
     )
+
+    if not TYPE_CHECKING:  # type checkers derive the arguments from the fields
+
+        def __init__(self, /, *positional: object, **values: Any) -> None:
+            """Raises ConfigurationError, with all problems."""
+            from leasehold.service.config.arguments import check_named, raising
+
+            check_named(type(self), positional, values)
+            with raising(type(self)):
+                super().__init__(**values)
+
+        # Otherwise pydantic would call it for each section of a file, and the errors would lose their places.
+        __init__.__pydantic_base_init__ = True
 
 
 class Custom(Section):
@@ -299,10 +336,24 @@ class AzureCredentials(TypedDict):
 
     key: str | None
     connection_string: str | None
-    identity: str | None
+    identity: Identity | None
 
 
-def azure_credentials(key: Secret | None, connection_string: Secret | None, identity: str | None) -> AzureCredentials:
+class WithCredential(Section):
+    """What a program may have instead of the settings of a file."""
+
+    credential: Credential | None = Field(default=None, exclude=True, repr=False)
+
+    def identity_or(self, name: str | None) -> Identity | None:
+        """Raises ValueError if there are both."""
+        if name is not None and self.credential is not None:
+            raise ValueError("has both `identity` and `credential`: keep one of them")
+        return name if self.credential is None else self.credential
+
+
+def azure_credentials(
+    key: Secret | None, connection_string: Secret | None, identity: Identity | None
+) -> AzureCredentials:
     """Without a key, azure-identity finds the credentials."""
     is_anybody = identity is None and key is None and connection_string is None
     return {
@@ -319,7 +370,7 @@ class StorageAccess(AzureCredentials):
     ca_file: Path | None
 
 
-class StorageAccount(Section):
+class StorageAccount(WithCredential):
     account_url: Text | None = Field(
         default=None, description="The address of the account's blobs, like https://account.blob.core.windows.net."
     )
@@ -341,5 +392,5 @@ class StorageAccount(Section):
         return {
             "account_url": self.account_url,
             "ca_file": self.ca_file,
-            **azure_credentials(self.key, self.connection_string, self.identity),
+            **azure_credentials(self.key, self.connection_string, self.identity_or(self.identity)),
         }

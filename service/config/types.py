@@ -13,6 +13,9 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, StringConstraints, ValidationInfo
 
+from leasehold.common.dsn import read_dsn
+from leasehold.common.given_credential import is_credential
+from leasehold.common.http_address import checked_url
 from leasehold.pipeline.sql_text import schema_problem, sql_problem
 
 _IMPORTABLE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
@@ -53,8 +56,11 @@ def _resolved_glob(value: str, info: ValidationInfo) -> str:
     return str(Path(glob.escape(_folder(info))) / Path(value).expanduser())
 
 
-def _certificates(value: Path) -> Path:
-    """Checked here, so that a missing file is reported with all other problems, and not by the first connection."""
+def _certificates(value: Path, info: ValidationInfo) -> Path:
+    """Read here for a file of settings, so that a missing one is reported with all other problems. A program reads them at its
+    start."""
+    if info.context is None:
+        return value
     try:
         ssl.create_default_context(cafile=value)
     except OSError as error:
@@ -102,16 +108,18 @@ def _shallow(problem: Callable[[str], str | None]) -> AfterValidator:
 
 
 def _dsn(value: SecretStr) -> SecretStr:
-    from leasehold.common.postgres import read_dsn  # here, so that only who uses PostgreSQL waits for its driver
-
     read_dsn(value.get_secret_value())
     return value
 
 
 def _url(value: SecretStr) -> SecretStr:
-    from leasehold.pipeline.connectors.http import checked_url  # here, so that only who uses it waits for its client
-
     checked_url(value.get_secret_value())
+    return value
+
+
+def _credential(value: object) -> object:
+    if not is_credential(value):
+        raise ValueError("must be a credential of azure-identity, like DefaultAzureCredential()")
     return value
 
 
@@ -154,4 +162,5 @@ Variable = Annotated[
 Importable = Annotated[str, _matching(_IMPORTABLE, "must name something to import, like package.module:name")]
 Conf = Annotated[Mapping[str, str], BeforeValidator(_conf)]
 Prefetch = Annotated[int, BeforeValidator(_not_bool), Field(ge=1, le=100_000)]
+Credential = Annotated[Any, AfterValidator(_credential)]
 StartAt = Annotated[Any, BeforeValidator(_start)]

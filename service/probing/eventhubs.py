@@ -8,7 +8,8 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from itertools import count, pairwise
 
 from leasehold.common.clock import Clock
-from leasehold.pipeline.connectors.eventhubs import EventHubAccount, EventHubsBroker
+from leasehold.pipeline.connectors.eventhubs.account import EventHubAccount
+from leasehold.pipeline.connectors.eventhubs.broker import EventHubsBroker
 from leasehold.pipeline.connectors.eventhubs.feed.receiver import (
     Limits,
     Received,

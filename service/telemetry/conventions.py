@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from leasehold.pipeline.endpoint import Endpoint
 from leasehold.pipeline.histogram import BUCKETS_S, Histogram
-from leasehold.pipeline.tracing import Endpoint
 from leasehold.service.host import Host
 from leasehold.service.stats import Stage
 

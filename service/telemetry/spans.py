@@ -19,9 +19,10 @@ from structlog.typing import FilteringBoundLogger as Log
 from leasehold.common.clock import Clock
 from leasehold.leases.errors import StoreError
 from leasehold.leases.lease import Lease, LeaseKey
+from leasehold.pipeline.endpoint import Endpoint
 from leasehold.pipeline.pump.runner import DeliveredBatch
 from leasehold.pipeline.sink import CloseReason
-from leasehold.pipeline.tracing import Endpoint, TraceContext, TransformedBatch
+from leasehold.pipeline.tracing import TraceContext, TransformedBatch
 from leasehold.service.notifier import Notifier
 from leasehold.service.stats import Stats
 from leasehold.service.telemetry.conventions import Kind, Operation, Value, delivery, error_type, messaging

@@ -15,7 +15,8 @@ from pyspark import cloudpickle
 
 from leasehold.common.azure import cosmos_account_of
 from leasehold.pipeline.connectors.cosmos import CosmosChangeFeed
-from leasehold.pipeline.connectors.eventhubs import EventHubsChangeFeed, account_of
+from leasehold.pipeline.connectors.eventhubs.account import account_of
+from leasehold.pipeline.connectors.eventhubs.feed.feed import EventHubsChangeFeed
 from leasehold.pipeline.ranges import RangedBatch
 from leasehold.pipeline.spark.engine import SparkEngine
 from leasehold.pipeline.spark.transform import SparkTransform

@@ -17,7 +17,8 @@ from plugins_bank import Make, Open, batch, claim, output
 from plugins_pg import Postgres
 
 from leasehold.common import entra_token
-from leasehold.common.postgres import is_login_refused, read_dsn_without_password
+from leasehold.common.dsn import read_dsn_without_password
+from leasehold.common.postgres import is_login_refused
 from leasehold.pipeline.connectors.postgres import PostgresLettersFeed, PostgresOutputSink
 from leasehold.pipeline.errors import FeedUnavailable, SinkRejected, SinkUnavailable
 

@@ -20,7 +20,7 @@ from leasehold import (
     derived_timing,
     event_hubs_account,
 )
-from leasehold.pipeline.connectors.eventhubs import EventHubAccount
+from leasehold.pipeline.connectors.eventhubs.account import EventHubAccount
 from leasehold.testing import SinkHarness
 
 

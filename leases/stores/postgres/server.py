@@ -13,6 +13,7 @@ from typing import Any
 from psycopg import AsyncClientCursor, AsyncConnection, Error, pq
 from psycopg.sql import Composed
 
+from leasehold.common.azure import Identity
 from leasehold.common.entra_token import NoToken, TokenCredential, TokenSource
 from leasehold.common.postgres import (
     VERSION_MIN,
@@ -44,7 +45,7 @@ class PostgresAddress:
 
     dsn: str
     table: Table
-    identity: str | None = None
+    identity: Identity | None = None
     connections_max: int = 4
     creates: bool = True
     listen_dsn: str | None = None

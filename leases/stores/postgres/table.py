@@ -16,12 +16,12 @@ from hashlib import sha256
 
 from psycopg.sql import SQL, Composed, Identifier, Literal
 
+from leasehold.common.dsn import NAME_BYTES_MAX, check_table
 from leasehold.common.postgres import CLIENT_CHECK, CLIENT_CHECK_MS
 
 VERSION = 1
 MARK = "leasehold leases, version "
 """The table's comment begins so. It marks the tables of Leasehold, and holds the version of the last migration."""
-NAME_BYTES_MAX = 63
 LAST = "\U0010ffff"
 """No id contains a character that comes later."""
 
@@ -36,9 +36,7 @@ class Table:
     name: str = "leasehold_leases"
 
     def __post_init__(self) -> None:
-        for setting, name in (("schema", self.schema), ("table", self.name)):
-            if not name or len(name.encode()) > NAME_BYTES_MAX or set("%\0") & set(name):
-                raise ValueError(f"`{setting}` must be a name of 1 to {NAME_BYTES_MAX} bytes, without %")
+        check_table(self.schema, self.name)
 
     @property
     def words(self) -> str:

@@ -29,8 +29,8 @@ from leasehold.pipeline.connectors.cosmos.point_operations import (
     verdict,
 )
 from leasehold.pipeline.connectors.network import check_unresolvable
+from leasehold.pipeline.endpoint import Endpoint
 from leasehold.pipeline.errors import FeedError, FeedUnavailable, SinkNotFound, SinkRejected, SinkUnavailable
-from leasehold.pipeline.tracing import Endpoint
 
 LIMITS = Limits(
     batch_entries_max=25,

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import urlsplit
 
-from leasehold.common.azure import DEFAULT
-from leasehold.pipeline.tracing import Endpoint
+from leasehold.common.azure import DEFAULT, Identity
+from leasehold.pipeline.endpoint import Endpoint
 
 Transport = Literal["amqp", "websockets"]
 _HOST = re.compile(r"[A-Za-z0-9._-]+(?::[0-9]{1,5})?", re.ASCII)
@@ -27,7 +27,7 @@ class EventHubAccount:
     host: str
     hub: str
     connection_string: str | None = field(default=None, repr=False)
-    identity: str | None = None
+    identity: Identity | None = None
     transport: Transport = "amqp"
     ca_file: str | None = None
     is_emulator: bool = False
@@ -54,7 +54,7 @@ def account_of(
     connection_string: str | None = None,
     namespace: str | None = None,
     event_hub: str | None = None,
-    identity: str | None = None,
+    identity: Identity | None = None,
     transport: Transport = "amqp",
     ca_file: str | None = None,
 ) -> EventHubAccount:

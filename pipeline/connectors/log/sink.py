@@ -28,6 +28,7 @@ from leasehold.pipeline.connectors.log.producer_state import Line, Producer
 from leasehold.pipeline.connectors.log.store import Log, PartitionLog, Retention
 from leasehold.pipeline.connectors.network import is_of_path
 from leasehold.pipeline.crash_point import crash_point
+from leasehold.pipeline.endpoint import Endpoint, endpoint_of
 from leasehold.pipeline.errors import Fenced, OutputTooLarge, PipelineError, SinkRejected, SinkUnavailable
 from leasehold.pipeline.markers import lease_of
 from leasehold.pipeline.producer import ProducerState, claimed, decoded, group_of, number_after
@@ -52,7 +53,6 @@ from leasehold.pipeline.sink import (
     settle,
     to_write_again,
 )
-from leasehold.pipeline.tracing import Endpoint, endpoint_of
 
 T = TypeVar("T")
 WRITING_THREADS = 4

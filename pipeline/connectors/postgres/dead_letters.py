@@ -11,6 +11,7 @@ from typing import Any, LiteralString
 import pyarrow as pa
 from psycopg.sql import SQL, Composed, Identifier, Literal
 
+from leasehold.common.azure import Identity
 from leasehold.common.clock import Clock, LoopClock
 from leasehold.common.entra_token import TokenCredential
 from leasehold.pipeline.connectors.postgres.session import Server, Session, Timeouts
@@ -122,7 +123,7 @@ class PostgresLettersFeed(ChangeFeed):
         timeouts: Timeouts | None = None,
         page_bytes_max: int = 4 * 1024 * 1024,
         clock: Clock | None = None,
-        identity: str | None = None,
+        identity: Identity | None = None,
         credential: TokenCredential | None = None,
     ) -> None:
         """identity, credential: as of PostgresOutputSink. Raises ValueError where the DSN is none."""

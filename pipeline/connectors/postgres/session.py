@@ -12,6 +12,7 @@ from psycopg import AsyncConnection, AsyncCursor, Error, pq
 from psycopg.sql import Identifier
 
 from leasehold.common import postgres
+from leasehold.common.azure import Identity
 from leasehold.common.entra_token import NoToken, TokenCredential, TokenSource
 from leasehold.common.postgres import (
     VERSION_MIN,
@@ -27,8 +28,8 @@ from leasehold.common.postgres import (
 from leasehold.pipeline.connectors.postgres import refusal
 from leasehold.pipeline.connectors.postgres.copy import Load
 from leasehold.pipeline.connectors.postgres.sql import BEGIN, STAGED, Column, Statement, loaded, staged, takes_copies
+from leasehold.pipeline.endpoint import Endpoint
 from leasehold.pipeline.errors import Ambiguous, SinkRejected, SinkUnavailable
-from leasehold.pipeline.tracing import Endpoint
 
 T = TypeVar("T")
 
@@ -125,7 +126,7 @@ class Server:
         connections_max: int,
         timeouts: Timeouts,
         application_name: str,
-        identity: str | None = None,
+        identity: Identity | None = None,
         credential: TokenCredential | None = None,
     ) -> None:
         """identity, credential: as of TokenSource. Without an identity, the DSN has the credentials. Raises ValueError."""

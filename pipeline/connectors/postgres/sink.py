@@ -17,6 +17,7 @@ import psycopg
 import pyarrow as pa
 from psycopg.sql import SQL, Identifier
 
+from leasehold.common.azure import Identity
 from leasehold.common.entra_token import TokenCredential
 from leasehold.pipeline.connectors.postgres import dead_letters, refusal, sql
 from leasehold.pipeline.connectors.postgres.copy import FEW_BYTES, FEW_ROWS, Load, check_key, last_per_key, load
@@ -30,12 +31,12 @@ from leasehold.pipeline.connectors.postgres.stager import (
 )
 from leasehold.pipeline.crash_point import crash_point
 from leasehold.pipeline.dead_letters.record import letters_of
+from leasehold.pipeline.endpoint import Endpoint
 from leasehold.pipeline.errors import Fenced, SinkError, SinkRejected, SinkUnavailable
 from leasehold.pipeline.markers import lease_of
 from leasehold.pipeline.publishing_writer import generation_lost
 from leasehold.pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter, Standing, to_write_again
 from leasehold.pipeline.staging import NotStaged, Stager, check_parts
-from leasehold.pipeline.tracing import Endpoint
 
 STAGED_SHARE = 8 / 9
 """How much of `Timeouts.transaction_s` the server spends on a staged batch: it gives up before the host does."""
@@ -83,7 +84,7 @@ class PostgresOutputSink(Sink):
         connections_max: int = 4,
         timeouts: Timeouts | None = None,
         application_name: str = "leasehold",
-        identity: str | None = None,
+        identity: Identity | None = None,
         credential: TokenCredential | None = None,
         executors_env: str | None = None,
     ) -> None:

@@ -15,7 +15,8 @@ import psycopg
 import pyarrow as pa
 from psycopg.sql import Identifier
 
-from leasehold.common.postgres import address_of, read_dsn
+from leasehold.common.dsn import read_dsn
+from leasehold.common.postgres import address_of
 from leasehold.pipeline.connectors.postgres import refusal
 from leasehold.pipeline.connectors.postgres.copy import Load, load
 from leasehold.pipeline.connectors.postgres.session import Timeouts, parameters_of, settings_of

@@ -9,7 +9,8 @@ import pytest
 import pytest_asyncio
 from plugins_eventhubs import EventHubs
 
-from leasehold.pipeline.connectors.eventhubs import EventHubsChangeFeed, account_of
+from leasehold.pipeline.connectors.eventhubs.account import account_of
+from leasehold.pipeline.connectors.eventhubs.feed.feed import EventHubsChangeFeed
 from leasehold.pipeline.contract import ChangeFeedContract
 from leasehold.pipeline.contract.feed import FeedHarness
 

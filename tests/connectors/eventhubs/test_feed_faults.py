@@ -13,8 +13,8 @@ from connectors.eventhubs.feeds import bodies, feed, sent_raw, until
 from plugins_eventhubs import EventHubs
 
 from leasehold.common.clock import Pauses
-from leasehold.pipeline.connectors.eventhubs import EventHubsChangeFeed
 from leasehold.pipeline.connectors.eventhubs.amqp.encode import data
+from leasehold.pipeline.connectors.eventhubs.feed.feed import EventHubsChangeFeed
 from leasehold.pipeline.errors import FeedError, FeedUnavailable, Fenced, MalformedRecord, PipelineError
 
 

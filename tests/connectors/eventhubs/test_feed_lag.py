@@ -12,8 +12,9 @@ from connectors.eventhubs.clients import HUB
 from connectors.eventhubs.feeds import feed, until
 from plugins_eventhubs import EventHubs
 
-from leasehold.pipeline.connectors.eventhubs import EventHubsBroker, account_of
+from leasehold.pipeline.connectors.eventhubs.account import account_of
 from leasehold.pipeline.connectors.eventhubs.amqp.management import LINES_MAX, QUESTIONS_PER_S
+from leasehold.pipeline.connectors.eventhubs.broker import EventHubsBroker
 from leasehold.pipeline.errors import FeedUnavailable
 from leasehold.pipeline.feed import KnownLag
 

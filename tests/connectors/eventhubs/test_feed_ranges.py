@@ -12,8 +12,7 @@ from connectors.eventhubs.clients import HUB
 from connectors.eventhubs.feeds import feed, pages
 from plugins_eventhubs import EventHubs
 
-from leasehold.pipeline.connectors.eventhubs import EventHubsChangeFeed
-from leasehold.pipeline.connectors.eventhubs.feed.feed import EventHubsRanges
+from leasehold.pipeline.connectors.eventhubs.feed.feed import EventHubsChangeFeed, EventHubsRanges
 from leasehold.pipeline.errors import FeedError, FeedUnavailable, PositionLost
 from leasehold.pipeline.ranges import EventRange
 

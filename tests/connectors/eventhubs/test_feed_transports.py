@@ -11,7 +11,8 @@ from connectors.eventhubs.feeds import bodies, feed
 from plugins_eventhubs import EventHubs
 
 from leasehold.common.clock import Pauses
-from leasehold.pipeline.connectors.eventhubs import EventHubsChangeFeed, account_of
+from leasehold.pipeline.connectors.eventhubs.account import account_of
+from leasehold.pipeline.connectors.eventhubs.feed.feed import EventHubsChangeFeed
 from leasehold.pipeline.errors import FeedError
 
 LARGE = "x" * 300_000

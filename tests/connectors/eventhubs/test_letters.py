@@ -11,7 +11,9 @@ from connectors.eventhubs.test_sink import HUB, QUICK
 from plugins_eventhubs import EventHubs
 from unit.pipeline.burials import NOW, Group, bodies
 
-from leasehold.pipeline.connectors.eventhubs import EventHubsChangeFeed, EventHubsOutputSink, HubLetters, account_of
+from leasehold.pipeline.connectors.eventhubs.account import account_of
+from leasehold.pipeline.connectors.eventhubs.feed.feed import EventHubsChangeFeed, HubLetters
+from leasehold.pipeline.connectors.eventhubs.sink.sink import EventHubsOutputSink
 from leasehold.pipeline.connectors.memory import MemoryChangeFeed
 from leasehold.pipeline.dead_letters import LetterBox
 from leasehold.pipeline.dead_letters.merged_feed import MergedLetters

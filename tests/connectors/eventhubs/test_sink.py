@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from plugins_eventhubs import EventHubs
 
-from leasehold.pipeline.connectors.eventhubs import account_of
+from leasehold.pipeline.connectors.eventhubs.account import account_of
 from leasehold.pipeline.connectors.eventhubs.sink.sink import EventHubsOutputSink
 from leasehold.pipeline.contract import Row, SinkContract, SinkHarness
 from leasehold.pipeline.markers import marker_in

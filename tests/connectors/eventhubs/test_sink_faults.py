@@ -11,7 +11,7 @@ import pytest
 from connectors.eventhubs import clients
 from plugins_eventhubs import EventHubs
 
-from leasehold.pipeline.connectors.eventhubs import account_of
+from leasehold.pipeline.connectors.eventhubs.account import account_of
 from leasehold.pipeline.connectors.eventhubs.sink.sink import EventHubsOutputSink
 from leasehold.pipeline.connectors.eventhubs.sink.tail import LOOK_TIMEOUT_S
 from leasehold.pipeline.connectors.eventhubs.sink.writer import HubWriter

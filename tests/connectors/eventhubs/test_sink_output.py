@@ -20,7 +20,7 @@ from connectors.eventhubs.test_sink_faults import (
 )
 from plugins_eventhubs import EventHubs
 
-from leasehold.pipeline.connectors.eventhubs import account_of
+from leasehold.pipeline.connectors.eventhubs.account import account_of
 from leasehold.pipeline.connectors.eventhubs.sink.sink import EventHubsOutputSink
 from leasehold.pipeline.errors import OutputTooLarge, SinkError, SinkRejected, SinkUnavailable
 from leasehold.pipeline.producer import decoded

@@ -22,9 +22,11 @@ from connectors.producer.parts import events
 from plugins_eventhubs import EventHubs
 
 from leasehold.common.clock import Pauses
-from leasehold.pipeline.connectors.eventhubs import EventHubsBroker, EventHubsChangeFeed, account_of
+from leasehold.pipeline.connectors.eventhubs.account import account_of
 from leasehold.pipeline.connectors.eventhubs.amqp.link import ReceiverLink
+from leasehold.pipeline.connectors.eventhubs.broker import EventHubsBroker
 from leasehold.pipeline.connectors.eventhubs.feed import receiver
+from leasehold.pipeline.connectors.eventhubs.feed.feed import EventHubsChangeFeed
 from leasehold.pipeline.errors import FeedError
 from leasehold.pipeline.producer import IdempotentProducer, Outcome, PublishError, RetryPolicy
 

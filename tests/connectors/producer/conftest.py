@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import pytest
 from plugins_eventhubs import EventHubs
 
-from leasehold.pipeline.connectors.eventhubs import account_of
+from leasehold.pipeline.connectors.eventhubs.account import account_of
 from leasehold.pipeline.connectors.eventhubs.broker import EventHubsBroker
 from leasehold.pipeline.connectors.log.broker import LogBroker
 from leasehold.pipeline.connectors.log.partition_file import Encoded, LogUnavailable, LogUncertain, ProducerEnded

@@ -10,7 +10,8 @@ from plugins_eventhubs import EventHubs
 from sides import Side
 from workload import PARTITIONS
 
-from leasehold.pipeline.connectors.eventhubs import EventHubsBroker, account_of
+from leasehold.pipeline.connectors.eventhubs.account import account_of
+from leasehold.pipeline.connectors.eventhubs.broker import EventHubsBroker
 from leasehold.pipeline.producer import Event, IdempotentProducer
 
 HUB = "probes"

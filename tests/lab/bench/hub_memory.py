@@ -11,7 +11,9 @@ from contextlib import aclosing
 import pyarrow as pa
 from hub_sides import BODY_BYTES, Order, Took, Watch, main, rss_bytes, say
 
-from leasehold.pipeline.connectors.eventhubs import EventHubsBroker, EventHubsChangeFeed, account_of
+from leasehold.pipeline.connectors.eventhubs.account import account_of
+from leasehold.pipeline.connectors.eventhubs.broker import EventHubsBroker
+from leasehold.pipeline.connectors.eventhubs.feed.feed import EventHubsChangeFeed
 from leasehold.pipeline.producer import Event, IdempotentProducer
 
 

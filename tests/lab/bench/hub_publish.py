@@ -6,8 +6,9 @@ import azure.eventhub
 import azure.eventhub.aio
 from hub_sides import BODY_BYTES, Order, Took, Watch, main
 
-from leasehold.pipeline.connectors.eventhubs import EventHubsBroker, account_of
+from leasehold.pipeline.connectors.eventhubs.account import account_of
 from leasehold.pipeline.connectors.eventhubs.amqp.sdk_internals import sdk
+from leasehold.pipeline.connectors.eventhubs.broker import EventHubsBroker
 from leasehold.pipeline.producer import Event, IdempotentProducer
 
 sdk()

@@ -20,10 +20,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from hub_sides import BODY_BYTES, Order, Took, Watch, main
 
-from leasehold.pipeline.connectors.eventhubs import EventHubsChangeFeed, account_of
+from leasehold.pipeline.connectors.eventhubs.account import account_of
 from leasehold.pipeline.connectors.eventhubs.amqp.connection import GROUP, Hub
 from leasehold.pipeline.connectors.eventhubs.amqp.link import CHUNK_BYTES_MAX, ReceiverLink
 from leasehold.pipeline.connectors.eventhubs.amqp.sdk_internals import connection_of, sdk, transport_of
+from leasehold.pipeline.connectors.eventhubs.feed.feed import EventHubsChangeFeed
 from leasehold.pipeline.connectors.eventhubs.position import BEGINNING, selector
 from leasehold.pipeline.event import EVENT_SCHEMA
 

@@ -9,7 +9,8 @@ from sides import Job
 from workload import MERGE, SETUP
 
 from leasehold.leases.stores.sqlite import SqliteStore
-from leasehold.pipeline.connectors.eventhubs import EventHubsChangeFeed, account_of
+from leasehold.pipeline.connectors.eventhubs.account import account_of
+from leasehold.pipeline.connectors.eventhubs.feed.feed import EventHubsChangeFeed
 from leasehold.pipeline.connectors.postgres import PostgresOutputSink
 from leasehold.pipeline.spark.engine import SparkEngine
 from leasehold.pipeline.spark.transform import SparkTransform

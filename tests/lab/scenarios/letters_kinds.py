@@ -75,11 +75,9 @@ def postgres_box(where: Where) -> LetterBox:
 
 
 def hub_box(where: Where) -> LetterBox:
-    from leasehold.pipeline.connectors.eventhubs import (  # its SDK takes a second
-        EventHubsChangeFeed,
-        EventHubsOutputSink,
-        account_of,
-    )
+    from leasehold.pipeline.connectors.eventhubs.account import account_of
+    from leasehold.pipeline.connectors.eventhubs.feed.feed import EventHubsChangeFeed
+    from leasehold.pipeline.connectors.eventhubs.sink.sink import EventHubsOutputSink
 
     account = account_of(connection_string=where.server["connection_string"], event_hub=PLACE)
     return LetterBox(feed=EventHubsChangeFeed(account), sink=EventHubsOutputSink(account, consumer_group="$Default"))

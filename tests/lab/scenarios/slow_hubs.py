@@ -7,7 +7,9 @@ from typing import Any
 
 from lab.scenarios.slow import SlowWriter
 
-from leasehold.pipeline.connectors.eventhubs import EventHubsChangeFeed, EventHubsOutputSink, account_of
+from leasehold.pipeline.connectors.eventhubs.account import account_of
+from leasehold.pipeline.connectors.eventhubs.feed.feed import EventHubsChangeFeed
+from leasehold.pipeline.connectors.eventhubs.sink.sink import EventHubsOutputSink
 from leasehold.pipeline.sink import Claim
 
 

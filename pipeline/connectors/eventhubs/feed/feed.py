@@ -36,11 +36,11 @@ from leasehold.pipeline.connectors.eventhubs.position import Position, compared,
 from leasehold.pipeline.connectors.eventhubs.refusal import PositionRefused
 from leasehold.pipeline.dead_letters.merged_feed import NONE_READ, Stretch
 from leasehold.pipeline.dead_letters.record import letter_of, read_until, read_until_now
+from leasehold.pipeline.endpoint import Endpoint
 from leasehold.pipeline.errors import FeedError, FeedUnavailable, Fenced, MalformedRecord, PositionLost
 from leasehold.pipeline.event import Page
 from leasehold.pipeline.feed import ChangeFeed, FeedPartition, KnownLag, Start, reset_of_a_new_source
 from leasehold.pipeline.ranges import EventRange, RangeReader, iterate, secret_in
-from leasehold.pipeline.tracing import Endpoint
 
 T = TypeVar("T")
 DECODING_THREADS = 2

@@ -27,6 +27,7 @@ from leasehold.pipeline.connectors.eventhubs.sink.producer_groups import (
 from leasehold.pipeline.connectors.eventhubs.sink.tail import QUIET_S, Reading, Tails
 from leasehold.pipeline.connectors.eventhubs.sink.writer import TAIL_S, HubWriter, translated
 from leasehold.pipeline.connectors.network import check_unresolvable
+from leasehold.pipeline.endpoint import Endpoint
 from leasehold.pipeline.errors import (
     FeedError,
     FeedUnavailable,
@@ -47,7 +48,6 @@ from leasehold.pipeline.producer import (
 )
 from leasehold.pipeline.publishing_writer import generation_lost, newest
 from leasehold.pipeline.sink import Claim, Sink, Standing
-from leasehold.pipeline.tracing import Endpoint
 
 
 class EventHubsOutputSink(Sink):

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from leasehold.service.cases.model import Case, CaseFile, Event, cases_beside, load_cases, load_settings, parse_cases
-from leasehold.service.config.load import ConfigurationError, parse
+from leasehold.service.config.load import parse
 from leasehold.service.config.settings import Settings
+from leasehold.service.errors import ConfigurationError
 
 ROOT = Path(__file__).parents[4]
 ONE = "cases:\n  - name: one\n    events: [{body: a}]\n"

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import leasehold
-from leasehold.service.config.load import ConfigurationError
+from leasehold.service.errors import ConfigurationError
 
 FEED = {"type": "files", "path": "orders-*.jsonl", "key": "customer"}
 handled: list[str] = []

@@ -8,8 +8,9 @@ import certifi
 import pytest
 
 from leasehold.service.config.cosmos import CosmosFeed, CosmosLeases
-from leasehold.service.config.load import ConfigurationError, load, parse
+from leasehold.service.config.load import load, parse
 from leasehold.service.config.section import FeedContext
+from leasehold.service.errors import ConfigurationError
 
 SECRET = "c2VjcmV0"
 HERE = "endpoint: 'https://bank.documents.azure.com:443/'"

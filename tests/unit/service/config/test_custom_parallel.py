@@ -14,8 +14,9 @@ from leasehold.pipeline.connectors.python import PythonOutputSink
 from leasehold.pipeline.errors import SinkRejected
 from leasehold.pipeline.limits import ParallelLimits
 from leasehold.service.config.custom import PythonSink
-from leasehold.service.config.load import ConfigurationError, load
+from leasehold.service.config.load import load
 from leasehold.service.config.settings import Settings
+from leasehold.service.errors import ConfigurationError
 from leasehold.service.wiring.build import processor_of
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 import certifi
 import pytest
 
-from leasehold.pipeline.connectors.eventhubs import EventHubsChangeFeed
+from leasehold.pipeline.connectors.eventhubs.feed.feed import EventHubsChangeFeed
 from leasehold.service.config.eventhubs import EventHubsFeed, EventHubsSink
-from leasehold.service.config.load import ConfigurationError, load, parse
+from leasehold.service.config.load import load, parse
 from leasehold.service.config.section import FeedContext
+from leasehold.service.errors import ConfigurationError
 
 SECRET = "c2VjcmV0"
 STRING = f"Endpoint=sb://bank.servicebus.windows.net/;SharedAccessKeyName=reader;SharedAccessKey={SECRET}"

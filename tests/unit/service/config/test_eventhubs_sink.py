@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from leasehold.leases.timing import Timing
-from leasehold.pipeline.connectors.eventhubs import EventHubsOutputSink
+from leasehold.pipeline.connectors.eventhubs.sink.sink import EventHubsOutputSink
 from leasehold.service.config.eventhubs import BATCH_BYTES_MAX
-from leasehold.service.config.load import ConfigurationError, parse
+from leasehold.service.config.load import parse
 from leasehold.service.config.settings import Pipeline, Spark
+from leasehold.service.errors import ConfigurationError
 from leasehold.service.wiring.build import pipeline_of
 
 SECRET = "c2VjcmV0"

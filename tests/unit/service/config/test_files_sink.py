@@ -21,7 +21,8 @@ from leasehold.pipeline.connectors.files.sink.blobs import BlobContainer
 from leasehold.pipeline.errors import SinkRejected
 from leasehold.service.cli.main import main
 from leasehold.service.config.files import FilesSink
-from leasehold.service.config.load import ConfigurationError, parse
+from leasehold.service.config.load import parse
+from leasehold.service.errors import ConfigurationError
 
 KEY = "c2VjcmV0LXNlY3JldA=="
 CONNECTION = f"DefaultEndpointsProtocol=https;AccountName=bank;AccountKey={KEY};EndpointSuffix=core.windows.net"

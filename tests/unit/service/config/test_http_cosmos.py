@@ -11,8 +11,9 @@ from leasehold.leases.timing import Timing
 from leasehold.pipeline.async_sink import AsyncSink, Limits
 from leasehold.service.config.cosmos import CosmosSink
 from leasehold.service.config.http import HttpSink
-from leasehold.service.config.load import ConfigurationError, load
+from leasehold.service.config.load import load
 from leasehold.service.config.settings import Settings
+from leasehold.service.errors import ConfigurationError
 
 
 def settings(tmp_path: Any, sink: str) -> Settings:

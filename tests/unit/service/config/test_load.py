@@ -18,12 +18,13 @@ from leasehold.pipeline.connectors.postgres import PostgresOutputSink
 from leasehold.pipeline.limits import BatchLimits
 from leasehold.service.config.files import FilesFeed
 from leasehold.service.config.leases import SqliteLeases
-from leasehold.service.config.load import FILE_BYTES_MAX, ConfigurationError, load, parse
+from leasehold.service.config.load import FILE_BYTES_MAX, load, parse
 from leasehold.service.config.log import LogFeed
 from leasehold.service.config.postgres import PostgresSink
 from leasehold.service.config.reference import describe, markdown
 from leasehold.service.config.section import Section
 from leasehold.service.config.settings import Settings
+from leasehold.service.errors import ConfigurationError
 from leasehold.service.pipeline import PipelineParts
 
 DOCUMENT = Path(__file__).parents[4] / "docs/configuration.md"

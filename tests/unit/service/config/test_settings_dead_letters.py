@@ -8,15 +8,17 @@ from pathlib import Path
 import pytest
 
 from leasehold.leases.timing import Timing
-from leasehold.pipeline.connectors.eventhubs import EventHubsChangeFeed, EventHubsOutputSink
+from leasehold.pipeline.connectors.eventhubs.feed.feed import EventHubsChangeFeed
+from leasehold.pipeline.connectors.eventhubs.sink.sink import EventHubsOutputSink
 from leasehold.pipeline.connectors.files.sink import FilesOutputSink
 from leasehold.pipeline.connectors.log import LogChangeFeed, LogOutputSink
 from leasehold.pipeline.connectors.postgres import PostgresLettersFeed, PostgresOutputSink
 from leasehold.pipeline.dead_letters.merged_feed import MergedLetters
 from leasehold.pipeline.errors import FeedUnavailable, SinkUnavailable
 from leasehold.pipeline.limits import Isolation
-from leasehold.service.config.load import ConfigurationError, parse
+from leasehold.service.config.load import parse
 from leasehold.service.config.settings import Pipeline
+from leasehold.service.errors import ConfigurationError
 from leasehold.service.wiring.build import isolation_of, policy_of
 
 LOG = "sink: {type: log, path: out}"

@@ -14,8 +14,8 @@ from leasehold.pipeline.connectors.http import http_sink
 from leasehold.pipeline.connectors.log import LogOutputSink
 from leasehold.pipeline.connectors.postgres import PostgresOutputSink
 from leasehold.pipeline.connectors.postgres.session import endpoint_of
+from leasehold.pipeline.endpoint import Endpoint
 from leasehold.pipeline.errors import SinkUnavailable
-from leasehold.pipeline.tracing import Endpoint
 from leasehold.service.api.metrics import Metrics
 from leasehold.service.telemetry.conventions import (
     SCHEMA_URL,

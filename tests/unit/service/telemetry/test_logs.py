@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import structlog
 
-from leasehold.service.config.load import ConfigurationError
 from leasehold.service.config.settings import LogSettings
+from leasehold.service.errors import ConfigurationError
 from leasehold.service.telemetry import logs
 
 Lines = Callable[[], list[Any]]

@@ -11,9 +11,10 @@ from unit.service.conftest import TIMING
 
 from leasehold.leases.errors import StoreUnavailable
 from leasehold.leases.lease import Lease
+from leasehold.pipeline.endpoint import Endpoint
 from leasehold.pipeline.errors import SinkUnavailable
 from leasehold.pipeline.pump.runner import DeliveredBatch
-from leasehold.pipeline.tracing import Contexts, Endpoint, TraceContext, TransformedBatch
+from leasehold.pipeline.tracing import Contexts, TraceContext, TransformedBatch
 from leasehold.service.telemetry.spans import TEXT_MAX, Failure, RunTracer, Span, TracedStats
 
 LEASE = Lease(pipeline="bank", partition="7", owner="host-a", incarnation="1", epoch=4, continuation="90")

@@ -13,7 +13,7 @@ import azure.eventhub._pyamqp.aio as amqp
 import pytest
 from azure.eventhub._pyamqp import client
 
-from leasehold.pipeline.connectors.eventhubs import account_of
+from leasehold.pipeline.connectors.eventhubs.account import account_of
 from leasehold.pipeline.connectors.eventhubs.amqp import sdk_internals
 from leasehold.pipeline.connectors.eventhubs.amqp.connection import Hub
 from leasehold.pipeline.connectors.eventhubs.sink.sender import attach

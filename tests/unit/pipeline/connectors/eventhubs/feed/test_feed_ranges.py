@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from leasehold.leases.stores.blob.checkpoints import Checkpoint, checkpoint_of
-from leasehold.pipeline.connectors.eventhubs import EventHubsChangeFeed, account_of
+from leasehold.pipeline.connectors.eventhubs.account import account_of
 from leasehold.pipeline.connectors.eventhubs.amqp.management import PartitionExtent
-from leasehold.pipeline.connectors.eventhubs.feed.feed import EventHubsRanges
+from leasehold.pipeline.connectors.eventhubs.feed.feed import EventHubsChangeFeed, EventHubsRanges
 from leasehold.pipeline.errors import FeedError, FeedUnavailable
 from leasehold.pipeline.event import EVENT_SCHEMA, Page
 from leasehold.pipeline.ranges import EventRange, RangeReads, range_events_for

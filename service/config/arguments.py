@@ -1,0 +1,124 @@
+"""Problems of the arguments of a section that a program makes: all at once, by their names, in the words of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, get_args
+
+from pydantic import BaseModel, SecretStr, Tag, ValidationError
+from pydantic_core import ErrorDetails
+
+from leasehold.service.config.section import message_of, shown, unknown_setting
+from leasehold.service.errors import ConfigurationError
+from leasehold.service.texts import names_a_secret
+
+Model = type[BaseModel]
+_NO_SECTION = ("unknown_type", "model_type", "model_attributes_type", "dict_type")
+"""Kinds of errors of a value that is no section."""
+
+
+def check_named(section: Model, positional: tuple[object, ...], values: Mapping[str, object]) -> None:
+    """Raises ConfigurationError for arguments without a name."""
+    if positional:
+        names = [name for name in arguments_of(section) if name not in values]
+        raise ConfigurationError(
+            section.__name__,
+            [f"takes its arguments by name: write {section.__name__}({names[0]}={_short(positional[0])})"],
+        )
+
+
+@contextmanager
+def raising(section: Model, source: str | None = None) -> Iterator[None]:
+    """Raises ConfigurationError instead of pydantic's error."""
+    try:
+        yield
+    except ValidationError as error:
+        errors = error.errors(include_url=False)
+        unknown = [each for each in errors if each["type"] == "extra_forbidden"]
+        found = [line for each in unknown or errors for line in _described(section, each)]
+        raise ConfigurationError(source or section.__name__, found) from None
+
+
+def arguments_of(section: Model) -> list[str]:
+    return [field.alias or name for name, field in section.model_fields.items() if name != "type"]
+
+
+def sections_of(annotation: Any) -> Iterator[tuple[str | None, type[BaseModel]]]:
+    """The models within an annotation, each with its tag."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield None, annotation
+        return
+    tags = [part.tag for part in get_args(annotation) if isinstance(part, Tag)]
+    for part in get_args(annotation):
+        for tag, model in sections_of(part):
+            yield (tags[0] if tags else tag), model
+
+
+def _described(section: Model, error: ErrorDetails) -> Iterator[str]:
+    place, owner, annotation = _located(section, error["loc"])
+    for message in _messages(error, place, owner, annotation):
+        yield f"{_subject(error, place, annotation)}{message}"
+
+
+def _messages(error: ErrorDetails, place: str, owner: Model | None, annotation: Any) -> list[str]:
+    kind, value = error["type"], error["input"]
+    if kind == "extra_forbidden":
+        return [unknown_setting(str(error["loc"][-1]), arguments_of(owner) if owner is not None else ())]
+    if kind == "missing":
+        choice = f", like {_example(annotation)}" if _example(annotation) else ""
+        return [f"is missing: give it a value{choice}"]
+    if kind in _NO_SECTION and _example(annotation):
+        if isinstance(value, Mapping):
+            return ["needs a `type`: write " + _example(annotation)]
+        what = f"the class {value.__name__}" if isinstance(value, type) else f"of type {type(value).__name__}"
+        return [f"is {what}, and must be a section, like {_example(annotation)}"]
+    return message_of(error).split("\n")
+
+
+def _example(annotation: Any) -> str:
+    """How to make what an argument takes; empty if it takes no section."""
+    for _, section in sections_of(annotation):
+        required = [f"{name}=..." for name, field in section.model_fields.items() if field.is_required()]
+        return f"{section.__name__}({', '.join(required)})"
+    return ""
+
+
+def _located(section: Model, loc: tuple[str | int, ...]) -> tuple[str, Model | None, Any]:
+    """The argument's place, the section that it belongs to, and its annotation. pydantic adds the tags of unions to the place."""
+    place, here, annotation = "", section, None
+    choices: dict[str | None, Model] = {}
+    owner: Model | None = section
+    for part in loc:
+        if part in choices:
+            here, choices = choices[str(part)], {}
+            continue
+        owner = here
+        if isinstance(part, int):
+            place += f"[{part}]"
+            continue
+        place += f".{part}" if place else part
+        fields = {field.alias or name: field for name, field in here.model_fields.items()}
+        annotation = fields[part].annotation if part in fields else None
+        choices = dict(sections_of(annotation))
+        here = choices.get(None, here)
+    return place, owner, annotation
+
+
+def _subject(error: ErrorDetails, place: str, annotation: Any) -> str:
+    kind, value = error["type"], error["input"]
+    if not place:
+        return ""
+    if kind in ("missing", "extra_forbidden", *_NO_SECTION) or not isinstance(value, str | int | float | None):
+        return f"`{place}` " if kind != "value_error" else f"`{place}`: "
+    if names_a_secret(place.rpartition(".")[2]) or _holds_secret(annotation):
+        return f"`{place}` (a secret, not shown) "
+    return f"`{place}` is {shown(value)}, and "
+
+
+def _holds_secret(annotation: Any) -> bool:
+    return annotation is SecretStr or any(map(_holds_secret, get_args(annotation)))
+
+
+def _short(value: object) -> str:
+    return shown(value) if isinstance(value, str | int | float) else "..."
