@@ -2,7 +2,7 @@
 
 Links in Markdown lead to files of the repository, so that they work there too. For the site they are rewritten.
 Pages at the top of the repository have pages of the site (PAGES). Any other file or directory that a page links to gets one
-below source/. The Python API is generated from the tables of docs/embedding.md and docs/plugins.md. Decisions are listed in the
+below source/. The Python API is generated from the tables of docs/handlers.md and docs/plugins.md. Decisions are listed in the
 order of their numbers.
 """
 
@@ -31,7 +31,7 @@ PAGES = {
 API = "api.md"
 FENCE = re.compile(r"^ *(```+|~~~+).*?^ *\1 *$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<=\]\()(?P<path>[^)\s#:]+)(?=[#)])")
-IMPORTABLE = ("docs/embedding.md", "docs/plugins.md")
+IMPORTABLE = ("docs/handlers.md", "docs/plugins.md")
 """Pages with tables of what may be imported."""
 PUBLIC = re.compile(r"^\| from `(leasehold[.\w]*)` \|.*\n\| --- .*\n((?:\|.*\n)+)", re.MULTILINE)
 
@@ -108,14 +108,14 @@ def source_pages(path: str) -> Iterator[tuple[str, str]]:
 
 
 def public_names() -> list[str]:
-    """What docs/embedding.md and docs/plugins.md allow others to import, as in `leasehold.Processor`."""
+    """What docs/handlers.md and docs/plugins.md allow others to import, as in `leasehold.Processor`."""
     tables = [found for page in IMPORTABLE for found in PUBLIC.findall((ROOT / page).read_text())]
     rows = [(package, row.split("|")[1]) for package, table in tables for row in table.splitlines()]
     return [f"{package}.{name}" for package, cell in rows for name in re.findall(r"`(\w+)`", cell)]
 
 
 def api_page() -> str:
-    opening = "What [programs](embedding.md) and [your own parts](plugins.md) may import. All else may change with any release."
+    opening = "What [programs](handlers.md) and [your own parts](plugins.md) may import. All else may change with any release."
     return f"# Python API\n\n{opening}\n\n" + "".join(f"::: {name}\n\n" for name in public_names())
 
 

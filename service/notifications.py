@@ -1,7 +1,7 @@
 """What a program can be notified of: events about leases, partitions, batches and trust, and the class that receives them.
 
     class Pager(Notifications):
-        async def on_lease_lost(self, event: LeaseLost) -> None: ...
+        async def on_lease_lost(self, event: LeaseLoss) -> None: ...
 
     ProcessorCore(..., on=Pager())
 
@@ -64,7 +64,7 @@ class LeaseReleased(Notification):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseLost(Notification):
+class LeaseLoss(Notification):
     """This host no longer works on the lease, and has not given it back.
 
     - reason: `stolen` by another owner, or `lost` to an operator, or because its document is gone. `unreleased` if the
@@ -148,7 +148,7 @@ class Notifications:
     def on_lease_released(self, event: LeaseReleased) -> Answer:
         return None
 
-    def on_lease_lost(self, event: LeaseLost) -> Answer:
+    def on_lease_lost(self, event: LeaseLoss) -> Answer:
         return None
 
     def on_partition_failing(self, event: PartitionFailing) -> Answer:
@@ -170,7 +170,7 @@ class Notifications:
 METHODS: Mapping[type[Notification], str] = {
     LeaseAcquired: "on_lease_acquired",
     LeaseReleased: "on_lease_released",
-    LeaseLost: "on_lease_lost",
+    LeaseLoss: "on_lease_lost",
     PartitionFailing: "on_partition_failing",
     PartitionRecovered: "on_partition_recovered",
     BatchDelivered: "on_batch_delivered",

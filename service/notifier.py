@@ -1,7 +1,7 @@
 """Delivers notifications: one at a time and in order, beside the work of the host and never in its way.
 
     notifier = Notifier(on, host=name, clock=clock, now=now, log=log, run_plain=thread.run)
-    notifier.notify(LeaseLost, lease.key, epoch=3, reason="stolen", taken_by="host-b")     # returns at once
+    notifier.notify(LeaseLoss, lease.key, epoch=3, reason="stolen", taken_by="host-b")     # returns at once
     await notifier.close()
 
 The queue is bounded. If callbacks are too slow, or one never returns, further events are dropped and counted.

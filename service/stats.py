@@ -36,7 +36,7 @@ from leasehold.service.failures import Failure
 from leasehold.service.notifications import (
     BatchDelivered,
     LeaseAcquired,
-    LeaseLost,
+    LeaseLoss,
     LeaseReleased,
     Notification,
     PartitionFailing,
@@ -166,9 +166,9 @@ class Stats:
         self.moves[lease.pipeline, "released" if reason == "shutdown" else reason] += 1
         about = {"epoch": lease.epoch}
         if reason in ("lost", "stolen"):
-            self._notify(LeaseLost, lease.key, reason=reason, taken_by=taken_by, **about)
+            self._notify(LeaseLoss, lease.key, reason=reason, taken_by=taken_by, **about)
         elif lease.owner is not None:
-            self._notify(LeaseLost, lease.key, reason="unreleased", taken_by=None, **about)
+            self._notify(LeaseLoss, lease.key, reason="unreleased", taken_by=None, **about)
         else:
             to = lease.handoff_to if reason == "shutdown" else None
             fields = {"reason": _release(reason, to), "to": to, "continuation": lease.continuation}

@@ -22,12 +22,11 @@ from typing import Any, NamedTuple, cast
 
 from leasehold.common.cancellation import await_shielded, heeding
 from leasehold.common.clock import Clock, LoopClock
-from leasehold.pipeline.connectors.python import HandlerThread, name_of
-from leasehold.pipeline.errors import NotImportable, SinkRejected, SinkUnavailable
-from leasehold.pipeline.handlers import FUNCTION_OF
+from leasehold.pipeline.connectors.python import IDENTITY, HandlerThread, name_of
+from leasehold.pipeline.errors import SinkRejected, SinkUnavailable
 from leasehold.pipeline.handlers.stats import HandlerStats
 from leasehold.pipeline.handlers.writer import Caller, HandlerWriter
-from leasehold.pipeline.imports import imported, is_generator
+from leasehold.pipeline.imports import is_generator
 from leasehold.pipeline.limits import ParallelLimits
 from leasehold.pipeline.sink import Claim, Sink
 
@@ -36,7 +35,10 @@ Function = Callable[[Any], Awaitable[None] | None]
 
 
 class HandlerSink(Sink):
-    """handler: the function, or `module:function` where it is found. key: the column whose values are the keys.
+    """- `handler`: the function. `load`: what finds it, in a thread, if it is not there yet. `name`: for people.
+    - `key`: the column whose values are the keys.
+    - `bound`: makes of it the function that is called for one lease.
+    - `ended`: called when the sink is closed.
 
     Raises ValueError where the limits contradict each other, and SinkRejected for a function that they do not fit.
     """
@@ -44,13 +46,24 @@ class HandlerSink(Sink):
     holds_position = False
 
     def __init__(
-        self, handler: str | Function, *, key: str, limits: ParallelLimits | None = None, clock: Clock | None = None
+        self,
+        handler: Function | None = None,
+        *,
+        key: str,
+        limits: ParallelLimits | None = None,
+        clock: Clock | None = None,
+        load: Callable[[], Function] | None = None,
+        name: str | None = None,
+        bound: Callable[[Function, Claim], Function] = lambda function, claim: function,
+        ended: Callable[[], None] = lambda: None,
     ) -> None:
         self._limits = limits or ParallelLimits()
         if problems := list(self._limits.problems()):
             raise ValueError("; ".join(problems))
-        self._name = handler if isinstance(handler, str) else name_of(handler)
-        self._function = None if isinstance(handler, str) else checked(handler, self._name, self._limits)
+        assert (handler is None) != (load is None)
+        self._name = name or ("" if handler is None else name_of(handler))
+        self._function = None if handler is None else checked(handler, self._name, self._limits)
+        self._load, self._bound, self._ended = load, bound, ended
         self._key = key
         self._clock = clock or LoopClock()
         self._threads = ThreadPool(self._limits.max, self._name)
@@ -60,7 +73,7 @@ class HandlerSink(Sink):
 
     @property
     def identity(self) -> str:
-        return f"python:{self._name}"
+        return IDENTITY
 
     @property
     def handler_stats(self) -> HandlerStats:
@@ -73,7 +86,8 @@ class HandlerSink(Sink):
         if self._function is None:
             thread = HandlerThread(f"import {self._name}")
             try:
-                self._function = await thread.call(partial(load, self._name, self._limits))
+                assert self._load is not None
+                self._function = await thread.call(self._load)
             finally:
                 thread.stop()
 
@@ -81,7 +95,7 @@ class HandlerSink(Sink):
         assert self._function is not None, "call prepare first"
         return HandlerWriter(
             claim,
-            self._caller(claim, self._function),
+            self._caller(claim, self._bound(self._function, claim)),
             key=self._key,
             limits=self._limits,
             clock=self._clock,
@@ -91,6 +105,7 @@ class HandlerSink(Sink):
 
     async def close(self) -> None:
         self._threads.stop()
+        self._ended()
 
     def _caller(self, claim: Claim, function: Function) -> Caller:
         """Raises SinkUnavailable while calls of an earlier claim run: the same events would be handled beside them."""
@@ -105,17 +120,8 @@ class HandlerSink(Sink):
         return self._callers[key]
 
 
-def load(path: str, limits: ParallelLimits) -> Function:
-    """The function at `module:function`. Raises SinkRejected."""
-    try:
-        return checked(imported(path), path, limits)
-    except NotImportable as error:
-        raise SinkRejected(f"sink handler {error}") from error
-
-
 def checked(found: object, name: str, limits: ParallelLimits) -> Function:
     """Raises SinkRejected if it is not a function, or does not fit the limits."""
-    found = getattr(found, FUNCTION_OF, found)
     takes = "one event" if limits.events_max is None else "`Events` of one key"
     if inspect.isclass(found) or not callable(found):
         what = "a class" if inspect.isclass(found) else f"of type {type(found).__name__}"

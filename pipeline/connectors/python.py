@@ -1,11 +1,11 @@
-"""A handler of the user's own as the sink: the observer of the change feed processors.
+"""A handler of the user's own as the sink: the observer of the change feed processors. See `observers`.
 
-    class Printer:
+    class Printing:
         async def open(self, context): ...                    # the lease was taken
         async def process(self, context, table): ...          # a batch; it is safe once this returns
         async def close(self, context, reason): ...           # the lease is released: shutdown, lost, stolen, gone or failed
 
-There is one handler a lease, and its methods are called one at a time; `close` follows every `open` that returned. Batches
+There is one observer a lease, and its methods are called one at a time; `close` follows every `open` that returned. Batches
 come at least once: after a crash or a stolen lease the last one is repeated, with the same (partition, position). A batch
 without output does not come at all.
 
@@ -21,6 +21,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
@@ -28,17 +30,18 @@ from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
 from leasehold.common.cancellation import await_shielded, heeding
-from leasehold.pipeline.errors import NotImportable, SinkRejected, SinkUnavailable
-from leasehold.pipeline.imports import imported
+from leasehold.pipeline.errors import SinkRejected, SinkUnavailable
+from leasehold.pipeline.handlers.changes import LeaseLost
 from leasehold.pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter
 from leasehold.pipeline.tracing import TraceContext
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +63,13 @@ class HandlerContext:
     traceparent: str | None = None
     """In `process`, the trace context (W3C) of the delivery; None if traces are off."""
     tracestate: str | None = None
+    acknowledge: Callable[[int], Awaitable[None]] | None = None
+    """Called with a sequence up to which all is processed; None unless positions follow such calls."""
+    is_released: Callable[[], bool] = lambda: False
+    """Whether this owner's writer is closed."""
 
 
-class Handler(Protocol):
+class Observing(Protocol):
     """Each method plain or `async def`."""
 
     def open(self, context: HandlerContext) -> Awaitable[None] | None: ...
@@ -74,21 +81,40 @@ class Handler(Protocol):
     def close(self, context: HandlerContext, reason: CloseReason) -> Awaitable[None] | None: ...
 
 
-class PythonOutputSink(Sink):
-    """`handler`: what makes a handler, called without arguments, or `module:factory` where that is found.
+IDENTITY = "python"
+"""Positions belong to the pipeline's name and its feed: a handler may be renamed, moved and exchanged."""
 
-    The factory runs on the event loop; what takes time belongs in the handler's `open`.
+
+class PythonOutputSink(Sink):
+    """- `factory`: what makes an observer, called without arguments on the event loop.
+    - `load`: what finds the factory, in a thread, if there is none yet.
+    - `name`: of the handler, for people.
+    - `manual_max`: positions follow the observer's acknowledgements, of which so many events may lack at a time.
+    - `ended`: called when the sink is closed.
     """
 
     holds_position = False
 
-    def __init__(self, handler: str | Callable[[], Handler]) -> None:
-        self._name = handler if isinstance(handler, str) else name_of(handler)
-        self._factory = None if isinstance(handler, str) else handler
+    def __init__(
+        self,
+        factory: Callable[[], Observing] | None = None,
+        *,
+        load: Callable[[], Callable[[], Observing]] | None = None,
+        name: str | None = None,
+        manual_max: int | None = None,
+        ended: Callable[[], None] = lambda: None,
+    ) -> None:
+        assert (factory is None) != (load is None)
+        self._factory, self._load = factory, load
+        self._name = name or ("" if factory is None else name_of(factory))
+        self._manual_max = manual_max
+        self._ended = ended
+        self._reported: dict[tuple[str, str], str] = {}
+        """By pipeline and partition, the failure whose traceback is logged already."""
 
     @property
     def identity(self) -> str:
-        return f"python:{self._name}"
+        return IDENTITY
 
     def claimed(self, state: str) -> str:
         return state
@@ -97,7 +123,8 @@ class PythonOutputSink(Sink):
         if self._factory is None:
             thread = HandlerThread(f"import {self._name}")
             try:
-                self._factory = await thread.call(partial(load, self._name))
+                assert self._load is not None
+                self._factory = await thread.call(self._load)
             finally:
                 thread.stop()
 
@@ -108,25 +135,28 @@ class PythonOutputSink(Sink):
         for method in ("open", "process", "close"):
             if not callable(getattr(handler, method, None)):
                 raise SinkRejected(f"'{self._name}' returned {type(handler).__name__} without the method '{method}'")
-        writer = PythonWriter(self._name, handler, claim)
+        report = partial(self._report, (claim.pipeline, claim.partition))
+        if self._manual_max is None:
+            writer = PythonWriter(self._name, handler, claim, report)
+        else:
+            writer = ManualWriter(self._name, handler, claim, report, open_max=self._manual_max)
         await writer.open()
         return writer
 
     async def close(self) -> None:
-        """Nothing is held."""
+        self._ended()
+
+    def _report(self, lease: tuple[str, str], what: str, error: BaseException | None) -> None:
+        """Log a failure once, with its traceback, until something succeeds or another failure comes."""
+        if error is None:
+            self._reported.pop(lease, None)
+        elif self._reported.get(lease) != (text := f"{type(error).__name__}: {error}"):
+            self._reported[lease] = text
+            fields = {"pipeline": lease[0], "partition": lease[1]}
+            _log.error("%s", what, exc_info=error, extra=fields)
 
 
-def load(path: str) -> Callable[[], Handler]:
-    """The factory at `module:factory`. Raises SinkRejected."""
-    try:
-        factory = imported(path)
-    except NotImportable as error:
-        raise SinkRejected(f"sink handler {error}") from error
-    if not callable(factory):
-        raise SinkRejected(
-            f"sink handler '{path}' is of type {type(factory).__name__}: name a function or class that makes a handler"
-        )
-    return cast(Callable[[], Handler], factory)
+Report = Callable[[str, BaseException | None], None]
 
 
 def name_of(factory: Callable[..., object]) -> str:
@@ -139,12 +169,13 @@ class PythonWriter(SinkWriter):
     position: str | None = None
     state: str = ""
 
-    def __init__(self, name: str, handler: Handler, claim: Claim) -> None:
+    def __init__(self, name: str, handler: Observing, claim: Claim, report: Report = lambda what, error: None) -> None:
         self.position = claim.continuation
         self.state = claim.state
         self._name = name
         self._handler = handler
         self._claim = claim
+        self._report = report
         self._thread = HandlerThread(f"{name} {claim.partition}")
 
     async def open(self) -> None:
@@ -166,13 +197,14 @@ class PythonWriter(SinkWriter):
         """Nothing to do; `close` follows, with the reason "gone"."""
 
     async def close(self, reason: CloseReason) -> None:
+        self._is_closed = True
         try:
             await self._call("close", partial(self._handler.close, self._context(), reason))
         finally:
             self._thread.stop()
 
     def _context(self, to: str | None = None, trace: TraceContext | None = None) -> HandlerContext:
-        claim = self._claim
+        claim, acknowledge = self._claim, self._acknowledge
         return HandlerContext(
             pipeline=claim.pipeline,
             partition=claim.partition,
@@ -183,14 +215,19 @@ class PythonWriter(SinkWriter):
             to=to,
             traceparent=None if trace is None else trace.parent,
             tracestate=None if trace is None else trace.state,
+            acknowledge=acknowledge,
+            is_released=lambda: self._is_closed,
         )
 
+    _acknowledge: Callable[[int], Awaitable[None]] | None = None
+    _is_closed = False
+
     async def _call(self, method: str, call: Callable[[], Awaitable[None] | None]) -> None:
-        failing = partial(
-            _failing,
+        what = (
             f"handler '{self._name}' failed in '{method}' for partition '{self._claim.partition}' "
-            f"behind position {self.position}",
+            f"behind position {self.position}"
         )
+        failing = partial(_failing, what, self._report)
         if inspect.iscoroutinefunction(getattr(self._handler, method)):
             await self._thread.idle()
             awaitable = call()
@@ -198,16 +235,92 @@ class PythonWriter(SinkWriter):
             awaitable = await self._thread.call(partial(_guarded, call, failing))
         if awaitable is not None:
             await heeding(_await_handler(awaitable, failing))
+        self._report("", None)
+
+
+class ManualWriter(PythonWriter):
+    """Its position follows what the handler acknowledges, in whole batches. open_max: reading pauses at so many events that are
+    not acknowledged."""
+
+    def __init__(self, name: str, handler: Observing, claim: Claim, report: Report, *, open_max: int) -> None:
+        super().__init__(name, handler, claim, report)
+        self._open_max = open_max
+        self._open: deque[tuple[int | None, int, str]] = deque()
+        """Of each batch that is not acknowledged whole: its last sequence, how many events it has, and where it ends."""
+        self._up_to: int | None = None
+        self._count = 0
+        self._loop = asyncio.get_running_loop()
+        self._changed = asyncio.Event()
+        self._acknowledge = self._acknowledge_from_anywhere
+
+    @property
+    def acknowledged(self) -> int:
+        return self._count
+
+    async def write(self, output: Output, permit: Permit) -> None:
+        permit.check()
+        rows = output.table.num_rows
+        if rows and "sequence" not in output.table.column_names:
+            raise SinkRejected(
+                f"handler '{self._name}': the output has no column 'sequence', by which changes are acknowledged: select it, or"
+                " remove `checkpoint_s: manual`"
+            )
+        while self._open and sum(count for _, count, _ in self._open) + rows > self._open_max:
+            await self.wait_for_progress()
+        last = max(output.table["sequence"].to_pylist()) if rows else None
+        self._open.append((last, rows, output.to))
+        self._move()
+        if rows:
+            context = self._context(output.to, output.trace)
+            await self._call("process", partial(self._handler.process, context, output.table))
+
+    async def wait_for_progress(self) -> None:
+        await self._changed.wait()
+        self._changed.clear()
+
+    async def flush(self) -> None:
+        while self._open:
+            await self.wait_for_progress()
+
+    async def _acknowledge_from_anywhere(self, sequence: int) -> None:
+        """Raises LeaseLost."""
+        if asyncio.get_running_loop() is self._loop:
+            self._acknowledge_here(sequence)
+            return
+        done: Future[None] = Future()
+        self._loop.call_soon_threadsafe(_settle, done, partial(self._acknowledge_here, sequence))
+        await asyncio.wrap_future(done)
+
+    def _acknowledge_here(self, sequence: int) -> None:
+        if self._is_closed:
+            raise LeaseLost(
+                f"partition '{self._claim.partition}' of pipeline '{self._claim.pipeline}' is released or lost: its next owner"
+                f" gets the changes behind position {self.position}"
+            )
+        self._up_to = sequence if self._up_to is None else max(sequence, self._up_to)
+        self._move()
+
+    def _move(self) -> None:
+        while self._open:
+            last, count, to = self._open[0]
+            if last is not None and (self._up_to is None or last > self._up_to):
+                break
+            self._open.popleft()
+            self.position = to
+            self._count += count
+            self._changed.set()
 
 
 @contextmanager
-def _failing(what: str) -> Generator[None]:
+def _failing(what: str, report: Report = lambda what, error: None) -> Generator[None]:
     """Whatever a handler raises becomes a sink's error; an exit and an unrequested cancellation are failures, too."""
     try:
         yield
     except (SinkUnavailable, SinkRejected, GeneratorExit, KeyboardInterrupt):
         raise
     except BaseException as error:
+        if not isinstance(error, asyncio.CancelledError):
+            report(what, error)
         raise SinkRejected(f"{what}: {type(error).__name__}: {error}") from error
 
 

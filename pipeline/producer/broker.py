@@ -12,8 +12,8 @@ from typing import Any, Literal, Protocol
 from leasehold.common.clock import Backoff
 from leasehold.pipeline.producer.event import (
     AttachRequest,
-    Event,
     HubProperties,
+    OutgoingEvent,
     PartitionProperties,
     Prepared,
     ProducerPosition,
@@ -81,7 +81,7 @@ class Broker(Protocol):
         """For people, and without secrets."""
         ...
 
-    def prepared(self, event: Event) -> Prepared:
+    def prepared(self, event: OutgoingEvent) -> Prepared:
         """Pure. Raises ValueError where the event cannot be encoded."""
         ...
 

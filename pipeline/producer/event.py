@@ -113,7 +113,7 @@ Simple: TypeAlias = "str | bytes | bool | int | float | datetime | UUID | None"
 
 
 @dataclass(slots=True, kw_only=True)
-class Event:
+class OutgoingEvent:
     """What is published. number: the sequence number it was published under, None before that and after a failure."""
 
     body: bytes
@@ -143,7 +143,7 @@ class EventBatch:
         key: str | None,
         bytes_max: int,
         envelope_bytes: int,
-        prepare: Callable[[Event], Prepared],
+        prepare: Callable[[OutgoingEvent], Prepared],
     ) -> None:
         self.partition = partition
         self.key = key
@@ -163,7 +163,7 @@ class EventBatch:
     def is_published(self) -> bool:
         return self._is_published
 
-    def try_add(self, event: Event) -> bool:
+    def try_add(self, event: OutgoingEvent) -> bool:
         """Whether it fits: measured with the largest sequence number, since it has none yet. Raises BatchLocked, ValueError."""
         if self._is_locked:
             raise BatchLocked("the batch is being published, or was: make a new one for further events")
@@ -204,7 +204,12 @@ class EventSet:
     key: str | None
 
     def __init__(
-        self, events: Sequence[Event], key: str | None, prepare: Callable[[Event], Prepared], *, is_numbered: bool
+        self,
+        events: Sequence[OutgoingEvent],
+        key: str | None,
+        prepare: Callable[[OutgoingEvent], Prepared],
+        *,
+        is_numbered: bool,
     ) -> None:
         self.key = key
         self._events = tuple(events)

@@ -3,7 +3,7 @@
 ```python
 async with IdempotentProducer(EventHubsBroker(account, "orders")) as producer:
     batch = await producer.create_batch("0")
-    batch.try_add(Event(body=b"one"))
+    batch.try_add(OutgoingEvent(body=b"one"))
     await producer.send(batch)
     batch.starting_sequence_number  # its first event's
 ```
@@ -32,10 +32,10 @@ from leasehold.pipeline.producer.event import (
     NOTHING_YET,
     NUMBER_MAX,
     AttachRequest,
-    Event,
     EventBatch,
     EventSet,
     HubProperties,
+    OutgoingEvent,
     PartitionProperties,
     PublishingProperties,
 )
@@ -181,7 +181,7 @@ class IdempotentProducer:
         )
 
     async def send(
-        self, events: EventBatch | Sequence[Event], partition: str | None = None, *, key: str | None = None
+        self, events: EventBatch | Sequence[OutgoingEvent], partition: str | None = None, *, key: str | None = None
     ) -> None:
         """A batch goes to its own partition; a set of events needs one. All are published, or none. Raises PublishError."""
         if isinstance(events, EventBatch):
@@ -282,7 +282,7 @@ class _Measured(EventSet):
     """A set that is refused where it does not fit into one batch."""
 
     def __init__(
-        self, events: Sequence[Event], key: str | None, broker: Broker, bytes_max: int, *, is_numbered: bool
+        self, events: Sequence[OutgoingEvent], key: str | None, broker: Broker, bytes_max: int, *, is_numbered: bool
     ) -> None:
         super().__init__(events, key, broker.prepared, is_numbered=is_numbered)
         self._envelope_bytes = broker.envelope_bytes

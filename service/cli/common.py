@@ -21,7 +21,7 @@ from leasehold.pipeline.imports import search_in
 from leasehold.service.cli.host_name import host_name
 from leasehold.service.config import load as config
 from leasehold.service.config.settings import Pipeline, Settings
-from leasehold.service.errors import ServiceError, StartFailed
+from leasehold.service.errors import ConfigurationError, ServiceError, StartFailed
 from leasehold.service.texts import redacted
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def settings_of(file: Path) -> Settings:
     """The settings in FILE. Modules that it names as `module:attribute` may be in the same directory."""
     try:
         settings = config.load(file, os.environ)
-    except config.ConfigurationError as error:
+    except ConfigurationError as error:
         fail(str(error), code=USAGE)
     search_in(file.absolute().parent)
     return settings
@@ -248,7 +248,7 @@ def done(work: Coroutine[Any, Any, T]) -> T:
     """Run to the end; whatever is expected to go wrong becomes one message and an exit code."""
     try:
         return asyncio.run(work)
-    except (StartFailed, GroupMismatch, config.ConfigurationError) as error:
+    except (StartFailed, GroupMismatch, ConfigurationError) as error:
         fail(str(error), code=USAGE)
     except (ServiceError, LeasesError, PipelineError) as error:
         fail(str(error))

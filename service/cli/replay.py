@@ -79,7 +79,7 @@ async def _scan(settings: Settings, replay: str) -> tuple[list[Lease], dict[str,
 async def _ask_sink(settings: Settings, pipeline: Pipeline, leases: list[Lease]) -> Mapping[str, Standing]:
     """By partition. A replay that did not release its lease may have written more than its lease shows."""
     letters = pipeline.letters
-    sink: Sink = pipeline.sink.make(settings.leases.timing, letters=letters is not None)
+    sink: Sink = pipeline.make_sink(settings.leases.timing, letters=letters is not None)
     try:
         if not sink.reports_standing:
             return {}

@@ -126,10 +126,10 @@ async def process(
         async with serve_api(processor, api, log, listening), run_processor(processor, stop):
             if stop.is_set():
                 return None
-            return await _wait_until_over(stop, processor, until_idle=until_idle)
+            return await wait_until_over(stop, processor, until_idle=until_idle)
 
 
-async def _wait_until_over(stop: asyncio.Event, processor: ProcessorCore, *, until_idle: bool) -> Backlog | None:
+async def wait_until_over(stop: asyncio.Event, processor: ProcessorCore, *, until_idle: bool) -> Backlog | None:
     stopped = asyncio.create_task(stop.wait(), name="stop")
     ended = asyncio.create_task(processor.wait_until_ended(), name="ended")
     waiting: set[asyncio.Task[object]] = {stopped, ended}

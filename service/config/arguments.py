@@ -9,7 +9,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, SecretStr, Tag, ValidationError
 from pydantic_core import ErrorDetails
 
-from leasehold.service.config.section import message_of, shown, unknown_setting
+from leasehold.service.config.section import GIVEN, message_of, shown, unknown_setting
 from leasehold.service.errors import ConfigurationError
 from leasehold.service.texts import names_a_secret
 
@@ -41,7 +41,8 @@ def raising(section: Model, source: str | None = None) -> Iterator[None]:
 
 
 def arguments_of(section: Model) -> list[str]:
-    return [field.alias or name for name, field in section.model_fields.items() if name != "type"]
+    more: tuple[str, ...] = getattr(section, "program_arguments", ())
+    return [*(field.alias or name for name, field in section.model_fields.items() if name != "type"), *more]
 
 
 def sections_of(annotation: Any) -> Iterator[tuple[str | None, type[BaseModel]]]:
@@ -50,6 +51,8 @@ def sections_of(annotation: Any) -> Iterator[tuple[str | None, type[BaseModel]]]
         yield None, annotation
         return
     tags = [part.tag for part in get_args(annotation) if isinstance(part, Tag)]
+    if tags == [GIVEN]:
+        return
     for part in get_args(annotation):
         for tag, model in sections_of(part):
             yield (tags[0] if tags else tag), model

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, TypeAdapter, ValidationError, model_validator
 
+from leasehold.pipeline.errors import SinkRejected
+from leasehold.pipeline.handlers import forms
 from leasehold.pipeline.limits import ParallelLimits
 from leasehold.service.config.leases import Feeds, LeaseSettings
-from leasehold.service.config.section import Custom, FeedContext, FeedSettings, Section, SinkSettings
+from leasehold.service.config.section import (
+    Custom,
+    FeedContext,
+    FeedSettings,
+    Given,
+    Section,
+    SinkSettings,
+    message_of,
+)
 from leasehold.service.config.types import Count, Importable, Seconds, SecondsOrNone, Text
 
 if TYPE_CHECKING:
@@ -18,6 +33,85 @@ if TYPE_CHECKING:
     from leasehold.leases.timing import Timing
     from leasehold.pipeline.feed import ChangeFeed
     from leasehold.pipeline.sink import Sink
+
+
+CHANGES_MAX = 10_000
+"""A batch for a handler of single changes, which become objects one by one, is smaller than Arrow's may be."""
+_IMPORTABLE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+
+
+class GivenFeed(Given, FeedSettings):
+    """A feed that a program has made."""
+
+    def make(self, context: FeedContext) -> ChangeFeed:
+        from leasehold.pipeline.feed import ChangeFeed
+        from leasehold.pipeline.imports import adopt
+
+        return cast(ChangeFeed, adopt(self.part, ChangeFeed))
+
+
+class GivenSink(Given, SinkSettings):
+    """A sink that a program has made."""
+
+    def make(self, timing: Timing, *, letters: bool = False) -> Sink:
+        from leasehold.pipeline.imports import adopt
+        from leasehold.pipeline.sink import Sink
+
+        return cast(Sink, adopt(self.part, Sink))
+
+
+class GivenLeases(Given, LeaseSettings):
+    """A lease store that a program has made."""
+
+    @property
+    def is_place_unique(self) -> bool:
+        return False
+
+    def make(self, feeds: Feeds, *, creates: bool) -> LeaseStore:
+        from leasehold.leases.store import LeaseStore
+        from leasehold.pipeline.imports import adopt
+
+        return cast(LeaseStore, adopt(self.part, LeaseStore))
+
+
+class MemoryFeed(GivenFeed):
+    """Changes in memory, for tests: by partition, each bytes, a text, or what becomes JSON."""
+
+    part: Any = Field(default=None, exclude=True)
+    changes: Mapping[str, tuple[Any, ...]] = Field(default={}, description="By partition.")
+
+    def make(self, context: FeedContext) -> ChangeFeed:
+        from leasehold.pipeline.connectors.memory import MemoryChangeFeed
+
+        feed = MemoryChangeFeed(self.changes)
+        for partition, changes in self.changes.items():
+            feed.append(partition, [_body_of(change) for change in changes])
+        return feed
+
+
+class MemorySink(GivenSink):
+    """Output in memory, for tests."""
+
+    part: Any = Field(default=None, exclude=True)
+    _destination: Any = PrivateAttr(default=None)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """All output so far, as it came."""
+        commits = () if self._destination is None else tuple(self._destination.commits)
+        return [row for commit in commits for row in commit.output.table.to_pylist()]
+
+    def make(self, timing: Timing, *, letters: bool = False) -> Sink:
+        from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryOutputSink
+
+        self._destination = MemoryDestination()
+        return MemoryOutputSink(self._destination)
+
+
+def _body_of(change: object) -> bytes:
+    if isinstance(change, bytes):
+        return change
+    return (change if isinstance(change, str) else json.dumps(change)).encode()
 
 
 class CustomFeed(FeedSettings, Custom):
@@ -66,12 +160,7 @@ class ParallelSettings(Section):
     )
     events_max: Count | None = Field(
         default=None,
-        description="The handler takes `Events`, up to so many of one key, instead of one event as a dict.",
-    )
-    ack: Literal["auto", "manual"] = Field(
-        default="auto",
-        description="When events count as processed. `auto`: once the handler returns. `manual`: once it has awaited"
-        " `events.ack(position)`, which requires `events_max`.",
+        description="The handler is called with up to so many changes of one key. By default with one.",
     )
     window: Count = Field(
         default=ParallelLimits().window,
@@ -99,64 +188,136 @@ class ParallelSettings(Section):
         description="For how long the later events of a key become dead letters unseen after one did. 0: they are handled.",
     )
 
-    @property
-    def limits(self) -> ParallelLimits:
+    def limits(self, *, manual_ack: bool = False) -> ParallelLimits:
         kept = {name: getattr(self, name) for name in ParallelLimits.__dataclass_fields__ if name != "manual_ack"}
-        return ParallelLimits(**kept, manual_ack=self.ack == "manual")
+        return ParallelLimits(**kept, manual_ack=manual_ack)
 
     @model_validator(mode="after")
     def _fits_together(self) -> ParallelSettings:
-        if problems := list(self.limits.problems()):
+        if problems := list(self.limits().problems()):
             raise ValueError("\n".join(problems))
         return self
 
 
+MANUAL = "manual"
+
+
+def _handler(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    if _IMPORTABLE.fullmatch(value) is None:
+        raise ValueError("must name a handler to import, like package.module:name")
+    return value
+
+
+def _checkpoint_s(value: object) -> object:
+    if value == MANUAL:
+        return value
+    try:
+        return TypeAdapter(SecondsOrNone).validate_python(value)
+    except ValidationError as error:
+        raise ValueError(f"{message_of(error.errors()[0])}, or `{MANUAL}`") from None
+
+
 class PythonSink(SinkSettings):
     type: Literal["python"] = Field(default="python", description="Your handler; every event at least once.")
-    handler: Importable = Field(
-        description="The factory that creates the handlers, one for each lease: `module:factory`. With `parallel`, the function"
-        " that is called: `module:function`."
+    handler: Annotated[Any, AfterValidator(_handler)] = Field(
+        description="The handler, `module:name`: a function, a class derived from `leasehold.Handler`, or a function that makes"
+        " such objects. See docs/handlers.md."
+    )
+    gets: Literal["documents", "events", "rows", "table"] | None = Field(
+        default=None,
+        description="What the handler is called with: JSON `documents`, `events`, `rows` of output, or an Arrow `table`. By"
+        " default documents for a feed `cosmos`, events for others, and behind a transform the table (rows with `parallel`).",
     )
     parallel: ParallelSettings | None = Field(
         default=None,
         description="Calls the handler for many keys side by side, and for each key in order. By default it is called for one"
         " batch at a time.",
     )
-    checkpoint_s: SecondsOrNone = Field(
+    checkpoint_s: Annotated[Any, BeforeValidator(_checkpoint_s)] = Field(
         default=0.0,
         description="The longest time between checkpoints, each of which is a write to the lease. A crash repeats what"
-        " was processed since the last one. 0: a checkpoint after every batch, before the next is sent.",
+        " was processed since the last one. 0: a checkpoint after every batch, before the next is sent. `manual`: the handler"
+        " awaits `context.checkpoint(change)`.",
+    )
+    buffered_entries_max: Count = Field(
+        default=10_000,
+        description="With `checkpoint_s: manual`, reading pauses at so many changes of a partition without a checkpoint.",
     )
 
     @property
+    def is_manual(self) -> bool:
+        return bool(self.checkpoint_s == MANUAL)
+
+    @property
     def unkept_s(self) -> float:
-        return self.checkpoint_s
+        return 0.0 if self.is_manual else float(self.checkpoint_s)
 
     @property
     def input_events_max(self) -> int | None:
-        return None if self.parallel is None else self.parallel.limits.batch_events_max
+        if self.parallel is not None:
+            return self.parallel.limits().batch_events_max
+        if self.is_manual:
+            return max(1, self.buffered_entries_max // 4)
+        return None if self.gets == "table" else CHANGES_MAX
+
+    @property
+    def name(self) -> str:
+        """Of the handler, for people."""
+        return self.handler if isinstance(self.handler, str) else forms.name_of(self.handler)
+
+    @model_validator(mode="after")
+    def _takes_it(self) -> PythonSink:
+        if self.parallel is not None and self.gets == "table":
+            raise ValueError("`gets: table` has no effect with `parallel`: remove one of them, or set `gets: rows`")
+        if not isinstance(self.handler, str):
+            try:
+                self._form_of(self.handler)
+            except SinkRejected as error:
+                raise ValueError(str(error)) from None
+        return self
+
+    def _form_of(self, handler: object) -> object:
+        """The handler itself. Raises SinkRejected."""
+        forms.form_of(handler, self.name, is_parallel=self.parallel is not None, is_manual=self.is_manual)
+        return handler
 
     def import_code(self) -> None:
-        if self.parallel is None:
-            from leasehold.pipeline.connectors.python import load
+        self._found()
 
-            load(self.handler)
-        else:
-            from leasehold.pipeline.connectors.handlers import load as load_function
-
-            load_function(self.handler, self.parallel.limits)
+    def _found(self) -> Any:
+        """Raises SinkRejected."""
+        return self._form_of(forms.found(self.handler) if isinstance(self.handler, str) else self.handler)
 
     def check_output(self, table: pa.Table) -> None:
         if self.parallel is not None:
             from leasehold.pipeline.handlers.writer import check_columns
 
-            check_columns(table.column_names, self.parallel.key, self.parallel.limits, "the handler")
+            limits = self.parallel.limits(manual_ack=self.is_manual)
+            check_columns(table.column_names, self.parallel.key, limits, "the handler")
 
     def make(self, timing: Timing, *, letters: bool = False) -> Sink:
-        if self.parallel is None:
-            from leasehold.pipeline.connectors.python import PythonOutputSink
+        from leasehold.pipeline.connectors.handler_loop import PROGRAM, HandlerLoop
+        from leasehold.pipeline.connectors.observers import bound, observers
+        from leasehold.pipeline.connectors.python import PythonOutputSink
 
-            return PythonOutputSink(self.handler)
+        loop, gets, name, is_manual = HandlerLoop(PROGRAM.get()), self.gets or "events", self.name, self.is_manual
+        if self.parallel is None:
+            return PythonOutputSink(
+                load=lambda: observers(self._found(), name=name, gets=gets, loop=loop, is_manual=is_manual),
+                name=name,
+                manual_max=self.buffered_entries_max if is_manual else None,
+                ended=loop.stop,
+            )
         from leasehold.pipeline.connectors.handlers import HandlerSink
 
-        return HandlerSink(self.handler, key=self.parallel.key, limits=self.parallel.limits)
+        limits = self.parallel.limits(manual_ack=is_manual)
+        return HandlerSink(
+            load=self._found,
+            name=name,
+            key=self.parallel.key,
+            limits=replace(limits, events_max=limits.events_max or 1),
+            bound=partial(bound, name=name, gets=gets, loop=loop, is_manual=is_manual),
+            ended=loop.stop,
+        )

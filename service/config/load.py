@@ -32,6 +32,7 @@ _REFERENCE = re.compile(r"(\$?)\$\{([^}]*)(\}?)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
+NO_HANDLERS: Mapping[str, object] = MappingProxyType({})
 StandIn = Callable[[KeyPath, Mapping[str, object]], str | None]
 """What to take for a text whose variable is not set, by its place and the section around it; None if the variable must be set."""
 
@@ -40,10 +41,14 @@ def _nothing(place: KeyPath, section: Mapping[str, object]) -> None:
     return None
 
 
-def load(path: Path, env: Mapping[str, str], stand_in: StandIn = _nothing) -> Settings:
-    """stand_in: for a command that uses only some sections. A section beside `pipelines` and `spark` whose variables are not set
-    is left out then. Raises ConfigurationError."""
-    return parse(text_of(path), env, folder=path.absolute().parent, source=str(path), stand_in=stand_in)
+def load(
+    path: Path, env: Mapping[str, str], stand_in: StandIn = _nothing, *, handlers: Mapping[str, object] = NO_HANDLERS
+) -> Settings:
+    """handlers: a program's, by what the file has as `handler`. stand_in: for a command that uses only some sections. A section
+    beside `pipelines` and `spark` whose variables are not set is left out then. Raises ConfigurationError."""
+    return parse(
+        text_of(path), env, folder=path.absolute().parent, source=str(path), stand_in=stand_in, handlers=handlers
+    )
 
 
 def parse(
@@ -53,6 +58,7 @@ def parse(
     folder: Path,
     source: str = "configuration",
     stand_in: StandIn = _nothing,
+    handlers: Mapping[str, object] = NO_HANDLERS,
 ) -> Settings:
     """`load` for a text in hand. folder: what relative paths start from. Raises ConfigurationError."""
     document = read(text)
@@ -64,6 +70,7 @@ def parse(
         for section in {place[0] for place, _ in expansion.stood_in} - {"pipelines", "spark"}:
             del root[section]
         problems += expansion.problems
+        problems += _take_handlers(root, handlers, document)
         settings = _validated(root, folder, document, problems)
         if settings is None and not problems:  # the substitute of a variable is not valid
             problems += [problem for _, problem in expansion.stood_in]
@@ -157,6 +164,23 @@ class _Expansion:
         hidden = _Missing(result) if wrong else _FromEnvironment(result)
         hidden.names = " and ".join(names)
         return hidden
+
+
+# Handlers of a program
+
+
+def _take_handlers(root: dict[str, Any], handlers: Mapping[str, object], document: Document) -> Iterator[Problem]:
+    """Put them where the file names them."""
+    left = set(handlers)
+    pipelines = root.get("pipelines")
+    for each in pipelines if isinstance(pipelines, list) else ():
+        sink = each.get("sink") if isinstance(each, dict) else None
+        name = sink.get("handler") if isinstance(sink, dict) and sink.get("type") == "python" else None
+        if isinstance(sink, dict) and isinstance(name, str) and name in handlers:
+            sink["handler"] = handlers[name]
+            left.discard(name)
+    for name in sorted(left):
+        yield Problem(0, f"no sink has `handler: {name}`, which the program gives: correct the name")
 
 
 # Validation

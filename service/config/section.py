@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, model_validator
 from pydantic_core import ErrorDetails
@@ -109,6 +109,8 @@ def command_of(extra: str, requirements: Iterable[str]) -> str:
     return "pip install " + " ".join(f"'{name}'" for name in sorted(wanted) or [f"leasehold[{extra}]"])
 
 
+GIVEN = "given by a program"
+"""Stands for every part that a program has made itself. No file can name it."""
 CUSTOM = "module:Class"
 """Stands for every `type` that names a third party's class."""
 
@@ -119,6 +121,9 @@ class Section(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True, validate_default=True
     )
+
+    program_arguments: ClassVar[tuple[str, ...]] = ()
+    """More arguments that a program may give."""
 
     if not TYPE_CHECKING:  # type checkers derive the arguments from the fields
 
@@ -132,6 +137,13 @@ class Section(BaseModel):
 
         # Otherwise pydantic would call it for each section of a file, and the errors would lose their places.
         __init__.__pydantic_base_init__ = True
+
+
+class Given(Section):
+    """A part that a program has made itself, instead of settings."""
+
+    type: str = Field(default=GIVEN, exclude=True)
+    part: Any = Field(exclude=True)
 
 
 class Custom(Section):
@@ -153,6 +165,8 @@ def tag_of(default: str | None, *known: str, is_open: bool = True) -> Discrimina
     """is_open: whether a third party's class is allowed, too."""
 
     def tag(value: object) -> str | None:
+        if isinstance(value, Given):
+            return GIVEN
         name = value.get("type", default) if isinstance(value, Mapping) else getattr(value, "type", None)
         return str(name) if name in known else CUSTOM if is_open and isinstance(name, str) and ":" in name else None
 

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, Tag, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, Tag, model_validator
 
 from leasehold.pipeline.limits import (
     BYTES_MAX,
@@ -20,14 +21,23 @@ from leasehold.pipeline.limits import (
     RangeLimits,
 )
 from leasehold.service.config.cosmos import CosmosFeed, CosmosLeases, CosmosSink
-from leasehold.service.config.custom import CustomFeed, CustomLeases, CustomSink, PythonSink
+from leasehold.service.config.custom import (
+    CustomFeed,
+    CustomLeases,
+    CustomSink,
+    GivenFeed,
+    GivenLeases,
+    GivenSink,
+    PythonSink,
+)
 from leasehold.service.config.eventhubs import EventHubsFeed, EventHubsLetters, EventHubsSink
 from leasehold.service.config.files import FilesFeed, FilesLetters, FilesSink
 from leasehold.service.config.http import HttpSink
 from leasehold.service.config.leases import BlobLeases, MemoryLeases, SqliteLeases
 from leasehold.service.config.log import LogFeed, LogLetters, LogSink
 from leasehold.service.config.postgres import PostgresLeases, PostgresLetters, PostgresSink
-from leasehold.service.config.section import CUSTOM, Seat, Section, tag_of
+from leasehold.service.config.programs import OF_HANDLER
+from leasehold.service.config.section import CUSTOM, GIVEN, Given, Seat, Section, tag_of
 from leasehold.service.config.types import (
     Conf,
     Count,
@@ -49,9 +59,24 @@ from leasehold.service.config.types import (
 if TYPE_CHECKING:
     from leasehold.leases.timing import Timing
     from leasehold.pipeline.dead_letters import LetterBox
+    from leasehold.pipeline.feed import ChangeFeed
+    from leasehold.pipeline.handlers.changes import Gets
+    from leasehold.pipeline.sink import Sink
     from leasehold.pipeline.spark.engine import SparkEngine
+    from leasehold.service.config.programs import Sql as PythonSql
+    from leasehold.service.config.section import FeedSettings, SinkSettings
 
 # What `type` stands for, by its section.
+
+
+def _wrapping(module: str, base: str, wrapper: type[Given]) -> BeforeValidator:
+    """Takes an object of this class for the section that stands for it. Imports nothing: its module is there already."""
+
+    def wrap(value: object) -> object:
+        known = getattr(sys.modules.get(module), base, None)
+        return wrapper(part=value) if known is not None and isinstance(value, known) else value
+
+    return BeforeValidator(wrap)
 
 
 AnyFeed = Annotated[
@@ -59,8 +84,10 @@ AnyFeed = Annotated[
     | Annotated[LogFeed, Tag("log")]
     | Annotated[CosmosFeed, Tag("cosmos")]
     | Annotated[EventHubsFeed, Tag("eventhubs")]
-    | Annotated[CustomFeed, Tag(CUSTOM)],
+    | Annotated[CustomFeed, Tag(CUSTOM)]
+    | Annotated[GivenFeed, Tag(GIVEN)],
     tag_of(None, "files", "log", "cosmos", "eventhubs"),
+    _wrapping("leasehold.pipeline.feed", "ChangeFeed", GivenFeed),
 ]
 
 AnySink = Annotated[
@@ -71,8 +98,10 @@ AnySink = Annotated[
     | Annotated[PythonSink, Tag("python")]
     | Annotated[HttpSink, Tag("http")]
     | Annotated[CosmosSink, Tag("cosmos")]
-    | Annotated[CustomSink, Tag(CUSTOM)],
+    | Annotated[CustomSink, Tag(CUSTOM)]
+    | Annotated[GivenSink, Tag(GIVEN)],
     tag_of(None, "log", "postgres", "eventhubs", "files", "python", "http", "cosmos"),
+    _wrapping("leasehold.pipeline.sink", "Sink", GivenSink),
 ]
 
 AnyLetters = Annotated[
@@ -89,8 +118,10 @@ AnyLeases = Annotated[
     | Annotated[CosmosLeases, Tag("cosmos")]
     | Annotated[BlobLeases, Tag("blob")]
     | Annotated[MemoryLeases, Tag("memory")]
-    | Annotated[CustomLeases, Tag(CUSTOM)],
+    | Annotated[CustomLeases, Tag(CUSTOM)]
+    | Annotated[GivenLeases, Tag(GIVEN)],
     tag_of("sqlite", "sqlite", "postgres", "cosmos", "blob", "memory"),
+    _wrapping("leasehold.leases.store", "LeaseStore", GivenLeases),
 ]
 
 
@@ -163,6 +194,7 @@ class Spark(Section):
     )
     driver_memory: Memory = Field(default="1g", description="The heap of Spark's driver: a number with k, m, g or t.")
     conf: Conf = Field(
+        repr=False,
         default={},
         description="More of Spark's own settings, by their names. They override Leasehold's. Pass secrets as"
         " `${NAME}`, but never in `spark.driver.*`, jars or files, because process listings show those.",
@@ -298,6 +330,65 @@ class Pipeline(Section):
         default=None,
         description="Where dead letters are kept. With `on_error: dead_letter` and a sink `postgres` by default in its database.",
     )
+
+    program_arguments: ClassVar[tuple[str, ...]] = ("handler", *OF_HANDLER, "transform")
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            name: str,
+            *,
+            feed: FeedSettings | ChangeFeed,
+            sink: SinkSettings | Sink = ...,
+            handler: Any = ...,
+            gets: Gets = ...,
+            parallel: Mapping[str, Any] = ...,
+            checkpoint_s: float | Literal["manual"] = ...,
+            buffered_entries_max: int = ...,
+            transform: PythonSql | Callable[..., Any] | None = ...,
+            schema: str = ...,
+            **settings: Any,
+        ) -> None: ...
+
+    else:
+
+        def __init__(self, *positional, **values):
+            """`Pipeline("orders", feed=..., handler=on_changes)`: the arguments of `leasehold.service.config.programs`."""
+            from leasehold.service.config.programs import fields_of, of_program
+
+            with of_program(values):
+                super().__init__(**fields_of(positional, values))
+
+        __init__.__pydantic_base_init__ = True
+
+    @property
+    def gets(self) -> Gets:
+        """What a handler is called with."""
+        sink = self.sink
+        assert isinstance(sink, PythonSink)
+        if sink.gets is not None:
+            return sink.gets
+        if self.needs_spark:
+            return "table" if sink.parallel is None else "rows"
+        is_latest = isinstance(self.feed, CosmosFeed) and self.feed.mode == "latest"
+        return "documents" if is_latest else "events"
+
+    def make_sink(self, timing: Timing, *, letters: bool = False) -> Sink:
+        """Raises ValueError, StartFailed."""
+        sink = self.sink
+        if isinstance(sink, PythonSink):
+            sink = sink.model_copy(update={"gets": self.gets})
+        return sink.make(timing, letters=letters)
+
+    @model_validator(mode="after")
+    def _gets_what_is_there(self) -> Pipeline:
+        if isinstance(self.sink, PythonSink) and self.needs_spark and self.gets in ("documents", "events"):
+            raise ValueError(
+                f"`gets: {self.gets}` needs a pipeline without a transform, whose output has columns of its own: remove it, or"
+                " set `gets: rows`"
+            )
+        return self
 
     @property
     def needs_spark(self) -> bool:

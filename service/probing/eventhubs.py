@@ -21,7 +21,7 @@ from leasehold.pipeline.connectors.eventhubs.feed.receiver import (
 from leasehold.pipeline.connectors.eventhubs.position import BEGINNING, LATEST, Position, selector
 from leasehold.pipeline.connectors.eventhubs.sink.sender import SenderLink
 from leasehold.pipeline.errors import FeedError, Fenced
-from leasehold.pipeline.producer import AttachRequest, Event, ProducerPosition, PublishError, Reason
+from leasehold.pipeline.producer import AttachRequest, OutgoingEvent, ProducerPosition, PublishError, Reason
 from leasehold.pipeline.producer.event import OWNER_LEVEL_MAX
 from leasehold.service.probing.report import Finding, Question, either, judged
 from leasehold.service.texts import counted
@@ -58,7 +58,7 @@ class Sender:
 
     async def send_bodies(self, bodies: Sequence[bytes], after: ProducerPosition) -> None:
         """Raises PublishError, TimeoutError."""
-        payloads = [self._place.broker.prepared(Event(body=body)).payload for body in bodies]
+        payloads = [self._place.broker.prepared(OutgoingEvent(body=body)).payload for body in bodies]
         names = ", ".join(body.decode() for body in bodies)
         text = f"{self._place.named(after.group)} sends {names} behind {after.number} at level {after.level}"
         try:

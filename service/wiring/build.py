@@ -38,10 +38,17 @@ FOUND_AT_ONCE = 16
 """How much poison of a batch is searched for before it reports progress, which a batch must make within batch_timeout_s."""
 
 
-def processor_of(settings: Settings, *, host: str, log: Log, engine: SparkEngine | None = None) -> ProcessorCore:
+def processor_of(
+    settings: Settings,
+    *,
+    host: str,
+    log: Log,
+    engine: SparkEngine | None = None,
+    on: Notifications | None = None,
+) -> ProcessorCore:
     """A processor that has not started. Raises StartFailed where something that is named cannot be imported or made.
 
-    engine: one that may have begun already.
+    engine: one that may have begun already. on: instead of what the settings name.
     """
     pipelines = pipelines_of(settings, engine)
     telemetry, environ = settings.telemetry, os.environ
@@ -55,7 +62,7 @@ def processor_of(settings: Settings, *, host: str, log: Log, engine: SparkEngine
         stop_timeout_s=settings.host.stop_timeout_s,
         log=log,
         traces=traces_of(telemetry, environ, host=host, log=log),
-        on=notifications_of(settings),
+        on=notifications_of(settings) if on is None else on,
     )
     if (logs := logs_of(telemetry, settings.log, environ, host=host, log=log)) is not None:
         processor.add_exporter(logs)
@@ -134,7 +141,7 @@ def pipeline_of(settings: Pipeline, engine: SparkEngine, timing: Timing) -> Pipe
 def _pipeline_of(settings: Pipeline, engine: SparkEngine, timing: Timing) -> PipelineParts:
     policy = policy_of(settings, lambda: datetime.now(UTC))
     box = settings.make_box(timing)
-    sink = settings.sink.make(timing, letters=box is not None and box.sink is None)
+    sink = settings.make_sink(timing, letters=box is not None and box.sink is None)
     columns = columns_of(settings.event_schema or "")
     feed = settings.feed.make(FeedContext(settings.name, policy is not None, columns))
     return PipelineParts(

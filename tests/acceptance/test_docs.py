@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psycopg
 from patience import PATIENCE_S, until
-from plugins_cli import Command, Commands, events_in, leases_in
+from plugins_cli import Command, Commands, leases_in
 from plugins_node import free_port
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -192,7 +192,7 @@ def test_a_query_where_no_postgresql_is_creates_none(tmp_path: Path, leasehold: 
 
 
 def test_a_program_is_notified_as_its_page_describes(tmp_path: Path) -> None:
-    examples("embedding.md", tmp_path)
+    examples("handlers.md", tmp_path)
     (tmp_path / "words-1.jsonl").write_text('{"word": "apple"}\n')
     command = [sys.executable, "notified.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
@@ -204,7 +204,7 @@ def test_a_program_is_notified_as_its_page_describes(tmp_path: Path) -> None:
 
 
 def test_a_configuration_names_a_class_that_is_notified(tmp_path: Path, leasehold: Commands) -> None:
-    examples("embedding.md", tmp_path)
+    examples("handlers.md", tmp_path)
     (tmp_path / "words-1.jsonl").write_text('{"word": "apple"}\n')
     program = (tmp_path / "notified.py").read_text()
     program = program.partition("async def main()")[0]
@@ -218,31 +218,3 @@ def test_a_configuration_names_a_class_that_is_notified(tmp_path: Path, leasehol
     for command in (leasehold("check", "notified.yaml"), leasehold("run", "notified.yaml", "--until-idle")):
         assert command.ended() == 2
         assert "`Watch.on_lease_aquired` is never called: did you mean `on_lease_acquired`?" in command.err
-
-
-def test_a_program_with_a_name_and_logs_of_its_own_runs_as_written_and_its_name_is_reserved(
-    tmp_path: Path, leasehold: Commands
-) -> None:
-    examples("embedding.md", tmp_path)
-    (tmp_path / "words-1.jsonl").write_text('{"word": "apple"}\n')
-    command = [sys.executable, "in-my-program.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    assert done.returncode == 0, done.stderr
-    said = [json.loads(line) for line in done.stderr.splitlines()]
-    assert {(line["host"], "host_" in line) for line in said} == {("my-program", False)}
-    assert "debug" in {line["level"] for line in said}
-    assert events_in(tmp_path / "state/words") == {"words-1.jsonl": [{"word": "apple"}]}
-    (tmp_path / "held.py").write_text(
-        (tmp_path / "in-my-program.py").read_text().replace("await processor.idle()", "await processor.ended()")
-    )
-    with subprocess.Popen([sys.executable, "held.py"], cwd=tmp_path, stderr=subprocess.PIPE, text=True) as holder:
-        try:
-            assert holder.stderr
-            next(line for line in holder.stderr if "lease acquired" in line)
-            second = subprocess.run(
-                command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False
-            )
-        finally:
-            os.kill(holder.pid, signal.SIGKILL)
-    assert second.returncode == 1
-    assert f"host.name is 'my-program', and process {holder.pid} on this machine runs under that name" in second.stderr

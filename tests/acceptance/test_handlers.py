@@ -34,11 +34,11 @@ def test_the_orders_are_handled_and_the_one_that_fails_is_a_dead_letter(
     assert "handled: cat -4" in replay.out
 
 
-def test_a_function_with_the_decorator_is_a_program(open_directory: Path) -> None:
+def test_the_first_example_is_a_program(open_directory: Path) -> None:
     page = examples("handlers.md", open_directory)
     shell(lines_of(page, "printf")[0], open_directory)
     program = subprocess.Popen(
-        [sys.executable, *lines_of(page, "python payments.py")[0].split()[1:]],
+        [sys.executable, *lines_of(page, "python orders_program.py")[0].split()[1:]],
         cwd=open_directory,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -50,7 +50,7 @@ def test_a_function_with_the_decorator_is_a_program(open_directory: Path) -> Non
     _, log = program.communicate(timeout=PATIENCE_S)
     assert program.returncode == 0, log
     assert sorted(paid) == [f"paid: {name}\n" for name in ("ann", "ann", "bob", "cat", "dan")]
-    assert [lease.owner for lease in leases_in(open_directory / "leases.db", "handle")] == [None]
+    assert [lease.owner for lease in leases_in(open_directory / "leases.db", "orders")] == [None]
 
 
 STORES = """

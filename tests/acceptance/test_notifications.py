@@ -53,7 +53,7 @@ class Blocked(Plain):
         note(event)
         threading.Event().wait()
 """
-ENDS = ("LeaseReleased", "LeaseLost")
+ENDS = ("LeaseReleased", "LeaseLoss")
 
 
 class Group:
@@ -139,7 +139,7 @@ def test_notifications_agree_with_logs_and_leases_while_hosts_sleep_die_and_stop
         assert logged[: len(noted)] == noted, "a host that is killed may leave its last events behind"
     reasons = Counter(line["reason"] for line in group.lines("a.notes") if line["event"] in ENDS)
     assert (reasons["stolen"], reasons["stopped"]) == (3, PARTITIONS)
-    assert {line["taken_by"] for line in group.lines("a.notes") if line["event"] == "LeaseLost"} == {"b"}
+    assert {line["taken_by"] for line in group.lines("a.notes") if line["event"] == "LeaseLoss"} == {"b"}
     last = {line["partition"]: line for line in group.lines("a.notes") if line["event"] == "LeaseReleased"}
     for lease in leases_in(group.directory / "leases.db", "words"):
         ended = last[lease.partition]

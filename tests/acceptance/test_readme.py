@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -12,7 +13,7 @@ from pathlib import Path
 import click
 import pytest
 from patience import PATIENCE_S, until
-from plugins_cli import Commands, events_in, leases_in
+from plugins_cli import Commands, leases_in
 
 from leasehold.service.cli.main import main
 
@@ -75,14 +76,23 @@ def shown(settings: str) -> list[tuple[list[str], list[str]]]:
     ]
 
 
-def test_the_embedded_program_copies_all_words_and_ends(folder: Path) -> None:
-    program = subprocess.run(
-        [sys.executable, "embedded.py"], cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+def test_the_embedded_program_gets_all_words_and_its_file_goes_on_where_it_ended(
+    folder: Path, leasehold: Commands
+) -> None:
+    program = subprocess.Popen(
+        [sys.executable, "embedded.py"], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    assert program.returncode == 0, program.stderr
-    copied = events_in(folder / "state/words")
-    assert copied == {name: [{"word": word} for word in words] for name, words in WORDS.items()}
-    assert {lease.owner for lease in leases_in(folder / "state/leases.db", "copy")} == {None}
+    assert program.stdout is not None
+    expected = sorted(f"{name} {word}\n" for name, words in WORDS.items() for word in words)
+    assert sorted(program.stdout.readline() for _ in expected) == expected
+    program.send_signal(signal.SIGTERM)
+    _, log = program.communicate(timeout=PATIENCE_S)
+    assert program.returncode == 0, log
+    assert {lease.owner for lease in leases_in(folder / "state/leases.db", "words")} == {None}
+    (folder / "words-new.jsonl").write_text('{"word": "quince"}\n')
+    host = leasehold("run", "--until-idle", "embedded.yaml", cwd=folder)
+    assert host.ended() == 0, host.err
+    assert re.findall(r"^words-.*", host.out, re.MULTILINE) == ["words-new.jsonl quince"]
 
 
 def test_every_command_that_a_page_names_is_there() -> None:

@@ -2,52 +2,53 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import assert_type
 
 import leasehold
 from leasehold import (
     FEED_INTERFACE,
     ChangeFeed,
+    Context,
+    CosmosFeed,
+    CosmosLeases,
+    Event,
     FilesFeed,
+    Handler,
     IdempotentProducer,
     LeaseStore,
     LogSink,
     Pipeline,
     Processor,
     Sink,
-    SqliteStore,
-    Timing,
-    derived_timing,
+    SqliteLeases,
     event_hubs_account,
 )
 from leasehold.pipeline.connectors.eventhubs.account import EventHubAccount
 from leasehold.testing import SinkHarness
 
 
-def parts() -> tuple[ChangeFeed, Sink, LeaseStore]:
-    return FilesFeed("words-*.jsonl"), LogSink("state/words"), SqliteStore("state/leases.db")
+async def on_changes(changes: list[Event], context: Context) -> None:
+    assert_type(changes[0].body, bytes | None)
+    await context.checkpoint(changes[-1])
 
 
-@leasehold.handler(feed={"type": "log", "path": "orders"}, events_max=10, ack="manual")
-async def handle(events: leasehold.Events) -> None:
-    assert_type(events.key, str | None)
-    if not assert_type(events.is_stale, bool):
-        await events.ack(events[-1]["sequence"])
-
-
-def run_handler() -> None:
-    leasehold.run(handle, until_idle=True)
-    handle.run()
+class OnChanges(Handler):
+    async def process(self, changes: list[Event], context: Context) -> None:
+        assert_type(context.partition, str)
 
 
 def processor_of(feed: ChangeFeed, sink: Sink, store: LeaseStore) -> Processor:
-    pipeline = Pipeline(name="copy", feed=feed, sink=sink)
-    assert_type(pipeline, leasehold.Pipeline)
-    assert_type(derived_timing(30), Timing)
     assert_type(FEED_INTERFACE.bit_length(), int)
     assert_type(leasehold.__version__, str)
     assert_type(event_hubs_account(connection_string="", event_hub="raw-event"), EventHubAccount)
-    return Processor([pipeline], store, host="my-program", timing=derived_timing(30))
+    copy = Pipeline("copy", feed=FilesFeed(path="words-*.jsonl"), sink=LogSink(path=Path("state/words")))
+    orders = Pipeline("orders", feed=CosmosFeed(database="shop", container="orders"), handler=on_changes)
+    own = Pipeline("own", feed=feed, sink=sink)
+    by_class = Pipeline("class", feed=feed, handler=OnChanges, checkpoint_s="manual")
+    assert_type(CosmosLeases(database="shop").container, str)
+    assert_type(Processor(copy, leases=store), Processor)
+    return Processor(copy, orders, own, by_class, leases=SqliteLeases(path=Path("leases.db")), host="my-program")
 
 
 async def sink_of(harness: SinkHarness, producer: IdempotentProducer) -> Sink:
@@ -56,4 +57,3 @@ async def sink_of(harness: SinkHarness, producer: IdempotentProducer) -> Sink:
 
 
 leasehold.Procesor  # type: ignore[attr-defined]  # noqa: B018  # an unknown name is an error
-Pipeline(name="copy", feed=1, sink=2)  # type: ignore[arg-type]

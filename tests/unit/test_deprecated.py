@@ -8,9 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 
-import leasehold
-from leasehold.pipeline.connectors.memory import MemoryChangeFeed
-from leasehold.pipeline.feed import ChangeFeed
 from leasehold.service.processor import ProcessorCore
 from leasehold.service.worker import TrustPermit
 
@@ -33,13 +30,6 @@ def test_an_old_name_leads_to_the_new_module_and_warns(old: str) -> None:
     assert all(getattr(found, name) is getattr(new, name) for name in public)
 
 
-@pytest.mark.parametrize("old", ["TellingFeed", "StandingSink", "BufferingWriter", "SharedContainer"])
-def test_a_protocol_that_a_base_class_took_over_may_still_be_derived_from(old: str) -> None:
-    with pytest.warns(DeprecationWarning, match=rf"leasehold.{old} is part of leasehold"):
-        protocol = getattr(leasehold, old)
-    assert issubclass(type("Derived", (MemoryChangeFeed, protocol), {}), ChangeFeed)
-
-
 @pytest.mark.parametrize(
     ("kind", "old", "new"),
     [(TrustPermit, "granted", "wait_until_granted"), (ProcessorCore, "ended", "wait_until_ended")],
@@ -48,8 +38,3 @@ def test_old_names_of_methods_that_plugins_call_warn(kind: type, old: str, new: 
     called = SimpleNamespace(**{new: lambda: "awaited"})
     with pytest.warns(DeprecationWarning, match=new):
         assert getattr(kind, old)(called) == "awaited"
-
-
-def test_a_renamed_class_is_found_under_its_old_name() -> None:
-    with pytest.warns(DeprecationWarning, match="leasehold.Asked is now called AttachRequest: rename it"):
-        assert leasehold.Asked is leasehold.AttachRequest

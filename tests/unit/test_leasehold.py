@@ -17,8 +17,7 @@ import leasehold
 import leasehold.testing
 
 ROOT = Path(__file__).parents[2]
-SOURCE = ROOT / "leasehold/__init__.py"
-PAGES = [ROOT / "docs/embedding.md", ROOT / "docs/plugins.md"]
+PAGES = [ROOT / "docs/handlers.md", ROOT / "docs/plugins.md"]
 PUBLIC_PAGES = [*PAGES, ROOT / "README.md", ROOT / "docs/producer.md", ROOT / "docs/sinks.md"]
 INTERNAL = ("leasehold.leases", "leasehold.pipeline", "leasehold.service")
 IMPORT_S_MAX = 0.15
@@ -28,22 +27,6 @@ def output_of(*arguments: str, returncode: int = 0) -> str:
     done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == returncode, done.stderr
     return done.stdout
-
-
-def homes_for_type_checkers() -> dict[str, tuple[str, str]]:
-    """What the block `if TYPE_CHECKING` imports, in the form of `_HOMES`."""
-    block = next(node for node in ast.parse(SOURCE.read_text()).body if isinstance(node, ast.If))
-    return {
-        alias.asname or alias.name: (str(node.module), alias.name)
-        for node in block.body
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
-
-
-def test_type_checkers_and_python_find_the_same_names() -> None:
-    assert homes_for_type_checkers() == leasehold._HOMES
-    assert sorted(leasehold._HOMES) == sorted(leasehold.__all__)
 
 
 @pytest.mark.parametrize("name", leasehold.__all__)

@@ -16,7 +16,14 @@ from leasehold.pipeline.connectors.eventhubs.amqp.management import Management, 
 from leasehold.pipeline.connectors.eventhubs.refusal import is_missing
 from leasehold.pipeline.connectors.eventhubs.sink.sender import SenderLink, attach
 from leasehold.pipeline.errors import FeedError, FeedUnavailable
-from leasehold.pipeline.producer import AttachRequest, Event, HubProperties, PartitionProperties, PublishError, Reason
+from leasehold.pipeline.producer import (
+    AttachRequest,
+    HubProperties,
+    OutgoingEvent,
+    PartitionProperties,
+    PublishError,
+    Reason,
+)
 from leasehold.pipeline.producer.event import Prepared
 
 KEY_BYTES_MAX = 128
@@ -37,7 +44,7 @@ class EventHubsBroker:
     def name(self) -> str:
         return f"'{self.links.name}'"
 
-    def prepared(self, event: Event) -> Prepared:
+    def prepared(self, event: OutgoingEvent) -> Prepared:
         body = body_of(event)
         return Prepared(body, size_of(body))
 

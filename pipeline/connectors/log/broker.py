@@ -29,9 +29,9 @@ from leasehold.pipeline.connectors.log.producer_state import Line, Producer
 from leasehold.pipeline.connectors.log.store import Log, PartitionLog
 from leasehold.pipeline.producer import (
     AttachRequest,
-    Event,
     HubProperties,
     Outcome,
+    OutgoingEvent,
     PartitionProperties,
     ProducerPosition,
     PublishError,
@@ -66,7 +66,7 @@ class LogBroker:
     def envelope_bytes(self) -> int:
         return 0
 
-    def prepared(self, event: Event) -> Prepared:
+    def prepared(self, event: OutgoingEvent) -> Prepared:
         properties = list(event.properties.items())
         if not all(isinstance(value, str | None) for _, value in properties):
             raise ValueError("the properties of a log's events are texts: turn them into texts")

@@ -7,11 +7,11 @@ import asyncio
 import pytest
 from connectors.producer.conftest import Place
 
-from leasehold.pipeline.producer import Event, EventBatch, IdempotentProducer, PublishError
+from leasehold.pipeline.producer import EventBatch, IdempotentProducer, OutgoingEvent, PublishError
 
 
-def events(*bodies: str) -> list[Event]:
-    return [Event(body=body.encode()) for body in bodies]
+def events(*bodies: str) -> list[OutgoingEvent]:
+    return [OutgoingEvent(body=body.encode()) for body in bodies]
 
 
 async def batch_of(producer: IdempotentProducer, *bodies: str, partition: str = "0") -> EventBatch:

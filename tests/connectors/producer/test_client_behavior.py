@@ -14,8 +14,8 @@ from leasehold.pipeline.producer import (
     AlreadyPublished,
     AttachRequest,
     BatchLocked,
-    Event,
     IdempotentProducer,
+    OutgoingEvent,
     Reason,
 )
 
@@ -38,12 +38,12 @@ async def test_a_link_s_reply_becomes_the_state_of_its_partition(producer: Make)
 async def test_a_new_batch_is_unlocked_and_belongs_to_a_partition(producer: Make) -> None:
     batch = await producer().create_batch("1", bytes_max=1000)
     assert (batch.partition, len(batch), batch.bytes_max, batch.is_published) == ("1", 0, 1000, False)
-    assert batch.try_add(Event(body=b"a"))
+    assert batch.try_add(OutgoingEvent(body=b"a"))
     assert (len(batch), 0 < batch.size_bytes < 1000) == (1, True)
 
 
 async def test_a_new_event_is_unpublished_and_can_be_changed(place: Place, producer: Make) -> None:
-    event = Event(body=b"a")
+    event = OutgoingEvent(body=b"a")
     assert event.number is None
     event.body, event.properties = b"b", {"x": "y"}
     await producer().send([event], "0")
@@ -51,7 +51,7 @@ async def test_a_new_event_is_unpublished_and_can_be_changed(place: Place, produ
 
 
 async def test_an_event_in_a_batch_has_no_number_yet(producer: Make) -> None:
-    event = Event(body=b"a")
+    event = OutgoingEvent(body=b"a")
     batch = await producer().create_batch("0")
     assert batch.try_add(event)
     assert (event.number, batch.starting_sequence_number) == (None, None)
@@ -63,7 +63,7 @@ async def test_what_fits_is_measured_with_the_largest_number(place: Place, produ
     one = producer(partitions={"0": AttachRequest(group=2**63 - 1, level=2**15 - 1, number=NUMBER_MAX - 4000)})
     batch = await one.create_batch("0")
     count = 0
-    while batch.try_add(Event(body=b"x" * 300)):
+    while batch.try_add(OutgoingEvent(body=b"x" * 300)):
         count += 1
     assert 2000 < count < 4000
     await one.send(batch)
@@ -74,8 +74,8 @@ async def test_what_fits_is_measured_with_the_largest_number(place: Place, produ
 async def test_an_event_too_large_for_any_batch_does_not_fit_an_empty_one(producer: Make) -> None:
     one = producer()
     batch = await one.create_batch("0")
-    assert not batch.try_add(Event(body=b"x" * batch.bytes_max))
-    error = await failed(one.send([Event(body=b"x" * batch.bytes_max)], "0"))
+    assert not batch.try_add(OutgoingEvent(body=b"x" * batch.bytes_max))
+    error = await failed(one.send([OutgoingEvent(body=b"x" * batch.bytes_max)], "0"))
     assert (error.reason, error.is_transient) == (Reason.MESSAGE_SIZE_EXCEEDED, False)
     assert "publish fewer events at once, or smaller ones" in str(error)
 
@@ -109,7 +109,7 @@ async def test_a_batch_is_locked_while_it_is_sent_and_once_it_is_published(place
     await stored(place, "a")
     for _ in range(2):
         with pytest.raises(BatchLocked, match="make a new one for further events"):
-            batch.try_add(Event(body=b"b"))
+            batch.try_add(OutgoingEvent(body=b"b"))
         await sending
     assert (len(batch), place.bodies("0")) == (1, ["a"])
 
@@ -143,7 +143,7 @@ async def test_a_cancelled_send_leaves_nothing_behind(place: Place, producer: Ma
     await cancelled(asyncio.create_task(one.send(batch) if kind == "batch" else one.send(made, "0")))
     await first
     assert (made[0].number, batch.starting_sequence_number, await number_of(one)) == (None, None, 1)
-    assert batch.try_add(Event(body=b"c"))
+    assert batch.try_add(OutgoingEvent(body=b"c"))
     await one.send(batch)
     await one.send(made, "0")
     assert (batch.starting_sequence_number, made[0].number) == (2, 4)

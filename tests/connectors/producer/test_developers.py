@@ -13,9 +13,9 @@ from leasehold.pipeline.producer import (
     AlreadyPublished,
     AttachRequest,
     BatchLocked,
-    Event,
     IdempotentProducer,
     Outcome,
+    OutgoingEvent,
     PublishError,
     Reason,
 )
@@ -65,7 +65,7 @@ async def test_any_partition_can_be_published_to_and_none_influences_another(pla
 
 async def test_events_and_batches_are_created_without_a_thought_of_numbers(producer: Make) -> None:
     one = producer()
-    event = Event(body=b"a", properties={"x": "y"})
+    event = OutgoingEvent(body=b"a", properties={"x": "y"})
     first, second = await batch_of(one, "first"), await batch_of(one, "second")
     assert (event.number, first.starting_sequence_number) == (None, None)
     await one.send(second)
@@ -157,7 +157,7 @@ async def test_a_batch_that_failed_is_as_if_it_had_never_been_sent(place: Place,
     await failed(one.send(batch))
     assert batch.starting_sequence_number is None
     await one.send(events("first"), "0")
-    assert batch.try_add(Event(body=b"b"))
+    assert batch.try_add(OutgoingEvent(body=b"b"))
     await one.send(batch)
     assert (batch.starting_sequence_number, place.bodies("0")) == (2, ["first", "a", "b"])
 

@@ -12,7 +12,7 @@ from workload import PARTITIONS
 
 from leasehold.pipeline.connectors.eventhubs.account import account_of
 from leasehold.pipeline.connectors.eventhubs.broker import EventHubsBroker
-from leasehold.pipeline.producer import Event, IdempotentProducer
+from leasehold.pipeline.producer import IdempotentProducer, OutgoingEvent
 
 HUB = "probes"
 
@@ -30,7 +30,7 @@ def latencies_ms(server: EventHubs, directory: Path, *, probes: int, warm_probes
     ):
 
         def publish(partition: str, body: bytes) -> None:
-            runner.run(producer.send([Event(body=body)], partition))
+            runner.run(producer.send([OutgoingEvent(body=body)], partition))
 
         waits = probed(side, job, database, publish, probes=probes, warm_probes=warm_probes)
         found = sorted(1000 * wait_s for wait_s in waits)

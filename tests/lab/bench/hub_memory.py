@@ -14,7 +14,7 @@ from hub_sides import BODY_BYTES, Order, Took, Watch, main, rss_bytes, say
 from leasehold.pipeline.connectors.eventhubs.account import account_of
 from leasehold.pipeline.connectors.eventhubs.broker import EventHubsBroker
 from leasehold.pipeline.connectors.eventhubs.feed.feed import EventHubsChangeFeed
-from leasehold.pipeline.producer import Event, IdempotentProducer
+from leasehold.pipeline.producer import IdempotentProducer, OutgoingEvent
 
 
 class Steps:
@@ -54,7 +54,7 @@ async def producer(order: Order) -> Took:
         while steps.events < order.events:
             batch = await publishing.create_batch("0")
             for _ in range(500):
-                assert batch.try_add(Event(body=body))
+                assert batch.try_add(OutgoingEvent(body=body))
             await publishing.send(batch)
             steps.took(500)
     return steps.watch.took(steps.events)

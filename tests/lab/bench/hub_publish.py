@@ -9,7 +9,7 @@ from hub_sides import BODY_BYTES, Order, Took, Watch, main
 from leasehold.pipeline.connectors.eventhubs.account import account_of
 from leasehold.pipeline.connectors.eventhubs.amqp.sdk_internals import sdk
 from leasehold.pipeline.connectors.eventhubs.broker import EventHubsBroker
-from leasehold.pipeline.producer import Event, IdempotentProducer
+from leasehold.pipeline.producer import IdempotentProducer, OutgoingEvent
 
 sdk()
 PARTITION = "0"
@@ -23,7 +23,7 @@ async def ours(order: Order) -> Took:
         for _ in range(order.events // order.size):
             batch = await producer.create_batch(PARTITION)
             for _ in range(order.size):
-                assert batch.try_add(Event(body=BODY))
+                assert batch.try_add(OutgoingEvent(body=BODY))
             await producer.send(batch)
             watch.saw(order.size)
         return watch.took(order.events)

@@ -20,7 +20,7 @@ from leasehold.service.notifications import (
     METHODS,
     BatchDelivered,
     LeaseAcquired,
-    LeaseLost,
+    LeaseLoss,
     LeaseReleased,
     Notification,
     Notifications,
@@ -89,7 +89,7 @@ def tenures(running: Running) -> list[tuple[str, str, int]]:
 
 
 def notified(kept: Kept) -> list[tuple[str, str, int]]:
-    names = {LeaseAcquired: "lease acquired", LeaseReleased: "lease released", LeaseLost: "lease released"}
+    names = {LeaseAcquired: "lease acquired", LeaseReleased: "lease released", LeaseLoss: "lease released"}
     return [(names[type(each)], each.partition, each.epoch) for each in kept.events if type(each) in names]
 
 
@@ -142,8 +142,8 @@ async def test_a_stolen_lease_is_notified_with_its_new_owner() -> None:
     a.process.stop()
     await until(lambda: group.owners["a"] == "host-b")
     a.process.resume()
-    await until(lambda: at_a.of(LeaseLost))
-    (lost,), (won,) = at_a.of(LeaseLost), at_b.of(LeaseAcquired)
+    await until(lambda: at_a.of(LeaseLoss))
+    (lost,), (won,) = at_a.of(LeaseLoss), at_b.of(LeaseAcquired)
     assert (lost.reason, lost.taken_by, lost.epoch + 1) == ("stolen", "host-b", won.epoch)
     assert won.epoch == group.epochs["a"]
     assert [line["reason"] for line in a.said("lease released")] == ["stolen"]
@@ -156,10 +156,10 @@ async def test_a_lease_that_an_operator_releases_is_lost_to_no_host() -> None:
     group = Group("a", timing=WITHOUT_SESSIONS)
     a, kept = await start(group, "host-a")
     group.edit("a", lambda lease: lease.revoked())
-    await until(lambda: kept.of(LeaseLost))
-    assert [(event.reason, event.taken_by, event.epoch) for event in kept.of(LeaseLost)] == [("lost", None, 1)]
+    await until(lambda: kept.of(LeaseLoss))
+    assert [(event.reason, event.taken_by, event.epoch) for event in kept.of(LeaseLoss)] == [("lost", None, 1)]
     await until(lambda: len(kept.of(LeaseAcquired)) == 2)
-    assert kept.kinds() == [LeaseAcquired, LeaseLost, LeaseAcquired]
+    assert kept.kinds() == [LeaseAcquired, LeaseLoss, LeaseAcquired]
     await a.stop()
 
 
@@ -169,7 +169,7 @@ async def test_a_release_that_the_store_does_not_confirm_is_no_release() -> None
     a, kept = await start(group, "host-a")
     group.weather.down.add(("", "store"))
     await a.stop()
-    assert [(event.reason, event.epoch) for event in kept.of(LeaseLost)] == [("unreleased", 1)]
+    assert [(event.reason, event.epoch) for event in kept.of(LeaseLoss)] == [("unreleased", 1)]
     assert kept.of(LeaseReleased) == []
     assert group.owners == {"a": "host-a"}
 
@@ -230,7 +230,7 @@ async def test_a_failure_that_is_retried_keeps_the_lease() -> None:
     a, kept = await start(group, "host-a")
     await until(lambda: kept.of(PartitionRecovered))
     assert [(each.failures, each.is_retried) for each in kept.of(PartitionFailing)] == [(1, True), (2, True)]
-    assert (kept.of(LeaseReleased), kept.of(LeaseLost)) == ([], [])
+    assert (kept.of(LeaseReleased), kept.of(LeaseLoss)) == ([], [])
     await a.stop()
 
 

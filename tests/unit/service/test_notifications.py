@@ -11,7 +11,7 @@ import pytest
 from leasehold.service.notifications import (
     METHODS,
     LeaseAcquired,
-    LeaseLost,
+    LeaseLoss,
     Notification,
     Notifications,
     require_notifications,
@@ -46,7 +46,7 @@ def test_events_do_not_change() -> None:
 
 def test_only_events_of_overridden_methods_are_wanted() -> None:
     assert wanted_by(Notifications()) == frozenset()
-    assert wanted_by(made(on_lease_lost=lambda self, event: None)) == {LeaseLost}
+    assert wanted_by(made(on_lease_lost=lambda self, event: None)) == {LeaseLoss}
     pager = Notifications()
     pager.on_lease_acquired = lambda event: None  # type: ignore[method-assign]
     assert wanted_by(pager) == {LeaseAcquired}
@@ -54,7 +54,7 @@ def test_only_events_of_overridden_methods_are_wanted() -> None:
 
 def test_a_method_may_be_plain_or_a_coroutine_and_others_have_any_name() -> None:
     class Pager(Notifications):
-        async def on_lease_lost(self, event: LeaseLost) -> None: ...
+        async def on_lease_lost(self, event: LeaseLoss) -> None: ...
 
         def on_lease_acquired(self, event: LeaseAcquired) -> None: ...
 
@@ -99,7 +99,7 @@ def test_a_generator_function_is_refused_because_a_call_of_it_runs_nothing() -> 
         def on_lease_acquired(self, event: LeaseAcquired) -> Any:
             yield
 
-        async def on_lease_lost(self, event: LeaseLost) -> Any:
+        async def on_lease_lost(self, event: LeaseLoss) -> Any:
             yield
 
     with pytest.raises(TypeError) as refused:

@@ -11,7 +11,7 @@ import pytest
 from lab.simulation.group import HostClock, logger, until
 
 from leasehold.leases.lease import LeaseKey
-from leasehold.service.notifications import BatchDelivered, LeaseAcquired, LeaseLost, Notification, Notifications
+from leasehold.service.notifications import BatchDelivered, LeaseAcquired, LeaseLoss, Notification, Notifications
 from leasehold.service.notifier import BATCHES_MAX, CLOSING_S, QUEUED_MAX, Notifier
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -104,15 +104,15 @@ async def test_all_events_arrive_in_their_order_through_plain_methods_and_corout
 async def test_a_plain_method_may_return_something_to_await() -> None:
     awaited: list[int] = []
 
-    async def handle(event: LeaseLost) -> None:
+    async def handle(event: LeaseLoss) -> None:
         awaited.append(event.epoch)
 
     class Decorated(Notifications):
-        def on_lease_lost(self, event: LeaseLost) -> Awaitable[None]:
+        def on_lease_lost(self, event: LeaseLoss) -> Awaitable[None]:
             return handle(event)
 
     case = Case(Decorated())
-    case.notifier.notify(LeaseLost, KEY, epoch=3, reason="lost", taken_by=None)
+    case.notifier.notify(LeaseLoss, KEY, epoch=3, reason="lost", taken_by=None)
     await case.notifier.close()
     assert awaited == [3]
 
@@ -120,7 +120,7 @@ async def test_a_plain_method_may_return_something_to_await() -> None:
 @pytest.mark.virtual
 async def test_what_no_method_receives_is_neither_made_nor_counted() -> None:
     case = Case(Kept())
-    case.notifier.notify(LeaseLost, KEY, epoch=3, reason="lost", taken_by=None)
+    case.notifier.notify(LeaseLoss, KEY, epoch=3, reason="lost", taken_by=None)
     await case.notifier.close()
     assert case.counts == {}
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from uuid import UUID
 
-from leasehold.pipeline.producer import NUMBER_MAX, Event, ProducerPosition, number_after
+from leasehold.pipeline.producer import NUMBER_MAX, OutgoingEvent, ProducerPosition, number_after
 from leasehold.pipeline.producer.event import Simple
 
 U32 = struct.Struct(">I")
@@ -35,7 +35,7 @@ SECTION_BYTES = 8
 """What an event takes in its envelope besides, at most."""
 
 
-def body_of(event: Event) -> bytes:
+def body_of(event: OutgoingEvent) -> bytes:
     """All of the event but its annotations. Raises ValueError for a property that AMQP has no type for."""
     if not event.properties:
         return data(event.body)

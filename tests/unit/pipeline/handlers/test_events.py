@@ -8,6 +8,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from types import ModuleType
@@ -16,7 +17,9 @@ from typing import Any
 import pytest
 from lab.simulation.group import Group, until
 
+from leasehold.pipeline.connectors.handler_loop import HandlerLoop
 from leasehold.pipeline.connectors.handlers import HandlerSink
+from leasehold.pipeline.connectors.observers import bound
 from leasehold.pipeline.handlers.events import AckRefused, Events
 from leasehold.pipeline.limits import BatchLimits, ParallelLimits
 
@@ -78,9 +81,14 @@ class Pages:
     def group(self) -> Group:
         return Group(
             "ab",
-            sink=lambda: HandlerSink(self.module.handle, key="key", limits=self.limits),
+            sink=self.sink,
             limits=BatchLimits(events_max=self.limits.batch_events_max),
         )
+
+    def sink(self) -> HandlerSink:
+        loop = HandlerLoop(asyncio.get_running_loop())
+        called = partial(bound, name="handle", gets="events", loop=loop, is_manual=True)
+        return HandlerSink(load=lambda: self.module.handle, name="handle", key="key", limits=self.limits, bound=called)
 
     def end(self) -> None:
         for writer in self.module.writers:

@@ -44,7 +44,7 @@ from leasehold.pipeline.pump.runner import DeliveredBatch
 from leasehold.pipeline.sink import CloseReason, Output
 from leasehold.service.api.metrics import Metrics, _revision_in, build_info
 from leasehold.service.lag.measurement import Lag, PartitionLag
-from leasehold.service.notifications import LeaseLost, Notifications
+from leasehold.service.notifications import LeaseLoss, Notifications
 from leasehold.service.notifier import NOTIFICATION_OUTCOMES, Notifier
 from leasehold.service.stats import (
     ACTION_OUTCOMES,
@@ -465,7 +465,7 @@ async def test_notifications_are_counted_by_what_became_of_them(start, clock: Bo
     assert {samples(metrics)["leasehold_notifications_total", outcome] for outcome in NOTIFICATION_OUTCOMES} == {0}
 
     class Raising(Notifications):
-        async def on_lease_lost(self, event: LeaseLost) -> None:
+        async def on_lease_lost(self, event: LeaseLoss) -> None:
             if event.epoch == 2:
                 raise LookupError
 

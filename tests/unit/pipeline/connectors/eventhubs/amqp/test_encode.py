@@ -26,7 +26,7 @@ from leasehold.pipeline.connectors.eventhubs.amqp.encode import (
     enveloped,
     numbered,
 )
-from leasehold.pipeline.producer import NUMBER_MAX, Event, ProducerPosition, number_after
+from leasehold.pipeline.producer import NUMBER_MAX, OutgoingEvent, ProducerPosition, number_after
 from leasehold.pipeline.producer.event import GROUP_MAX, OWNER_LEVEL_MAX
 
 NUMBERS = st.builds(
@@ -40,7 +40,7 @@ SAME = TEXTS | st.none() | st.integers(-(2**31), 2**31 - 1) | st.binary(max_size
 TIMES = st.datetimes(datetime(1970, 1, 2), datetime(9999, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001  # bounds are naive
 
 
-def by_the_sdk(event: Event, annotations: dict[bytes, Any] | None = None) -> bytes:
+def by_the_sdk(event: OutgoingEvent, annotations: dict[bytes, Any] | None = None) -> bytes:
     out = bytearray()
     encode_payload(
         out,
@@ -61,7 +61,7 @@ def marks(numbers: ProducerPosition, number: int) -> dict[bytes, Any]:
 
 @given(st.binary(max_size=600), st.dictionaries(TEXTS, SAME, max_size=200))
 def test_an_event_is_encoded_as_the_sdk_encodes_it(body: bytes, properties: dict[str, Any]) -> None:
-    event = Event(body=body, properties=properties)
+    event = OutgoingEvent(body=body, properties=properties)
     assert body_of(event) == by_the_sdk(event)
 
 
@@ -69,7 +69,7 @@ def test_an_event_is_encoded_as_the_sdk_encodes_it(body: bytes, properties: dict
 def test_numbers_are_encoded_as_the_sdk_encodes_them(bodies: list[bytes], after: ProducerPosition) -> None:
     found = numbered([data(body) for body in bodies], after)
     assert found == [
-        by_the_sdk(Event(body=body), marks(after, number_after(after.number, place)))
+        by_the_sdk(OutgoingEvent(body=body), marks(after, number_after(after.number, place)))
         for place, body in enumerate(bodies, 1)
     ]
 
@@ -78,7 +78,7 @@ def test_numbers_are_encoded_as_the_sdk_encodes_them(bodies: list[bytes], after:
 def test_no_event_takes_more_than_it_was_measured_at(
     body: bytes, properties: dict[str, Any], after: ProducerPosition
 ) -> None:
-    encoded = body_of(Event(body=body, properties=properties))
+    encoded = body_of(OutgoingEvent(body=body, properties=properties))
     (event,) = numbered([encoded], after)
     out = bytearray()
     encode_payload(out, Message(data=[event]))
@@ -95,7 +95,7 @@ def test_a_batch_is_encoded_as_the_sdk_encodes_it(events: list[bytes], key: str 
 
 @given(st.booleans() | TIMES | st.integers(-(2**63), 2**63 - 1))
 def test_what_the_sdk_encodes_otherwise_is_decoded_by_it_as_it_was(value: Any) -> None:
-    message = decode_payload(memoryview(body_of(Event(body=b"", properties={"x": value}))))
+    message = decode_payload(memoryview(body_of(OutgoingEvent(body=b"", properties={"x": value}))))
     found = message.application_properties[b"x"]
     if isinstance(value, datetime):
         assert abs(found - value.timestamp() * 1000) < 1
@@ -106,7 +106,7 @@ def test_what_the_sdk_encodes_otherwise_is_decoded_by_it_as_it_was(value: Any) -
 @pytest.mark.parametrize("value", [[1], {"a": 1}, object(), 2**63, -(2**63) - 1])
 def test_a_property_without_a_type_is_refused(value: Any) -> None:
     with pytest.raises(ValueError, match="a property has to"):
-        body_of(Event(body=b"", properties={"x": value}))
+        body_of(OutgoingEvent(body=b"", properties={"x": value}))
 
 
 def test_the_largest_event_fits_its_measure_exactly() -> None:

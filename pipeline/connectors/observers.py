@@ -1,0 +1,138 @@
+"""Handlers as the sink `python` calls them: an observer for each lease, or a function for the events of one key."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, cast
+
+import pyarrow as pa
+
+from leasehold.pipeline.connectors.handler_loop import HandlerLoop
+from leasehold.pipeline.connectors.python import HandlerContext
+from leasehold.pipeline.errors import SinkRejected
+from leasehold.pipeline.handlers.changes import Context, Gets, LeaseLost, changes_in, changes_of
+from leasehold.pipeline.handlers.events import AckRefused, Events
+from leasehold.pipeline.handlers.forms import SHAPE, Form, form_of, is_async
+from leasehold.pipeline.handlers.handler import Handler
+from leasehold.pipeline.sink import Claim, CloseReason
+from leasehold.pipeline.tracing import TraceContext
+
+Answer = Awaitable[None] | None
+
+
+class OfFunction(Handler):
+    def __init__(self, function: Any) -> None:
+        self.process = function  # type: ignore[method-assign]
+
+
+class Observer:
+    """Each method is a coroutine function where the handler's is, so that the sink runs plain ones in a thread."""
+
+    def __init__(self, handler: Handler, *, name: str, gets: Gets, loop: HandlerLoop) -> None:
+        self._name, self._gets, self._loop = name, gets, loop
+        self.open = self._calling(handler.open, self._of_context)
+        self.process = self._calling(handler.process, self._of_changes)
+        self.close = self._calling(handler.close, self._of_reason)
+
+    def _calling(self, method: Any, arguments: Callable[..., tuple[Any, ...]]) -> Callable[..., Any]:
+        if not is_async(method):
+            return lambda *given: method(*arguments(*given))
+
+        async def call(*given: Any) -> None:
+            async def made() -> None:
+                await method(*arguments(*given))
+
+            await self._loop.run(self._name, made)
+
+        return call
+
+    def _of_context(self, context: HandlerContext) -> tuple[Any, ...]:
+        return (context_of(context),)
+
+    def _of_changes(self, context: HandlerContext, table: pa.Table) -> tuple[Any, ...]:
+        return changes_of(table, self._gets), context_of(context)
+
+    def _of_reason(self, context: HandlerContext, reason: CloseReason) -> tuple[Any, ...]:
+        return context_of(context), reason
+
+
+def observers(
+    handler: Any, *, name: str, gets: Gets, loop: HandlerLoop, is_manual: bool = False
+) -> Callable[[], Observer]:
+    """What makes one for each lease. Raises SinkRejected if it is no handler."""
+    form = form_of(handler, name, is_manual=is_manual)
+    makes: dict[Form, Callable[[], Handler]] = {
+        "function": partial(OfFunction, handler),
+        "class": handler,
+        "factory": partial(_made_by, handler, name),
+    }
+    make = makes[form]
+    return lambda: Observer(make(), name=name, gets=gets, loop=loop)
+
+
+def _made_by(factory: Callable[[], object], name: str) -> Handler:
+    handler = factory()
+    if not isinstance(handler, Handler):
+        raise SinkRejected(
+            f"'{name}' returned {type(handler).__name__}, which does not derive from leasehold.Handler: {SHAPE}"
+        )
+    form_of(type(handler), type(handler).__name__)
+    return handler
+
+
+def context_of(context: HandlerContext) -> Context:
+    trace = None if context.traceparent is None else TraceContext(context.traceparent, context.tracestate)
+    return Context(
+        pipeline=context.pipeline,
+        partition=context.partition,
+        owner=context.owner,
+        epoch=context.epoch,
+        position=context.position,
+        to=context.to,
+        trace=trace,
+        acknowledge=context.acknowledge,
+        is_released=context.is_released,
+    )
+
+
+# Side by side: what is called with the events of one key.
+
+
+def bound(
+    function: Any, claim: Claim, *, name: str, gets: Gets, loop: HandlerLoop, is_manual: bool
+) -> Callable[[Events], Answer]:
+    """The function for one lease, as the sink calls it."""
+
+    host = HandlerLoop(asyncio.get_running_loop())
+
+    def arguments(events: Events) -> tuple[Any, Context]:
+        async def acknowledge(sequence: int) -> None:
+            try:
+                await host.run(name, lambda: events.ack(sequence))
+            except AckRefused as error:
+                if events.is_stale:
+                    raise LeaseLost(str(error)) from None
+                raise
+
+        context = Context(
+            pipeline=claim.pipeline,
+            partition=claim.partition,
+            owner=claim.owner,
+            epoch=claim.epoch,
+            position=claim.continuation,
+            key=events.key,
+            attempt=events.attempt,
+            acknowledge=acknowledge if is_manual else None,
+            is_released=lambda: events.is_stale,
+        )
+        return changes_in(list(events), gets), context
+
+    async def call(events: Events) -> None:
+        async def made() -> object:
+            return await function(*arguments(events))
+
+        await loop.run(name, made)
+
+    return call if is_async(function) else cast(Callable[[Events], Answer], lambda events: function(*arguments(events)))

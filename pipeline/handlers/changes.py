@@ -1,0 +1,156 @@
+"""What a handler is called with: documents, events, rows or a table, and the context of the call. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+from leasehold.common.nesting import NestedTooDeeply, parsed_json
+from leasehold.pipeline.errors import OutputRefused, SinkRejected, SinkUnavailable
+from leasehold.pipeline.limits import JSON_LEVELS_MAX
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from leasehold.pipeline.tracing import TraceContext
+
+Gets = Literal["documents", "events", "rows", "table"]
+
+
+class LeaseLost(SinkRejected):
+    """This host no longer has the lease: the next owner gets what is not checkpointed. Raised by `Context.checkpoint`."""
+
+
+class Retry(SinkUnavailable):
+    """Raised by a handler that is to be called again with the same changes.
+
+    after_s: the shortest pause before that; by default it grows with each failure in a row.
+    """
+
+    def __init__(self, message: str = "the handler asked for it", *, after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = after_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One event as the feed has it.
+
+    - `sequence`: grows within the partition. `offset`: where the source keeps the event.
+    - `operation`: `create`, `replace`, `upsert` or `delete`; None if the feed does not know.
+    """
+
+    partition: str
+    sequence: int
+    offset: str
+    enqueued_time: datetime
+    key: str | None
+    body: bytes | None
+    properties: Mapping[str, str]
+    operation: str | None
+
+    def json(self) -> Any:
+        """The body, parsed. Raises ValueError if it is not JSON."""
+        return _parsed(self.body)
+
+
+class Document(dict[str, Any]):
+    """A document of Cosmos DB, and the `sequence` of its change."""
+
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What a handler is called for.
+
+    - `pipeline`, `partition`, `owner`, `epoch`: those of the lease.
+    """
+
+    pipeline: str
+    partition: str
+    owner: str
+    epoch: int
+    position: str | None
+    """Up to where everything is processed; the changes follow it."""
+    to: str | None = None
+    """Up to where the changes go; None in `open` and `close`, and with `parallel`."""
+    trace: TraceContext | None = None
+    """The trace context (W3C) of the delivery; None if traces are off."""
+    key: str | None = None
+    """With `parallel`, the key of the changes."""
+    attempt: int = 1
+    """With `parallel`, the number of this call with the first of the changes."""
+    acknowledge: Callable[[int], Awaitable[None]] | None = field(default=None, repr=False, compare=False)
+    is_released: Callable[[], bool] = field(default=lambda: False, repr=False, compare=False)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether this host has released or lost the partition: its next owner gets what is not checkpointed."""
+        return self.is_released()
+
+    async def checkpoint(self, change: Any) -> None:
+        """Everything up to this change is processed, that one included. Needs `checkpoint_s="manual"`.
+
+        change: one that the handler was called with, or its sequence. Raises LeaseLost.
+        """
+        if self.acknowledge is None:
+            raise SinkRejected(
+                f"pipeline '{self.pipeline}': `context.checkpoint` needs `checkpoint_s: manual`; otherwise a batch is safe when"
+                " the handler returns: set it, or remove the call"
+            )
+        await self.acknowledge(sequence_of(change))
+
+
+def sequence_of(change: Any) -> int:
+    """Raises SinkRejected."""
+    found = change.get("sequence") if type(change) is dict else getattr(change, "sequence", change)
+    if not isinstance(found, int) or isinstance(found, bool):
+        raise SinkRejected(
+            f"`context.checkpoint` got something of type {type(change).__name__}: give it a change that the handler was called"
+            " with, itself and no copy, or its sequence"
+        )
+    return found
+
+
+def changes_of(table: pa.Table, gets: Gets) -> Any:
+    """Raises SinkRejected (OutputRefused, which names the event)."""
+    return table if gets == "table" else changes_in(table.to_pylist(), gets)
+
+
+def changes_in(rows: Sequence[Mapping[str, Any]], gets: Gets) -> list[Any]:
+    """Raises SinkRejected (OutputRefused, which names the event)."""
+    if gets == "rows":
+        return list(rows)
+    return [_document(row) if gets == "documents" else _event(row) for row in rows]
+
+
+def _event(row: Mapping[str, Any]) -> Event:
+    return Event(**{**row, "properties": dict(row["properties"] or ())})
+
+
+def _document(row: Mapping[str, Any]) -> Document:
+    try:
+        parsed = _parsed(row["body"])
+    except (ValueError, NestedTooDeeply) as error:
+        raise _no_document(row, str(error)) from None
+    if not isinstance(parsed, dict):
+        raise _no_document(row, f"its body is JSON of type {type(parsed).__name__}")
+    document = Document(parsed)
+    document.sequence = row["sequence"]
+    return document
+
+
+def _no_document(row: Mapping[str, Any], why: str) -> OutputRefused:
+    sequence = row["sequence"]
+    where = f"the event with sequence {sequence} of partition '{row['partition']}'"
+    text = f"{where} is no document, because {why}: set `gets: events`"
+    return OutputRefused(text, sequences=[sequence])
+
+
+def _parsed(body: bytes | None) -> Any:
+    if body is None:
+        raise ValueError("it has no body")
+    return parsed_json(body, JSON_LEVELS_MAX)

@@ -1,0 +1,102 @@
+"""The forms that a handler may have. Pure, and without Arrow.
+
+async def on_changes(changes, context): ...       # or a plain `def`, which runs in a thread
+class OnChanges(Handler): ...                     # one object for each lease
+def make_handler(): return OnChanges(pool)        # a factory of such objects
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Literal
+
+from leasehold.pipeline.errors import NotImportable, SinkRejected
+from leasehold.pipeline.handlers.handler import Handler
+from leasehold.pipeline.imports import imported, is_generator
+
+Form = Literal["function", "class", "factory"]
+SHAPE = "write `async def NAME(changes, context)`, a subclass of leasehold.Handler, or a function that makes one"
+
+
+def found(path: str) -> object:
+    """What `module:name` names. Raises SinkRejected."""
+    try:
+        return imported(path)
+    except NotImportable as error:
+        raise SinkRejected(f"handler {error}") from error
+
+
+def name_of(handler: object) -> str:
+    """For people."""
+    return str(getattr(handler, "__qualname__", None) or type(handler).__qualname__)
+
+
+def form_of(handler: object, name: str, *, is_parallel: bool = False, is_manual: bool = False) -> Form:
+    """Raises SinkRejected if it is no handler."""
+    if isinstance(handler, Handler):
+        raise SinkRejected(
+            f"handler '{name}' is an object, and each lease needs its own: give the class {type(handler).__name__}, or a function"
+            " that makes such objects"
+        )
+    if isinstance(handler, type):
+        form = _form_of_class(handler, name)
+    elif not callable(handler):
+        raise SinkRejected(f"handler '{name}' is of type {type(handler).__name__}: {SHAPE}")
+    elif is_generator(handler):
+        raise SinkRejected(
+            f"handler '{name}' is a generator function, and a call of it runs nothing: remove `yield` from it"
+        )
+    else:
+        form = _form_of_function(handler, name)
+    if is_parallel and form != "function":
+        raise SinkRejected(
+            f"handler '{name}' has to be a function with `parallel`: write `async def NAME(changes, context)`"
+        )
+    if is_manual and form == "function" and not is_async(handler):
+        raise SinkRejected(
+            f"handler '{name}' is a plain function, which cannot await `context.checkpoint`: define it with `async def`"
+        )
+    return form
+
+
+def _form_of_class(handler: type, name: str) -> Form:
+    if not issubclass(handler, Handler):
+        raise SinkRejected(
+            f"handler '{name}' is a class that does not derive from leasehold.Handler: derive it from that"
+        )
+    if handler.process is Handler.process:
+        raise SinkRejected(
+            f"handler '{name}' has no method `process`: define `async def process(self, changes, context)`"
+        )
+    for method, arguments in (("open", "context"), ("process", "changes, context"), ("close", "context, reason")):
+        count = 1 + len(arguments.split(", "))
+        if not _takes(getattr(handler, method), count):
+            raise SinkRejected(
+                f"handler '{name}': `{method}` does not take what it is called with: (self, {arguments})"
+            )
+        if is_generator(getattr(handler, method)):
+            raise SinkRejected(f"handler '{name}': `{method}` is a generator function: remove `yield` from it")
+    return "class"
+
+
+def _form_of_function(handler: Any, name: str) -> Form:
+    if _takes(handler, 2):
+        return "function"
+    if is_async(handler) or not _takes(handler, 0):
+        raise SinkRejected(f"handler '{name}' cannot be called with (changes, context): let it take these two")
+    return "factory"
+
+
+def _takes(function: Any, count: int) -> bool:
+    try:
+        inspect.signature(function).bind(*range(count))
+    except ValueError:  # a builtin without a signature
+        return True
+    except TypeError:
+        return False
+    return True
+
+
+def is_async(function: object) -> bool:
+    call = getattr(function, "__call__", None)  # noqa: B004  # of an object with such a method
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)

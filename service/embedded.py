@@ -1,0 +1,338 @@
+"""A host inside a program: `leasehold.Processor`.
+
+The host has an event loop and a thread of its own, so that a program which blocks its loop loses no lease. Handlers and observers
+that are `async def` run on the program's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from leasehold.service.config.leases import LeaseSettings
+from leasehold.service.config.settings import (
+    Api,
+    HostSettings,
+    LogSettings,
+    Pipeline,
+    Settings,
+    Spark,
+    TelemetrySettings,
+)
+from leasehold.service.errors import ConfigurationError
+from leasehold.service.notifications import METHODS, Notifications, require_notifications
+
+if TYPE_CHECKING:
+    from leasehold.leases.store import LeaseStore
+    from leasehold.service.lag.measurement import Backlog, PartitionLag
+    from leasehold.service.processor import ProcessorCore
+
+T = TypeVar("T")
+NAME = "Processor"
+
+
+class Processor:
+    """One host over some pipelines and a lease store: `asyncio.run(Processor(Pipeline(...), leases=...).run())`.
+
+    A processor starts once. Constructing it opens nothing.
+    """
+
+    def __init__(
+        self,
+        *pipelines: Pipeline,
+        leases: LeaseSettings | LeaseStore | None = None,
+        host: str | HostSettings = "auto",
+        spark: Spark | None = None,
+        api: Api | None = None,
+        on: Notifications | None = None,
+        log: LogSettings | None = None,
+        telemetry: TelemetrySettings | None = None,
+        **unknown: object,
+    ) -> None:
+        """- `leases`: by default a file `leases.db`.
+        - `host`: a name that is unique on these leases; `auto` is the machine's, with a number if it is in use here.
+        - `api`: serves the REST API and the dashboard.
+        - `on`: hears what happens to leases, partitions and batches (`leasehold.Notifications`).
+        - `log`: by default as structlog is set up, or else from `info` on to standard error.
+
+        Raises ConfigurationError with all problems, and TypeError if `on` would miss something.
+        """
+        if problems := [*_misuse(pipelines, unknown)]:
+            raise ConfigurationError(NAME, problems)
+        given = {"leases": leases, "spark": spark, "log": log, "telemetry": telemetry}
+        self._begin(
+            _settings(
+                pipelines=pipelines,
+                api=Api(enabled=False) if api is None else api,
+                host=_host(host),
+                **{name: section for name, section in given.items() if section is not None},
+            ),
+            on,
+        )
+
+    @classmethod
+    def from_yaml(
+        cls, path: str | Path, *, handlers: Mapping[str, object] | None = None, on: Notifications | None = None
+    ) -> Self:
+        """A processor of a file of settings. handlers: by what the file has as `handler`, which then need not be importable.
+
+        Raises ConfigurationError.
+        """
+        from leasehold.pipeline.imports import search_in
+        from leasehold.service.config.load import load
+
+        file = Path(path)
+        self = cls.__new__(cls)
+        self._begin(load(file, os.environ, handlers=handlers or {}), on)
+        search_in(file.absolute().parent)
+        return self
+
+    def to_yaml(self) -> str:
+        """The settings as a file. Secrets become `${NAME}`. Raises ConfigurationError for what a file cannot name."""
+        from leasehold.service.config.written import yaml_of
+
+        return yaml_of(self.settings, os.environ, has_observer=self._on is not None)
+
+    def _begin(self, settings: Settings, on: Notifications | None) -> None:
+        self.settings = settings
+        self._on = None if on is None else require_notifications(on)
+        self._host = _HostThread()
+        self._life: Future[None] | None = None
+        self._ready: Future[None] = Future()
+        self._stopping: asyncio.Event | None = None
+        self._core: ProcessorCore | None = None
+        self.port: int | None = None
+        """Where the REST API listens, once it does."""
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def run(self) -> None:
+        """Until Ctrl-C or SIGTERM, or `stop`. Raises what ended it otherwise. Signals are heeded in the main thread only."""
+        with self._heeding_signals():
+            try:
+                await self.start()
+                await self.wait()
+            finally:
+                await self.stop()
+
+    async def start(self) -> None:
+        """Returns once leases exist and work has begun. Raises StartFailed, GroupMismatch, DuplicateHost."""
+        if self._life is not None:
+            raise RuntimeError("this processor was started before, and starts once: make another one")
+        program = asyncio.get_running_loop()
+        self._life = self._host.begin(lambda: self._live(program))
+        ready, life = asyncio.wrap_future(self._ready), asyncio.wrap_future(self._life)
+        try:
+            await asyncio.wait({ready, life}, return_when=asyncio.FIRST_COMPLETED)
+            if life.done():
+                await life
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def wait(self) -> None:
+        """Waits until the host has ended, by itself or by `stop`. Raises what ended it."""
+        await _outcome_of(self._started())
+
+    async def stop(self) -> None:
+        """Graceful, within `host.stop_timeout_s`: leases are released with their positions. What went wrong before is raised by
+        `wait`."""
+        if self._life is None:
+            return
+        self._request_stop()
+        with suppress(Exception):
+            await _outcome_of(self._life)
+        self._host.end()
+
+    async def idle(self) -> Backlog:
+        """Waits until the whole group has nothing left to do; `failed` and `held` name the partitions that stand still.
+
+        Raises what ended the host before.
+        """
+        life = asyncio.wrap_future(self._started())
+        idle = asyncio.ensure_future(self._there(lambda core: core.idle()))
+        waiting: set[asyncio.Future[Any]] = {idle, life}
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if not idle.done():
+            idle.cancel()
+            await life
+            raise RuntimeError("the processor was stopped before it was idle")
+        return await idle
+
+    async def lag(self) -> tuple[PartitionLag, ...]:
+        """Of each partition of the group: how many events and seconds it is behind, or why that is unknown."""
+        found = await self._there(lambda core: core.view.read_lag(0.0))
+        return found.partitions
+
+    async def _there(self, call: Callable[[ProcessorCore], Awaitable[T]]) -> T:
+        """The call's answer, from the host's loop."""
+        self._started()
+        core = self._core
+        if core is None:
+            raise RuntimeError("this processor has not begun to work: await `start` first")
+
+        async def made() -> T:
+            return await call(core)
+
+        return await asyncio.wrap_future(self._host.begin(made))
+
+    def _started(self) -> Future[None]:
+        if self._life is None:
+            raise RuntimeError("this processor was not started: await `start`, or use `async with`")
+        return self._life
+
+    def _request_stop(self) -> None:
+        self._host.call(self._stop_here)
+
+    def _stop_here(self) -> None:
+        if self._stopping is None:
+            self._stopping = asyncio.Event()
+        self._stopping.set()
+
+    @contextmanager
+    def _heeding_signals(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        from leasehold.service.cli.run import stopping
+
+        with stopping(self._request_stop):
+            yield
+
+    async def _live(self, program: asyncio.AbstractEventLoop) -> None:
+        """On the host's loop, from its name to its end."""
+        from leasehold.pipeline.connectors.handler_loop import PROGRAM, HandlerLoop
+        from leasehold.service.cli.host_name import host_name
+        from leasehold.service.cli.run import add_metrics, run_processor, serve_api, wait_until_over
+        from leasehold.service.telemetry import logs
+        from leasehold.service.wiring.build import processor_of
+
+        settings = self.settings
+        if self._stopping is None:
+            self._stopping = asyncio.Event()
+        PROGRAM.set(program)
+        with ExitStack() as held:
+            name = held.enter_context(host_name(settings.host, settings.leases))
+            if "log" in settings.model_fields_set:
+                logs.configure(settings.log, name)
+            log = logs.default_logger(name)
+            engine = held.enter_context(settings.starting_spark())
+            on = None if self._on is None else _heard_in(self._on, HandlerLoop(program))
+            core = processor_of(settings, host=name, log=log, engine=engine, on=on)
+            add_metrics(core, settings, host=name, log=log)
+            async with serve_api(core, settings.api, log, self._listen), run_processor(core, self._stopping):
+                self._core = core
+                self._ready.set_result(None)
+                await wait_until_over(self._stopping, core, until_idle=False)
+
+    def _listen(self, port: int) -> None:
+        self.port = port
+
+
+def _settings(**sections: Any) -> Settings:
+    """Raises ConfigurationError."""
+    try:
+        return Settings(**sections)
+    except ConfigurationError as error:
+        raise ConfigurationError(NAME, list(error.problems)) from None
+
+
+def _host(host: object) -> object:
+    if isinstance(host, str):
+        return HostSettings() if host == "auto" else HostSettings(name=host)
+    return host
+
+
+def _misuse(pipelines: tuple[object, ...], unknown: Mapping[str, object]) -> Iterator[str]:
+    hints = {
+        "timing": "intervals belong to `leases`, like SqliteLeases(duration_s=30)",
+        "store": "it is called `leases`",
+    }
+    for name in unknown:
+        yield f"`{name}` is not a setting: {hints.get(name, 'known here are leases, host, spark, api, on, log, telemetry')}"
+    if not pipelines:
+        yield "needs a pipeline: Processor(Pipeline(...), leases=...)"
+    names = set()
+    for each in pipelines:
+        if isinstance(each, list | tuple):
+            yield f"takes pipelines, and no {type(each).__name__} of them: write Processor(*pipelines, leases=...)"
+        elif not isinstance(each, Pipeline):
+            what = f"the class {each.__name__}" if isinstance(each, type) else f"of type {type(each).__name__}"
+            yield f"takes pipelines, and got one thing that is {what}: write Processor(Pipeline(...), leases=...)"
+        elif each.name in names:
+            yield f"two pipelines are named '{each.name}': every name is used once"
+        else:
+            names.add(each.name)
+
+
+class _HostThread:
+    """An event loop in a thread, which starts with the first call."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def begin(self, work: Callable[[], Awaitable[T]]) -> Future[T]:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            threading.Thread(target=self._run, args=(self._loop,), name="leasehold host", daemon=True).start()
+
+        async def made() -> T:
+            return await work()
+
+        return asyncio.run_coroutine_threadsafe(made(), self._loop)
+
+    def call(self, function: Callable[[], object]) -> None:
+        if self._loop is not None:
+            with suppress(RuntimeError):  # it has ended
+                self._loop.call_soon_threadsafe(function)
+
+    def end(self) -> None:
+        if self._loop is not None:
+            self.call(self._loop.stop)
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        loop.run_forever()
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+
+
+async def _outcome_of(future: Future[None]) -> None:
+    """Awaits it without cancelling it."""
+    waiting = asyncio.wrap_future(future)
+    await asyncio.shield(waiting)
+
+
+def _heard_in(on: Notifications, loop: Any) -> Notifications:
+    """The same observer, whose `async def` methods run on that loop."""
+
+    def hearing(method: Any) -> Callable[..., Any]:
+        if not asyncio.iscoroutinefunction(method):
+            return lambda self, event: method(event)
+
+        async def hear(self: Notifications, event: object) -> None:
+            await loop.run(f"{type(on).__qualname__}.{method.__name__}", lambda: method(event))
+
+        return hear
+
+    own = {
+        name: hearing(getattr(on, name))
+        for name in METHODS.values()
+        if getattr(getattr(on, name), "__func__", None) is not vars(Notifications)[name]
+    }
+    heard: Notifications = type(type(on).__name__, (Notifications,), own)()
+    return heard

@@ -1,0 +1,438 @@
+"""A host inside a program: the ten lines, what is refused, and what the program hears."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from patience import until
+
+from leasehold import (
+    Api,
+    BatchDelivered,
+    ConfigurationError,
+    Context,
+    Event,
+    FilesFeed,
+    Handler,
+    LeaseLoss,
+    LogSink,
+    MemoryFeed,
+    MemoryLeases,
+    MemorySink,
+    Notifications,
+    PartitionFailing,
+    Pipeline,
+    Processor,
+    Retry,
+    SqliteLeases,
+    StartFailed,
+)
+from leasehold.leases.stores.memory import MemoryStore
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryOutputSink
+
+FEED = MemoryFeed(changes={"0": tuple({"id": number} for number in range(5))})
+
+
+class Kept:
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self.contexts: list[Context] = []
+        self.threads: set[threading.Thread] = set()
+
+    def keep(self, changes: list[Event], context: Context) -> None:
+        self.ids += [change.json()["id"] for change in changes]
+        self.contexts.append(context)
+        self.threads.add(threading.current_thread())
+
+
+def processor_of(handler: Any, *, on: Notifications | None = None, feed: Any = FEED, **settings: Any) -> Processor:
+    return Processor(Pipeline("orders", feed=feed, handler=handler, **settings), leases=MemoryLeases(), on=on)
+
+
+async def drained(processor: Processor) -> None:
+    async with processor:
+        backlog = await processor.idle()
+    assert (backlog.failed, backlog.held) == ({}, {})
+    await processor.wait()
+
+
+async def test_an_async_function_gets_events_on_the_loop_of_the_program() -> None:
+    kept = Kept()
+
+    async def on_changes(changes: list[Event], context: Context) -> None:
+        kept.keep(changes, context)
+
+    await drained(processor_of(on_changes))
+    assert kept.ids == [0, 1, 2, 3, 4]
+    assert kept.threads == {threading.current_thread()}
+    (context,) = kept.contexts
+    assert (context.pipeline, context.partition, context.epoch, context.position) == ("orders", "0", 1, None)
+
+
+async def test_a_plain_function_runs_in_a_thread() -> None:
+    kept = Kept()
+
+    def on_changes(changes: list[Event], context: Context) -> None:
+        kept.keep(changes, context)
+
+    await drained(processor_of(on_changes))
+    assert kept.ids == [0, 1, 2, 3, 4]
+    assert threading.current_thread() not in kept.threads
+
+
+@pytest.mark.parametrize("is_factory", [False, True])
+async def test_a_handler_is_opened_and_closed_once_for_each_lease(is_factory: bool) -> None:
+    calls: list[Any] = []
+
+    class OnChanges(Handler):
+        def __init__(self) -> None:
+            calls.append("made")
+
+        async def open(self, context: Context) -> None:
+            calls.append(("open", context.partition))
+
+        async def process(self, changes: list[Event], context: Context) -> None:
+            calls.append(len(changes))
+
+        def close(self, context: Context, reason: str) -> None:
+            calls.append(("close", reason))
+
+    def make() -> Handler:
+        return OnChanges()
+
+    await drained(processor_of(make if is_factory else OnChanges))
+    assert calls == ["made", ("open", "0"), 5, ("close", "shutdown")]
+
+
+async def test_events_of_a_key_come_in_order_side_by_side() -> None:
+    kept = Kept()
+
+    async def on_changes(changes: list[Event], context: Context) -> None:
+        kept.keep(changes, context)
+
+    await drained(processor_of(on_changes, parallel={"key": "partition", "max": 4}))
+    assert kept.ids == [0, 1, 2, 3, 4]
+    assert {context.key for context in kept.contexts} == {"0"}
+
+
+async def test_documents_come_as_dicts_and_a_body_that_is_none_stops_its_partition_by_name() -> None:
+    found: list[Any] = []
+
+    async def on_changes(changes: list[dict[str, Any]], context: Context) -> None:
+        found.extend(changes)
+
+    await drained(processor_of(on_changes, gets="documents"))
+    assert found == [{"id": number} for number in range(5)]
+    processor = processor_of(on_changes, gets="documents", feed=MemoryFeed(changes={"0": (b"x",)}))
+    async with processor:
+        (why,) = (await processor.idle()).failed.values()
+    assert "the event with sequence 0 of partition '0' is no document" in why
+
+
+async def test_a_retry_is_called_again_with_the_same_changes() -> None:
+    calls: list[int] = []
+
+    async def on_changes(changes: list[Event], context: Context) -> None:
+        calls.append(len(changes))
+        if len(calls) < 3:
+            raise Retry(after_s=0.01)
+
+    await drained(processor_of(on_changes))
+    assert calls == [5, 5, 5]
+
+
+async def test_a_failure_is_logged_once_with_its_traceback_and_heard(caplog: pytest.LogCaptureFixture) -> None:
+    failing: list[PartitionFailing] = []
+
+    class Watch(Notifications):
+        async def on_partition_failing(self, event: PartitionFailing) -> None:
+            failing.append(event)
+
+    async def on_changes(changes: list[Event], context: Context) -> None:
+        raise ValueError("a negative amount")
+
+    with caplog.at_level(logging.ERROR, "leasehold.pipeline.connectors.python"):
+        async with processor_of(on_changes, on=Watch()) as processor:
+            await until(lambda: len(failing) > 1)
+            (why,) = (await processor.idle()).failed.values()
+    assert "on_changes' failed in 'process' for partition '0'" in why
+    assert "ValueError: a negative amount" in failing[0].error
+    (record,) = [each for each in caplog.records if each.name == "leasehold.pipeline.connectors.python"]
+    assert record.exc_info is not None
+    assert isinstance(record.exc_info[1], ValueError)
+
+
+class Naming(logging.Handler):
+    """Sets `named` at the line that names the handler."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.named = threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "on_changes' blocks the event loop" in record.getMessage():
+            self.named.set()
+
+
+async def test_a_handler_that_blocks_the_loop_is_named_and_loses_no_lease() -> None:
+    naming, lost = Naming(), []
+
+    class Watch(Notifications):
+        def on_lease_lost(self, event: LeaseLoss) -> None:
+            lost.append(event)
+
+    async def on_changes(changes: list[Event], context: Context) -> None:
+        naming.named.wait()
+
+    log = logging.getLogger("leasehold.pipeline.connectors.handler_loop")
+    log.addHandler(naming)
+    try:
+        await drained(processor_of(on_changes, on=Watch()))
+    finally:
+        log.removeHandler(naming)
+    assert naming.named.is_set()
+    assert lost == []
+
+
+async def test_checkpoints_by_hand_move_the_position_and_what_is_left_comes_again(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"id": number}) + "\n" for number in range(4)))
+    seen: list[list[int]] = []
+    ever: list[Event] = []
+
+    async def on_changes(changes: list[Event], context: Context) -> None:
+        seen.append([change.json()["id"] for change in changes])
+        ever.extend(changes)
+        if len(seen) > 1:
+            await context.checkpoint(changes[-1])
+
+    def made() -> Processor:
+        feed, leases = FilesFeed(path=str(tmp_path / "*.jsonl")), SqliteLeases(path=tmp_path / "leases.db")
+        return Processor(Pipeline("orders", feed=feed, handler=on_changes, checkpoint_s="manual"), leases=leases)
+
+    async with made():
+        await until(lambda: ever)
+    await drained(made())
+    assert seen == [[0, 1, 2, 3], [0, 1, 2, 3]]
+    await drained(made())
+    assert len(seen) == 2
+
+
+async def test_checkpoint_by_hand_needs_the_setting() -> None:
+    async def on_changes(changes: list[Event], context: Context) -> None:
+        await context.checkpoint(changes[-1])
+
+    async with processor_of(on_changes) as processor:
+        (why,) = (await processor.idle()).failed.values()
+    assert "`context.checkpoint` needs `checkpoint_s: manual`" in why
+
+
+async def test_positions_belong_to_no_handler_s_name(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"id": 0}\n')
+    ids: list[int] = []
+
+    async def one(changes: list[Event], context: Context) -> None:
+        ids.extend(change.json()["id"] for change in changes)
+
+    async def other(changes: list[Event], context: Context) -> None:
+        await one(changes, context)
+
+    for handler in (one, other):
+        feed, leases = FilesFeed(path=str(tmp_path / "*.jsonl")), SqliteLeases(path=tmp_path / "leases.db")
+        await drained(Processor(Pipeline("orders", feed=feed, handler=handler), leases=leases))
+    assert ids == [0]
+
+
+async def test_objects_of_a_plugin_are_taken_where_sections_are() -> None:
+    feed, sink = MemoryChangeFeed(["0"]), MemoryOutputSink()
+    feed.append("0", [b"a", b"b"])
+    await drained(Processor(Pipeline("copy", feed=feed, sink=sink), leases=MemoryStore()))
+    assert [row["body"] for row in sink.destination.rows("0")] == [b"a", b"b"]
+
+
+async def test_output_in_memory_can_be_looked_at() -> None:
+    sink = MemorySink()
+    await drained(Processor(Pipeline("copy", feed=FEED, sink=sink), leases=MemoryLeases()))
+    assert [json.loads(row["body"])["id"] for row in sink.rows] == [0, 1, 2, 3, 4]
+
+
+async def test_the_api_is_that_of_the_command_and_lag_is_told() -> None:
+    async def on_changes(changes: list[Event], context: Context) -> None: ...
+
+    pipeline = Pipeline("orders", feed=FEED, handler=on_changes)
+    async with (
+        Processor(pipeline, leases=MemoryLeases(), api=Api(port=0)) as processor,
+        aiohttp.ClientSession() as client,
+    ):
+        await processor.idle()
+        async with client.get(f"http://127.0.0.1:{processor.port}/healthz") as answer:
+            assert answer.status == 200
+        (lag,) = await processor.lag()
+    assert (lag.pipeline, lag.partition, lag.events) == ("orders", "0", 0)
+
+
+async def test_an_observer_hears_on_the_loop_of_the_program() -> None:
+    heard: list[Any] = []
+
+    class Watch(Notifications):
+        async def on_batch_delivered(self, event: BatchDelivered) -> None:
+            heard.append((event.events, threading.current_thread()))
+
+    async def on_changes(changes: list[Event], context: Context) -> None: ...
+
+    await drained(processor_of(on_changes, on=Watch()))
+    assert heard == [(5, threading.current_thread())]
+
+
+async def test_a_second_start_is_refused_and_so_is_work_before_the_first() -> None:
+    async def on_changes(changes: list[Event], context: Context) -> None: ...
+
+    processor = processor_of(on_changes)
+    with pytest.raises(RuntimeError, match="was not started: await `start`"):
+        await processor.wait()
+    await drained(processor)
+    with pytest.raises(RuntimeError, match="starts once: make another one"):
+        await processor.start()
+
+
+async def test_what_keeps_it_from_starting_is_raised(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    pipeline = Pipeline("copy", feed=FEED, sink=LogSink(path=tmp_path / "file/log"))
+    processor = Processor(pipeline, leases=MemoryLeases())
+    with pytest.raises(StartFailed, match="file/log"):
+        await processor.run()
+    with pytest.raises(StartFailed, match="file/log"):
+        await processor.wait()
+
+
+async def on_nothing(changes: list[Event], context: Context) -> None: ...
+
+
+PIPELINE = Pipeline("orders", feed=FEED, handler=on_nothing)
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (lambda: Processor(), "needs a pipeline: Processor(Pipeline(...), leases=...)"),
+        (lambda: Processor([PIPELINE]), "takes pipelines, and no list of them: write Processor(*pipelines"),  # type: ignore[arg-type]
+        (lambda: Processor(Pipeline), "got one thing that is the class Pipeline"),  # type: ignore[arg-type]
+        (lambda: Processor(PIPELINE, PIPELINE), "two pipelines are named 'orders'"),
+        (lambda: Processor(PIPELINE, timing=30), "`timing` is not a setting: intervals belong to `leases`"),
+        (
+            lambda: Processor(PIPELINE, leases=on_nothing),
+            "`leases` is of type function, and must be a section, like SqliteLeases()",
+        ),  # type: ignore[arg-type]
+        (lambda: Processor(PIPELINE, leases=SqliteLeases), "`leases` is the class SqliteLeases, and must be a section"),  # type: ignore[arg-type]
+        (lambda: Processor(PIPELINE, spark=30), "`spark` is of type int, and must be a section, like Spark()"),  # type: ignore[arg-type]
+        (lambda: Processor(PIPELINE, host="a b"), "`name` is 'a b', and must be 1 to 128 of"),
+        (lambda: Pipeline("a", feed=FEED, sink=on_nothing), "`sink` is a function: give it as `handler`"),  # type: ignore[arg-type]
+        (lambda: Pipeline("a", feed=on_nothing, handler=on_nothing), "`feed` is of type function"),  # type: ignore[arg-type]
+        (lambda: Pipeline("a", feed=FEED), "needs `handler`, a function of yours, or `sink`"),
+        (lambda: Pipeline("a", feed=FEED, handler=on_nothing, start="latest"), "`start` is not a setting"),
+        (
+            lambda: Pipeline("a", feed=FEED, handler=3),
+            "handler 'int' is of type int: write `async def NAME(changes, context)`",
+        ),
+        (
+            lambda: Pipeline("a", feed=FEED, handler=lambda: 3, gets="evnts"),
+            "`gets` is 'evnts', and must be 'documents'",
+        ),  # type: ignore[arg-type]
+        (lambda: Pipeline("a", feed=FEED, handler=lambda one: None), "cannot be called with (changes, context)"),
+        (lambda: Pipeline("a", feed=FEED, handler=Handler), "has no method `process`"),
+        (lambda: Pipeline("a", feed=FEED, handler=Kept), "does not derive from leasehold.Handler"),
+        (lambda: Pipeline("a", feed=FEED, sink=LogSink(path="a"), gets="events"), "`gets` requires `handler`"),  # type: ignore[arg-type]
+    ],
+)
+def test_misuse_is_refused_where_it_is_written(make: Any, problem: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        make()
+    assert problem in str(refused.value)
+
+
+def test_an_observer_that_would_miss_something_is_refused() -> None:
+    with pytest.raises(TypeError, match="is a class: pass an object of it"):
+        Processor(PIPELINE, on=Notifications)  # type: ignore[arg-type]
+
+
+PROGRAM = """
+import asyncio
+from leasehold import MemoryFeed, MemoryLeases, Pipeline, Processor
+
+async def on_changes(changes, context):
+    print(len(changes), flush=True)
+
+asyncio.run(Processor(Pipeline("a", feed=MemoryFeed(changes={"0": [1, 2]}), handler=on_changes), leases=MemoryLeases()).run())
+print("ended", flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_run_ends_in_order_at_a_signal(number: int) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "2\n"
+        program.send_signal(number)
+        out, log = program.communicate(timeout=240)
+    assert (out, program.returncode) == ("ended\n", 0), log
+    assert "lease released" in log
+
+
+async def test_a_file_and_functions_of_the_program_are_one_processor(tmp_path: Path) -> None:
+    kept = Kept()
+
+    async def on_changes(changes: list[Event], context: Context) -> None:
+        kept.keep(changes, context)
+
+    (tmp_path / "a.jsonl").write_text('{"id": 7}\n')
+    file = tmp_path / "orders.yaml"
+    file.write_text(
+        "leases: {type: memory}\napi: {enabled: false}\npipelines:\n"
+        "  - {name: orders, feed: {type: files, path: '*.jsonl'}, sink: {type: python, handler: on_changes}}\n"
+    )
+    await drained(Processor.from_yaml(file, handlers={"on_changes": on_changes}))
+    assert kept.ids == [7]
+    with pytest.raises(ConfigurationError, match="no sink has `handler: on_change`"):
+        Processor.from_yaml(file, handlers={"on_changes": on_changes, "on_change": on_changes})
+
+
+def test_a_processor_is_written_as_a_file_without_secrets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from leasehold import CosmosFeed, CosmosLeases
+
+    shop = {"connection_string": "AccountEndpoint=https://a.b/;AccountKey=c2VjcmV0;", "database": "shop"}
+    monkeypatch.setenv("SHOP_COSMOS", shop["connection_string"])
+    pipeline = Pipeline("orders", feed=CosmosFeed(**shop, container="orders"), handler=on_nothing)  # type: ignore[arg-type]
+    processor = Processor(pipeline, leases=CosmosLeases(**shop), host="a")  # type: ignore[arg-type]
+    text = processor.to_yaml()
+    assert "c2VjcmV0" not in text
+    assert text.count("${SHOP_COSMOS}") == 2
+    (tmp_path / "shop.yaml").write_text(text)
+    again = Processor.from_yaml(tmp_path / "shop.yaml", handlers={f"{__name__}:on_nothing": on_nothing})
+    assert again.settings == processor.settings
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (lambda: Processor(Pipeline("a", feed=FEED, handler=lambda changes, context: None)), "which no file can name"),
+        (
+            lambda: Processor(Pipeline("a", feed=MemoryChangeFeed(["0"]), sink=LogSink(path="a"))),
+            "`pipelines.a.feed` is an object",
+        ),  # type: ignore[arg-type]
+        (lambda: Processor(PIPELINE, on=Notifications()), "`on` is an object: name its class in `notifications`"),
+    ],
+)
+def test_what_a_file_cannot_name_is_refused(make: Any, problem: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        make().to_yaml()
+    assert problem in str(refused.value)
