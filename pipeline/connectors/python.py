@@ -235,7 +235,8 @@ class PythonWriter(SinkWriter):
             awaitable = await self._thread.call(partial(_guarded, call, failing))
         if awaitable is not None:
             await heeding(_await_handler(awaitable, failing))
-        self._report("", None)
+        if method == "process":
+            self._report("", None)
 
 
 class ManualWriter(PythonWriter):

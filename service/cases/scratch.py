@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -10,6 +11,7 @@ from typing import cast
 from pydantic import SecretStr
 
 from leasehold.leases.timing import derived_timing
+from leasehold.pipeline.connectors.handler_loop import PROGRAM
 from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryOutputSink
 from leasehold.pipeline.imports import imported
 from leasehold.pipeline.sink import Sink
@@ -20,6 +22,7 @@ from leasehold.service.cases.running import (
 )
 from leasehold.service.config.custom import PythonSink
 from leasehold.service.config.postgres import PostgresSink
+from leasehold.service.config.settings import Pipeline
 
 TIMING = derived_timing(6.0, session_s=1.0)
 """A second host takes the leases of a silent one within two seconds."""
@@ -82,12 +85,17 @@ class PostgresScratch(Scratch):
 
 
 class HandlerScratch(Scratch):
-    def __init__(self, settings: PythonSink, state: str) -> None:
+    def __init__(self, settings: Pipeline, state: str) -> None:
         self._settings = settings
         self._state = state
 
     def make_sink(self) -> Sink:
-        return self._settings.make(TIMING)
+        """Its handler runs on this loop, where a crash point ends the process that reaches it."""
+        before = PROGRAM.set(asyncio.get_running_loop())
+        try:
+            return self._settings.make_sink(TIMING)
+        finally:
+            PROGRAM.reset(before)
 
     async def read(self) -> State:
         found = await call(self._state)
@@ -116,6 +124,6 @@ async def open_scratch(prepared: Prepared, case: Case, databases: Databases) -> 
         assert case.state is not None, "checked before"
         assert case.reset is not None, "checked before"
         await call(case.reset)
-        yield HandlerScratch(sink, case.state)
+        yield HandlerScratch(prepared.settings, case.state)
     else:
         yield Scratch(case.ignore)

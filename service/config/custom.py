@@ -281,6 +281,11 @@ class PythonSink(SinkSettings):
     def _form_of(self, handler: object) -> object:
         """The handler itself. Raises SinkRejected."""
         forms.form_of(handler, self.name, is_parallel=self.parallel is not None, is_manual=self.is_manual)
+        if self.parallel is not None and self.parallel.timeout_s is not None and not forms.is_async(handler):
+            raise SinkRejected(
+                f"handler '{self.name}' is a plain function, and `parallel.timeout_s` needs an `async def` one, because a thread"
+                " cannot be cancelled: remove the setting, or define the handler with `async def`"
+            )
         return handler
 
     def import_code(self) -> None:

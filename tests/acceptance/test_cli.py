@@ -452,10 +452,10 @@ HANDLER = """
 import json, time
 from pathlib import Path
 
-class Handler:
-    def open(self, context): ...
-    def close(self, context, reason): ...
-    def process(self, context, table):
+import leasehold
+
+class Handler(leasehold.Handler):
+    def process(self, table, context):
         while context.partition == "words-1.jsonl" and not Path("mended").exists():
             time.sleep(0.05)
         with open(f"seen-{context.partition}", "a") as seen:
@@ -467,7 +467,9 @@ def test_a_handler_that_hangs_is_given_up_and_the_others_go_on(folder: Path, lea
     (folder / "my_handlers.py").write_text(HANDLER)  # beside the settings, which is not where the command runs
     elsewhere = folder / "elsewhere"
     elsewhere.mkdir()
-    settings = folder / with_(folder, sink={"type": "python", "handler": "my_handlers:Handler"}, batch_timeout_s=5)
+    settings = folder / with_(
+        folder, sink={"type": "python", "handler": "my_handlers:Handler", "gets": "table"}, batch_timeout_s=5
+    )
     refused(
         leasehold("run", "--until-idle", settings, cwd=elsewhere),
         "pipeline 'copy', partition 'words-1.jsonl': deliver made no progress for 5 s; its batch was cancelled and the"

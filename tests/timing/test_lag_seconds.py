@@ -48,7 +48,7 @@ pipelines:
     sink: {sink}
 """
 SHORT = ", duration_s: 10, renew_s: 3, balance_s: 1"
-PYTHON_SINK = '{type: python, handler: "paced:Handler"}'
+PYTHON_SINK = '{type: python, handler: "paced:Handler", gets: table}'
 POSTGRES_SINK = (
     "{type: postgres, dsn: '${LEASEHOLD_POSTGRES_DSN}',"
     " merge: 'INSERT INTO delivered SELECT partition, max(sequence) FROM batch GROUP BY partition"
@@ -72,10 +72,11 @@ HANDLER = """
 import json, os, time
 from leasehold import SinkUnavailable
 
-class Handler:
-    def open(self, context): pass
+import leasehold
 
-    def process(self, context, table):
+class Handler(leasehold.Handler):
+
+    def process(self, table, context):
         if os.path.exists("away"):
             raise SinkUnavailable("the destination is away")
         if os.path.exists("refuses"):
@@ -86,7 +87,6 @@ class Handler:
             json.dump([context.generation, table["sequence"][-1].as_py()], file)
         os.replace(f"new-{context.partition}", f"delivered-{context.partition}")
 
-    def close(self, context, reason): pass
 """
 
 

@@ -62,6 +62,7 @@ EDGES = (
         "leasehold.service.api.server",
     ),
     *("leasehold.service.telemetry.otlp", "leasehold.service.wiring.build"),
+    *("leasehold.common.given_credential", "leasehold.service.embedded"),
 )
 """Where time, randomness, ids and threads come in. Everything else gets them as arguments, or cannot be simulated."""
 

@@ -12,19 +12,17 @@ from connectors.cosmos.bank import Bank, banked
 from connectors.cosmos.deployment import Deployment, deployed
 from plugins_cosmos import Cosmos
 
+import leasehold
+
 LEASES = "type: cosmos, connection_string: '${BANK}', database: bank"
 HANDLED: list[str] = []
 
 
-class Handler:
+class Handler(leasehold.Handler):
     """Writes down the ids that it is given."""
 
-    def open(self, context: object) -> None: ...
-
-    def process(self, context: object, table: object) -> None:
+    def process(self, table: object, context: object) -> None:
         HANDLED.extend(dict(each)["id"] for each in table["properties"].to_pylist())  # type: ignore[index]
-
-    def close(self, context: object, reason: str) -> None: ...
 
 
 @pytest.fixture
@@ -58,7 +56,7 @@ async def test_the_children_of_a_deleted_lease_go_on_where_its_sink_stands(deplo
 
 async def test_a_handlers_children_of_a_deleted_lease_wait_until_somebody_says_where(deployment: Deployment) -> None:
     text = deployment.file.read_text().replace(
-        "{type: log, path: out}", f"{{type: python, handler: '{__name__}:Handler'}}"
+        "{type: log, path: out}", f"{{type: python, handler: '{__name__}:Handler', gets: table}}"
     )
     deployment.file.write_text(text.replace("name: transactions", "name: handled").replace("billing", "handling"))
     deployment.prefix = deployment.prefix.replace("billing", "handling")

@@ -45,7 +45,7 @@ from lab.scenarios.sinks import ACCOUNTS, Room, is_in_order
 from plugins_cli import events_in
 from plugins_endpoint import endpoint_served
 
-from leasehold.pipeline.connectors.python import HandlerContext
+from leasehold import Context, Event, Handler
 from leasehold.pipeline.sink import CloseReason
 
 BATCH, BUFFERED = 200, 1000
@@ -165,7 +165,7 @@ class Numbers:
         self._directory = directory
 
     def sink(self) -> dict[str, Any]:
-        return {"type": "python", "handler": "lab.scenarios.repetition:Noting"}
+        return {"type": "python", "handler": "lab.scenarios.repetition:Noting", "gets": "table"}
 
     def empty(self) -> None:
         """The room has emptied its directory."""
@@ -177,18 +177,18 @@ class Numbers:
         return by_account(json.loads(line) for line in lines if line.endswith("\n"))
 
 
-class Noting:
+class Noting(Handler):
     """A handler. Its file lies beside the host's settings: `leasehold run FILE`."""
 
-    def open(self, context: HandlerContext) -> None:
+    def open(self, context: Context) -> None:
         self._file = Path(sys.argv[2]).with_name(f"{context.partition}.noted").open("ab", buffering=0)
 
-    def process(self, context: HandlerContext, table: pa.Table) -> None:
+    def process(self, table: pa.Table, context: Context) -> None:
         for body in table["body"].to_pylist():
             self._file.write(body + b"\n")
             time.sleep(ROW_S)
 
-    def close(self, context: HandlerContext, reason: CloseReason) -> None:
+    def close(self, context: Context, reason: CloseReason) -> None:
         self._file.close()
 
 
@@ -202,13 +202,13 @@ class SideBySide(Numbers):
         return {"type": "python", "handler": "lab.scenarios.repetition:note", "parallel": parallel}
 
 
-async def note(event: Mapping[str, Any]) -> None:
+async def note(changes: list[Event], context: Context) -> None:
     """A handler of single events. Its files lie beside the host's settings, as those of `Noting`."""
-    partition = event["partition"]
+    partition = context.partition
     if partition not in NOTED:
         NOTED[partition] = Path(sys.argv[2]).with_name(f"{partition}.noted").open("ab", buffering=0)
     await asyncio.sleep(CALL_S * random.uniform(0.5, 1.5))  # so that calls side by side end in another order
-    NOTED[partition].write(event["body"] + b"\n")
+    NOTED[partition].write((changes[0].body or b"") + b"\n")
 
 
 NOTED: dict[str, FileIO] = {}

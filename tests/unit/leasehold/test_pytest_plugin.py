@@ -94,7 +94,7 @@ def test_nothing_is_imported_without_cases(tmp_path: Path) -> None:
 
 HANDLED = """
 pipelines:
-  - {name: copy, feed: {type: log, path: in}, sink: {type: python, handler: "handlers_m:Handler"}}
+  - {name: copy, feed: {type: log, path: in}, sink: {type: python, handler: "handlers_m:Handler", gets: table}}
 """
 STATE = """
 cases:
@@ -102,10 +102,10 @@ cases:
 """
 HANDLER = """
 import helpers_m
-class Handler:
-    def open(self, context): pass
-    def process(self, context, table): helpers_m.rows += table["body"].to_pylist()
-    def close(self, context, reason): pass
+import leasehold
+
+class Handler(leasehold.Handler):
+    def process(self, table, context): helpers_m.rows += table["body"].to_pylist()
 """
 HELPERS = """
 rows = []

@@ -13,7 +13,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from patience import until
+from patience import until_async
 
 from leasehold import (
     Api,
@@ -162,7 +162,7 @@ async def test_a_failure_is_logged_once_with_its_traceback_and_heard(caplog: pyt
 
     with caplog.at_level(logging.ERROR, "leasehold.pipeline.connectors.python"):
         async with processor_of(on_changes, on=Watch()) as processor:
-            await until(lambda: len(failing) > 1)
+            await until_async(lambda: len(failing) > 1)
             (why,) = (await processor.idle()).failed.values()
     assert "on_changes' failed in 'process' for partition '0'" in why
     assert "ValueError: a negative amount" in failing[0].error
@@ -219,7 +219,7 @@ async def test_checkpoints_by_hand_move_the_position_and_what_is_left_comes_agai
         return Processor(Pipeline("orders", feed=feed, handler=on_changes, checkpoint_s="manual"), leases=leases)
 
     async with made():
-        await until(lambda: ever)
+        await until_async(lambda: ever)
     await drained(made())
     assert seen == [[0, 1, 2, 3], [0, 1, 2, 3]]
     await drained(made())
@@ -273,7 +273,7 @@ async def test_the_api_is_that_of_the_command_and_lag_is_told() -> None:
         aiohttp.ClientSession() as client,
     ):
         await processor.idle()
-        async with client.get(f"http://127.0.0.1:{processor.port}/healthz") as answer:
+        async with client.get(f"http://127.0.0.1:{processor.port}/health/live") as answer:
             assert answer.status == 200
         (lag,) = await processor.lag()
     assert (lag.pipeline, lag.partition, lag.events) == ("orders", "0", 0)

@@ -1,12 +1,10 @@
 """The sink `python`: the contract, the observer's life, cancellation, and what happens to a handler's errors."""
 
 import asyncio
-import json
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, get_args
 
 import pyarrow as pa
@@ -403,62 +401,24 @@ async def test_a_batch_that_failed_can_be_written_again() -> None:
     assert handler.calls[1] == handler.calls[2]
 
 
-@pytest.fixture
-def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.syspath_prepend(tmp_path)
-    path = tmp_path / "bank_handlers.py"
-    path.write_text(
-        "import json, pathlib\n"
-        "NUMBER = 7\n"
-        "class Half:\n"
-        "    def process(self, context, table): ...\n"
-        "class Printer:\n"
-        "    async def open(self, context): ...\n"
-        "    def process(self, context, table):\n"
-        f"        pathlib.Path({str(tmp_path / 'out.json')!r}).write_text(json.dumps(table['sequence'].to_pylist()))\n"
-        "    def close(self, context, reason): ...\n"
-        "def fails():\n"
-        "    raise ValueError('no password')\n"
-    )
-    return path
+async def test_an_observer_is_loaded_in_a_thread_before_any_work() -> None:
+    threads: list[threading.Thread] = []
 
+    def load() -> Callable[[], Recording]:
+        threads.append(threading.current_thread())
+        return Recording
 
-async def test_a_handler_is_found_by_its_module_and_name(module: Path) -> None:
-    sink = PythonOutputSink("bank_handlers:Printer")
-    assert sink.identity == "python:bank_handlers:Printer"
+    sink = PythonOutputSink(load=load, name="bank:Handler")
+    assert sink.identity == "python"
     await sink.prepare()
-    writer = await sink.open(claim())
-    await writer.write(output(), AlwaysTrusted())
-    await writer.close("shutdown")
-    assert json.loads((module.parent / "out.json").read_text()) == [6, 7]
+    await (await sink.open(claim())).close("shutdown")
+    assert threads
+    assert threading.current_thread() not in threads
 
 
-@pytest.mark.parametrize(
-    ("handler", "message"),
-    [
-        ("no_such_module:Printer", "there is no module 'no_such_module'"),
-        ("bank_handlers:Plotter", "module 'bank_handlers' has no 'Plotter'"),
-        ("bank_handlers:NUMBER", "is of type int: name a function or class that makes a handler"),
-    ],
-)
-async def test_a_handler_that_cannot_be_had_is_refused_before_any_work(
-    module: Path, handler: str, message: str
-) -> None:
-    with pytest.raises(SinkRejected, match="sink handler") as refused:
-        await PythonOutputSink(handler).prepare()
-    assert message in str(refused.value)
-    assert handler in str(refused.value)
+async def test_a_factory_that_fails_is_refused_by_the_handler_s_name() -> None:
+    def fails() -> Recording:
+        raise ValueError("no password")
 
-
-@pytest.mark.parametrize(
-    ("handler", "message"),
-    [
-        ("bank_handlers:Half", "returned Half without the method 'open'"),
-        ("bank_handlers:fails", "'bank_handlers:fails' cannot be created: ValueError: no password"),
-    ],
-)
-async def test_a_factory_that_makes_no_handler_is_refused(module: Path, handler: str, message: str) -> None:
-    sink = PythonOutputSink(handler)
-    await sink.prepare()
-    with pytest.raises(SinkRejected, match=message):
-        await sink.open(claim())
+    with pytest.raises(SinkRejected, match="'bank:fails' cannot be created: ValueError: no password"):
+        await PythonOutputSink(fails, name="bank:fails").open(claim())

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from leasehold import Event, Handler
 from leasehold.leases.stores.memory import MemoryStore
 from leasehold.pipeline.connectors.memory import Commit, MemoryDestination, MemoryOutputSink
 from leasehold.pipeline.crash_point import POINTS, crash_point
@@ -27,7 +28,7 @@ from leasehold.service.cases.running import Prepared, events_of
 from leasehold.service.cases.scratch import RunFailed, Scratch
 from tests.unit.service.cases.conftest import case_of, prepared
 
-HANDLER = '{type: python, handler: "tallies:Handler"}'
+HANDLER = '{type: python, handler: "tallies:Handler", gets: table}'
 SIDE_BY_SIDE = '{type: python, handler: "tallies:Handler", parallel: {key: key, max: 4}}'
 EVENTS = [{"key": "a", "body": str(n), "partition": str(n % 2)} for n in range(1, 9)]
 AGAIN = "the run did not come so far, so again"
@@ -60,19 +61,6 @@ def tallies(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def handled(**keys: object) -> Case:
     return case_of(*EVENTS, state="tallies:state", reset="tallies:reset", **keys)
-
-
-class Handler:
-    done: list[Any]
-
-    def open(self, context: Any) -> None:
-        pass
-
-    def process(self, context: Any, table: pa.Table) -> None:
-        raise NotImplementedError
-
-    def close(self, context: Any, reason: str) -> None:
-        pass
 
 
 @pytest.mark.virtual
@@ -112,7 +100,7 @@ async def test_a_kill_that_does_not_happen_is_tried_again_or_reported(monkeypatc
 
 async def test_a_handler_that_tolerates_repeats_passes(tallies: ModuleType) -> None:
     class ByEvent(Handler):
-        def process(self, context: Any, table: pa.Table) -> None:
+        def process(self, table: pa.Table, context: Any) -> None:
             for row in table.to_pylist():
                 if (found := (row["partition"], row["sequence"], row["body"])) not in tallies.done:
                     tallies.done.append(found)
@@ -128,13 +116,13 @@ async def test_a_handler_that_tolerates_repeats_passes(tallies: ModuleType) -> N
 async def test_a_handler_that_is_called_side_by_side_passes_if_it_tolerates_repeats(
     tallies: ModuleType, is_async: bool
 ) -> None:
-    def note(event: Any) -> None:
-        if (found := (event["partition"], event["sequence"])) not in tallies.done:
+    def note(changes: list[Event], context: Any) -> None:
+        if (found := (changes[0].partition, changes[0].sequence)) not in tallies.done:
             crash_point("between look and note")
             tallies.done.append(found)
 
-    async def note_async(event: Any) -> None:
-        note(event)
+    async def note_async(changes: list[Event], context: Any) -> None:
+        note(changes, context)
 
     tallies.Handler = note_async if is_async else note  # type: ignore[attr-defined]
     tallies.state = lambda: sorted(tallies.done)  # type: ignore[attr-defined]
@@ -145,8 +133,8 @@ async def test_a_handler_that_is_called_side_by_side_passes_if_it_tolerates_repe
 
 
 async def test_a_handler_that_is_called_side_by_side_and_counts_is_found_by_a_kill(tallies: ModuleType) -> None:
-    async def count_event(event: Any) -> None:
-        tallies.done.append(event["body"].decode())
+    async def count_event(changes: list[Event], context: Any) -> None:
+        tallies.done.append((changes[0].body or b"").decode())
 
     tallies.Handler = count_event  # type: ignore[attr-defined]
     tallies.state = lambda: sorted(tallies.done)  # type: ignore[attr-defined]
@@ -158,7 +146,7 @@ async def test_a_handler_that_adds_is_found_by_a_kill(tallies: ModuleType) -> No
     totals: Counter[str] = Counter()
 
     class Adds(Handler):
-        def process(self, context: Any, table: pa.Table) -> None:
+        def process(self, table: pa.Table, context: Any) -> None:
             for row in table.to_pylist():
                 totals[row["key"]] += int(row["body"])
 
@@ -176,7 +164,7 @@ async def test_a_crash_point_in_a_handler_ends_its_call(tallies: ModuleType) -> 
     noted: set[int] = set()
 
     class NotesFirst(Handler):
-        def process(self, context: Any, table: pa.Table) -> None:
+        def process(self, table: pa.Table, context: Any) -> None:
             for row in table.to_pylist():
                 if (event := (row["partition"], row["sequence"])) not in noted:
                     noted.add(event)
@@ -203,7 +191,7 @@ async def test_a_handler_that_remembers_batches_by_their_first_event_is_found_by
     batches: dict[tuple[str, int], int] = {}
 
     class ByBatch(Handler):
-        def process(self, context: Any, table: pa.Table) -> None:
+        def process(self, table: pa.Table, context: Any) -> None:
             rows = table.to_pylist()
             batches.setdefault((rows[0]["partition"], rows[0]["sequence"]), sum(int(row["body"]) for row in rows))
 
@@ -223,10 +211,10 @@ from pathlib import Path
 FILE = Path(__file__).with_suffix(".json")
 SEEN = set()
 
-class Handler:
-    def open(self, context): pass
+import leasehold
 
-    def process(self, context, table):
+class Handler(leasehold.Handler):
+    def process(self, table, context):
         totals = json.loads(FILE.read_text()) if FILE.exists() else {}
         for row in table.to_pylist():
             event = (row["partition"], row["sequence"])
@@ -234,8 +222,6 @@ class Handler:
                 SEEN.add(event)
                 totals[row["key"]] = totals.get(row["key"], 0) + int(row["body"])
         FILE.write_text(json.dumps(totals))
-
-    def close(self, context, reason): pass
 
 def state():
     return [json.loads(FILE.read_text())] if FILE.exists() else []
@@ -250,7 +236,7 @@ async def test_what_a_handler_remembers_in_its_module_is_lost_with_its_process(
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "remembers.py").write_text(SEEN_IN_MODULE)
-    one = prepared('{type: python, handler: "remembers:Handler"}')
+    one = prepared('{type: python, handler: "remembers:Handler", gets: table}')
     problems, _ = await kill(
         one, case_of(*({"key": "a", "body": n} for n in "125"), state="remembers:state", reset="remembers:reset")
     )
@@ -268,7 +254,7 @@ async def test_what_a_handler_remembers_in_a_module_of_another_directory_is_lost
     (library / "seenlib.py").write_text("SEEN = set()\n")
     assert SEEN_IN_MODULE.count("SEEN = set()") == 1
     (app / "recalls.py").write_text(SEEN_IN_MODULE.replace("SEEN = set()", "from seenlib import SEEN"))
-    one = prepared('{type: python, handler: "recalls:Handler"}')
+    one = prepared('{type: python, handler: "recalls:Handler", gets: table}')
     problems, runs = await kill(
         one, case_of(*({"key": "a", "body": n} for n in "125"), state="recalls:state", reset="recalls:reset")
     )
@@ -287,7 +273,7 @@ async def test_a_handler_in_a_file_that_stores_results_by_event_passes(
         "event not in SEEN", "True"
     )
     (tmp_path / "stores.py").write_text(by_event)
-    one = prepared('{type: python, handler: "stores:Handler"}')
+    one = prepared('{type: python, handler: "stores:Handler", gets: table}')
     events = ({"key": "a", "body": n} for n in "125")
     problems, _ = await kill(one, case_of(*events, state="stores:state", reset="stores:reset"))
     assert problems == []
@@ -299,7 +285,7 @@ async def test_a_handler_that_keeps_rows_until_it_is_closed_loses_them_with_its_
         def __init__(self) -> None:
             self.rows: list[str] = []
 
-        def process(self, context: Any, table: pa.Table) -> None:
+        def process(self, table: pa.Table, context: Any) -> None:
             self.rows += [body.decode() for body in table["body"].to_pylist()]
 
         def close(self, context: Any, reason: str) -> None:
@@ -362,7 +348,7 @@ async def test_dead_letters_survive_kills_and_are_compared() -> None:
 
 async def test_a_partition_that_stops_is_reported(tallies: ModuleType) -> None:
     class Fails(Handler):
-        async def process(self, context: Any, table: pa.Table) -> None:  # type: ignore[override]
+        async def process(self, table: pa.Table, context: Any) -> None:
             raise RuntimeError("no room")
 
     tallies.Handler = Fails  # type: ignore[attr-defined]

@@ -28,9 +28,9 @@ pipelines:
 HANDLER = """
 from pathlib import Path
 
-def handle(event):
+def handle(changes, context):
     with (Path(__file__).parent / "handled").open("a") as handled:
-        handled.write(event["body"].decode() + "\\n")
+        handled.write(changes[0].body.decode() + "\\n")
     if not (Path(__file__).parent / "repaired").exists():
         raise ValueError("not repaired")
 """

@@ -219,7 +219,7 @@ def test_what_was_exported_comes_back_whole(place: Place, tmp_path: Path) -> Non
         lease("1", '"20"', closed=True, children=(Child("2", '"20"'), Child("3", '"20"'))),
         lease("2", None),
     ]
-    place.keep(*kept, info=Info(identity=Identity("etags", "python:x"), complete=True))
+    place.keep(*kept, info=Info(identity=Identity("etags", "python"), complete=True))
     out = tmp_path / "leases.jsonl"
     told = place("export", "-o", str(out))
     assert (told.exit_code, told.stdout, told.stderr) == (0, "", f"4 lines written to {out}\n")
@@ -235,7 +235,7 @@ def test_what_was_exported_comes_back_whole(place: Place, tmp_path: Path) -> Non
 
 
 def test_an_export_of_another_feed_is_refused_unless_forced(place: Place) -> None:
-    place.keep(lease(), info=Info(identity=Identity("other", "python:x")))
+    place.keep(lease(), info=Info(identity=Identity("other", "python")))
     text = place("export").stdout
     for each in (place.folder / "state").iterdir():
         each.unlink()
@@ -246,7 +246,7 @@ def test_an_export_of_another_feed_is_refused_unless_forced(place: Place) -> Non
 
 
 def test_leases_of_another_feed_are_not_imported_over(place: Place) -> None:
-    place.keep(lease(), info=Info(identity=Identity("other", "python:x")))
+    place.keep(lease(), info=Info(identity=Identity("other", "python")))
     told = place.taking("dotnet", [dotnet()])
     assert told.exit_code == 2
     assert "belong to feed 'other', but the configuration has 'etags'" in told.stderr
@@ -371,7 +371,7 @@ def test_without_a_terminal_a_reset_says_what_it_would_do_and_wants_to_be_told(p
     assert told.stderr == (
         "leasehold: lease '0' of pipeline 'orders' would move from '\"10\"' to the feed's beginning:"
         " how many events are delivered again or skipped is unknown\n"
-        "leasehold: sink 'python:unit.service.cli.test_migration:Etags' applies events a second time that are"
+        "leasehold: sink 'python' applies events a second time that are"
         " delivered again: sums count them twice\n"
         "leasehold: host 'host-a' owns it: pause the pipeline first (POST /api/pipelines/orders/pause), and resume it"
         " afterwards\n"

@@ -54,7 +54,7 @@ class Place:
             place = None if name == NAMES[2] else await feed.latest(name)
             lease = Lease(pipeline="letters", partition=name, continuation=place)
             await store.create(lease_id(*lease.key), encode_lease(lease))
-        info = Info(identity=Identity(feed.identity, "python:Handler"), complete=True)
+        info = Info(identity=Identity(feed.identity, "python"), complete=True)
         await store.create(info_id("letters"), encode_info(info))
         await feed.close()
         await store.close()

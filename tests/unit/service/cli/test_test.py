@@ -16,7 +16,7 @@ from leasehold.service.cli.test import Verdict, _write_junit
 CONFIG = """
 pipelines:
   - {name: copy, feed: {type: log, path: in}, sink: {type: log, path: "${DIRECTORY}"}}
-  - {name: handle, feed: {type: log, path: in}, sink: {type: python, handler: "bank_handler:Handler"}}
+  - {name: handle, feed: {type: log, path: in}, sink: {type: python, handler: "bank_handler:Handler", gets: table}}
 """
 CASES = """
 cases:
@@ -39,11 +39,11 @@ HANDLER = """
 from pathlib import Path
 done = Path("done")
 done.mkdir(exist_ok=True)
-class Handler:
-    def open(self, context): pass
-    def process(self, context, table):
+import leasehold
+
+class Handler(leasehold.Handler):
+    def process(self, table, context):
         for sequence in table["sequence"].to_pylist(): (done / str(sequence)).touch()
-    def close(self, context, reason): pass
 def state(): return sorted(path.name for path in done.iterdir())
 def reset():
     for path in done.iterdir(): path.unlink()

@@ -20,22 +20,22 @@ from leasehold.service.errors import ConfigurationError
 from leasehold.service.wiring.build import processor_of
 
 
-def settings(folder: Path, parallel: str, more: str = "") -> Settings:
+def settings(folder: Path, parallel: str, more: str = "", *, checkpoint_s: str = "0") -> Settings:
     text = f"""
     pipelines:
       - name: p
         feed: {{type: log, path: log}}
         {more}
-        sink: {{type: python, handler: "{__name__}:handle", parallel: {{{parallel}}}}}
+        sink: {{type: python, handler: "{__name__}:handle", parallel: {{{parallel}}}, checkpoint_s: {checkpoint_s}}}
     """
     (folder / "c.yaml").write_text(textwrap.dedent(text))
     return load(folder / "c.yaml", {})
 
 
-async def handle(event: object) -> None: ...
+async def handle(changes: object, context: object) -> None: ...
 
 
-def plain(event: object) -> None: ...
+def plain(changes: object, context: object) -> None: ...
 
 
 def sink_in(found: Settings) -> PythonSink:
@@ -47,7 +47,7 @@ def sink_in(found: Settings) -> PythonSink:
 def test_settings_have_the_defaults_of_the_limits(tmp_path: Path) -> None:
     found = sink_in(settings(tmp_path, "key: key"))
     assert found.parallel is not None
-    assert found.parallel.limits == ParallelLimits()
+    assert found.parallel.limits() == ParallelLimits()
     sink = found.make(Timing())
     assert isinstance(sink, HandlerSink)
     assert isinstance(PythonSink(type="python", handler="a:b").make(Timing()), PythonOutputSink)
@@ -73,8 +73,7 @@ def test_batches_hold_a_quarter_of_the_window_at_most(tmp_path: Path) -> None:
         ("key: key, max: 0", "pipelines[0].sink.parallel.max is 0"),
         ("key: key, maxx: 4", "did you mean `max`"),
         ("key: key, window: 10", "window (10) is below max (64), so that as many calls could never run"),
-        ("key: key, ack: manual", "manual acknowledgement needs `events_max`"),
-        ("key: key, ack: maybe", "pipelines[0].sink.parallel.ack is 'maybe', and must be 'auto' or 'manual'"),
+        ("key: key}, gets: table, parallel_: {key: key", "did you mean `parallel`"),
         ("key: key, timeout_s: 0", "pipelines[0].sink.parallel.timeout_s is 0"),
         (
             "key: account",
@@ -96,7 +95,7 @@ def test_with_a_transform_any_column_may_be_the_key(tmp_path: Path) -> None:
 
 
 def test_output_that_is_acknowledged_by_hand_needs_its_sequences(tmp_path: Path) -> None:
-    found = sink_in(settings(tmp_path, "key: key, events_max: 5, ack: manual"))
+    found = sink_in(settings(tmp_path, "key: key", checkpoint_s="manual"))
     with pytest.raises(SinkRejected, match="no column 'sequence', by which events are acknowledged"):
         found.check_output(pa.table({"key": ["a"]}))
 

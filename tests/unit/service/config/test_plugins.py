@@ -276,7 +276,9 @@ pipelines:
 
 @pytest.fixture
 def handlers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "my_handlers.py").write_text("def make(): ...\nNUMBER = 3\n")
+    (tmp_path / "my_handlers.py").write_text(
+        "def make(): ...\nNUMBER = 3\nclass Half: ...\nasync def one(changes): ...\n"
+    )
     (tmp_path / "needs_spark.py").write_text("raise RuntimeError('no active Spark session')\n")
     monkeypatch.syspath_prepend(tmp_path)
 
@@ -288,20 +290,30 @@ def handlers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (
             "null",
             "no_such:make",
-            ["sink handler 'no_such:make' cannot be imported: there is no module 'no_such': put it"],
+            ["handler 'no_such:make' cannot be imported: there is no module 'no_such': put it"],
         ),
         (
             "null",
             "my_handlers:mak",
-            ["sink handler 'my_handlers:mak' cannot be imported: module 'my_handlers' has no 'mak'"],
+            ["handler 'my_handlers:mak' cannot be imported: module 'my_handlers' has no 'mak'"],
         ),
-        ("null", "my_handlers:NUMBER", ["sink handler 'my_handlers:NUMBER' is of type int"]),
+        (
+            "null",
+            "my_handlers:NUMBER",
+            ["handler 'my_handlers:NUMBER' is of type int: write `async def NAME(changes, context)`"],
+        ),
+        (
+            "null",
+            "my_handlers:Half",
+            ["handler 'my_handlers:Half' is a class that does not derive from leasehold.Handler"],
+        ),
+        ("null", "my_handlers:one", ["handler 'my_handlers:one' cannot be called with (changes, context)"]),
         (
             '"no_such:f"',
             "my_handlers:make",
             ["`function` 'no_such:f' cannot be imported: there is no module 'no_such'"],
         ),
-        ('"no_such:f"', "no_such:make", ["`function` 'no_such:f'", "sink handler 'no_such:make'"]),
+        ('"no_such:f"', "no_such:make", ["`function` 'no_such:f'", "handler 'no_such:make'"]),
         ('"needs_spark:f"', "my_handlers:make", []),
     ],
 )
