@@ -12,6 +12,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
+from inspect import iscoroutinefunction
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -180,8 +181,9 @@ class Processor:
 
     async def _there(self, call: Callable[[ProcessorCore], Awaitable[T]]) -> T:
         """The call's answer, from the host's loop."""
-        self._started()
         core = self._core
+        if self._started().done():
+            raise RuntimeError("this processor has ended: make another one")
         if core is None:
             raise RuntimeError("this processor has not begun to work: await `start` first")
 
@@ -321,7 +323,7 @@ def _heard_in(on: Notifications, loop: Any) -> Notifications:
     """The same observer, whose `async def` methods run on that loop."""
 
     def hearing(method: Any) -> Callable[..., Any]:
-        if not asyncio.iscoroutinefunction(method):
+        if not iscoroutinefunction(method):
             return lambda self, event: method(event)
 
         async def hear(self: Notifications, event: object) -> None:

@@ -143,10 +143,13 @@ def checked(found: object, name: str, limits: ParallelLimits) -> Function:
     except ValueError:  # a builtin without a signature
         pass
     if not is_async(found):
-        for option, is_set in (("timeout_s", limits.timeout_s is not None), ("ack: manual", limits.manual_ack)):
+        for option, is_set in (
+            ("parallel.timeout_s", limits.timeout_s is not None),
+            ("checkpoint_s: manual", limits.manual_ack),
+        ):
             if is_set:
                 raise SinkRejected(
-                    f"sink handler '{name}' is a plain function, and `parallel.{option}` needs an `async def` one, because a"
+                    f"sink handler '{name}' is a plain function, and `{option}` needs an `async def` one, because a"
                     " thread can neither be cancelled nor await: remove the setting, or define the handler with `async def`"
                 )
     return cast(Function, found)

@@ -218,8 +218,8 @@ def check_columns(columns: Sequence[str], key: str, limits: ParallelLimits, name
         )
     if limits.manual_ack and "sequence" not in columns:
         raise SinkRejected(
-            f"{name}: the output has no column 'sequence', by which events are acknowledged: select it, or set"
-            " `parallel.ack: auto`"
+            f"{name}: the output has no column 'sequence', by which events are acknowledged: select it, or"
+            " remove `checkpoint_s: manual`"
         )
 
 

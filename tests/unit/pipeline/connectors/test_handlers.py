@@ -95,7 +95,7 @@ class Handles:
         (partial(generates), {}, "is a generator function"),
         (Generates(), {}, "is a generator function"),
         (handles_one, {"timeout_s": 5.0}, "is a plain function, and `parallel.timeout_s` needs an `async def` one"),
-        (handles_one, {"manual_ack": True, "events_max": 1}, "and `parallel.ack: manual` needs an `async def` one"),
+        (handles_one, {"manual_ack": True, "events_max": 1}, "and `checkpoint_s: manual` needs an `async def` one"),
     ],
 )
 async def test_a_function_that_does_not_fit_is_refused(handler: Any, limits: dict[str, Any], message: str) -> None:
