@@ -70,7 +70,7 @@ KEYWORDS = frozenset(
 _ENCRYPTED = ("require", "verify-ca", "verify-full")
 _SCHEMES = ("postgresql://", "postgres://")
 _PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})|%00")
-_HOST = re.compile(r"(?:\[(?P<literal>[^\]]+)\]|(?P<host>[^:/?,\[]?[^:/?,]*))(?::(?P<port>[^/?,]*))?")
+_HOST = re.compile(r"(?:\[(?P<literal>[^\]]+)\]|(?P<host>(?!\[)[^:/?,]*))(?::(?P<port>[^/?,]*))?")
 _PAIR = re.compile(
     r"\s*(?P<name>[^=\s]+)\s*=\s*(?:'(?P<quoted>(?:[^'\\]|\\.)*)'|(?P<plain>(?:[^\s'\\]|\\.)(?:[^\s\\]|\\.)*|))",
     re.DOTALL,
@@ -164,7 +164,7 @@ def _of_address(text: str) -> dict[str, str] | None:
     given |= {"host": ",".join(hosts), "port": ",".join(ports)}
     path, question, query = text.partition("?")
     given["dbname"] = path.removeprefix("/")
-    given = {name: value for name, value in given.items() if value.strip(",")}
+    given = {name: value for name, value in given.items() if value}
     for pair in query.split("&") if question and query else ():
         name, equals, value = pair.partition("=")
         if not equals or "=" in value or not name:
