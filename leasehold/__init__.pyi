@@ -13,6 +13,7 @@ from leasehold.leases.errors import StoreConflict as StoreConflict
 from leasehold.leases.errors import StoreError as StoreError
 from leasehold.leases.errors import StoreMissing as StoreMissing
 from leasehold.leases.errors import StoreUnavailable as StoreUnavailable
+from leasehold.leases.store import INTERFACE as STORE_INTERFACE
 from leasehold.leases.store import ChangedDocuments as ChangedDocuments
 from leasehold.leases.store import Hint as Hint
 from leasehold.leases.store import LeaseStore as LeaseStore
@@ -26,6 +27,7 @@ from leasehold.pipeline.async_sink import Failed as Failed
 from leasehold.pipeline.async_sink import json_bytes as json_bytes
 from leasehold.pipeline.async_sink import json_row as json_row
 from leasehold.pipeline.async_sink import refused as refused
+from leasehold.pipeline.connectors.eventhubs.account import account_of as event_hubs_account
 from leasehold.pipeline.connectors.eventhubs.broker import EventHubsBroker as EventHubsBroker
 from leasehold.pipeline.connectors.log.broker import LogBroker as LogBroker
 from leasehold.pipeline.crash_point import crash_point as crash_point
@@ -46,6 +48,7 @@ from leasehold.pipeline.errors import SinkRejected as SinkRejected
 from leasehold.pipeline.errors import SinkUnavailable as SinkUnavailable
 from leasehold.pipeline.event import EVENT_SCHEMA as EVENT_SCHEMA
 from leasehold.pipeline.event import Page as Page
+from leasehold.pipeline.feed import INTERFACE as FEED_INTERFACE
 from leasehold.pipeline.feed import ChangeFeed as ChangeFeed
 from leasehold.pipeline.feed import FeedPartition as FeedPartition
 from leasehold.pipeline.feed import KnownLag as KnownLag
@@ -58,6 +61,7 @@ from leasehold.pipeline.handlers.changes import Retry as Retry
 from leasehold.pipeline.handlers.handler import Handler as Handler
 from leasehold.pipeline.limits import AsyncLimits as AsyncLimits
 from leasehold.pipeline.markers import Marker as Marker
+from leasehold.pipeline.markers import Search as MarkerSearch
 from leasehold.pipeline.markers import lease_of as lease_of
 from leasehold.pipeline.markers import marker_in as marker_in
 from leasehold.pipeline.markers import without_markers as without_markers
@@ -76,6 +80,7 @@ from leasehold.pipeline.publishing_writer import events_of as events_of
 from leasehold.pipeline.publishing_writer import generation_lost as generation_lost
 from leasehold.pipeline.ranges import EventRange as EventRange
 from leasehold.pipeline.ranges import RangeReader as RangeReader
+from leasehold.pipeline.sink import INTERFACE as SINK_INTERFACE
 from leasehold.pipeline.sink import Claim as Claim
 from leasehold.pipeline.sink import CloseReason as CloseReason
 from leasehold.pipeline.sink import Output as Output
@@ -130,8 +135,16 @@ from leasehold.service.notifications import PartitionFailing as PartitionFailing
 from leasehold.service.notifications import PartitionRecovered as PartitionRecovered
 from leasehold.service.notifications import TrustRestored as TrustRestored
 from leasehold.service.notifications import TrustSuspended as TrustSuspended
+from leasehold.service.telemetry.logs import configure as configure_logging
 
 __version__: str
 
 # Type checkers hide names that are not those of their modules, unless they stand here.
-__all__ = []
+__all__ = [
+    "FEED_INTERFACE",
+    "MarkerSearch",
+    "SINK_INTERFACE",
+    "STORE_INTERFACE",
+    "configure_logging",
+    "event_hubs_account",
+]
