@@ -10,8 +10,6 @@ ServiceError
 
 from __future__ import annotations
 
-from leasehold.service.texts import counted
-
 
 class ServiceError(Exception):
     """Base of all errors of this package."""
@@ -22,7 +20,9 @@ class ConfigurationError(ServiceError, ValueError):
 
     def __init__(self, source: str, problems: list[str]) -> None:
         super().__init__(
-            "\n".join((f"{source}: {counted(len(problems), 'problem')}", *(f"  {problem}" for problem in problems)))
+            "\n".join(
+                (f"{source}: {len(problems)} problem{'s' * (len(problems) != 1)}", *(f"  {each}" for each in problems))
+            )
         )
         self.problems = tuple(problems)
 

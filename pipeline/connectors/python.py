@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
 from threading import Thread
@@ -63,9 +63,9 @@ class HandlerContext:
     traceparent: str | None = None
     """In `process`, the trace context (W3C) of the delivery; None if traces are off."""
     tracestate: str | None = None
-    acknowledge: Callable[[int], Awaitable[None]] | None = None
+    acknowledge: Callable[[int], Awaitable[None]] | None = field(default=None, repr=False, compare=False)
     """Called with a sequence up to which all is processed; None unless positions follow such calls."""
-    is_released: Callable[[], bool] = lambda: False
+    is_released: Callable[[], bool] = field(default=lambda: False, repr=False, compare=False)
     """Whether this owner's writer is closed."""
 
 

@@ -78,7 +78,7 @@ class MemoryFeed(GivenFeed):
     """Changes in memory, for tests: by partition, each bytes, a text, or what becomes JSON."""
 
     part: Any = Field(default=None, exclude=True)
-    changes: Mapping[str, tuple[Any, ...]] = Field(default={}, description="By partition.")
+    changes: Mapping[str, tuple[Any, ...]] = Field(default={}, exclude=True)
 
     def make(self, context: FeedContext) -> ChangeFeed:
         from leasehold.pipeline.connectors.memory import MemoryChangeFeed

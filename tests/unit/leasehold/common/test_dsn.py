@@ -67,7 +67,7 @@ def test_every_keyword_of_the_driver_is_known() -> None:
     assert {option.keyword.decode() for option in pq.Conninfo.get_defaults()} <= KEYWORDS
 
 
-@pytest.mark.parametrize("port", ["0", "65536", "x", "1,0"])
+@pytest.mark.parametrize("port", ["0", "65536", "x"])
 def test_a_port_that_is_none_is_named_without_the_password(port: str) -> None:
     with pytest.raises(ValueError, match="port that is not a number from 1 to 65535") as refused:
         read_dsn(f"postgresql://u:hush@h,g:{port}/d")
