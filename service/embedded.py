@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from leasehold.common.cancellation import await_shielded
 from leasehold.service.config.leases import LeaseSettings
 from leasehold.service.config.settings import (
     Api,
@@ -315,8 +316,7 @@ class _HostThread:
 
 async def _outcome_of(future: Future[None]) -> None:
     """Awaits it without cancelling it."""
-    waiting = asyncio.wrap_future(future)
-    await asyncio.shield(waiting)
+    await await_shielded(asyncio.wrap_future(future))
 
 
 def _heard_in(on: Notifications, loop: Any) -> Notifications:

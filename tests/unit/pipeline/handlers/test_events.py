@@ -8,7 +8,6 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from types import ModuleType
@@ -22,6 +21,7 @@ from leasehold.pipeline.connectors.handlers import HandlerSink
 from leasehold.pipeline.connectors.observers import bound
 from leasehold.pipeline.handlers.events import AckRefused, Events
 from leasehold.pipeline.limits import BatchLimits, ParallelLimits
+from leasehold.pipeline.sink import Claim
 
 PAGE = (Path(__file__).parents[4] / "docs" / "handlers.md").read_text()
 EXAMPLE = re.findall(r"<!-- example: pages.py -->\n```python\n(.*?)```", PAGE, re.DOTALL)[0]
@@ -86,9 +86,15 @@ class Pages:
         )
 
     def sink(self) -> HandlerSink:
-        loop = HandlerLoop(asyncio.get_running_loop())
-        called = partial(bound, name="handle", gets="events", loop=loop, is_manual=True)
-        return HandlerSink(load=lambda: self.module.handle, name="handle", key="key", limits=self.limits, bound=called)
+        loop, handle = HandlerLoop(asyncio.get_running_loop()), self.module.handle
+
+        async def replaced(events: Events) -> None:
+            raise AssertionError
+
+        def of_claim(function: object, claim: Claim) -> Any:
+            return bound(handle, claim, name="handle", gets="events", loop=loop, is_manual=True)
+
+        return HandlerSink(replaced, key="key", limits=self.limits, bound=of_claim)
 
     def end(self) -> None:
         for writer in self.module.writers:
