@@ -263,7 +263,7 @@ async def test_a_table_that_a_user_s_merge_lacks_is_not_taken_for_staged_rows(
     writer = await opened(sink_of(setup=LINES, table="lines", executors_env=EXECUTORS_ENV))
     found = await staged(writer, [numbers(1)])
     postgres.fetch("DROP TABLE lines")
-    with pytest.raises(SinkRejected, match='42P01 relation "public.lines"'):
+    with pytest.raises(SinkRejected, match=r'42P01 relation "public\.lines"'):
         await writer.write(found, Open())
 
 

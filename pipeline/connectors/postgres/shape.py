@@ -24,12 +24,12 @@ class Fit:
 
     - `way`: "same", if nothing can happen to a value; "assigned", if the server takes it or refuses it; "checked", if it could
       change it; "cut", if it surely does.
-    - `collation`: by which a unique index compares it.
+    - `order`: by which a unique index compares it, if that is not its type's own.
     """
 
     type: str | None
     way: str
-    collation: str | None = None
+    order: str | None = None
 
 
 PLAIN = Fit(type=None, way="assigned")
@@ -89,9 +89,16 @@ def shape_query(table: Identifier, columns: Sequence[Column], key: Sequence[str]
                         AND EXISTS (SELECT FROM pg_cast c
                             WHERE (c.castsource, c.casttarget) = (w.type, b.type) AND c.castcontext <> 'e') THEN 'checked'
                     ELSE 'assigned' END,
-                'collation', (SELECT format('%I.%I', n.nspname, l.collname) FROM pg_index i
-                    CROSS JOIN unnest(i.indkey::int2[], i.indcollation::oid[]) WITH ORDINALITY AS k (number, rule, place)
-                    JOIN pg_collation l ON l.oid = k.rule JOIN pg_namespace n ON n.oid = l.collnamespace
+                'order', (SELECT concat(
+                        (SELECT format('COLLATE %I.%I', n.nspname, l.collname) FROM pg_collation l
+                            JOIN pg_namespace n ON n.oid = l.collnamespace WHERE l.oid = k.rule),
+                        (SELECT format(' USING OPERATOR(%I.%s)', n.nspname, o.oprname) FROM pg_opclass s
+                            JOIN pg_amop p ON (p.amopfamily, p.amoplefttype, p.amoprighttype, p.amopstrategy)
+                                = (s.opcfamily, s.opcintype, s.opcintype, 1)
+                            JOIN pg_operator o ON o.oid = p.amopopr JOIN pg_namespace n ON n.oid = o.oprnamespace
+                            WHERE s.oid = k.class AND NOT s.opcdefault))
+                    FROM pg_index i CROSS JOIN unnest(i.indkey::int2[], i.indcollation::oid[], i.indclass::oid[])
+                        WITH ORDINALITY AS k (number, rule, class, place)
                     WHERE i.indrelid = t.oid AND i.indisunique AND i.indpred IS NULL AND i.indnkeyatts = {keys}
                     AND k.place <= i.indnkeyatts AND k.number = a.attnum AND w.name = ANY ({key}::name[]) LIMIT 1)
                 ) ORDER BY w.place)
@@ -126,7 +133,7 @@ def shape_of(found: str | None, columns: Sequence[Column]) -> Shape:
     if found is None:
         return Shape(version="", kind="", persistence="p", copies=False, fits=(PLAIN,) * len(columns))
     known = json.loads(found)
-    fits = tuple(Fit(type=each["type"], way=each["way"], collation=each["collation"]) for each in known["fits"] or ())
+    fits = tuple(Fit(type=each["type"], way=each["way"], order=each["order"]) for each in known["fits"] or ())
     is_same = all(fit.way == "same" for fit in fits) and all(each["is_written"] for each in known["fits"] or ())
     return Shape(
         version=known["version"],
@@ -242,7 +249,7 @@ def _value(column: Column, fit: Fit, place: int, event: Statement) -> Composed:
 
 
 def _order(columns: Sequence[Column], key: Sequence[str], shape: Shape) -> list[Composed]:
-    """As a unique index has them: by the table's types, and the index's collations."""
+    """As a unique index has them: by the table's types, and the index's collations and operators."""
     found = dict(zip((c.name for c in columns), shape.fits, strict=True))
     return [_as_indexed(name, found[name]) for name in key]
 
@@ -251,7 +258,7 @@ def _as_indexed(name: str, fit: Fit) -> Composed:
     value = SQL("{}").format(Identifier(name))
     if fit.type is not None:
         value = SQL("CAST({} AS {})").format(value, SQL(fit.type))
-    return value if fit.collation is None else SQL("{} COLLATE {}").format(value, SQL(fit.collation))
+    return value if not fit.order else SQL("{} {}").format(value, SQL(fit.order))
 
 
 def _names(columns: Sequence[Column]) -> Composed:

@@ -20,7 +20,7 @@ def text(statement: Any) -> str:
 
 
 def found(kind: str = "r", ways: tuple[str, ...] = ("same",), *, is_written: bool = True) -> str:
-    fits = [{"type": "integer", "way": way, "collation": None, "is_written": is_written} for way in ways]
+    fits = [{"type": "integer", "way": way, "order": None, "is_written": is_written} for way in ways]
     return json.dumps({"version": "1", "kind": kind, "persistence": "p", "is_plain": True, "fits": fits})
 
 

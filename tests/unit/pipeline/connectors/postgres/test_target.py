@@ -14,7 +14,7 @@ def test_a_table_is_named_with_or_without_its_schema(text: str, parts: tuple[str
 
 @pytest.mark.parametrize("text", ["", ".", "s.", ".t", "d.s.t"])
 def test_another_name_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="write `name` or `schema.name`"):
+    with pytest.raises(ValueError, match=r"write `name` or `schema\.name`"):
         table_name(text)
 
 
