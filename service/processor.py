@@ -305,7 +305,7 @@ class Processor:
     async def _check_columns(self, pipeline: Pipeline) -> None:
         """Raises SinkRejected if the sink could take no output of the transform."""
         with suppress(SinkUnavailable):  # the first batch waits for it, and is refused then
-            await pipeline.sink.check_columns(pipeline.transform.columns)
+            await pipeline.check_columns()
 
     async def _reach(self, call: Callable[[], Awaitable[object]]) -> None:
         """A start forgives a dependency that does not answer for a moment. Raises StoreError, PipelineError."""

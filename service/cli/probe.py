@@ -129,7 +129,7 @@ async def _prepare_sink(pipeline: Pipeline, *, has_columns: bool) -> str:
     """has_columns: whether the transform is known to yield some, which the sink has to take."""
     await pipeline.sink.prepare()
     if has_columns:
-        await pipeline.sink.check_columns(pipeline.transform.columns)
+        await pipeline.check_columns()
     return f"fine ({pipeline.sink.identity})"
 
 

@@ -31,7 +31,8 @@ def variable(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
 async def write_rows(writer: PostgresWriter, table: pa.Table, way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     if way == "staged":
         parts = [table.slice(0, 1), table.slice(1)]
-        return await writer.write(await staged(writer, parts), Open())
+        await writer.write(await staged(writer, parts), Open())
+        return
     monkeypatch.setattr(copy, "FEW_ROWS", 0 if way == "copy" else 50)
     rows = [table.slice(n, 1) for n in range(table.num_rows)] if way == "one by one" else [table]
     for number, each in enumerate(rows, 1):
