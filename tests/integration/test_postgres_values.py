@@ -297,7 +297,7 @@ async def test_a_value_that_the_table_would_change_is_refused_by_row_and_column(
             assert refused.value.sequences == (8,)
         assert postgres.fetch("SELECT * FROM t") == []
         for way, row in zip(WAYS, (0, 2, 0), strict=True):
-            await write_rows(sink, table.slice(row, 1).set_column(0, "sequence", [WAYS.index(way)]), way, monkeypatch)
+            await write_rows(sink, table.slice(row, 1).set_column(0, "sequence", [[WAYS.index(way)]]), way, monkeypatch)
         assert postgres.fetch("SELECT count(*), count(odd) FROM t") == [(3, 2)]
         postgres.fetch("TRUNCATE t, leasehold_positions")
 
