@@ -275,6 +275,12 @@ class Sink(ABC):
         """Once per process, before any `open`: connect, create what is needed. Raises SinkRejected, and SinkUnavailable,
         after which it is called again."""
 
+    async def check_columns(self, columns: pa.Schema) -> None:
+        """Whether the destination takes output with these columns, as far as that is known without rows. Only after `prepare`.
+
+        Raises SinkRejected, SinkUnavailable.
+        """
+
     @abstractmethod
     async def open(self, claim: Claim) -> SinkWriter:
         """Fence older epochs first, then return the position. Raises Fenced, SinkUnavailable, SinkRejected."""

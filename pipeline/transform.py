@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from pipeline.batch import Batch
+from pipeline.event import EVENT_SCHEMA
 from pipeline.limits import RETURNED_BYTES_MAX
 from pipeline.ranges import RangedBatch, RangeReader, RangeReads
 from pipeline.staging import Ranged, Stager
@@ -116,6 +117,7 @@ class NoTransform(Transform):
 
     description = "none: events are delivered as they are"
     yields_events = True
+    columns = EVENT_SCHEMA
 
     async def prepare(self) -> None:
         """Nothing to start."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -82,6 +83,11 @@ class Pipeline:
         """The sink state of a lease's next claim, without what a former box of dead letters has left in it."""
         has_own_box = self.box is not None and self.box.sink is not None
         return self.sink.claimed(state if has_own_box else sink_alone(state))
+
+    async def check_columns(self) -> None:
+        """Whether the sink takes what the transform yields, once both are prepared. Raises SinkRejected, SinkUnavailable."""
+        with suppress(NotImplementedError):  # of a transform that does not know its columns
+            await self.sink.check_columns(self.transform.columns)
 
     @property
     def identity(self) -> Identity:

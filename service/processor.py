@@ -237,6 +237,10 @@ class Processor:
             problems.raise_any()
             await transforms
             problems.raise_any()
+            async with asyncio.TaskGroup() as group:
+                for pipeline in self.pipelines:
+                    group.create_task(problems.collect(self._check_columns(pipeline)))
+            problems.raise_any()
         finally:
             transforms.cancel()
             await asyncio.gather(transforms, return_exceptions=True)
@@ -297,6 +301,11 @@ class Processor:
                 if (fields := streak.end()) is not None:
                     self._log.info("sink recovered", pipeline=pipeline.name, **fields)
                 return
+
+    async def _check_columns(self, pipeline: Pipeline) -> None:
+        """Raises SinkRejected if the sink could take no output of the transform."""
+        with suppress(SinkUnavailable):  # the first batch waits for it, and is refused then
+            await pipeline.check_columns()
 
     async def _reach(self, call: Callable[[], Awaitable[object]]) -> None:
         """A start forgives a dependency that does not answer for a moment. Raises StoreError, PipelineError."""

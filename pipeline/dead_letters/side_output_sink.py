@@ -78,6 +78,9 @@ class SinkBesideBox(Sink):
         await self._sink.prepare()
         await self._letters.prepare()
 
+    async def check_columns(self, columns: pa.Schema) -> None:
+        await self._sink.check_columns(columns)
+
     async def open(self, claim: Claim) -> SinkWriter:
         """Both are fenced before the box is read, so no earlier epoch adds to it any more."""
         states = states_in(claim.state, self._id)

@@ -101,9 +101,10 @@ class PostgresSinkSettings(SinkSettings):
         )
 
     def check_output(self, table: pa.Table) -> None:
-        from pipeline.connectors.postgres.copy import last_per_key, load
+        from pipeline.connectors.postgres.copy import check_key, load
 
-        load(last_per_key(table, self.key) if self.key else table)
+        check_key(table.column_names, self.key)
+        load(table)
 
 
 class PostgresLettersSettings(LettersSettings):

@@ -263,7 +263,7 @@ async def test_a_table_that_a_user_s_merge_lacks_is_not_taken_for_staged_rows(
     writer = await opened(sink_of(setup=LINES, table="lines", executors_env=EXECUTORS_ENV))
     found = await staged(writer, [numbers(1)])
     postgres.fetch("DROP TABLE lines")
-    with pytest.raises(SinkRejected, match='42P01 relation "lines"'):
+    with pytest.raises(SinkRejected, match=r'42P01 relation "public\.lines"'):
         await writer.write(found, Open())
 
 
@@ -312,7 +312,7 @@ async def test_a_staged_batch_is_decided_by_one_message(
 
     postgres_network.before = before
     await writer.write(found, Open())
-    *before_it, decisive, dropping = messages
+    *before_it, decisive, dropping = [message for message in messages if b"EXPLAIN" not in message]
     assert not any(DECISIVE in message or b"INSERT" in message for message in before_it)
     assert DECISIVE in decisive
     assert b"\nCOMMIT" in decisive
@@ -552,7 +552,7 @@ async def test_a_host_that_may_create_no_tables_is_refused_at_its_start(postgres
     await sink_of(setup=SETUP, table="balances", schema="leases").prepare()
     postgres.fetch("DROP ROLE IF EXISTS reader")
     postgres.fetch("CREATE ROLE reader LOGIN")
-    postgres.fetch("GRANT USAGE ON SCHEMA leases TO reader; GRANT SELECT ON balances TO reader")
+    postgres.fetch("GRANT USAGE ON SCHEMA leases TO reader; GRANT INSERT ON balances TO reader")
     reader = {"dsn": postgres.dsn_of("reader"), "table": "balances", "schema": "leases"}
     with pytest.raises(SinkRejected, match="may create tables in schema 'leases': grant CREATE on it"):
         await sink_of(**reader, executors_env=EXECUTORS_ENV).prepare()

@@ -19,7 +19,7 @@ from leasehold.common.postgres import address_of, read_dsn
 from pipeline.connectors.postgres import refusal
 from pipeline.connectors.postgres.copy import Load, load
 from pipeline.connectors.postgres.session import Timeouts, parameters_of, settings_of
-from pipeline.connectors.postgres.sql import PART, ROW, Column, loaded
+from pipeline.connectors.postgres.sql import PART, ROW, loaded
 from pipeline.errors import SinkRejected
 from pipeline.staging import StagedPart, Stager, sorted_slices
 
@@ -68,11 +68,6 @@ class PostgresStager(Stager):
                     copy.write(each.csv)
                 size += len(each.csv)
         return size
-
-
-def columns_of(columns: pa.Schema) -> tuple[Column, ...]:
-    """A staging table's, as COPY fills them. Raises SinkRejected."""
-    return load(columns.empty_table()).columns
 
 
 def is_stageable(names: Sequence[str]) -> bool:

@@ -1180,8 +1180,8 @@ MUTANTS = (
     mutant(
         "the rows of a staging table are not counted",
         "pipeline.connectors.postgres.sink",
-        "return [within, sql.counted(sql.of_parts(table, names), output.rows), within, target.merged(columns, rows)]",
-        "return [within, target.merged(columns, rows)]",
+        "merged=[*merged[:-1], within, counted, within, merged[-1]]",
+        "merged=[*merged[:-1], within, merged[-1]]",
         test="tests/integration/test_postgres_staging.py"
         "::test_staged_rows_that_a_crash_of_the_server_lost_are_processed_again",
     ),
