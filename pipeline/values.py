@@ -7,6 +7,7 @@ OutputRefused, with the column, the row and the `sequence` of its event. Only a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import date
 from typing import TypeVar
 
@@ -45,12 +46,14 @@ def checked(output: pa.Table, taker: str) -> pa.Table:
 def converted(output: pa.Table, place: int, convert: Callable[[pa.ChunkedArray], T], taker: str) -> T:
     """What `convert` makes of the column at `place`, value by value. Raises OutputRefused."""
     values = output.column(place)
-    try:
+    with suppress(*VALUE_ERRORS):
         return convert(values)
+    try:
+        return convert(_part(values, 0, len(values)))
     except VALUE_ERRORS as error:
         subject = f"{taker} cannot take column '{output.column_names[place]}'"
         if rows := list(_failing(values, convert)):
-            reason = reason_of(_error_of(values.slice(rows[0], 1), convert) or error)
+            reason = reason_of(_error_of(_part(values, rows[0], 1), convert) or error)
             raise refused_rows(output, rows, f"{subject}, which {reason},", REMEDY) from error
         raise OutputRefused(f"{subject} ({error}): {REMEDY}") from error
 
@@ -89,13 +92,18 @@ def _failing(values: pa.ChunkedArray, convert: Callable[[pa.ChunkedArray], objec
     spans, found = [(0, len(values))], 0
     while spans and found < NAMED_MAX:
         first, count = spans.pop()
-        if count == 0 or _error_of(values.slice(first, count), convert) is None:
+        if count == 0 or _error_of(_part(values, first, count), convert) is None:
             continue
         if count == 1:
             found += 1
             yield first
         else:
             spans += [(first + count // 2, count - count // 2), (first, count // 2)]
+
+
+def _part(values: pa.ChunkedArray, first: int, count: int) -> pa.ChunkedArray:
+    """A copy: Arrow looks at what lies around a slice, too."""
+    return values.take(pa.array(np.arange(first, first + count)))
 
 
 def _error_of(values: pa.ChunkedArray, convert: Callable[[pa.ChunkedArray], object]) -> Exception | None:
@@ -122,10 +130,7 @@ def _is_doubtful(type: pa.DataType) -> bool:
 
 def _check(values: pa.ChunkedArray) -> None:
     """Raises ArrowInvalid, _Refused."""
-    try:
-        values.validate(full=True)
-    except pa.ArrowInvalid:  # it may be about what lies around a slice
-        values.take(pa.array(np.arange(len(values)))).validate(full=True)
+    values.validate(full=True)
     for chunk in values.chunks:
         _check_array(chunk)
 

@@ -122,8 +122,15 @@ def check_rows(table: pa.Table, convert: Convert, destination: str) -> None:
 
 
 def json_bytes(value: object) -> bytes:
-    """Raises ValueError, where the value is not finite, or bytes are not UTF-8."""
-    return _ENCODER.encode(value).encode()
+    """Raises ValueError, where the value is not finite, or a text has half a character, or bytes are not UTF-8."""
+    try:
+        return _ENCODER.encode(value).encode()
+    except UnicodeEncodeError:
+        raise ValueError("has half a character (a lone surrogate), which UTF-8 does not hold") from None
+    except UnicodeDecodeError:
+        raise ValueError("has bytes that are not UTF-8: encode them with base64() in the transform") from None
+    except ValueError as error:
+        raise ValueError(f"JSON does not hold: {error}") from None
 
 
 def json_row(content: Content = "row", *, key_field: str | None = None, order_by: str | None = None) -> Convert:

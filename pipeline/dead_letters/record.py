@@ -94,8 +94,8 @@ def dead_events(events: pa.Table, poison: Sequence[Poison], at: datetime) -> pa.
 
 
 def _shortened(reason: str) -> str:
-    """Bounded, and without NUL and lone surrogates, which not every system stores: no letter is lost because of its reason."""
-    return reason[:ERROR_CHARS_MAX].replace("\0", "\N{SYMBOL FOR NULL}").encode(errors="replace").decode()
+    """Bounded, and without lone surrogates, which no system stores: a letter must not be lost because of its reason."""
+    return reason[:ERROR_CHARS_MAX].encode(errors="replace").decode()
 
 
 def letters_of(claim: Claim, output: Output) -> pa.Table:
