@@ -198,11 +198,19 @@ def _in_microseconds(type: pa.DataType) -> pa.DataType:
         return pa.time64("us")
     if not type.num_fields or pa.types.is_union(type):
         return type
-    inner = [type.field(number).with_type(_in_microseconds(type.field(number).type)) for number in range(type.num_fields)]
+    inner = [
+        type.field(number).with_type(_in_microseconds(type.field(number).type)) for number in range(type.num_fields)
+    ]
     if pa.types.is_map(type):
         return pa.map_(_in_microseconds(type.key_type), _in_microseconds(type.item_type))
     if pa.types.is_struct(type):
         return pa.struct(inner)
     if pa.types.is_fixed_size_list(type):
         return pa.list_(inner[0], type.list_size)
-    return pa.large_list(inner[0]) if pa.types.is_large_list(type) else pa.list_(inner[0]) if pa.types.is_list(type) else type
+    return (
+        pa.large_list(inner[0])
+        if pa.types.is_large_list(type)
+        else pa.list_(inner[0])
+        if pa.types.is_list(type)
+        else type
+    )

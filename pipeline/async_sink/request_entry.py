@@ -106,7 +106,9 @@ def row_slices(table: pa.Table, taker: str) -> Iterator[list[dict[str, Any]]]:
     """The rows as Python values, some at a time; maps are dicts, however deep. Raises SinkRejected, OutputRefused."""
     names = table.column_names
     if len(set(names)) < len(names):
-        raise SinkRejected(f"the output has the columns {names}, and {taker} takes each name once: name them in the transform")
+        raise SinkRejected(
+            f"the output has the columns {names}, and {taker} takes each name once: name them in the transform"
+        )
     table = checked(table, taker)
     for start in range(0, table.num_rows, SLICE):
         yield table.slice(start, SLICE).to_pylist(maps_as_pydicts="strict")

@@ -414,7 +414,9 @@ class Runner:
         sequence = only[0] if len(only) == 1 and only[0] is not None else found
         if sequence is None:
             return refused
-        return OutputRefused(f"partition '{self._partition}', sequence {sequence}: {refused}", sequences=refused.sequences)
+        return OutputRefused(
+            f"partition '{self._partition}', sequence {sequence}: {refused}", sequences=refused.sequences
+        )
 
     def _under_way(self) -> list[Sent]:
         """What was written and is not delivered, or was being written."""

@@ -95,7 +95,9 @@ class Writing:
             found = parsed_json(json_bytes(rest), JSON_LEVELS_MAX)
         else:
             try:
-                found = parsed_json(body_of(row).decode(), JSON_LEVELS_MAX, _ONCE)  # as text: it would guess the encoding of bytes
+                found = parsed_json(
+                    body_of(row).decode(), JSON_LEVELS_MAX, _ONCE
+                )  # as text: it would guess the encoding of bytes
             except NestedTooDeeply as error:
                 raise ValueError(f"has a `body` that is {error}") from None
             except UnicodeDecodeError:

@@ -90,7 +90,9 @@ def test_very_many_bad_rows_are_named_in_steps() -> None:
     assert len(refused(with_sequence(column)).sequences) == NAMED_MAX
 
 
-@given(st.lists(st.none() | st.lists(st.sampled_from([f"k{n}" for n in range(MASK_BITS + 20)]), max_size=5)), st.booleans())
+@given(
+    st.lists(st.none() | st.lists(st.sampled_from([f"k{n}" for n in range(MASK_BITS + 20)]), max_size=5)), st.booleans()
+)
 def test_exactly_the_maps_with_a_key_twice_are_refused(rows: list[list[str] | None], is_wide: bool) -> None:
     given_rows = [None if row is None else [(key if is_wide else key[:2], 1) for key in row] for row in rows]
     table = with_sequence(pa.array(given_rows, MAP))

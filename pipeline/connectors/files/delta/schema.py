@@ -42,7 +42,7 @@ def type_of(type: pa.DataType, column: str) -> pa.DataType:
         return type_of(type.value_type, column)
     if pa.types.is_fixed_size_binary(type):
         return pa.binary()
-    if pa.types.is_timestamp(type) and type.unit != "ns":
+    if pa.types.is_timestamp(type):
         return _UTC if type.tz else pa.timestamp("us")
     if pa.types.is_decimal(type) and type.precision <= 38 and 0 <= type.scale <= type.precision:
         return pa.decimal128(type.precision, type.scale)

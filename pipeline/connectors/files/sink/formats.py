@@ -71,7 +71,9 @@ def parquet(table: pa.Table, compression: Compression) -> bytes:
         return _parquet(table, compression)
     except pa.ArrowException as error:
         for place in range(table.num_columns if isinstance(error, pa.ArrowInvalid) else 0):
-            converted(table, place, lambda values: _parquet(pa.table({"column": values}), compression), TAKERS["parquet"])
+            converted(
+                table, place, lambda values: _parquet(pa.table({"column": values}), compression), TAKERS["parquet"]
+            )
         raise SinkRejected(f"the output cannot be written as Parquet ({error}): cast it in the transform") from error
 
 

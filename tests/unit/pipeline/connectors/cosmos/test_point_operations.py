@@ -143,9 +143,13 @@ def test_a_patch_of_a_document_that_is_not_there_may_be_skipped() -> None:
     assert verdict(Write(kind="patch", id="a", key=("x",)), Answer(404, {}), "skip") == "taken"
 
 
-@pytest.mark.parametrize("id", ["", ".", "..", "a ", " ", "a\n", "a\tb", "a\rb", "a\0b", "a/b", "a\\b", "a?", "a#", "x" * 1024])
+@pytest.mark.parametrize(
+    "id", ["", ".", "..", "a ", " ", "a\n", "a\tb", "a\rb", "a\0b", "a/b", "a\\b", "a?", "a#", "x" * 1024]
+)
 @pytest.mark.parametrize("operation", ["upsert", "patch", "delete"])
-def test_an_id_that_the_sdk_or_an_address_does_not_take_is_refused_whatever_the_operation(id: str, operation: str) -> None:
+def test_an_id_that_the_sdk_or_an_address_does_not_take_is_refused_whatever_the_operation(
+    id: str, operation: str
+) -> None:
     with pytest.raises(ValueError, match="has no `id` that Cosmos DB takes"):
         write_of({"id": id, "account": "x", "n": 1, "operation": operation})
 

@@ -176,7 +176,9 @@ def test_pages_keep_order_limits_and_transactions(
 HALF, WHOLE = '"a\\ud83d"', "a\N{REPLACEMENT CHARACTER}"
 
 
-@pytest.mark.parametrize("written", ['{"id":%s,"account":"k","_lsn":7,"_ts":1}', '{"id":"a","account":%s,"_lsn":7,"_ts":1}'])
+@pytest.mark.parametrize(
+    "written", ['{"id":%s,"account":"k","_lsn":7,"_ts":1}', '{"id":"a","account":%s,"_lsn":7,"_ts":1}']
+)
 def test_half_a_character_is_replaced_in_id_and_key_and_stays_in_the_body(written: str) -> None:
     [record] = latest(written % HALF)
     assert record.body == (written % HALF).encode()
