@@ -1,7 +1,7 @@
 """Values that no sink takes: found in whole columns, refused as rows. Pure.
 
-All sinks refuse in this one way. A refusal for a type is SinkRejected, because all rows would be refused. A refusal for a value is
-OutputRefused, with the column, the row and the `sequence` of its event. Only a column that fails is searched for its rows.
+All sinks refuse in this one way. A refusal for a type is SinkRejected, because all rows would be refused. A refusal for a value
+is OutputRefused, with the column, the row and the `sequence` of its event. Only a column that fails is searched for its rows.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import date
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -31,14 +32,14 @@ _FIRST_DAY, _LAST_DAY = (each.toordinal() - date(1970, 1, 1).toordinal() for eac
 def checked(output: pa.Table, taker: str) -> pa.Table:
     """The output, if any sink can take its values; times in nanoseconds become microseconds. taker: "a log", for people.
 
-    Arrow holds more than others do: texts that are not UTF-8 (Spark's CAST of bytes makes them), maps with a key twice, years outside
-    1 to 9999, nanoseconds. Raises OutputRefused.
+    Arrow holds more than others do: texts that are not UTF-8 (Spark's CAST of bytes makes them), maps with a key twice, years
+    outside of 1 to 9999, nanoseconds. Raises OutputRefused.
     """
     for place, field in enumerate(output.schema):
         if _is_doubtful(field.type):
             converted(output, place, _check, taker)
         if (wanted := _in_microseconds(field.type)) != field.type:
-            column = converted(output, place, lambda values, wanted=wanted: values.cast(wanted), taker)
+            column = converted(output, place, partial(_cast, type=wanted), taker)
             output = output.set_column(place, field.with_type(wanted), column)
     return output
 
@@ -188,6 +189,10 @@ def _has_a_key_twice(maps: pa.MapArray) -> bool:
         return len(np.unique(pairs)) < len(pairs)
     bits, begins = np.left_shift(1, codes), starts[:-1][np.diff(starts) > 0]
     return bool((np.add.reduceat(bits, begins) != np.bitwise_or.reduceat(bits, begins)).any())
+
+
+def _cast(values: pa.ChunkedArray, type: pa.DataType) -> pa.ChunkedArray:
+    return values.cast(type)
 
 
 def _in_microseconds(type: pa.DataType) -> pa.DataType:

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-
 from unit.pipeline.burials import NOW
 from unit.pipeline.destinations import Trusted
 
@@ -86,8 +85,8 @@ COLUMNS: Mapping[str, pa.Array] = {
 """Of a column `v`."""
 
 IDS: Mapping[str, pa.Array] = {
-    f"`{shown}` as `id`": pa.array([id])
-    for shown, id in {
+    f"`{name}` as `id`": pa.array([given])
+    for name, given in {
         "a": "a",
         ". in a name": "a.b.",
         "blank before it": " a",
@@ -113,7 +112,7 @@ IDS: Mapping[str, pa.Array] = {
 
 EVENTS: Mapping[str, tuple[str, pa.Array]] = {
     "key with NUL and other control characters": ("key", pa.array(["a\0\x01\r\n "])),
-    "key of 60,000 characters": ("key", pa.array(["é" * 60_000])),
+    "key of 20,000 characters": ("key", pa.array(["é" * 20_000])),
     "empty key": ("key", pa.array([""])),
     "null as key": ("key", pa.nulls(1, pa.string())),
     "key in Latin-1": ("key", not_text(b"\xe9")),
@@ -125,7 +124,7 @@ EVENTS: Mapping[str, tuple[str, pa.Array]] = {
     "property with control characters": ("properties", pa.array([[("a\0\n", "b\0 ")]], MAP)),
     "property that is empty": ("properties", pa.array([[("", "")]], MAP)),
     "property that is null": ("properties", pa.array([[("a", None)]], MAP)),
-    "property of 60,000 characters": ("properties", pa.array([[("a", "é" * 60_000)]], MAP)),
+    "property of 20,000 characters": ("properties", pa.array([[("a", "é" * 20_000)]], MAP)),
     "property twice": ("properties", pa.array([[("a", "1"), ("a", "2")]], MAP)),
     "property in Latin-1": (
         "properties",
@@ -144,7 +143,7 @@ RECORDS: Mapping[str, bytes] = {
     "key that is empty": b'{"k":""}',
     "lone surrogate in the key": b'{"k":"a\\ud83d"}',
     "lone surrogate in the body": b'{"k":"a","t":"\\ud83d"}',
-    "long key": b'{"k":"' + "é".encode() * 60_000 + b'"}',
+    "long key": b'{"k":"' + "é".encode() * 20_000 + b'"}',
     "number with many digits": b'{"k":"a","n":0.10000000000000000000000000001}',
     "body that is not UTF-8": b'{"k":"a","t":"caf\xe9"}',
     "NaN in the body": b'{"k":"a","n":NaN}',
@@ -199,11 +198,9 @@ async def outcome(write: Callable[[pa.Table], Awaitable[Sequence[Any]]], table: 
     try:
         found = list(await write(table))
     except OutputRefused as error:
-        assert error.sequences == (2,), error
-        return ROW
+        return ROW if error.sequences == (2,) else f"another row refused: {error}"
     except SinkRejected as error:
-        assert name in str(error), error
-        return COLUMN
+        return COLUMN if name in str(error) else f"refused without its column: {error}"
     assert len(found) == table.num_rows
     given = table[name][1]
     return EXACT if is_same(given, found[1]) else shown(found[1])
@@ -292,7 +289,7 @@ def _write(row: str, column: str, found: str) -> None:
 
 
 LETTERS = [
-    *(name for name, (_, value) in EVENTS.items() if name not in ("body that is a number",) and "Latin-1" not in name),
+    *(name for name, (_, value) in EVENTS.items() if name != "body that is a number" and "Latin-1" not in name),
     "reason with NUL and a lone surrogate",
     "reason of 5,000 characters",
 ]
@@ -300,30 +297,30 @@ LETTERS = [
 REASONS = {LETTERS[-2]: "a\0\ud83d", LETTERS[-1]: "é" * 5_000}
 
 
-async def kept_in(box: LetterBox, value: str) -> str:
-    """A letter of such an event, put into the box and read again."""
-    name, given = EVENTS.get(value, ("key", pa.array(["k"])))
-    event = {"partition": "0", "sequence": 7, "offset": "7", "enqueued_time": NOW, "body": b"x", name: given[0].as_py()}
-    events, reason = pa.Table.from_pylist([event], EVENT_SCHEMA), REASONS.get(value, "why")
-    output = Output(
-        table=pa.table({}),
-        start=None,
-        to="7",
-        events=1,
-        dead=dead_events(events, [Poison(index=0, reason=reason)], NOW),
-    )
+async def check_letters(box: LetterBox, column: str) -> None:
+    """A batch of such letters, put into the box and read again."""
+    given = [EVENTS.get(value, ("key", pa.array(["k"]))) for value in LETTERS]
+    rows = [
+        {"partition": "0", "sequence": n, "offset": str(n), "enqueued_time": NOW, "body": b"x", name: value[0].as_py()}
+        for n, (name, value) in enumerate(given)
+    ]
+    events, reasons = pa.Table.from_pylist(rows, EVENT_SCHEMA), [REASONS.get(value, "why") for value in LETTERS]
+    poison = [Poison(index=n, reason=reason) for n, reason in enumerate(reasons)]
+    dead = dead_events(events, poison, NOW)
+    output = Output(table=pa.table({}), start=None, to="99", events=len(rows), dead=dead)
     try:
         assert box.sink is not None
         await box.sink.prepare()
         letters = box.rows(letters_of(_claim("pipe"), output))
         writer = await box.sink.open(replace(_claim("pipe" + LEASE), state=box.sink.claimed("")))
-        await writer.write(Output(table=letters, start=None, to="7", events=1), Trusted())
+        await writer.write(Output(table=letters, start=None, to="99", events=len(rows)), Trusted())
         await writer.close("shutdown")
-        [kept] = [each async for each in read_kept(box, "pipe")]
+        kept = [each.letter async for each in read_kept(box, "pipe")]
     finally:
         await box.close()
-    assert event_of(kept.letter) == events.to_pylist()[0]
-    return EXACT if kept.letter.error == reason else shown(kept.letter.error)
+    assert [event_of(letter) for letter in kept] == events.to_pylist()
+    for value, letter, reason in zip(LETTERS, kept, reasons, strict=True):
+        check_cell(value, column, EXACT if letter.error == reason else shown(letter.error))
 
 
 def _claim(pipeline: str) -> Claim:

@@ -1,4 +1,4 @@
-"""Each hostile value is stored exactly, refused with its row, or converted as docs/guarantees.md says: the sinks of this process."""
+"""Each hostile value is stored exactly, refused with its row, or converted as docs/guarantees.md says: sinks on this machine."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from hostile import (
     BODIES,
+    COLUMN,
     COLUMNS,
     EVENTS,
     EXACT,
@@ -21,9 +22,10 @@ from hostile import (
     RECORDS,
     ROW,
     TIMES,
+    cell,
     check_cell,
+    check_letters,
     is_same,
-    kept_in,
     outcome,
     rows_of,
     rows_with,
@@ -137,6 +139,27 @@ async def test_a_value_is_stored_or_refused_as_the_page_says(sink: str, value: s
     check_cell(value, sink, await outcome(SINKS[sink](tmp_path / "out"), rows_with(COLUMNS[value], times)))
 
 
+@pytest.mark.parametrize("value", COLUMNS)
+@pytest.mark.parametrize("sink", ["`files`, JSON lines", "`files`, Parquet", "`files`, Delta"])
+async def test_executors_stage_a_value_or_refuse_it_as_the_page_says(sink: str, value: str, tmp_path: Path) -> None:
+    """After a refusal, the host reads the events itself."""
+    made: Sink = sink_in(tmp_path)
+    if not sink.endswith("Delta"):
+        made = FilesSink(Directory(tmp_path), format="jsonl" if sink.endswith("lines") else "parquet")
+    await made.prepare()
+    writer = await made.open(claim(1))
+
+    async def stage(table: pa.Table) -> Sequence[Any]:
+        stager = await writer.make_stager(None, table.schema)
+        assert stager is not None
+        assert stager.stage(table, "1").rows == table.num_rows
+        return table["v"].to_pylist()
+
+    expected = cell(value, sink)
+    assert await outcome(stage, rows_with(COLUMNS[value], 1)) == (expected if expected in (ROW, COLUMN) else EXACT)
+    await made.close()
+
+
 @pytest.mark.parametrize("times", TIMES)
 @pytest.mark.parametrize("value", EVENTS)
 async def test_an_event_is_published_to_a_log_as_the_page_says(value: str, times: int, tmp_path: Path) -> None:
@@ -179,8 +202,8 @@ async def test_a_value_is_stored_in_postgresql_or_refused_as_the_page_says(
         rows = postgres.fetch(f"SELECT {read if is_time else 'v'} FROM hostile ORDER BY sequence")
         if not is_time:
             return [each for (each,) in rows]
-        number, type = (pa.int64(), pa.timestamp("us", "UTC")) if kind == "timestamptz" else (pa.int32(), pa.date32())
-        return [pa.scalar(None if each is None else int(each), number).cast(type) for (each,) in rows]
+        number, kept = (pa.int64(), pa.timestamp("us", "UTC")) if kind == "timestamptz" else (pa.int32(), pa.date32())
+        return [pa.scalar(None if each is None else int(each), number).cast(kept) for (each,) in rows]
 
     check_cell(value, "`postgres`", await outcome(write, rows_with(COLUMNS[value], times)))
 
@@ -198,12 +221,11 @@ BOXES: dict[str, Callable[[Path, str], LetterBox]] = {
 }
 
 
-@pytest.mark.parametrize("value", LETTERS)
 @pytest.mark.parametrize("box", BOXES)
-async def test_an_event_comes_back_from_its_letter_as_the_page_says(
-    box: str, value: str, tmp_path: Path, postgres: Postgres
+async def test_events_come_back_from_their_letters_as_the_page_says(
+    box: str, tmp_path: Path, postgres: Postgres
 ) -> None:
-    check_cell(value, box, await kept_in(BOXES[box](tmp_path, postgres.dsn), value))
+    await check_letters(BOXES[box](tmp_path, postgres.dsn), box)
 
 
 @pytest.mark.parametrize("times", [1, 400])

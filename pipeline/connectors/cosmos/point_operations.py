@@ -45,6 +45,7 @@ KINDS: Mapping[str | None, Kind] = {
 }
 """By the words of an event's `operation`."""
 _ID = re.compile(r"[^/\\?#\x00-\x1f\x7f]*[^/\\?#\x00-\x1f\x7f ]")
+ID_BYTES_MAX = 1023
 PATCHES_MAX = 10
 """That Cosmos DB takes in one request."""
 RETRY_WITH, NO_CONTAINER = 449, 1003
@@ -164,13 +165,16 @@ NEXT = {
 def _id(document: Mapping[str, Any]) -> str:
     """As the service and azure-cosmos take it. `.` and `..` would be steps of a document's address."""
     name = document.get("id")
-    is_one = isinstance(name, str) and name not in (".", "..") and _ID.fullmatch(name)
-    if not is_one or not 0 < len(name.encode(errors="surrogatepass")) <= 1023:
+    if not isinstance(name, str) or not _ID.fullmatch(name) or name in (".", "..") or _bytes(name) > ID_BYTES_MAX:
         raise ValueError(
             "has no `id` that Cosmos DB takes: a text of at most 1,023 bytes without / \\ ? #, control characters and a space at"
             f" its end, and not . or .. (it is {_shown(name)})"
         )
-    return str(name)
+    return name
+
+
+def _bytes(name: str) -> int:
+    return len(name.encode(errors="surrogatepass"))
 
 
 def _shown(name: object) -> str:

@@ -9,7 +9,7 @@ SinkRejected is about columns: all rows of such output would be refused. OutputR
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime
 from decimal import Decimal

@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from decimal import Decimal
+from functools import partial
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -62,7 +63,30 @@ def decoded(content: bytes, format: str) -> pa.Table:
         return pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
     from pyarrow import json as pj
 
-    return pj.read_json(pa.BufferReader(content), read_options=pj.ReadOptions(use_threads=False))
+    try:
+        return pj.read_json(pa.BufferReader(content), read_options=pj.ReadOptions(use_threads=False))
+    except pa.ArrowInvalid:  # texts among numbers: NaN and infinities
+        rows = [json.loads(line) for line in content.split(b"\n") if line]
+        return pa.table({name: pa.array(_as_floats([row[name] for row in rows])) for name in rows[0]})
+
+
+_FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def _as_floats(values: list[Any]) -> list[Any]:
+    """Values of one column, with the texts of floats as floats if all others are numbers; so within lists, objects and maps."""
+    if any(isinstance(value, dict) for value in values):
+        names = list(dict.fromkeys(name for value in values if value for name in value))
+        fields = {
+            name: iter(_as_floats([value[name] for value in values if value and name in value])) for name in names
+        }
+        return [value and {name: next(fields[name]) for name in value} for value in values]
+    if any(isinstance(value, list) for value in values):
+        items = iter(_as_floats([item for value in values for item in value or ()]))
+        return [value and [next(items) for _ in value] for value in values]
+    texts = {value for value in values if isinstance(value, str)}
+    is_number = texts <= _FLOATS.keys() and any(isinstance(value, int | float) for value in values)
+    return [_FLOATS.get(value, value) for value in values] if texts and is_number else values
 
 
 def parquet(table: pa.Table, compression: Compression) -> bytes:
@@ -110,7 +134,7 @@ def _lines(table: pa.Table) -> bytes:
     names = table.column_names
     converters = [_converter(field.type, field.name) for field in table.schema]  # types first: they refuse all rows
     columns = [
-        converted(table, place, lambda values, convert=convert: _values(values, convert), TAKERS["jsonl"])
+        converted(table, place, partial(_values, convert=convert), TAKERS["jsonl"])
         for place, convert in enumerate(converters)
     ]
     rows = (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))

@@ -188,10 +188,10 @@ def test_half_a_character_is_replaced_in_id_and_key_and_stays_in_the_body(writte
 
 
 def test_half_a_character_in_a_deleted_document_or_a_key_of_several_parts_is_replaced() -> None:
-    metadata = '{"lsn":7,"crts":1,"operationType":"delete","id":%s,"partitionKey":{"/account":%s}}' % (HALF, HALF)
-    [record] = versions('{"metadata":%s}' % metadata)
+    metadata = '{"lsn":7,"crts":1,"operationType":"delete","id":HALF,"partitionKey":{"/account":HALF}}'
+    [record] = versions(f'{{"metadata":{metadata.replace("HALF", HALF)}}}')
     assert (record.key, record.properties) == (WHOLE, (("id", WHOLE),))
-    [record] = latest('{"id":"a","account":%s,"b":1,"_lsn":7,"_ts":1}' % HALF, paths=("/account", "/b"))
+    [record] = latest(f'{{"id":"a","account":{HALF},"b":1,"_lsn":7,"_ts":1}}', paths=("/account", "/b"))
     assert record.key == f'["{WHOLE}", 1]'
 
 
