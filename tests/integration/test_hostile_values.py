@@ -84,9 +84,9 @@ def files(place: Callable[[], Storage], format: Format) -> Write:
     return write
 
 
-def delta(path: Path) -> Write:
+def delta(path: Path, *key: str) -> Write:
     async def write(table: pa.Table) -> Sequence[Any]:
-        await send(sink_in(path), table)
+        await send(sink_in(path, key=key), table)
         return list(polars.read_delta(str(path)).sort("sequence")["v"].to_arrow())
 
     return write
@@ -137,6 +137,11 @@ SINKS: dict[str, Callable[[Path], Write]] = {
 @pytest.mark.parametrize("sink", SINKS)
 async def test_a_value_is_stored_or_refused_as_the_page_says(sink: str, value: str, times: int, tmp_path: Path) -> None:
     check_cell(value, sink, await outcome(SINKS[sink](tmp_path / "out"), rows_with(COLUMNS[value], times)))
+
+
+@pytest.mark.parametrize("value", COLUMNS)
+async def test_a_value_is_merged_into_a_delta_table_as_the_page_says(value: str, tmp_path: Path) -> None:
+    check_cell(value, "`files`, Delta", await outcome(delta(tmp_path, "sequence"), rows_with(COLUMNS[value], 1)))
 
 
 @pytest.mark.parametrize("value", COLUMNS)
