@@ -7,9 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.async_sink import json_row
+from pipeline.async_sink.request_entry import check_rows, row_slices
+from pipeline.connectors.files.sink.formats import encoded
 from pipeline.errors import OutputRefused
 from pipeline.values import MASK_BITS, NAMED_MAX, checked
 
@@ -118,3 +121,58 @@ def test_exactly_the_texts_that_are_not_utf8_are_refused(rows: list[bytes | None
         assert list(refused(table).sequences) == bad
     else:
         assert checked(table, "a test") is table
+
+
+OCTETS = st.binary(max_size=4) | st.text(max_size=4).map(str.encode)
+INSTANTS = st.integers(-(2**63), 2**63 - 1) | st.integers(-(2**56), 2**56)
+KINDS: dict[str, tuple[pa.DataType, pa.DataType, st.SearchStrategy[Any]]] = {
+    "texts": (pa.binary(), pa.string(), OCTETS),
+    "lists of texts": (pa.list_(pa.binary()), pa.list_(pa.string()), st.lists(OCTETS, max_size=2)),
+    "instants": (pa.int64(), pa.timestamp("us", "UTC"), INSTANTS),
+    "days": (pa.int32(), pa.date32(), st.integers(-(2**31), 2**31 - 1) | st.integers(-(10**6), 3 * 10**6)),
+    "floats": (pa.float64(), pa.float64(), st.floats()),
+    "maps": (MAP, MAP, st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 1)), max_size=3)),
+}
+"""By the type that a value is drawn as, and the type that it is taken for, unchecked."""
+
+
+def made(kind: str, rows: list[Any]) -> pa.Table:
+    drawn, meant, _ = KINDS[kind]
+    given_rows = pa.array(rows, drawn)
+    if pa.types.is_list(meant):
+        texts = given_rows.values.view(pa.string())
+        return with_sequence(pa.ListArray.from_arrays(given_rows.offsets, texts, mask=given_rows.is_null()))
+    return with_sequence(given_rows if drawn == meant else given_rows.view(meant))
+
+
+TAKERS: dict[str, Any] = {
+    "JSON lines": lambda table: encoded(table, "jsonl"),
+    "Parquet": lambda table: encoded(table, "parquet"),
+    "rows as JSON": lambda table: check_rows(table, json_row(), "a test"),
+    "handlers": lambda table: list(row_slices(table, "a test")),
+}
+
+
+def named(taker: str, table: pa.Table) -> set[int]:
+    try:
+        TAKERS[taker](table)
+    except OutputRefused as error:
+        return set(error.sequences) or {-1}
+    return set()
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data(), st.sampled_from(list(KINDS)), st.sampled_from(list(TAKERS)))
+def test_a_row_is_refused_for_what_is_in_it_wherever_the_batch_is_cut(
+    data: st.DataObject, kind: str, taker: str
+) -> None:
+    table = made(kind, data.draw(st.lists(st.none() | KINDS[kind][2], max_size=8)))
+    alone = {10 + n for n in range(table.num_rows) if named(taker, table.slice(n, 1))}
+    cut = data.draw(st.integers(0, table.num_rows))
+    for part in (table, table.slice(0, cut), table.slice(cut)):
+        here = alone & set(part["sequence"].to_pylist())
+        found = named(taker, part)
+        assert found == (here if taker != "rows as JSON" else found & here)
+        assert bool(found) == bool(here)
+    if not alone:
+        table.to_pylist()  # what is taken, anybody can read
