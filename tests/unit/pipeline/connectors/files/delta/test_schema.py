@@ -142,9 +142,8 @@ def test_a_year_outside_1_to_9999_is_refused_with_its_row(number: int, type: pa.
 
     columns = columns_of(rows(0).schema)
     bad = [4, 6] if number > 0 else [4]
-    where = r"c\.t" if is_nested else "c"
     with pytest.raises(
-        OutputRefused, match=rf"'{where}' has a year outside 1 to 9999 in row 1 of 3 \(sequence 4\)"
+        OutputRefused, match=r"'c', which has a year outside of 1 to 9999, in row 1 of 3 \(sequence 4\)"
     ) as refused:
         fitted(rows(number), columns)
     assert list(refused.value.sequences) == bad
@@ -154,7 +153,7 @@ def test_a_year_outside_1_to_9999_is_refused_with_its_row(number: int, type: pa.
 
 def test_a_value_without_a_place_in_the_type_is_refused_as_a_value() -> None:
     rows = pa.table({"t": pa.array([2**62], pa.timestamp("s", "UTC"))})
-    with pytest.raises(OutputRefused, match="'t' does not fit"):
+    with pytest.raises(OutputRefused, match="'t', which has a year outside of 1 to 9999"):
         fitted(rows, pa.schema([("t", UTC_US)]))
 
 
