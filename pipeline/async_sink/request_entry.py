@@ -13,9 +13,10 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from leasehold.common.nesting import NestedTooDeeply, parsed_json
-from pipeline.errors import OutputRefused
+from pipeline.errors import OutputRefused, SinkRejected
 from pipeline.limits import JSON_LEVELS_MAX
 from pipeline.tracing import TraceContext
+from pipeline.values import VALUE_ERRORS, checked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,28 +102,37 @@ SLICE = 100
 Content = Literal["row", "body"]
 
 
-def row_slices(table: pa.Table) -> Iterator[list[dict[str, Any]]]:
-    """The rows as Python values, some at a time; maps are dicts."""
-    maps = [field.name for field in table.schema if pa.types.is_map(field.type)]
+def row_slices(table: pa.Table, taker: str) -> Iterator[list[dict[str, Any]]]:
+    """The rows as Python values, some at a time; maps are dicts, however deep. Raises SinkRejected, OutputRefused."""
+    names = table.column_names
+    if len(set(names)) < len(names):
+        raise SinkRejected(
+            f"the output has the columns {names}, and {taker} takes each name once: name them in the transform"
+        )
+    table = checked(table, taker)
     for start in range(0, table.num_rows, SLICE):
-        rows = table.slice(start, SLICE).to_pylist()
-        for row in rows:
-            row.update((name, dict(row[name])) for name in maps if row[name] is not None)
-        yield rows
+        yield table.slice(start, SLICE).to_pylist(maps_as_pydicts="strict")
 
 
 def check_rows(table: pa.Table, convert: Convert, destination: str) -> None:
-    """Raises OutputRefused for the first row that cannot become an entry."""
-    for number, row in enumerate(row for rows in row_slices(table) for row in rows):
+    """Raises OutputRefused for the first row that cannot become an entry, and as `row_slices` does."""
+    for number, row in enumerate(row for rows in row_slices(table, destination) for row in rows):
         try:
             convert(row, "")
-        except ValueError as error:
+        except VALUE_ERRORS as error:
             raise refused(f"{destination} cannot take row {number + 1} of the output, which {error}") from error
 
 
 def json_bytes(value: object) -> bytes:
-    """Raises ValueError, where the value is not finite, or bytes are not UTF-8."""
-    return _ENCODER.encode(value).encode()
+    """Raises ValueError, where the value is not finite, or a text has half a character, or bytes are not UTF-8."""
+    try:
+        return _ENCODER.encode(value).encode()
+    except UnicodeEncodeError:
+        raise ValueError("has half a character (a lone surrogate), which UTF-8 does not hold") from None
+    except UnicodeDecodeError:
+        raise ValueError("has bytes that are not UTF-8: encode them with base64() in the transform") from None
+    except ValueError as error:
+        raise ValueError(f"JSON does not hold: {error}") from None
 
 
 def json_row(content: Content = "row", *, key_field: str | None = None, order_by: str | None = None) -> Convert:

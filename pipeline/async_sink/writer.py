@@ -27,6 +27,7 @@ from pipeline.imports import adopt
 from pipeline.limits import AsyncLimits
 from pipeline.sink import Claim, Output, Sink
 from pipeline.tracing import Endpoint
+from pipeline.values import VALUE_ERRORS
 
 
 class AsyncWriter(RequestWriter[Request]):
@@ -56,7 +57,7 @@ class AsyncWriter(RequestWriter[Request]):
         sequence = found if isinstance(found, int) else None
         try:
             converted = self._convert(row, key)
-        except ValueError as error:
+        except VALUE_ERRORS as error:
             raise refused(f"{self._name} cannot take row {key}, which {error}", sequence) from error
         if converted is not None:
             self._desk.take(converted, key, now, sequence, output.trace)

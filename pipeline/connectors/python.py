@@ -37,6 +37,7 @@ from pipeline.errors import NotImportable, SinkRejected, SinkUnavailable
 from pipeline.imports import imported
 from pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter
 from pipeline.tracing import TraceContext
+from pipeline.values import checked
 
 T = TypeVar("T")
 
@@ -157,9 +158,8 @@ class PythonWriter(SinkWriter):
     async def write(self, output: Output, permit: Permit) -> None:
         permit.check()
         if output.table.num_rows:
-            await self._call(
-                "process", partial(self._handler.process, self._context(output.to, output.trace), output.table)
-            )
+            table = checked(output.table, f"handler '{self._name}'")
+            await self._call("process", partial(self._handler.process, self._context(output.to, output.trace), table))
         self.position = output.to
 
     async def end(self, permit: Permit) -> None:

@@ -135,7 +135,7 @@ def _column(name: str, column: pa.ChunkedArray, mask: Mask) -> JsonValue:
         if name == "body" and isinstance(value, str):
             value = value.encode()
         return _shown(value, mask)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:  # PostgreSQL takes years behind 9999
         return _failed(error)
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from decimal import Decimal
+from functools import partial
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -19,10 +20,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.errors import SinkRejected
+from pipeline.values import checked, converted
 
 Format = Literal["parquet", "jsonl"]
 Compression = Literal["zstd", "snappy", "none"]
 Convert = Callable[[Any], Any]
+TAKERS: Mapping[Format, str] = {"parquet": "a Parquet file", "jsonl": "a file of JSON lines"}
 ROW_GROUP_ROWS_MAX = 128 * 1024
 SAMPLED_RUNS = 40
 RUN_ROWS = 100
@@ -41,16 +44,14 @@ def ordered(table: pa.Table) -> pa.Table:
 
 
 def encoded(table: pa.Table, format: Format, compression: Compression = "zstd") -> bytes:
-    """Rows as they come. compression: of Parquet. Raises SinkRejected."""
+    """Rows as they come. compression: of Parquet. Raises SinkRejected, OutputRefused."""
     names = table.column_names
     if not names or len(set(names)) < len(names):
         raise SinkRejected(
             f"the output has the columns {names}, and a file takes each name once: name them in the transform"
         )
-    try:
-        return _parquet(table, compression) if format == "parquet" else _lines(table)
-    except (pa.ArrowException, ValueError, OverflowError) as error:
-        raise SinkRejected(f"the output cannot be written as {format} ({error}): cast it in the transform") from error
+    table = checked(table, TAKERS[format])
+    return _lines(table) if format == "jsonl" else parquet(table, compression)
 
 
 def decoded(content: bytes, format: str) -> pa.Table:
@@ -62,7 +63,42 @@ def decoded(content: bytes, format: str) -> pa.Table:
         return pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
     from pyarrow import json as pj
 
-    return pj.read_json(pa.BufferReader(content), read_options=pj.ReadOptions(use_threads=False))
+    try:
+        return pj.read_json(pa.BufferReader(content), read_options=pj.ReadOptions(use_threads=False))
+    except pa.ArrowInvalid:  # texts among numbers: NaN and infinities
+        rows = [json.loads(line) for line in content.split(b"\n") if line]
+        return pa.table({name: pa.array(_as_floats([row[name] for row in rows])) for name in rows[0]})
+
+
+_FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def _as_floats(values: list[Any]) -> list[Any]:
+    """Values of one column, with the texts of floats as floats if all others are numbers; so within lists, objects and maps."""
+    if any(isinstance(value, dict) for value in values):
+        names = list(dict.fromkeys(name for value in values if value for name in value))
+        fields = {
+            name: iter(_as_floats([value[name] for value in values if value and name in value])) for name in names
+        }
+        return [value and {name: next(fields[name]) for name in value} for value in values]
+    if any(isinstance(value, list) for value in values):
+        items = iter(_as_floats([item for value in values for item in value or ()]))
+        return [value and [next(items) for _ in value] for value in values]
+    texts = {value for value in values if isinstance(value, str)}
+    is_number = texts <= _FLOATS.keys() and any(isinstance(value, int | float) for value in values)
+    return [_FLOATS.get(value, value) for value in values] if texts and is_number else values
+
+
+def parquet(table: pa.Table, compression: Compression) -> bytes:
+    """As `encoded`, of a table whose columns and values are checked. Raises SinkRejected, OutputRefused."""
+    try:
+        return _parquet(table, compression)
+    except pa.ArrowException as error:
+        for place in range(table.num_columns if isinstance(error, pa.ArrowInvalid) else 0):
+            converted(
+                table, place, lambda values: _parquet(pa.table({"column": values}), compression), TAKERS["parquet"]
+            )
+        raise SinkRejected(f"the output cannot be written as Parquet ({error}): cast it in the transform") from error
 
 
 def _parquet(table: pa.Table, compression: Compression) -> bytes:
@@ -95,14 +131,17 @@ def _repeats(values: pa.ChunkedArray) -> bool:
 
 
 def _lines(table: pa.Table) -> bytes:
-    columns = [_values(table[name], name) for name in table.column_names]
     names = table.column_names
+    converters = [_converter(field.type, field.name) for field in table.schema]  # types first: they refuse all rows
+    columns = [
+        converted(table, place, partial(_values, convert=convert), TAKERS["jsonl"])
+        for place, convert in enumerate(converters)
+    ]
     rows = (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
     return b"".join(json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode() + b"\n" for row in rows)
 
 
-def _values(column: pa.ChunkedArray, name: str) -> list[Any]:
-    convert = _converter(column.type, name)
+def _values(column: pa.ChunkedArray, convert: Convert | None) -> list[Any]:
     values = column.to_pylist()
     return values if convert is None else [None if value is None else convert(value) for value in values]
 
@@ -130,13 +169,7 @@ def _map_converter(type: pa.DataType, name: str) -> Convert:
         )
     convert = _converter(type.item_type, f"{name}{{}}")
 
-    def converted(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = {key: _with(convert, each) for key, each in pairs}
-        if len(found) < len(pairs):
-            raise ValueError(f"a map of column '{name}' has a key twice")
-        return found
-
-    return converted
+    return lambda pairs: {key: _with(convert, each) for key, each in pairs}
 
 
 def _with(convert: Convert | None, value: Any) -> Any:
@@ -158,10 +191,7 @@ def _is_plain(type: pa.DataType) -> bool:
 
 
 def _is_time(type: pa.DataType) -> bool:
-    """Python's times end at microseconds."""
-    return (pa.types.is_date(type) or pa.types.is_time(type) or pa.types.is_timestamp(type)) and getattr(
-        type, "unit", "us"
-    ) != "ns"
+    return bool(pa.types.is_date(type) or pa.types.is_time(type) or pa.types.is_timestamp(type))
 
 
 def _iso(value: Any) -> str:

@@ -21,6 +21,7 @@ from pipeline.connectors.http import Answer, failed_of
 from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink, MemoryWriter
 from pipeline.connectors.postgres import refusal
 from pipeline.dead_letters import DeadLetters
+from pipeline.dead_letters.refusals import ATTEMPTS, Refusals
 from pipeline.errors import OutputRefused, SinkRejected, SinkUnavailable, TooMuchPoison
 from pipeline.event import Page
 from pipeline.sink import Claim, Output, Permit
@@ -128,6 +129,24 @@ async def test_without_dead_letters_or_for_another_reason_a_refusal_stops_the_pa
     with pytest.raises(OutputRefused, match="no b"):
         await group.run_on(2)
     assert await group.buried() == []
+
+
+@pytest.mark.parametrize("kind", ["unnamed", "named"])
+@pytest.mark.parametrize("yields_events", [True, False])
+async def test_without_dead_letters_what_precedes_a_refused_event_is_delivered_and_the_error_names_it(
+    group: Group, kind: str, yields_events: bool
+) -> None:
+    group.policy = None  # type: ignore[assignment]
+    if kind == "named":
+        group.sink = Naming(group.destination, most=3)
+        group.beside = group.sink  # type: ignore[assignment]
+    group.transform.yields_events = yields_events
+    group.feed.append("a", bodies("a b c d e f? g h? i"))
+    for _ in range(2):  # the next owner delivers nothing more
+        with pytest.raises(OutputRefused, match="partition 'a', sequence 5: no"):
+            await group.run_on(9)
+        assert group.delivered == bodies("a b c d e")
+        group.refusals = Refusals(ATTEMPTS, group.feed.compare)
 
 
 async def test_a_sink_that_refuses_the_batch_of_a_dead_event_stops_the_partition(group: Group) -> None:

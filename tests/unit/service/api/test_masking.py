@@ -225,3 +225,8 @@ def test_fields_whose_names_are_withheld_alike_are_all_shown() -> None:
 def test_names_of_fields_are_cut_and_secrets_in_them_are_masked() -> None:
     shown = shown_of(row(note={"a" * 3000: 1, "postgres://user:hunter2@host/db": 2}), NOTHING)
     assert shown == {"note": {"a" * 2000 + "... (3,000 characters)": 1, "postgres://user:***@host/db": 2}}
+
+
+def test_a_time_that_python_has_no_year_for_does_not_hide_the_other_columns() -> None:
+    far = pa.array([253_402_300_800], pa.timestamp("s"))
+    assert shown_of(pa.table({"far": far, "n": [1]}), NOTHING) == {"far": "(cannot be shown: OverflowError)", "n": 1}

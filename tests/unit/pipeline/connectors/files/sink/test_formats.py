@@ -75,6 +75,7 @@ def test_an_instant_comes_back_from_json_lines(values: list[datetime]) -> None:
     ("type", "value"),
     [
         (pa.timestamp("ns"), 1),
+        (pa.list_(pa.timestamp("ns")), [1]),
         (pa.duration("us"), timedelta(1)),
         (pa.map_(pa.int64(), pa.string()), [(1, "a")]),
         (pa.map_(pa.string(), pa.string()), [("a", "1"), ("a", "2")]),
@@ -83,6 +84,24 @@ def test_an_instant_comes_back_from_json_lines(values: list[datetime]) -> None:
 def test_what_json_lines_would_lose_is_refused_by_its_name(type: pa.DataType, value: Any) -> None:
     with pytest.raises(SinkRejected, match="'v'"):
         in_json(type, value)
+
+
+FLOATS = st.none() | st.floats()
+
+
+@given(
+    st.lists(
+        st.tuples(
+            FLOATS, st.none() | st.lists(FLOATS), st.none() | st.fixed_dictionaries({"x": FLOATS, "t": st.just("NaN")})
+        )
+    )
+)
+def test_floats_of_json_lines_can_be_read_whatever_they_are(rows: list[tuple[Any, Any, Any]]) -> None:
+    rows = [(1.5, [1.5], {"x": 1.5, "t": "NaN"}), *rows]  # a column without numbers has no type in JSON
+    kinds = [pa.float64(), pa.list_(pa.float64()), pa.struct([("x", pa.float64()), ("t", pa.string())])]
+    columns = [pa.array(list(column), kind) for column, kind in zip(zip(*rows, strict=True), kinds, strict=True)]
+    table = pa.table(columns, names=["a", "b", "c"])
+    assert repr(decoded(encoded(table, "jsonl"), "jsonl").to_pylist()) == repr(table.to_pylist())
 
 
 @pytest.mark.parametrize("format", ["parquet", "jsonl"])
