@@ -135,8 +135,8 @@ class EventHubsFeedSettings(EventHub, FeedSettings):
     )
     trusts_properties: bool = Field(
         default=False,
-        description="Whether the properties `leasehold-key` and `leasehold-operation` are an event's key and operation, as the sink"
-        " `eventhubs` stores them. Set it only if nothing else publishes to this hub: any publisher can set them.",
+        description="Whether the properties `leasehold-key` and `leasehold-operation` are an event's key and operation, as the"
+        " sink `eventhubs` stores them. Set it only if nothing else publishes to this hub: any publisher can set them.",
     )
     timeout_s: Seconds = Field(default=20.0, description="How long one answer of the service may take.")
     executors_consumer_group: ConsumerGroup | None = Field(

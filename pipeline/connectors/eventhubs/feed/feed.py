@@ -88,8 +88,8 @@ class EventHubsFeed(ChangeFeed):
     """start_positions: where single partitions begin that have no lease, by name. prefetch: how many events the service may send
     ahead, of each open partition. timeout_s: for one answer of its.
 
-    trusts_properties: whether `leasehold-key` and `leasehold-operation` in an event's properties are its key and operation. Only if
-    nobody but sinks of ours publishes there: a forwarder that copies properties would turn events into deletes.
+    trusts_properties: whether `leasehold-key` and `leasehold-operation` in an event's properties are its key and operation. Any
+    publisher can set them, and a forwarder that copies properties would turn events into deletes.
 
     executors_group: the consumer group that Spark's executors read in; None if they do not. executors_env: the environment
     variable that holds their connection string; an identity needs none.
