@@ -211,6 +211,10 @@ class View:
             self._feeds,
             {**group.failures, **group.resting},
             waiting=self._waiting(group),
+            stuck={
+                **{key: str(error) for key, error in scan.unreadable.items()},
+                **(self.host.stuck if self.host else {}),
+            },
             listings={} if self.host is None else self.host.listings,
             ask=self._group_lag.ask,
             patience=self._patience,

@@ -113,7 +113,9 @@ async def test_the_tail_in_the_lease_of_an_idle_host_follows_what_others_publish
         await processor.stop()
 
 
-async def test_a_key_survives_from_hub_to_hub_if_the_feed_trusts_properties(eventhubs: EventHubs, tmp_path: Path) -> None:
+async def test_a_key_survives_from_hub_to_hub_if_the_feed_trusts_properties(
+    eventhubs: EventHubs, tmp_path: Path
+) -> None:
     lines = [json.dumps({"name": f"key {number % 3}", "number": number}) + "\n" for number in range(20)]
     (tmp_path / "numbers-a.jsonl").write_text("".join(lines))
     await run(eventhubs, tmp_path, "first", FROM_HUB_TO_HUB)

@@ -143,7 +143,10 @@ _OWN = frozenset((_NUMBER, _OFFSET, _TIME, _KEY))
 
 
 class ReceivedEvent(NamedTuple):
-    """time_ms: since 1970. body: None of a message without one, or of a null. operation: as our sink put it, if properties are trusted."""
+    """time_ms: since 1970. body: None of a message without one, or of a null.
+
+    operation: as our sink put it, if properties are trusted.
+    """
 
     sequence: int
     offset: bytes
@@ -249,9 +252,7 @@ def event_of(message: bytes) -> ReceivedEvent:
         raise Malformed(f"its place is none: {_NUMBER} {sequence}, {_TIME} {int(time)} ms")
     properties, body = _rest(sections)
     system = tuple((SYSTEM + name, text_of(value)) for name, value in annotations.items() if name not in _OWN)
-    return ReceivedEvent(
-        int(sequence), str(offset).encode(), int(time), text_of(key), body, _once(properties + system)
-    )
+    return ReceivedEvent(int(sequence), str(offset).encode(), int(time), text_of(key), body, _once(properties + system))
 
 
 def _sections(message: bytes) -> list[tuple[int, Any]]:

@@ -80,7 +80,9 @@ def without_reserved(properties: Mapping[str, str | None]) -> dict[str, str | No
 
 
 @given(st.lists(EVENTS, min_size=1, max_size=20))
-def test_a_feed_that_trusts_properties_makes_columns_again_of_what_the_sink_put_into_properties(rows: list[dict[str, Any]]) -> None:
+def test_a_feed_that_trusts_properties_makes_columns_again_of_what_the_sink_put_into_properties(
+    rows: list[dict[str, Any]],
+) -> None:
     marker = Marker(lease="p/0", generation=0, level=3, start=None, to="9", count=len(rows))
     for index, (row, body) in enumerate(
         zip(rows, bodies_of(pa.Table.from_pylist(rows, PUBLISHED_SCHEMA), marker), strict=True)
