@@ -133,7 +133,14 @@ class PySparkReplaced(ImportError):
 
 
 class EngineUnavailable(PipelineError):
-    """The Spark session or its JVM died, or a job was cancelled from outside. The batch may be tried again."""
+    """The Spark session or its JVM died, or a job was cancelled from outside. The batch may be tried again.
+
+    is_away: whether its master or server does not answer, and may answer later. A host that starts waits for that alone.
+    """
+
+    def __init__(self, message: str, *, is_away: bool = False) -> None:
+        super().__init__(message)
+        self.is_away = is_away
 
 
 class SinkError(PipelineError):
