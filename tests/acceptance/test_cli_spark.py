@@ -213,10 +213,8 @@ def with_master(folder: Path, master: str) -> str:
 def test_a_master_that_is_not_there_is_one_error_with_its_address(
     tmp_path: Path, leasehold: Commands, command: tuple[str, ...], master: str, reason: str
 ) -> None:
-    started = time.monotonic()
     ran = leasehold(*command, with_master(tmp_path, master))
     assert ran.ended() == 2, ran.err
-    assert time.monotonic() - started < REFUSED_S
     assert "Traceback" not in ran.out + ran.err
     refused = [line for line in (ran.out + ran.err).splitlines() if "cannot be reached" in line]
     assert len(refused) == (1 if command == ("run",) else 2)  # a probe has a line for each pipeline
