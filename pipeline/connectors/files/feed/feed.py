@@ -38,7 +38,7 @@ from typing import Literal, ParamSpec, TypeVar
 
 from pipeline.connectors.files.feed.position import Fingerprint, Position, compare, decode
 from pipeline.connectors.files.feed.reader import Ahead, Cursor, FileReader, FilesRanges, Reading, Step
-from pipeline.connectors.files.feed.records import CsvRecords, JsonRecords
+from pipeline.connectors.files.feed.records import CsvRecords, JsonRecords, NotText
 from pipeline.errors import FeedError, FeedNotFound, FeedUnavailable, MalformedRecord
 from pipeline.event import Page
 from pipeline.feed import ChangeFeed, FeedPartition, Start
@@ -413,10 +413,14 @@ class FilesFeed(ChangeFeed):
             raise FeedError("; ".join(f"'{path}' is passed over: {why}" for path, why in self._passed_over.items()))
         for partition in list(self._paths)[:PROBED_MAX]:
             reader = await self._reader_of(partition)
-            with suppress(MalformedRecord):
+            try:
                 step = await self._run(reader.step, await self._cursor(reader, None))
-                self._compare_header(reader, step.cursor)
-                self._check_header(reader, step.cursor)
+            except MalformedRecord as error:
+                if isinstance(error.__cause__, NotText):
+                    raise
+                continue
+            self._compare_header(reader, step.cursor)
+            self._check_header(reader, step.cursor)
 
     def _check_header(self, reader: FileReader, cursor: Cursor) -> None:
         """Raises FeedError if no event of the file can fit the schema."""
