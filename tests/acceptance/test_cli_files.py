@@ -95,3 +95,28 @@ def test_a_lease_that_cannot_be_read_ends_the_run_with_the_document(tmp_path: Pa
     done = leasehold("run", "words.yaml", "--until-idle")
     assert done.ended() == 1
     assert "pipeline 'words', partition 'a.jsonl' stopped: document 'words/leases/a.jsonl' is not JSON" in done.err
+
+
+def test_the_list_advises_no_reset_if_a_run_continues_at_the_sinks_position(
+    tmp_path: Path, leasehold: Commands
+) -> None:
+    (tmp_path / "words.yaml").write_text(UNTIL_IDLE)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.jsonl").write_text('{"n": 1}\n')
+    assert leasehold("run", "words.yaml", "--until-idle").ended() == 0
+    with closing(sqlite3.connect(tmp_path / "state/leases.db")) as store:
+        ((body,),) = store.execute("SELECT body FROM lease_documents WHERE id = 'words/leases/a.jsonl'")
+        lease = json.loads(body)
+        lease["continuation"] = lease["continuation"].replace('"offset":9', '"offset":999')
+        assert "999" in lease["continuation"]
+        store.execute("UPDATE lease_documents SET body = ? WHERE id = 'words/leases/a.jsonl'", (json.dumps(lease),))
+        store.commit()
+    listed = leasehold("leases", "list", "words.yaml")
+    assert listed.ended() == 0
+    assert "reset" not in listed.out + listed.err
+    assert "a host continues there by itself" in listed.out + listed.err
+    assert leasehold("run", "words.yaml", "--until-idle").ended() == 0
+    (tmp_path / "in/a.jsonl").write_text("")
+    listed = leasehold("leases", "list", "words.yaml")
+    assert listed.ended() == 0
+    assert "restore what was read, or reset the lease to a new position" in listed.out + listed.err

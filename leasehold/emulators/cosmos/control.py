@@ -193,8 +193,8 @@ def versions(control: Control, container: Name) -> Any:
 
 def delivered(control: Control, container: Name) -> Any:
     """How often a feed has answered with which version."""
-    counts = control.wire.counts.delivered.get(control.container(container).id, {})
-    return [{"id": key[0], "lsn": key[1], "times": times} for key, times in counts.items()]
+    counts = control.wire.counts.delivered.get(control.container(container).id)
+    return [{"id": key[0], "lsn": key[1], "times": times} for key, times in counts.items()] if counts else []
 
 
 def _range(range: Range) -> dict[str, Any]:
