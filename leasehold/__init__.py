@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from pipeline.errors import (
         Ambiguous,
         FeedError,
+        FeedNotFound,
         FeedUnavailable,
         Fenced,
         MalformedRecord,
@@ -130,7 +131,7 @@ __all__ += ["PublishError", "AlreadyPublished", "BatchLocked", "EventHubsBroker"
 # Feeds
 __all__ += ["ChangeFeed", "FeedPartition", "Start", "KnownLag", "FEED_INTERFACE", "Page", "EVENT_SCHEMA"]
 __all__ += ["EventRange", "RangeReader"]
-__all__ += ["FeedError", "FeedUnavailable", "PositionLost", "MalformedRecord", "PartitionEnded"]
+__all__ += ["FeedError", "FeedUnavailable", "FeedNotFound", "PositionLost", "MalformedRecord", "PartitionEnded"]
 # Sinks
 __all__ += ["Sink", "SinkWriter", "Claim", "Output", "Permit", "CloseReason", "Standing", "SINK_INTERFACE"]
 __all__ += ["Stager", "StagedPart", "NotStaged"]
@@ -175,8 +176,8 @@ _MODULES = {
     "pipeline.connectors.log.broker": "LogBroker",
     "pipeline.crash_point": "crash_point",
     "pipeline.errors": (
-        "Ambiguous FeedError FeedUnavailable Fenced MalformedRecord NotTrusted OutputRefused OutputTooLarge PipelineError"
-        " PositionLost SinkError SinkNotFound SinkRejected SinkUnavailable"
+        "Ambiguous FeedError FeedNotFound FeedUnavailable Fenced MalformedRecord NotTrusted OutputRefused OutputTooLarge"
+        " PipelineError PositionLost SinkError SinkNotFound SinkRejected SinkUnavailable"
     ),
     "pipeline.event": "EVENT_SCHEMA Page",
     "pipeline.feed": "ChangeFeed FEED_INTERFACE=INTERFACE FeedPartition KnownLag PartitionEnded Start",

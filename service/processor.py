@@ -30,7 +30,7 @@ from leases.pause_orders import check_not_moved
 from leases.session import session_of
 from leases.store import LeaseStore, TimedStore
 from leases.timing import Timing
-from pipeline.errors import PipelineError, SinkNotFound, SinkUnavailable
+from pipeline.errors import EngineUnavailable, PipelineError, SinkNotFound, SinkUnavailable
 from pipeline.limits import BYTES_MAX, Budget
 from service.callback_thread import CallbackThread
 from service.errors import StartFailed
@@ -127,6 +127,8 @@ class Processor:
         self._backoff = timing.backoff
         self._rng = random.Random(f"{incarnation} starts")  # noqa: S311 - jitter, not secrets
         self._traces = traces
+        self._away: str | None = None
+        """Why Spark is awaited, while this starts."""
         self._exporters: list[Exporter] = []
         self._running: asyncio.Task[None] | None = None
         self._stopped: asyncio.Task[None] | None = None
@@ -143,8 +145,9 @@ class Processor:
     async def start(self) -> None:
         """Returns once the leases exist and the first of them are being worked on.
 
-        Waits for sinks that are away. Raises StartFailed if a sink refuses or its address leads nowhere, or if a transform, Spark
-        or the lease store is not ready; GroupMismatch if the leases belong to another feed or sink.
+        Waits for sinks that are away, and for a Spark master or Connect server. Raises StartFailed if one of them refuses or its
+        address leads nowhere, or if a transform or the lease store is not ready; GroupMismatch if the leases belong to another
+        feed or sink.
         """
         assert self._running is None, "a processor starts once"
         for exporter in self._exporters:
@@ -263,7 +266,7 @@ class Processor:
         try:
             async with asyncio.TaskGroup() as group:
                 for pipeline in self.pipelines:
-                    group.create_task(problems.collect(pipeline.transform.prepare()))
+                    group.create_task(problems.collect(self._prepare_transform(pipeline, problems)))
         finally:
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
@@ -277,7 +280,26 @@ class Processor:
         began = self._clock.monotonic()
         while True:
             await self._clock.sleep(WAIT_REPORTED_S)
-            self._log.info("still getting ready", waits_for=waits, seconds=round(self._clock.monotonic() - began))
+            seconds = round(self._clock.monotonic() - began)
+            if self._away is None:
+                self._log.info("still getting ready", waits_for=waits, seconds=seconds)
+            else:
+                self._log.warning("waiting for Spark", waits_for=waits, seconds=seconds, error=self._away)
+
+    async def _prepare_transform(self, pipeline: Pipeline, problems: Problems) -> None:
+        """Waits for a master or a server that is away, as for sinks. Raises PipelineError."""
+        failures = 0
+        while True:
+            try:
+                await pipeline.transform.prepare()
+            except EngineUnavailable as error:
+                if not error.is_away or problems.are_found:
+                    raise
+                self._away, failures = str(error), failures + 1
+                await self._clock.sleep(self._backoff.pause_s(failures, self._rng.random(), 0.0))
+            else:
+                self._away = None
+                return
 
     async def _prepare_sink(self, pipeline: Pipeline, problems: Problems) -> None:
         """Waits for a sink that is away, as a running host does: its outage must not keep down the hosts that start in it.

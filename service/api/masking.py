@@ -13,7 +13,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -157,7 +157,7 @@ def _shown(value: object, mask: Mask, texts: int = 0) -> JsonValue:
         case list():
             if value and all(isinstance(each, tuple) for each in value):  # a map within a column
                 return _shown(dict(value), mask, texts)
-            return [_shown(each, mask, texts) for each in value]
+            return [MASK if _names_a_field(value, mask) else _shown(each, mask, texts) for each in value]
         case _:
             return _cut(redacted(str(value)))
 
@@ -165,13 +165,19 @@ def _shown(value: object, mask: Mask, texts: int = 0) -> JsonValue:
 def _fields(fields: Mapping[object, object], mask: Mask, texts: int) -> dict[str, JsonValue]:
     shown: dict[str, JsonValue] = {}
     times = Counter[str]()
+    names_a_field = _names_a_field(fields.values(), mask)
     for key, value in fields.items():
         name = key.decode(errors="replace") if isinstance(key, bytes) else str(key)
         label = _name(name, mask, texts)
         times[label] += 1
         unique = label if times[label] == 1 else f"{label} ({times[label]})"  # names may be withheld or cut alike
-        shown[unique] = MASK if mask.hides(name) else _shown(value, mask, texts)
+        shown[unique] = MASK if names_a_field or mask.hides(name) else _shown(value, mask, texts)
     return shown
+
+
+def _names_a_field(values: Iterable[object], mask: Mask) -> bool:
+    """Whether one of them is the name of a masked field, whose value is beside it: `{"name": "iban", "value": "..."}`."""
+    return any(isinstance(each, str) and mask.hides(each) for each in values)
 
 
 def _name(name: str, mask: Mask, texts: int) -> str:

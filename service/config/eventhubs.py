@@ -133,6 +133,11 @@ class EventHubsFeedSettings(EventHub, FeedSettings):
         description="The most events of each partition to prefetch. What is prefetched and not taken stays below 1"
         " MiB per partition.",
     )
+    trusts_properties: bool = Field(
+        default=False,
+        description="Whether the properties `leasehold-key` and `leasehold-operation` are an event's key and operation, as the"
+        " sink `eventhubs` stores them. Set it only if nothing else publishes to this hub: any publisher can set them.",
+    )
     timeout_s: Seconds = Field(default=20.0, description="How long one answer of the service may take.")
     executors_consumer_group: ConsumerGroup | None = Field(
         default=None,
@@ -199,6 +204,7 @@ class EventHubsFeedSettings(EventHub, FeedSettings):
             account_of(**self.account),
             consumer_group=self.consumer_group,
             start_positions=self.start_positions,
+            trusts_properties=self.trusts_properties,
             prefetch=self.prefetch,
             timeout_s=self.timeout_s,
             executors_group=self.executors_consumer_group,

@@ -38,7 +38,7 @@ pipelines:
     feed: {{type: files, path: "numbers-*.jsonl", key: name}}
     sink: {{type: eventhubs, connection_string: "{connection_string}", event_hub: {source}, consumer_group: sinks}}
   - name: copy
-    feed: {{type: eventhubs, connection_string: "{connection_string}", event_hub: {source}}}
+    feed: {{type: eventhubs, connection_string: "{connection_string}", event_hub: {source}, trusts_properties: true}}
     sink: {{type: eventhubs, connection_string: "{connection_string}", event_hub: {hub}, consumer_group: sinks}}
 """
 
@@ -113,12 +113,14 @@ async def test_the_tail_in_the_lease_of_an_idle_host_follows_what_others_publish
         await processor.stop()
 
 
-async def test_a_key_survives_from_hub_to_hub(eventhubs: EventHubs, tmp_path: Path) -> None:
+async def test_a_key_survives_from_hub_to_hub_if_the_feed_trusts_properties(
+    eventhubs: EventHubs, tmp_path: Path
+) -> None:
     lines = [json.dumps({"name": f"key {number % 3}", "number": number}) + "\n" for number in range(20)]
     (tmp_path / "numbers-a.jsonl").write_text("".join(lines))
     await run(eventhubs, tmp_path, "first", FROM_HUB_TO_HUB)
     target = target_of("numbers-a.jsonl", "0123", None)
-    async with feed(eventhubs, HUB) as made:
+    async with feed(eventhubs, HUB, trusts_properties=True) as made:
         found = await events(made, 20, target)
     assert [(event["key"], json.loads(event["body"])["number"]) for event in found] == [
         (f"key {number % 3}", number) for number in range(20)

@@ -17,7 +17,7 @@ from leases.errors import DuplicateHost, GroupMismatch
 from leases.lease import Lease
 from leases.timing import Timing
 from pipeline.connectors.memory import MemoryDestination
-from pipeline.errors import SinkNotFound, SinkRejected, SinkUnavailable, TransformError
+from pipeline.errors import EngineUnavailable, SinkNotFound, SinkRejected, SinkUnavailable, TransformError
 from pipeline.transform import NoTransform
 from service.errors import StartFailed
 from service.notifications import LeaseAcquired, LeaseReleased, Notifications
@@ -336,6 +336,63 @@ async def test_a_start_that_waits_for_spark_says_so_again_and_again() -> None:
         ("still getting ready", "Spark (local[2])", 10),
         ("still getting ready", "Spark (local[2])", 20),
     ]
+
+
+def away() -> Case:
+    """Spark's server does not answer."""
+    case = Case()
+    case.transform = SlowTransform(0)
+    for method in ("prepare", "close"):
+        case._counted("transform", method)
+    case.errors["transform.prepare"] = EngineUnavailable("'sc://spark' cannot be used: away", is_away=True)
+    return case
+
+
+@pytest.mark.virtual
+async def test_a_start_waits_for_spark_that_is_away_with_a_line_every_ten_seconds() -> None:
+    case = away()
+    processor = case.processor()
+    starting = asyncio.create_task(processor.start())
+    await asyncio.sleep(600)
+    assert not starting.done()
+    assert not processor.view.health().is_ready
+    waits = [line for line in case.log if line["event"] == "waiting for Spark"]
+    assert [(line["seconds"], line["error"], line["waits_for"]) for line in waits] == [
+        (seconds, "'sc://spark' cannot be used: away", "Spark (local[2])") for seconds in range(10, 600, 10)
+    ]
+    assert not [line for line in case.log if line["event"] == "still getting ready"]
+    assert not case.store._documents
+    case.errors.clear()
+    await starting
+    assert processor.view.health().is_ready
+    await processor.stop()
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize("other", ["a sink", "another transform", "Spark itself"])
+async def test_a_start_does_not_wait_for_spark_if_waiting_changes_nothing(other: str) -> None:
+    case = away()
+    if other == "a sink":
+        case.errors["sink.prepare"] = SinkRejected("no schema")
+    else:
+        wrong = EngineUnavailable("older") if other == "Spark itself" else TransformError("bad SQL")
+        asyncio.get_running_loop().call_later(60, case.errors.__setitem__, "transform.prepare", wrong)
+    with pytest.raises(StartFailed, match=r"no schema|bad SQL|older"):
+        await case.processor().start()
+    assert case.closed == ALL_CLOSED
+    assert_nothing_left()
+
+
+@pytest.mark.virtual
+async def test_a_start_that_waits_for_spark_can_be_stopped() -> None:
+    case = away()
+    starting = asyncio.create_task(case.processor().start())
+    await asyncio.sleep(60)
+    starting.cancel()
+    await asyncio.wait({starting}, timeout=10)
+    assert starting.cancelled()
+    assert case.closed == ALL_CLOSED
+    assert_nothing_left()
 
 
 @pytest.mark.virtual

@@ -21,7 +21,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.connectors.files.feed.position import Fingerprint, Position, decode
-from pipeline.connectors.files.feed.records import BOM, Content, Cut, Offsets, Opening, RecordFormat, Unreadable
+from pipeline.connectors.files.feed.records import (
+    BOM,
+    Content,
+    Cut,
+    Offsets,
+    Opening,
+    RecordFormat,
+    Unreadable,
+    check_text,
+)
 from pipeline.errors import FeedError, FeedUnavailable, MalformedRecord, PositionLost
 from pipeline.event import EVENT_SCHEMA, Page
 from pipeline.ranges import EventRange, RangeReader
@@ -336,6 +345,7 @@ class FileReader:
         """Behind what precedes the first record, if all of that is written."""
         data = self._beginning(file)
         try:
+            check_text(data)
             opening = self.reading.format.opening(data)
         except Unreadable as trouble:
             raise self._malformed(cursor, trouble) from trouble

@@ -207,6 +207,55 @@ def test_a_server_that_is_older_loses_the_session_that_asked_it(monkeypatch: pyt
     assert (older.client.releases, older.client.is_closed) == (1, True)
 
 
+@pytest.mark.parametrize(
+    ("error", "remote", "is_away"),
+    [
+        (of_grpc(grpc.StatusCode.UNAVAILABLE, "connection refused"), "sc://127.0.0.1:1", True),
+        (of_grpc(grpc.StatusCode.DEADLINE_EXCEEDED, "late"), "sc://127.0.0.1:1", True),
+        (of_grpc(grpc.StatusCode.UNAVAILABLE, "no such name"), f"sc://{'x' * 63}.invalid:1/;token=secret", False),
+        (of_grpc(grpc.StatusCode.UNAVAILABLE, "Trying to connect an http1.x server"), "sc://127.0.0.1:1", False),
+        (of_grpc(grpc.StatusCode.UNAUTHENTICATED, "who are you"), "sc://127.0.0.1:1", False),
+        (of_grpc(grpc.StatusCode.PERMISSION_DENIED, "not you"), "sc://127.0.0.1:1", False),
+        (ImportError("no grpc"), "sc://127.0.0.1:1", False),
+        (ValueError("no address"), "sc://127.0.0.1:1", False),
+    ],
+)
+def test_only_a_server_that_may_answer_later_is_away(
+    error: Exception, remote: str, is_away: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(remote: str) -> None:
+        raise error
+
+    monkeypatch.setattr("pipeline.spark.connect._session", refuse)
+    with pytest.raises(EngineUnavailable, match="cannot be used: ") as refused:
+        connect(remote)
+    assert refused.value.is_away is is_away
+    assert "secret" not in str(refused.value)
+
+
+def test_a_start_is_tried_again_after_spark_was_away_and_not_after_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    def refuse(remote: str, launched: object) -> None:
+        calls.append(remote)
+        raise EngineUnavailable(f"attempt {len(calls)}", is_away=len(calls) < 3)
+
+    monkeypatch.setattr("pipeline.spark.engine.connect", refuse)
+    engine = SparkEngine(remote="sc://spark")
+    engine.begin()
+    found = []
+    for _ in range(3):
+        with pytest.raises(EngineUnavailable) as refused:
+            engine.running()
+        found.append((str(refused.value), refused.value.is_away))
+    assert found == [("attempt 1", True), ("attempt 2", True), ("attempt 3", False)]
+    refusing = SparkEngine(remote="sc://spark")
+    refusing.begin()
+    for _ in range(2):
+        with pytest.raises(EngineUnavailable, match="attempt 4"):
+            refusing.running()
+
+
 # Sessions
 
 

@@ -147,6 +147,9 @@ TEXTS = {
     "a name in a URL": "https://host/?acco%75nt=DE12",
     "a name with zeros between": "\0".join("account=") + "DE12",
     "part of a document": INNER[:-1],
+    "a name as a value beside it": json.dumps({"name": "account", "value": "DE12"}),
+    "a list of names and values": json.dumps([["kind", 1], ["account", "DE12"]]),
+    "properties in a list": json.dumps({"headers": [{"key": "account", "value": ["DE12"]}]}),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pwd
 import re
 import time
 from collections import Counter
@@ -656,3 +657,47 @@ def test_every_setting_stands_in_the_documentation_as_it_is() -> None:
 def test_the_example_of_the_documentation_is_right() -> None:
     for example in re.findall(r"```yaml\n(.*?)```", DOCUMENT.read_text(), re.DOTALL):
         assert settings(example)
+
+
+# Paths
+
+
+PATHS = (
+    "leases: {type: sqlite, path: PATH}",
+    "log: {file: PATH}",
+    "api: {readers: PATH}",
+    "api: {operators: PATH}",
+    "feed: {type: files, path: PATH, format: csv}",
+    "feed: {type: log, path: PATH}",
+    "sink: {type: files, path: PATH}",
+    "sink: {type: log, path: PATH}",
+    "dead_letters: {type: files, path: PATH}",
+    "dead_letters: {type: log, path: PATH}",
+    "leases: {type: blob, container: leases, account_url: 'https://a.blob.core.windows.net', ca_file: PATH}",
+)
+
+
+@pytest.mark.parametrize("where", PATHS)
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("~/x", "begins with `~`, and there is no such home directory: write the path without `~`"),
+        ("~nosuchuser/x", "begins with `~nosuchuser`, and there is no such home directory"),
+    ],
+)
+def test_a_path_without_its_home_directory_is_a_problem_like_others(
+    where: str, path: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for a user without an entry in /etc/passwd and without HOME, such as the random uid of a pod."""
+    monkeypatch.delenv("HOME", raising=False)
+
+    def unknown(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    section, _, fields = where.replace("PATH", path).partition(": ")
+    one = {"feed": "{type: log, path: in}", "sink": "{type: log, path: out}"}
+    is_of_pipeline = section in ("feed", "sink", "dead_letters")
+    one |= {section: fields} if is_of_pipeline else {}
+    text = "pipelines:\n  - {name: p, " + ", ".join(f"{key}: {value}" for key, value in one.items()) + "}\n"
+    assert expected in problem(text if is_of_pipeline else f"{section}: {fields}\n{text}")

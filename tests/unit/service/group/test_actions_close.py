@@ -29,9 +29,14 @@ class Files(MemoryFeed):
     def __init__(self, names: list[str]) -> None:
         super().__init__(names)
         self.away: set[str] = set()
+        self.hidden: dict[str, str] = {}
 
     async def partitions(self) -> list[FeedPartition]:
         return [each for each in await super().partitions() if each.name not in self.away]
+
+    @property
+    def passed_over(self) -> dict[str, str]:
+        return self.hidden
 
     async def lag(self, partition: str, continuation: str | None) -> int:
         if partition in self.away:
@@ -339,3 +344,17 @@ async def test_an_unreadable_lease_is_not_closed(resting) -> None:
     await store.replace(stored.id, "{}", stored.etag)
     with pytest.raises(Exception, match="field 'version'"):
         await closed(resting)
+
+
+@pytest.mark.parametrize("forget", [False, True])
+async def test_a_lease_whose_partition_may_be_hidden_stays_as_it_is(resting, files, forget: bool) -> None:
+    if forget:
+        await closed(resting)
+    files.away, files.hidden = {"a"}, {"/in": "the directory cannot be listed"}
+    with pytest.raises(
+        NotNow, match=r"its partition may be hidden, because the feed passes over '/in' \(the directory"
+    ):
+        await closed(resting, forget=forget)
+    assert (await resting.keeper.read("bank", "a")).lease.tombstone is forget
+    assert (await closed(resting, "b")).change.is_change
+    assert (await closed(resting, forget=forget, skip_rest=True)).change.is_change

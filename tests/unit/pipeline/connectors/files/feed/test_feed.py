@@ -675,3 +675,20 @@ def unreadable(path: Path) -> Iterator[None]:
     finally:
         if is_root:
             os.seteuid(0)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+@pytest.mark.parametrize("yields_malformed", [False, True])
+async def test_a_file_of_another_format_is_refused_by_its_name_and_is_no_dead_letter(
+    tmp_path: Path, suffix: str, yields_malformed: bool
+) -> None:
+    (tmp_path / f"x.{suffix}").write_bytes("a\r\n1\r\n".encode("utf-16"))
+    feed = FilesFeed(f"{tmp_path}/*.{suffix}", yields_malformed=yields_malformed)
+    named = rf"file 'x\.{suffix}', line 1: the file is UTF-16: convert it to UTF-8"
+    with pytest.raises(MalformedRecord, match=named):
+        await anext(feed.open(f"x.{suffix}", None))
+    with pytest.raises(FeedError, match=named):
+        await feed.probe()
+    assert await feed.lag(f"x.{suffix}", None) == 1
+    assert await feed.find_held_back(f"x.{suffix}", None) is None
+    await feed.close()
