@@ -3,12 +3,12 @@ batches larger than a hub takes."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 
 import pytest
 from connectors.eventhubs.feeds import events, feed
+from patience import until_async
 from plugins_eventhubs import EventHubs
 
 from leases.stores.sqlite import SqliteStore
@@ -106,9 +106,7 @@ async def test_the_tail_in_the_lease_of_an_idle_host_follows_what_others_publish
     try:
         await processor.idle()
         eventhubs.control.fill(HUB, target, 200_000, 20)
-        async with asyncio.timeout(30):
-            while not await has_followed():  # noqa: ASYNC110  # a document changes
-                await asyncio.sleep(0.1)
+        await until_async(has_followed)
     finally:
         await processor.stop()
 
