@@ -25,7 +25,7 @@ from service.lag.measurement import measure_lag, read_backlog
 from service.pipeline import Pipeline
 from service.processor import Processor
 
-TIMING = Timing(duration_s=3.0, renew_s=0.8, balance_s=0.3, call_timeout_s=0.5, margin_s=0.3)
+TIMING = Timing(duration_s=12.0, renew_s=0.8, balance_s=0.3, call_timeout_s=3.0, margin_s=1.0)
 
 
 class Bench:

@@ -24,7 +24,7 @@ async def feed(
     eventhubs: EventHubs, hub: str = HUB, account: dict[str, Any] | None = None, **options: Any
 ) -> AsyncIterator[EventHubsFeed]:
     reached = account_of(**{"connection_string": eventhubs.connection_string, "event_hub": hub} | (account or {}))
-    made = EventHubsFeed(reached, **{"pauses": Pauses(first_s=0.01, patience_s=5), "timeout_s": 5} | options)
+    made = EventHubsFeed(reached, **{"pauses": Pauses(first_s=0.01, patience_s=30), "timeout_s": 30} | options)
     try:
         yield made
     finally:

@@ -162,8 +162,8 @@ async def test_a_heartbeat_that_waits_longer_than_its_call_does_not_count_and_th
     path: Path, is_carried_out: bool
 ) -> None:
     """The first one is carried out when its call is over, or not at all."""
-    timing, clock = derived_session(5.0), BootClock()  # a call has 1.1 s
-    store = SqliteStore(path, busy_timeout_s=30.0 if is_carried_out else 3.0)
+    timing, clock = derived_session(10.0), BootClock()
+    store = SqliteStore(path, busy_timeout_s=PATIENCE_S if is_carried_out else 2 * timing.call_timeout_s)
     session = Session(store, SessionRecord(host="a", incarnation="1"), clock=clock, timing=timing)
     await session.beat()
     trusted_until = session.trusted_until

@@ -147,14 +147,14 @@ async def test_a_plain_function_runs_in_as_many_threads_as_may_run_side_by_side(
 
 
 async def test_all_partitions_share_the_threads_of_a_plain_function() -> None:
-    running, most, lock = 0, 0, threading.Lock()
+    running, most, lock, together = 0, 0, threading.Lock(), threading.Barrier(4)
 
     def handle(event: Event) -> None:
         nonlocal running, most
         with lock:
             running += 1
             most = max(most, running)
-        threading.Event().wait(0.01)
+        together.wait(PATIENCE_S)
         with lock:
             running -= 1
 

@@ -153,7 +153,7 @@ async def test_a_host_that_cannot_renew_shows_its_suspended_leases(start, store)
     metrics = Metrics(running.host)
     await until_async(lambda: samples(metrics)["leasehold_leases_suspended", "bank"] == 1)
     running.feeds["bank"].append("a", [b"{}"])
-    await until_async(lambda: samples(metrics)["leasehold_suspensions_total", "bank"] == 1)
+    await until_async(lambda: samples(metrics)["leasehold_suspensions_total", "bank"] >= 1)
     assert samples(metrics)["leasehold_store_requests_total", "replace", "unavailable"] > 0
     frozen.is_frozen = False  # or its end would try to release the lease for a while
 
