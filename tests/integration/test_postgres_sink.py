@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pytest
+from patience import until_async
 from plugins_bank import BALANCES, EXECUTORS_ENV, ONE, Make, Open, claim, output
 from plugins_pg import Postgres
 from psycopg.sql import Identifier
@@ -295,9 +296,8 @@ async def test_a_host_that_waited_sees_what_the_other_created(postgres: Postgres
         other.execute("SELECT pg_advisory_lock(hashtextextended('leasehold setup', 0))")
         preparing = asyncio.create_task(sink.prepare())
         waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
-        while postgres.fetch(waiting) != [(1,)]:
-            assert not preparing.done()
-            await asyncio.sleep(0.01)
+        await until_async(lambda: preparing.done() or postgres.fetch(waiting) == [(1,)])
+        assert not preparing.done()
         other.execute("CREATE SCHEMA fresh")
     await preparing
 

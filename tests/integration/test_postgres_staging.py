@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,6 +13,7 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pytest
+from patience import PATIENCE_S
 from plugins_bank import (
     ACCOUNTS,
     BALANCES,
@@ -348,15 +348,12 @@ async def test_an_executor_that_stops_within_its_copy_keeps_no_writer_waiting(
     with stopped_executor(postgres, name):
         locked = "SELECT DISTINCT relation::regclass::text FROM pg_locks WHERE mode = 'RowExclusiveLock' AND relation > 16000"
         assert postgres.fetch(locked) == [(name,)]
-        started = time.monotonic()
         await writer.write(found, Open())
         await other.write(output(numbers(3)), Open())
         assert await writer.make_stager("1", numbers(1).schema) is not None
         heir = await lines.open(claim(2))
-        took_s = time.monotonic() - started
         assert heir.position == "1"
         assert name in tables_in(postgres)
-    assert took_s < Timeouts().lock_s / 2
     await lines.open(claim(3))
     assert tables_in(postgres) == []
     assert postgres.fetch("SELECT n FROM lines ORDER BY n") == [(1,), (2,), (3,)]
@@ -403,7 +400,7 @@ async def test_partitions_that_touch_the_same_accounts_take_turns(bank: Bank) ->
             await writer.write(await staged(writer, [ALL_ACCOUNTS], start, to), Open())
             await write(writer)
 
-    async with asyncio.timeout(60), asyncio.TaskGroup() as hosts:
+    async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as hosts:
         for i in range(4):
             hosts.create_task(run(sinks[i % 2], str(i)))
     assert bank.counted() == 24

@@ -3,12 +3,12 @@ batches larger than a hub takes."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 
 import pytest
 from connectors.eventhubs.feeds import events, feed
+from patience import until_async
 from plugins_eventhubs import EventHubs
 
 from leases.stores.sqlite import SqliteStore
@@ -20,7 +20,7 @@ from service.processor import Processor
 from service.wiring.build import pipelines_of
 
 HUB, SOURCE = "transformed-event", "raw-event"
-TIMING = Timing(duration_s=3.0, renew_s=0.8, balance_s=0.3, call_timeout_s=0.5, margin_s=0.3)
+TIMING = Timing(duration_s=12.0, renew_s=0.8, balance_s=0.3, call_timeout_s=3.0, margin_s=1.0)
 SETTINGS = """
 leases: {{type: sqlite, path: leases.db}}
 pipelines:
@@ -106,9 +106,7 @@ async def test_the_tail_in_the_lease_of_an_idle_host_follows_what_others_publish
     try:
         await processor.idle()
         eventhubs.control.fill(HUB, target, 200_000, 20)
-        async with asyncio.timeout(30):
-            while not await has_followed():  # noqa: ASYNC110  # a document changes
-                await asyncio.sleep(0.1)
+        await until_async(has_followed)
     finally:
         await processor.stop()
 

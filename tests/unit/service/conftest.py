@@ -60,7 +60,6 @@ class Running:
 
 
 Start = Callable[..., Awaitable[Running]]
-Eventually = Callable[[Callable[[], object]], Awaitable[None]]
 
 
 @pytest.fixture
@@ -82,21 +81,6 @@ async def start(store: LeaseStore) -> AsyncIterator[Start]:
             return await stack.enter_async_context(_running(name, **{"store": store, **given}))
 
         yield started
-
-
-@pytest.fixture
-def eventually() -> Eventually:
-    async def wait(condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(60):
-            while True:
-                found = condition()
-                if isinstance(found, Awaitable):
-                    found = await found
-                if found:
-                    return
-                await asyncio.sleep(0.01)
-
-    return wait
 
 
 @asynccontextmanager

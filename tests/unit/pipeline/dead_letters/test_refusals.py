@@ -14,6 +14,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from patience import PATIENCE_S
 from unit.pipeline.burials import NOW, Group, Picky, Renaming, bodies
 
 from pipeline.async_sink import AsyncSink, Converted, Destination, Entry, Limits, refused
@@ -155,7 +156,7 @@ async def test_a_sink_that_refuses_the_batch_of_a_dead_event_stops_the_partition
     group.feed.append("a", bodies("a b"))
     choosy(group).refuses_all = True
     with pytest.raises(OutputRefused, match="no output"):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await group.run_on(2)
     assert group.delivered == []
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from patience import PATIENCE_S
 
 from pipeline.errors import EngineUnavailable
 from pipeline.spark import master
@@ -136,7 +137,7 @@ def listener(answer: bytes | None) -> Iterator[str]:
         serving = threading.Thread(target=serve)
         serving.start()
         yield f"127.0.0.1:{server.getsockname()[1]}"
-        serving.join(30)
+        serving.join(PATIENCE_S)
 
 
 @pytest.mark.parametrize("span", ['class="version me-3"', 'class="version" style="margin-right: 15px;"'])

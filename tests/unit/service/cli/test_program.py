@@ -12,6 +12,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 import pytest
+from patience import PATIENCE_S
 
 import leasehold
 from service.config.load import ConfigurationError
@@ -193,7 +194,7 @@ pipelines:
 
 def run_python(folder: Path, *arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
     line = [sys.executable, *arguments]
-    return subprocess.run(line, cwd=folder, input=text, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(line, cwd=folder, input=text, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
 @pytest.fixture

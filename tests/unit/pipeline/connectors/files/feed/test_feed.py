@@ -53,7 +53,7 @@ class Feed(FilesFeed):
         async with self._polled:
             self._polls[asyncio.current_task()] += 1
             self._polled.notify_all()
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0)
 
     async def polled(self, reader: asyncio.Task[None]) -> None:
         """Returns once the reader waits, having seen all that was changed before."""
@@ -450,7 +450,7 @@ async def test_a_record_that_is_whole_at_the_next_look_is_not_told(
             put(path, line_ends.pop())
         else:
             looked_again.set()
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0)
 
     put(path, "10,x")
     feed = FilesFeed(str(path), sleep=sleep)

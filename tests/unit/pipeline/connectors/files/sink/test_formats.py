@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from patience import PATIENCE_S
 
 from pipeline.connectors.files.sink.formats import Format, decoded, encoded, ordered
 from pipeline.contract import event_table
@@ -140,7 +141,7 @@ print(set(os.listdir("/proc/self/task")) - threads or "none")
 def test_reading_a_file_leaves_no_threads_that_abort_an_ending_process() -> None:
     # Two threads of Arrow's pool once aborted `leasehold files read` on its way out, after the output was complete.
     started = subprocess.run(
-        [sys.executable, "-c", READ_FILES], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", READ_FILES], capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert (started.stdout, started.stderr) == ("none\n", "")
 
