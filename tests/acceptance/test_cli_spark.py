@@ -241,7 +241,7 @@ def test_a_host_waits_for_a_master_that_is_away_and_names_it(
 ) -> None:
     master = f"spark://{silent}" if kind == "silent" else "spark://127.0.0.1:1"
     ran = leasehold("run", with_master(tmp_path, master))
-    until(lambda: ran.err.count("waiting for Spark") >= 2, 60, "the log names the master again and again")
+    until(lambda: ran.err.count("waiting for Spark") >= 2, "the log names the master again and again")
     assert f"Spark ({master})" in ran.err.splitlines()[0]
     for line in ran.err.splitlines():
         assert "waiting for Spark" not in line or f"the Spark master at '{master}' cannot be reached" in line

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from azure.cosmos.aio import ContainerProxy
-from hostile import COLUMNS, EXACT, IDS, TIMES, check_cell, outcome, rows_of, rows_with
 from connectors.cosmos.test_cosmos_sink import CONTAINER, DATABASE, QUICK, account_of, container, sent
-from writers import delivered, writing
+from hostile import COLUMNS, EXACT, IDS, TIMES, check_cell, outcome, rows_of, rows_with
 from plugins_cosmos import Cosmos
+from writers import delivered, writing
 
 from pipeline.connectors.cosmos import CosmosFeed, cosmos_sink
 from pipeline.errors import OutputRefused

@@ -7,10 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hostile import EVENTS, LETTERS, TIMES, check_cell, check_letters, outcome, rows_of, rows_with
 from connectors.eventhubs.feeds import feed, pages
 from connectors.eventhubs.test_letters import hub_box
 from connectors.eventhubs.test_sink_faults import HUB, Lease, Permit, Sinks, sinks
+from hostile import EVENTS, LETTERS, TIMES, check_cell, check_letters, outcome, rows_of, rows_with
 from plugins_eventhubs import EventHubs
 
 from pipeline.markers import PREFIX

@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hostile import COLUMNS, TIMES, check_cell, outcome, rows_with
 from connectors.http.test_http_sink import opened
+from hostile import COLUMNS, TIMES, check_cell, outcome, rows_with
 from writers import delivered
 
 from pipeline.sink import Output
