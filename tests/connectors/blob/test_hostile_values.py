@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from connectors.test_files_blobs import Places, places
 from hostile import COLUMNS, check_cell, outcome, rows_with
-from integration.test_files_blobs import Places, places
 from integration.test_hostile_values import files
 from plugins_node import ON_BOTH
 
