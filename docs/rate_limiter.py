@@ -14,8 +14,8 @@ from heapq import heappop, heappush
 from itertools import count
 from pathlib import Path
 
-from pipeline.async_sink import Converted, Failed, Limits
-from pipeline.async_sink.request_scheduler import Request, RequestScheduler
+from leasehold.pipeline.async_sink import Converted, Failed, Limits
+from leasehold.pipeline.async_sink.request_scheduler import Request, RequestScheduler
 
 LIMITS = Limits(
     batch_entries_max=20, in_flight_max=8, buffered_entries_max=400, buffer_age_max_s=0.05, request_timeout_s=2.0

@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from py_compile import PycInvalidationMode
 
-OURS = ("leasehold", "leases", "pipeline", "service")
+OURS = ("leasehold",)
 WORKERS = ("pandas", "pyspark.daemon", "pyspark.worker", "pyspark.sql.connect.session", "pyspark.sql.connect.client")
 """What Python workers, and clients of Spark Connect, import beside it."""
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)

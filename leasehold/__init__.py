@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from leasehold.common.cancellation import heeding, insisting
-    from leases.errors import (
+    from leasehold.leases.errors import (
         DuplicateHost,
         GroupMismatch,
         StoreAmbiguous,
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
         StoreMissing,
         StoreUnavailable,
     )
-    from leases.store import INTERFACE as STORE_INTERFACE
-    from leases.store import ChangedDocuments, Hint, LeaseStore, Stored
-    from leases.stores.memory import MemoryStore
-    from leases.stores.sqlite import SqliteStore
-    from leases.timing import Timing, derived_timing
-    from pipeline.async_sink import (
+    from leasehold.leases.store import INTERFACE as STORE_INTERFACE
+    from leasehold.leases.store import ChangedDocuments, Hint, LeaseStore, Stored
+    from leasehold.leases.stores.memory import MemoryStore
+    from leasehold.leases.stores.sqlite import SqliteStore
+    from leasehold.leases.timing import Timing, derived_timing
+    from leasehold.pipeline.async_sink import (
         AsyncSink,
         Convert,
         Converted,
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
         json_row,
         refused,
     )
-    from pipeline.connectors.eventhubs import EventHubsBroker
-    from pipeline.connectors.eventhubs import account_of as event_hubs_account
-    from pipeline.connectors.files.feed import FilesFeed
-    from pipeline.connectors.log import LogFeed, LogSink
-    from pipeline.connectors.log.broker import LogBroker
-    from pipeline.crash_point import crash_point
-    from pipeline.errors import (
+    from leasehold.pipeline.connectors.eventhubs import EventHubsBroker
+    from leasehold.pipeline.connectors.eventhubs import account_of as event_hubs_account
+    from leasehold.pipeline.connectors.files.feed import FilesFeed
+    from leasehold.pipeline.connectors.log import LogFeed, LogSink
+    from leasehold.pipeline.connectors.log.broker import LogBroker
+    from leasehold.pipeline.crash_point import crash_point
+    from leasehold.pipeline.errors import (
         Ambiguous,
         FeedError,
         FeedNotFound,
@@ -60,14 +60,14 @@ if TYPE_CHECKING:
         SinkRejected,
         SinkUnavailable,
     )
-    from pipeline.event import EVENT_SCHEMA, Page
-    from pipeline.feed import INTERFACE as FEED_INTERFACE
-    from pipeline.feed import ChangeFeed, FeedPartition, KnownLag, PartitionEnded, Start
-    from pipeline.handlers.events import AckRefused, Events
-    from pipeline.limits import AsyncLimits, BatchLimits
-    from pipeline.markers import Marker, lease_of, marker_in, without_markers
-    from pipeline.markers import Search as MarkerSearch
-    from pipeline.producer import (
+    from leasehold.pipeline.event import EVENT_SCHEMA, Page
+    from leasehold.pipeline.feed import INTERFACE as FEED_INTERFACE
+    from leasehold.pipeline.feed import ChangeFeed, FeedPartition, KnownLag, PartitionEnded, Start
+    from leasehold.pipeline.handlers.events import AckRefused, Events
+    from leasehold.pipeline.limits import AsyncLimits, BatchLimits
+    from leasehold.pipeline.markers import Marker, lease_of, marker_in, without_markers
+    from leasehold.pipeline.markers import Search as MarkerSearch
+    from leasehold.pipeline.producer import (
         AlreadyPublished,
         AttachRequest,
         BatchLocked,
@@ -79,18 +79,18 @@ if TYPE_CHECKING:
         Reason,
         RetryPolicy,
     )
-    from pipeline.publishing_writer import PUBLISHED_SCHEMA, events_of, generation_lost
-    from pipeline.ranges import EventRange, RangeReader
-    from pipeline.sink import INTERFACE as SINK_INTERFACE
-    from pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter, Standing
-    from pipeline.staging import NotStaged, StagedPart, Stager
-    from pipeline.tracing import Endpoint, TraceContext
-    from service.cli.host_name import host_name
-    from service.cli.program import HandlerProgram, handler, run
-    from service.config.leases import SqliteLeases
-    from service.config.settings import HostSettings, LogSettings
-    from service.errors import StartFailed
-    from service.notifications import (
+    from leasehold.pipeline.publishing_writer import PUBLISHED_SCHEMA, events_of, generation_lost
+    from leasehold.pipeline.ranges import EventRange, RangeReader
+    from leasehold.pipeline.sink import INTERFACE as SINK_INTERFACE
+    from leasehold.pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter, Standing
+    from leasehold.pipeline.staging import NotStaged, StagedPart, Stager
+    from leasehold.pipeline.tracing import Endpoint, TraceContext
+    from leasehold.service.cli.host_name import host_name
+    from leasehold.service.cli.program import HandlerProgram, handler, run
+    from leasehold.service.config.leases import SqliteLeases
+    from leasehold.service.config.settings import HostSettings, LogSettings
+    from leasehold.service.errors import StartFailed
+    from leasehold.service.notifications import (
         BatchDelivered,
         LeaseAcquired,
         LeaseLost,
@@ -102,9 +102,9 @@ if TYPE_CHECKING:
         TrustRestored,
         TrustSuspended,
     )
-    from service.pipeline import Pipeline
-    from service.processor import Processor
-    from service.telemetry.logs import configure as configure_logging
+    from leasehold.service.pipeline import Pipeline
+    from leasehold.service.processor import Processor
+    from leasehold.service.telemetry.logs import configure as configure_logging
 
     __version__: str
 
@@ -164,46 +164,48 @@ __all__ += ["heeding", "insisting", "crash_point"]
 
 _MODULES = {
     "leasehold.common.cancellation": "heeding insisting",
-    "leases.errors": "DuplicateHost GroupMismatch StoreAmbiguous StoreConflict StoreError StoreMissing StoreUnavailable",
-    "leases.store": "ChangedDocuments Hint LeaseStore STORE_INTERFACE=INTERFACE Stored",
-    "leases.stores.memory": "MemoryStore",
-    "leases.stores.sqlite": "SqliteStore",
-    "leases.timing": "Timing derived_timing",
-    "pipeline.async_sink": "AsyncSink Convert Converted Destination Entry Failed json_bytes json_row refused",
-    "pipeline.connectors.eventhubs": "EventHubsBroker event_hubs_account=account_of",
-    "pipeline.connectors.files.feed": "FilesFeed",
-    "pipeline.connectors.log": "LogFeed LogSink",
-    "pipeline.connectors.log.broker": "LogBroker",
-    "pipeline.crash_point": "crash_point",
-    "pipeline.errors": (
+    "leasehold.leases.errors": (
+        "DuplicateHost GroupMismatch StoreAmbiguous StoreConflict StoreError StoreMissing StoreUnavailable"
+    ),
+    "leasehold.leases.store": "ChangedDocuments Hint LeaseStore STORE_INTERFACE=INTERFACE Stored",
+    "leasehold.leases.stores.memory": "MemoryStore",
+    "leasehold.leases.stores.sqlite": "SqliteStore",
+    "leasehold.leases.timing": "Timing derived_timing",
+    "leasehold.pipeline.async_sink": "AsyncSink Convert Converted Destination Entry Failed json_bytes json_row refused",
+    "leasehold.pipeline.connectors.eventhubs": "EventHubsBroker event_hubs_account=account_of",
+    "leasehold.pipeline.connectors.files.feed": "FilesFeed",
+    "leasehold.pipeline.connectors.log": "LogFeed LogSink",
+    "leasehold.pipeline.connectors.log.broker": "LogBroker",
+    "leasehold.pipeline.crash_point": "crash_point",
+    "leasehold.pipeline.errors": (
         "Ambiguous FeedError FeedNotFound FeedUnavailable Fenced MalformedRecord NotTrusted OutputRefused OutputTooLarge"
         " PipelineError PositionLost SinkError SinkNotFound SinkRejected SinkUnavailable"
     ),
-    "pipeline.event": "EVENT_SCHEMA Page",
-    "pipeline.feed": "ChangeFeed FEED_INTERFACE=INTERFACE FeedPartition KnownLag PartitionEnded Start",
-    "pipeline.handlers.events": "AckRefused Events",
-    "pipeline.limits": "AsyncLimits BatchLimits",
-    "pipeline.markers": "Marker MarkerSearch=Search lease_of marker_in without_markers",
-    "pipeline.producer": (
+    "leasehold.pipeline.event": "EVENT_SCHEMA Page",
+    "leasehold.pipeline.feed": "ChangeFeed FEED_INTERFACE=INTERFACE FeedPartition KnownLag PartitionEnded Start",
+    "leasehold.pipeline.handlers.events": "AckRefused Events",
+    "leasehold.pipeline.limits": "AsyncLimits BatchLimits",
+    "leasehold.pipeline.markers": "Marker MarkerSearch=Search lease_of marker_in without_markers",
+    "leasehold.pipeline.producer": (
         "AlreadyPublished AttachRequest BatchLocked Event EventBatch IdempotentProducer Outcome PublishError Reason RetryPolicy"
     ),
-    "pipeline.publishing_writer": "PUBLISHED_SCHEMA events_of generation_lost",
-    "pipeline.ranges": "EventRange RangeReader",
-    "pipeline.staging": "NotStaged StagedPart Stager",
-    "pipeline.sink": "Claim CloseReason Output Permit SINK_INTERFACE=INTERFACE Sink SinkWriter Standing",
-    "pipeline.tracing": "Endpoint TraceContext",
-    "service.cli.host_name": "host_name",
-    "service.cli.program": "HandlerProgram handler run",
-    "service.config.leases": "SqliteLeases",
-    "service.config.settings": "HostSettings LogSettings",
-    "service.errors": "StartFailed",
-    "service.notifications": (
+    "leasehold.pipeline.publishing_writer": "PUBLISHED_SCHEMA events_of generation_lost",
+    "leasehold.pipeline.ranges": "EventRange RangeReader",
+    "leasehold.pipeline.staging": "NotStaged StagedPart Stager",
+    "leasehold.pipeline.sink": "Claim CloseReason Output Permit SINK_INTERFACE=INTERFACE Sink SinkWriter Standing",
+    "leasehold.pipeline.tracing": "Endpoint TraceContext",
+    "leasehold.service.cli.host_name": "host_name",
+    "leasehold.service.cli.program": "HandlerProgram handler run",
+    "leasehold.service.config.leases": "SqliteLeases",
+    "leasehold.service.config.settings": "HostSettings LogSettings",
+    "leasehold.service.errors": "StartFailed",
+    "leasehold.service.notifications": (
         "BatchDelivered LeaseAcquired LeaseLost LeaseReleased Notification Notifications PartitionFailing PartitionRecovered"
         " TrustRestored TrustSuspended"
     ),
-    "service.pipeline": "Pipeline",
-    "service.processor": "Processor",
-    "service.telemetry.logs": "configure_logging=configure",
+    "leasehold.service.pipeline": "Pipeline",
+    "leasehold.service.processor": "Processor",
+    "leasehold.service.telemetry.logs": "configure_logging=configure",
 }
 """The names that each module defines; NAME=DEFINED where the module has another name for it."""
 

@@ -1,6 +1,6 @@
 """`python -m leasehold` is the command `leasehold`."""
 
-from service.__main__ import main
+from leasehold.service.__main__ import main
 
 if __name__ == "__main__":
     main()

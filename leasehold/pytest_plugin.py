@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from pipeline.spark.engine import SparkEngine
-    from service.cases.killing import Kills
-    from service.cases.model import PlacedCase
-    from service.cases.running import Workbench
-    from service.cases.scratch import Databases
-    from service.config.settings import Settings, SparkSettings
+    from leasehold.pipeline.spark.engine import SparkEngine
+    from leasehold.service.cases.killing import Kills
+    from leasehold.service.cases.model import PlacedCase
+    from leasehold.service.cases.running import Workbench
+    from leasehold.service.cases.scratch import Databases
+    from leasehold.service.config.settings import Settings, SparkSettings
 
 SUFFIX = ".cases.yaml"
 
@@ -50,8 +50,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 class CaseFileCollector(pytest.File):
     def collect(self) -> Iterator[pytest.Item]:
-        from service.cases.model import load_cases, load_settings
-        from service.config.load import ConfigurationError
+        from leasehold.service.cases.model import load_cases, load_settings
+        from leasehold.service.config.load import ConfigurationError
 
         try:
             cases = load_cases(self.path)
@@ -72,8 +72,8 @@ class CaseItem(pytest.Item):
 
     def runtest(self) -> None:
         workshop = self.config.stash.setdefault(_WORKSHOP, _Workshop(self.config))
-        from pipeline.errors import PipelineError
-        from service.errors import ServiceError
+        from leasehold.pipeline.errors import PipelineError
+        from leasehold.service.errors import ServiceError
 
         try:
             problems = workshop.check(self)
@@ -83,7 +83,7 @@ class CaseItem(pytest.Item):
             raise CaseFailed("\n".join(problems))
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: object = None) -> str:
-        from service.texts import redacted
+        from leasehold.service.texts import redacted
 
         if isinstance(excinfo.value, CaseFailed):
             return redacted(f"{self.path.name}:{self.placed.line}: pipeline {self.placed.pipeline}\n{excinfo.value}")
@@ -114,8 +114,8 @@ class _Workshop:
         self._runner.close()
 
     async def _check(self, item: CaseItem) -> list[str]:
-        from service.cases.killing import Kills, check_case, unobservable
-        from service.cli.test import DSN, open_databases
+        from leasehold.service.cases.killing import Kills, check_case, unobservable
+        from leasehold.service.cli.test import DSN, open_databases
 
         if self._kills and (why := list(unobservable([item.placed], item.settings))):
             return why
@@ -130,9 +130,9 @@ class _Workshop:
         return await check_case(bench, item.placed, kills)
 
     async def _bench(self, item: CaseItem) -> Workbench:
-        from pipeline.imports import search_in
-        from service.cases.model import QUICK_JAVA
-        from service.cases.running import Workbench
+        from leasehold.pipeline.imports import search_in
+        from leasehold.service.cases.model import QUICK_JAVA
+        from leasehold.service.cases.running import Workbench
 
         spark = item.settings.spark
         if self._master is not None:
@@ -164,7 +164,7 @@ class _Workshop:
 
 def _hidden_modules(item: CaseItem) -> Iterator[str]:
     """Modules of the case that are not its own, because one process imports one module of a name."""
-    from service.cases.modules import shadowed
+    from leasehold.service.cases.modules import shadowed
 
     (settings,) = (each for each in item.settings.pipelines if each.name == item.placed.pipeline)
     case = item.placed.case

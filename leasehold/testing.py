@@ -3,8 +3,16 @@
 They need pytest and pytest-asyncio.
 """
 
-from leases.contract import LeaseStoreContract
-from pipeline.contract import ChangeFeedContract, FeedHarness, Row, SinkContract, SinkHarness, body, event_table
+from leasehold.leases.contract import LeaseStoreContract
+from leasehold.pipeline.contract import (
+    ChangeFeedContract,
+    FeedHarness,
+    Row,
+    SinkContract,
+    SinkHarness,
+    body,
+    event_table,
+)
 
 __all__ = [
     "ChangeFeedContract",

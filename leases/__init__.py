@@ -2,7 +2,7 @@
 
 A lease entitles one owner to process one partition until it expires. Leases are documents in a container that supports
 compare-and-swap on an ETag. Hosts share nothing else. This package imports only the standard library; vendor SDKs stay
-in `leases.stores`.
+in `leasehold.leases.stores`.
 
 A lease does not guarantee that an owner that lost it has stopped: a process can be suspended in the middle of a call
 and wake later. Therefore every tenure has an `epoch`, which is passed to the sink, and the sink refuses older epochs.

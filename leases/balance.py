@@ -18,7 +18,7 @@ from itertools import zip_longest
 from typing import ParamSpec, TypeVar
 from zlib import crc32
 
-from leases.lease import Lease, LeaseKey
+from leasehold.leases.lease import Lease, LeaseKey
 
 P = ParamSpec("P")
 T = TypeVar("T")

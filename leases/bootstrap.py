@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from types import MappingProxyType
 
-from leases.balance import creation_order
-from leases.document import NAME_BYTES_MAX, Fields, lease_prefix, to_json
-from leases.errors import GroupMismatch, InvalidDocument, LeasesError, StoreConflict, StoreMissing, Undecided
-from leases.keeper import Keeper, Scan
-from leases.lease import Lease
-from leases.lineage import (
+from leasehold.leases.balance import creation_order
+from leasehold.leases.document import NAME_BYTES_MAX, Fields, lease_prefix, to_json
+from leasehold.leases.errors import GroupMismatch, InvalidDocument, LeasesError, StoreConflict, StoreMissing, Undecided
+from leasehold.leases.keeper import Keeper, Scan
+from leasehold.leases.lease import Lease
+from leasehold.leases.lineage import (
     Partition,
     Uncovered,
     begun,
@@ -31,10 +31,20 @@ from leases.lineage import (
     outlived,
     whole,
 )
-from leases.membership import DEAD_AFTER
-from leases.recovery import Memory, StandingOf, ancestors, is_lost, put_back, recover, recover_child, restored, waiting
-from leases.side_by_side import run_side_by_side
-from leases.store import LeaseStore
+from leasehold.leases.membership import DEAD_AFTER
+from leasehold.leases.recovery import (
+    Memory,
+    StandingOf,
+    ancestors,
+    is_lost,
+    put_back,
+    recover,
+    recover_child,
+    restored,
+    waiting,
+)
+from leasehold.leases.side_by_side import run_side_by_side
+from leasehold.leases.store import LeaseStore
 
 VERSION = 1
 IDENTITY_BYTES_MAX = 4096

@@ -16,8 +16,8 @@ from typing import NoReturn
 from urllib.parse import quote, unquote
 
 from leasehold.common.nesting import NestedTooDeeply, parsed_json
-from leases.errors import InvalidDocument
-from leases.lease import SINK_STATE_BYTES_MAX, Child, Lease
+from leasehold.leases.errors import InvalidDocument
+from leasehold.leases.lease import SINK_STATE_BYTES_MAX, Child, Lease
 
 VERSION = 1
 SESSION_VERSION = 2

@@ -24,9 +24,16 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from types import MappingProxyType
 
-from leases.document import CHILDREN_MAX, CONTINUATION_BYTES_MAX, NAME_BYTES_MAX, Fields, child_fields, child_of
-from leases.errors import InvalidDocument
-from leases.lease import SINK_STATE_BYTES_MAX, Lease
+from leasehold.leases.document import (
+    CHILDREN_MAX,
+    CONTINUATION_BYTES_MAX,
+    NAME_BYTES_MAX,
+    Fields,
+    child_fields,
+    child_of,
+)
+from leasehold.leases.errors import InvalidDocument
+from leasehold.leases.lease import SINK_STATE_BYTES_MAX, Lease
 
 FIELD = "leasehold"
 """The field that holds our values in their document."""

@@ -24,7 +24,7 @@ a host.
 
 
 class Intervals(Protocol):
-    """What a watch must know of those that it watches, in seconds. `leases.timing` has them for leases and sessions."""
+    """What a watch must know of those that it watches, in seconds. `leasehold.leases.timing` has them for leases and sessions."""
 
     @property
     def duration_s(self) -> float:

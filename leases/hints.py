@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from leases.errors import StoreError
-from leases.store import Hint, LeaseStore
+from leasehold.leases.errors import StoreError
+from leasehold.leases.store import Hint, LeaseStore
 
 HINTS_MAX = 32
 """More different ones at a time become one for all hosts."""

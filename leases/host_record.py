@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
-from leases.balance import Peer
-from leases.document import NAME_BYTES_MAX, Fields, to_json
-from leases.errors import DuplicateHost, InvalidDocument, StoreAmbiguous, StoreConflict, StoreMissing
-from leases.expiry import Mark
-from leases.store import LeaseStore, Stored
+from leasehold.leases.balance import Peer
+from leasehold.leases.document import NAME_BYTES_MAX, Fields, to_json
+from leasehold.leases.errors import DuplicateHost, InvalidDocument, StoreAmbiguous, StoreConflict, StoreMissing
+from leasehold.leases.expiry import Mark
+from leasehold.leases.store import LeaseStore, Stored
 
 HOSTS_PREFIX = "_hosts/"
 """No pipeline name begins with an underscore, so listing hosts never lists a pipeline's documents."""

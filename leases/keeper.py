@@ -1,6 +1,6 @@
 """Read, change, replace if the ETag still matches: the only writer of leases.
 
-`Keeper` scans all leases, and takes, requests and creates single ones. An owner writes its lease by `leases.tenure`.
+`Keeper` scans all leases, and takes, requests and creates single ones. An owner writes its lease by `leasehold.leases.tenure`.
 A scan may also read only what changed since an earlier one (docs/protocol.md, Sessions).
 """
 
@@ -17,8 +17,8 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from leasehold.common.clock import Clock
-from leases.document import advised, encode_lease, lease_id, lease_prefix, partition_of
-from leases.errors import (
+from leasehold.leases.document import advised, encode_lease, lease_id, lease_prefix, partition_of
+from leasehold.leases.errors import (
     InvalidDocument,
     JudgedBySession,
     StoreAmbiguous,
@@ -26,13 +26,13 @@ from leases.errors import (
     StoreMissing,
     StoreUnavailable,
 )
-from leases.expiry import Mark
-from leases.lease import Lease, LeaseKey
-from leases.session import Bell, Session, Tenant
-from leases.side_by_side import rounds_of, run_side_by_side
-from leases.store import Hint, LeaseStore, Stored
-from leases.tenure import OwnedLease, Ticks, VersionedLease, agreed, begin, id_of, name_of, versioned
-from leases.timing import Timing
+from leasehold.leases.expiry import Mark
+from leasehold.leases.lease import Lease, LeaseKey
+from leasehold.leases.session import Bell, Session, Tenant
+from leasehold.leases.side_by_side import rounds_of, run_side_by_side
+from leasehold.leases.store import Hint, LeaseStore, Stored
+from leasehold.leases.tenure import OwnedLease, Ticks, VersionedLease, agreed, begin, id_of, name_of, versioned
+from leasehold.leases.timing import Timing
 
 T = TypeVar("T")
 Shape = tuple[tuple[object, ...], ...]
@@ -396,7 +396,7 @@ class Keeper:
             self._missed_at = self._clock.monotonic()
 
     async def rewrite(self, seen: VersionedLease, wanted: Lease) -> VersionedLease:
-        """Write an operator's change (a release, a reset, `leases.import_.plan`), and return the lease as stored.
+        """Write an operator's change (a release, a reset, `leasehold.leases.import_.plan`), and return the lease as stored.
 
         The owner notices at its next write or scan. Raises as `ask` does.
         """

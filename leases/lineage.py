@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from leases.lease import Lease
+from leasehold.leases.lease import Lease
 
 
 class Partition(NamedTuple):

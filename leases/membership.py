@@ -3,7 +3,7 @@
 Other hosts judge it by that tick, as they judge leases: on their own clock. A host without leases counts, a draining
 one does not. The document also describes the host's activity for people; no decision uses that part.
 
-A host that has a session is judged by the session instead (leases.session_watch). Once all live hosts have one, leases
+A host that has a session is judged by the session instead (leasehold.leases.session_watch). Once all live hosts have one, leases
 are judged by it, too (docs/protocol.md, Sessions).
 """
 
@@ -15,15 +15,15 @@ from math import inf
 from types import MappingProxyType
 
 from leasehold.common.clock import Clock
-from leases.balance import Peer
-from leases.errors import InvalidDocument
-from leases.expiry import Watch
-from leases.host_record import HOSTS_PREFIX, HostRecord, OwnDocument, decode_host, encode_host, host_id
-from leases.pause_orders import GROUP_PREFIX, NO_CONTROLS, Controls, controls_in
-from leases.session import LOOK_PREFIX, Session, SessionRecord, Tenant, session_id
-from leases.session_watch import SessionWatch
-from leases.store import LeaseStore, Stored
-from leases.timing import SessionTiming, Timing
+from leasehold.leases.balance import Peer
+from leasehold.leases.errors import InvalidDocument
+from leasehold.leases.expiry import Watch
+from leasehold.leases.host_record import HOSTS_PREFIX, HostRecord, OwnDocument, decode_host, encode_host, host_id
+from leasehold.leases.pause_orders import GROUP_PREFIX, NO_CONTROLS, Controls, controls_in
+from leasehold.leases.session import LOOK_PREFIX, Session, SessionRecord, Tenant, session_id
+from leasehold.leases.session_watch import SessionWatch
+from leasehold.leases.store import LeaseStore, Stored
+from leasehold.leases.timing import SessionTiming, Timing
 
 DEAD_AFTER = 10
 """After this many lease durations without a change, a host's document is removed."""

@@ -1,7 +1,7 @@
 """The part of a pause order that belongs to a copy of the leases to another lease store. Pure.
 
-`service.group.copying` marks both stores: no host may work on a half of a copy, and none on leases that have left. Every
-release obeys the order as a pause.
+`leasehold.service.group.copying` marks both stores: no host may work on a half of a copy, and none on leases that have left.
+Every release obeys the order as a pause.
 
     source: begun -> sealed -> done        no host takes a lease; the marks of `done` stay for ever
     target: begun, and then the order that the source had, or none
@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from leases.document import NAME_BYTES_MAX, Fields
-from leases.errors import GroupMoved
+from leasehold.leases.document import NAME_BYTES_MAX, Fields
+from leasehold.leases.errors import GroupMoved
 
 Side = Literal["source", "target"]
 State = Literal["begun", "sealed", "done"]

@@ -15,10 +15,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from leases.document import NAME_BYTES_MAX, Fields, to_json
-from leases.errors import InvalidDocument, StoreConflict, StoreMissing
-from leases.moves import Move, move_fields, move_in, refuse_moved
-from leases.store import LeaseStore, Stored
+from leasehold.leases.document import NAME_BYTES_MAX, Fields, to_json
+from leasehold.leases.errors import InvalidDocument, StoreConflict, StoreMissing
+from leasehold.leases.moves import Move, move_fields, move_in, refuse_moved
+from leasehold.leases.store import LeaseStore, Stored
 
 GROUP_PREFIX = "_"
 """Lists the documents of the whole group: the hosts' documents and these."""

@@ -17,8 +17,8 @@ from math import inf
 from types import MappingProxyType
 from typing import NamedTuple
 
-from leases.lease import Lease
-from leases.lineage import Partition, Uncovered, orphans
+from leasehold.leases.lease import Lease
+from leasehold.leases.lineage import Partition, Uncovered, orphans
 
 
 class Standing(NamedTuple):

@@ -18,13 +18,13 @@ from math import inf
 from types import MappingProxyType
 
 from leasehold.common.clock import Clock, Pace, retry_after_s
-from leases.balance import Peer
-from leases.document import INTEGER_MAX, NAME_BYTES_MAX, Fields, to_json
-from leases.errors import InvalidDocument, StoreAmbiguous, StoreConflict, StoreError, StoreMissing
-from leases.hints import Hints
-from leases.host_record import PIPELINES_MAX, HostRecord, OwnDocument
-from leases.store import LeaseStore, Stored, TimedStore
-from leases.timing import SESSION_S_MAX, SessionTiming, Timing
+from leasehold.leases.balance import Peer
+from leasehold.leases.document import INTEGER_MAX, NAME_BYTES_MAX, Fields, to_json
+from leasehold.leases.errors import InvalidDocument, StoreAmbiguous, StoreConflict, StoreError, StoreMissing
+from leasehold.leases.hints import Hints
+from leasehold.leases.host_record import PIPELINES_MAX, HostRecord, OwnDocument
+from leasehold.leases.store import LeaseStore, Stored, TimedStore
+from leasehold.leases.timing import SESSION_S_MAX, SessionTiming, Timing
 
 SESSIONS_PREFIX = "_sessions/"
 BELL_ID = "_sessions.bell"

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from math import inf
 from types import MappingProxyType
 
-from leases.errors import InvalidDocument
-from leases.expiry import Watch
-from leases.session import BELL_ID, SESSIONS_PREFIX, SessionRecord, Tenant, decode_session
-from leases.store import Stored
-from leases.timing import SessionTiming
+from leasehold.leases.errors import InvalidDocument
+from leasehold.leases.expiry import Watch
+from leasehold.leases.session import BELL_ID, SESSIONS_PREFIX, SessionRecord, Tenant, decode_session
+from leasehold.leases.store import Stored
+from leasehold.leases.timing import SessionTiming
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,11 @@
 
 A store knows nothing about leases. It keeps JSON texts under ids and answers every write in one of four ways: done,
 `StoreConflict` (or `StoreMissing`), `StoreUnavailable` (certainly not done) or `StoreAmbiguous` (perhaps done). To test
-a new store, run `leases.contract.LeaseStoreContract` on it.
+a new store, run `leasehold.leases.contract.LeaseStoreContract` on it.
 
-Ids are `{group}/...` paths made by `leases.document`: ASCII letters, digits and `/._-%`, at most 255 characters. Bodies
+Ids are `{group}/...` paths made by `leasehold.leases.document`: ASCII letters, digits and `/._-%`, at most 255 characters. Bodies
 are JSON objects of at most 64 KiB; a store returns an equal object, whose text may differ. JSON text holds no raw NUL
-and, as `leases.document` writes it, no lone surrogate; a NUL inside a string is escaped and must be preserved. ETags
+and, as `leasehold.leases.document` writes it, no lone surrogate; a NUL inside a string is escaped and must be preserved. ETags
 are opaque, and an id never gets the same one twice, not even if its document was deleted and created again.
 """
 
@@ -18,7 +18,7 @@ from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Literal, NamedTuple, TypeVar
 
-from leases.errors import StoreAmbiguous, StoreUnavailable
+from leasehold.leases.errors import StoreAmbiguous, StoreUnavailable
 
 T = TypeVar("T")
 Operation = Literal["list", "changes", "count", "read", "create", "replace", "delete", "notify"]

@@ -20,8 +20,8 @@ from math import inf
 from typing import NamedTuple
 
 from leasehold.common.clock import Clock
-from leases.document import advised, decode_lease, encode_lease, lease_id
-from leases.errors import (
+from leasehold.leases.document import advised, decode_lease, encode_lease, lease_id
+from leasehold.leases.errors import (
     InvalidDocument,
     LeaseLost,
     LeaseReset,
@@ -31,10 +31,10 @@ from leases.errors import (
     StoreMissing,
     StoreUnavailable,
 )
-from leases.lease import Child, Lease, LeaseKey
-from leases.session import WON_AGAIN_PER_S, Session
-from leases.store import Hint, LeaseStore, Stored
-from leases.timing import Timing
+from leasehold.leases.lease import Child, Lease, LeaseKey
+from leasehold.leases.session import WON_AGAIN_PER_S, Session
+from leasehold.leases.store import Hint, LeaseStore, Stored
+from leasehold.leases.timing import Timing
 
 CONFLICTS_MAX = 8
 """How often a change starts over because another writer was first. More than a few in a row mean a program that writes

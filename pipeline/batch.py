@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from pipeline.errors import FailsTogether, PoisonEvent
-from pipeline.event import EVENT_SCHEMA, Page
-from pipeline.limits import BatchLimits
+from leasehold.pipeline.errors import FailsTogether, PoisonEvent
+from leasehold.pipeline.event import EVENT_SCHEMA, Page
+from leasehold.pipeline.limits import BatchLimits
 
 
 @dataclass(frozen=True, slots=True)

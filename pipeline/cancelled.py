@@ -5,7 +5,7 @@ import warnings
 from leasehold.common.cancellation import *  # noqa: F403
 
 warnings.warn(
-    "pipeline.cancelled: import `heeding` and `insisting` from leasehold; the old name is removed in the next release",
+    "leasehold.pipeline.cancelled: import `heeding` and `insisting` from leasehold; the old name is removed in the next release",
     DeprecationWarning,
     stacklevel=2,
 )

@@ -6,7 +6,7 @@ PipelineError
 │   │   └── FeedNotFound       its place is missing, or this process may not read it
 │   ├── PositionLost           the continuation no longer leads anywhere: retention passed it, the file was replaced
 │   └── MalformedRecord        a record of the source that cannot become an event
-├── PartitionEnded             the partition was split or merged; its children continue it (pipeline.feed)
+├── PartitionEnded             the partition was split or merged; its children continue it (leasehold.pipeline.feed)
 ├── NotImportable              a `module:attribute` of the settings that leads nowhere
 ├── TransformError             the transform is wrong, whatever the events are
 ├── PoisonEvent                events that the transform cannot process
@@ -129,7 +129,8 @@ class RangeRefused(PipelineError):
 
 
 class PySparkReplaced(ImportError):
-    """Another distribution has put modules of its own into the package `pyspark`. Raised where `pipeline.spark` is imported."""
+    """Another distribution has put modules of its own into the package `pyspark`. Raised where `leasehold.pipeline.spark` is
+    imported."""
 
 
 class EngineUnavailable(PipelineError):

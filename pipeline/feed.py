@@ -1,6 +1,6 @@
 """A change feed: ordered events in partitions, read from a continuation.
 
-Test each feed with `pipeline.contract.ChangeFeedContract`.
+Test each feed with `leasehold.pipeline.contract.ChangeFeedContract`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from shlex import quote
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-from pipeline.errors import FeedError, PipelineError, PositionLost
-from pipeline.event import Page
-from pipeline.ranges import EventRange, RangeReader
-from pipeline.tracing import Endpoint, endpoint_of
+from leasehold.pipeline.errors import FeedError, PipelineError, PositionLost
+from leasehold.pipeline.event import Page
+from leasehold.pipeline.ranges import EventRange, RangeReader
+from leasehold.pipeline.tracing import Endpoint, endpoint_of
 
 INTERFACE = 1
 """Version of the feed interface: raised when an existing class would no longer work (docs/plugins.md)."""
@@ -150,7 +150,7 @@ class ChangeFeed(ABC):
         """For a source that allows few requests: as `lag`, by what the partition's open reader knows. Sends no request.
 
         None if the reader does not know, or none is open. The hosts of a group call `lag`, `latest` and `partitions` of a feed
-        that defines this at a common pace, and share what their readers know (service.lag.metered).
+        that defines this at a common pace, and share what their readers know (leasehold.service.lag.metered).
         """
         return None
 

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar
 
-from pipeline.errors import NotImportable
+from leasehold.pipeline.errors import NotImportable
 
 
 def imported(path: str) -> object:

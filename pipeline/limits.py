@@ -109,7 +109,7 @@ class Share:
 
 
 EVENT_COLUMNS = ("partition", "sequence", "offset", "enqueued_time", "key", "body", "properties", "operation")
-"""Those of pipeline.event.EVENT_SCHEMA, which needs Arrow."""
+"""Those of leasehold.pipeline.event.EVENT_SCHEMA, which needs Arrow."""
 REPLAY = ".replay"
 """What the name of a pipeline ends with that sends another one's dead letters through again."""
 BACKOFF_S_MAX = 60.0

@@ -16,10 +16,17 @@ from typing import Protocol
 import pyarrow as pa
 
 from leasehold.common.clock import Clock, LoopClock
-from pipeline.batch import Batch
-from pipeline.errors import EngineUnavailable, FailsTogether, PipelineError, Poison, PoisonEvent, TransformError
-from pipeline.event import EVENT_SCHEMA
-from pipeline.limits import FIRST_ONE, Isolation
+from leasehold.pipeline.batch import Batch
+from leasehold.pipeline.errors import (
+    EngineUnavailable,
+    FailsTogether,
+    PipelineError,
+    Poison,
+    PoisonEvent,
+    TransformError,
+)
+from leasehold.pipeline.event import EVENT_SCHEMA
+from leasehold.pipeline.limits import FIRST_ONE, Isolation
 
 # A job: runs a transform off the event loop, and its errors.
 
@@ -242,7 +249,7 @@ def _source(properties: list[tuple[str, str]] | None) -> str:
     return f" (file {found['file']}, line {found['line']})" if {"file", "line"} <= found.keys() else ""
 
 
-# Who is to blame for a batch that fails even on its own: the search of `pipeline.poison`, carried out job by job.
+# Who is to blame for a batch that fails even on its own: the search of `leasehold.pipeline.poison`, carried out job by job.
 
 
 SEQUENCE = "sequence"

@@ -15,13 +15,13 @@ from functools import cmp_to_key
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.errors import Fenced, PipelineError, SinkRejected
-from pipeline.event import EVENT_SCHEMA
-from pipeline.markers import Marker, lease_of, without_markers
-from pipeline.producer import LEVEL_MAX, ProducerState, number_after
-from pipeline.sink import Claim, Output, Permit, SinkWriter
-from pipeline.tracing import with_pairs
-from pipeline.values import checked
+from leasehold.pipeline.errors import Fenced, PipelineError, SinkRejected
+from leasehold.pipeline.event import EVENT_SCHEMA
+from leasehold.pipeline.markers import Marker, lease_of, without_markers
+from leasehold.pipeline.producer import LEVEL_MAX, ProducerState, number_after
+from leasehold.pipeline.sink import Claim, Output, Permit, SinkWriter
+from leasehold.pipeline.tracing import with_pairs
+from leasehold.pipeline.values import checked
 
 # What is published of a batch's output: the events in it, and nothing else.
 

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from pipeline.errors import FeedError
-from pipeline.limits import RangeLimits
+from leasehold.pipeline.errors import FeedError
+from leasehold.pipeline.limits import RangeLimits
 
 SHORT_S, LONG_S = 10.0, 60.0
 """A batch that took less than SHORT_S may be followed by one of twice the size; after LONG_S, by one of half the size."""

@@ -2,7 +2,7 @@
 
 A sink that holds its position (`holds_position`) keeps output and position in one atomic step, refuses epochs older than it
 has seen, and is the judge of where a partition stands. A sink that does not is given every batch at least once.
-Test each sink with `pipeline.contract.SinkContract`.
+Test each sink with `leasehold.pipeline.contract.SinkContract`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 
-from pipeline.errors import Ambiguous, NotTrusted, Poison
-from pipeline.staging import StagedPart, Stager
-from pipeline.tracing import Endpoint, TraceContext, endpoint_of
+from leasehold.pipeline.errors import Ambiguous, NotTrusted, Poison
+from leasehold.pipeline.staging import StagedPart, Stager
+from leasehold.pipeline.tracing import Endpoint, TraceContext, endpoint_of
 
 if TYPE_CHECKING:
-    from pipeline.handlers.stats import HandlerStats
+    from leasehold.pipeline.handlers.stats import HandlerStats
 
 T = TypeVar("T")
 
@@ -79,7 +79,7 @@ class Output:
     events: int
     """How many events it held, dead ones too."""
     dead: pa.Table | None = None
-    """Those that could not be processed, and are in no dead letter yet (DEAD_SCHEMA of pipeline.dead_letters.record);
+    """Those that could not be processed, and are in no dead letter yet (DEAD_SCHEMA of leasehold.pipeline.dead_letters.record);
     only for writers that keep dead letters, which have them safe before the position moves."""
     staged: tuple[StagedPart, ...] = ()
     """Rows that executors have put beside the destination, in their order; `table` is empty then. Only for writers that make a

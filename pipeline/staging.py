@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.errors import PipelineError
+from leasehold.pipeline.errors import PipelineError
 
 SEQUENCE = "sequence"
 

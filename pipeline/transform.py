@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pipeline.batch import Batch
-from pipeline.event import EVENT_SCHEMA
-from pipeline.limits import RETURNED_BYTES_MAX
-from pipeline.ranges import RangedBatch, RangeReader, RangeReads
-from pipeline.staging import Ranged, Stager
+from leasehold.pipeline.batch import Batch
+from leasehold.pipeline.event import EVENT_SCHEMA
+from leasehold.pipeline.limits import RETURNED_BYTES_MAX
+from leasehold.pipeline.ranges import RangedBatch, RangeReader, RangeReads
+from leasehold.pipeline.staging import Ranged, Stager
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

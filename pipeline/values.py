@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.errors import OutputRefused
+from leasehold.pipeline.errors import OutputRefused
 
 T = TypeVar("T")
 VALUE_ERRORS = (ValueError, OverflowError, TypeError)

@@ -1,10 +1,10 @@
-"""The way in of the command `leasehold`, and of `python -m service`."""
+"""The way in of the command `leasehold`, and of `python -m leasehold`."""
 
 from __future__ import annotations
 
 import sys
 
-from service.cli.common import importing, open_closed_streams, watched_output
+from leasehold.service.cli.common import importing, open_closed_streams, watched_output
 
 INTERRUPTED = 130
 
@@ -14,7 +14,7 @@ def main() -> None:
     open_closed_streams()
     try:
         with importing():
-            from service.cli.main import main as command
+            from leasehold.service.cli.main import main as command
         with watched_output():
             command()
     except KeyboardInterrupt:

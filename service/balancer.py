@@ -1,12 +1,12 @@
 """Takes this host's share of the leases, round after round: read, decide, act.
 
 every balance interval (or when the earliest lease would expire, or each second while leases are being handed over):
-    read leases, then host documents          leases.keeper, leases.membership
-    see whose tick has stood still            leases.expiry, leases.session_watch
-    stop the work on paused pipelines         leases.pause_orders
-    create leases for new partitions          service.partitions, leases.bootstrap
-    plan what to take and what to request     leases.balance
-    take, request, start workers              service.worker
+    read leases, then host documents          leasehold.leases.keeper, leasehold.leases.membership
+    see whose tick has stood still            leasehold.leases.expiry, leasehold.leases.session_watch
+    stop the work on paused pipelines         leasehold.leases.pause_orders
+    create leases for new partitions          leasehold.service.partitions, leasehold.leases.bootstrap
+    plan what to take and what to request     leasehold.leases.balance
+    take, request, start workers              leasehold.service.worker
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from structlog.typing import FilteringBoundLogger as Log
 
 from leasehold.common.cancellation import is_cancelled
 from leasehold.common.clock import Clock, retry_after_s
-from leases.balance import Plan, Steps, plan_in_steps
-from leases.errors import JudgedBySession, StoreConflict, StoreError
-from leases.expiry import Watch
-from leases.keeper import SESSION_REMEDY, Keeper, Scan
-from leases.lease import Lease, LeaseKey
-from leases.membership import DEAD_AFTER, HostScan, Membership, mismatched
-from leases.pause_orders import Controls
-from leases.session import Session, Tenant
-from leases.side_by_side import run_side_by_side
-from leases.tenure import OwnedLease
-from leases.timing import SessionTiming, Timing
-from pipeline.crash_point import crash_point
-from service.failures import Failures, Reports, Streak, verdict
-from service.partitions import Partitions
-from service.pipeline import Pipeline
-from service.shutdown import sleep_unless_stopped
-from service.stats import Stats
-from service.texts import counted, described
-from service.worker import Worker, about
+from leasehold.leases.balance import Plan, Steps, plan_in_steps
+from leasehold.leases.errors import JudgedBySession, StoreConflict, StoreError
+from leasehold.leases.expiry import Watch
+from leasehold.leases.keeper import SESSION_REMEDY, Keeper, Scan
+from leasehold.leases.lease import Lease, LeaseKey
+from leasehold.leases.membership import DEAD_AFTER, HostScan, Membership, mismatched
+from leasehold.leases.pause_orders import Controls
+from leasehold.leases.session import Session, Tenant
+from leasehold.leases.side_by_side import run_side_by_side
+from leasehold.leases.tenure import OwnedLease
+from leasehold.leases.timing import SessionTiming, Timing
+from leasehold.pipeline.crash_point import crash_point
+from leasehold.service.failures import Failures, Reports, Streak, verdict
+from leasehold.service.partitions import Partitions
+from leasehold.service.pipeline import Pipeline
+from leasehold.service.shutdown import sleep_unless_stopped
+from leasehold.service.stats import Stats
+from leasehold.service.texts import counted, described
+from leasehold.service.worker import Worker, about
 
 T = TypeVar("T")
 NOTHING = Plan((), (), 0)

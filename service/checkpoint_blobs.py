@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, NoReturn
 from structlog.typing import FilteringBoundLogger as Log
 
 from leasehold.common.clock import Backoff, Clock, retry_after_s
-from leases.errors import LeasesError
-from leases.lease import Lease
-from service.failures import Reports, Streak
-from service.shutdown import sleep_unless_stopped
-from service.stats import Stats
-from service.texts import described
+from leasehold.leases.errors import LeasesError
+from leasehold.leases.lease import Lease
+from leasehold.service.failures import Reports, Streak
+from leasehold.service.shutdown import sleep_unless_stopped
+from leasehold.service.stats import Stats
+from leasehold.service.texts import described
 
 if TYPE_CHECKING:
-    from leases.stores.blob.checkpoints import CheckpointBlobs
+    from leasehold.leases.stores.blob.checkpoints import CheckpointBlobs
 
 AT_ONCE_MAX = 16
 CALL_TIMEOUT_S = 10.0

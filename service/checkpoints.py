@@ -11,12 +11,12 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from leasehold.common.clock import Clock
-from leases.errors import StoreError
-from leases.tenure import OwnedLease
-from pipeline.crash_point import crash_point
-from pipeline.pump.progress import Progress
-from service.pipeline import Pipeline
-from service.stats import Stats
+from leasehold.leases.errors import StoreError
+from leasehold.leases.tenure import OwnedLease
+from leasehold.pipeline.crash_point import crash_point
+from leasehold.pipeline.pump.progress import Progress
+from leasehold.service.pipeline import Pipeline
+from leasehold.service.stats import Stats
 
 IDLE_S = 0.5
 """A partition that had nothing to do for so long gets its checkpoint."""

@@ -1,7 +1,7 @@
 """What stops a host, or keeps it from starting.
 
 ServiceError
-├── ConfigurationError    the settings are wrong; every problem is listed (service.config.load)
+├── ConfigurationError    the settings are wrong; every problem is listed (leasehold.service.config.load)
 ├── StartFailed           a feed, sink, store or Spark was not ready when the host started
 ├── NotNow                the lease's state does not allow an operator's action
 ├── NothingToImport       the input of an import is not of the announced kind

@@ -10,8 +10,8 @@ from typing import Literal
 from structlog.typing import FilteringBoundLogger as Log
 
 from leasehold.common.clock import Backoff, Clock
-from leases.lease import Lease, LeaseKey
-from service.texts import described
+from leasehold.leases.lease import Lease, LeaseKey
+from leasehold.service.texts import described
 
 HOLD_OFF = Backoff(first_s=1.0, max_s=60.0)
 """A partition is left alone for 1 s, then 2, 4, ... up to this."""

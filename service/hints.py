@@ -1,4 +1,4 @@
-"""Begins a round as soon as another host hints that this one has something to do (`leases.hints`)."""
+"""Begins a round as soon as another host hints that this one has something to do (`leasehold.leases.hints`)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from structlog.typing import FilteringBoundLogger as Log
 
 from leasehold.common.cancellation import is_cancelled
 from leasehold.common.clock import Backoff, Clock, retry_after_s
-from leases.errors import StoreError
-from leases.store import Hint, LeaseStore
-from service.failures import Streak
+from leasehold.leases.errors import StoreError
+from leasehold.leases.store import Hint, LeaseStore
+from leasehold.service.failures import Streak
 
 GAP_S = 0.1
 """Between two rounds that hints begin: a host of a large group may get many hints a second."""

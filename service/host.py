@@ -1,8 +1,8 @@
 """START HERE: one host. It shows that it lives, takes its share of the leases, and runs a worker for each one it owns.
 
-    heartbeat    writes the host's document, so that others see that it lives     leases.membership
-    balance      reads the group and takes leases, round after round              service.balancer
-    workers      one for each lease: renew, read, transform, deliver, checkpoint  service.worker
+    heartbeat    writes the host's document, so that others see that it lives     leasehold.leases.membership
+    balance      reads the group and takes leases, round after round              leasehold.service.balancer
+    workers      one for each lease: renew, read, transform, deliver, checkpoint  leasehold.service.worker
 
 Hosts share nothing but the lease store. A host that cannot read it continues with its leases as long as it may trust
 them, and takes none.
@@ -21,28 +21,28 @@ from structlog.typing import FilteringBoundLogger as Log
 
 from leasehold.common.cancellation import is_cancelled
 from leasehold.common.clock import Clock, retry_after_s
-from leases.errors import DuplicateHost, LeaseLost, StoreError
-from leases.keeper import Keeper
-from leases.lease import Lease, LeaseKey
-from leases.membership import Membership
-from leases.session import Session
-from leases.session_watch import SessionWatch
-from leases.tenure import OwnedLease
-from leases.timing import Timing
-from pipeline.feed import FeedPartition
-from pipeline.limits import Budget
-from service.balancer import Balancer
-from service.checkpoint_blobs import CheckpointWriter
-from service.failures import Failure, Failures, Reports, Streak
-from service.hints import HintWatch
-from service.lag.age import FirstEvents, owned_wait_s, wait_to_report
-from service.lag.measurement import known_lag_of
-from service.lag.metered import GroupLag, GroupSnapshot
-from service.lag.reports import encoded_waits
-from service.pipeline import Pipeline
-from service.shutdown import sleep_unless_stopped
-from service.stats import Stats
-from service.worker import Worker, WorkerResult, about
+from leasehold.leases.errors import DuplicateHost, LeaseLost, StoreError
+from leasehold.leases.keeper import Keeper
+from leasehold.leases.lease import Lease, LeaseKey
+from leasehold.leases.membership import Membership
+from leasehold.leases.session import Session
+from leasehold.leases.session_watch import SessionWatch
+from leasehold.leases.tenure import OwnedLease
+from leasehold.leases.timing import Timing
+from leasehold.pipeline.feed import FeedPartition
+from leasehold.pipeline.limits import Budget
+from leasehold.service.balancer import Balancer
+from leasehold.service.checkpoint_blobs import CheckpointWriter
+from leasehold.service.failures import Failure, Failures, Reports, Streak
+from leasehold.service.hints import HintWatch
+from leasehold.service.lag.age import FirstEvents, owned_wait_s, wait_to_report
+from leasehold.service.lag.measurement import known_lag_of
+from leasehold.service.lag.metered import GroupLag, GroupSnapshot
+from leasehold.service.lag.reports import encoded_waits
+from leasehold.service.pipeline import Pipeline
+from leasehold.service.shutdown import sleep_unless_stopped
+from leasehold.service.stats import Stats
+from leasehold.service.worker import Worker, WorkerResult, about
 
 T = TypeVar("T")
 OUTCOMES_KEPT = 50

@@ -5,7 +5,7 @@
 
     Processor(..., on=Pager())
 
-`service.notifier` delivers the events, beside the work and never in its way.
+`leasehold.service.notifier` delivers the events, beside the work and never in its way.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from pipeline.imports import is_generator
+from leasehold.pipeline.imports import is_generator
 
 Released = Literal["stopped", "handed_over", "failed", "ended"]
 Lost = Literal["stolen", "lost", "unreleased"]

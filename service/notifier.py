@@ -20,9 +20,9 @@ from typing import Literal, get_args
 from structlog.typing import FilteringBoundLogger as Log
 
 from leasehold.common.clock import Clock
-from leases.lease import LeaseKey
-from service.failures import Streak
-from service.notifications import METHODS, BatchDelivered, Notification, Notifications, wanted_by
+from leasehold.leases.lease import LeaseKey
+from leasehold.service.failures import Streak
+from leasehold.service.notifications import METHODS, BatchDelivered, Notification, Notifications, wanted_by
 
 QUEUED_MAX = 10_000
 BATCHES_MAX = 8_000

@@ -20,21 +20,21 @@ from structlog.typing import FilteringBoundLogger as Log
 
 from leasehold.common.cancellation import is_cancelled
 from leasehold.common.clock import Clock, retry_after_s
-from leases.balance import Peer
-from leases.bootstrap import Audit, Bootstrap
-from leases.errors import StoreError, Undecided
-from leases.keeper import Keeper, Scan
-from leases.lease import Lease, LeaseKey
-from leases.lineage import Partition, scopes_of
-from leases.recovery import Standing
-from leases.side_by_side import AT_ONCE_MAX
-from leases.timing import Timing
-from pipeline.errors import FeedError, FeedNotFound, FeedUnavailable, SinkNotFound, SinkUnavailable
-from pipeline.feed import FeedPartition
-from service.failures import Streak
-from service.lag.metered import LISTINGS_PER_S
-from service.pipeline import Pipeline
-from service.texts import counted, described, noun
+from leasehold.leases.balance import Peer
+from leasehold.leases.bootstrap import Audit, Bootstrap
+from leasehold.leases.errors import StoreError, Undecided
+from leasehold.leases.keeper import Keeper, Scan
+from leasehold.leases.lease import Lease, LeaseKey
+from leasehold.leases.lineage import Partition, scopes_of
+from leasehold.leases.recovery import Standing
+from leasehold.leases.side_by_side import AT_ONCE_MAX
+from leasehold.leases.timing import Timing
+from leasehold.pipeline.errors import FeedError, FeedNotFound, FeedUnavailable, SinkNotFound, SinkUnavailable
+from leasehold.pipeline.feed import FeedPartition
+from leasehold.service.failures import Streak
+from leasehold.service.lag.metered import LISTINGS_PER_S
+from leasehold.service.pipeline import Pipeline
+from leasehold.service.texts import counted, described, noun
 
 # Questions about single partitions that may take minutes: asked in the background, and repeated if they fail.
 #
@@ -141,7 +141,7 @@ class Asks:
 
 T = TypeVar("T")
 Report = Callable[[str, Hashable, str, LeaseKey | None], None]
-"""(kind, subject, text, the partition that it is about): as `service.failures.Reports.report` takes them."""
+"""(kind, subject, text, the partition that it is about): as `leasehold.service.failures.Reports.report` takes them."""
 NAMED_MAX = 5
 """How many closed partitions a warning names."""
 LISTING_WAIT_S = 0.25

@@ -6,17 +6,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from leases.bootstrap import Identity
-from pipeline.dead_letters import DeadLetters, LetterBox, sink_alone
-from pipeline.feed import ChangeFeed, Start
-from pipeline.imports import adopt
-from pipeline.limits import BatchLimits, RangeLimits
-from pipeline.sink import Sink
-from pipeline.transform import NoTransform as NoTransform
-from pipeline.transform import Transform
+from leasehold.leases.bootstrap import Identity
+from leasehold.pipeline.dead_letters import DeadLetters, LetterBox, sink_alone
+from leasehold.pipeline.feed import ChangeFeed, Start
+from leasehold.pipeline.imports import adopt
+from leasehold.pipeline.limits import BatchLimits, RangeLimits
+from leasehold.pipeline.sink import Sink
+from leasehold.pipeline.transform import NoTransform as NoTransform
+from leasehold.pipeline.transform import Transform
 
 if TYPE_CHECKING:
-    from leases.stores.blob.checkpoints import CheckpointBlobs
+    from leasehold.leases.stores.blob.checkpoints import CheckpointBlobs
 
 SPARED_S = 2.5
 

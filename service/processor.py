@@ -21,31 +21,31 @@ from structlog.typing import FilteringBoundLogger as Log
 
 from leasehold.common.cancellation import await_shielded
 from leasehold.common.clock import BootClock, Clock, retry_after_s
-from leases.bootstrap import Bootstrap
-from leases.errors import GroupMismatch, InvalidDocument, StoreError
-from leases.host_record import HOSTS_PREFIX, HostRecord
-from leases.keeper import Keeper
-from leases.membership import Membership
-from leases.pause_orders import check_not_moved
-from leases.session import session_of
-from leases.store import LeaseStore, TimedStore
-from leases.timing import Timing
-from pipeline.errors import EngineUnavailable, PipelineError, SinkNotFound, SinkUnavailable
-from pipeline.limits import BYTES_MAX, Budget
-from service.callback_thread import CallbackThread
-from service.errors import StartFailed
-from service.failures import Streak
-from service.group.activity import activity_document, activity_of
-from service.group.view import View
-from service.host import Host
-from service.lag.measurement import Backlog, wait_until_idle
-from service.notifications import Notifications, require_notifications
-from service.notifier import Notifier
-from service.pipeline import Pipeline
-from service.stats import CountingStore, Stats, Summary, summaries_of
-from service.telemetry.logs import default_logger
-from service.telemetry.signals import Exporter
-from service.telemetry.spans import TracedStats, Traces
+from leasehold.leases.bootstrap import Bootstrap
+from leasehold.leases.errors import GroupMismatch, InvalidDocument, StoreError
+from leasehold.leases.host_record import HOSTS_PREFIX, HostRecord
+from leasehold.leases.keeper import Keeper
+from leasehold.leases.membership import Membership
+from leasehold.leases.pause_orders import check_not_moved
+from leasehold.leases.session import session_of
+from leasehold.leases.store import LeaseStore, TimedStore
+from leasehold.leases.timing import Timing
+from leasehold.pipeline.errors import EngineUnavailable, PipelineError, SinkNotFound, SinkUnavailable
+from leasehold.pipeline.limits import BYTES_MAX, Budget
+from leasehold.service.callback_thread import CallbackThread
+from leasehold.service.errors import StartFailed
+from leasehold.service.failures import Streak
+from leasehold.service.group.activity import activity_document, activity_of
+from leasehold.service.group.view import View
+from leasehold.service.host import Host
+from leasehold.service.lag.measurement import Backlog, wait_until_idle
+from leasehold.service.notifications import Notifications, require_notifications
+from leasehold.service.notifier import Notifier
+from leasehold.service.pipeline import Pipeline
+from leasehold.service.stats import CountingStore, Stats, Summary, summaries_of
+from leasehold.service.telemetry.logs import default_logger
+from leasehold.service.telemetry.signals import Exporter
+from leasehold.service.telemetry.spans import TracedStats, Traces
 
 START_PAUSES_S = (0.5, 1.0)
 """Between the attempts to reach the lease store before a start fails."""
@@ -74,7 +74,7 @@ class Processor:
         """- `host`: unique among the hosts on these leases; `leasehold.host_name` reserves one on this machine.
         - `buffer_bytes_max`: of what is read and not delivered yet, over all pipelines, and once more of what executors return.
         - `traces`: closed with the rest.
-        - `log`: by default as structlog is set up, or else from `info` on to standard error (`service.telemetry.logs`).
+        - `log`: by default as structlog is set up, or else from `info` on to standard error (`leasehold.service.telemetry.logs`).
 
         - `on`: receives what happens to leases, partitions and batches (`leasehold.Notifications`).
 

@@ -11,7 +11,7 @@ from structlog.typing import FilteringBoundLogger as Log
 
 from leasehold.common.cancellation import await_shielded, is_cancelled
 from leasehold.common.clock import Backoff, Clock, retry_after_s
-from leases.errors import StoreError
+from leasehold.leases.errors import StoreError
 
 # Waiting that ends when we are told to stop.
 

@@ -1,7 +1,7 @@
 """What this host has done since it started: counts that never go back, and its last batches.
 
-Host and workers write it as things happen, so that a worker's end loses nothing; `service.api.metrics` and
-`service.group.activity` read it. What it counts by is bounded: pipelines, and words that stand here; never a partition,
+Host and workers write it as things happen, so that a worker's end loses nothing; `leasehold.service.api.metrics` and
+`leasehold.service.group.activity` read it. What it counts by is bounded: pipelines, and words that stand here; never a partition,
 an owner or an error's text. A notifier, if there is one, passes what happens on to the program that runs the host.
 One Stats belongs to one host; the store that counts its requests shares it:
 
@@ -22,17 +22,17 @@ import numpy as np
 from structlog.typing import FilteringBoundLogger as Log
 
 from leasehold.common.clock import Clock
-from leases.errors import StoreAmbiguous, StoreConflict, StoreError, StoreMissing, StoreUnavailable
-from leases.lease import Lease, LeaseKey
-from leases.store import LeaseStore, Operation, StoreAround
-from pipeline.errors import Ambiguous, EngineUnavailable, FeedUnavailable, Fenced, SinkUnavailable
-from pipeline.histogram import Histogram, RecentHistogram
-from pipeline.pump.progress import TimedEvents, microseconds
-from pipeline.pump.runner import DeliveredBatch
-from pipeline.sink import CloseReason
-from pipeline.tracing import BatchTracer, Endpoint
-from service.failures import Failure
-from service.notifications import (
+from leasehold.leases.errors import StoreAmbiguous, StoreConflict, StoreError, StoreMissing, StoreUnavailable
+from leasehold.leases.lease import Lease, LeaseKey
+from leasehold.leases.store import LeaseStore, Operation, StoreAround
+from leasehold.pipeline.errors import Ambiguous, EngineUnavailable, FeedUnavailable, Fenced, SinkUnavailable
+from leasehold.pipeline.histogram import Histogram, RecentHistogram
+from leasehold.pipeline.pump.progress import TimedEvents, microseconds
+from leasehold.pipeline.pump.runner import DeliveredBatch
+from leasehold.pipeline.sink import CloseReason
+from leasehold.pipeline.tracing import BatchTracer, Endpoint
+from leasehold.service.failures import Failure
+from leasehold.service.notifications import (
     BatchDelivered,
     LeaseAcquired,
     LeaseLost,
@@ -44,8 +44,8 @@ from service.notifications import (
     TrustRestored,
     TrustSuspended,
 )
-from service.notifier import NotificationOutcome, Notifier
-from service.texts import counted, described, readable
+from leasehold.service.notifier import NotificationOutcome, Notifier
+from leasehold.service.texts import counted, described, readable
 
 T = TypeVar("T")
 Stage = Literal["wait", "transform", "queue", "deliver", "checkpoint"]

@@ -24,13 +24,13 @@ from dataclasses import dataclass
 from structlog.typing import FilteringBoundLogger as Log
 
 from leasehold.common.clock import Backoff, Clock, retry_after_s
-from leases.errors import LeaseLost, LeasesError, StoreError
-from leases.lease import Child, Lease
-from leases.tenure import OwnedLease, keep_renewed
-from leases.timing import Timing
-from pipeline.crash_point import crash_point
-from pipeline.dead_letters.refusals import ATTEMPTS, Refusals
-from pipeline.errors import (
+from leasehold.leases.errors import LeaseLost, LeasesError, StoreError
+from leasehold.leases.lease import Child, Lease
+from leasehold.leases.tenure import OwnedLease, keep_renewed
+from leasehold.leases.timing import Timing
+from leasehold.pipeline.crash_point import crash_point
+from leasehold.pipeline.dead_letters.refusals import ATTEMPTS, Refusals
+from leasehold.pipeline.errors import (
     Ambiguous,
     EngineUnavailable,
     FeedUnavailable,
@@ -41,20 +41,20 @@ from pipeline.errors import (
     RangeRefused,
     SinkUnavailable,
 )
-from pipeline.feed import PartitionEnded
-from pipeline.imports import adopt
-from pipeline.limits import Budget
-from pipeline.pump.progress import Progress
-from pipeline.pump.runner import DeliveredBatch, Runner
-from pipeline.pump.tap import Tap
-from pipeline.ranges import RangePlan
-from pipeline.sink import Claim, CloseReason, SinkWriter
-from service.checkpoint_blobs import CheckpointWriter
-from service.checkpoints import Checkpoints
-from service.errors import BatchHung
-from service.failures import Failures, Streak
-from service.pipeline import Pipeline
-from service.shutdown import (
+from leasehold.pipeline.feed import PartitionEnded
+from leasehold.pipeline.imports import adopt
+from leasehold.pipeline.limits import Budget
+from leasehold.pipeline.pump.progress import Progress
+from leasehold.pipeline.pump.runner import DeliveredBatch, Runner
+from leasehold.pipeline.pump.tap import Tap
+from leasehold.pipeline.ranges import RangePlan
+from leasehold.pipeline.sink import Claim, CloseReason, SinkWriter
+from leasehold.service.checkpoint_blobs import CheckpointWriter
+from leasehold.service.checkpoints import Checkpoints
+from leasehold.service.errors import BatchHung
+from leasehold.service.failures import Failures, Streak
+from leasehold.service.pipeline import Pipeline
+from leasehold.service.shutdown import (
     CLOSING_TIMEOUT_S,
     retry_until_answered,
     run_uninterrupted,
@@ -62,7 +62,7 @@ from service.shutdown import (
     run_within,
     sleep_unless_stopped,
 )
-from service.stats import Stats
+from leasehold.service.stats import Stats
 
 # Permission to send while a lease's trust window is open.
 
@@ -73,7 +73,7 @@ WINNING = Backoff(first_s=SUSPENDED_POLL_S, max_s=4.0)
 
 
 class TrustPermit:
-    """Implements pipeline.sink.Permit.
+    """Implements leasehold.pipeline.sink.Permit.
 
     suspended: called whenever a caller has to wait, with whether that is the first since the lease was trusted. restored:
     called once after these, when the lease is found to be trusted again.

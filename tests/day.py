@@ -17,7 +17,7 @@ from typing import Any
 from patience import until
 from plugins_hosts import Bank, HostProcess, Step
 
-from leases.timing import Timing
+from leasehold.leases.timing import Timing
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """Builds the wheel into dist/ and tries it as a user would: `make dist`.
 
 It is installed in empty environments outside of the tree, with the dependencies of uv.lock and then with other releases of those
-whose private parts are used (`RELEASES`). It brings the packages that are named below, and nothing else at the top. In each
+whose private parts are used (`RELEASES`). It brings one package, and nothing else at the top. In each
 environment the private parts are found, and the demo runs. At last `pyspark-client` overwrites PySpark, which a command reports.
 """
 
@@ -20,14 +20,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 UV = str(Path(sys.executable).with_name("uv"))
-PACKAGES = {"leasehold", "leases", "pipeline", "service"}
-"""Of those names, no other package can be imported beside this one: README says so."""
+PACKAGES = {"leasehold"}
 DEMO_S = 600
 RELEASES: tuple[tuple[str, ...], ...] = ((), ("pyspark==4.1.*",), ("pyspark==4.0.*", "azure-eventhub==5.15.0"))
 """What each environment has instead of the releases in uv.lock, which are the newest."""
 ALONG = {"pyspark": {"pyspark", "py4j"}, "azure-eventhub": {"azure-eventhub"}}
 """Packages of uv.lock that give way with one of RELEASES."""
-PRIVATE_PARTS = "from pipeline.connectors.eventhubs.amqp.sdk_internals import sdk; sdk()"
+PRIVATE_PARTS = "from leasehold.pipeline.connectors.eventhubs.amqp.sdk_internals import sdk; sdk()"
 
 
 def run(*command: str, cwd: Path, timeout_s: float = 900) -> str:
@@ -93,9 +92,9 @@ def main() -> None:
 def try_out(wheel: Path, folder: Path, releases: Collection[str]) -> None:
     """Raises SystemExit."""
     python = install(wheel, folder, releases)
-    place = run(str(python), "-c", "import service; print(service.__path__[0])", cwd=folder).strip()
+    place = run(str(python), "-c", "import leasehold; print(leasehold.__path__[0])", cwd=folder).strip()
     if not Path(place).is_relative_to(folder / "environment"):
-        sys.exit(f"dist: `service` is imported from {place}, not from the wheel")
+        sys.exit(f"dist: `leasehold` is imported from {place}, not from the wheel")
     run(str(python), "-c", PRIVATE_PARTS, cwd=folder)
     told = json.loads(run(str(python.with_name("leasehold")), "demo", "--json", cwd=folder, timeout_s=DEMO_S))
     if not told["balances"] or told["lost"] or told["duplicated"]:

@@ -20,11 +20,11 @@ import pyarrow as pa
 from unit.pipeline.burials import NOW
 from unit.pipeline.destinations import Trusted
 
-from pipeline.dead_letters import LetterBox
-from pipeline.dead_letters.record import LEASE, dead_events, event_of, letters_of, read_kept
-from pipeline.errors import OutputRefused, Poison, SinkRejected
-from pipeline.event import EVENT_SCHEMA
-from pipeline.sink import Claim, Output
+from leasehold.pipeline.dead_letters import LetterBox
+from leasehold.pipeline.dead_letters.record import LEASE, dead_events, event_of, letters_of, read_kept
+from leasehold.pipeline.errors import OutputRefused, Poison, SinkRejected
+from leasehold.pipeline.event import EVENT_SCHEMA
+from leasehold.pipeline.sink import Claim, Output
 
 PAGE = Path(__file__).parents[1] / "docs" / "guarantees.md"
 EXACT, ROW, COLUMN = "exact", "row refused", "column refused"

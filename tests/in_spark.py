@@ -18,8 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import broadcast, lit, pandas_udf, udf
 from pyspark.sql.functions import sum as sum_of
 
-from pipeline.spark.jvm import start_jvm
-from pipeline.spark.master import defaults
+from leasehold.pipeline.spark.jvm import start_jvm
+from leasehold.pipeline.spark.master import defaults
 
 VALUES = {
     "sum(id) FROM range(10)": 45,

@@ -17,9 +17,9 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from pipeline.spark.engine import SparkEngine
-from pipeline.spark.jvm import Running
-from pipeline.spark.transform import SparkTransform
+from leasehold.pipeline.spark.engine import SparkEngine
+from leasehold.pipeline.spark.jvm import Running
+from leasehold.pipeline.spark.transform import SparkTransform
 
 END_S = 1200
 """On a machine with much else to do; seconds, where there is nothing."""

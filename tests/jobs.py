@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from pipeline.batch import Batch
-from pipeline.spark.transform import SparkTransform
+from leasehold.pipeline.batch import Batch
+from leasehold.pipeline.spark.transform import SparkTransform
 
 Prepare = Callable[..., Awaitable[SparkTransform]]
 MakeBatch = Callable[..., Batch]

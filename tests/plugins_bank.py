@@ -18,10 +18,10 @@ import pyarrow as pa
 import pytest
 from plugins_pg import Line, Network, Postgres
 
-from pipeline.connectors.postgres import PostgresSink
-from pipeline.connectors.postgres.copy import FEW_ROWS
-from pipeline.connectors.postgres.sink import PostgresWriter
-from pipeline.sink import Claim, Output
+from leasehold.pipeline.connectors.postgres import PostgresSink
+from leasehold.pipeline.connectors.postgres.copy import FEW_ROWS
+from leasehold.pipeline.connectors.postgres.sink import PostgresWriter
+from leasehold.pipeline.sink import Claim, Output
 
 ACCOUNTS = [f"account-{i}" for i in range(FEW_ROWS + 10)]
 """So many that a batch is copied, message by message."""

@@ -19,10 +19,10 @@ import psutil
 import pytest
 from patience import PATIENCE_S
 
-from leases.document import decode_lease, lease_prefix
-from leases.lease import Lease
-from leases.stores.sqlite import SqliteStore
-from pipeline.connectors.log import LogFeed
+from leasehold.leases.document import decode_lease, lease_prefix
+from leasehold.leases.lease import Lease
+from leasehold.leases.stores.sqlite import SqliteStore
+from leasehold.pipeline.connectors.log import LogFeed
 
 LEASEHOLD = str(Path(sys.executable).with_name("leasehold"))
 

@@ -26,10 +26,10 @@ from patience import PATIENCE_S, until
 from plugins_cluster import spark_settings
 from plugins_pg import database
 
-from leases.document import decode_lease, lease_prefix
-from leases.lease import Lease
-from leases.stores.sqlite import SqliteStore
-from leases.timing import Timing
+from leasehold.leases.document import decode_lease, lease_prefix
+from leasehold.leases.lease import Lease
+from leasehold.leases.stores.sqlite import SqliteStore
+from leasehold.leases.timing import Timing
 
 PIPELINES = ("generate", "transform", "balances")
 PARTITIONS = 4
@@ -149,7 +149,7 @@ class Bank:
 
     def settings_of(self, host: str) -> Path:
         """The demo's settings with another name, other intervals, and a log that tests can read."""
-        settings = yaml.safe_load(resources.files("service.cli.demo").joinpath("bank.yaml").read_text())
+        settings = yaml.safe_load(resources.files("leasehold.service.cli.demo").joinpath("bank.yaml").read_text())
         settings["leases"] |= {
             "duration_s": self.timing.duration_s,
             "renew_s": self.timing.renew_s,

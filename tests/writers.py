@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 from patience import PATIENCE_S
 from unit.pipeline.destinations import Trusted, claim
 
-from pipeline.async_sink import AsyncSink
-from pipeline.async_sink.writer import AsyncWriter
-from pipeline.sink import Output
+from leasehold.pipeline.async_sink import AsyncSink
+from leasehold.pipeline.async_sink.writer import AsyncWriter
+from leasehold.pipeline.sink import Output
 
 
 @asynccontextmanager

@@ -16,8 +16,8 @@ Needs pytest with pytest-asyncio.
 
 import pytest
 
-pytest.register_assert_rewrite("leases.contract.store")
+pytest.register_assert_rewrite("leasehold.leases.contract.store")
 
-from leases.contract.store import LeaseStoreContract  # noqa: E402  # asserts are rewritten first
+from leasehold.leases.contract.store import LeaseStoreContract  # noqa: E402  # asserts are rewritten first
 
 __all__ = ["LeaseStoreContract"]

@@ -1,4 +1,4 @@
-"""The promises of `leases.store.LeaseStore`, each as a test."""
+"""The promises of `leasehold.leases.store.LeaseStore`, each as a test."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Awaitable
 
 import pytest
 
-from leases.document import BODY_BYTES_MAX
-from leases.errors import StoreConflict, StoreError, StoreMissing
-from leases.store import LeaseStore, Stored
+from leasehold.leases.document import BODY_BYTES_MAX
+from leasehold.leases.errors import StoreConflict, StoreError, StoreMissing
+from leasehold.leases.store import LeaseStore, Stored
 
 ID = "pipeline/leases/7"
 EMPTY = "{}"

@@ -18,11 +18,11 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Literal
 
-from leases.document import NAME_BYTES_MAX, Fields, input_error_text, parsed, to_json
-from leases.errors import InvalidDocument
-from leases.import_.cosmos_import import Document
-from leases.import_.plan import Candidate
-from leases.lease import Lease
+from leasehold.leases.document import NAME_BYTES_MAX, Fields, input_error_text, parsed, to_json
+from leasehold.leases.errors import InvalidDocument
+from leasehold.leases.import_.cosmos_import import Document
+from leasehold.leases.import_.plan import Candidate
+from leasehold.leases.lease import Lease
 
 Kind = Literal["eventprocessorhost", "checkpointstore"]
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from leases.document import (
+from leasehold.leases.document import (
     BODY_BYTES_MAX,
     CHILDREN_MAX,
     CONTINUATION_BYTES_MAX,
@@ -25,7 +25,7 @@ from leases.document import (
     input_error_text,
     parsed,
 )
-from leases.dotnet import (
+from leasehold.leases.dotnet import (
     DOCUMENT_ID_BYTES_MAX,
     FIELD,
     FULL_FIDELITY,
@@ -36,9 +36,9 @@ from leases.dotnet import (
     document_id,
     is_same_bounds,
 )
-from leases.errors import InvalidDocument
-from leases.import_.plan import Candidate
-from leases.lease import Child, Lease
+from leasehold.leases.errors import InvalidDocument
+from leasehold.leases.import_.plan import Candidate
+from leasehold.leases.lease import Child, Lease
 
 # The continuation of Java's change feed processor: the server's ETags, packed into base64 of JSON. Pure.
 #

@@ -1,7 +1,7 @@
 """Leasehold's own export: JSON lines with everything needed to restore leases. Pure; docs/migration.md has the format.
 
     {"leasehold": 1, "pipeline": {"name": ..., "feed": ..., "sink": ..., "transform": ..., "complete": ..., "leases": 4}}
-    {"leasehold": 1, "lease": {...}}          four times: the lease's document, as leases.document writes it
+    {"leasehold": 1, "lease": {...}}          four times: the lease's document, as leasehold.leases.document writes it
 
 The number of leases reveals a truncated file. Owners are exported, but not imported. Each line has
 version 1 of a lease's document, which earlier releases of Leasehold read too: later versions differ in what judges an owner.
@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from leases.bootstrap import IDENTITY_BYTES_MAX, Identity, Info
-from leases.document import NAME_BYTES_MAX, Fields, decode_lease, encode_lease, lease_id, parsed, to_json
-from leases.errors import InvalidDocument
-from leases.import_.cosmos_import import DOCUMENTS_MAX, INPUT_BYTES_MAX
-from leases.import_.plan import Candidate
-from leases.lease import Lease
+from leasehold.leases.bootstrap import IDENTITY_BYTES_MAX, Identity, Info
+from leasehold.leases.document import NAME_BYTES_MAX, Fields, decode_lease, encode_lease, lease_id, parsed, to_json
+from leasehold.leases.errors import InvalidDocument
+from leasehold.leases.import_.cosmos_import import DOCUMENTS_MAX, INPUT_BYTES_MAX
+from leasehold.leases.import_.plan import Candidate
+from leasehold.leases.lease import Lease
 
 VERSION = 1
 MARK = "leasehold"

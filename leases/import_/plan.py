@@ -1,6 +1,6 @@
 """Leases to import, and what each would change here. Pure.
 
-    candidates = leases.import_.cosmos_import or leases.import_.export_format     what the input holds, document by document
+    candidates = cosmos_import or export_format     what the input holds, document by document
     changes = planned(candidates, seen, rules)          created, moved, unchanged, or refused with the reason
 
 Each change is one compare-and-swap, so a plan may be carried out partly and planned again; completed changes are then
@@ -16,10 +16,10 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal
 
-from leases.document import encode_lease
-from leases.errors import Incomparable, InvalidDocument
-from leases.lease import Child, Lease
-from leases.tenure import VersionedLease
+from leasehold.leases.document import encode_lease
+from leasehold.leases.errors import Incomparable, InvalidDocument
+from leasehold.leases.lease import Child, Lease
+from leasehold.leases.tenure import VersionedLease
 
 Kind = Literal["created", "moved", "unchanged", "refused"]
 

@@ -22,7 +22,7 @@ from azure.core.exceptions import ClientAuthenticationError, ServiceRequestTimeo
 from leasehold.common.azure import first_line
 from leasehold.common.azure_transport import Transport
 from leasehold.common.cancellation import await_shielded
-from leases.errors import StoreAmbiguous, StoreError, StoreUnavailable
+from leasehold.leases.errors import StoreAmbiguous, StoreError, StoreUnavailable
 
 T = TypeVar("T")
 AIOHTTP_TESTED = "3.14.*"

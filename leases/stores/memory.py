@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from leases.errors import StoreConflict, StoreMissing
-from leases.store import ChangedDocuments, LeaseStore, Stored
+from leasehold.leases.errors import StoreConflict, StoreMissing
+from leasehold.leases.store import ChangedDocuments, LeaseStore, Stored
 
 
 class MemoryStore(LeaseStore):

@@ -11,9 +11,9 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TypeVar
 
-from leases.errors import StoreAmbiguous, StoreConflict, StoreError, StoreMissing, StoreUnavailable
-from leases.pause_orders import GROUP_PREFIX
-from leases.store import ChangedDocuments, LeaseStore, Stored
+from leasehold.leases.errors import StoreAmbiguous, StoreConflict, StoreError, StoreMissing, StoreUnavailable
+from leasehold.leases.pause_orders import GROUP_PREFIX
+from leasehold.leases.store import ChangedDocuments, LeaseStore, Stored
 
 T = TypeVar("T")
 

@@ -1,6 +1,6 @@
 """Sinks whose requests may be slow, throttled or partly refused, after Flink's Async Sink (FLIP-171)."""
 
-from pipeline.async_sink.request_entry import (
+from leasehold.pipeline.async_sink.request_entry import (
     Convert,
     Converted,
     Destination,
@@ -10,8 +10,8 @@ from pipeline.async_sink.request_entry import (
     json_row,
     refused,
 )
-from pipeline.async_sink.writer import AsyncSink
-from pipeline.limits import AsyncLimits as Limits
+from leasehold.pipeline.async_sink.writer import AsyncSink
+from leasehold.pipeline.limits import AsyncLimits as Limits
 
 __all__ = [
     "AsyncSink",

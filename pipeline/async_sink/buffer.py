@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 from math import inf
 from operator import attrgetter, itemgetter
 
-from pipeline.async_sink.request_entry import Entry
+from leasehold.pipeline.async_sink.request_entry import Entry
 
 _Held = tuple[int, float, Entry]
 """Its number, since when it waits, and the entry. Numbers differ, so that entries are never compared."""

@@ -13,10 +13,10 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from leasehold.common.nesting import NestedTooDeeply, parsed_json
-from pipeline.errors import OutputRefused, SinkRejected
-from pipeline.limits import JSON_LEVELS_MAX
-from pipeline.tracing import TraceContext
-from pipeline.values import VALUE_ERRORS, checked
+from leasehold.pipeline.errors import OutputRefused, SinkRejected
+from leasehold.pipeline.limits import JSON_LEVELS_MAX
+from leasehold.pipeline.tracing import TraceContext
+from leasehold.pipeline.values import VALUE_ERRORS, checked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,11 +7,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from leasehold.common.clock import Backoff
-from pipeline.async_sink.buffer import EntryBuffer
-from pipeline.async_sink.request_entry import Converted, Entry, Failed, refused
-from pipeline.errors import SinkRejected
-from pipeline.limits import AsyncLimits
-from pipeline.tracing import TraceContext
+from leasehold.pipeline.async_sink.buffer import EntryBuffer
+from leasehold.pipeline.async_sink.request_entry import Converted, Entry, Failed, refused
+from leasehold.pipeline.errors import SinkRejected
+from leasehold.pipeline.limits import AsyncLimits
+from leasehold.pipeline.tracing import TraceContext
 
 
 @dataclass(frozen=True, slots=True)

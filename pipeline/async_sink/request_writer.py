@@ -15,10 +15,10 @@ from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 
 from leasehold.common.clock import Clock
-from pipeline.async_sink.request_entry import row_slices
-from pipeline.crash_point import crash_point
-from pipeline.errors import NotTrusted, PipelineError, SinkRejected
-from pipeline.sink import Claim, CloseReason, Output, Permit, SinkWriter
+from leasehold.pipeline.async_sink.request_entry import row_slices
+from leasehold.pipeline.crash_point import crash_point
+from leasehold.pipeline.errors import NotTrusted, PipelineError, SinkRejected
+from leasehold.pipeline.sink import Claim, CloseReason, Output, Permit, SinkWriter
 
 _log = logging.getLogger(__name__)
 SILENT_S_MAX = 5.0

@@ -12,22 +12,22 @@ from urllib.parse import quote
 from zlib import crc32
 
 from leasehold.common.clock import Clock, LoopClock
-from pipeline.async_sink.request_entry import (
+from leasehold.pipeline.async_sink.request_entry import (
     Convert,
     Destination,
     Failed,
     json_row,
     refused,
 )
-from pipeline.async_sink.request_scheduler import Request, RequestScheduler
-from pipeline.async_sink.request_writer import RequestWriter
-from pipeline.crash_point import crash_point
-from pipeline.errors import Ambiguous, SinkUnavailable
-from pipeline.imports import adopt
-from pipeline.limits import AsyncLimits
-from pipeline.sink import Claim, Output, Sink
-from pipeline.tracing import Endpoint
-from pipeline.values import VALUE_ERRORS
+from leasehold.pipeline.async_sink.request_scheduler import Request, RequestScheduler
+from leasehold.pipeline.async_sink.request_writer import RequestWriter
+from leasehold.pipeline.crash_point import crash_point
+from leasehold.pipeline.errors import Ambiguous, SinkUnavailable
+from leasehold.pipeline.imports import adopt
+from leasehold.pipeline.limits import AsyncLimits
+from leasehold.pipeline.sink import Claim, Output, Sink
+from leasehold.pipeline.tracing import Endpoint
+from leasehold.pipeline.values import VALUE_ERRORS
 
 
 class AsyncWriter(RequestWriter[Request]):

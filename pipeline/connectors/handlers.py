@@ -22,14 +22,14 @@ from typing import Any, NamedTuple, cast
 
 from leasehold.common.cancellation import await_shielded, heeding
 from leasehold.common.clock import Clock, LoopClock
-from pipeline.connectors.python import HandlerThread, name_of
-from pipeline.errors import NotImportable, SinkRejected, SinkUnavailable
-from pipeline.handlers import FUNCTION_OF
-from pipeline.handlers.stats import HandlerStats
-from pipeline.handlers.writer import Caller, HandlerWriter
-from pipeline.imports import imported, is_generator
-from pipeline.limits import ParallelLimits
-from pipeline.sink import Claim, Sink
+from leasehold.pipeline.connectors.python import HandlerThread, name_of
+from leasehold.pipeline.errors import NotImportable, SinkRejected, SinkUnavailable
+from leasehold.pipeline.handlers import FUNCTION_OF
+from leasehold.pipeline.handlers.stats import HandlerStats
+from leasehold.pipeline.handlers.writer import Caller, HandlerWriter
+from leasehold.pipeline.imports import imported, is_generator
+from leasehold.pipeline.limits import ParallelLimits
+from leasehold.pipeline.sink import Claim, Sink
 
 _log = logging.getLogger(__name__)
 Function = Callable[[Any], Awaitable[None] | None]

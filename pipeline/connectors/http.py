@@ -19,12 +19,12 @@ from urllib.parse import parse_qsl, urlsplit
 import aiohttp
 
 from leasehold.common.nesting import parsed_json
-from pipeline.async_sink import AsyncSink, Entry, Failed, Limits, json_row, refused
-from pipeline.async_sink.request_entry import Content, Destination
-from pipeline.connectors.network import check_unresolvable
-from pipeline.errors import Ambiguous, SinkNotFound, SinkRejected, SinkUnavailable
-from pipeline.limits import JSON_LEVELS_MAX
-from pipeline.tracing import Endpoint, TraceContext
+from leasehold.pipeline.async_sink import AsyncSink, Entry, Failed, Limits, json_row, refused
+from leasehold.pipeline.async_sink.request_entry import Content, Destination
+from leasehold.pipeline.connectors.network import check_unresolvable
+from leasehold.pipeline.errors import Ambiguous, SinkNotFound, SinkRejected, SinkUnavailable
+from leasehold.pipeline.limits import JSON_LEVELS_MAX
+from leasehold.pipeline.tracing import Endpoint, TraceContext
 
 # The POST of entries, and the meaning of its answer. Pure.
 

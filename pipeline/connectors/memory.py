@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from pipeline.errors import FeedError, Fenced, PositionLost, SinkRejected
-from pipeline.event import EVENT_SCHEMA, Page
-from pipeline.feed import ChangeFeed, FeedPartition, PartitionEnded, Start
-from pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter, Standing
+from leasehold.pipeline.errors import FeedError, Fenced, PositionLost, SinkRejected
+from leasehold.pipeline.event import EVENT_SCHEMA, Page
+from leasehold.pipeline.feed import ChangeFeed, FeedPartition, PartitionEnded, Start
+from leasehold.pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter, Standing
 
 T = TypeVar("T")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -33,11 +33,11 @@ from typing import Any, Protocol, TypeVar, cast
 import pyarrow as pa
 
 from leasehold.common.cancellation import await_shielded, heeding
-from pipeline.errors import NotImportable, SinkRejected, SinkUnavailable
-from pipeline.imports import imported
-from pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter
-from pipeline.tracing import TraceContext
-from pipeline.values import checked
+from leasehold.pipeline.errors import NotImportable, SinkRejected, SinkUnavailable
+from leasehold.pipeline.imports import imported
+from leasehold.pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter
+from leasehold.pipeline.tracing import TraceContext
+from leasehold.pipeline.values import checked
 
 T = TypeVar("T")
 

@@ -13,9 +13,9 @@ time; what ought to come is awaited for `feed.PATIENCE_S` at most.
 
 import pytest
 
-pytest.register_assert_rewrite("pipeline.contract.feed", "pipeline.contract.sink")
+pytest.register_assert_rewrite("leasehold.pipeline.contract.feed", "leasehold.pipeline.contract.sink")
 
-from pipeline.contract.feed import ChangeFeedContract, FeedHarness, body  # noqa: E402  # asserts are rewritten first
-from pipeline.contract.sink import Row, SinkContract, SinkHarness, event_table  # noqa: E402
+from leasehold.pipeline.contract.feed import ChangeFeedContract, FeedHarness, body  # noqa: E402  # asserts are rewritten first
+from leasehold.pipeline.contract.sink import Row, SinkContract, SinkHarness, event_table  # noqa: E402
 
 __all__ = ["ChangeFeedContract", "FeedHarness", "body", "SinkContract", "SinkHarness", "Row", "event_table"]

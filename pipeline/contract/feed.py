@@ -17,10 +17,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipeline.errors import FeedError
-from pipeline.event import EVENT_SCHEMA, Page
-from pipeline.feed import ChangeFeed
-from pipeline.ranges import EventRange, RangeReader
+from leasehold.pipeline.errors import FeedError
+from leasehold.pipeline.event import EVENT_SCHEMA, Page
+from leasehold.pipeline.feed import ChangeFeed
+from leasehold.pipeline.ranges import EventRange, RangeReader
 
 PATIENCE_S = 20.0
 FOREIGN = ("", "garbage", "\x00", "-1", "9" * 30, "1e999", "null", "{}", "[]", '{"offset":', "é" * 40)

@@ -15,11 +15,11 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from pipeline.contract.feed import body
-from pipeline.errors import Fenced, NotTrusted, SinkError
-from pipeline.event import EVENT_SCHEMA
-from pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter
-from pipeline.staging import NotStaged
+from leasehold.pipeline.contract.feed import body
+from leasehold.pipeline.errors import Fenced, NotTrusted, SinkError
+from leasehold.pipeline.event import EVENT_SCHEMA
+from leasehold.pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter
+from leasehold.pipeline.staging import NotStaged
 
 STATE_BYTES_MAX = 4096
 

@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from pipeline.batch import Batch
-from pipeline.dead_letters.guards import ParkGuard, RateGuard, too_many
-from pipeline.dead_letters.record import dead_events
-from pipeline.dead_letters.refusals import ATTEMPTS, Refusals
-from pipeline.errors import FailsTogether, MalformedRecord, Poison, PoisonEvent, TooMuchPoison
-from pipeline.transform import Transform
+from leasehold.pipeline.batch import Batch
+from leasehold.pipeline.dead_letters.guards import ParkGuard, RateGuard, too_many
+from leasehold.pipeline.dead_letters.record import dead_events
+from leasehold.pipeline.dead_letters.refusals import ATTEMPTS, Refusals
+from leasehold.pipeline.errors import FailsTogether, MalformedRecord, Poison, PoisonEvent, TooMuchPoison
+from leasehold.pipeline.transform import Transform
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

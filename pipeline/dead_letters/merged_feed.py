@@ -16,11 +16,11 @@ import pyarrow as pa
 
 from leasehold.common.clock import Clock, LoopClock
 from leasehold.common.nesting import parsed_json
-from pipeline.dead_letters.record import BoundedFeed
-from pipeline.errors import PositionLost
-from pipeline.event import EVENT_SCHEMA, Page
-from pipeline.feed import FeedPartition, Start
-from pipeline.limits import JSON_LEVELS_MAX
+from leasehold.pipeline.dead_letters.record import BoundedFeed
+from leasehold.pipeline.errors import PositionLost
+from leasehold.pipeline.event import EVENT_SCHEMA, Page
+from leasehold.pipeline.feed import FeedPartition, Start
+from leasehold.pipeline.limits import JSON_LEVELS_MAX
 
 POLL_S = 1.0
 NONE_READ = -1

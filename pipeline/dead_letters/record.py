@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from leasehold.common.nesting import parsed_json
-from pipeline.errors import Poison
-from pipeline.event import EVENT_SCHEMA, Page
-from pipeline.feed import ChangeFeed
-from pipeline.limits import JSON_LEVELS_MAX, REPLAY
-from pipeline.sink import Claim, Output, Sink
+from leasehold.pipeline.errors import Poison
+from leasehold.pipeline.event import EVENT_SCHEMA, Page
+from leasehold.pipeline.feed import ChangeFeed
+from leasehold.pipeline.limits import JSON_LEVELS_MAX, REPLAY
+from leasehold.pipeline.sink import Claim, Output, Sink
 
 PROPERTY = "dead-letter"
 LEASE = "/dead-letters"

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pipeline.batch import Batch
-from pipeline.errors import OutputRefused, Poison
+from leasehold.pipeline.batch import Batch
+from leasehold.pipeline.errors import OutputRefused, Poison
 
 ATTEMPTS = 2
 """How often an event is refused by default before it is to blame, the last time alone."""

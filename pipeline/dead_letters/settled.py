@@ -17,7 +17,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from pipeline.dead_letters.record import (
+from leasehold.pipeline.dead_letters.record import (
     Letter,
     LetterBox,
     StoredLetter,
@@ -26,10 +26,10 @@ from pipeline.dead_letters.record import (
     read_until,
     read_until_now,
 )
-from pipeline.errors import FeedError, FeedUnavailable
-from pipeline.event import EVENT_SCHEMA, Page
-from pipeline.feed import ChangeFeed, FeedPartition, Start
-from pipeline.limits import REPLAY
+from leasehold.pipeline.errors import FeedError, FeedUnavailable
+from leasehold.pipeline.event import EVENT_SCHEMA, Page
+from leasehold.pipeline.feed import ChangeFeed, FeedPartition, Start
+from leasehold.pipeline.limits import REPLAY
 
 # A pipeline's dead letters as a feed: their events, as they were, from the first letter up to the last one of this moment.
 #

@@ -19,14 +19,14 @@ from typing import NoReturn
 import pyarrow as pa
 
 from leasehold.common.nesting import parsed_json
-from pipeline.crash_point import crash_point
-from pipeline.dead_letters.dead_letter_transform import DeadLetters
-from pipeline.dead_letters.guards import too_many
-from pipeline.dead_letters.record import LEASE, Letter, LetterBox, dead_events, find_buried, letters_of
-from pipeline.errors import FeedError, Fenced, OutputRefused, Poison, SinkRejected, SinkUnavailable
-from pipeline.handlers.stats import HandlerStats
-from pipeline.limits import JSON_LEVELS_MAX, REPLAY
-from pipeline.sink import (
+from leasehold.pipeline.crash_point import crash_point
+from leasehold.pipeline.dead_letters.dead_letter_transform import DeadLetters
+from leasehold.pipeline.dead_letters.guards import too_many
+from leasehold.pipeline.dead_letters.record import LEASE, Letter, LetterBox, dead_events, find_buried, letters_of
+from leasehold.pipeline.errors import FeedError, Fenced, OutputRefused, Poison, SinkRejected, SinkUnavailable
+from leasehold.pipeline.handlers.stats import HandlerStats
+from leasehold.pipeline.limits import JSON_LEVELS_MAX, REPLAY
+from leasehold.pipeline.sink import (
     Claim,
     CloseReason,
     Output,
@@ -35,8 +35,8 @@ from pipeline.sink import (
     SinkWriter,
     Standing,
 )
-from pipeline.staging import Stager
-from pipeline.tracing import Endpoint
+from leasehold.pipeline.staging import Stager
+from leasehold.pipeline.tracing import Endpoint
 
 LATE_CLOSE_S = 1.0
 """How long letters may take to close after the sink took too long."""

@@ -15,10 +15,10 @@ from math import inf
 from typing import Any
 
 from leasehold.common.clock import Backoff
-from pipeline.async_sink.buffer import EntryBuffer
-from pipeline.async_sink.request_entry import Entry
-from pipeline.async_sink.request_scheduler import AckPrefix
-from pipeline.limits import ParallelLimits
+from leasehold.pipeline.async_sink.buffer import EntryBuffer
+from leasehold.pipeline.async_sink.request_entry import Entry
+from leasehold.pipeline.async_sink.request_scheduler import AckPrefix
+from leasehold.pipeline.limits import ParallelLimits
 
 BACKOFF_S_MAX = 30.0
 KEYED, UNKEYED = "=", "#"

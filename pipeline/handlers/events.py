@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
-from pipeline.errors import SinkRejected
+from leasehold.pipeline.errors import SinkRejected
 
 
 class AckRefused(SinkRejected):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from leasehold.common.clock import Clock
-from pipeline.histogram import Histogram
+from leasehold.pipeline.histogram import Histogram
 
 
 class Calls(Protocol):

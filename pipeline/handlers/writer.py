@@ -21,15 +21,15 @@ import pyarrow as pa
 
 from leasehold.common.cancellation import is_cancelled
 from leasehold.common.clock import Clock, retry_after_s
-from pipeline.async_sink.request_entry import Entry
-from pipeline.async_sink.request_writer import RequestWriter
-from pipeline.crash_point import crash_point
-from pipeline.errors import NotTrusted, OutputRefused, Poison, SinkRejected, SinkUnavailable
-from pipeline.handlers.calls import BACKOFF_S_MAX, Call, CallScheduler
-from pipeline.handlers.events import Events
-from pipeline.handlers.stats import HandlerStats
-from pipeline.limits import ParallelLimits
-from pipeline.sink import Claim, CloseReason, Output, Park
+from leasehold.pipeline.async_sink.request_entry import Entry
+from leasehold.pipeline.async_sink.request_writer import RequestWriter
+from leasehold.pipeline.crash_point import crash_point
+from leasehold.pipeline.errors import NotTrusted, OutputRefused, Poison, SinkRejected, SinkUnavailable
+from leasehold.pipeline.handlers.calls import BACKOFF_S_MAX, Call, CallScheduler
+from leasehold.pipeline.handlers.events import Events
+from leasehold.pipeline.handlers.stats import HandlerStats
+from leasehold.pipeline.limits import ParallelLimits
+from leasehold.pipeline.sink import Claim, CloseReason, Output, Park
 
 _log = logging.getLogger(__name__)
 PARKED = "an earlier event of its key became a dead letter"

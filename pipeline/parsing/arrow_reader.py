@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from leasehold.common.nesting import parsed_json
-from pipeline.limits import JSON_LEVELS_MAX
-from pipeline.parsing.schema import Array, Field, Leaf, Map, Struct, Type, arrow_schema, arrow_type
+from leasehold.pipeline.limits import JSON_LEVELS_MAX
+from leasehold.pipeline.parsing.schema import Array, Field, Leaf, Map, Struct, Type, arrow_schema, arrow_type
 
 BLOCK_BYTES = 1 << 20
 OPENERS_MAX = JSON_LEVELS_MAX

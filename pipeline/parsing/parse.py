@@ -20,9 +20,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.parsing.arrow_reader import read_fast
-from pipeline.parsing.python_reader import Misfit, read_exactly
-from pipeline.parsing.schema import Field, Leaf, Struct, Type, arrow_schema
+from leasehold.pipeline.parsing.arrow_reader import read_fast
+from leasehold.pipeline.parsing.python_reader import Misfit, read_exactly
+from leasehold.pipeline.parsing.schema import Field, Leaf, Struct, Type, arrow_schema
 
 __all__ = ["Misfit", "Parsed", "parse"]
 

@@ -14,8 +14,8 @@ from typing import Any, NoReturn
 import pyarrow as pa
 
 from leasehold.common.nesting import NestedTooDeeply, parsed_json
-from pipeline.limits import JSON_LEVELS_MAX
-from pipeline.parsing.schema import Array, Field, Leaf, Map, Struct, Type, arrow_schema
+from leasehold.pipeline.limits import JSON_LEVELS_MAX
+from leasehold.pipeline.parsing.schema import Array, Field, Leaf, Map, Struct, Type, arrow_schema
 
 VALUE_CHARS_MAX = 80
 _NUMBER = re.compile(r"[-+]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][-+]?[0-9]+)?")

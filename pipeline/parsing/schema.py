@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pipeline.errors import TransformError
-from pipeline.event import EVENT_SCHEMA
+from leasehold.pipeline.errors import TransformError
+from leasehold.pipeline.event import EVENT_SCHEMA
 
 _SQL_NAMES = {
     "string": "STRING",

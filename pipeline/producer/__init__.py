@@ -4,9 +4,9 @@
 `PartitionProducer` is one partition of it, and what sinks publish with. `ProducerState` is what a lease keeps of it.
 """
 
-from pipeline.producer.broker import Broker, ProducerLink, RetryPolicy
-from pipeline.producer.errors import AlreadyPublished, BatchLocked, Outcome, PublishError, Reason
-from pipeline.producer.event import (
+from leasehold.pipeline.producer.broker import Broker, ProducerLink, RetryPolicy
+from leasehold.pipeline.producer.errors import AlreadyPublished, BatchLocked, Outcome, PublishError, Reason
+from leasehold.pipeline.producer.event import (
     NOTHING_YET,
     NUMBER_MAX,
     AttachRequest,
@@ -18,7 +18,7 @@ from pipeline.producer.event import (
     PublishingProperties,
     number_after,
 )
-from pipeline.producer.idempotent import (
+from leasehold.pipeline.producer.idempotent import (
     LEVEL_MAX,
     STATE_BYTES_MAX,
     IdempotentProducer,
@@ -27,7 +27,7 @@ from pipeline.producer.idempotent import (
     decoded,
     group_of,
 )
-from pipeline.producer.partition import PartitionProducer
+from leasehold.pipeline.producer.partition import PartitionProducer
 
 __all__ = [
     "IdempotentProducer",

@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from leasehold.common.clock import Backoff
-from pipeline.producer.event import AttachRequest, Event, HubProperties, PartitionProperties, Prepared, ProducerPosition
+from leasehold.pipeline.producer.event import (
+    AttachRequest,
+    Event,
+    HubProperties,
+    PartitionProperties,
+    Prepared,
+    ProducerPosition,
+)
 
 # How often, and how long, a send is tried. Pure.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from pipeline.errors import PipelineError
+from leasehold.pipeline.errors import PipelineError
 
 
 class Reason(StrEnum):

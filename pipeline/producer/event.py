@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from pipeline.producer.errors import AlreadyPublished, BatchLocked
+from leasehold.pipeline.producer.errors import AlreadyPublished, BatchLocked
 
 if TYPE_CHECKING:
     from uuid import UUID

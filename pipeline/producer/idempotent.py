@@ -23,11 +23,11 @@ from dataclasses import asdict, dataclass, fields, replace
 from types import TracebackType
 
 from leasehold.common.nesting import parsed_json
-from pipeline.errors import SinkRejected
-from pipeline.limits import JSON_LEVELS_MAX
-from pipeline.producer.broker import Broker, RetryPolicy
-from pipeline.producer.errors import PublishError, Reason, refused
-from pipeline.producer.event import (
+from leasehold.pipeline.errors import SinkRejected
+from leasehold.pipeline.limits import JSON_LEVELS_MAX
+from leasehold.pipeline.producer.broker import Broker, RetryPolicy
+from leasehold.pipeline.producer.errors import PublishError, Reason, refused
+from leasehold.pipeline.producer.event import (
     GROUP_MAX,
     NOTHING_YET,
     NUMBER_MAX,
@@ -39,7 +39,7 @@ from pipeline.producer.event import (
     PartitionProperties,
     PublishingProperties,
 )
-from pipeline.producer.partition import PartitionProducer
+from leasehold.pipeline.producer.partition import PartitionProducer
 
 # What a lease keeps of its producer: it crosses the lease document as a compact JSON text, the sink state. Pure.
 #

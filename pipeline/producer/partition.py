@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
 from leasehold.common.cancellation import await_shielded
-from pipeline.producer.broker import Broker, ProducerLink, RetryPolicy
-from pipeline.producer.errors import ENDS_THE_PRODUCER, Outcome, PublishError, Reason, refused
-from pipeline.producer.event import AttachRequest, ProducerPosition, number_after
+from leasehold.pipeline.producer.broker import Broker, ProducerLink, RetryPolicy
+from leasehold.pipeline.producer.errors import ENDS_THE_PRODUCER, Outcome, PublishError, Reason, refused
+from leasehold.pipeline.producer.event import AttachRequest, ProducerPosition, number_after
 
 T = TypeVar("T")
 UNKNOWN = (

@@ -11,11 +11,11 @@ from collections import deque
 from contextlib import suppress
 
 from leasehold.common.clock import Clock
-from pipeline.batch import Batch, due_in_s, fitting, is_full
-from pipeline.errors import PipelineError
-from pipeline.event import Page
-from pipeline.limits import BatchLimits, Share
-from pipeline.ranges import RangedBatch
+from leasehold.pipeline.batch import Batch, due_in_s, fitting, is_full
+from leasehold.pipeline.errors import PipelineError
+from leasehold.pipeline.event import Page
+from leasehold.pipeline.limits import BatchLimits, Share
+from leasehold.pipeline.ranges import RangedBatch
 
 
 class PageBuffer:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from leasehold.common.clock import Clock
-from pipeline.sink import SinkWriter
+from leasehold.pipeline.sink import SinkWriter
 
 T = TypeVar("T")
 Times = npt.NDArray[np.int64]

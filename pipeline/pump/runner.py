@@ -18,11 +18,11 @@ from typing import Any
 
 from leasehold.common.cancellation import heeding, is_cancelled
 from leasehold.common.clock import Clock
-from pipeline.batch import Batch, parts_without, without
-from pipeline.crash_point import crash_point
-from pipeline.dead_letters.dead_letter_transform import DeadLetters, DeadLetterTransform
-from pipeline.dead_letters.refusals import Refusals, Sent
-from pipeline.errors import (
+from leasehold.pipeline.batch import Batch, parts_without, without
+from leasehold.pipeline.crash_point import crash_point
+from leasehold.pipeline.dead_letters.dead_letter_transform import DeadLetters, DeadLetterTransform
+from leasehold.pipeline.dead_letters.refusals import Refusals, Sent
+from leasehold.pipeline.errors import (
     Ambiguous,
     EngineUnavailable,
     NotTrusted,
@@ -34,17 +34,17 @@ from pipeline.errors import (
     SinkRejected,
     SinkUnavailable,
 )
-from pipeline.event import Page
-from pipeline.feed import ChangeFeed, PartitionEnded, check_forward
-from pipeline.limits import BatchLimits, Budget
-from pipeline.pump.buffer import PageBuffer
-from pipeline.pump.progress import InFlight, Progress
-from pipeline.pump.tap import Tap
-from pipeline.ranges import FAILURES_MAX, RangedBatch, RangePlan, RangeReader, range_events_for, why_for_host
-from pipeline.sink import Output, Permit, SinkWriter
-from pipeline.staging import NotStaged
-from pipeline.tracing import NO_CONTEXTS, BatchTracer, Contexts, TransformedBatch, contexts_in
-from pipeline.transform import Transform
+from leasehold.pipeline.event import Page
+from leasehold.pipeline.feed import ChangeFeed, PartitionEnded, check_forward
+from leasehold.pipeline.limits import BatchLimits, Budget
+from leasehold.pipeline.pump.buffer import PageBuffer
+from leasehold.pipeline.pump.progress import InFlight, Progress
+from leasehold.pipeline.pump.tap import Tap
+from leasehold.pipeline.ranges import FAILURES_MAX, RangedBatch, RangePlan, RangeReader, range_events_for, why_for_host
+from leasehold.pipeline.sink import Output, Permit, SinkWriter
+from leasehold.pipeline.staging import NotStaged
+from leasehold.pipeline.tracing import NO_CONTEXTS, BatchTracer, Contexts, TransformedBatch, contexts_in
+from leasehold.pipeline.transform import Transform
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +147,8 @@ class Runner:
 
         Raises OutputSuspected where the next run is to find out more of what the sink refuses.
         Returns PartitionEnded once all of a partition that has ended is delivered. Raises what feed, transform and sink raise
-        (see pipeline.errors), after everything before it has been delivered; cancelled, it may leave one write unsettled.
+        (see leasehold.pipeline.errors), after everything before it has been delivered; cancelled, it may leave one write
+        unsettled.
         """
         self._progress.waiting.begin(self._writer.position)
         stages = [

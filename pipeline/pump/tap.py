@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from pipeline.event import Page
-from pipeline.ranges import RangedBatch
-from pipeline.sink import Output
+from leasehold.pipeline.event import Page
+from leasehold.pipeline.ranges import RangedBatch
+from leasehold.pipeline.sink import Output
 
 
 class Watcher(Protocol):

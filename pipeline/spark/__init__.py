@@ -6,7 +6,7 @@ import warnings
 from importlib.util import find_spec
 from pathlib import Path
 
-from pipeline.errors import PySparkReplaced
+from leasehold.pipeline.errors import PySparkReplaced
 
 REPLACEMENTS = ("pyspark_client", "databricks_connect")
 """Distributions that install a package `pyspark` of their own over that of PySpark, without its JVM."""

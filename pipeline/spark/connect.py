@@ -21,11 +21,11 @@ from pyspark.errors import PySparkAssertionError, PySparkException
 from pyspark.sql import SparkSession
 
 from leasehold.common.resolving import is_nowhere_at_once
-from pipeline.errors import EngineUnavailable
-from pipeline.spark.jvm import Running
-from pipeline.spark.pyspark_internals import close_channel, release_of, same_version
-from pipeline.spark.reason import reason_of
-from pipeline.spark.watch import Progress
+from leasehold.pipeline.errors import EngineUnavailable
+from leasehold.pipeline.spark.jvm import Running
+from leasehold.pipeline.spark.pyspark_internals import close_channel, release_of, same_version
+from leasehold.pipeline.spark.reason import reason_of
+from leasehold.pipeline.spark.watch import Progress
 
 ATTEMPTS: dict[str, Any] = {
     "max_retries": 6,

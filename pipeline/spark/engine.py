@@ -16,10 +16,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar
 
-from pipeline.errors import EngineUnavailable
-from pipeline.spark.connect import Connected, address, connect
-from pipeline.spark.jvm import Running, start_jvm
-from pipeline.spark.master import INVARIANTS, defaults
+from leasehold.pipeline.errors import EngineUnavailable
+from leasehold.pipeline.spark.connect import Connected, address, connect
+from leasehold.pipeline.spark.jvm import Running, start_jvm
+from leasehold.pipeline.spark.master import INVARIANTS, defaults
 
 T = TypeVar("T")
 JOB_THREADS_MAX = 32

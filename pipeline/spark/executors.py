@@ -17,13 +17,13 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from leasehold.common.nesting import parsed_json
-from pipeline.errors import SinkUnavailable
-from pipeline.event import EVENT_SCHEMA
-from pipeline.limits import JSON_LEVELS_MAX, RETURNED_BYTES_MAX
-from pipeline.parsing.parse import parse
-from pipeline.parsing.schema import Struct
-from pipeline.ranges import EventRange, RangeReader
-from pipeline.staging import StagedPart, Stager, described
+from leasehold.pipeline.errors import SinkUnavailable
+from leasehold.pipeline.event import EVENT_SCHEMA
+from leasehold.pipeline.limits import JSON_LEVELS_MAX, RETURNED_BYTES_MAX
+from leasehold.pipeline.parsing.parse import parse
+from leasehold.pipeline.parsing.schema import Struct
+from leasehold.pipeline.ranges import EventRange, RangeReader
+from leasehold.pipeline.staging import StagedPart, Stager, described
 
 READ_BYTES = 4 * 1024 * 1024
 """Parsed at once: small tables are put together."""

@@ -8,14 +8,14 @@ import pyspark
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 
-from pipeline.errors import EngineUnavailable, PipelineError, TransformError
-from pipeline.poison import JobFailed
-from pipeline.spark.blame import Cause, blame, causes_in
-from pipeline.spark.connect import failed_call, lost_server, lost_session
-from pipeline.spark.jvm import Running, text_of
-from pipeline.spark.pyspark_internals import java_causes
-from pipeline.spark.reason import last_words, reason_of
-from pipeline.spark.session import PipelineSession
+from leasehold.pipeline.errors import EngineUnavailable, PipelineError, TransformError
+from leasehold.pipeline.poison import JobFailed
+from leasehold.pipeline.spark.blame import Cause, blame, causes_in
+from leasehold.pipeline.spark.connect import failed_call, lost_server, lost_session
+from leasehold.pipeline.spark.jvm import Running, text_of
+from leasehold.pipeline.spark.pyspark_internals import java_causes
+from leasehold.pipeline.spark.reason import last_words, reason_of
+from leasehold.pipeline.spark.session import PipelineSession
 
 
 def failure_of(error: BaseException, running: Running, own: PipelineSession | None = None) -> Exception:

@@ -15,8 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.errors import EngineUnavailable
-from pipeline.spark.reason import one_line
+from leasehold.pipeline.errors import EngineUnavailable
+from leasehold.pipeline.spark.reason import one_line
 
 JAVA_MIN = 17
 LINES_MAX = 200

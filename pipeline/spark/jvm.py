@@ -26,10 +26,17 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from pipeline.errors import EngineUnavailable
-from pipeline.spark.jre import Output, end_process, read_output, require_jars, require_java
-from pipeline.spark.master import addresses, is_standalone, read_version, require_image, require_master, roomy_shm
-from pipeline.spark.pyspark_internals import (
+from leasehold.pipeline.errors import EngineUnavailable
+from leasehold.pipeline.spark.jre import Output, end_process, read_output, require_jars, require_java
+from leasehold.pipeline.spark.master import (
+    addresses,
+    is_standalone,
+    read_version,
+    require_image,
+    require_master,
+    roomy_shm,
+)
+from leasehold.pipeline.spark.pyspark_internals import (
     fallbacks,
     find_at_once,
     forget_context,
@@ -42,8 +49,8 @@ from pipeline.spark.pyspark_internals import (
     same_version,
     web_port,
 )
-from pipeline.spark.reason import complaint, end_reason, reason_of, start_advice, start_reason
-from pipeline.spark.watch import Progress
+from leasehold.pipeline.spark.reason import complaint, end_reason, reason_of, start_advice, start_reason
+from leasehold.pipeline.spark.watch import Progress
 
 # Directories for Spark's shuffles and blocks, removed with their process, or by the next start if it was killed.
 #

@@ -14,7 +14,7 @@ from contextlib import closing
 from queue import SimpleQueue
 
 from leasehold.common.resolving import is_unknown_name
-from pipeline.errors import EngineUnavailable
+from leasehold.pipeline.errors import EngineUnavailable
 
 # The Spark settings that the fast path needs, and those that users cannot change.
 

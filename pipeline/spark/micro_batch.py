@@ -5,7 +5,7 @@ receives of its batches, which may be much less than their bodies.
 
 Some jobs may be under way at a time. A batch whose caller was cancelled is dropped, and its job is cancelled once no caller
 wants any of it. If a shared job fails, each of its batches is tried alone, so that one partition's poison never costs another
-its output; then the poison itself is isolated (pipeline.poison).
+its output; then the poison itself is isolated (leasehold.pipeline.poison).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from leasehold.common.clock import Clock, LoopClock
-from pipeline.batch import Batch
-from pipeline.errors import EngineUnavailable, PipelineError, TransformError
-from pipeline.limits import FIRST_ONE, Isolation
-from pipeline.poison import SEQUENCE, Job, JobFailed, Prepared, Refused, Slice, find_culprits, refused_events
-from pipeline.spark.partition_contract import PARTITION
+from leasehold.pipeline.batch import Batch
+from leasehold.pipeline.errors import EngineUnavailable, PipelineError, TransformError
+from leasehold.pipeline.limits import FIRST_ONE, Isolation
+from leasehold.pipeline.poison import SEQUENCE, Job, JobFailed, Prepared, Refused, Slice, find_culprits, refused_events
+from leasehold.pipeline.spark.partition_contract import PARTITION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class _Waiting:
 
 class MicroBatches:
     """One pipeline's jobs. shares_jobs: whether batches of several partitions may be in one
-    (pipeline.spark.partition_contract)."""
+    (leasehold.pipeline.spark.partition_contract)."""
 
     def __init__(
         self,

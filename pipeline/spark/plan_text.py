@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pipeline.spark.partition_contract import PARTITION, Contract
+from leasehold.pipeline.spark.partition_contract import PARTITION, Contract
 
 _SECTION = re.compile(r"^== Analyzed Logical Plan ==\n[^\n]*\n(.*?)\n\n?== ", re.MULTILINE | re.DOTALL)
 _NODE = re.compile(r"( *)(\+- )?(\w+)(.*)")

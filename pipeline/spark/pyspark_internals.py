@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from pipeline.errors import EngineUnavailable
+from leasehold.pipeline.errors import EngineUnavailable
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,13 +11,13 @@ from functools import partial
 from typing import Any, TypeVar
 
 from leasehold.common.cancellation import await_shielded
-from pipeline.errors import EngineUnavailable
-from pipeline.spark.connect import lost_server, lost_session
-from pipeline.spark.engine import SparkEngine
-from pipeline.spark.failures import failure_of
-from pipeline.spark.jvm import Running
-from pipeline.spark.session import PipelineSession
-from pipeline.spark.watch import LOOK_S, Progress, Watch, forgotten, still
+from leasehold.pipeline.errors import EngineUnavailable
+from leasehold.pipeline.spark.connect import lost_server, lost_session
+from leasehold.pipeline.spark.engine import SparkEngine
+from leasehold.pipeline.spark.failures import failure_of
+from leasehold.pipeline.spark.jvm import Running
+from leasehold.pipeline.spark.session import PipelineSession
+from leasehold.pipeline.spark.watch import LOOK_S, Progress, Watch, forgotten, still
 
 T = TypeVar("T")
 ANSWER_S = 20.0

@@ -1,10 +1,10 @@
 """A pipeline's own Spark session, and what is kept in it: the plan of a small batch, to be run again over the next ones.
 
 Planning a query and generating its code takes Spark longer than running it over a few events. A DataFrame may be run as often as
-one likes, and a plan without a state of its own (pipeline.spark.session) reads its source again each time; so the source's
-rows are exchanged in between. While the kept plan runs, the query is optimized again, and the output counts only if nothing has
-changed. So it does not matter what in a query depends on the moment. Spark has no public name for the rows. If its internals
-differ from those known here, nothing is kept, and each batch has a plan of its own.
+one likes, and a plan without a state of its own (leasehold.pipeline.spark.session) reads its source again each time; so the
+source's rows are exchanged in between. While the kept plan runs, the query is optimized again, and the output counts only if
+nothing has changed. So it does not matter what in a query depends on the moment. Spark has no public name for the rows. If its
+internals differ from those known here, nothing is kept, and each batch has a plan of its own.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from leasehold.common.nesting import parsed_json
-from pipeline.errors import EngineUnavailable, TransformError
-from pipeline.limits import JSON_LEVELS_MAX
-from pipeline.ranges import RangeReads
-from pipeline.spark.connect import Connected, is_expired, lost_server, lost_session, require_version
-from pipeline.spark.executors import RETURNED, OutputTask, RangeTask
-from pipeline.spark.jvm import Running
-from pipeline.spark.master import INVARIANTS
-from pipeline.spark.partition_contract import PARTITION, Contract, read_contract
-from pipeline.spark.plan_text import ROW_BY_ROW, may_shuffle, read_text, read_why_again
-from pipeline.spark.pyspark_internals import (
+from leasehold.pipeline.errors import EngineUnavailable, TransformError
+from leasehold.pipeline.limits import JSON_LEVELS_MAX
+from leasehold.pipeline.ranges import RangeReads
+from leasehold.pipeline.spark.connect import Connected, is_expired, lost_server, lost_session, require_version
+from leasehold.pipeline.spark.executors import RETURNED, OutputTask, RangeTask
+from leasehold.pipeline.spark.jvm import Running
+from leasehold.pipeline.spark.master import INVARIANTS
+from leasehold.pipeline.spark.partition_contract import PARTITION, Contract, read_contract
+from leasehold.pipeline.spark.plan_text import ROW_BY_ROW, may_shuffle, read_text, read_why_again
+from leasehold.pipeline.spark.pyspark_internals import (
     cancel_jobs,
     exchange_rows,
     explained,
@@ -48,7 +48,7 @@ from pipeline.spark.pyspark_internals import (
     sent_as,
     sent_rows,
 )
-from pipeline.transform import TransformSpec
+from leasehold.pipeline.transform import TransformSpec
 
 # The plans of a DataFrame, and what is read off them. Handles objects of Spark's JVM, which have no types here.
 

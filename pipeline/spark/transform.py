@@ -19,8 +19,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StringType, StructType
 
 from leasehold.common.nesting import parsed_json
-from pipeline.batch import Batch, without
-from pipeline.errors import (
+from leasehold.pipeline.batch import Batch, without
+from leasehold.pipeline.errors import (
     EngineUnavailable,
     NotImportable,
     Poison,
@@ -29,27 +29,27 @@ from pipeline.errors import (
     SinkUnavailable,
     TransformError,
 )
-from pipeline.event import EVENT_SCHEMA
-from pipeline.imports import imported, require_module
-from pipeline.limits import FIRST_ONE, JSON_LEVELS_MAX, RETURNED_BYTES_MAX, Isolation
-from pipeline.parsing.parse import Misfit, parse
-from pipeline.parsing.schema import Struct, read_schema
-from pipeline.poison import JobFailed, Prepared, Refused, Slice
-from pipeline.ranges import RangedBatch, RangeReader, RangeReads
-from pipeline.spark.engine import SparkEngine
-from pipeline.spark.executors import OutputTask, RangeTask, collected, new_attempt, own_version
-from pipeline.spark.failures import failure_of
-from pipeline.spark.jvm import text_of
-from pipeline.spark.micro_batch import MicroBatches, split
-from pipeline.spark.partition_contract import PARTITION, Contract
-from pipeline.spark.pyspark_internals import of_plans, plan_of
-from pipeline.spark.reason import reason_of
-from pipeline.spark.runs import Run, Runs
-from pipeline.spark.session import VIEW, PipelineSession, columns_read
-from pipeline.spark.user_modules import pack
-from pipeline.sql_text import schema_problem, sql_problem
-from pipeline.staging import NotStaged, Ranged, Stager, put_together
-from pipeline.transform import Checked, Transform, TransformSpec
+from leasehold.pipeline.event import EVENT_SCHEMA
+from leasehold.pipeline.imports import imported, require_module
+from leasehold.pipeline.limits import FIRST_ONE, JSON_LEVELS_MAX, RETURNED_BYTES_MAX, Isolation
+from leasehold.pipeline.parsing.parse import Misfit, parse
+from leasehold.pipeline.parsing.schema import Struct, read_schema
+from leasehold.pipeline.poison import JobFailed, Prepared, Refused, Slice
+from leasehold.pipeline.ranges import RangedBatch, RangeReader, RangeReads
+from leasehold.pipeline.spark.engine import SparkEngine
+from leasehold.pipeline.spark.executors import OutputTask, RangeTask, collected, new_attempt, own_version
+from leasehold.pipeline.spark.failures import failure_of
+from leasehold.pipeline.spark.jvm import text_of
+from leasehold.pipeline.spark.micro_batch import MicroBatches, split
+from leasehold.pipeline.spark.partition_contract import PARTITION, Contract
+from leasehold.pipeline.spark.pyspark_internals import of_plans, plan_of
+from leasehold.pipeline.spark.reason import reason_of
+from leasehold.pipeline.spark.runs import Run, Runs
+from leasehold.pipeline.spark.session import VIEW, PipelineSession, columns_read
+from leasehold.pipeline.spark.user_modules import pack
+from leasehold.pipeline.sql_text import schema_problem, sql_problem
+from leasehold.pipeline.staging import NotStaged, Ranged, Stager, put_together
+from leasehold.pipeline.transform import Checked, Transform, TransformSpec
 
 T = TypeVar("T")
 AT_ONCE_BYTES_MAX = 4 * 1024

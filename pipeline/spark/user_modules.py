@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
-from pipeline.errors import TransformError
+from leasehold.pipeline.errors import TransformError
 
 BYTES_MAX = 32 * 1024 * 1024
 _SKIPPED = frozenset(("__pycache__", "node_modules"))

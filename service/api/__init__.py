@@ -1,6 +1,6 @@
 """The HTTP face of a running host: what it knows of the whole group, and what operators may do to it (docs/rest.md).
 
-    app = create_app(view, access, log=log)            # of a process with a host; service.api.server serves it
+    app = create_app(view, access, log=log)            # of a process with a host; leasehold.service.api.server serves it
 
 Its parts:
 
@@ -13,7 +13,7 @@ Its parts:
     roles, limits, cross_origin, json_bodies, etags, audit    what these stand on
 """
 
-from service.api.app import create_app
-from service.api.middleware import OPEN
+from leasehold.service.api.app import create_app
+from leasehold.service.api.middleware import OPEN
 
 __all__ = ["OPEN", "create_app"]

@@ -13,22 +13,22 @@ from fastapi import APIRouter, FastAPI, Response
 from fastapi.responses import HTMLResponse
 from structlog.typing import FilteringBoundLogger as Log
 
-from leases.errors import StoreError
-from service import dashboard
-from service.api import schemas
-from service.api.audit import Audit
-from service.api.auth import READING, Access
-from service.api.events import events
-from service.api.masking import Mask
-from service.api.metrics import CONTENT_TYPE, Metrics
-from service.api.middleware import Guard
-from service.api.operations import operating
-from service.api.problems import ANYWHERE, add_handlers, documented
-from service.api.queries import reading
-from service.api.tap import tapping
-from service.api.transfer import moving
-from service.group.view import View
-from service.telemetry.logs import default_logger
+from leasehold.leases.errors import StoreError
+from leasehold.service import dashboard
+from leasehold.service.api import schemas
+from leasehold.service.api.audit import Audit
+from leasehold.service.api.auth import READING, Access
+from leasehold.service.api.events import events
+from leasehold.service.api.masking import Mask
+from leasehold.service.api.metrics import CONTENT_TYPE, Metrics
+from leasehold.service.api.middleware import Guard
+from leasehold.service.api.operations import operating
+from leasehold.service.api.problems import ANYWHERE, add_handlers, documented
+from leasehold.service.api.queries import reading
+from leasehold.service.api.tap import tapping
+from leasehold.service.api.transfer import moving
+from leasehold.service.group.view import View
+from leasehold.service.telemetry.logs import default_logger
 
 # This host: what probes and Prometheus ask.
 
@@ -71,7 +71,7 @@ def health(view: View, metrics: Metrics) -> APIRouter:
     return router
 
 
-# The dashboard's files, at their paths (service.dashboard): a page, and what it is made of.
+# The dashboard's files, at their paths (leasehold.service.dashboard): a page, and what it is made of.
 
 
 def page() -> APIRouter:

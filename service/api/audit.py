@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 from structlog.typing import FilteringBoundLogger as Log
 
-from leases.lease import Lease
-from service.api.auth import Caller
-from service.stats import Action, ActionOutcome, Stats
+from leasehold.leases.lease import Lease
+from leasehold.service.api.auth import Caller
+from leasehold.service.stats import Action, ActionOutcome, Stats
 
 TEXT_CHARACTERS_MAX = 200
 

@@ -20,7 +20,7 @@ from fastapi import Depends, Request, Security
 from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 
-from service.errors import StartFailed
+from leasehold.service.errors import StartFailed
 
 FOR_OPERATORS = "this is for operators: send one of the tokens in the file api.operators"
 
@@ -138,7 +138,7 @@ _READ = HTTPBearer(
 _OPERATE = HTTPBearer(auto_error=False, scheme_name="operator", description="A token of the file `api.operators`.")
 
 READING = [Security(_READ)]
-"""For the description alone: `service.api.middleware` has judged before."""
+"""For the description alone: `leasehold.service.api.middleware` has judged before."""
 
 
 def _operator(request: Request, scheme: Annotated[object, Security(_OPERATE)]) -> Caller:

@@ -20,13 +20,13 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
-from leases.errors import StoreError
-from service.api import schemas
-from service.api.auth import READING
-from service.api.problems import documented
-from service.api.queries import Strict
-from service.group.status import GroupStatus, LeaseStatus
-from service.group.view import View
+from leasehold.leases.errors import StoreError
+from leasehold.service.api import schemas
+from leasehold.service.api.auth import READING
+from leasehold.service.api.problems import documented
+from leasehold.service.api.queries import Strict
+from leasehold.service.group.status import GroupStatus, LeaseStatus
+from leasehold.service.group.view import View
 
 STREAMS_MAX = 200
 STREAM_S = 300.0

@@ -23,7 +23,7 @@ import pyarrow as pa
 from pydantic import JsonValue
 
 from leasehold.common.nesting import parsed_json
-from service.texts import MASK, names_a_secret, redacted
+from leasehold.service.texts import MASK, names_a_secret, redacted
 
 VALUE_BYTES_MAX = 64 * 1024
 """A larger value is not shown, only its size."""

@@ -4,8 +4,9 @@
     metrics.lag = await view.read_lag(age_max_s=15)    # optional: the group's lag, as last measured
     metrics.text()                                # what /metrics answers
 
-Every name is explained in docs/metrics.md. Labels are pipelines and words of `service.stats`, so that the number of series does
-not depend on partitions, hosts or errors; partitions are labels only up to a number that a setting names. Each series is there
+Every name is explained in docs/metrics.md. Labels are pipelines and words of `leasehold.service.stats`, so that the number of
+series does not depend on partitions, hosts or errors; partitions are labels only up to a number that a setting names. Each
+series is there
 from the start, as 0: of one that begins with its first event Prometheus sees no increase. What is unknown is absent.
 """
 
@@ -23,12 +24,12 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
 from leasehold.common.nesting import parsed_json
-from leases.session import Session
-from pipeline.histogram import Histogram
-from service.host import Host
-from service.lag.measurement import Lag
-from service.notifier import NOTIFICATION_OUTCOMES
-from service.stats import (
+from leasehold.leases.session import Session
+from leasehold.pipeline.histogram import Histogram
+from leasehold.service.host import Host
+from leasehold.service.lag.measurement import Lag
+from leasehold.service.notifier import NOTIFICATION_OUTCOMES
+from leasehold.service.stats import (
     ACTION_OUTCOMES,
     ACTIONS,
     BLOB_OUTCOMES,

@@ -17,11 +17,11 @@ from urllib.parse import urlsplit
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service import dashboard
-from service.api.audit import Audit, OperatorAction, operator_action_of
-from service.api.auth import FOR_OPERATORS, Access, Caller
-from service.api.problems import LOOK_FIRST, problem
-from service.config.types import is_loopback
+from leasehold.service import dashboard
+from leasehold.service.api.audit import Audit, OperatorAction, operator_action_of
+from leasehold.service.api.auth import FOR_OPERATORS, Access, Caller
+from leasehold.service.api.problems import LOOK_FIRST, problem
+from leasehold.service.config.types import is_loopback
 
 # How much a request may hold, and how long it may take. Pure.
 

@@ -1,4 +1,5 @@
-"""What operators do to leases and pipelines: release, handoff, reset, close, pause, resume. service.group.actions does it."""
+"""What operators do to leases and pipelines: release, handoff, reset, close, pause, resume. leasehold.service.group.actions
+does it."""
 
 from __future__ import annotations
 
@@ -12,22 +13,22 @@ from fastapi.routing import APIRoute
 from pydantic import Field
 from starlette.exceptions import HTTPException
 
-from leases.document import parsed
-from leases.errors import InvalidDocument, StoreConflict
-from leases.pause_orders import Control
-from leases.tenure import VersionedLease
-from service.api import schemas
-from service.api.audit import OperatorAction, lease_facts
-from service.api.auth import Operator
-from service.api.problems import documented
-from service.api.queries import ETAG_RESPONSE, Strict, known, lease_in, meant_by, tag_of
-from service.errors import NotNow
-from service.group import actions
-from service.group.actions import LeaseTransition, cleared_after_s, close_lease, describe, list_partitions
-from service.group.migration import move, start_in
-from service.group.status import LeaseStatus, state_of
-from service.group.view import View
-from service.stats import Action
+from leasehold.leases.document import parsed
+from leasehold.leases.errors import InvalidDocument, StoreConflict
+from leasehold.leases.pause_orders import Control
+from leasehold.leases.tenure import VersionedLease
+from leasehold.service.api import schemas
+from leasehold.service.api.audit import OperatorAction, lease_facts
+from leasehold.service.api.auth import Operator
+from leasehold.service.api.problems import documented
+from leasehold.service.api.queries import ETAG_RESPONSE, Strict, known, lease_in, meant_by, tag_of
+from leasehold.service.errors import NotNow
+from leasehold.service.group import actions
+from leasehold.service.group.actions import LeaseTransition, cleared_after_s, close_lease, describe, list_partitions
+from leasehold.service.group.migration import move, start_in
+from leasehold.service.group.status import LeaseStatus, state_of
+from leasehold.service.group.view import View
+from leasehold.service.stats import Action
 
 ERRORS = documented(400, 404, 408, 409, 415, 422)
 STALE = (
@@ -209,8 +210,8 @@ def _now(view: View) -> str:
 
 # What the bodies of operators' routes have in common: strict JSON.
 #
-# The content type must be JSON, which no form of another site's page can send (`service.api.middleware`). Duplicate keys, NaN and
-# more than 100 levels of nesting are refused.
+# The content type must be JSON, which no form of another site's page can send (`leasehold.service.api.middleware`). Duplicate
+# keys, NaN and more than 100 levels of nesting are refused.
 
 
 JSON = "application/json"

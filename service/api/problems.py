@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
-from leases.errors import (
+from leasehold.leases.errors import (
     GroupMismatch,
     Incomparable,
     InvalidDocument,
@@ -22,10 +22,10 @@ from leases.errors import (
     StoreError,
     StoreMissing,
 )
-from pipeline.errors import EngineUnavailable, FeedUnavailable, PipelineError, SinkUnavailable
-from service.api import schemas
-from service.errors import NothingToImport, NotNow
-from service.texts import readable
+from leasehold.pipeline.errors import EngineUnavailable, FeedUnavailable, PipelineError, SinkUnavailable
+from leasehold.service.api import schemas
+from leasehold.service.errors import NothingToImport, NotNow
+from leasehold.service.texts import readable
 
 SHOWN_MAX = 100
 """How much of a client's own text an error repeats."""

@@ -11,14 +11,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 
-from leases.lease import LeaseKey
-from service.api import schemas
-from service.api.auth import READING
-from service.api.problems import documented, shown
-from service.group.status import GroupStatus, LeaseState, LeaseStatus
-from service.group.view import View
-from service.lag.measurement import Lag
-from service.texts import counted
+from leasehold.leases.lease import LeaseKey
+from leasehold.service.api import schemas
+from leasehold.service.api.auth import READING
+from leasehold.service.api.problems import documented, shown
+from leasehold.service.group.status import GroupStatus, LeaseState, LeaseStatus
+from leasehold.service.group.view import View
+from leasehold.service.lag.measurement import Lag
+from leasehold.service.texts import counted
 
 _EXPIRED = ";expired"
 ETAG_RESPONSE: dict[int | str, dict[str, Any]] = {

@@ -16,13 +16,13 @@ from typing import Annotated, Any, Literal
 import pyarrow as pa
 from pydantic import Field, JsonValue
 
-from pipeline.event import Page
-from pipeline.ranges import RangedBatch
-from pipeline.sink import Output
-from service.api.masking import ROW_BYTES_MAX, Mask, Row, copied, failed, values_of
-from service.api.rendering import Allowance, Renderer
-from service.api.schemas import Model, Moment, Position
-from service.texts import MASK
+from leasehold.pipeline.event import Page
+from leasehold.pipeline.ranges import RangedBatch
+from leasehold.pipeline.sink import Output
+from leasehold.service.api.masking import ROW_BYTES_MAX, Mask, Row, copied, failed, values_of
+from leasehold.service.api.rendering import Allowance, Renderer
+from leasehold.service.api.schemas import Model, Moment, Position
+from leasehold.service.texts import MASK
 
 PARSED_BYTES_PER_S = 64 * 1024
 """For each side of a tap, so that no tap takes all that a host may parse (rendering)."""
@@ -115,7 +115,7 @@ class Limits:
 
 
 class Sampler:
-    """One client's watcher (pipeline.pump.tap)."""
+    """One client's watcher (leasehold.pipeline.pump.tap)."""
 
     def __init__(
         self,

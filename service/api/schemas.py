@@ -1,7 +1,8 @@
 """What the API answers, as pydantic models: the contract that OpenAPI shows. Field names stay; fields may be added.
 
-`Lease`, `Host`, `Batch` and the like are read off their values in service.group.status, service.group.activity and
-service.lag.measurement (`Lease.model_validate(status)`); an alias names the source of a field if its name differs there.
+`Lease`, `Host`, `Batch` and the like are read off their values in leasehold.service.group.status,
+leasehold.service.group.activity and leasehold.service.lag.measurement (`Lease.model_validate(status)`); an alias names the
+source of a field if its name differs there.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AliasPath, AwareDatetime, BaseModel, ConfigDict, Field
 
-from leases.import_.plan import Kind
-from service.group.status import GroupStatus, LeaseState
-from service.lag.measurement import Lag
+from leasehold.leases.import_.plan import Kind
+from leasehold.service.group.status import GroupStatus, LeaseState
+from leasehold.service.lag.measurement import Lag
 
 PipelineName = Annotated[str, Field(description="The pipeline's name.", examples=["transform"])]
 PartitionName = Annotated[str, Field(description="The feed's partition; any text.", examples=["transactions-1.csv"])]

@@ -22,8 +22,8 @@ import uvicorn
 from structlog.typing import FilteringBoundLogger as Log
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from service.api.problems import problem
-from service.errors import StartFailed
+from leasehold.service.api.problems import problem
+from leasehold.service.errors import StartFailed
 
 # How many connections the API bears, and how long it waits for a client that is slow or silent.
 #

@@ -15,18 +15,18 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 from structlog.typing import FilteringBoundLogger as Log
 
-from leases.lease import LeaseKey
-from service.api.audit import OperatorAction
-from service.api.auth import Operator
-from service.api.events import COMMENT, SILENCE_S, STREAM_S
-from service.api.masking import Mask
-from service.api.problems import documented
-from service.api.queries import Strict, known, lease_in
-from service.api.rendering import Renderer
-from service.api.samples import SIDES, TAP_EVENTS, Limits, Sampler, TapEnd, TapReady, event_text
-from service.errors import NotNow
-from service.group.view import View
-from service.worker import Worker, about
+from leasehold.leases.lease import LeaseKey
+from leasehold.service.api.audit import OperatorAction
+from leasehold.service.api.auth import Operator
+from leasehold.service.api.events import COMMENT, SILENCE_S, STREAM_S
+from leasehold.service.api.masking import Mask
+from leasehold.service.api.problems import documented
+from leasehold.service.api.queries import Strict, known, lease_in
+from leasehold.service.api.rendering import Renderer
+from leasehold.service.api.samples import SIDES, TAP_EVENTS, Limits, Sampler, TapEnd, TapReady, event_text
+from leasehold.service.errors import NotNow
+from leasehold.service.group.view import View
+from leasehold.service.worker import Worker, about
 
 TAPS_MAX = 4
 """On one host."""

@@ -9,16 +9,16 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 from starlette.exceptions import HTTPException
 
-from service.api import schemas
-from service.api.audit import OperatorAction
-from service.api.auth import Operator
-from service.api.operations import JSON, check_type
-from service.api.problems import documented, problem
-from service.api.queries import PipelineFilter, known
-from service.group.import_sources import Import, Source
-from service.group.migration import Report, execute, export_leases, mode_of, plan_import
-from service.group.view import View
-from service.texts import counted
+from leasehold.service.api import schemas
+from leasehold.service.api.audit import OperatorAction
+from leasehold.service.api.auth import Operator
+from leasehold.service.api.operations import JSON, check_type
+from leasehold.service.api.problems import documented, problem
+from leasehold.service.api.queries import PipelineFilter, known
+from leasehold.service.group.import_sources import Import, Source
+from leasehold.service.group.migration import Report, execute, export_leases, mode_of, plan_import
+from leasehold.service.group.view import View
+from leasehold.service.texts import counted
 
 ERRORS_SHOWN_MAX = 100
 LINES = ("application/jsonl", "application/x-ndjson", JSON)

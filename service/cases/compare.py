@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyarrow import types as arrow
 
 from leasehold.common.nesting import parsed_json
-from pipeline.limits import JSON_LEVELS_MAX
+from leasehold.pipeline.limits import JSON_LEVELS_MAX
 
 Order = Literal["any", "partition", "exact"]
 WIDTH = 120

@@ -20,16 +20,16 @@ import structlog
 from structlog.typing import FilteringBoundLogger as Log
 
 from leasehold.common.clock import LoopClock
-from leases.store import Operation, StoreAround
-from leases.stores.memory import MemoryStore
-from pipeline.connectors.python import HandlerThread
-from pipeline.crash_point import watch_points
-from pipeline.errors import Ambiguous
-from pipeline.sink import Output, Permit, Sink, SinkWriter
-from service.cases.disturbance import UNDISTURBED, Disturbance
-from service.cases.model import Case
-from service.cases.modules import HandlerModules
-from service.cases.running import (
+from leasehold.leases.store import Operation, StoreAround
+from leasehold.leases.stores.memory import MemoryStore
+from leasehold.pipeline.connectors.python import HandlerThread
+from leasehold.pipeline.crash_point import watch_points
+from leasehold.pipeline.errors import Ambiguous
+from leasehold.pipeline.sink import Output, Permit, Sink, SinkWriter
+from leasehold.service.cases.disturbance import UNDISTURBED, Disturbance
+from leasehold.service.cases.model import Case
+from leasehold.service.cases.modules import HandlerModules
+from leasehold.service.cases.running import (
     GRANTED,
     CaseFeed,
     Cut,
@@ -40,9 +40,9 @@ from service.cases.running import (
     whole,
     write_out,
 )
-from service.cases.scratch import TIMING, RunFailed, Scratch, State
-from service.pipeline import Pipeline
-from service.processor import Processor
+from leasehold.service.cases.scratch import TIMING, RunFailed, Scratch, State
+from leasehold.service.pipeline import Pipeline
+from leasehold.service.processor import Processor
 
 T = TypeVar("T")
 RUN_S_MAX = 120.0

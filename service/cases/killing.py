@@ -17,21 +17,21 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
 
-from pipeline.errors import EngineUnavailable, PipelineError
-from service.cases.compare import Pair, side_by_side
-from service.cases.disturbance import RECUTS, UNDISTURBED, Disturbance, Recut, disturbances
-from service.cases.disturbed_run import Run, start_process
-from service.cases.model import Case, PlacedCase
-from service.cases.modules import HandlerModules
-from service.cases.running import (
+from leasehold.pipeline.errors import EngineUnavailable, PipelineError
+from leasehold.service.cases.compare import Pair, side_by_side
+from leasehold.service.cases.disturbance import RECUTS, UNDISTURBED, Disturbance, Recut, disturbances
+from leasehold.service.cases.disturbed_run import Run, start_process
+from leasehold.service.cases.model import Case, PlacedCase
+from leasehold.service.cases.modules import HandlerModules
+from leasehold.service.cases.running import (
     Prepared,
     Workbench,
     problems_of,
     run_case,
 )
-from service.cases.scratch import Databases, RunFailed, State, open_scratch
-from service.config.custom import PythonSinkSettings
-from service.config.settings import Settings
+from leasehold.service.cases.scratch import Databases, RunFailed, State, open_scratch
+from leasehold.service.config.custom import PythonSinkSettings
+from leasehold.service.config.settings import Settings
 
 SPLITS = 3
 ROWS_SHOWN = 20

@@ -15,11 +15,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from service.config.load import ConfigurationError, key_of, line_of, load, text_of
-from service.config.section import Section, message_of
-from service.config.settings import Settings
-from service.config.strict_yaml import UNREADABLE, Document, KeyPath, Problem, read
-from service.config.types import Count, Importable, Text
+from leasehold.service.config.load import ConfigurationError, key_of, line_of, load, text_of
+from leasehold.service.config.section import Section, message_of
+from leasehold.service.config.settings import Settings
+from leasehold.service.config.strict_yaml import UNREADABLE, Document, KeyPath, Problem, read
+from leasehold.service.config.types import Count, Importable, Text
 
 SUFFIX = ".cases.yaml"
 QUICK_JAVA = ("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")

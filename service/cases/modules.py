@@ -19,7 +19,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from types import ModuleType
 
-OWN = ("leasehold", "leases", "pipeline", "service")
+OWN = ("leasehold",)
 _MACHINERY = frozenset((*OWN, "__main__", "pyspark", "py4j"))
 """Never dropped. A distribution of Spark has its Python packages in a directory of its own."""
 _ADVICE = "so its variables keep their values when a host is killed"

@@ -15,22 +15,22 @@ from typing import Any
 import pyarrow as pa
 
 from leasehold.common.clock import BootClock
-from pipeline.connectors.memory import MemoryDestination, MemorySink
-from pipeline.dead_letters import DeadLetters
-from pipeline.errors import EngineUnavailable, PipelineError, SinkRejected
-from pipeline.event import EVENT_SCHEMA, Page
-from pipeline.feed import ChangeFeed, FeedPartition, PartitionEnded, Start
-from pipeline.limits import BatchLimits, Budget
-from pipeline.pump.progress import Progress
-from pipeline.pump.runner import DeliveredBatch, Runner
-from pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter, Standing
-from pipeline.spark.engine import SparkEngine
-from pipeline.transform import Transform
-from service.cases.compare import Pair, Table, missing_columns, paired, side_by_side
-from service.cases.model import LONG_AGO, Case, Event, PlacedCase
-from service.config.settings import PipelineSettings, Settings
-from service.texts import counted
-from service.wiring.build import policy_of, transform_of
+from leasehold.pipeline.connectors.memory import MemoryDestination, MemorySink
+from leasehold.pipeline.dead_letters import DeadLetters
+from leasehold.pipeline.errors import EngineUnavailable, PipelineError, SinkRejected
+from leasehold.pipeline.event import EVENT_SCHEMA, Page
+from leasehold.pipeline.feed import ChangeFeed, FeedPartition, PartitionEnded, Start
+from leasehold.pipeline.limits import BatchLimits, Budget
+from leasehold.pipeline.pump.progress import Progress
+from leasehold.pipeline.pump.runner import DeliveredBatch, Runner
+from leasehold.pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter, Standing
+from leasehold.pipeline.spark.engine import SparkEngine
+from leasehold.pipeline.transform import Transform
+from leasehold.service.cases.compare import Pair, Table, missing_columns, paired, side_by_side
+from leasehold.service.cases.model import LONG_AGO, Case, Event, PlacedCase
+from leasehold.service.config.settings import PipelineSettings, Settings
+from leasehold.service.texts import counted
+from leasehold.service.wiring.build import policy_of, transform_of
 
 # A feed of a case's events, and a sink that notes what it takes
 

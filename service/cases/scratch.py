@@ -9,17 +9,17 @@ from typing import cast
 
 from pydantic import SecretStr
 
-from leases.timing import derived_timing
-from pipeline.connectors.memory import MemoryDestination, MemorySink
-from pipeline.imports import imported
-from pipeline.sink import Sink
-from service.cases.compare import shown
-from service.cases.model import Case
-from service.cases.running import (
+from leasehold.leases.timing import derived_timing
+from leasehold.pipeline.connectors.memory import MemoryDestination, MemorySink
+from leasehold.pipeline.imports import imported
+from leasehold.pipeline.sink import Sink
+from leasehold.service.cases.compare import shown
+from leasehold.service.cases.model import Case
+from leasehold.service.cases.running import (
     Prepared,
 )
-from service.config.custom import PythonSinkSettings
-from service.config.postgres import PostgresSinkSettings
+from leasehold.service.config.custom import PythonSinkSettings
+from leasehold.service.config.postgres import PostgresSinkSettings
 
 TIMING = derived_timing(6.0, session_s=1.0)
 """A second host takes the leases of a silent one within two seconds."""
@@ -74,7 +74,7 @@ class PostgresScratch(Scratch):
         return self._settings.make(TIMING, letters=self._letters)
 
     async def read(self) -> State:
-        from pipeline.connectors.postgres.scratch import read_query, read_tables
+        from leasehold.pipeline.connectors.postgres.scratch import read_query, read_tables
 
         if self._query is not None:
             return {"the rows of `query`": await read_query(self._dsn, self._query)}

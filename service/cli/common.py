@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
 
 import click
 
-from leases.errors import GroupMismatch, LeasesError
-from pipeline.errors import PipelineError, PySparkReplaced
-from pipeline.imports import search_in
-from service.cli.host_name import host_name
-from service.config import load as config
-from service.config.settings import PipelineSettings, Settings
-from service.errors import ServiceError, StartFailed
-from service.texts import redacted
+from leasehold.leases.errors import GroupMismatch, LeasesError
+from leasehold.pipeline.errors import PipelineError, PySparkReplaced
+from leasehold.pipeline.imports import search_in
+from leasehold.service.cli.host_name import host_name
+from leasehold.service.config import load as config
+from leasehold.service.config.settings import PipelineSettings, Settings
+from leasehold.service.errors import ServiceError, StartFailed
+from leasehold.service.texts import redacted
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
     from structlog.typing import FilteringBoundLogger as Log
 
-    from service.cli.offline_view import Read
+    from leasehold.service.cli.offline_view import Read
 
 
 # Standard streams that may be closed, and standard output whose reader may leave: `leasehold ... | head` ends silently.
@@ -201,7 +201,7 @@ def pipeline_in(settings: Settings, file: Path, pipeline: str) -> PipelineSettin
 
 @contextmanager
 def named(settings: Settings, *, role: str = "") -> Iterator[str]:
-    """Reserve this host's name, as `service.cli.host_name` has it, or fail."""
+    """Reserve this host's name, as `leasehold.service.cli.host_name` has it, or fail."""
     with ExitStack() as held:
         try:
             name = held.enter_context(host_name(settings.host, settings.leases, role=role))
@@ -211,7 +211,7 @@ def named(settings: Settings, *, role: str = "") -> Iterator[str]:
 
 
 def log_of(settings: Settings, host: str) -> Log:
-    from service.telemetry import logs
+    from leasehold.service.telemetry import logs
 
     logs.configure(settings.log, host)
     return logs.logger()
@@ -219,9 +219,9 @@ def log_of(settings: Settings, host: str) -> Log:
 
 def read_offline(file: Path, read: Read[T], pipeline: str | None, *, writes: bool = False, heeds: bool = True) -> T:
     """What `read` finds in the lease store of FILE, seen from a process that runs no host; as
-    `service.cli.offline_view` has it."""
-    from service.cli.offline_view import look_into
-    from service.telemetry import logs
+    `leasehold.service.cli.offline_view` has it."""
+    from leasehold.service.cli.offline_view import look_into
+    from leasehold.service.telemetry import logs
 
     settings = settings_of(file)
     logs.hush(settings.log)

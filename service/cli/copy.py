@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from leases.errors import StoreError
-from service.cli.common import USAGE, PathName, done, fail, settings_of, unread_is_fine, warn
-from service.errors import NotNow
-from service.texts import counted, redacted
+from leasehold.leases.errors import StoreError
+from leasehold.service.cli.common import USAGE, PathName, done, fail, settings_of, unread_is_fine, warn
+from leasehold.service.errors import NotNow
+from leasehold.service.texts import counted, redacted
 
 if TYPE_CHECKING:
-    from leases.keeper import Keeper
-    from service.config.settings import Settings
-    from service.group.copying import CopyReport
-    from service.group.view import View
+    from leasehold.leases.keeper import Keeper
+    from leasehold.service.config.settings import Settings
+    from leasehold.service.group.copying import CopyReport
+    from leasehold.service.group.view import View
 
 CALL_TIMEOUT_S = 60.0
 """No lease depends on how long a call takes."""
@@ -76,9 +76,9 @@ def _names(names: Iterable[str]) -> str:
 
 async def _copy(before: Settings, after: Settings, apply: bool) -> CopyReport:
     from leasehold.common.clock import BootClock
-    from service.cli.offline_view import open_group
-    from service.group.copying import Place, copy_group, plan_copy
-    from service.telemetry import logs
+    from leasehold.service.cli.offline_view import open_group
+    from leasehold.service.group.copying import Place, copy_group, plan_copy
+    from leasehold.service.telemetry import logs
 
     logs.hush(before.log)
     clock = BootClock()
@@ -106,7 +106,7 @@ async def _copy(before: Settings, after: Settings, apply: bool) -> CopyReport:
 
 async def _require_same_pipelines(source: Keeper, view: View) -> None:
     """That the pipelines of the new configuration are those whose leases are copied. Raises GroupMismatch."""
-    from leases.bootstrap import Bootstrap
+    from leasehold.leases.bootstrap import Bootstrap
 
     for name, pipeline in view.pipelines.items():
         await Bootstrap(source, name, pipeline.identity).read_recorded()
@@ -114,9 +114,9 @@ async def _require_same_pipelines(source: Keeper, view: View) -> None:
 
 async def _cancel(before: Settings) -> tuple[str, ...]:
     from leasehold.common.clock import BootClock
-    from service.cli.offline_view import open_group
-    from service.group.copying import Place, cancel_copy
-    from service.telemetry import logs
+    from leasehold.service.cli.offline_view import open_group
+    from leasehold.service.group.copying import Place, cancel_copy
+    from leasehold.service.telemetry import logs
 
     logs.hush(before.log)
     async with open_group(before, warn=warn, call_timeout_s=CALL_TIMEOUT_S) as (_, source):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from service.cli.common import (
+from leasehold.service.cli.common import (
     FILE,
     NAMES_MAY_BEGIN_WITH_A_DASH,
     USAGE,
@@ -23,13 +23,13 @@ from service.cli.common import (
     settings_of,
     unread_is_fine,
 )
-from service.texts import counted, redacted
+from leasehold.service.texts import counted, redacted
 
 if TYPE_CHECKING:
-    from pipeline.dead_letters import LetterBox
-    from pipeline.dead_letters.settled import Judged
-    from service.config.settings import PipelineSettings, Settings
-    from service.lag.measurement import Backlog
+    from leasehold.pipeline.dead_letters import LetterBox
+    from leasehold.pipeline.dead_letters.settled import Judged
+    from leasehold.service.config.settings import PipelineSettings, Settings
+    from leasehold.service.lag.measurement import Backlog
 
 PARTITION = click.option("--partition", help="Only this one.")
 
@@ -52,7 +52,7 @@ def list_letters(file: Path, pipeline: str, partition: str | None, open_only: bo
     again` if it became a dead letter again, whose number follows. `unknown` if the leases of the replay, or its sink, cannot
     be read.
     """
-    from service.cli.tables import letters_table, screen_of
+    from leasehold.service.cli.tables import letters_table, screen_of
 
     found = _read(file, pipeline, partition)
     if open_only:
@@ -89,7 +89,7 @@ def replay(file: Path, pipeline: str, partition: str | None) -> None:
     Correct the transform first. What fails again becomes a dead letter again. Hosts may run meanwhile. Exit code 1 where
     something is left.
     """
-    from service.cli.replay import check_pipeline_not_moved, run_replay
+    from leasehold.service.cli.replay import check_pipeline_not_moved, run_replay
 
     settings, one = _pipeline(file, pipeline)
     done(check_pipeline_not_moved(settings, one))
@@ -116,8 +116,8 @@ def discard(file: Path, pipeline: str, partition: str | None, yes: bool) -> None
     Replay first what you can still process: only the letters that failed again are open then. The command lists the letters
     that it discards, and asks. Later letters stay open. Discarded letters stay in their place and in the list.
     """
-    from service.cli.replay import check_pipeline_not_moved, run_replay
-    from service.cli.tables import letters_table, screen_of
+    from leasehold.service.cli.replay import check_pipeline_not_moved, run_replay
+    from leasehold.service.cli.tables import letters_table, screen_of
 
     settings, one = _pipeline(file, pipeline)
     done(check_pipeline_not_moved(settings, one))
@@ -145,7 +145,7 @@ def discard(file: Path, pipeline: str, partition: str | None, yes: bool) -> None
 
 
 def _fail_if_left(last: Backlog | None) -> None:
-    """last: as `service.cli.replay.run_replay` returns it."""
+    """last: as `leasehold.service.cli.replay.run_replay` returns it."""
     if last is None or last.failed:
         fail(*(f"partition '{key.partition}': {why}" for key, why in sorted((last.failed if last else {}).items())))
 
@@ -157,10 +157,10 @@ def _read(file: Path, pipeline: str, partition: str | None) -> list[Judged]:
 
 def _read_until(file: Path, pipeline: str, partition: str | None) -> tuple[dict[str, str | None], list[Judged]]:
     """By partition, a position such that all letters up to it are among those returned; and the letters."""
-    from pipeline.dead_letters.record import read_kept
-    from pipeline.dead_letters.settled import judge
-    from service.cli.replay import read_replayed
-    from service.telemetry import logs
+    from leasehold.pipeline.dead_letters.record import read_kept
+    from leasehold.pipeline.dead_letters.settled import judge
+    from leasehold.service.cli.replay import read_replayed
+    from leasehold.service.telemetry import logs
 
     settings, one = _pipeline(file, pipeline)
     logs.hush(settings.log)
@@ -188,8 +188,8 @@ def _read_until(file: Path, pipeline: str, partition: str | None) -> tuple[dict[
 
 async def _may_have_unread(settings: Settings, pipeline: PipelineSettings, partition: str | None) -> bool:
     """Whether a replay could find a letter. Needs no Spark."""
-    from pipeline.errors import FeedError
-    from service.cli.replay import read_replayed
+    from leasehold.pipeline.errors import FeedError
+    from leasehold.service.cli.replay import read_replayed
 
     box = _box_of(settings, pipeline)
     feed = box.by_partition or box.feed
@@ -222,7 +222,7 @@ def _pipeline(file: Path, pipeline: str) -> tuple[Settings, PipelineSettings]:
 
 def _fields(one: Judged) -> dict[str, Any]:
     """The body as text where it is one, else in base64. failed_again_as: the number of the letter that stands for it."""
-    from service.cli.tables import body_fields
+    from leasehold.service.cli.tables import body_fields
 
     letter = dataclasses.asdict(one.kept.letter)
     body = body_fields(letter.pop("body"))

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from service.cli.common import USAGE, PathName, done, fail
+from leasehold.service.cli.common import USAGE, PathName, done, fail
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 PORT = click.IntRange(0, 65535)

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from leases.errors import LeasesError
-from pipeline.errors import PipelineError
-from service.cli.common import (
+from leasehold.leases.errors import LeasesError
+from leasehold.pipeline.errors import PipelineError
+from leasehold.service.cli.common import (
     FILE,
     NAMES_MAY_BEGIN_WITH_A_DASH,
     USAGE,
@@ -31,17 +31,17 @@ from service.cli.common import (
     settings_of,
     unread_is_fine,
 )
-from service.config.files import FilesSinkSettings
-from service.errors import ServiceError
-from service.texts import counted
+from leasehold.service.config.files import FilesSinkSettings
+from leasehold.service.errors import ServiceError
+from leasehold.service.texts import counted
 
 if TYPE_CHECKING:
-    from leases.keeper import Keeper
-    from pipeline.connectors.files.delta import Table
-    from pipeline.connectors.files.sink import Snapshot
-    from pipeline.connectors.files.sink.storage import Storage
-    from pipeline.connectors.log.feed import LogReader
-    from service.group.view import View
+    from leasehold.leases.keeper import Keeper
+    from leasehold.pipeline.connectors.files.delta import Table
+    from leasehold.pipeline.connectors.files.sink import Snapshot
+    from leasehold.pipeline.connectors.files.sink.storage import Storage
+    from leasehold.pipeline.connectors.log.feed import LogReader
+    from leasehold.service.group.view import View
 
 
 # `leasehold log`: show the events of an embedded log that a pipeline writes or reads.
@@ -79,8 +79,8 @@ def read_log(file: Path, pipeline: str, partition: str | None, start: int, limit
     printed is escaped as in JSON, and a body that is not UTF-8 is printed in base64. Hosts may be running: the command only
     reads the log, and does not wait for new events.
     """
-    from pipeline.connectors.log.feed import LogReader
-    from pipeline.connectors.log.partition_file import LogError
+    from leasehold.pipeline.connectors.log.feed import LogReader
+    from leasehold.pipeline.connectors.log.partition_file import LogError
 
     reader = LogReader(_log_of(file, pipeline))
     found = False
@@ -118,7 +118,7 @@ def _partitions(reader: LogReader, pipeline: str, wanted: str | None) -> list[st
 
 def _events(reader: LogReader, partitions: list[str], start: int) -> Iterator[dict[str, Any]]:
     """Rows of EVENT_SCHEMA. Events that retention has dropped are reported on standard error."""
-    from pipeline.connectors.log.feed import Forgotten
+    from leasehold.pipeline.connectors.log.feed import Forgotten
 
     for partition in partitions:
         for found in reader.read(partition, start):
@@ -131,7 +131,7 @@ def _events(reader: LogReader, partitions: list[str], start: int) -> Iterator[di
 
 
 def _fields(event: dict[str, Any]) -> dict[str, Any]:
-    from service.cli.tables import body_fields
+    from leasehold.service.cli.tables import body_fields
 
     body, properties = body_fields(event.pop("body")), event["properties"]
     time = event["enqueued_time"].isoformat(timespec="microseconds")
@@ -185,7 +185,7 @@ def list_files(file: Path, pipeline: str, partition: str | None, as_json: bool) 
 )
 def read_files(file: Path, pipeline: str, partition: str | None, to: Path | None) -> None:
     """All rows that count now: as JSON lines on standard output, or as one Parquet file."""
-    from pipeline.connectors.files.sink.formats import decoded, encoded
+    from leasehold.pipeline.connectors.files.sink.formats import decoded, encoded
 
     place = _place(file, pipeline)
     snapshot = _snapshot(place, pipeline, partition)
@@ -221,7 +221,7 @@ def _explain_nothing(file: Path, pipeline: str, partition: str | None, place: St
 
 def _has_progress(file: Path, pipeline: str, partition: str | None) -> bool:
     """Whether a lease of the pipeline has a position, as far as its leases can be read."""
-    from service.cli.offline_view import look_into
+    from leasehold.service.cli.offline_view import look_into
 
     async def read(view: View, keeper: Keeper) -> bool:
         leases = (await keeper.scan([pipeline])).leases
@@ -239,7 +239,7 @@ def _has_progress(file: Path, pipeline: str, partition: str | None) -> bool:
 @click.option("--dry-run", is_flag=True, help="Only print what would be deleted.")
 def clean_files(file: Path, pipeline: str, dry_run: bool) -> None:
     """Delete what hosts left that died while they wrote. It is safe at any time, whether hosts run or not."""
-    from pipeline.connectors.files.sink import leftovers
+    from leasehold.pipeline.connectors.files.sink import leftovers
 
     place = _place(file, pipeline)
     snapshot = _snapshot(place, pipeline, None)
@@ -267,7 +267,7 @@ def compact_files(file: Path, pipeline: str, target_mb: int | None) -> None:
 
     Ctrl-C or SIGTERM ends the command when the compaction is done. A second one ends it at once, and its lock file stays.
     """
-    from pipeline.connectors.files.delta import compact_in_thread
+    from leasehold.pipeline.connectors.files.delta import compact_in_thread
 
     target_bytes = None if target_mb is None else target_mb * 1024 * 1024
     with finish_first("the compaction is completed first; a second signal ends it at once, and its lock file stays"):
@@ -288,7 +288,7 @@ def vacuum_files(file: Path, pipeline: str, retention_hours: int | None, dry_run
     The table's versions before the retention cannot be read afterwards. Files that executors of an earlier owner staged, and
     that were never committed, need no retention: they are deleted at once, unless `--retention-hours` is given.
     """
-    from pipeline.connectors.files.delta import vacuum_table
+    from leasehold.pipeline.connectors.files.delta import vacuum_table
 
     with _table(file, pipeline) as (place, table):
         gone = _done(lambda: vacuum_table(place, table, retention_hours=retention_hours, dry_run=dry_run))
@@ -304,7 +304,7 @@ def _table(file: Path, pipeline: str, *, is_compacted: bool = False) -> Iterator
     if not isinstance(sink, FilesSinkSettings) or sink.format != "delta":
         what = "does not exist" if sink is None else "does not write a Delta table"
         fail(f"pipeline '{pipeline}' of {file} {what}: name one whose sink has `format: delta`", code=USAGE)
-    from pipeline.connectors.files.delta import Table, exclusive_compaction
+    from leasehold.pipeline.connectors.files.delta import Table, exclusive_compaction
 
     place, location = sink.make_table_place()
     with closing(place), ExitStack() as stack:
@@ -333,7 +333,7 @@ def _place(file: Path, pipeline: str) -> Storage:
 
 
 def _snapshot(place: Storage, pipeline: str, partition: str | None) -> Snapshot:
-    from pipeline.connectors.files.sink import snapshot_of
+    from leasehold.pipeline.connectors.files.sink import snapshot_of
 
     return _done(lambda: snapshot_of(place, pipeline=pipeline, partition=partition))
 

@@ -6,7 +6,7 @@ default is the machine's name (in Kubernetes the pod's), and processes that shar
 lives, however it ends. So the process that came first keeps it. A later one counts up, or is refused if its name is set.
 
 Containers and machines do not see each other's locks: give each a name (`host.name: ${POD_NAME}`). If two of them have the same
-one, `leases.membership` decides.
+one, `leasehold.leases.membership` decides.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from service.config.leases import LeaseSettings
-from service.config.settings import HostSettings
-from service.errors import StartFailed
+from leasehold.service.config.leases import LeaseSettings
+from leasehold.service.config.settings import HostSettings
+from leasehold.service.errors import StartFailed
 
 MACHINE_NAME_MAX = 120
 """Leaves room for a number within the 128 characters of a host name."""

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from leases.errors import InvalidDocument, StoreMissing
-from leases.lease import LeaseKey
-from service.cli.common import (
+from leasehold.leases.errors import InvalidDocument, StoreMissing
+from leasehold.leases.lease import LeaseKey
+from leasehold.service.cli.common import (
     FAILED,
     FILE,
     INTERRUPTED,
@@ -32,25 +32,25 @@ from service.cli.common import (
     settings_of,
     unread_is_fine,
 )
-from service.cli.copy import copy_leases
-from service.cli.dead_letters import dead_letters
-from service.cli.emulate import emulate
-from service.cli.files import files, log
-from service.cli.migration import close_leases, downgrade_leases, export_leases, import_leases, reset_leases
-from service.cli.run_host import run_host
-from service.cli.test import run_tests
-from service.errors import StartFailed
-from service.texts import counted, redacted
+from leasehold.service.cli.copy import copy_leases
+from leasehold.service.cli.dead_letters import dead_letters
+from leasehold.service.cli.emulate import emulate
+from leasehold.service.cli.files import files, log
+from leasehold.service.cli.migration import close_leases, downgrade_leases, export_leases, import_leases, reset_leases
+from leasehold.service.cli.run_host import run_host
+from leasehold.service.cli.test import run_tests
+from leasehold.service.errors import StartFailed
+from leasehold.service.texts import counted, redacted
 
 if TYPE_CHECKING:
-    from leases.keeper import Keeper
-    from service.cli.offline_view import Read
-    from service.cli.probe import ServiceOptions, Targets
-    from service.config.settings import Settings
-    from service.group.status import GroupStatus, LeaseStatus
-    from service.group.view import View
-    from service.lag.measurement import Lag
-    from service.probing.report import Report
+    from leasehold.leases.keeper import Keeper
+    from leasehold.service.cli.offline_view import Read
+    from leasehold.service.cli.probe import ServiceOptions, Targets
+    from leasehold.service.config.settings import Settings
+    from leasehold.service.group.status import GroupStatus, LeaseStatus
+    from leasehold.service.group.view import View
+    from leasehold.service.lag.measurement import Lag
+    from leasehold.service.probing.report import Report
 
 
 @click.group(cls=Interruptible, context_settings={"help_option_names": ["-h", "--help"]})
@@ -123,8 +123,8 @@ def check(
         raise click.UsageError("--service has no effect without --probe: add it")
     if not service and (hub is not None or create or report is not None or names):
         raise click.UsageError("--hub, --create, --report and --names have no effect without --service: add it")
-    from service.telemetry.signals import lacking
-    from service.wiring.build import find_problems
+    from leasehold.service.telemetry.signals import lacking
+    from leasehold.service.wiring.build import find_problems
 
     settings = settings_of(file)
     problems = lacking(settings.telemetry)
@@ -133,7 +133,7 @@ def check(
         fail(*problems, code=USAGE)
     click.echo(f"settings: fine, {counted(len(settings.pipelines), 'pipeline')}")
     if probe:
-        from service.cli.probe import ServiceOptions, run_probe
+        from leasehold.service.cli.probe import ServiceOptions, run_probe
 
         log_of(settings, "check")
         is_fine = done(run_probe(settings, click.echo))
@@ -148,8 +148,8 @@ def check(
 
 def _ask_services(settings: Settings, options: ServiceOptions, file: Path | None, *, names: bool) -> None:
     """Exits unless all answers are those that Leasehold knows."""
-    from service.cli.probe import ask_services, targets_of, write_report
-    from service.probing.report import summary
+    from leasehold.service.cli.probe import ask_services, targets_of, write_report
+    from leasehold.service.probing.report import summary
 
     if file is not None and not file.absolute().parent.is_dir():
         fail(f"the report cannot be written to '{file}' (there is no such directory): name another file", code=USAGE)
@@ -190,8 +190,8 @@ def list_leases(file: Path, pipeline: str | None, as_json: bool) -> None:
     Only hosts know whether an owner is still alive, because they watch it: ask one at /api/leases. Hosts report why a partition
     fails; if no host runs, this command asks the feeds. For a lease that cannot be read it prints the error and a remedy.
     """
-    from service.cli.tables import lease_fields, leases_table, reasons, screen_of, unreadable_fields
-    from service.group.status import Standstill, failures_of, unlisted_failures
+    from leasehold.service.cli.tables import lease_fields, leases_table, reasons, screen_of, unreadable_fields
+    from leasehold.service.group.status import Standstill, failures_of, unlisted_failures
 
     async def read(view: View, keeper: Keeper) -> tuple[GroupStatus, dict[LeaseKey, tuple[Standstill, ...]]]:
         return await view.read_standstills()
@@ -218,8 +218,8 @@ def list_leases(file: Path, pipeline: str | None, as_json: bool) -> None:
 @click.argument("partition")
 def show_lease(file: Path, pipeline: str, partition: str) -> None:
     """One lease, whole, as JSON."""
-    from service.cli.tables import lease_fields
-    from service.group.status import Standstill, failures_of
+    from leasehold.service.cli.tables import lease_fields
+    from leasehold.service.group.status import Standstill, failures_of
 
     async def read(
         view: View, keeper: Keeper
@@ -243,7 +243,7 @@ def release_lease(file: Path, pipeline: str, partition: str) -> None:
     A sink that keeps its position refuses what the owner still sends.
     """
 
-    from service.group.actions import release_lease
+    from leasehold.service.group.actions import release_lease
 
     async def release(view: View, keeper: Keeper) -> str:
         await _one(pipeline, partition)(view, keeper)
@@ -273,8 +273,8 @@ main.add_command(emulate)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
 def lag(file: Path, pipeline: str | None, as_json: bool) -> None:
     """Show how many events each partition is behind, how old the oldest is, and why the partition stands still, if it does."""
-    from service.cli.tables import held_up_fields, lag_fields, lag_table, reasons, screen_of
-    from service.group.status import failures_of, standstills, unlisted_failures
+    from leasehold.service.cli.tables import held_up_fields, lag_fields, lag_table, reasons, screen_of
+    from leasehold.service.group.status import failures_of, standstills, unlisted_failures
 
     async def measure(view: View, keeper: Keeper) -> tuple[Lag, GroupStatus]:
         found = await view.read_lag()
@@ -348,7 +348,7 @@ def tap(
     Taps are off unless FILE has `api.tap_mask`. They need an operator's token, and the host logs each of them.
     Only the owner of the lease can answer: on Kubernetes, run this command in its pod with `kubectl exec`.
     """
-    from service.cli.tap import Wanted, show_tap
+    from leasehold.service.cli.tap import Wanted, show_tap
 
     settings = settings_of(file)
     pipeline_in(settings, file, pipeline)
@@ -373,7 +373,7 @@ def tap(
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, and nothing else there.")
 def run_demo(directory: Path | None, transactions: Path | None, as_json: bool) -> None:
     """A bank, end to end: files, a log, Spark and PostgreSQL, all on this machine. Its balances are checked."""
-    from service.cli.demo.bank import DemoOptions, run_demo
+    from leasehold.service.cli.demo.bank import DemoOptions, run_demo
 
     result = done(run_demo(DemoOptions(directory=directory, transactions=transactions, as_json=as_json)))
     sys.exit(0 if result.matches else FAILED)
@@ -388,8 +388,8 @@ def run_postgres(directory: Path, sql: str | None) -> None:
     DIRECTORY is created if it is missing, and its data stays there. Use it only for trying and for the database of
     `leasehold demo`: every user of this machine who can reach its socket can log in without a password.
     """
-    from service.cli.demo.postgres import query, serve
-    from service.cli.run import stopping
+    from leasehold.service.cli.demo.postgres import query, serve
+    from leasehold.service.cli.run import stopping
 
     async def serve_until_stopped() -> None:
         stop = asyncio.Event()

@@ -16,10 +16,17 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from leases.document import advised
-from leases.errors import GroupMismatch, InvalidDocument, LeasesError, StoreAmbiguous, StoreConflict, StoreMissing
-from pipeline.errors import PipelineError
-from service.cli.common import (
+from leasehold.leases.document import advised
+from leasehold.leases.errors import (
+    GroupMismatch,
+    InvalidDocument,
+    LeasesError,
+    StoreAmbiguous,
+    StoreConflict,
+    StoreMissing,
+)
+from leasehold.pipeline.errors import PipelineError
+from leasehold.service.cli.common import (
     FAILED,
     FILE,
     NAMES_MAY_BEGIN_WITH_A_DASH,
@@ -32,18 +39,18 @@ from service.cli.common import (
     unread_is_fine,
     warn,
 )
-from service.errors import NotNow
-from service.texts import counted, noun, redacted
+from leasehold.service.errors import NotNow
+from leasehold.service.texts import counted, noun, redacted
 
 if TYPE_CHECKING:
-    from leases.keeper import Keeper
-    from leases.lease import Lease
-    from leases.lineage import Partition
-    from service.config.settings import Settings
-    from service.group.downgrade import Downgrade
-    from service.group.import_sources import BlobSource, Source
-    from service.group.migration import Report
-    from service.group.view import View
+    from leasehold.leases.keeper import Keeper
+    from leasehold.leases.lease import Lease
+    from leasehold.leases.lineage import Partition
+    from leasehold.service.config.settings import Settings
+    from leasehold.service.group.downgrade import Downgrade
+    from leasehold.service.group.import_sources import BlobSource, Source
+    from leasehold.service.group.migration import Report
+    from leasehold.service.group.view import View
 
 CONNECTION_STRING = "LEASEHOLD_IMPORT_CONNECTION_STRING"
 """Environment variables of the account with the old blobs: they are secrets."""
@@ -71,8 +78,8 @@ def reset_leases(
     lease at its next write. A reset opens a closed lease that is named. It creates a new lease if the document was deleted or
     cannot be read.
     """
-    from service.checkpoint_blobs import write_reset
-    from service.group.migration import reset, start_in
+    from leasehold.service.checkpoint_blobs import write_reset
+    from leasehold.service.group.migration import reset, start_in
 
     if bool(partitions) == reset_all:
         fail("name the partitions to reset, or use --all for all leases of the pipeline", code=USAGE)
@@ -128,7 +135,7 @@ def _describe_reset(before: Lease | None, after: Lease) -> str:
 
 def _ask(file: Path, pipeline: str, partitions: Sequence[str], place: str) -> None:
     """Continue only if a person agrees to the reset."""
-    from service.group.migration import plan_reset, start_in
+    from leasehold.service.group.migration import plan_reset, start_in
 
     async def plan(view: View, keeper: Keeper) -> list[str]:
         plans = [await plan_reset(keeper, view.pipelines[pipeline], name, start_in(place)) for name in partitions]
@@ -154,7 +161,7 @@ def export_leases(file: Path, pipeline: str | None, output: Path | None) -> None
 
     Stop the hosts first. Otherwise the leases move while they are read.
     """
-    from service.group.migration import export_leases
+    from leasehold.service.group.migration import export_leases
 
     async def read(view: View, keeper: Keeper) -> tuple[list[str], list[str]]:
         return await export_leases(keeper, [each for name, each in view.pipelines.items() if pipeline in (None, name)])
@@ -216,8 +223,8 @@ def import_leases(
     nothing is written.
     """
     from leasehold.common.clock import BootClock
-    from service.group.import_sources import KINDS, Import
-    from service.group.migration import execute, mode_of, plan_import
+    from leasehold.service.group.import_sources import KINDS, Import
+    from leasehold.service.group.migration import execute, mode_of, plan_import
 
     settings, text = settings_of(file), _read(input)
     if not settings.leases.is_shared and apply:
@@ -263,7 +270,7 @@ def import_leases(
 
 def _blobs_of(settings: Settings, container: str | None, account_url: str | None) -> BlobSource | None:
     """Raises StartFailed."""
-    from service.wiring.build import others_blobs_of
+    from leasehold.service.wiring.build import others_blobs_of
 
     return others_blobs_of(
         settings.leases,
@@ -274,7 +281,7 @@ def _blobs_of(settings: Settings, container: str | None, account_url: str | None
 
 
 def _print_report(report: Report, apply: bool, as_json: bool) -> None:
-    from service.cli.tables import change_fields, changes_table, screen_of
+    from leasehold.service.cli.tables import change_fields, changes_table, screen_of
 
     if as_json:
         fields = {
@@ -297,7 +304,7 @@ def _next(report: Report, apply: bool) -> str:
 
 
 def _read(input: str | None) -> str | None:
-    from leases.import_.cosmos_import import INPUT_BYTES_MAX
+    from leasehold.leases.import_.cosmos_import import INPUT_BYTES_MAX
 
     if input is None:
         return None
@@ -350,7 +357,7 @@ def close_leases(
         fail("name the partitions to close, or use --gone for all that the feed no longer lists", code=USAGE)
 
     async def close(view: View, keeper: Keeper) -> int:
-        from service.group.actions import list_partitions
+        from leasehold.service.group.actions import list_partitions
 
         listed = await list_partitions(view.pipelines[pipeline])
         names = (
@@ -371,7 +378,7 @@ async def _find_gone(
     view: View, pipeline: str, listed: Sequence[Partition], skip_rest: bool, forget: bool
 ) -> Sequence[str]:
     """Raises NotNow if the feed lists nothing at all: a directory that is not mounted looks empty."""
-    from service.group.actions import forgettable, gone
+    from leasehold.service.group.actions import forgettable, gone
 
     leases = [status.lease for status in (await view.read_group()).leases.values() if status.lease.pipeline == pipeline]
     names = gone(leases, view.pipelines[pipeline].feed, listed)
@@ -394,7 +401,7 @@ async def _close(
     forget: bool,
 ) -> bool:
     """Whether it is closed now. An error of one lease does not stop the others."""
-    from service.group.actions import cleared_after_s, close_lease, describe
+    from leasehold.service.group.actions import cleared_after_s, close_lease, describe
 
     try:
         closed = await close_lease(
@@ -425,7 +432,7 @@ def downgrade_leases(file: Path, as_json: bool) -> None:
     changes nothing. You can run it again at any time.
     """
     from leasehold.common.clock import BootClock
-    from service.group.downgrade import downgrade
+    from leasehold.service.group.downgrade import downgrade
 
     if not settings_of(file).leases.is_shared:
         fail("`leases: {type: memory}` ends with this command: use a persistent lease store")

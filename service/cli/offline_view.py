@@ -10,14 +10,14 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from leasehold.common.clock import BootClock
-from leases.errors import InvalidDocument, StoreError, StoreMissing
-from leases.keeper import Keeper
-from leases.session import Bell
-from leases.store import TimedStore
-from service.config.settings import AnyLeases, Settings
-from service.group.status import GroupStatus
-from service.group.view import View
-from service.wiring.build import pipelines_of, store_of
+from leasehold.leases.errors import InvalidDocument, StoreError, StoreMissing
+from leasehold.leases.keeper import Keeper
+from leasehold.leases.session import Bell
+from leasehold.leases.store import TimedStore
+from leasehold.service.config.settings import AnyLeases, Settings
+from leasehold.service.group.status import GroupStatus
+from leasehold.service.group.view import View
+from leasehold.service.wiring.build import pipelines_of, store_of
 
 T = TypeVar("T")
 Warn = Callable[[str], None]

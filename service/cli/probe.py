@@ -1,6 +1,7 @@
 """`leasehold check --probe`: connect to everything that the settings name, and say of each what came of it.
 
-With `--service`, also ask Cosmos DB, Event Hubs and Blob Storage whether they behave as Leasehold assumes (`service.probing`).
+With `--service`, also ask Cosmos DB, Event Hubs and Blob Storage whether they behave as Leasehold assumes
+(`leasehold.service.probing`).
 """
 
 from __future__ import annotations
@@ -17,30 +18,30 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from leasehold.common.clock import BootClock
-from leases.bootstrap import Bootstrap
-from leases.errors import GroupMismatch, StoreAmbiguous, StoreError
-from leases.keeper import Keeper
-from leases.store import TimedStore
-from leases.timing import Timing
-from pipeline.errors import PipelineError
-from pipeline.spark.engine import SparkEngine
-from service.api.server import listen
-from service.cli.run import stopping
-from service.config.cosmos import CosmosFeedSettings, CosmosLeases, CosmosSinkSettings
-from service.config.eventhubs import EventHub
-from service.config.leases import BlobLeases
-from service.config.settings import ApiSettings, Settings
-from service.errors import StartFailed
-from service.pipeline import Pipeline
-from service.processor import Problems
-from service.texts import counted, redacted
-from service.wiring.build import pipeline_of, store_of
+from leasehold.leases.bootstrap import Bootstrap
+from leasehold.leases.errors import GroupMismatch, StoreAmbiguous, StoreError
+from leasehold.leases.keeper import Keeper
+from leasehold.leases.store import TimedStore
+from leasehold.leases.timing import Timing
+from leasehold.pipeline.errors import PipelineError
+from leasehold.pipeline.spark.engine import SparkEngine
+from leasehold.service.api.server import listen
+from leasehold.service.cli.run import stopping
+from leasehold.service.config.cosmos import CosmosFeedSettings, CosmosLeases, CosmosSinkSettings
+from leasehold.service.config.eventhubs import EventHub
+from leasehold.service.config.leases import BlobLeases
+from leasehold.service.config.settings import ApiSettings, Settings
+from leasehold.service.errors import StartFailed
+from leasehold.service.pipeline import Pipeline
+from leasehold.service.processor import Problems
+from leasehold.service.texts import counted, redacted
+from leasehold.service.wiring.build import pipeline_of, store_of
 
 if TYPE_CHECKING:
     from leasehold.common.azure import CosmosAccount
-    from leases.stores.blob import CheckpointBlobs
-    from pipeline.connectors.eventhubs import EventHubAccount
-    from service.probing.report import Answer, Report
+    from leasehold.leases.stores.blob import CheckpointBlobs
+    from leasehold.pipeline.connectors.eventhubs import EventHubAccount
+    from leasehold.service.probing.report import Answer, Report
 
 Say = Callable[[str], None]
 
@@ -190,7 +191,7 @@ class Targets:
 def targets_of(settings: Settings, options: ServiceOptions, say: Say) -> Targets:
     """Reports what it leaves out. Raises StartFailed if nothing is left, or a pipeline uses the hub."""
     from leasehold.common.azure import cosmos_account_of
-    from pipeline.connectors.eventhubs import account_of
+    from leasehold.pipeline.connectors.eventhubs import account_of
 
     sections = list(_sections_of(settings))
     hubs, databases = dict[str, "EventHubAccount"](), dict[tuple[str, str], tuple["CosmosAccount", str]]()
@@ -245,7 +246,7 @@ def _sections_of(settings: Settings) -> Iterator[object]:
 
 async def ask_services(targets: Targets, options: ServiceOptions, say: Say) -> Report | None:
     """None if a signal ended it; what was created is removed then, too."""
-    from service.probing.report import Report
+    from leasehold.service.probing.report import Report
 
     answers: dict[str, list[Answer]] = {}
     left: list[str] = []
@@ -281,8 +282,8 @@ async def _ask_all(
 
 
 async def _ask_hub(hub: EventHubAccount, options: ServiceOptions, say: Say) -> list[Answer]:
-    from service.probing.eventhubs import COSTS, QUESTIONS, HubPlace
-    from service.probing.report import ask_all, unopened
+    from leasehold.service.probing.eventhubs import COSTS, QUESTIONS, HubPlace
+    from leasehold.service.probing.report import ask_all, unopened
 
     say(f"event hub {hub.name}, partition '{options.partition}': {COSTS}")
     clock = BootClock()
@@ -302,9 +303,9 @@ async def _ask_hub(hub: EventHubAccount, options: ServiceOptions, say: Say) -> l
 
 
 async def _ask_cosmos(account: CosmosAccount, database: str, say: Say, left: list[str]) -> list[Answer]:
-    from pipeline.errors import FeedUnavailable
-    from service.probing.cosmos import COSTS, QUESTIONS, CosmosPlace
-    from service.probing.report import ask_all, unopened
+    from leasehold.pipeline.errors import FeedUnavailable
+    from leasehold.service.probing.cosmos import COSTS, QUESTIONS, CosmosPlace
+    from leasehold.service.probing.report import ask_all, unopened
 
     name = f"leasehold-probe-{uuid.uuid4().hex[:12]}"
     say(f"Cosmos DB {account.host}/{database}: creates the container '{name}', {COSTS}")
@@ -326,8 +327,8 @@ async def _ask_cosmos(account: CosmosAccount, database: str, say: Say, left: lis
 
 
 async def _ask_blobs(leases: BlobLeases, say: Say, left: list[str]) -> list[Answer]:
-    from service.probing.blob import COSTS, QUESTIONS, BlobPlace
-    from service.probing.report import ask_all, unopened
+    from leasehold.service.probing.blob import COSTS, QUESTIONS, BlobPlace
+    from leasehold.service.probing.report import ask_all, unopened
 
     name = f"leasehold-probe-{uuid.uuid4().hex[:12]}"
     say(f"{leases.place}: {COSTS}; their names begin with '{name}'")
@@ -350,7 +351,7 @@ async def _ask_blobs(leases: BlobLeases, say: Say, left: list[str]) -> list[Answ
 
 def write_report(report: Report, file: Path) -> None:
     """Raises StartFailed."""
-    from service.probing.report import to_json, to_markdown
+    from leasehold.service.probing.report import to_json, to_markdown
 
     text = to_json(report) if file.suffix == ".json" else to_markdown(report)
     try:

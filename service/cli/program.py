@@ -20,13 +20,13 @@ from pathlib import Path, PurePath
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
 
-from pipeline.handlers import FUNCTION_OF
-from service.cli.common import USAGE, fail
-from service.cli.run_host import run_host
-from service.config.load import ConfigurationError, parse
+from leasehold.pipeline.handlers import FUNCTION_OF
+from leasehold.service.cli.common import USAGE, fail
+from leasehold.service.cli.run_host import run_host
+from leasehold.service.config.load import ConfigurationError, parse
 
 if TYPE_CHECKING:
-    from service.config.settings import Settings
+    from leasehold.service.config.settings import Settings
 
 F = TypeVar("F", bound=Callable[[Any], Any])
 P = ParamSpec("P")

@@ -12,23 +12,23 @@ from dataclasses import replace
 from structlog.typing import FilteringBoundLogger as Log
 
 from leasehold.common.clock import BootClock
-from leases.errors import LeasesError, StoreMissing
-from leases.keeper import Keeper
-from leases.lease import Lease
-from leases.pause_orders import check_not_moved
-from leases.store import TimedStore
-from pipeline.dead_letters import DeadLetters, LetterBox
-from pipeline.dead_letters.settled import Replayed, ReplayFeed
-from pipeline.errors import PipelineError
-from pipeline.limits import REPLAY
-from pipeline.sink import Sink, Standing
-from service.cli.run import run
-from service.config.settings import PipelineSettings, Settings
-from service.errors import ServiceError
-from service.lag.measurement import Backlog
-from service.pipeline import Pipeline
-from service.processor import Processor
-from service.wiring.build import pipeline_of, store_of
+from leasehold.leases.errors import LeasesError, StoreMissing
+from leasehold.leases.keeper import Keeper
+from leasehold.leases.lease import Lease
+from leasehold.leases.pause_orders import check_not_moved
+from leasehold.leases.store import TimedStore
+from leasehold.pipeline.dead_letters import DeadLetters, LetterBox
+from leasehold.pipeline.dead_letters.settled import Replayed, ReplayFeed
+from leasehold.pipeline.errors import PipelineError
+from leasehold.pipeline.limits import REPLAY
+from leasehold.pipeline.sink import Sink, Standing
+from leasehold.service.cli.run import run
+from leasehold.service.config.settings import PipelineSettings, Settings
+from leasehold.service.errors import ServiceError
+from leasehold.service.lag.measurement import Backlog
+from leasehold.service.pipeline import Pipeline
+from leasehold.service.processor import Processor
+from leasehold.service.wiring.build import pipeline_of, store_of
 
 # How far a pipeline's dead letters were replayed, as the leases of its replay and its sink have it.
 
@@ -111,7 +111,7 @@ async def run_replay(
     log: Log,
     discarded_to: Mapping[str, str | None] | None = None,
 ) -> tuple[int, int, Backlog | None]:
-    """How many letters were sent through, how many of them are dead again, and what is left; as `service.cli.run.run`.
+    """How many letters were sent through, how many of them are dead again, and what is left; as `leasehold.service.cli.run.run`.
 
     discarded_to: as of `ReplayFeed`.
     """

@@ -16,18 +16,18 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 import pyarrow as pa
 from structlog.typing import FilteringBoundLogger as Log
 
-from leases.errors import StoreError
-from service.api import create_app
-from service.api.app import METRICS_LAG_AGE_MAX_S
-from service.api.auth import Access, Tokens
-from service.api.masking import Mask
-from service.api.metrics import Metrics
-from service.api.server import serve
-from service.config.settings import ApiSettings, Settings
-from service.lag.measurement import Backlog
-from service.processor import Processor
-from service.telemetry.conventions import Figure, figure_of, figures_of
-from service.telemetry.signals import metrics_of
+from leasehold.leases.errors import StoreError
+from leasehold.service.api import create_app
+from leasehold.service.api.app import METRICS_LAG_AGE_MAX_S
+from leasehold.service.api.auth import Access, Tokens
+from leasehold.service.api.masking import Mask
+from leasehold.service.api.metrics import Metrics
+from leasehold.service.api.server import serve
+from leasehold.service.config.settings import ApiSettings, Settings
+from leasehold.service.lag.measurement import Backlog
+from leasehold.service.processor import Processor
+from leasehold.service.telemetry.conventions import Figure, figure_of, figures_of
+from leasehold.service.telemetry.signals import metrics_of
 
 # Arrow's memory in a host: an allocator that gives back what was freed.
 #

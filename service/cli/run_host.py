@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from service.cli.common import done, fail, importing, log_of, named, unread_is_fine
+from leasehold.service.cli.common import done, fail, importing, log_of, named, unread_is_fine
 
 if TYPE_CHECKING:
-    from service.config.settings import Settings
-    from service.lag.measurement import Backlog
-    from service.processor import Processor
+    from leasehold.service.config.settings import Settings
+    from leasehold.service.lag.measurement import Backlog
+    from leasehold.service.processor import Processor
 
 
 def run_host(settings: Settings, *, until_idle: bool) -> None:
@@ -27,9 +27,9 @@ def run_host(settings: Settings, *, until_idle: bool) -> None:
         async def work() -> tuple[Processor, Backlog | None]:
             with settings.starting_spark() as engine:  # takes longer to start than what else there is to import
                 with importing():
-                    from service.cli.run import add_metrics
-                    from service.cli.run import run as run_processor
-                    from service.wiring.build import processor_of
+                    from leasehold.service.cli.run import add_metrics
+                    from leasehold.service.cli.run import run as run_processor
+                    from leasehold.service.wiring.build import processor_of
 
                     log = log_of(settings, name)
                     processor = processor_of(settings, host=name, log=log, engine=engine)  # imports SDKs
@@ -40,7 +40,7 @@ def run_host(settings: Settings, *, until_idle: bool) -> None:
     if until_idle and settings.log.format == "text":
         _print_summary(processor, last)
     if last is not None and (last.failed or last.held):
-        from service.cli.tables import stopped
+        from leasehold.service.cli.tables import stopped
 
         fail(
             *(stopped(pipeline, partition, why) for (pipeline, partition), why in sorted(last.failed.items())),
@@ -53,7 +53,7 @@ def run_host(settings: Settings, *, until_idle: bool) -> None:
 
 def _print_summary(processor: Processor, last: Backlog | None) -> None:
     """For people. With a JSON log only the log has it, because a program may read both from one stream."""
-    from service.stats import summary_lines
+    from leasehold.service.stats import summary_lines
 
     unfinished = {name for name, _ in (*last.failed, *last.held)} if last is not None else {*processor.host.pipelines}
     lines = summary_lines(

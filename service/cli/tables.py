@@ -16,12 +16,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from leases.import_.plan import PlannedChange
-from leases.lease import Lease, LeaseKey
-from pipeline.dead_letters.settled import Judged
-from service.group.activity import FailureStatus
-from service.group.status import LeaseStatus, Standstill
-from service.lag.measurement import Lag, PartitionLag
+from leasehold.leases.import_.plan import PlannedChange
+from leasehold.leases.lease import Lease, LeaseKey
+from leasehold.pipeline.dead_letters.settled import Judged
+from leasehold.service.group.activity import FailureStatus
+from leasehold.service.group.status import LeaseStatus, Standstill
+from leasehold.service.lag.measurement import Lag, PartitionLag
 
 CONTINUATION_SHOWN = 48
 NOTHING: Mapping[LeaseKey, Sequence[Standstill]] = MappingProxyType({})

@@ -14,9 +14,9 @@ from urllib.parse import quote, urlencode, urlsplit
 import click
 
 from leasehold.common.nesting import parsed_json
-from service.cli.common import USAGE, fail, warn
-from service.config.settings import ApiSettings
-from service.texts import counted
+from leasehold.service.cli.common import USAGE, fail, warn
+from leasehold.service.config.settings import ApiSettings
+from leasehold.service.texts import counted
 
 SILENCE_S_MAX = 40.0
 """A host writes something every 15 seconds."""

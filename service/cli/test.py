@@ -16,14 +16,24 @@ from typing import TYPE_CHECKING
 
 import click
 
-from service.cli.common import FAILED, FILE, USAGE, PathName, done, fail, importing, pipeline_in, unread_is_fine
-from service.texts import counted, redacted
+from leasehold.service.cli.common import (
+    FAILED,
+    FILE,
+    USAGE,
+    PathName,
+    done,
+    fail,
+    importing,
+    pipeline_in,
+    unread_is_fine,
+)
+from leasehold.service.texts import counted, redacted
 
 if TYPE_CHECKING:
-    from service.cases.killing import Kills
-    from service.cases.model import CaseFile, PlacedCase
-    from service.cases.scratch import Databases
-    from service.config.settings import Settings
+    from leasehold.service.cases.killing import Kills
+    from leasehold.service.cases.model import CaseFile, PlacedCase
+    from leasehold.service.cases.scratch import Databases
+    from leasehold.service.config.settings import Settings
 
 DSN = "LEASEHOLD_TEST_DSN"
 _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -65,7 +75,7 @@ def run_tests(
     Feeds, sinks and lease stores are not used, and their secrets need not be set. With --kill, output goes into scratch
     databases and to your handlers.
     """
-    from service.cases.model import QUICK_JAVA
+    from leasehold.service.cases.model import QUICK_JAVA
 
     settings, chosen = _chosen(file, cases, pipeline, kill)
     if master is not None:
@@ -80,8 +90,8 @@ def run_tests(
             if any(each.needs_spark for each in settings.pipelines):
                 _say(f"Spark ({engine.place}) takes some seconds to start")
             with importing():
-                from service.cases.killing import Kills, check_case
-                from service.cases.running import open_workbench
+                from leasehold.service.cases.killing import Kills, check_case
+                from leasehold.service.cases.running import open_workbench
             from leasehold.common.clock import BootClock
 
             clock, found = BootClock(), []
@@ -107,9 +117,9 @@ def run_tests(
 
 def _chosen(file: Path, names: Sequence[Path], pipeline: str | None, kill: bool) -> tuple[Settings, list[PlacedCase]]:
     """With only those pipelines that have cases; or fail."""
-    from pipeline.imports import search_in
-    from service.cases.model import SUFFIX, cases_beside, load_cases, load_settings
-    from service.config.load import ConfigurationError
+    from leasehold.pipeline.imports import search_in
+    from leasehold.service.cases.model import SUFFIX, cases_beside, load_cases, load_settings
+    from leasehold.service.config.load import ConfigurationError
 
     if file.name.endswith(SUFFIX):
         fail(f"{file} has cases: name the configuration first, as in `leasehold test bank.yaml {file}`", code=USAGE)
@@ -133,7 +143,7 @@ def _chosen(file: Path, names: Sequence[Path], pipeline: str | None, kill: bool)
         if not placed and not problems:
             problems.append(f"the pipeline '{pipeline}' has no cases")
     if kill:
-        from service.cases.killing import unobservable
+        from leasehold.service.cases.killing import unobservable
 
         problems += unobservable(placed, settings)
     if problems:
@@ -145,7 +155,7 @@ def _chosen(file: Path, names: Sequence[Path], pipeline: str | None, kill: bool)
 
 def _of(file: Path, cases: CaseFile) -> CaseFile:
     """Raises ConfigurationError if they are about another configuration."""
-    from service.config.load import ConfigurationError
+    from leasehold.service.config.load import ConfigurationError
 
     if cases.names_config and not (cases.config.exists() and cases.config.samefile(file)):
         raise ConfigurationError(
@@ -168,7 +178,7 @@ def _about(placed: PlacedCase, kills: Kills | None) -> Kills | None:
 
 
 def _line(verdict: Verdict) -> str:
-    from service.cases.running import report
+    from leasehold.service.cases.running import report
 
     placed = verdict.placed
     if verdict.problems:
@@ -215,7 +225,7 @@ async def open_databases(dsn: str | None) -> AsyncIterator[Databases]:
         @asynccontextmanager
         async def open_one() -> AsyncIterator[str]:
             """Raises StartFailed, SinkRejected."""
-            from pipeline.connectors.postgres.scratch import open_database
+            from leasehold.pipeline.connectors.postgres.scratch import open_database
 
             if not servers:
                 servers.append(await _start_server(stack))
@@ -227,9 +237,9 @@ async def open_databases(dsn: str | None) -> AsyncIterator[Databases]:
 
 async def _start_server(stack: AsyncExitStack) -> str:
     """Raises StartFailed."""
-    from pipeline.connectors.postgres.scratch import switch_fsync_off
-    from pipeline.spark.master import roomy_shm
-    from service.cli.demo.postgres import check_place, run_postgres
+    from leasehold.pipeline.connectors.postgres.scratch import switch_fsync_off
+    from leasehold.pipeline.spark.master import roomy_shm
+    from leasehold.service.cli.demo.postgres import check_place, run_postgres
 
     place = roomy_shm() or tempfile.gettempdir()  # on a disk, a new database takes ten times as long
     check_place(Path(place))

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Literal, cast
 from pydantic import Field, model_validator
 
 from leasehold.common.azure import cosmos_account_of
-from leases import dotnet
-from leases.errors import StoreUnavailable
-from pipeline.errors import FeedError
-from service.config.leases import Feeds, LeaseSettings
-from service.config.section import (
+from leasehold.leases import dotnet
+from leasehold.leases.errors import StoreUnavailable
+from leasehold.pipeline.errors import FeedError
+from leasehold.service.config.leases import Feeds, LeaseSettings
+from leasehold.service.config.section import (
     IDENTITY,
     AzureCredentials,
     Buffering,
@@ -21,16 +21,16 @@ from service.config.section import (
     Section,
     azure_credentials,
 )
-from service.config.types import Certificates, Count, ProcessorName, Seconds, Secret, Text, Variable
+from leasehold.service.config.types import Certificates, Count, ProcessorName, Seconds, Secret, Text, Variable
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from leases.store import LeaseStore
-    from leases.timing import Timing
-    from pipeline.connectors.cosmos import CosmosFeed
-    from pipeline.feed import ChangeFeed
-    from pipeline.sink import Sink
+    from leasehold.leases.store import LeaseStore
+    from leasehold.leases.timing import Timing
+    from leasehold.pipeline.connectors.cosmos import CosmosFeed
+    from leasehold.pipeline.feed import ChangeFeed
+    from leasehold.pipeline.sink import Sink
 
 
 class CosmosAccess(AzureCredentials):
@@ -116,7 +116,7 @@ class CosmosFeedSettings(CosmosAccount, FeedSettings):
         return MonitoredContainer(feed, pipeline if self.processor_name is None else self.processor_name)
 
     def make(self, context: FeedContext) -> ChangeFeed:
-        from pipeline.connectors.cosmos import CosmosFeed
+        from leasehold.pipeline.connectors.cosmos import CosmosFeed
 
         return CosmosFeed(
             cosmos_account_of(**self.account),
@@ -166,7 +166,7 @@ class CosmosSinkSettings(CosmosAccount, Buffering):
     )
 
     def make(self, timing: Timing, *, letters: bool = False) -> Sink:
-        from pipeline.connectors.cosmos import cosmos_sink
+        from leasehold.pipeline.connectors.cosmos import cosmos_sink
 
         return cosmos_sink(
             cosmos_account_of(**self.account),
@@ -180,8 +180,8 @@ class CosmosSinkSettings(CosmosAccount, Buffering):
 
     def check_output(self, table: pa.Table) -> None:
         """Without the container's partition key, which only the service knows."""
-        from pipeline.async_sink.request_entry import check_rows
-        from pipeline.connectors.cosmos.point_operations import Writing
+        from leasehold.pipeline.async_sink.request_entry import check_rows
+        from leasehold.pipeline.connectors.cosmos.point_operations import Writing
 
         writing = Writing(content=self.content, operation=self.operation, key_paths=())
         check_rows(table, writing.converted, "the container")
@@ -205,7 +205,7 @@ class CosmosLeases(CosmosAccount, LeaseSettings):
         return f"Cosmos DB container '{self.database}/{self.container}' at {host}"
 
     def make(self, feeds: Feeds, *, creates: bool) -> LeaseStore:
-        from leases.stores.cosmos import CosmosContainerAddress, CosmosStore, LeaseContainer
+        from leasehold.leases.stores.cosmos import CosmosContainerAddress, CosmosStore, LeaseContainer
 
         found = {name: settings.monitored(name, feed) for name, (settings, feed) in feeds.items()}
         monitored = {name: container for name, container in found.items() if container is not None}
@@ -215,7 +215,7 @@ class CosmosLeases(CosmosAccount, LeaseSettings):
 
 
 class MonitoredContainer:
-    """`leases.stores.cosmos.Monitored` of a feed: leases are named after processor, account and container."""
+    """`leasehold.leases.stores.cosmos.Monitored` of a feed: leases are named after processor, account and container."""
 
     def __init__(self, feed: ChangeFeed, processor: str) -> None:
         self._feed = cast("CosmosFeed", feed)

@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
-from pipeline.limits import ParallelLimits
-from service.config.leases import Feeds, LeaseSettings
-from service.config.section import Custom, FeedContext, FeedSettings, Section, SinkSettings
-from service.config.types import Count, Importable, Seconds, SecondsOrNone, Text
+from leasehold.pipeline.limits import ParallelLimits
+from leasehold.service.config.leases import Feeds, LeaseSettings
+from leasehold.service.config.section import Custom, FeedContext, FeedSettings, Section, SinkSettings
+from leasehold.service.config.types import Count, Importable, Seconds, SecondsOrNone, Text
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from leases.store import LeaseStore
-    from leases.timing import Timing
-    from pipeline.feed import ChangeFeed
-    from pipeline.sink import Sink
+    from leasehold.leases.store import LeaseStore
+    from leasehold.leases.timing import Timing
+    from leasehold.pipeline.feed import ChangeFeed
+    from leasehold.pipeline.sink import Sink
 
 
 class CustomFeedSettings(FeedSettings, Custom):
@@ -26,7 +26,7 @@ class CustomFeedSettings(FeedSettings, Custom):
     )
 
     def make(self, context: FeedContext) -> ChangeFeed:
-        from service.config.plugins import feed_made
+        from leasehold.service.config.plugins import feed_made
 
         return feed_made(self)
 
@@ -35,7 +35,7 @@ class CustomSinkSettings(SinkSettings, Custom):
     type: Importable = Field(description="A `Sink` to import. All other keys are its arguments.")
 
     def make(self, timing: Timing, *, letters: bool = False) -> Sink:
-        from service.config.plugins import sink_made
+        from leasehold.service.config.plugins import sink_made
 
         return sink_made(self)
 
@@ -51,7 +51,7 @@ class CustomLeases(LeaseSettings, Custom):
         return False
 
     def make(self, feeds: Feeds, *, creates: bool) -> LeaseStore:
-        from service.config.plugins import store_made
+        from leasehold.service.config.plugins import store_made
 
         return store_made(self)
 
@@ -138,25 +138,25 @@ class PythonSinkSettings(SinkSettings):
 
     def import_code(self) -> None:
         if self.parallel is None:
-            from pipeline.connectors.python import load
+            from leasehold.pipeline.connectors.python import load
 
             load(self.handler)
         else:
-            from pipeline.connectors.handlers import load as load_function
+            from leasehold.pipeline.connectors.handlers import load as load_function
 
             load_function(self.handler, self.parallel.limits)
 
     def check_output(self, table: pa.Table) -> None:
         if self.parallel is not None:
-            from pipeline.handlers.writer import check_columns
+            from leasehold.pipeline.handlers.writer import check_columns
 
             check_columns(table.column_names, self.parallel.key, self.parallel.limits, "the handler")
 
     def make(self, timing: Timing, *, letters: bool = False) -> Sink:
         if self.parallel is None:
-            from pipeline.connectors.python import PythonSink
+            from leasehold.pipeline.connectors.python import PythonSink
 
             return PythonSink(self.handler)
-        from pipeline.connectors.handlers import HandlerSink
+        from leasehold.pipeline.connectors.handlers import HandlerSink
 
         return HandlerSink(self.handler, key=self.parallel.key, limits=self.parallel.limits)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from leasehold.common.azure import storage_account_of
-from pipeline.errors import FeedError
-from service.config.section import (
+from leasehold.pipeline.errors import FeedError
+from leasehold.service.config.section import (
     FeedContext,
     FeedSettings,
     LettersSettings,
@@ -18,16 +18,25 @@ from service.config.section import (
     StorageAccess,
     StorageAccount,
 )
-from service.config.types import BlobContainerName, Certificates, Conf, Prefetch, Seconds, Secret, Text, Variable
+from leasehold.service.config.types import (
+    BlobContainerName,
+    Certificates,
+    Conf,
+    Prefetch,
+    Seconds,
+    Secret,
+    Text,
+    Variable,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from leases.stores.blob import CheckpointBlobs
-    from leases.timing import Timing
-    from pipeline.dead_letters import LetterBox
-    from pipeline.feed import ChangeFeed
-    from pipeline.sink import Sink
+    from leasehold.leases.stores.blob import CheckpointBlobs
+    from leasehold.leases.timing import Timing
+    from leasehold.pipeline.dead_letters import LetterBox
+    from leasehold.pipeline.feed import ChangeFeed
+    from leasehold.pipeline.sink import Sink
 
 
 BATCH_BYTES_MAX = 512 * 1024
@@ -35,7 +44,9 @@ BATCH_BYTES_MAX = 512 * 1024
 
 
 def _consumer_group(name: str) -> str:
-    from pipeline.connectors.eventhubs import is_consumer_group  # here, so that only who uses it waits for its SDK
+    from leasehold.pipeline.connectors.eventhubs import (
+        is_consumer_group,  # here, so that only who uses it waits for its SDK
+    )
 
     if not is_consumer_group(name):
         raise ValueError("must be the name of a consumer group, like $Default")
@@ -74,7 +85,9 @@ class EventHub(Section):
 
     @model_validator(mode="after")
     def _reaches(self) -> EventHub:
-        from pipeline.connectors.eventhubs import account_of  # here, so that only who uses it waits for its SDK
+        from leasehold.pipeline.connectors.eventhubs import (
+            account_of,  # here, so that only who uses it waits for its SDK
+        )
 
         account_of(**self.account)
         return self
@@ -94,7 +107,7 @@ class EventHub(Section):
         }
 
     def seat_in(self, consumer_group: str) -> Seat:
-        from pipeline.connectors.eventhubs import account_of
+        from leasehold.pipeline.connectors.eventhubs import account_of
 
         return account_of(**self.account).name.lower(), consumer_group.lower()
 
@@ -158,7 +171,9 @@ class EventHubsFeedSettings(EventHub, FeedSettings):
 
     @model_validator(mode="after")
     def _begins(self) -> EventHubsFeedSettings:
-        from pipeline.connectors.eventhubs import position_of  # here, so that only who uses it waits for its SDK
+        from leasehold.pipeline.connectors.eventhubs import (
+            position_of,  # here, so that only who uses it waits for its SDK
+        )
 
         for partition, position in self.start_positions.items():
             try:
@@ -191,14 +206,14 @@ class EventHubsFeedSettings(EventHub, FeedSettings):
     def make_checkpoint_blobs(self) -> CheckpointBlobs | None:
         if (blobs := self.checkpoint_blobs) is None:
             return None
-        from leases.stores.blob import BlobContainerAddress, CheckpointBlobs, LeaseBlobContainer
+        from leasehold.leases.stores.blob import BlobContainerAddress, CheckpointBlobs, LeaseBlobContainer
 
         account, place = storage_account_of(**blobs.account), BlobContainerAddress(container=blobs.container)
         container = LeaseBlobContainer(account, place, call_timeout_s=blobs.timeout_s)
         return CheckpointBlobs(container, "/".join(self.seat), interval_s=blobs.interval_s)
 
     def make(self, context: FeedContext) -> ChangeFeed:
-        from pipeline.connectors.eventhubs import EventHubsFeed, account_of
+        from leasehold.pipeline.connectors.eventhubs import EventHubsFeed, account_of
 
         return EventHubsFeed(
             account_of(**self.account),
@@ -243,12 +258,12 @@ class EventHubsSinkSettings(EventHub, SinkSettings):
         return BATCH_BYTES_MAX
 
     def make(self, timing: Timing, *, letters: bool = False) -> Sink:
-        from pipeline.connectors.eventhubs import EventHubsSink, account_of
+        from leasehold.pipeline.connectors.eventhubs import EventHubsSink, account_of
 
         return EventHubsSink(account_of(**self.account), consumer_group=self.consumer_group, timeout_s=self.timeout_s)
 
     def check_output(self, table: pa.Table) -> None:
-        from pipeline.publishing_writer import events_of
+        from leasehold.pipeline.publishing_writer import events_of
 
         events_of(table, "an event hub")
 
@@ -264,9 +279,9 @@ class EventHubsLettersSettings(LettersSettings, EventHubsSinkSettings):
     )
 
     def make_box(self, pipeline: str, sink: SinkSettings, timing: Timing) -> LetterBox:
-        from pipeline.connectors.eventhubs import EventHubsFeed, HubLetters, account_of
-        from pipeline.dead_letters import LetterBox
-        from pipeline.dead_letters.merged_feed import MergedLetters
+        from leasehold.pipeline.connectors.eventhubs import EventHubsFeed, HubLetters, account_of
+        from leasehold.pipeline.dead_letters import LetterBox
+        from leasehold.pipeline.dead_letters.merged_feed import MergedLetters
 
         group, timeout_s = self.consumer_group, self.timeout_s
         feed = EventHubsFeed(account_of(**self.account), consumer_group=group, timeout_s=timeout_s)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, Self
 from pydantic import Field, model_validator
 
 from leasehold.common.azure import storage_account_of
-from service.config.section import (
+from leasehold.service.config.section import (
     FeedContext,
     FeedSettings,
     LettersSettings,
@@ -16,18 +16,18 @@ from service.config.section import (
     StorageAccount,
     install_command,
 )
-from service.config.types import FilePath, Glob, RecordBytes, Seconds, Text
+from leasehold.service.config.types import FilePath, Glob, RecordBytes, Seconds, Text
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from leases.timing import Timing
-    from pipeline.connectors.files.delta import Location
-    from pipeline.connectors.files.sink.blobs import BlobContainer
-    from pipeline.connectors.files.sink.storage import Storage
-    from pipeline.dead_letters import LetterBox
-    from pipeline.feed import ChangeFeed
-    from pipeline.sink import Sink
+    from leasehold.leases.timing import Timing
+    from leasehold.pipeline.connectors.files.delta import Location
+    from leasehold.pipeline.connectors.files.sink.blobs import BlobContainer
+    from leasehold.pipeline.connectors.files.sink.storage import Storage
+    from leasehold.pipeline.dead_letters import LetterBox
+    from leasehold.pipeline.feed import ChangeFeed
+    from leasehold.pipeline.sink import Sink
 
 
 class FilesFeedSettings(FeedSettings):
@@ -57,7 +57,7 @@ class FilesFeedSettings(FeedSettings):
         return self
 
     def make(self, context: FeedContext) -> ChangeFeed:
-        from pipeline.connectors.files.feed import FilesFeed
+        from leasehold.pipeline.connectors.files.feed import FilesFeed
 
         return FilesFeed(
             self.path,
@@ -104,24 +104,24 @@ class FilesPlaceSettings(StorageAccount, SinkSettings):
 
     def make_place(self) -> Storage:
         if self.path is not None:
-            from pipeline.connectors.files.sink import Directory
+            from leasehold.pipeline.connectors.files.sink import Directory
 
             return Directory(self.path)
         return self._make_container()
 
     def _make_container(self) -> BlobContainer:
-        from pipeline.connectors.files.sink.blobs import BlobContainer
+        from leasehold.pipeline.connectors.files.sink.blobs import BlobContainer
 
         account, container = storage_account_of(**self.account), str(self.container)
         return BlobContainer(account, container, prefix=self.prefix or "", timeout_s=self.timeout_s)
 
     def _make_files(self, format: Literal["parquet", "jsonl"]) -> Sink:
-        from pipeline.connectors.files.sink import FilesSink
+        from leasehold.pipeline.connectors.files.sink import FilesSink
 
         return FilesSink(self.make_place(), format=format, compression=self.compression)
 
     def _check_files(self, table: pa.Table, format: Literal["parquet", "jsonl"]) -> None:
-        from pipeline.connectors.files.sink.formats import encoded
+        from leasehold.pipeline.connectors.files.sink.formats import encoded
 
         encoded(table, format)
 
@@ -162,14 +162,14 @@ class FilesSinkSettings(FilesPlaceSettings):
     def make(self, timing: Timing, *, letters: bool = False) -> Sink:
         if self.format != "delta":
             return self._make_files(self.format)
-        from pipeline.connectors.files.delta import DeltaSink
+        from leasehold.pipeline.connectors.files.delta import DeltaSink
 
         place, location = self.make_table_place()
         return DeltaSink(place, location, key=self.key_columns, compression=self.compression)
 
     def make_table_place(self) -> tuple[Storage, Location]:
         """The place of the table, and the same for deltalake, to be used until the place is closed; of `format: delta`."""
-        from pipeline.connectors.files.delta import container_location, location_of
+        from leasehold.pipeline.connectors.files.delta import container_location, location_of
 
         if self.path is not None:
             return self.make_place(), location_of(self.path)
@@ -190,7 +190,7 @@ class FilesSinkSettings(FilesPlaceSettings):
         """Raises ValueError."""
         if self.container is None:
             return
-        from pipeline.connectors.files.delta import check_prefix
+        from leasehold.pipeline.connectors.files.delta import check_prefix
 
         check_prefix(self.prefix or "")
         if self.ca_file is not None:
@@ -203,7 +203,7 @@ class FilesSinkSettings(FilesPlaceSettings):
         if self.format != "delta":
             self._check_files(table, self.format)
             return
-        from pipeline.connectors.files.delta import check_output
+        from leasehold.pipeline.connectors.files.delta import check_output
 
         check_output(table.schema, self.key_columns)
 
@@ -226,9 +226,9 @@ class FilesLettersSettings(LettersSettings, FilesPlaceSettings):
         self._check_files(table, self.format)
 
     def make_box(self, pipeline: str, sink: SinkSettings, timing: Timing) -> LetterBox:
-        from pipeline.connectors.files.sink import FileLetters
-        from pipeline.dead_letters import LetterBox
-        from pipeline.dead_letters.merged_feed import MergedLetters
+        from leasehold.pipeline.connectors.files.sink import FileLetters
+        from leasehold.pipeline.dead_letters import LetterBox
+        from leasehold.pipeline.dead_letters.merged_feed import MergedLetters
 
         feed = MergedLetters(FileLetters(self.make_place(), pipeline))
         return LetterBox(feed=feed, sink=self.make(timing), rows=lambda rows: rows)

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
-from service.config.section import Buffering
-from service.config.types import Certificates, Secret, Text, Url
+from leasehold.service.config.section import Buffering
+from leasehold.service.config.types import Certificates, Secret, Text, Url
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from leases.timing import Timing
-    from pipeline.sink import Sink
+    from leasehold.leases.timing import Timing
+    from leasehold.pipeline.sink import Sink
 
 
 class HttpSinkSettings(Buffering):
@@ -54,7 +54,7 @@ class HttpSinkSettings(Buffering):
         return self
 
     def make(self, timing: Timing, *, letters: bool = False) -> Sink:
-        from pipeline.connectors.http import http_sink
+        from leasehold.pipeline.connectors.http import http_sink
 
         return http_sink(
             self.url.get_secret_value(),
@@ -69,6 +69,6 @@ class HttpSinkSettings(Buffering):
         )
 
     def check_output(self, table: pa.Table) -> None:
-        from pipeline.async_sink.request_entry import check_rows, json_row
+        from leasehold.pipeline.async_sink.request_entry import check_rows, json_row
 
         check_rows(table, json_row(self.content, key_field=self.key_field, order_by=self.order_by), "the endpoint")

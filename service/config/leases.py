@@ -11,14 +11,14 @@ from urllib.parse import urlsplit
 from pydantic import Field, model_validator
 
 from leasehold.common.azure import storage_account_of
-from leases.timing import Timing, derived_timing
-from service.config.section import Section, StorageAccess, StorageAccount
-from service.config.types import BlobContainerName, FilePath, LeaseSeconds, Seconds, SecondsOrNone
+from leasehold.leases.timing import Timing, derived_timing
+from leasehold.service.config.section import Section, StorageAccess, StorageAccount
+from leasehold.service.config.types import BlobContainerName, FilePath, LeaseSeconds, Seconds, SecondsOrNone
 
 if TYPE_CHECKING:
-    from leases.store import LeaseStore
-    from pipeline.feed import ChangeFeed
-    from service.config.section import FeedSettings
+    from leasehold.leases.store import LeaseStore
+    from leasehold.pipeline.feed import ChangeFeed
+    from leasehold.service.config.section import FeedSettings
 
 
 Feeds = Mapping[str, tuple["FeedSettings", "ChangeFeed"]]
@@ -122,7 +122,7 @@ class SqliteLeases(LeaseSettings):
         return str(self.path)
 
     def make(self, feeds: Feeds, *, creates: bool) -> LeaseStore:
-        from leases.stores.sqlite import SqliteStore
+        from leasehold.leases.stores.sqlite import SqliteStore
 
         return SqliteStore(self.path, busy_timeout_s=self.timing.call_timeout_s / 2, creates=creates)
 
@@ -150,7 +150,7 @@ class BlobLeases(StorageAccount, LeaseSettings):
         return self.account, self.container
 
     def make(self, feeds: Feeds, *, creates: bool) -> LeaseStore:
-        from leases.stores.blob import BlobContainerAddress, BlobStore, LeaseBlobContainer
+        from leasehold.leases.stores.blob import BlobContainerAddress, BlobStore, LeaseBlobContainer
 
         place = BlobContainerAddress(container=self.container, creates=creates)
         account, timeout_s = storage_account_of(**self.account), self.timing.call_timeout_s
@@ -167,6 +167,6 @@ class MemoryLeases(LeaseSettings):
         return False
 
     def make(self, feeds: Feeds, *, creates: bool) -> LeaseStore:
-        from leases.stores.memory import MemoryStore
+        from leasehold.leases.stores.memory import MemoryStore
 
         return MemoryStore()

@@ -19,13 +19,13 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from service.config.reference import describe, names_in, types_of
-from service.config.rings import resolved_path, rings_in
-from service.config.section import message_of
-from service.config.settings import Settings
-from service.config.strict_yaml import UNREADABLE, Document, KeyPath, Problem, read
-from service.errors import ServiceError
-from service.texts import counted, names_a_secret, redacted
+from leasehold.service.config.reference import describe, names_in, types_of
+from leasehold.service.config.rings import resolved_path, rings_in
+from leasehold.service.config.section import message_of
+from leasehold.service.config.settings import Settings
+from leasehold.service.config.strict_yaml import UNREADABLE, Document, KeyPath, Problem, read
+from leasehold.service.errors import ServiceError
+from leasehold.service.texts import counted, names_a_secret, redacted
 
 FILE_BYTES_MAX = 256 * 1024
 SHOWN_CHARACTERS_MAX = 60

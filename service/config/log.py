@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from service.config.section import FeedContext, FeedSettings, LettersSettings, SinkSettings
-from service.config.types import Count, FilePath, Seconds
+from leasehold.service.config.section import FeedContext, FeedSettings, LettersSettings, SinkSettings
+from leasehold.service.config.types import Count, FilePath, Seconds
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from leases.timing import Timing
-    from pipeline.dead_letters import LetterBox
-    from pipeline.feed import ChangeFeed
-    from pipeline.sink import Sink
+    from leasehold.leases.timing import Timing
+    from leasehold.pipeline.dead_letters import LetterBox
+    from leasehold.pipeline.feed import ChangeFeed
+    from leasehold.pipeline.sink import Sink
 
 
 class LogFeedSettings(FeedSettings):
@@ -28,7 +28,7 @@ class LogFeedSettings(FeedSettings):
         return self.path
 
     def make(self, context: FeedContext) -> ChangeFeed:
-        from pipeline.connectors.log import LogFeed
+        from leasehold.pipeline.connectors.log import LogFeed
 
         return LogFeed(self.path)
 
@@ -49,12 +49,12 @@ class LogSinkSettings(SinkSettings):
         return self.path
 
     def make(self, timing: Timing, *, letters: bool = False) -> Sink:
-        from pipeline.connectors.log import LogSink
+        from leasehold.pipeline.connectors.log import LogSink
 
         return LogSink(self.path, retention_s=self.retention_s, retention_bytes=self.retention_bytes)
 
     def check_output(self, table: pa.Table) -> None:
-        from pipeline.publishing_writer import events_of
+        from leasehold.pipeline.publishing_writer import events_of
 
         events_of(table, "a log")
 
@@ -64,7 +64,7 @@ class LogLettersSettings(LettersSettings):
     path: FilePath = Field(description="Its directory, with nothing but dead letters in it.")
 
     def make_box(self, pipeline: str, sink: SinkSettings, timing: Timing) -> LetterBox:
-        from pipeline.connectors.log import LogFeed, LogSink
-        from pipeline.dead_letters import LetterBox
+        from leasehold.pipeline.connectors.log import LogFeed, LogSink
+        from leasehold.pipeline.dead_letters import LetterBox
 
         return LetterBox(feed=LogFeed(self.path), sink=LogSink(self.path))

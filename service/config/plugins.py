@@ -14,16 +14,16 @@ from typing import Any, cast, get_type_hints
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
-from leases.store import INTERFACE as OF_STORES
-from leases.store import LeaseStore
-from pipeline.errors import NotImportable
-from pipeline.feed import INTERFACE as OF_FEEDS
-from pipeline.feed import ChangeFeed
-from pipeline.imports import adopt, imported
-from pipeline.sink import INTERFACE as OF_SINKS
-from pipeline.sink import Sink
-from service.config.section import Custom, Section, message_of
-from service.errors import StartFailed
+from leasehold.leases.store import INTERFACE as OF_STORES
+from leasehold.leases.store import LeaseStore
+from leasehold.pipeline.errors import NotImportable
+from leasehold.pipeline.feed import INTERFACE as OF_FEEDS
+from leasehold.pipeline.feed import ChangeFeed
+from leasehold.pipeline.imports import adopt, imported
+from leasehold.pipeline.sink import INTERFACE as OF_SINKS
+from leasehold.pipeline.sink import Sink
+from leasehold.service.config.section import Custom, Section, message_of
+from leasehold.service.errors import StartFailed
 
 VERSION = "leasehold_interface"
 """The attribute with the version of the interface that a class was written for. The default is the first version."""

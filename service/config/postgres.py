@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
-from service.config.leases import Feeds, LeaseSettings
-from service.config.section import LettersSettings, SinkSettings
-from service.config.types import Connections, Dsn, Secret, Text, Variable
+from leasehold.service.config.leases import Feeds, LeaseSettings
+from leasehold.service.config.section import LettersSettings, SinkSettings
+from leasehold.service.config.types import Connections, Dsn, Secret, Text, Variable
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from leases.store import LeaseStore
-    from leases.stores.postgres import Table
-    from leases.timing import Timing
-    from pipeline.connectors.postgres import Timeouts
-    from pipeline.dead_letters import LetterBox
-    from pipeline.sink import Sink
+    from leasehold.leases.store import LeaseStore
+    from leasehold.leases.stores.postgres import Table
+    from leasehold.leases.timing import Timing
+    from leasehold.pipeline.connectors.postgres import Timeouts
+    from leasehold.pipeline.dead_letters import LetterBox
+    from leasehold.pipeline.sink import Sink
 
 POSTGRES_IDENTITY = (
     "Instead of a password in `dsn`, for Azure Database for PostgreSQL: `default` for the identity that azure-identity"
@@ -82,7 +82,7 @@ class PostgresSinkSettings(SinkSettings):
         return self
 
     def make(self, timing: Timing, *, letters: bool = False) -> Sink:
-        from pipeline.connectors.postgres import PostgresSink
+        from leasehold.pipeline.connectors.postgres import PostgresSink
 
         return PostgresSink(
             self.dsn.get_secret_value(),
@@ -101,7 +101,7 @@ class PostgresSinkSettings(SinkSettings):
         )
 
     def check_output(self, table: pa.Table) -> None:
-        from pipeline.connectors.postgres.copy import check_key, load
+        from leasehold.pipeline.connectors.postgres.copy import check_key, load
 
         check_key(table.column_names, self.key)
         load(table)
@@ -132,8 +132,8 @@ class PostgresLettersSettings(LettersSettings):
         return self
 
     def make_box(self, pipeline: str, sink: SinkSettings, timing: Timing) -> LetterBox:
-        from pipeline.connectors.postgres import PostgresLetters, PostgresSink, letters_merge, storable
-        from pipeline.dead_letters import LetterBox
+        from leasehold.pipeline.connectors.postgres import PostgresLetters, PostgresSink, letters_merge, storable
+        from leasehold.pipeline.dead_letters import LetterBox
 
         place = sink if self.dsn is None else self
         assert isinstance(place, PostgresSinkSettings | PostgresLettersSettings), "the settings see to it"
@@ -184,7 +184,7 @@ class PostgresLeases(LeaseSettings):
         return f"the table '{self.schema_name}.{self.table}' in PostgreSQL {address}"
 
     def make(self, feeds: Feeds, *, creates: bool) -> LeaseStore:
-        from leases.stores.postgres import PostgresAddress, PostgresStore
+        from leasehold.leases.stores.postgres import PostgresAddress, PostgresStore
 
         address = PostgresAddress(
             dsn=self.dsn.get_secret_value(),
@@ -198,14 +198,14 @@ class PostgresLeases(LeaseSettings):
 
     def _table(self) -> Table:
         """Raises ValueError."""
-        from leases.stores.postgres import Table
+        from leasehold.leases.stores.postgres import Table
 
         return Table(self.schema_name, self.table)
 
 
 def _timeouts_within(timing: Timing) -> Timeouts:
     """A lost owner's statements must end at the server before its lease expires."""
-    from pipeline.connectors.postgres import Timeouts
+    from leasehold.pipeline.connectors.postgres import Timeouts
 
     usual = Timeouts()
     shrink = min(1.0, timing.duration_s / 60)

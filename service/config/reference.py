@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, SecretStr, Tag
 from pydantic.fields import FieldInfo
 
-from service.config.settings import Settings
+from leasehold.service.config.settings import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

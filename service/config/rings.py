@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from service.config.strict_yaml import KeyPath
-from service.config.types import expanded_path
+from leasehold.service.config.strict_yaml import KeyPath
+from leasehold.service.config.types import expanded_path
 
 Parts = tuple[str, ...]
 ENDLESS = "which would never end: use another"
@@ -105,7 +105,7 @@ def _written(index: int, pipeline: Mapping[str, Any], folder: Path) -> Iterator[
 
 
 def _shapes(format: object, name: object) -> tuple[Parts, ...]:
-    """Globs of what the sink `files` writes below its directory, as pipeline.connectors.files names it."""
+    """Globs of what the sink `files` writes below its directory, as leasehold.pipeline.connectors.files names it."""
     if format == "delta":
         records = ("_leasehold", "positions", f"{name}*", "*", "0*.json")
         return ("part-*.parquet",), ("_delta_log", "0*.json"), ("_delta_log", "0*.parquet"), records

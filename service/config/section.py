@@ -16,19 +16,29 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, model_validator
 from pydantic_core import ErrorDetails
 
-from pipeline.limits import AsyncLimits
-from service.config.types import Certificates, Count, Importable, Seconds, SecondsOrNone, Secret, Share, StartAt, Text
+from leasehold.pipeline.limits import AsyncLimits
+from leasehold.service.config.types import (
+    Certificates,
+    Count,
+    Importable,
+    Seconds,
+    SecondsOrNone,
+    Secret,
+    Share,
+    StartAt,
+    Text,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from leases.stores.blob import CheckpointBlobs
-    from leases.stores.cosmos import Monitored
-    from leases.timing import Timing
-    from pipeline.connectors.files.sink.storage import Storage
-    from pipeline.dead_letters import LetterBox
-    from pipeline.feed import ChangeFeed
-    from pipeline.sink import Sink
+    from leasehold.leases.stores.blob import CheckpointBlobs
+    from leasehold.leases.stores.cosmos import Monitored
+    from leasehold.leases.timing import Timing
+    from leasehold.pipeline.connectors.files.sink.storage import Storage
+    from leasehold.pipeline.dead_letters import LetterBox
+    from leasehold.pipeline.feed import ChangeFeed
+    from leasehold.pipeline.sink import Sink
 
 # Error messages for invalid settings.
 

@@ -1,4 +1,5 @@
-"""All settings: frozen values, each with its default and its meaning. They come from one YAML file by `service.config.load`."""
+"""All settings: frozen values, each with its default and its meaning. They come from one YAML file by
+`leasehold.service.config.load`."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, Tag, model_validator
 
-from pipeline.limits import (
+from leasehold.pipeline.limits import (
     BYTES_MAX,
     EVENT_COLUMNS,
     RANGES_TIMEOUT_S_MIN,
@@ -18,16 +19,16 @@ from pipeline.limits import (
     Isolation,
     RangeLimits,
 )
-from service.config.cosmos import CosmosFeedSettings, CosmosLeases, CosmosSinkSettings
-from service.config.custom import CustomFeedSettings, CustomLeases, CustomSinkSettings, PythonSinkSettings
-from service.config.eventhubs import EventHubsFeedSettings, EventHubsLettersSettings, EventHubsSinkSettings
-from service.config.files import FilesFeedSettings, FilesLettersSettings, FilesSinkSettings
-from service.config.http import HttpSinkSettings
-from service.config.leases import BlobLeases, MemoryLeases, SqliteLeases
-from service.config.log import LogFeedSettings, LogLettersSettings, LogSinkSettings
-from service.config.postgres import PostgresLeases, PostgresLettersSettings, PostgresSinkSettings
-from service.config.section import CUSTOM, Seat, Section, tag_of
-from service.config.types import (
+from leasehold.service.config.cosmos import CosmosFeedSettings, CosmosLeases, CosmosSinkSettings
+from leasehold.service.config.custom import CustomFeedSettings, CustomLeases, CustomSinkSettings, PythonSinkSettings
+from leasehold.service.config.eventhubs import EventHubsFeedSettings, EventHubsLettersSettings, EventHubsSinkSettings
+from leasehold.service.config.files import FilesFeedSettings, FilesLettersSettings, FilesSinkSettings
+from leasehold.service.config.http import HttpSinkSettings
+from leasehold.service.config.leases import BlobLeases, MemoryLeases, SqliteLeases
+from leasehold.service.config.log import LogFeedSettings, LogLettersSettings, LogSinkSettings
+from leasehold.service.config.postgres import PostgresLeases, PostgresLettersSettings, PostgresSinkSettings
+from leasehold.service.config.section import CUSTOM, Seat, Section, tag_of
+from leasehold.service.config.types import (
     Conf,
     Count,
     Ddl,
@@ -46,9 +47,9 @@ from service.config.types import (
 )
 
 if TYPE_CHECKING:
-    from leases.timing import Timing
-    from pipeline.dead_letters import LetterBox
-    from pipeline.spark.engine import SparkEngine
+    from leasehold.leases.timing import Timing
+    from leasehold.pipeline.dead_letters import LetterBox
+    from leasehold.pipeline.spark.engine import SparkEngine
 
 # What `type` stands for, by its section.
 
@@ -175,7 +176,7 @@ class SparkSettings(Section):
 
     def make(self) -> SparkEngine:
         """The one Spark of this process, which has not begun."""
-        from pipeline.spark.engine import SparkEngine
+        from leasehold.pipeline.spark.engine import SparkEngine
 
         return SparkEngine(master=self.master, remote=self.remote, driver_memory=self.driver_memory, conf=self.conf)
 

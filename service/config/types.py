@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, StringConstraints, ValidationInfo
 
-from pipeline.sql_text import schema_problem, sql_problem
+from leasehold.pipeline.sql_text import schema_problem, sql_problem
 
 _IMPORTABLE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _MEMORY = re.compile(r"[1-9][0-9]*[kmgt]")
@@ -119,7 +119,7 @@ def _dsn(value: SecretStr) -> SecretStr:
 
 
 def _url(value: SecretStr) -> SecretStr:
-    from pipeline.connectors.http import checked_url  # here, so that only who uses it waits for its client
+    from leasehold.pipeline.connectors.http import checked_url  # here, so that only who uses it waits for its client
 
     checked_url(value.get_secret_value())
     return value

@@ -1,7 +1,7 @@
 """Operators' actions on leases and pipelines, for the REST API and the command line.
 
 Each reads, calls a pure function, and writes by one compare-and-swap; after a conflict it starts over. Owners
-notice at their next write or scan. A reset is `service.group.migration.reset`.
+notice at their next write or scan. A reset is `leasehold.service.group.migration.reset`.
 
     listed = await list_partitions(pipeline)
     closed = await close_lease(keeper, pipeline, "words-1.jsonl", listed)       describe(closed, ...) is a line for people
@@ -13,21 +13,21 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from leases.errors import StoreConflict
-from leases.keeper import Keeper
-from leases.lease import Lease
-from leases.lineage import Partition, orphans, scopes_of
-from leases.membership import DEAD_AFTER
-from leases.pause_orders import Control, order
-from leases.store import Hint
-from leases.tenure import VersionedLease
-from leases.timing import Timing
-from pipeline.errors import FeedUnavailable, PipelineError
-from pipeline.feed import ChangeFeed, FeedPartition
-from service.errors import NotNow
-from service.group.status import HostStatus
-from service.pipeline import Pipeline
-from service.texts import counted
+from leasehold.leases.errors import StoreConflict
+from leasehold.leases.keeper import Keeper
+from leasehold.leases.lease import Lease
+from leasehold.leases.lineage import Partition, orphans, scopes_of
+from leasehold.leases.membership import DEAD_AFTER
+from leasehold.leases.pause_orders import Control, order
+from leasehold.leases.store import Hint
+from leasehold.leases.tenure import VersionedLease
+from leasehold.leases.timing import Timing
+from leasehold.pipeline.errors import FeedUnavailable, PipelineError
+from leasehold.pipeline.feed import ChangeFeed, FeedPartition
+from leasehold.service.errors import NotNow
+from leasehold.service.group.status import HostStatus
+from leasehold.service.pipeline import Pipeline
+from leasehold.service.texts import counted
 
 CONFLICTS_MAX = 8
 

@@ -16,15 +16,15 @@ from heapq import nlargest
 from itertools import chain
 
 from leasehold.common.clock import Clock
-from leases.document import NAME_BYTES_MAX, Fields
-from leases.host_record import HostRecord, host_id
-from leases.lease import LeaseKey
-from pipeline.feed import KnownLag
-from pipeline.pump.runner import DeliveredBatch
-from service.failures import Failure
-from service.host import Host
-from service.lag.metered import decoded_lags, encoded_lags
-from service.stats import AGE_BUCKETS_S, Delivery, Stats
+from leasehold.leases.document import NAME_BYTES_MAX, Fields
+from leasehold.leases.host_record import HostRecord, host_id
+from leasehold.leases.lease import LeaseKey
+from leasehold.pipeline.feed import KnownLag
+from leasehold.pipeline.pump.runner import DeliveredBatch
+from leasehold.service.failures import Failure
+from leasehold.service.host import Host
+from leasehold.service.lag.metered import decoded_lags, encoded_lags
+from leasehold.service.stats import AGE_BUCKETS_S, Delivery, Stats
 
 ACTIVITY_BYTES_MAX = 16 * 1024
 ENTRIES_MAX = 1024
@@ -116,7 +116,7 @@ class Activity:
     at: datetime | None = None
     """When the host reported this, by its wall clock; None if it is of an earlier version."""
     lags: Mapping[LeaseKey, KnownLag] = field(default_factory=dict)
-    """The lags of metered feeds, as far as the host knows them first-hand (`service.lag.metered`)."""
+    """The lags of metered feeds, as far as the host knows them first-hand (`leasehold.service.lag.metered`)."""
 
 
 def reporter(clock: Clock, now: Callable[[], datetime]) -> Callable[[Host], Mapping[str, object]]:

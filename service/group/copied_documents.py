@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from leases.bootstrap import decode_info, info_id
-from leases.document import advised, decode_lease, encode_lease, lease_prefix, parsed, partition_of
-from leases.dotnet import DOCUMENT
-from leases.errors import InvalidDocument, StoreMissing
-from leases.lease import Lease
-from leases.moves import Move
-from leases.pause_orders import Control, control_id, decode_control
-from leases.store import LeaseStore, Stored
-from service.errors import NotNow
-from service.texts import counted
+from leasehold.leases.bootstrap import decode_info, info_id
+from leasehold.leases.document import advised, decode_lease, encode_lease, lease_prefix, parsed, partition_of
+from leasehold.leases.dotnet import DOCUMENT
+from leasehold.leases.errors import InvalidDocument, StoreMissing
+from leasehold.leases.lease import Lease
+from leasehold.leases.moves import Move
+from leasehold.leases.pause_orders import Control, control_id, decode_control
+from leasehold.leases.store import LeaseStore, Stored
+from leasehold.service.errors import NotNow
+from leasehold.service.texts import counted
 
 Step = Literal["copy", "continue", "release", "nothing"]
 """What is left to do for a pipeline: all of it, the rest, to lift the mark of the target, or nothing."""

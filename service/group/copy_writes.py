@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from leasehold.common.clock import Backoff, Clock, retry_after_s
-from leases.errors import StoreAmbiguous, StoreConflict, StoreMissing, StoreUnavailable
-from leases.side_by_side import run_side_by_side
-from leases.store import LeaseStore, Stored
-from service.group.copied_documents import is_same, read_document
-from service.group.migration import Say
+from leasehold.leases.errors import StoreAmbiguous, StoreConflict, StoreMissing, StoreUnavailable
+from leasehold.leases.side_by_side import run_side_by_side
+from leasehold.leases.store import LeaseStore, Stored
+from leasehold.service.group.copied_documents import is_same, read_document
+from leasehold.service.group.migration import Say
 
 T = TypeVar("T")
 AT_ONCE_MAX = 1000

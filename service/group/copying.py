@@ -1,7 +1,7 @@
 """What `leasehold leases copy` does: the leases of a stopped group into another lease store, so that none is in use twice.
 
     watch both stores for live hosts; read and compare                    nothing is written yet
-    mark the source, and then the target: no host works on either         leases.moves
+    mark the source, and then the target: no host works on either         leasehold.leases.moves
     write each lease of the source once more                              a host that was frozen cannot write it any more
     copy what the target lacks, read both stores again
     mark the source as done, and lift the mark of the target
@@ -17,16 +17,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from leasehold.common.clock import Clock
-from leases.document import encode_lease
-from leases.errors import StoreMissing
-from leases.keeper import Keeper
-from leases.moves import Move, PausedBefore, Side
-from leases.pause_orders import Control, control_id, encode_control
-from leases.store import LeaseStore, Stored
-from leases.tenure import versioned
-from pipeline.limits import REPLAY
-from service.errors import NotNow
-from service.group.copied_documents import (
+from leasehold.leases.document import encode_lease
+from leasehold.leases.errors import StoreMissing
+from leasehold.leases.keeper import Keeper
+from leasehold.leases.moves import Move, PausedBefore, Side
+from leasehold.leases.pause_orders import Control, control_id, encode_control
+from leasehold.leases.store import LeaseStore, Stored
+from leasehold.leases.tenure import versioned
+from leasehold.pipeline.limits import REPLAY
+from leasehold.service.errors import NotNow
+from leasehold.service.group.copied_documents import (
     Documents,
     Names,
     Step,
@@ -38,10 +38,10 @@ from service.group.copied_documents import (
     step_of_replay,
     wanted_in,
 )
-from service.group.copy_writes import Progress, Writes
-from service.group.downgrade import listed, names_of, read_hosts, watch_hosts
-from service.group.migration import Say
-from service.texts import counted
+from leasehold.service.group.copy_writes import Progress, Writes
+from leasehold.service.group.downgrade import listed, names_of, read_hosts, watch_hosts
+from leasehold.service.group.migration import Say
+from leasehold.service.texts import counted
 
 BY = "leasehold leases copy"
 

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from leasehold.common.clock import Clock
-from leases.document import advised, lease_prefix, partition_of
-from leases.errors import (
+from leasehold.leases.document import advised, lease_prefix, partition_of
+from leasehold.leases.errors import (
     InvalidDocument,
     StoreAmbiguous,
     StoreConflict,
@@ -16,20 +16,20 @@ from leases.errors import (
     StoreMissing,
     StoreUnavailable,
 )
-from leases.host_record import HOSTS_PREFIX, decode_host
-from leases.keeper import Keeper
-from leases.lease import Lease
-from leases.pause_orders import GROUP_PREFIX
-from leases.session import SESSIONS_PREFIX, decode_session
-from leases.side_by_side import run_side_by_side
-from leases.store import LeaseStore, Stored
-from leases.tenure import VersionedLease, name_of, versioned
-from leases.timing import SessionTiming, Timing
-from pipeline.feed import Start
-from service.errors import NotNow
-from service.group.import_sources import Held, find_alive
-from service.group.migration import AGAIN, TRIES, Say
-from service.texts import noun
+from leasehold.leases.host_record import HOSTS_PREFIX, decode_host
+from leasehold.leases.keeper import Keeper
+from leasehold.leases.lease import Lease
+from leasehold.leases.pause_orders import GROUP_PREFIX
+from leasehold.leases.session import SESSIONS_PREFIX, decode_session
+from leasehold.leases.side_by_side import run_side_by_side
+from leasehold.leases.store import LeaseStore, Stored
+from leasehold.leases.tenure import VersionedLease, name_of, versioned
+from leasehold.leases.timing import SessionTiming, Timing
+from leasehold.pipeline.feed import Start
+from leasehold.service.errors import NotNow
+from leasehold.service.group.import_sources import Held, find_alive
+from leasehold.service.group.migration import AGAIN, TRIES, Say
+from leasehold.service.texts import noun
 
 STARTS: Mapping[str, Start] = {"earliest": "earliest", "latest": "latest"}
 SAID_EVERY_S = 15.0

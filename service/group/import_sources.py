@@ -8,17 +8,17 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol, TypeVar
 
 from leasehold.common.clock import Clock
-from leases.errors import InvalidDocument, StoreUnavailable
-from leases.expiry import Intervals
-from leases.import_.checkpoint_blobs import CheckpointBlob, Deployment, Kind, blobs_of, deployments
-from leases.import_.cosmos_import import Document, candidates, documents_in, leases_among
-from leases.import_.export_format import groups_in
-from leases.import_.plan import Candidate
-from leases.session import decode_session
-from leases.store import LeaseStore, Stored
-from leases.timing import SessionTiming, Timing
-from service.errors import NothingToImport
-from service.pipeline import Pipeline
+from leasehold.leases.errors import InvalidDocument, StoreUnavailable
+from leasehold.leases.expiry import Intervals
+from leasehold.leases.import_.checkpoint_blobs import CheckpointBlob, Deployment, Kind, blobs_of, deployments
+from leasehold.leases.import_.cosmos_import import Document, candidates, documents_in, leases_among
+from leasehold.leases.import_.export_format import groups_in
+from leasehold.leases.import_.plan import Candidate
+from leasehold.leases.session import decode_session
+from leasehold.leases.store import LeaseStore, Stored
+from leasehold.leases.timing import SessionTiming, Timing
+from leasehold.service.errors import NothingToImport
+from leasehold.service.pipeline import Pipeline
 
 Source = Literal["leasehold", "dotnet", "java", "eventprocessorhost", "checkpointstore"]
 KINDS: Mapping[Source, Kind] = {"eventprocessorhost": "eventprocessorhost", "checkpointstore": "checkpointstore"}
@@ -269,6 +269,6 @@ class _Still(NamedTuple):
         return self if now.session == self.held.session else self._replace(held=now, since=at)
 
     def after_outage(self, unread_s: float, now: float) -> _Still:
-        """As hosts count it (`leases.expiry`)."""
+        """As hosts count it (`leasehold.leases.expiry`)."""
         not_before = now + self.intervals.grace_s - self.intervals.duration_s
         return self._replace(since=min(max(self.since + unread_s, not_before), now))

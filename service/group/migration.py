@@ -1,6 +1,6 @@
 """What `leasehold leases export`, `import` and `reset` do: read, plan, and write what was planned.
 
-`leases.import_.plan` plans imports.
+`leasehold.leases.import_.plan` plans imports.
 
 Every write is a compare-and-swap. An import that was interrupted has lost nothing. The same command continues, and
 reports finished changes as unchanged.
@@ -15,10 +15,10 @@ from datetime import datetime
 from typing import get_args
 
 from leasehold.common.clock import Clock
-from leases.bootstrap import Bootstrap, Info, decode_info, info_id
-from leases.document import decode_lease, lease_id
-from leases.dotnet import FULL_FIDELITY, INCREMENTAL
-from leases.errors import (
+from leasehold.leases.bootstrap import Bootstrap, Info, decode_info, info_id
+from leasehold.leases.document import decode_lease, lease_id
+from leasehold.leases.dotnet import FULL_FIDELITY, INCREMENTAL
+from leasehold.leases.errors import (
     Incomparable,
     InvalidDocument,
     StoreAmbiguous,
@@ -27,18 +27,18 @@ from leases.errors import (
     StoreMissing,
     StoreUnavailable,
 )
-from leases.import_.export_format import ExportedPipeline, lines_of
-from leases.import_.plan import Candidate, Compare, Kind, PlannedChange, Rules, planned
-from leases.keeper import Keeper, Scan
-from leases.lease import Lease, LeaseKey
-from leases.session import SESSIONS_PREFIX, session_id
-from leases.store import LeaseStore
-from leases.tenure import VersionedLease
-from leases.timing import Timing
-from pipeline.errors import FeedError, PipelineError
-from pipeline.feed import ChangeFeed, FeedPartition, Start
-from pipeline.sink import Standing
-from service.group.import_sources import (
+from leasehold.leases.import_.export_format import ExportedPipeline, lines_of
+from leasehold.leases.import_.plan import Candidate, Compare, Kind, PlannedChange, Rules, planned
+from leasehold.leases.keeper import Keeper, Scan
+from leasehold.leases.lease import Lease, LeaseKey
+from leasehold.leases.session import SESSIONS_PREFIX, session_id
+from leasehold.leases.store import LeaseStore
+from leasehold.leases.tenure import VersionedLease
+from leasehold.leases.timing import Timing
+from leasehold.pipeline.errors import FeedError, PipelineError
+from leasehold.pipeline.feed import ChangeFeed, FeedPartition, Start
+from leasehold.pipeline.sink import Standing
+from leasehold.service.group.import_sources import (
     Held,
     Import,
     find_alive,
@@ -47,8 +47,8 @@ from service.group.import_sources import (
     recent,
     session_intervals,
 )
-from service.pipeline import Pipeline
-from service.texts import counted
+from leasehold.service.pipeline import Pipeline
+from leasehold.service.texts import counted
 
 Say = Callable[[str], None]
 STARTS: Mapping[str, Start] = {"earliest": "earliest", "latest": "latest"}

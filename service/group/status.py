@@ -1,7 +1,8 @@
 """The group as people see it: leases, hosts, pipelines, recent batches. Values, built from documents that were read; pure.
 
 The documents do not show whether a lease has expired or a host has died: a host sees that on its own clock
-(leases.expiry). What that host saw is combined with the documents. A process that has just started saw nothing, and reports that.
+(leasehold.leases.expiry). What that host saw is combined with the documents. A process that has just started saw nothing, and
+reports that.
 """
 
 from __future__ import annotations
@@ -13,19 +14,19 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Literal
 
-from leases.bootstrap import Identity
-from leases.errors import InvalidDocument
-from leases.expiry import Mark
-from leases.host_record import HostRecord
-from leases.keeper import Scan
-from leases.lease import Lease, LeaseKey
-from leases.membership import mismatched
-from leases.pause_orders import NO_CONTROLS, Control, Controls
-from pipeline.histogram import Histogram
-from service.group.activity import Activity, BatchStatus, FailureStatus, decode_activity, position_of
-from service.host import Host
-from service.stats import AGE_BUCKETS_S
-from service.texts import counted
+from leasehold.leases.bootstrap import Identity
+from leasehold.leases.errors import InvalidDocument
+from leasehold.leases.expiry import Mark
+from leasehold.leases.host_record import HostRecord
+from leasehold.leases.keeper import Scan
+from leasehold.leases.lease import Lease, LeaseKey
+from leasehold.leases.membership import mismatched
+from leasehold.leases.pause_orders import NO_CONTROLS, Control, Controls
+from leasehold.pipeline.histogram import Histogram
+from leasehold.service.group.activity import Activity, BatchStatus, FailureStatus, decode_activity, position_of
+from leasehold.service.host import Host
+from leasehold.service.stats import AGE_BUCKETS_S
+from leasehold.service.texts import counted
 
 LeaseState = Literal["owned", "available", "handing_over", "expired", "closed"]
 """The states of a lease:

@@ -1,9 +1,9 @@
 """Reads the lease store on behalf of people: what the API, `leasehold leases` and `leasehold lag` answer from.
 
     view = View(keeper, processor.pipelines, clock=clock, now=lambda: datetime.now(UTC), host=processor.host)
-    group = await view.read_group()         service.group.status.GroupStatus: leases, hosts, pipelines, recent batches, problems
-    lag = await view.read_lag()             service.lag.measurement.Lag; lag.of("transform") for one pipeline
-    look = await view.read_backlog()        service.lag.measurement.Backlog, never from memory
+    group = await view.read_group()         status.GroupStatus: leases, hosts, pipelines, recent batches, problems
+    lag = await view.read_lag()             leasehold.service.lag.measurement.Lag; lag.of("transform") for one pipeline
+    look = await view.read_backlog()        leasehold.service.lag.measurement.Backlog, never from memory
     health = view.health()
 
 Any process answers for the whole group, one without workers too (`host=None`; then whether hosts are alive is not known).
@@ -22,17 +22,17 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from leasehold.common.clock import Backoff, Clock, retry_after_s
-from leases.errors import InvalidDocument, StoreError, StoreUnavailable
-from leases.host_record import HOSTS_PREFIX, HostRecord, decode_host
-from leases.keeper import Keeper
-from leases.lease import Lease, LeaseKey
-from leases.pause_orders import GROUP_PREFIX, controls_in
-from leases.session import SESSIONS_PREFIX, SessionRecord, decode_session
-from leases.store import Stored
-from pipeline.feed import ChangeFeed
-from pipeline.pump.progress import WaitingEvents
-from service.group.activity import activity_of
-from service.group.status import (
+from leasehold.leases.errors import InvalidDocument, StoreError, StoreUnavailable
+from leasehold.leases.host_record import HOSTS_PREFIX, HostRecord, decode_host
+from leasehold.leases.keeper import Keeper
+from leasehold.leases.lease import Lease, LeaseKey
+from leasehold.leases.pause_orders import GROUP_PREFIX, controls_in
+from leasehold.leases.session import SESSIONS_PREFIX, SessionRecord, decode_session
+from leasehold.leases.store import Stored
+from leasehold.pipeline.feed import ChangeFeed
+from leasehold.pipeline.pump.progress import WaitingEvents
+from leasehold.service.group.activity import activity_of
+from leasehold.service.group.status import (
     NOTHING,
     GroupStatus,
     Standstill,
@@ -41,9 +41,9 @@ from service.group.status import (
     standstills,
     unrenewed_of,
 )
-from service.host import Host
-from service.lag.age import FirstEvents, aged, own_seconds, owned_wait_s
-from service.lag.measurement import (
+from leasehold.service.host import Host
+from leasehold.service.lag.age import FirstEvents, aged, own_seconds, owned_wait_s
+from leasehold.service.lag.measurement import (
     LAG_TIMEOUTS,
     Backlog,
     Lag,
@@ -55,10 +55,10 @@ from service.lag.measurement import (
     measure_lag,
     read_backlog,
 )
-from service.lag.metered import GroupLag
-from service.lag.reports import OwnerReport, OwnerReports
-from service.pipeline import Pipeline
-from service.worker import Worker
+from leasehold.service.lag.metered import GroupLag
+from leasehold.service.lag.reports import OwnerReport, OwnerReports
+from leasehold.service.pipeline import Pipeline
+from leasehold.service.worker import Worker
 
 T = TypeVar("T")
 ASKING_S = 60.0

@@ -17,11 +17,11 @@ from datetime import datetime
 from types import MappingProxyType
 
 from leasehold.common.clock import Clock
-from leases.lease import Lease, LeaseKey
-from pipeline.feed import ChangeFeed, KnownLag
-from pipeline.pump.progress import WaitingEvents, microseconds
-from service.lag.measurement import Lag, PartitionLag
-from service.lag.reports import OwnerReport
+from leasehold.leases.lease import Lease, LeaseKey
+from leasehold.pipeline.feed import ChangeFeed, KnownLag
+from leasehold.pipeline.pump.progress import WaitingEvents, microseconds
+from leasehold.service.lag.measurement import Lag, PartitionLag
+from leasehold.service.lag.reports import OwnerReport
 
 FIND_S = 1.5
 """How long a feed may take to find an event's time. Its count of events does not wait for longer."""

@@ -25,10 +25,10 @@ from types import MappingProxyType
 from typing import Generic, Literal, TypeVar, cast
 
 from leasehold.common.clock import Clock
-from leases.lease import Lease, LeaseKey
-from leases.lineage import scopes_of
-from pipeline.errors import FeedError, FeedNotFound, FeedUnavailable
-from pipeline.feed import ChangeFeed, FeedPartition, KnownLag
+from leasehold.leases.lease import Lease, LeaseKey
+from leasehold.leases.lineage import scopes_of
+from leasehold.pipeline.errors import FeedError, FeedNotFound, FeedUnavailable
+from leasehold.pipeline.feed import ChangeFeed, FeedPartition, KnownLag
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")

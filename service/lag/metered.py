@@ -6,7 +6,7 @@ others read them there. Only unknown lags are requested, by one host, at its sha
     group_lag = GroupLag({"orders": feed}, clock)
     await group_lag.run(sight)                              for ever: ask for unknown lags
     group_lag.first_hand(own)                               what the host document reports to the others
-    group_lag.answers(leases, own, reports)                 what service.lag.measurement counts
+    group_lag.answers(leases, own, reports)                 what leasehold.service.lag.measurement counts
 """
 
 from __future__ import annotations
@@ -18,14 +18,21 @@ from math import inf
 from typing import NamedTuple
 
 from leasehold.common.clock import Clock, Pace
-from leases.document import NAME_BYTES_MAX, Fields
-from leases.errors import InvalidDocument
-from leases.expiry import Mark
-from leases.host_record import HostRecord, host_id
-from leases.lease import Lease, LeaseKey
-from pipeline.feed import ChangeFeed, KnownLag
-from service.lag.age import FirstEvents
-from service.lag.measurement import LAG_TIMEOUTS, LagTimeouts, PartitionLag, ask_all, await_answer, known_lag_of
+from leasehold.leases.document import NAME_BYTES_MAX, Fields
+from leasehold.leases.errors import InvalidDocument
+from leasehold.leases.expiry import Mark
+from leasehold.leases.host_record import HostRecord, host_id
+from leasehold.leases.lease import Lease, LeaseKey
+from leasehold.pipeline.feed import ChangeFeed, KnownLag
+from leasehold.service.lag.age import FirstEvents
+from leasehold.service.lag.measurement import (
+    LAG_TIMEOUTS,
+    LagTimeouts,
+    PartitionLag,
+    ask_all,
+    await_answer,
+    known_lag_of,
+)
 
 QUESTIONS_PER_S = 4.0
 """For all hosts together, about one source."""

@@ -19,9 +19,9 @@ from math import isfinite
 from zlib import crc32
 
 from leasehold.common.clock import Clock
-from leases.lease import Lease, LeaseKey
-from leases.session import SessionRecord, Tenant
-from service.lag.measurement import PartitionLag
+from leasehold.leases.lease import Lease, LeaseKey
+from leasehold.leases.session import SessionRecord, Tenant
+from leasehold.service.lag.measurement import PartitionLag
 
 OVERDUE_S = 1.0
 """A heartbeat that is later than this is missed."""

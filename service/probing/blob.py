@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 
 from leasehold.common.clock import Clock
-from leases.document import lease_id, lease_prefix
-from leases.errors import StoreConflict, StoreError
-from leases.store import LeaseStore
-from service.probing.report import Finding, Question, judged
+from leasehold.leases.document import lease_id, lease_prefix
+from leasehold.leases.errors import StoreConflict, StoreError
+from leasehold.leases.store import LeaseStore
+from leasehold.service.probing.report import Finding, Question, judged
 
 RACERS = 10
 WRITES = 20

@@ -9,7 +9,7 @@ from itertools import count, pairwise
 
 from leasehold.common.azure import CosmosAccount
 from leasehold.common.clock import Clock
-from pipeline.connectors.cosmos.change_feed_request import (
+from leasehold.pipeline.connectors.cosmos.change_feed_request import (
     FROM_NOW,
     GONE,
     NOT_MODIFIED,
@@ -19,9 +19,9 @@ from pipeline.connectors.cosmos.change_feed_request import (
     Ask,
     Mode,
 )
-from pipeline.connectors.cosmos.client import ScratchContainer
-from pipeline.connectors.cosmos.point_operations import Kind, Write
-from pipeline.connectors.cosmos.ranges import (
+from leasehold.pipeline.connectors.cosmos.client import ScratchContainer
+from leasehold.pipeline.connectors.cosmos.point_operations import Kind, Write
+from leasehold.pipeline.connectors.cosmos.ranges import (
     KeyRange,
     PhysicalRange,
     RangeSection,
@@ -30,9 +30,9 @@ from pipeline.connectors.cosmos.ranges import (
     position_behind,
     session_lsn,
 )
-from pipeline.connectors.cosmos.records import Record, records_of
-from pipeline.errors import FeedError, FeedUnavailable
-from service.probing.report import Finding, Question, either, judged
+from leasehold.pipeline.connectors.cosmos.records import Record, records_of
+from leasehold.pipeline.errors import FeedError, FeedUnavailable
+from leasehold.service.probing.report import Finding, Question, either, judged
 
 ANSWER_S_MAX = 20.0
 THROTTLED_MAX = 10

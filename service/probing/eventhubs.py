@@ -8,8 +8,8 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from itertools import count, pairwise
 
 from leasehold.common.clock import Clock
-from pipeline.connectors.eventhubs import EventHubAccount, EventHubsBroker
-from pipeline.connectors.eventhubs.feed.receiver import (
+from leasehold.pipeline.connectors.eventhubs import EventHubAccount, EventHubsBroker
+from leasehold.pipeline.connectors.eventhubs.feed.receiver import (
     Limits,
     Received,
     Receiver,
@@ -17,13 +17,13 @@ from pipeline.connectors.eventhubs.feed.receiver import (
     Threaded,
     open_receiver,
 )
-from pipeline.connectors.eventhubs.position import BEGINNING, LATEST, Position, selector
-from pipeline.connectors.eventhubs.sink.sender import SenderLink
-from pipeline.errors import FeedError, Fenced
-from pipeline.producer import AttachRequest, Event, ProducerPosition, PublishError, Reason
-from pipeline.producer.event import OWNER_LEVEL_MAX
-from service.probing.report import Finding, Question, either, judged
-from service.texts import counted
+from leasehold.pipeline.connectors.eventhubs.position import BEGINNING, LATEST, Position, selector
+from leasehold.pipeline.connectors.eventhubs.sink.sender import SenderLink
+from leasehold.pipeline.errors import FeedError, Fenced
+from leasehold.pipeline.producer import AttachRequest, Event, ProducerPosition, PublishError, Reason
+from leasehold.pipeline.producer.event import OWNER_LEVEL_MAX
+from leasehold.service.probing.report import Finding, Question, either, judged
+from leasehold.service.texts import counted
 
 LIMITS = Limits(prefetch=500, page_events=5000, page_bytes=1024 * 1024, timeout_s=20.0)
 ANSWER_S_MAX = 20.0

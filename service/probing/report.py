@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Generic, Literal, Protocol, TypeVar
 
 from leasehold.common.clock import Clock
-from service.texts import counted, readable
+from leasehold.service.texts import counted, readable
 
 Verdict = Literal["holds", "either", "fails", "unknown"]
 WORDS: Mapping[Verdict, str] = {

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from pipeline.histogram import BUCKETS_S, Histogram
-from pipeline.tracing import Endpoint
-from service.host import Host
-from service.stats import Stage
+from leasehold.pipeline.histogram import BUCKETS_S, Histogram
+from leasehold.pipeline.tracing import Endpoint
+from leasehold.service.host import Host
+from leasehold.service.stats import Stage
 
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.43.0"
 """The version that these names are of."""

@@ -27,11 +27,11 @@ import structlog
 from structlog.stdlib import ExtraAdder, ProcessorFormatter
 from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
 
-from service.config.load import ConfigurationError
-from service.config.settings import LogSettings
-from service.texts import MASK, names_a_secret, readable
+from leasehold.service.config.load import ConfigurationError
+from leasehold.service.config.settings import LogSettings
+from leasehold.service.texts import MASK, names_a_secret, readable
 
-PACKAGES = ("leases", "pipeline", "service")
+PACKAGES = ("leasehold",)
 SDKS = ("azure", "opentelemetry")
 """Their errors are also raised or reported, and logged there."""
 
@@ -42,7 +42,7 @@ _BARE = re.compile(r"""[^\s"'=\\]+""")
 
 def logger() -> FilteringBoundLogger:
     """Where the service logs. Fields go by name; `exc_info=True` adds the traceback of the exception in hand."""
-    return cast(FilteringBoundLogger, structlog.get_logger("service"))
+    return cast(FilteringBoundLogger, structlog.get_logger("leasehold"))
 
 
 def configure(log: LogSettings, host: str) -> None:

@@ -58,10 +58,10 @@ from opentelemetry.trace import Span as SdkSpan
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from structlog.typing import FilteringBoundLogger as Log
 
-from pipeline.tracing import PARENT, STATE, TraceContext
-from service.telemetry.conventions import SCHEMA_URL, Figure, Point, Value
-from service.telemetry.logs import FieldsHandler
-from service.telemetry.spans import Failure, Span, SpanHandle
+from leasehold.pipeline.tracing import PARENT, STATE, TraceContext
+from leasehold.service.telemetry.conventions import SCHEMA_URL, Figure, Point, Value
+from leasehold.service.telemetry.logs import FieldsHandler
+from leasehold.service.telemetry.spans import Failure, Span, SpanHandle
 
 CLOSING_TIMEOUT_S = 2.0
 """How long a stop waits for the collector. What is left then is lost."""

@@ -13,12 +13,12 @@ from urllib.parse import urlsplit, urlunsplit
 
 from structlog.typing import FilteringBoundLogger as Log
 
-from service.errors import StartFailed
-from service.telemetry.spans import Traces
+from leasehold.service.errors import StartFailed
+from leasehold.service.telemetry.spans import Traces
 
 if TYPE_CHECKING:
-    from service.config.settings import LogSettings, TelemetrySettings
-    from service.telemetry.conventions import Figure
+    from leasehold.service.config.settings import LogSettings, TelemetrySettings
+    from leasehold.service.telemetry.conventions import Figure
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ def traces_of(settings: TelemetrySettings, environ: Mapping[str, str], *, host: 
     """None if no traces are configured. Raises StartFailed if the settings require them and they cannot be sent."""
 
     def make(endpoint: str | None) -> Traces:
-        from service.telemetry.otlp import OtlpTraces
+        from leasehold.service.telemetry.otlp import OtlpTraces
 
         return OtlpTraces(endpoint, host=host, log=log, propagates=propagates(environ))
 
@@ -85,7 +85,7 @@ def metrics_of(
     """read: what to send now. None and StartFailed as of `traces_of`."""
 
     def make(endpoint: str | None) -> Exporter:
-        from service.telemetry.otlp import OtlpMetrics
+        from leasehold.service.telemetry.otlp import OtlpMetrics
 
         if environ.get(TEMPORALITY, "cumulative").strip().lower() not in ("", "cumulative"):
             log.warning("metrics are cumulative", why=f"{TEMPORALITY} is not honoured: let the collector convert them")
@@ -100,7 +100,7 @@ def logs_of(
     """The log of the whole process, at its level. None and StartFailed as of `traces_of`."""
 
     def make(endpoint: str | None) -> Exporter:
-        from service.telemetry.otlp import OtlpLogs
+        from leasehold.service.telemetry.otlp import OtlpLogs
 
         return OtlpLogs(endpoint, host=host, log=log, level=log_settings.level)
 
@@ -113,7 +113,7 @@ def lacking(settings: TelemetrySettings) -> list[str]:
     if not wanted:
         return []
     try:
-        import service.telemetry.otlp  # noqa: F401 - whether it can be
+        import leasehold.service.telemetry.otlp  # noqa: F401 - whether it can be
     except ModuleNotFoundError as error:
         return [str(_not_installed(signal, error)) for signal in wanted]
     return []
@@ -187,7 +187,7 @@ def _made(signal: Signal, endpoint: str | None, make: Callable[[str | None], T])
 
 
 def _not_installed(signal: Signal, error: ModuleNotFoundError) -> StartFailed:
-    from service.config.section import install_command
+    from leasehold.service.config.section import install_command
 
     return StartFailed(
         f"{signal.name} are configured and need OpenTelemetry ({error.name} is not installed): {install_command('otel')}, or"

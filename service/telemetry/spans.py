@@ -2,7 +2,7 @@
 spans go.
 
 A batch has a span that begins when the batch has been transformed, before its output is sent: what is published bears its
-context. All other spans are reported once they have ended. Attributes are those of service.telemetry.conventions, and
+context. All other spans are reported once they have ended. Attributes are those of leasehold.service.telemetry.conventions, and
 `leasehold.*` for lease, epoch and positions. Texts are cut, and secrets are masked.
 """
 
@@ -17,15 +17,15 @@ from typing import NamedTuple, Protocol
 from structlog.typing import FilteringBoundLogger as Log
 
 from leasehold.common.clock import Clock
-from leases.errors import StoreError
-from leases.lease import Lease, LeaseKey
-from pipeline.pump.runner import DeliveredBatch
-from pipeline.sink import CloseReason
-from pipeline.tracing import Endpoint, TraceContext, TransformedBatch
-from service.notifier import Notifier
-from service.stats import Stats
-from service.telemetry.conventions import Kind, Operation, Value, delivery, error_type, messaging
-from service.texts import redacted
+from leasehold.leases.errors import StoreError
+from leasehold.leases.lease import Lease, LeaseKey
+from leasehold.pipeline.pump.runner import DeliveredBatch
+from leasehold.pipeline.sink import CloseReason
+from leasehold.pipeline.tracing import Endpoint, TraceContext, TransformedBatch
+from leasehold.service.notifier import Notifier
+from leasehold.service.stats import Stats
+from leasehold.service.telemetry.conventions import Kind, Operation, Value, delivery, error_type, messaging
+from leasehold.service.texts import redacted
 
 TEXT_MAX = 200
 """Characters of an attribute. Positions of files are long, and errors are for the log."""
@@ -135,7 +135,7 @@ class _Traced:
 
 
 class RunTracer:
-    """Implements pipeline.tracing.BatchTracer. Batches that are dropped, or cut into others, leave no span."""
+    """Implements leasehold.pipeline.tracing.BatchTracer. Batches that are dropped, or cut into others, leave no span."""
 
     def __init__(
         self, traces: Traces, clock: Clock, lease: Lease, feed: Endpoint, sink: Endpoint, acquired: SpanHandle | None

@@ -11,26 +11,26 @@ from datetime import UTC, datetime
 from structlog.typing import FilteringBoundLogger as Log
 
 from leasehold.common.azure import storage_account_of
-from leases.store import LeaseStore
-from leases.timing import Timing
-from pipeline.dead_letters import DeadLetters, beside
-from pipeline.errors import NotImportable, SinkRejected
-from pipeline.feed import ChangeFeed
-from pipeline.imports import imported, require_module
-from pipeline.limits import BatchLimits, Isolation, RangeLimits
-from pipeline.spark.engine import SparkEngine
-from pipeline.sql_text import columns_of
-from pipeline.transform import NoTransform, Transform
-from service.config.plugins import FEED, SINK, STORE, check_part
-from service.config.section import FeedContext, SinkSettings
-from service.config.settings import AnyLeases, PipelineSettings, Settings
-from service.errors import StartFailed
-from service.group.import_sources import BlobSource
-from service.notifications import Notifications, require_notifications
-from service.pipeline import Pipeline
-from service.processor import Processor
-from service.telemetry.signals import logs_of, traces_of
-from service.texts import described
+from leasehold.leases.store import LeaseStore
+from leasehold.leases.timing import Timing
+from leasehold.pipeline.dead_letters import DeadLetters, beside
+from leasehold.pipeline.errors import NotImportable, SinkRejected
+from leasehold.pipeline.feed import ChangeFeed
+from leasehold.pipeline.imports import imported, require_module
+from leasehold.pipeline.limits import BatchLimits, Isolation, RangeLimits
+from leasehold.pipeline.spark.engine import SparkEngine
+from leasehold.pipeline.sql_text import columns_of
+from leasehold.pipeline.transform import NoTransform, Transform
+from leasehold.service.config.plugins import FEED, SINK, STORE, check_part
+from leasehold.service.config.section import FeedContext, SinkSettings
+from leasehold.service.config.settings import AnyLeases, PipelineSettings, Settings
+from leasehold.service.errors import StartFailed
+from leasehold.service.group.import_sources import BlobSource
+from leasehold.service.notifications import Notifications, require_notifications
+from leasehold.service.pipeline import Pipeline
+from leasehold.service.processor import Processor
+from leasehold.service.telemetry.signals import logs_of, traces_of
+from leasehold.service.texts import described
 
 OTHERS_TIMEOUT_S = 60.0
 """No lease depends on the time of an import."""
@@ -102,7 +102,7 @@ def others_blobs_of(
 
     container: None is the lease store. Raises StartFailed.
     """
-    from leases.stores.blob import BlobContainerAddress, LeaseBlobContainer, OthersBlobs
+    from leasehold.leases.stores.blob import BlobContainerAddress, LeaseBlobContainer, OthersBlobs
 
     own_account, own_container = leases.blobs or (None, None)
     name = container or own_container
@@ -174,7 +174,7 @@ def ranges_of(settings: PipelineSettings, feed: ChangeFeed) -> RangeLimits | Non
 def transform_of(settings: PipelineSettings, engine: SparkEngine, letters: DeadLetters | None = None) -> Transform:
     if not settings.needs_spark:
         return NoTransform()
-    from pipeline.spark.transform import (
+    from leasehold.pipeline.spark.transform import (
         SparkTransform,  # begins to import Arrow and PySpark: not before Spark has begun
     )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from plugins_cli import Commands
 
-from pipeline.connectors.files.sink import Directory, snapshot_of
+from leasehold.pipeline.connectors.files.sink import Directory, snapshot_of
 
 SETTINGS = """
 leases: {path: leases.db}

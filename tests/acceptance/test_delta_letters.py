@@ -17,8 +17,8 @@ from deltalake import DeltaTable, Schema
 from plugins_cli import Commands, leases_in
 from plugins_cluster import spark_settings
 
-from pipeline.crash_point import VARIABLE
-from pipeline.event import EVENT_SCHEMA
+from leasehold.pipeline.crash_point import VARIABLE
+from leasehold.pipeline.event import EVENT_SCHEMA
 
 FILES = ("in-1.jsonl", "in-2.jsonl")
 """A partition each."""

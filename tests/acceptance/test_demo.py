@@ -22,7 +22,7 @@ from patience import PATIENCE_S, until
 from plugins_cli import Command, Commands, leases_in
 from plugins_pg import directory_for_all
 
-from service.cli.demo.postgres import start_server
+from leasehold.service.cli.demo.postgres import start_server
 
 pytestmark = pytest.mark.xdist_group("demo")
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from day import Day, lived
 
-from leases.timing import Timing
+from leasehold.leases.timing import Timing
 
 pytestmark = pytest.mark.xdist_group("hosts")
 

@@ -14,7 +14,7 @@ import pytest
 from patience import PATIENCE_S, until
 from plugins_cli import Commands, events_in, leases_in
 
-from service.cli.main import main
+from leasehold.service.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()

@@ -15,11 +15,11 @@ from patience import PATIENCE_S, until_async
 from pyspark import cloudpickle
 
 from leasehold.common.azure import cosmos_account_of
-from pipeline.connectors.cosmos import CosmosFeed
-from pipeline.connectors.eventhubs import EventHubsFeed, account_of
-from pipeline.ranges import RangedBatch
-from pipeline.spark.engine import SparkEngine
-from pipeline.spark.transform import SparkTransform
+from leasehold.pipeline.connectors.cosmos import CosmosFeed
+from leasehold.pipeline.connectors.eventhubs import EventHubsFeed, account_of
+from leasehold.pipeline.ranges import RangedBatch
+from leasehold.pipeline.spark.engine import SparkEngine
+from leasehold.pipeline.spark.transform import SparkTransform
 
 VARIABLE = "LEASEHOLD_TEST_EXECUTORS_SECRET"
 

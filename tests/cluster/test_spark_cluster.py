@@ -22,9 +22,9 @@ from patience import PATIENCE_S, until_async
 from plugins_cluster import settings_on
 from pyspark.sql.connect.dataframe import DataFrame
 
-from pipeline.errors import EngineUnavailable, PipelineError, TransformError
-from pipeline.spark.engine import SparkEngine
-from pipeline.spark.transform import SparkTransform
+from leasehold.pipeline.errors import EngineUnavailable, PipelineError, TransformError
+from leasehold.pipeline.spark.engine import SparkEngine
+from leasehold.pipeline.spark.transform import SparkTransform
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -51,8 +51,8 @@ def every_kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Standing still is noticed sooner."""
-    monkeypatch.setattr("pipeline.spark.watch.STILL_S", STILL_S)
-    monkeypatch.setattr("pipeline.spark.runs.ANSWER_S", STILL_S)
+    monkeypatch.setattr("leasehold.pipeline.spark.watch.STILL_S", STILL_S)
+    monkeypatch.setattr("leasehold.pipeline.spark.runs.ANSWER_S", STILL_S)
 
 
 def engine_on(cluster: SparkCluster, kind: str, **conf: str) -> SparkEngine:
@@ -186,7 +186,7 @@ async def test_a_job_that_nobody_wants_ends_on_the_cluster(
 
 async def test_a_connect_server_that_answers_no_call_is_given_up(connect: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes connections, unlike one that stands still."""
-    monkeypatch.setattr("pipeline.spark.connect.FIRST_ANSWER_S", 2.0)
+    monkeypatch.setattr("leasehold.pipeline.spark.connect.FIRST_ANSWER_S", 2.0)
     with (
         silent_server() as port,
         pytest.raises(EngineUnavailable, match=rf"'sc://127.0.0.1:{port}' cannot be used: it has not answered for 2 s"),

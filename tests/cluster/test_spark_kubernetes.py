@@ -19,8 +19,8 @@ from lab.servers.spark_cluster import HOME, Part, free_port
 from patience import until
 from unit.chart.releases import BANK, CHART, EXECUTORS, READING, SERVER, Values, merged
 
-from pipeline.errors import EngineUnavailable
-from pipeline.spark.engine import SparkEngine
+from leasehold.pipeline.errors import EngineUnavailable
+from leasehold.pipeline.spark.engine import SparkEngine
 
 pytestmark = pytest.mark.timeout(300)
 

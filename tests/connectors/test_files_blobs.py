@@ -16,10 +16,10 @@ from unit.pipeline.connectors.files.sink.places import Permit, claim, numbers_in
 from unit.pipeline.connectors.files.sink.test_sink_contract import FilesSinkHarness
 
 from leasehold.common.azure import storage_account_of
-from pipeline.connectors.files.sink import FilesSink, FilesUnavailable, snapshot_of
-from pipeline.connectors.files.sink.blobs import BlobContainer
-from pipeline.connectors.files.sink.storage import FilesUncertain
-from pipeline.contract import SinkContract, SinkHarness
+from leasehold.pipeline.connectors.files.sink import FilesSink, FilesUnavailable, snapshot_of
+from leasehold.pipeline.connectors.files.sink.blobs import BlobContainer
+from leasehold.pipeline.connectors.files.sink.storage import FilesUncertain
+from leasehold.pipeline.contract import SinkContract, SinkHarness
 
 pytestmark = ON_BOTH
 

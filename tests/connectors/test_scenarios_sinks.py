@@ -26,7 +26,7 @@ from lab.scenarios.sinks import (
     opened,
 )
 
-from pipeline.connectors.files.delta.table import Table, location_of
+from leasehold.pipeline.connectors.files.delta.table import Table, location_of
 
 FEW = 150
 """Enough for requests to wait for earlier ones."""

@@ -9,15 +9,15 @@ from patience import until_async
 from plugins_pg import Postgres
 
 from leasehold.common.clock import BootClock
-from leases.keeper import Keeper
-from leases.lease import Lease
-from leases.session import Bell
-from leases.stores.postgres import PostgresAddress, PostgresStore, Table
-from leases.timing import Timing
-from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
-from pipeline.transform import NoTransform
-from service.pipeline import Pipeline
-from service.processor import Processor
+from leasehold.leases.keeper import Keeper
+from leasehold.leases.lease import Lease
+from leasehold.leases.session import Bell
+from leasehold.leases.stores.postgres import PostgresAddress, PostgresStore, Table
+from leasehold.leases.timing import Timing
+from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
+from leasehold.pipeline.transform import NoTransform
+from leasehold.service.pipeline import Pipeline
+from leasehold.service.processor import Processor
 
 
 class Group:

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from plugins_pg import Postgres
 
-from pipeline.connectors.postgres.scratch import open_database, read_query, read_tables
-from pipeline.errors import SinkRejected
-from pipeline.transform import NoTransform
-from service.cases.killing import Kills, kill_case
-from service.cases.model import LONG_AGO, Case
-from service.cases.running import Prepared
-from service.cli.test import open_databases
-from service.config.load import parse
-from service.wiring.build import policy_of
+from leasehold.pipeline.connectors.postgres.scratch import open_database, read_query, read_tables
+from leasehold.pipeline.errors import SinkRejected
+from leasehold.pipeline.transform import NoTransform
+from leasehold.service.cases.killing import Kills, kill_case
+from leasehold.service.cases.model import LONG_AGO, Case
+from leasehold.service.cases.running import Prepared
+from leasehold.service.cli.test import open_databases
+from leasehold.service.config.load import parse
+from leasehold.service.wiring.build import policy_of
 
 SETUP = (
     "CREATE TABLE IF NOT EXISTS totals (account text PRIMARY KEY, total numeric CHECK (total < 1000), events bigint)"

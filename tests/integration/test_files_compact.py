@@ -23,8 +23,8 @@ pipelines:
 """
 PROGRAM = """\
 import signal, sys
-from pipeline.connectors.files.delta import Table
-from service.cli.main import main
+from leasehold.pipeline.connectors.files.delta import Table
+from leasehold.service.cli.main import main
 
 compact = Table.compact
 

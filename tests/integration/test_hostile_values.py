@@ -38,22 +38,22 @@ from unit.pipeline.connectors.files.delta.tables import sink_in
 from unit.pipeline.connectors.files.sink.places import Permit, claim
 from unit.pipeline.connectors.log.test_sink import blocks_in
 
-from pipeline.connectors.cosmos.records import pages_of, records_of
-from pipeline.connectors.files.feed import FilesFeed
-from pipeline.connectors.files.sink import Directory, FilesSink, snapshot_of
-from pipeline.connectors.files.sink.formats import Format
-from pipeline.connectors.files.sink.storage import Storage
-from pipeline.connectors.handlers import HandlerSink
-from pipeline.connectors.log import LogSink
-from pipeline.connectors.postgres import PostgresLetters, PostgresSink, letters_merge, storable
-from pipeline.connectors.python import PythonSink
-from pipeline.dead_letters import LetterBox
-from pipeline.errors import FeedUnavailable
-from pipeline.limits import ParallelLimits
-from pipeline.parsing.arrow_reader import read_fast
-from pipeline.parsing.parse import parse
-from pipeline.parsing.schema import read_schema
-from pipeline.sink import Output, Sink
+from leasehold.pipeline.connectors.cosmos.records import pages_of, records_of
+from leasehold.pipeline.connectors.files.feed import FilesFeed
+from leasehold.pipeline.connectors.files.sink import Directory, FilesSink, snapshot_of
+from leasehold.pipeline.connectors.files.sink.formats import Format
+from leasehold.pipeline.connectors.files.sink.storage import Storage
+from leasehold.pipeline.connectors.handlers import HandlerSink
+from leasehold.pipeline.connectors.log import LogSink
+from leasehold.pipeline.connectors.postgres import PostgresLetters, PostgresSink, letters_merge, storable
+from leasehold.pipeline.connectors.python import PythonSink
+from leasehold.pipeline.dead_letters import LetterBox
+from leasehold.pipeline.errors import FeedUnavailable
+from leasehold.pipeline.limits import ParallelLimits
+from leasehold.pipeline.parsing.arrow_reader import read_fast
+from leasehold.pipeline.parsing.parse import parse
+from leasehold.pipeline.parsing.schema import read_schema
+from leasehold.pipeline.sink import Output, Sink
 
 Write = Callable[[pa.Table], Awaitable[Sequence[Any]]]
 

@@ -22,15 +22,15 @@ from plugins_cosmos import Cosmos
 from plugins_pg import Postgres, PostgresServer, database
 from plugins_servers import served
 
-from leases.document import decode_lease, encode_lease, lease_prefix
-from leases.errors import GroupMoved
-from leases.host_record import HostRecord, encode_host, host_id
-from leases.keeper import id_of
-from leases.lease import Lease
-from service.cli.main import main
-from service.config.load import load
-from service.processor import Processor
-from service.wiring.build import pipelines_of, processor_of, store_of
+from leasehold.leases.document import decode_lease, encode_lease, lease_prefix
+from leasehold.leases.errors import GroupMoved
+from leasehold.leases.host_record import HostRecord, encode_host, host_id
+from leasehold.leases.keeper import id_of
+from leasehold.leases.lease import Lease
+from leasehold.service.cli.main import main
+from leasehold.service.config.load import load
+from leasehold.service.processor import Processor
+from leasehold.service.wiring.build import pipelines_of, processor_of, store_of
 
 FILES = 3
 FINISHED = 150
@@ -38,8 +38,8 @@ FINISHED = 150
 KILLED_AT = 20
 KILLED = f"""
 import itertools, os, signal
-from service.cli.main import main
-from service.group.copy_writes import Writes
+from leasehold.service.cli.main import main
+from leasehold.service.group.copy_writes import Writes
 
 counted, put = itertools.count(1), Writes.put
 

@@ -20,9 +20,9 @@ from patience import PATIENCE_S
 from plugins_pg import Postgres
 from unit.pipeline.destinations import Trusted, claim
 
-from pipeline.connectors.log import LogSink
-from pipeline.event import EVENT_SCHEMA
-from pipeline.sink import Output
+from leasehold.pipeline.connectors.log import LogSink
+from leasehold.pipeline.event import EVENT_SCHEMA
+from leasehold.pipeline.sink import Output
 
 EVENTS = """CREATE TABLE IF NOT EXISTS events (
     id bigserial, partition text, sequence bigint, "offset" text, enqueued_time timestamptz, key text, body bytea,

@@ -12,8 +12,8 @@ from plugins_bank import ONE, Make, Open, claim, output
 from plugins_pg import Postgres
 from psycopg.conninfo import make_conninfo
 
-from pipeline.connectors.postgres import PostgresSink, Timeouts
-from pipeline.errors import SinkRejected, SinkUnavailable
+from leasehold.pipeline.connectors.postgres import PostgresSink, Timeouts
+from leasehold.pipeline.errors import SinkRejected, SinkUnavailable
 
 SECRET = "s3cr3t-pässword"
 

@@ -11,8 +11,8 @@ from patience import PATIENCE_S, until_async
 from plugins_bank import ACCOUNTS, DECISIVE, MESSAGES, Bank, Pause, at_the_end, claim, write
 from plugins_pg import Line, Network
 
-from pipeline.connectors.postgres import PostgresSink, Timeouts
-from pipeline.errors import Ambiguous, Fenced, SinkUnavailable
+from leasehold.pipeline.connectors.postgres import PostgresSink, Timeouts
+from leasehold.pipeline.errors import Ambiguous, Fenced, SinkUnavailable
 
 FEW = ACCOUNTS[:5]
 SLOWLY = """INSERT INTO balances (account, value) SELECT account, value FROM batch ORDER BY account {}

@@ -19,8 +19,8 @@ from plugins_pg import Postgres
 
 from leasehold.common import entra_token
 from leasehold.common.postgres import is_login_refused, read_dsn_without_password
-from pipeline.connectors.postgres import PostgresLetters, PostgresSink
-from pipeline.errors import FeedUnavailable, SinkRejected, SinkUnavailable
+from leasehold.pipeline.connectors.postgres import PostgresLetters, PostgresSink
+from leasehold.pipeline.errors import FeedUnavailable, SinkRejected, SinkUnavailable
 
 SCOPE = "https://ossrdbms-aad.database.windows.net/.default"
 HOUR_S = 3600

@@ -16,17 +16,17 @@ from patience import until_async
 from plugins_pg import Postgres
 from psycopg.sql import SQL
 
-from leases.contract import LeaseStoreContract
-from leases.document import encode_lease, lease_id
-from leases.errors import StoreConflict, StoreMissing, StoreUnavailable
-from leases.lease import Lease
-from leases.store import LeaseStore
-from leases.stores.postgres import PostgresAddress, PostgresStore
-from leases.stores.postgres.table import Table, settings
-from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
-from pipeline.transform import NoTransform
-from service.pipeline import Pipeline
-from service.processor import Processor
+from leasehold.leases.contract import LeaseStoreContract
+from leasehold.leases.document import encode_lease, lease_id
+from leasehold.leases.errors import StoreConflict, StoreMissing, StoreUnavailable
+from leasehold.leases.lease import Lease
+from leasehold.leases.store import LeaseStore
+from leasehold.leases.stores.postgres import PostgresAddress, PostgresStore
+from leasehold.leases.stores.postgres.table import Table, settings
+from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
+from leasehold.pipeline.transform import NoTransform
+from leasehold.service.pipeline import Pipeline
+from leasehold.service.processor import Processor
 
 ID = "orders/leases/0"
 PAGE = Path(__file__).parents[2] / "docs" / "leases-postgres.md"

@@ -21,13 +21,13 @@ from psycopg.conninfo import make_conninfo
 from psycopg.sql import SQL
 
 from leasehold.common.clock import BootClock
-from leases.errors import StoreAmbiguous, StoreConflict, StoreUnavailable
-from leases.keeper import Keeper
-from leases.lease import Lease
-from leases.store import TimedStore
-from leases.stores.postgres import PostgresAddress, PostgresStore, Table
-from leases.timing import Timing
-from pipeline.spark.master import roomy_shm
+from leasehold.leases.errors import StoreAmbiguous, StoreConflict, StoreUnavailable
+from leasehold.leases.keeper import Keeper
+from leasehold.leases.lease import Lease
+from leasehold.leases.store import TimedStore
+from leasehold.leases.stores.postgres import PostgresAddress, PostgresStore, Table
+from leasehold.leases.timing import Timing
+from leasehold.pipeline.spark.master import roomy_shm
 
 ID = "orders/leases/0"
 TIMEOUT_S = 5.0

@@ -10,8 +10,8 @@ from integration.postgres_group import Group
 from patience import PATIENCE_S, until_async
 from plugins_pg import Postgres
 
-from leases.store import Hint
-from leases.stores.postgres import PostgresAddress, PostgresStore, Table
+from leasehold.leases.store import Hint
+from leasehold.leases.stores.postgres import PostgresAddress, PostgresStore, Table
 
 
 @pytest.fixture

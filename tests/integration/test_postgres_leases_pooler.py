@@ -20,11 +20,11 @@ from plugins_pg import Postgres, directory_for_all
 from psycopg.conninfo import make_conninfo
 from psycopg.sql import SQL
 
-from leases.contract import LeaseStoreContract
-from leases.errors import StoreUnavailable
-from leases.store import Hint, LeaseStore
-from leases.stores.postgres import PostgresAddress, PostgresStore
-from leases.stores.postgres.table import Table
+from leasehold.leases.contract import LeaseStoreContract
+from leasehold.leases.errors import StoreUnavailable
+from leasehold.leases.store import Hint, LeaseStore
+from leasehold.leases.stores.postgres import PostgresAddress, PostgresStore
+from leasehold.leases.stores.postgres.table import Table
 
 SERVER_CONNECTIONS = 2
 """Of the pooler in transaction mode, for all clients."""

@@ -14,13 +14,13 @@ from patience import PATIENCE_S
 from plugins_bank import Make, Open, claim
 from plugins_pg import Postgres
 
-from pipeline.connectors.postgres import PostgresLetters, PostgresSink, letters_merge, storable
-from pipeline.dead_letters import LetterBox
-from pipeline.dead_letters.record import dead_events, letters_of, read_kept, read_until_now
-from pipeline.dead_letters.settled import Replayed, ReplayFeed, judge
-from pipeline.errors import Fenced, Poison
-from pipeline.event import EVENT_SCHEMA
-from pipeline.sink import Output
+from leasehold.pipeline.connectors.postgres import PostgresLetters, PostgresSink, letters_merge, storable
+from leasehold.pipeline.dead_letters import LetterBox
+from leasehold.pipeline.dead_letters.record import dead_events, letters_of, read_kept, read_until_now
+from leasehold.pipeline.dead_letters.settled import Replayed, ReplayFeed, judge
+from leasehold.pipeline.errors import Fenced, Poison
+from leasehold.pipeline.event import EVENT_SCHEMA
+from leasehold.pipeline.sink import Output
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 GOOD = pa.table({"n": [1]})

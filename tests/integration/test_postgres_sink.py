@@ -16,18 +16,18 @@ from plugins_pg import Postgres
 from psycopg.sql import Identifier
 
 from leasehold.common.clock import LoopClock
-from pipeline.connectors.memory import MemoryFeed
-from pipeline.connectors.postgres import PostgresSink, Timeouts, copy
-from pipeline.connectors.postgres.copy import FEW_ROWS
-from pipeline.connectors.postgres.shape import shape_of, shape_query
-from pipeline.connectors.postgres.sql import Column
-from pipeline.contract import Row, SinkContract, SinkHarness, event_table
-from pipeline.errors import FeedError, Fenced, SinkRejected, SinkUnavailable
-from pipeline.event import Page
-from pipeline.limits import BatchLimits, Budget
-from pipeline.pump.progress import Progress
-from pipeline.pump.runner import DeliveredBatch, Runner
-from pipeline.transform import NoTransform
+from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.pipeline.connectors.postgres import PostgresSink, Timeouts, copy
+from leasehold.pipeline.connectors.postgres.copy import FEW_ROWS
+from leasehold.pipeline.connectors.postgres.shape import shape_of, shape_query
+from leasehold.pipeline.connectors.postgres.sql import Column
+from leasehold.pipeline.contract import Row, SinkContract, SinkHarness, event_table
+from leasehold.pipeline.errors import FeedError, Fenced, SinkRejected, SinkUnavailable
+from leasehold.pipeline.event import Page
+from leasehold.pipeline.limits import BatchLimits, Budget
+from leasehold.pipeline.pump.progress import Progress
+from leasehold.pipeline.pump.runner import DeliveredBatch, Runner
+from leasehold.pipeline.transform import NoTransform
 
 EVENTS = """CREATE TABLE IF NOT EXISTS events (
     id bigserial, partition text, sequence bigint, "offset" text, enqueued_time timestamptz, key text, body bytea,

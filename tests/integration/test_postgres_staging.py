@@ -31,14 +31,14 @@ from plugins_bank import (
 )
 from plugins_pg import Line, Network, Postgres
 
-from pipeline.connectors.postgres import PostgresSink, Timeouts
-from pipeline.connectors.postgres.sink import PostgresWriter
-from pipeline.connectors.postgres.sql import staging_name
-from pipeline.dead_letters.record import dead_events
-from pipeline.errors import Ambiguous, Fenced, Poison, SinkRejected, SinkUnavailable
-from pipeline.event import EVENT_SCHEMA
-from pipeline.sink import Output
-from pipeline.staging import NotStaged, StagedPart
+from leasehold.pipeline.connectors.postgres import PostgresSink, Timeouts
+from leasehold.pipeline.connectors.postgres.sink import PostgresWriter
+from leasehold.pipeline.connectors.postgres.sql import staging_name
+from leasehold.pipeline.dead_letters.record import dead_events
+from leasehold.pipeline.errors import Ambiguous, Fenced, Poison, SinkRejected, SinkUnavailable
+from leasehold.pipeline.event import EVENT_SCHEMA
+from leasehold.pipeline.sink import Output
+from leasehold.pipeline.staging import NotStaged, StagedPart
 
 LINES = "CREATE TABLE IF NOT EXISTS lines (id serial, n bigint)"
 TABLES = "SELECT relname FROM pg_class WHERE relname ~ '^leasehold_staged' AND relkind = 'r' ORDER BY 1"
@@ -89,7 +89,7 @@ async def test_rows_arrive_in_the_order_of_the_parts_and_within_each(
 async def test_a_part_of_many_slices_arrives_whole_and_in_order(
     postgres: Postgres, lines: PostgresSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.connectors.postgres.stager.SLICE_BYTES", 1000)
+    monkeypatch.setattr("leasehold.pipeline.connectors.postgres.stager.SLICE_BYTES", 1000)
     writer = await opened(lines)
     wanted = [*range(3000, 0, -1)]
     await writer.write(await staged(writer, [numbers(*wanted), numbers(-1)]), Open())
@@ -99,7 +99,7 @@ async def test_a_part_of_many_slices_arrives_whole_and_in_order(
 async def test_a_part_that_fails_within_leaves_no_rows(
     postgres: Postgres, lines: PostgresSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.connectors.postgres.stager.SLICE_BYTES", 1000)
+    monkeypatch.setattr("leasehold.pipeline.connectors.postgres.stager.SLICE_BYTES", 1000)
     writer = await opened(lines)
     with pytest.raises(SinkRejected, match="holds the character NUL"):
         await staged(writer, [pa.table({"text": [*["x" * 100] * 100, "\0"]})])

@@ -14,13 +14,13 @@ from plugins_pg import Postgres
 HOST = """
 import asyncio, os, sys
 import pyarrow as pa
-from pipeline.connectors.log import LogFeed, LogSink
-from pipeline.connectors.postgres import PostgresSink
-from pipeline.errors import RangeRefused
-from pipeline.ranges import RangedBatch
-from pipeline.sink import Claim, Output
-from pipeline.spark.engine import SparkEngine
-from pipeline.spark.transform import SparkTransform
+from leasehold.pipeline.connectors.log import LogFeed, LogSink
+from leasehold.pipeline.connectors.postgres import PostgresSink
+from leasehold.pipeline.errors import RangeRefused
+from leasehold.pipeline.ranges import RangedBatch
+from leasehold.pipeline.sink import Claim, Output
+from leasehold.pipeline.spark.engine import SparkEngine
+from leasehold.pipeline.spark.transform import SparkTransform
 
 EVENTS, RANGE = 3100, 1500
 VARIABLE = sys.argv[3]

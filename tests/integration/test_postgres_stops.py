@@ -13,8 +13,8 @@ from patience import PATIENCE_S, until, until_async
 from plugins_bank import DECISIVE, MERGE, MESSAGES, Bank, Pause, batch, claim, write
 from plugins_pg import Line, Network
 
-from pipeline.connectors.postgres import Timeouts
-from pipeline.errors import Ambiguous, NotTrusted, SinkUnavailable
+from leasehold.pipeline.connectors.postgres import Timeouts
+from leasehold.pipeline.errors import Ambiguous, NotTrusted, SinkUnavailable
 
 
 @pytest.mark.parametrize("message", MESSAGES)
@@ -72,9 +72,9 @@ async def test_trust_that_ends_during_the_load_sends_nothing(bank: Bank) -> None
 HOST = """
 import asyncio, sys
 import pyarrow as pa
-from pipeline.connectors.postgres import PostgresSink, Timeouts
-from pipeline.errors import Ambiguous, SinkUnavailable
-from pipeline.sink import Claim, Output
+from leasehold.pipeline.connectors.postgres import PostgresSink, Timeouts
+from leasehold.pipeline.errors import Ambiguous, SinkUnavailable
+from leasehold.pipeline.sink import Claim, Output
 
 class Open:
     def check(self): ...

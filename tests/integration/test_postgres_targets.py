@@ -12,10 +12,10 @@ from plugins_bank import EXECUTORS_ENV, Make, Open, claim, output, staged
 from plugins_pg import Line as Connection
 from plugins_pg import Network, Postgres
 
-from pipeline.connectors.postgres import Timeouts, copy
-from pipeline.connectors.postgres.copy import FEW_ROWS
-from pipeline.connectors.postgres.sink import TIMEOUTS_MAX
-from pipeline.errors import OutputRefused, OutputTooLarge, SinkRejected, SinkUnavailable
+from leasehold.pipeline.connectors.postgres import Timeouts, copy
+from leasehold.pipeline.connectors.postgres.copy import FEW_ROWS
+from leasehold.pipeline.connectors.postgres.sink import TIMEOUTS_MAX
+from leasehold.pipeline.errors import OutputRefused, OutputTooLarge, SinkRejected, SinkUnavailable
 
 FEW, MANY = 3, 10 * FEW_ROWS
 UPSERT: dict[str, Any] = {"mode": "upsert", "key": ["id"]}

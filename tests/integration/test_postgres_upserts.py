@@ -13,9 +13,9 @@ import pytest
 from plugins_bank import EXECUTORS_ENV, Make, Open, claim, output, staged
 from plugins_pg import Postgres
 
-from pipeline.connectors.postgres import copy
-from pipeline.connectors.postgres.sink import PostgresWriter
-from pipeline.errors import OutputRefused, SinkRejected
+from leasehold.pipeline.connectors.postgres import copy
+from leasehold.pipeline.connectors.postgres.sink import PostgresWriter
+from leasehold.pipeline.errors import OutputRefused, SinkRejected
 
 Way = Literal["one by one", "few", "copy", "staged"]
 WAYS: tuple[Way, ...] = ("one by one", "few", "copy", "staged")

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from plugins_bank import BALANCES, EXECUTORS_ENV, ONE, Make, Open, claim, output, staged
 from plugins_pg import Postgres
 
-from pipeline.connectors.postgres import PostgresSink, copy
-from pipeline.connectors.postgres.copy import FEW_ROWS, columns_of
-from pipeline.errors import OutputRefused, SinkRejected
+from leasehold.pipeline.connectors.postgres import PostgresSink, copy
+from leasehold.pipeline.connectors.postgres.copy import FEW_ROWS, columns_of
+from leasehold.pipeline.errors import OutputRefused, SinkRejected
 
 TIMES = [1, FEW_ROWS]
 """How often the rows of a batch are there: few in the message that decides, more are copied."""

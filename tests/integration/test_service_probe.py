@@ -13,8 +13,8 @@ from plugins_cosmos import Cosmos
 from plugins_eventhubs import EventHubs
 from plugins_servers import Orders, served
 
-from service.probing import cosmos as cosmos_questions
-from service.probing import eventhubs as hub_questions
+from leasehold.service.probing import cosmos as cosmos_questions
+from leasehold.service.probing import eventhubs as hub_questions
 
 SETTINGS = """
 leases: {{type: sqlite, path: leases.db}}

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from pipeline.batch import Batch
-from pipeline.event import EVENT_SCHEMA
-from pipeline.parsing.schema import arrow_schema, read_schema
-from pipeline.spark.engine import SparkEngine
-from pipeline.spark.session import PipelineSession
-from pipeline.spark.transform import SparkTransform
+from leasehold.pipeline.batch import Batch
+from leasehold.pipeline.event import EVENT_SCHEMA
+from leasehold.pipeline.parsing.schema import arrow_schema, read_schema
+from leasehold.pipeline.spark.engine import SparkEngine
+from leasehold.pipeline.spark.session import PipelineSession
+from leasehold.pipeline.spark.transform import SparkTransform
 
 pytestmark = pytest.mark.xdist_group("spark-1")
 

@@ -14,7 +14,7 @@ import pytest
 from jobs import MakeBatch, Prepare
 from unit.pipeline.connectors.files.sink.test_snapshot import wrote
 
-from pipeline.spark.engine import SparkEngine
+from leasehold.pipeline.spark.engine import SparkEngine
 
 pytestmark = pytest.mark.xdist_group("spark-1")
 

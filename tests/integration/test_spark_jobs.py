@@ -10,9 +10,9 @@ import pytest
 from jobs import PER_KEY, MakeBatch, Prepare, Write, keyed
 from patience import until_async
 
-from pipeline.errors import FailsTogether, PoisonEvent, TransformError
-from pipeline.spark.engine import SparkEngine
-from pipeline.sql_text import SCHEMA_LEVELS_MAX
+from leasehold.pipeline.errors import FailsTogether, PoisonEvent, TransformError
+from leasehold.pipeline.spark.engine import SparkEngine
+from leasehold.pipeline.sql_text import SCHEMA_LEVELS_MAX
 
 pytestmark = pytest.mark.xdist_group("spark-2")
 

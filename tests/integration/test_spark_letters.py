@@ -19,16 +19,16 @@ from plugins_eventhubs import EventHubs
 from plugins_pg import Postgres
 
 from leasehold.common.clock import LoopClock
-from pipeline.batch import Batch
-from pipeline.connectors.memory import MemoryFeed
-from pipeline.dead_letters import DeadLetters
-from pipeline.dead_letters.dead_letter_transform import DeadLetterTransform, Sifted
-from pipeline.errors import PoisonEvent
-from pipeline.limits import BatchLimits, Budget, Isolation
-from pipeline.poison import Prepared, Refused, Slice
-from pipeline.pump.progress import Progress
-from pipeline.pump.runner import DeliveredBatch, Runner
-from pipeline.spark.transform import SparkTransform
+from leasehold.pipeline.batch import Batch
+from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.pipeline.dead_letters import DeadLetters
+from leasehold.pipeline.dead_letters.dead_letter_transform import DeadLetterTransform, Sifted
+from leasehold.pipeline.errors import PoisonEvent
+from leasehold.pipeline.limits import BatchLimits, Budget, Isolation
+from leasehold.pipeline.poison import Prepared, Refused, Slice
+from leasehold.pipeline.pump.progress import Progress
+from leasehold.pipeline.pump.runner import DeliveredBatch, Runner
+from leasehold.pipeline.spark.transform import SparkTransform
 
 pytestmark = pytest.mark.xdist_group("spark-1")
 

@@ -8,9 +8,9 @@ from decimal import Decimal
 
 import pytest
 
-from pipeline.batch import Batch
-from pipeline.errors import PoisonEvent
-from pipeline.spark.transform import SparkTransform
+from leasehold.pipeline.batch import Batch
+from leasehold.pipeline.errors import PoisonEvent
+from leasehold.pipeline.spark.transform import SparkTransform
 
 pytestmark = pytest.mark.xdist_group("spark-1")
 

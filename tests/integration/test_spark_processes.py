@@ -15,9 +15,9 @@ import pytest
 from jobs import PER_KEY, SECRET, SECRET_VALUE, MakeBatch, Prepare, Write, keyed
 from patience import PATIENCE_S, until, until_async
 
-from pipeline.errors import EngineUnavailable
-from pipeline.spark.connect import connect
-from pipeline.spark.engine import SparkEngine
+from leasehold.pipeline.errors import EngineUnavailable
+from leasehold.pipeline.spark.connect import connect
+from leasehold.pipeline.spark.engine import SparkEngine
 
 
 async def test_a_dead_jvm_blames_nobody_and_the_next_batch_starts_another(
@@ -61,11 +61,11 @@ PROGRAM = """
     import asyncio, os, signal, sys
     from datetime import UTC, datetime
     import pyarrow as pa
-    from pipeline.batch import Batch
-    from pipeline.errors import TransformError
-    from pipeline.event import EVENT_SCHEMA, Page
-    from pipeline.spark.engine import SparkEngine
-    from pipeline.spark.transform import SparkTransform
+    from leasehold.pipeline.batch import Batch
+    from leasehold.pipeline.errors import TransformError
+    from leasehold.pipeline.event import EVENT_SCHEMA, Page
+    from leasehold.pipeline.spark.engine import SparkEngine
+    from leasehold.pipeline.spark.transform import SparkTransform
 
     ROW = {"partition": "0", "sequence": 1, "offset": "1", "enqueued_time": datetime(2026, 1, 1, tzinfo=UTC), "key": "a"}
 
@@ -93,9 +93,9 @@ PROGRAM = """
 START = """
     import asyncio
 
-    from pipeline.spark import engine as spark
-    from pipeline.spark import jvm as spark_jvm
-    from pipeline.spark.transform import SparkTransform
+    from leasehold.pipeline.spark import engine as spark
+    from leasehold.pipeline.spark import jvm as spark_jvm
+    from leasehold.pipeline.spark.transform import SparkTransform
 
     async def main():
         spark_jvm.quieten = lambda context: print("a session was made")

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from pipeline.batch import Batch
-from pipeline.spark import pyspark_internals, session, transform
-from pipeline.spark.engine import SparkEngine
-from pipeline.spark.transform import SparkTransform
+from leasehold.pipeline.batch import Batch
+from leasehold.pipeline.spark import pyspark_internals, session, transform
+from leasehold.pipeline.spark.engine import SparkEngine
+from leasehold.pipeline.spark.transform import SparkTransform
 
 pytestmark = pytest.mark.xdist_group("spark-1")
 

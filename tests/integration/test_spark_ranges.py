@@ -16,16 +16,16 @@ from patience import PATIENCE_S, until
 from plugins_cluster import is_over_connect
 from pyspark import cloudpickle
 
-from pipeline.batch import Batch
-from pipeline.connectors.files.feed import FilesFeed
-from pipeline.connectors.files.sink import Directory, FilesSink, snapshot_of
-from pipeline.connectors.log import LogFeed, append
-from pipeline.errors import RangeRefused, SinkUnavailable
-from pipeline.event import EVENT_SCHEMA, Page
-from pipeline.ranges import EventRange, RangedBatch, RangeReader
-from pipeline.sink import Claim, Output
-from pipeline.spark.transform import SparkTransform
-from pipeline.staging import Ranged, StagedPart, Stager
+from leasehold.pipeline.batch import Batch
+from leasehold.pipeline.connectors.files.feed import FilesFeed
+from leasehold.pipeline.connectors.files.sink import Directory, FilesSink, snapshot_of
+from leasehold.pipeline.connectors.log import LogFeed, append
+from leasehold.pipeline.errors import RangeRefused, SinkUnavailable
+from leasehold.pipeline.event import EVENT_SCHEMA, Page
+from leasehold.pipeline.ranges import EventRange, RangedBatch, RangeReader
+from leasehold.pipeline.sink import Claim, Output
+from leasehold.pipeline.spark.transform import SparkTransform
+from leasehold.pipeline.staging import Ranged, StagedPart, Stager
 
 pytestmark = pytest.mark.xdist_group("spark-2")
 
@@ -270,7 +270,7 @@ async def test_another_version_on_executors_is_refused(
     prepared: Prepare, feed: LogFeed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transform = await prepared(sql="SELECT partition, sequence FROM events")
-    monkeypatch.setattr("pipeline.spark.transform.own_version", lambda: "99.0")
+    monkeypatch.setattr("leasehold.pipeline.spark.transform.own_version", lambda: "99.0")
     with pytest.raises(RangeRefused, match=r"executors have Leasehold .*, and this host has 99\.0: install"):
         await processed(transform, feed)
 
@@ -297,10 +297,11 @@ class Granted:
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> Callable[[SparkTransform], None]:
     """Any output counts as large: the task says so to its worker."""
-    from pipeline.spark import executors
+    from leasehold.pipeline.spark import executors
 
     return lambda transform: monkeypatch.setattr(
-        "pipeline.spark.transform.OutputTask", lambda **fields: executors.OutputTask(**fields, collected_bytes_max=0)
+        "leasehold.pipeline.spark.transform.OutputTask",
+        lambda **fields: executors.OutputTask(**fields, collected_bytes_max=0),
     )
 
 

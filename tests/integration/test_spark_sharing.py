@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from plugins_cluster import is_over_connect
 
-from pipeline.batch import Batch
-from pipeline.errors import TransformError
-from pipeline.spark.transform import SparkTransform
+from leasehold.pipeline.batch import Batch
+from leasehold.pipeline.errors import TransformError
+from leasehold.pipeline.spark.transform import SparkTransform
 
 pytestmark = pytest.mark.xdist_group("spark-1")
 

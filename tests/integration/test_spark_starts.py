@@ -22,10 +22,10 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from pipeline.errors import EngineUnavailable
-from pipeline.spark import jvm
-from pipeline.spark.engine import SparkEngine
-from pipeline.spark.jvm import text_of
+from leasehold.pipeline.errors import EngineUnavailable
+from leasehold.pipeline.spark import jvm
+from leasehold.pipeline.spark.engine import SparkEngine
+from leasehold.pipeline.spark.jvm import text_of
 
 
 @pytest.fixture(autouse=True)
@@ -144,7 +144,7 @@ async def test_the_text_of_a_java_error_never_raises_though_its_jvm_is_gone() ->
 
 HOST = """
     import sys, time
-    from pipeline.spark.engine import SparkEngine
+    from leasehold.pipeline.spark.engine import SparkEngine
 
     engine = SparkEngine(master="local[1]", driver_memory="512m")
     print(engine.running().scratch.path, flush=True)

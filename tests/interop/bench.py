@@ -19,10 +19,10 @@ from patience import PATIENCE_S, until_async
 from plugins_cli import events_in
 from plugins_eventhubs import Control
 
-from service.cli.main import main
-from service.config.load import parse
-from service.processor import Processor
-from service.wiring.build import processor_of
+from leasehold.service.cli.main import main
+from leasehold.service.config.load import parse
+from leasehold.service.processor import Processor
+from leasehold.service.wiring.build import processor_of
 
 CHART = Path(__file__).parents[2] / "helm"
 HUB, GROUP = "raw-event", "bank"

@@ -21,9 +21,9 @@ from unit.pipeline.connectors.files.delta.owners import CASES, deliver, displace
 from unit.pipeline.connectors.files.delta.tables import Permit, claim, sink_in
 from unit.pipeline.connectors.files.sink.places import Killed
 
-from pipeline.connectors.files.delta import DeltaSink, Table, location_of
-from pipeline.errors import Fenced
-from pipeline.sink import Output
+from leasehold.pipeline.connectors.files.delta import DeltaSink, Table, location_of
+from leasehold.pipeline.errors import Fenced
+from leasehold.pipeline.sink import Output
 
 COLUMNS = pa.schema(
     [

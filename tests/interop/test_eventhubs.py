@@ -8,8 +8,8 @@ import pytest
 from interop.bench import PARTITIONS, Hub, numbered
 from patience import until_async
 
-from service.group import import_sources
-from service.group.actions import pause_pipeline, resume_pipeline
+from leasehold.service.group import import_sources
+from leasehold.service.group.actions import pause_pipeline, resume_pipeline
 
 ALL = len(PARTITIONS)
 

@@ -12,7 +12,7 @@ from patience import until_async
 from plugins_cosmos import Cosmos
 from plugins_pg import Postgres
 
-from service.group.actions import pause_pipeline, resume_pipeline
+from leasehold.service.group.actions import pause_pipeline, resume_pipeline
 
 
 @pytest.fixture

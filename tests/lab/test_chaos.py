@@ -38,9 +38,9 @@ from plugins_bank import Make, Open, claim, output, staged
 from plugins_cli import events_in
 from plugins_pg import Postgres
 
-from pipeline.spark.connect import Connected, lost_server
-from pipeline.spark.watch import forgotten, still
-from service.cli.demo.transactions import Transaction, expected_balances, expected_events
+from leasehold.pipeline.spark.connect import Connected, lost_server
+from leasehold.pipeline.spark.watch import forgotten, still
+from leasehold.service.cli.demo.transactions import Transaction, expected_balances, expected_events
 
 DEAR = ("host added", "host told to stop", "host killed", "Spark killed")
 """A start of Spark each."""

@@ -14,7 +14,7 @@ from lab.scenarios.cases import POINTS_OF_SINK, exit_code, points_of_sink, table
 from lab.scenarios.faults import IDENTICAL, Banks, Case, case_of, cases, crash, opened, points_of
 from lab.scenarios.grounds import FEEDS, ROLES, grounds
 
-from pipeline.crash_point import POINTS
+from leasehold.pipeline.crash_point import POINTS
 
 SLICE = (
     ("stream-processor-crash", "transform", "appended"),

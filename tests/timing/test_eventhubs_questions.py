@@ -13,18 +13,18 @@ from patience import until_async
 from plugins_eventhubs import EventHubs
 
 from leasehold.common.clock import BootClock, Pauses
-from leases.keeper import Keeper
-from leases.lease import Lease
-from leases.stores.memory import MemoryStore
-from leases.timing import Timing
-from pipeline.connectors.eventhubs import EventHubsFeed, account_of
-from pipeline.connectors.memory import MemoryDestination, MemorySink
-from pipeline.transform import NoTransform
-from service.api import create_app
-from service.group.view import View
-from service.lag.measurement import Backlog
-from service.pipeline import Pipeline
-from service.processor import Processor
+from leasehold.leases.keeper import Keeper
+from leasehold.leases.lease import Lease
+from leasehold.leases.stores.memory import MemoryStore
+from leasehold.leases.timing import Timing
+from leasehold.pipeline.connectors.eventhubs import EventHubsFeed, account_of
+from leasehold.pipeline.connectors.memory import MemoryDestination, MemorySink
+from leasehold.pipeline.transform import NoTransform
+from leasehold.service.api import create_app
+from leasehold.service.group.view import View
+from leasehold.service.lag.measurement import Backlog
+from leasehold.service.pipeline import Pipeline
+from leasehold.service.processor import Processor
 
 HUB = "wide"
 PARTITIONS = 12

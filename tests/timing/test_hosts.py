@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from day import Day, lived
 
-from leases.timing import Timing
+from leasehold.leases.timing import Timing
 
 pytestmark = pytest.mark.timeout(1800)
 

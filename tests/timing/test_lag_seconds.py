@@ -22,8 +22,8 @@ from plugins_cli import Command, Commands
 from plugins_pg import Postgres
 from prometheus_client.parser import text_string_to_metric_families
 
-from pipeline.connectors.log.store import Log
-from pipeline.publishing_writer import PUBLISHED_SCHEMA
+from leasehold.pipeline.connectors.log.store import Log
+from leasehold.pipeline.publishing_writer import PUBLISHED_SCHEMA
 
 pytestmark = pytest.mark.timeout(600)
 

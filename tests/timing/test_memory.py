@@ -24,7 +24,7 @@ from lab.bench.workload import MERGE, SETUP, write_log
 from plugins_cli import Command, Commands
 from plugins_pg import Postgres
 
-from pipeline.spark.master import roomy_shm
+from leasehold.pipeline.spark.master import roomy_shm
 
 pytestmark = [
     pytest.mark.timeout(600),

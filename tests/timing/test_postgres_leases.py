@@ -14,9 +14,9 @@ from integration.postgres_group import Group
 from patience import until_async
 from plugins_pg import Postgres
 
-from leases.errors import StoreError
-from leases.timing import SessionTiming, Timing, derived_session
-from service.group.actions import pause_pipeline, resume_pipeline
+from leasehold.leases.errors import StoreError
+from leasehold.leases.timing import SessionTiming, Timing, derived_session
+from leasehold.service.group.actions import pause_pipeline, resume_pipeline
 
 HANDOFFS = 21
 HANDOFF_S = 0.2

@@ -20,7 +20,7 @@ from lab.scenarios import previous_release
 from lab.scenarios.host import Failed, until
 from lab.scenarios.previous_release import FILES, ROOT, Bank, Host, imported_from, unpacked
 
-from leases.lease import Lease
+from leasehold.leases.lease import Lease
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -13,8 +13,8 @@ from jobs import PER_KEY, MakeBatch, Write, keyed
 from lab.servers.spark_cluster import SparkCluster
 from patience import until_async
 
-from pipeline.errors import EngineUnavailable
-from pipeline.spark import watch
+from leasehold.pipeline.errors import EngineUnavailable
+from leasehold.pipeline.spark import watch
 
 pytestmark = pytest.mark.timeout(300)
 

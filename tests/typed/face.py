@@ -20,8 +20,8 @@ from leasehold import (
     derived_timing,
     event_hubs_account,
 )
+from leasehold.pipeline.connectors.eventhubs import EventHubAccount
 from leasehold.testing import SinkHarness
-from pipeline.connectors.eventhubs import EventHubAccount
 
 
 def parts() -> tuple[ChangeFeed, Sink, LeaseStore]:

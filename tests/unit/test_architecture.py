@@ -19,43 +19,49 @@ EDGES = (
         "leasehold.common.clock",
         "leasehold.common.entra_token",
         "leasehold.emulators",
-        "leases.contract",
-        "leases.stores",
-    ),
-    *("pipeline.connectors", "pipeline.contract", "pipeline.spark.jre", "pipeline.spark.engine", "pipeline.spark.jvm"),
-    *(
-        "pipeline.spark.connect",
-        "pipeline.spark.executors",
-        "pipeline.spark.master",
-        "pipeline.spark.runs",
-        "pipeline.spark.session",
-        "pipeline.spark.transform",
+        "leasehold.leases.contract",
+        "leasehold.leases.stores",
     ),
     *(
-        "service.api",
-        "service.cli.main",
-        "service.cli.demo.bank",
-        "service.cli.demo.transactions",
-        "service.cli.demo.bank",
-        "service.cli.demo.postgres",
+        "leasehold.pipeline.connectors",
+        "leasehold.pipeline.contract",
+        "leasehold.pipeline.spark.jre",
+        "leasehold.pipeline.spark.engine",
+        "leasehold.pipeline.spark.jvm",
     ),
     *(
-        "service.callback_thread",
-        "service.cases.disturbance",
-        "service.cases.disturbed_run",
-        "service.cli.copy",
-        "service.cli.host_name",
-        "service.cli.test",
+        "leasehold.pipeline.spark.connect",
+        "leasehold.pipeline.spark.executors",
+        "leasehold.pipeline.spark.master",
+        "leasehold.pipeline.spark.runs",
+        "leasehold.pipeline.spark.session",
+        "leasehold.pipeline.spark.transform",
     ),
     *(
-        "service.cli.migration",
-        "service.cli.offline_view",
-        "service.cli.probe",
-        "service.processor",
-        "service.cli.run",
-        "service.api.server",
+        "leasehold.service.api",
+        "leasehold.service.cli.main",
+        "leasehold.service.cli.demo.bank",
+        "leasehold.service.cli.demo.transactions",
+        "leasehold.service.cli.demo.bank",
+        "leasehold.service.cli.demo.postgres",
     ),
-    *("service.telemetry.otlp", "service.wiring.build"),
+    *(
+        "leasehold.service.callback_thread",
+        "leasehold.service.cases.disturbance",
+        "leasehold.service.cases.disturbed_run",
+        "leasehold.service.cli.copy",
+        "leasehold.service.cli.host_name",
+        "leasehold.service.cli.test",
+    ),
+    *(
+        "leasehold.service.cli.migration",
+        "leasehold.service.cli.offline_view",
+        "leasehold.service.cli.probe",
+        "leasehold.service.processor",
+        "leasehold.service.cli.run",
+        "leasehold.service.api.server",
+    ),
+    *("leasehold.service.telemetry.otlp", "leasehold.service.wiring.build"),
 )
 """Where time, randomness, ids and threads come in. Everything else gets them as arguments, or cannot be simulated."""
 
@@ -128,16 +134,16 @@ def test_imports_follow_the_arrows() -> None:
 
 
 PLANTED = {
-    "leases/lease.py": "pipeline.event",
-    "pipeline/event.py": "leases.lease",
-    "leases/expiry.py": "service.host",
-    "pipeline/pump/runner.py": "service.worker",
-    "leases/keeper.py": "leases.stores.memory",
-    "pipeline/batch.py": "pipeline.connectors.memory",
+    "leases/lease.py": "leasehold.pipeline.event",
+    "pipeline/event.py": "leasehold.leases.lease",
+    "leases/expiry.py": "leasehold.service.host",
+    "pipeline/pump/runner.py": "leasehold.service.worker",
+    "leases/keeper.py": "leasehold.leases.stores.memory",
+    "pipeline/batch.py": "leasehold.pipeline.connectors.memory",
     "pipeline/transform.py": "pyspark",
     "service/host.py": "psycopg",
-    "service/partitions.py": "service.group.view",
-    "service/config/section.py": "service.wiring.build",
+    "service/partitions.py": "leasehold.service.group.view",
+    "service/config/section.py": "leasehold.service.wiring.build",
     "pipeline/feed.py": "fastapi",
     "service/worker.py": "fastapi",
     "leases/tenure.py": "time",
@@ -161,18 +167,22 @@ def test_an_import_against_the_arrows_is_caught(tmp_path: Path) -> None:
 
 
 def test_leases_imports_the_standard_library_and_what_all_share() -> None:
-    """Vendor SDKs stay in leases.stores; the contract suites are run by pytest."""
-    allowed = {"leases": {"leases", "leasehold"}, "leases.contract": {"leases", "leasehold", "pytest"}}
+    """Vendor SDKs stay in leasehold.leases.stores; the contract suites are run by pytest."""
+    allowed = {"leases": {"leases", "leasehold"}, "leasehold.leases.contract": {"leases", "leasehold", "pytest"}}
     for module, path in modules("leases"):
-        if not is_within(module, ("leases.stores",)):
+        if not is_within(module, ("leasehold.leases.stores",)):
             tops = {name.partition(".")[0] for name in imported_names(ast.parse(path.read_text())).values()}
-            home = "leases.contract" if is_within(module, ("leases.contract",)) else "leases"
+            home = "leasehold.leases.contract" if is_within(module, ("leasehold.leases.contract",)) else "leases"
             assert tops - sys.stdlib_module_names <= allowed[home], module
 
 
 AZURE_HOMES = {
-    "azure.cosmos": ("leasehold.emulators.cosmos.epk", "leases.stores.cosmos", "pipeline.connectors.cosmos.client"),
-    "azure.storage": ("leases.stores.blob", "pipeline.connectors.files.sink.blobs"),
+    "azure.cosmos": (
+        "leasehold.emulators.cosmos.epk",
+        "leasehold.leases.stores.cosmos",
+        "leasehold.pipeline.connectors.cosmos.client",
+    ),
+    "azure.storage": ("leasehold.leases.stores.blob", "leasehold.pipeline.connectors.files.sink.blobs"),
 }
 """Of Azure's SDKs, which import-linter sees as one package."""
 
@@ -190,11 +200,11 @@ def test_each_of_azure_s_sdks_has_its_homes(sdk: str) -> None:
 
 OWN_JSON = {
     "leasehold.emulators": "the developer's own requests",
-    "leases.contract": "test suites",
-    "pipeline.contract": "test suites",
-    "pipeline.spark.session": "Spark's plan of the operator's SQL",
-    "pipeline.spark.transform": "Spark's form of the operator's schema",
-    "service.api.middleware": "an answer of this host",
+    "leasehold.leases.contract": "test suites",
+    "leasehold.pipeline.contract": "test suites",
+    "leasehold.pipeline.spark.session": "Spark's plan of the operator's SQL",
+    "leasehold.pipeline.spark.transform": "Spark's form of the operator's schema",
+    "leasehold.service.api.middleware": "an answer of this host",
 }
 """Who parses JSON without a bound of its nesting, and whose JSON that is."""
 PARSERS = {"json.load", "json.loads"}
@@ -218,7 +228,7 @@ def test_a_decoder_of_json_is_used_behind_a_check_of_its_nesting() -> None:
             assert "check_nesting(" in text, module
 
 
-SHIELDS = {"leases.stores.sqlite"}
+SHIELDS = {"leasehold.leases.stores.sqlite"}
 """Whose error nobody else sees, if the caller is cancelled: then it is right to report it."""
 
 
@@ -239,9 +249,13 @@ def test_nothing_waits_for_python_to_run_out_of_stack() -> None:
 def test_the_core_takes_time_randomness_ids_and_threads_as_arguments() -> None:
     core = [(module, path) for module, path in modules(*PACKAGES) if not is_within(module, EDGES)]
     found = [f"{path.relative_to(ROOT)}, {use}" for _, path in core for use in forbidden_uses(path.read_text())]
-    assert {"leases.keeper", "leases.balance", "pipeline.pump.runner", "service.host", "service.worker"} <= {
-        m for m, _ in core
-    }
+    assert {
+        "leasehold.leases.keeper",
+        "leasehold.leases.balance",
+        "leasehold.pipeline.pump.runner",
+        "leasehold.service.host",
+        "leasehold.service.worker",
+    } <= {m for m, _ in core}
     assert not found
 
 

@@ -9,15 +9,15 @@ from types import SimpleNamespace
 import pytest
 
 import leasehold
-from pipeline.connectors.memory import MemoryFeed
-from pipeline.feed import ChangeFeed
-from service.processor import Processor
-from service.worker import TrustPermit
+from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.pipeline.feed import ChangeFeed
+from leasehold.service.processor import Processor
+from leasehold.service.worker import TrustPermit
 
 RENAMED = {
-    "pipeline.cancelled": "leasehold.common.cancellation",
-    "pipeline.published": "pipeline.publishing_writer",
-    "pipeline.publishing": "pipeline.publishing_writer",
+    "leasehold.pipeline.cancelled": "leasehold.common.cancellation",
+    "leasehold.pipeline.published": "leasehold.pipeline.publishing_writer",
+    "leasehold.pipeline.publishing": "leasehold.pipeline.publishing_writer",
 }
 
 

@@ -8,9 +8,9 @@ from typing import get_args
 
 import pytest
 
-from service.config import settings
-from service.config.section import CUSTOM
-from service.probing import blob, cosmos, eventhubs
+from leasehold.service.config import settings
+from leasehold.service.config.section import CUSTOM
+from leasehold.service.probing import blob, cosmos, eventhubs
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "guarantees.md").read_text()

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "leasehold/__init__.py"
 PAGES = [ROOT / "docs/embedding.md", ROOT / "docs/plugins.md"]
 PUBLIC_PAGES = [*PAGES, ROOT / "README.md", ROOT / "docs/producer.md", ROOT / "docs/sinks.md"]
-INTERNAL = ("leases", "pipeline", "service")
+INTERNAL = ("leasehold.leases", "leasehold.pipeline", "leasehold.service")
 IMPORT_S_MAX = 0.15
 
 
@@ -120,6 +120,4 @@ def test_examples_import_from_leasehold_only(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_pages_name_no_internal_module(page: Path) -> None:
     spans = re.findall(r"`([a-z_]+(?:\.\w+)+)`", page.read_text())
-    assert {
-        span for span in spans if is_within(span, ("pipeline", "service")) or re.match(r"leases\.[a-z]+\.", span)
-    } == set()
+    assert {span for span in spans if is_within(span, INTERNAL)} == set()

@@ -10,19 +10,17 @@ from pathlib import Path
 import pytest
 from unit.test_architecture import imported_names, is_within
 
-import leases.errors
-import leases.store
-import pipeline.errors
-import pipeline.feed
-import pipeline.sink
-from service.config.load import parse
-from service.wiring.build import find_problems
+from leasehold.leases import errors as lease_errors
+from leasehold.leases import store
+from leasehold.pipeline import errors, feed, sink
+from leasehold.service.config.load import parse
+from leasehold.service.wiring.build import find_problems
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "plugins.md").read_text()
 PLUGIN = sorted((ROOT / "tests" / "plugins" / "jetstream").glob("*.py"))
-INTERFACES = (pipeline.feed.ChangeFeed, pipeline.sink.Sink, pipeline.sink.SinkWriter, leases.store.LeaseStore)
-BASES = (pipeline.errors.FeedError, pipeline.errors.SinkError, leases.errors.StoreError)
+INTERFACES = (feed.ChangeFeed, sink.Sink, sink.SinkWriter, store.LeaseStore)
+BASES = (errors.FeedError, errors.SinkError, lease_errors.StoreError)
 OUT_OF_THE_SKY = {"SinkError", "StoreError", "OutputSuspected"}
 """Bases alone, and what the pump says to the host."""
 
@@ -45,19 +43,19 @@ def test_every_member_of_every_base_class_is_told() -> None:
 
 
 def test_every_error_that_a_part_may_raise_is_told() -> None:
-    errors = {
+    raised = {
         name
-        for module in (pipeline.errors, pipeline.feed, leases.errors)
+        for module in (errors, feed, lease_errors)
         for name, found in vars(module).items()
         if isinstance(found, type) and issubclass(found, BASES)
     }
-    assert len(errors) > 10
-    assert [name for name in sorted(errors - OUT_OF_THE_SKY) if f"| `{name}` |" not in PAGE] == []
+    assert len(raised) > 10
+    assert [name for name in sorted(raised - OUT_OF_THE_SKY) if f"| `{name}` |" not in PAGE] == []
 
 
 def test_the_plugin_uses_what_the_page_tells_of_and_nothing_else() -> None:
     used = {name for path in PLUGIN for name in imported_names(ast.parse(path.read_text())).values()}
-    ours = {name for name in used if is_within(name, ("leasehold", "leases", "pipeline", "service"))}
+    ours = {name for name in used if is_within(name, ("leasehold",))}
     assert len(ours) > 10
     tables = re.findall(r"^\| from `(leasehold[.\w]*)` \|.*\n\| --- .*\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
     listed = {f"{package}.{name}" for package, rows in tables for name in re.findall(r"`(\w+)`", rows)}
@@ -66,7 +64,7 @@ def test_the_plugin_uses_what_the_page_tells_of_and_nothing_else() -> None:
 
 def test_the_versions_are_those_of_the_code() -> None:
     assert "All are 1." in PAGE
-    assert [module.INTERFACE for module in (pipeline.feed, pipeline.sink, leases.store)] == [1, 1, 1]
+    assert [module.INTERFACE for module in (feed, sink, store)] == [1, 1, 1]
 
 
 def test_what_is_shown_is_python() -> None:

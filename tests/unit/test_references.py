@@ -151,7 +151,7 @@ def raised_elsewhere(text: str) -> list[str]:
 
 
 def qualified(text: str) -> Iterator[str]:
-    """Names that begin with one of our modules, without backticks, as in examples: `service.group.view.View`, say."""
+    """Names that begin with one of our modules, without backticks, as in examples: `leasehold.service.group.view.View`, say."""
     for name in re.findall(rf"(?<![\w.`/:@-])(?:{'|'.join(PACKAGES)})(?:\.[A-Za-z_]\w*)+", text):
         if ".".join(name.split(".")[:2]) in index()[0]:
             yield name
@@ -184,13 +184,13 @@ def test_every_name_in_a_docstring_leads_somewhere(module: Path) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "See `service.group.migration.moved`.",
+        "See `leasehold.service.group.migration.moved`.",
         "See `leases.nowhere`.",
         "See `Bootstrap.opened`.",
         "As `exactly.read`.",
         "See `no_such_word_at_all()`.",
         "Raises as `opened` does.",
-        "See service.group.lag.until_idle.",
+        "See leasehold.service.group.lag.until_idle.",
     ],
 )
 def test_a_stale_name_is_found(text: str) -> None:
@@ -200,7 +200,7 @@ def test_a_stale_name_is_found(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "See `leases.bootstrap`, `service.group.migration.execute`, `Bootstrap.open` and `bootstrap.Bootstrap`.",
+        "See `leasehold.leases.bootstrap`, `leasehold.service.host.Host`, `Bootstrap.open` and `bootstrap.Bootstrap`.",
         "See `Bootstrap`, `json.loads`, `len()` and `pyarrow.Table`.",
         "Raises as `f` does, `a b.c` and ``code.of.x``.",
     ],

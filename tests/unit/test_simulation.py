@@ -28,8 +28,8 @@ from lab.simulation.run import Verdict, simulated
 from lab.simulation.setup import HINTED, LARGE, SINKS, TIGHT, Setup
 from lab.simulation.weather import Fate, Request, Weather
 
-from leases.lease import Lease
-from leases.timing import SessionTiming, Timing
+from leasehold.leases.lease import Lease
+from leasehold.leases.timing import SessionTiming, Timing
 
 ROOT = Path(__file__).parents[2]
 

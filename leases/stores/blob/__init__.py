@@ -4,9 +4,9 @@
 opens, which also translates the SDK's errors. `OthersBlobs` reads what other processors left, and `checkpoints` writes for them.
 """
 
-from leases.stores.blob.account import BlobContainerAddress
-from leases.stores.blob.checkpoints import CheckpointBlobs
-from leases.stores.blob.container import LeaseBlobContainer
-from leases.stores.blob.store import BlobStore, OthersBlobs
+from leasehold.leases.stores.blob.account import BlobContainerAddress
+from leasehold.leases.stores.blob.checkpoints import CheckpointBlobs
+from leasehold.leases.stores.blob.container import LeaseBlobContainer
+from leasehold.leases.stores.blob.store import BlobStore, OthersBlobs
 
 __all__ = ["BlobStore", "CheckpointBlobs", "LeaseBlobContainer", "OthersBlobs", "BlobContainerAddress"]

@@ -22,8 +22,8 @@ from leasehold.common.azure import (
     storage_retry_after_s,
 )
 from leasehold.common.clock import Backoff
-from leases.errors import StoreConflict, StoreError, StoreMissing, StoreUnavailable
-from leases.stores.azure import OnceOverTls, PatientCredential, in_doubt, unanswered
+from leasehold.leases.errors import StoreConflict, StoreError, StoreMissing, StoreUnavailable
+from leasehold.leases.stores.azure import OnceOverTls, PatientCredential, in_doubt, unanswered
 
 # The SDK's errors -> a store's: done or not, certainly or perhaps. Pure.
 
@@ -67,7 +67,7 @@ def is_changed(error: Exception) -> bool:
 
 
 def pause_s(status: int, headers: Mapping[str, str], attempt: int) -> float | None:
-    """As `leases.stores.azure.PauseS`."""
+    """As `leasehold.leases.stores.azure.PauseS`."""
     is_busy = status == 429 or (status == 503 and headers.get("x-ms-error-code") == "ServerBusy")
     if not is_busy:
         return None

@@ -2,7 +2,7 @@
 
     {namespace}/{hub}/{group}/checkpoint/{partition}    metadata `offset`, `sequencenumber`; the name in lower case
 
-KEDA's scaler and processors of the SDKs read them, and so does `leases.import_.checkpoint_blobs`.
+KEDA's scaler and processors of the SDKs read them, and so does `leasehold.leases.import_.checkpoint_blobs`.
 
 A checkpoint moves forwards only, except after an operator's reset. The content of the blob counts resets: a lease's
 generation, or nothing for generation 0. The SDKs write metadata alone, so the content survives their checkpoints.
@@ -14,9 +14,9 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from leases.errors import StoreConflict, StoreError, StoreMissing
-from leases.stores.blob.codec import Packed
-from leases.stores.blob.container import LeaseBlobContainer, StoredBlob
+from leasehold.leases.errors import StoreConflict, StoreError, StoreMissing
+from leasehold.leases.stores.blob.codec import Packed
+from leasehold.leases.stores.blob.container import LeaseBlobContainer, StoredBlob
 
 CONFLICTS_MAX = 4
 CONTENT_BYTES_MAX = 20

@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from leases.document import BODY_BYTES_MAX, lease_prefix, unreadable
+from leasehold.leases.document import BODY_BYTES_MAX, lease_prefix, unreadable
 
 # Ids of the store <-> names of blobs. Pure.
 #
@@ -28,8 +28,8 @@ from leases.document import BODY_BYTES_MAX, lease_prefix, unreadable
 #     orders/info            _leasehold/orders/info     everything else
 #     _hosts/host-a          _leasehold/_hosts/host-a
 #
-# Ids hold neither `~` nor `!` (leases.store), so every name stands for one id. An id has at most 255 characters, and each
-# becomes two at most: names stay far below the 1,024 that a blob's may have.
+# Ids hold neither `~` nor `!` (leasehold.leases.store), so every name stands for one id. An id has at most 255 characters, and
+# each becomes two at most: names stay far below the 1,024 that a blob's may have.
 
 
 OTHERS = "_leasehold/"
@@ -112,7 +112,7 @@ def is_content(metadata: Mapping[str, str]) -> bool:
 
 
 def body_in(name: str, metadata: Mapping[str, str], content: bytes = b"") -> str:
-    """The body in the blob `name`, or one that explains why there is none (`leases.document.unreadable`)."""
+    """The body in the blob `name`, or one that explains why there is none (`leasehold.leases.document.unreadable`)."""
     form = metadata.get(FORM)
     if form == JSON:
         return _text(metadata)

@@ -1,4 +1,4 @@
-"""The container: listings with metadata, and conditional writes of single blobs, answered as `leases.store` requires.
+"""The container: listings with metadata, and conditional writes of single blobs, answered as `leasehold.leases.store` requires.
 
 Requests that were certainly not carried out (429, and 503 if the service reports that it is busy) are retried within
 the caller's time. A request that failed because the container is missing is repeated once the container has been
@@ -19,16 +19,16 @@ from azure.storage.blob import BlobProperties
 from azure.storage.blob.aio import ContainerClient
 
 from leasehold.common.azure import StorageAccount, storage_code_of, tls_of
-from leases.errors import StoreAmbiguous, StoreConflict, StoreError, StoreMissing, StoreUnavailable
-from leases.stores.azure import retrying_for
-from leases.stores.blob.account import (
+from leasehold.leases.errors import StoreAmbiguous, StoreConflict, StoreError, StoreMissing, StoreUnavailable
+from leasehold.leases.stores.azure import retrying_for
+from leasehold.leases.stores.blob.account import (
     BlobConnection,
     BlobContainerAddress,
     connect,
     is_no_container,
     translated,
 )
-from leases.stores.blob.codec import Packed
+from leasehold.leases.stores.blob.codec import Packed
 
 T = TypeVar("T")
 Call = Callable[[ContainerClient], Awaitable[T]]
@@ -55,7 +55,7 @@ class StoredBlob:
 
 
 class LeaseBlobContainer:
-    """One container of blobs. Raises the errors of `leases.store.LeaseStore`.
+    """One container of blobs. Raises the errors of `leasehold.leases.store.LeaseStore`.
 
     call_timeout_s: how long a call may take. Retries happen in the first half of it.
     """

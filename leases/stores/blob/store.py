@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from leases.document import BODY_BYTES_MAX
-from leases.errors import StoreMissing, StoreUnavailable
-from leases.import_.checkpoint_blobs import CONTENT_BYTES_MAX, Kind, is_wanted
-from leases.import_.checkpoint_blobs import CheckpointBlob as OthersBlob
-from leases.store import LeaseStore, Stored
-from leases.stores.blob.codec import (
+from leasehold.leases.document import BODY_BYTES_MAX
+from leasehold.leases.errors import StoreMissing, StoreUnavailable
+from leasehold.leases.import_.checkpoint_blobs import CONTENT_BYTES_MAX, Kind, is_wanted
+from leasehold.leases.import_.checkpoint_blobs import CheckpointBlob as OthersBlob
+from leasehold.leases.store import LeaseStore, Stored
+from leasehold.leases.stores.blob.codec import (
     FORM,
     Packed,
     blob_name,
@@ -23,7 +23,7 @@ from leases.stores.blob.codec import (
     packed,
     too_large,
 )
-from leases.stores.blob.container import LeaseBlobContainer, StoredBlob
+from leasehold.leases.stores.blob.container import LeaseBlobContainer, StoredBlob
 
 READS_AT_ONCE_MAX = 8
 OTHERS_MAX = 20_000

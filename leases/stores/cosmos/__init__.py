@@ -4,8 +4,8 @@
 opens and translates the SDK's errors.
 """
 
-from leases.stores.cosmos.connection import CosmosContainerAddress
-from leases.stores.cosmos.container import LeaseContainer
-from leases.stores.cosmos.store import CosmosStore, Monitored
+from leasehold.leases.stores.cosmos.connection import CosmosContainerAddress
+from leasehold.leases.stores.cosmos.container import LeaseContainer
+from leasehold.leases.stores.cosmos.store import CosmosStore, Monitored
 
 __all__ = ["LeaseContainer", "CosmosStore", "Monitored", "CosmosContainerAddress"]

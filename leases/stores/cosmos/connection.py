@@ -1,6 +1,7 @@
 """The connection to the container: credentials, TLS, and an SDK that repeats nothing by itself.
 
-The SDK would wait half a minute where it is throttled, and send a write again whose answer was lost (`leases.stores.azure`).
+The SDK would wait half a minute where it is throttled, and send a write again whose answer was lost
+(`leasehold.leases.stores.azure`).
 
 All requests go to the address that was given, which leads to the account's write region: reads are as fresh as they can be.
 """
@@ -22,9 +23,9 @@ from azure.cosmos.exceptions import CosmosHttpResponseError, CosmosResourceExist
 from leasehold.common.azure import WRONG_KEY, CosmosAccount, cosmos_retry_after_s, credential_of, first_line
 from leasehold.common.azure_transport import Unauthorized
 from leasehold.common.clock import Backoff
-from leases.errors import StoreConflict, StoreError, StoreMissing, StoreUnavailable
-from leases.stores.azure import OnceOverTls, in_doubt, unanswered
-from leases.stores.cosmos.documents import PARTITION_KEY
+from leasehold.leases.errors import StoreConflict, StoreError, StoreMissing, StoreUnavailable
+from leasehold.leases.stores.azure import OnceOverTls, in_doubt, unanswered
+from leasehold.leases.stores.cosmos.documents import PARTITION_KEY
 
 # SDK errors -> store errors: done or not done, certainly or perhaps. Pure.
 
@@ -50,7 +51,7 @@ def is_gone(error: Exception) -> bool:
 
 
 def pause_s(status: int, headers: Mapping[str, str], attempt: int) -> float | None:
-    """As `leases.stores.azure.PauseS`."""
+    """As `leasehold.leases.stores.azure.PauseS`."""
     if status == 429:
         return cosmos_retry_after_s(headers) or THROTTLED_S
     if status == 449:

@@ -1,4 +1,4 @@
-"""The container in Cosmos DB: five calls with ETags and its change feed, answered as `leases.store` requires.
+"""The container in Cosmos DB: five calls with ETags and its change feed, answered as `leasehold.leases.store` requires.
 
 Requests that were certainly not carried out (429, 449) are retried within the caller's time; nothing else is.
 """
@@ -16,11 +16,17 @@ from azure.cosmos.exceptions import CosmosHttpResponseError, CosmosResourceNotFo
 
 from leasehold.common.azure import CosmosAccount, tls_of
 from leasehold.common.cancellation import await_shielded
-from leases.errors import StoreAmbiguous, StoreConflict, StoreError, StoreMissing, StoreUnavailable
-from leases.side_by_side import run_side_by_side
-from leases.stores.azure import retrying_for
-from leases.stores.cosmos.connection import CosmosConnection, CosmosContainerAddress, connect, is_gone, translated
-from leases.stores.cosmos.documents import PARTITION_KEY, Document
+from leasehold.leases.errors import StoreAmbiguous, StoreConflict, StoreError, StoreMissing, StoreUnavailable
+from leasehold.leases.side_by_side import run_side_by_side
+from leasehold.leases.stores.azure import retrying_for
+from leasehold.leases.stores.cosmos.connection import (
+    CosmosConnection,
+    CosmosContainerAddress,
+    connect,
+    is_gone,
+    translated,
+)
+from leasehold.leases.stores.cosmos.documents import PARTITION_KEY, Document
 
 T = TypeVar("T")
 Call = Callable[[CosmosConnection], Awaitable[T]]
@@ -43,7 +49,7 @@ _SESSION = re.compile(r"([^:]+):(?:[^#]*#)?([0-9]{1,19})(?:#.*)?")
 
 
 class LeaseContainer:
-    """One container of leases. Raises the errors of `leases.store.LeaseStore`.
+    """One container of leases. Raises the errors of `leasehold.leases.store.LeaseStore`.
 
     call_timeout_s: how long a call may take. Retries happen in the first half of it.
     """

@@ -1,6 +1,6 @@
 """Our ids and bodies <-> documents of the container. Pure.
 
-A lease of a pipeline that reads a Cosmos container is .NET's lease document (`leases.dotnet`). Everything else (hosts,
+A lease of a pipeline that reads a Cosmos container is .NET's lease document (`leasehold.leases.dotnet`). Everything else (hosts,
 `info`, leases of other feeds) is a document of our own. Its id has the prefix `leasehold:`, with `:` for `/` and `~`
 for `%`, which Cosmos DB's ids permit. Its body is one text, so that numbers stay exact.
 """
@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from leases.document import encode_lease, lease_id, lease_prefix, unreadable
-from leases.dotnet import DOCUMENT, decode, document_id, stays
-from leases.errors import InvalidDocument
-from leases.lease import Lease
-from leases.store import Stored
+from leasehold.leases.document import encode_lease, lease_id, lease_prefix, unreadable
+from leasehold.leases.dotnet import DOCUMENT, decode, document_id, stays
+from leasehold.leases.errors import InvalidDocument
+from leasehold.leases.lease import Lease
+from leasehold.leases.store import Stored
 
 Document = Mapping[str, object]
 

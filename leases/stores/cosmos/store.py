@@ -7,13 +7,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Protocol
 
-from leases.bootstrap import decode_info, encode_info, info_id
-from leases.document import decode_lease, lease_prefix
-from leases.dotnet import document_id, encode, marker_id
-from leases.errors import InvalidDocument, StoreAmbiguous, StoreConflict, StoreUnavailable
-from leases.store import ChangedDocuments, LeaseStore, Stored
-from leases.stores.cosmos.container import LeaseContainer
-from leases.stores.cosmos.documents import (
+from leasehold.leases.bootstrap import decode_info, encode_info, info_id
+from leasehold.leases.document import decode_lease, lease_prefix
+from leasehold.leases.dotnet import document_id, encode, marker_id
+from leasehold.leases.errors import InvalidDocument, StoreAmbiguous, StoreConflict, StoreUnavailable
+from leasehold.leases.store import ChangedDocuments, LeaseStore, Stored
+from leasehold.leases.stores.cosmos.container import LeaseContainer
+from leasehold.leases.stores.cosmos.documents import (
     OWN,
     Document,
     Family,
@@ -33,11 +33,11 @@ class Monitored(Protocol):
 
     @property
     def mode(self) -> str:
-        """`leases.dotnet.INCREMENTAL` or `FULL_FIDELITY`."""
+        """`leasehold.leases.dotnet.INCREMENTAL` or `FULL_FIDELITY`."""
         ...
 
     async def read_lease_prefix(self) -> str:
-        """As made by `leases.dotnet.lease_prefix`."""
+        """As made by `leasehold.leases.dotnet.lease_prefix`."""
         ...
 
 

@@ -1,7 +1,7 @@
 """A lease store in one table of PostgreSQL (14 or later), for hosts anywhere."""
 
-from leases.stores.postgres.server import PostgresAddress
-from leases.stores.postgres.store import PostgresStore
-from leases.stores.postgres.table import Table
+from leasehold.leases.stores.postgres.server import PostgresAddress
+from leasehold.leases.stores.postgres.store import PostgresStore
+from leasehold.leases.stores.postgres.table import Table
 
 __all__ = ["PostgresAddress", "PostgresStore", "Table"]

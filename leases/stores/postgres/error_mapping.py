@@ -11,7 +11,7 @@ import re
 from psycopg import Error
 
 from leasehold.common.postgres import TokenRefused, cause_of, words_of
-from leases.errors import StoreAmbiguous, StoreError, StoreUnavailable
+from leasehold.leases.errors import StoreAmbiguous, StoreError, StoreUnavailable
 
 NO_TABLE = "42P01"
 READ_ONLY = "25006"

@@ -11,9 +11,9 @@ from psycopg import AsyncConnection, Error
 from psycopg.sql import SQL, Composed, Identifier
 
 from leasehold.common.nesting import parsed_json
-from leases.errors import StoreUnavailable
-from leases.store import Hint
-from leases.stores.postgres.table import Table
+from leasehold.leases.errors import StoreUnavailable
+from leasehold.leases.store import Hint
+from leasehold.leases.stores.postgres.table import Table
 
 PAYLOAD_BYTES_MAX = 7999
 PROOF_S = 5.0

@@ -26,10 +26,10 @@ from leasehold.common.postgres import (
     run_within,
     servers_in,
 )
-from leases.errors import StoreAmbiguous, StoreError, StoreMissing, StoreUnavailable
-from leases.stores.postgres import error_mapping
-from leases.stores.postgres.error_mapping import NO_TABLE, READ_ONLY
-from leases.stores.postgres.table import VERSION, Table, migration, settings, state, version_in
+from leasehold.leases.errors import StoreAmbiguous, StoreError, StoreMissing, StoreUnavailable
+from leasehold.leases.stores.postgres import error_mapping
+from leasehold.leases.stores.postgres.error_mapping import NO_TABLE, READ_ONLY
+from leasehold.leases.stores.postgres.table import VERSION, Table, migration, settings, state, version_in
 
 IDLE_S = 60.0
 """A connection that no call needed for so long is closed."""

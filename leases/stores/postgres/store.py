@@ -8,12 +8,12 @@ from contextlib import aclosing
 from psycopg.sql import Composed
 
 from leasehold.common.entra_token import TokenCredential
-from leases.errors import StoreConflict, StoreMissing
-from leases.pause_orders import GROUP_PREFIX
-from leases.store import ChangedDocuments, Hint, LeaseStore, Stored
-from leases.stores.postgres import error_mapping, table
-from leases.stores.postgres.notifications import encode, listen, notified
-from leases.stores.postgres.server import PostgresAddress, Row, Server
+from leasehold.leases.errors import StoreConflict, StoreMissing
+from leasehold.leases.pause_orders import GROUP_PREFIX
+from leasehold.leases.store import ChangedDocuments, Hint, LeaseStore, Stored
+from leasehold.leases.stores.postgres import error_mapping, table
+from leasehold.leases.stores.postgres.notifications import encode, listen, notified
+from leasehold.leases.stores.postgres.server import PostgresAddress, Row, Server
 
 OWN_SHARE = 0.9
 """The share of a call's time after which the store gives up. It knows whether a write was sent, and `TimedStore` does not."""

@@ -1,6 +1,6 @@
 """The table of lease documents, and every statement on it. Pure.
 
-    id          as of `leases.store`; compared by its bytes, so that a prefix is a range
+    id          as of `leasehold.leases.store`; compared by its bytes, so that a prefix is a range
     body        JSON
     version     the ETag: random, and a new one with each write, so that no backup and no failover brings one back
     changed_in  the transaction that wrote the row, by which changes are read

@@ -13,9 +13,9 @@ from typing import Literal
 
 from leasehold.common.azure import cosmos_retry_after_s
 from leasehold.common.nesting import parsed_json
-from pipeline.connectors.cosmos.ranges import RangeSection
-from pipeline.errors import FeedError, FeedUnavailable, PositionLost
-from pipeline.limits import JSON_LEVELS_MAX
+from leasehold.pipeline.connectors.cosmos.ranges import RangeSection
+from leasehold.pipeline.errors import FeedError, FeedUnavailable, PositionLost
+from leasehold.pipeline.limits import JSON_LEVELS_MAX
 
 Mode = Literal["latest", "all_versions"]
 GONE, NOT_MODIFIED, OK, TIMEOUT, THROTTLED = 410, 304, 200, 408, 429

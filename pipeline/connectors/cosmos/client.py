@@ -23,10 +23,18 @@ from azure.cosmos.exceptions import CosmosHttpResponseError
 
 from leasehold.common.azure import CosmosAccount, credential_of, tls_of, without_tls_object
 from leasehold.common.azure_transport import Transport, Unauthorized
-from pipeline.connectors.cosmos.change_feed_request import NOT_MODIFIED, OK, THROTTLED, TIMEOUT, Answer, Ask, refusal
-from pipeline.connectors.cosmos.point_operations import Write
-from pipeline.connectors.cosmos.ranges import KeyRange, PhysicalRange
-from pipeline.errors import FeedError, FeedUnavailable
+from leasehold.pipeline.connectors.cosmos.change_feed_request import (
+    NOT_MODIFIED,
+    OK,
+    THROTTLED,
+    TIMEOUT,
+    Answer,
+    Ask,
+    refusal,
+)
+from leasehold.pipeline.connectors.cosmos.point_operations import Write
+from leasehold.pipeline.connectors.cosmos.ranges import KeyRange, PhysicalRange
+from leasehold.pipeline.errors import FeedError, FeedUnavailable
 
 T = TypeVar("T")
 TESTED = "4.17.*"

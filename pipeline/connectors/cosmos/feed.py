@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from leasehold.common.azure import CosmosAccount, cosmos_account_of
 from leasehold.common.clock import Patience, Pauses
-from pipeline.connectors.cosmos.change_feed_request import (
+from leasehold.pipeline.connectors.cosmos.change_feed_request import (
     FROM_NOW,
     GONE,
     NOT_MODIFIED,
@@ -37,8 +37,8 @@ from pipeline.connectors.cosmos.change_feed_request import (
     Mode,
     refusal,
 )
-from pipeline.connectors.cosmos.client import CosmosContainer
-from pipeline.connectors.cosmos.ranges import (
+from leasehold.pipeline.connectors.cosmos.client import CosmosContainer
+from leasehold.pipeline.connectors.cosmos.ranges import (
     BEGINNING,
     KeyRange,
     PhysicalRange,
@@ -57,11 +57,11 @@ from pipeline.connectors.cosmos.ranges import (
     uncovered,
     unknown,
 )
-from pipeline.connectors.cosmos.records import SEQUENCE_BITS, Record, pages_of, records_of
-from pipeline.errors import FeedError, FeedUnavailable, PositionLost
-from pipeline.event import EVENT_SCHEMA, Page
-from pipeline.feed import ChangeFeed, FeedPartition, PartitionEnded, Start
-from pipeline.ranges import EventRange, RangeReader, iterate, secret_in
+from leasehold.pipeline.connectors.cosmos.records import SEQUENCE_BITS, Record, pages_of, records_of
+from leasehold.pipeline.errors import FeedError, FeedUnavailable, PositionLost
+from leasehold.pipeline.event import EVENT_SCHEMA, Page
+from leasehold.pipeline.feed import ChangeFeed, FeedPartition, PartitionEnded, Start
+from leasehold.pipeline.ranges import EventRange, RangeReader, iterate, secret_in
 
 # The ranges that a feed's partitions are read from: as they were last listed, and earlier ones.
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from leasehold.common.nesting import NestedTooDeeply, parsed_json
-from pipeline.async_sink import Converted, json_bytes
-from pipeline.async_sink.request_entry import Content, body_of
-from pipeline.connectors.cosmos.change_feed_request import GONE, THROTTLED, TIMEOUT, Answer
-from pipeline.limits import JSON_LEVELS_MAX
+from leasehold.pipeline.async_sink import Converted, json_bytes
+from leasehold.pipeline.async_sink.request_entry import Content, body_of
+from leasehold.pipeline.connectors.cosmos.change_feed_request import GONE, THROTTLED, TIMEOUT, Answer
+from leasehold.pipeline.limits import JSON_LEVELS_MAX
 
 # Paths of a container's partition key, like /account, /address/city or /"a/b": which fields they lead through. Pure.
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from pipeline.errors import FeedError, FeedUnavailable, PositionLost
-from pipeline.feed import FeedPartition
+from leasehold.pipeline.errors import FeedError, FeedUnavailable, PositionLost
+from leasehold.pipeline.feed import FeedPartition
 
 # Continuations are the server's ETags, `"<lsn>"` with their quotes; one also stands between any two LSNs of a page. Pure.
 #

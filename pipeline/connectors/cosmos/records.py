@@ -16,11 +16,11 @@ from typing import Any
 import pyarrow as pa
 
 from leasehold.common.nesting import NestedTooDeeply, check_nesting
-from pipeline.connectors.cosmos.point_operations import fields_of, value_at
-from pipeline.connectors.cosmos.ranges import position_behind
-from pipeline.errors import FeedUnavailable, MalformedRecord
-from pipeline.event import EVENT_SCHEMA, Page
-from pipeline.limits import JSON_LEVELS_MAX
+from leasehold.pipeline.connectors.cosmos.point_operations import fields_of, value_at
+from leasehold.pipeline.connectors.cosmos.ranges import position_behind
+from leasehold.pipeline.errors import FeedUnavailable, MalformedRecord
+from leasehold.pipeline.event import EVENT_SCHEMA, Page
+from leasehold.pipeline.limits import JSON_LEVELS_MAX
 
 SEQUENCE_BITS = 20
 """A sequence is LSN * 2**20 + the document's place in its transaction: it grows strictly, and keeps room for 8e12 LSNs."""

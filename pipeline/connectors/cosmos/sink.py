@@ -14,11 +14,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from leasehold.common.azure import CosmosAccount
-from pipeline.async_sink import AsyncSink, Converted, Entry, Failed, Limits, refused
-from pipeline.async_sink.request_entry import Content, Destination
-from pipeline.connectors.cosmos.change_feed_request import THROTTLED, Answer
-from pipeline.connectors.cosmos.client import CosmosContainer
-from pipeline.connectors.cosmos.point_operations import (
+from leasehold.pipeline.async_sink import AsyncSink, Converted, Entry, Failed, Limits, refused
+from leasehold.pipeline.async_sink.request_entry import Content, Destination
+from leasehold.pipeline.connectors.cosmos.change_feed_request import THROTTLED, Answer
+from leasehold.pipeline.connectors.cosmos.client import CosmosContainer
+from leasehold.pipeline.connectors.cosmos.point_operations import (
     NEXT,
     NO_CONTAINER,
     NOT_DONE,
@@ -28,10 +28,10 @@ from pipeline.connectors.cosmos.point_operations import (
     Writing,
     verdict,
 )
-from pipeline.connectors.network import check_unresolvable
-from pipeline.errors import FeedError, FeedUnavailable, SinkNotFound, SinkRejected, SinkUnavailable
-from pipeline.tracing import Endpoint
-from pipeline.values import VALUE_ERRORS
+from leasehold.pipeline.connectors.network import check_unresolvable
+from leasehold.pipeline.errors import FeedError, FeedUnavailable, SinkNotFound, SinkRejected, SinkUnavailable
+from leasehold.pipeline.tracing import Endpoint
+from leasehold.pipeline.values import VALUE_ERRORS
 
 LIMITS = Limits(
     batch_entries_max=25,

@@ -8,7 +8,7 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from leasehold.common.azure import DEFAULT
-from pipeline.tracing import Endpoint
+from leasehold.pipeline.tracing import Endpoint
 
 Transport = Literal["amqp", "websockets"]
 _HOST = re.compile(r"[A-Za-z0-9._-]+(?::[0-9]{1,5})?", re.ASCII)

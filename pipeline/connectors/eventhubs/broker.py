@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipeline.connectors.eventhubs.account import EventHubAccount
-from pipeline.connectors.eventhubs.amqp.connection import Hub
-from pipeline.connectors.eventhubs.amqp.encode import ENVELOPE_KEY_BYTES, MARKS_BYTES_MAX, SECTION_BYTES, body_of
-from pipeline.connectors.eventhubs.amqp.management import Management, PartitionExtent
-from pipeline.connectors.eventhubs.refusal import is_missing
-from pipeline.connectors.eventhubs.sink.sender import SenderLink, attach
-from pipeline.errors import FeedError, FeedUnavailable
-from pipeline.producer import AttachRequest, Event, HubProperties, PartitionProperties, PublishError, Reason
-from pipeline.producer.event import Prepared
+from leasehold.pipeline.connectors.eventhubs.account import EventHubAccount
+from leasehold.pipeline.connectors.eventhubs.amqp.connection import Hub
+from leasehold.pipeline.connectors.eventhubs.amqp.encode import (
+    ENVELOPE_KEY_BYTES,
+    MARKS_BYTES_MAX,
+    SECTION_BYTES,
+    body_of,
+)
+from leasehold.pipeline.connectors.eventhubs.amqp.management import Management, PartitionExtent
+from leasehold.pipeline.connectors.eventhubs.refusal import is_missing
+from leasehold.pipeline.connectors.eventhubs.sink.sender import SenderLink, attach
+from leasehold.pipeline.errors import FeedError, FeedUnavailable
+from leasehold.pipeline.producer import AttachRequest, Event, HubProperties, PartitionProperties, PublishError, Reason
+from leasehold.pipeline.producer.event import Prepared
 
 KEY_BYTES_MAX = 128
 """What the service allows a partition key."""
@@ -20,7 +25,7 @@ ENVELOPE_BYTES = ENVELOPE_KEY_BYTES + KEY_BYTES_MAX
 
 
 class EventHubsBroker:
-    """One hub. Implements pipeline.producer.Broker. credential: an existing one of azure-identity's kind."""
+    """One hub. Implements leasehold.pipeline.producer.Broker. credential: an existing one of azure-identity's kind."""
 
     envelope_bytes = ENVELOPE_BYTES
 

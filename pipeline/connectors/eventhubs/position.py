@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from pipeline.errors import PositionLost
+from leasehold.pipeline.errors import PositionLost
 
 _POSITION = re.compile(r"(?P<sequence>[0-9]{1,18})?(?:@(?P<offset>[0-9A-Za-z:._-]{1,128}))?", re.ASCII)
 _BEFORE_ALL = -1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from pipeline.errors import FeedError, FeedUnavailable, Fenced, PipelineError, PositionLost
+from leasehold.pipeline.errors import FeedError, FeedUnavailable, Fenced, PipelineError, PositionLost
 
 REASON_CHARS_MAX = 300
 BUSY_S = 4.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from pipeline.errors import SinkRejected
-from pipeline.sink import Claim
+from leasehold.pipeline.errors import SinkRejected
+from leasehold.pipeline.sink import Claim
 
 
 class Head(Protocol):

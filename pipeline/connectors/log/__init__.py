@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from pipeline.connectors.log.feed import LogFeed
-from pipeline.connectors.log.partition_file import BLOCK_SCHEMA
-from pipeline.connectors.log.sink import LogSink
-from pipeline.connectors.log.store import Log
+from leasehold.pipeline.connectors.log.feed import LogFeed
+from leasehold.pipeline.connectors.log.partition_file import BLOCK_SCHEMA
+from leasehold.pipeline.connectors.log.sink import LogSink
+from leasehold.pipeline.connectors.log.store import Log
 
 __all__ = ["LogFeed", "LogSink", "append"]
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from pipeline.connectors.log.partition_file import (
+from leasehold.pipeline.connectors.log.partition_file import (
     BLOCK_SCHEMA,
     LogError,
     LogMissing,
@@ -25,9 +25,9 @@ from pipeline.connectors.log.partition_file import (
     ProducerEnded,
     encoded,
 )
-from pipeline.connectors.log.producer_state import Line, Producer
-from pipeline.connectors.log.store import Log, PartitionLog
-from pipeline.producer import (
+from leasehold.pipeline.connectors.log.producer_state import Line, Producer
+from leasehold.pipeline.connectors.log.store import Log, PartitionLog
+from leasehold.pipeline.producer import (
     AttachRequest,
     Event,
     HubProperties,
@@ -38,8 +38,8 @@ from pipeline.producer import (
     Reason,
     number_after,
 )
-from pipeline.producer.errors import refused
-from pipeline.producer.event import Prepared
+from leasehold.pipeline.producer.errors import refused
+from leasehold.pipeline.producer.event import Prepared
 
 T = TypeVar("T")
 BYTES_MAX = 1024 * 1024
@@ -49,7 +49,7 @@ THREADS = 4
 
 
 class LogBroker:
-    """A log's directory. Implements pipeline.producer.Broker; partitions are made by the first attach."""
+    """A log's directory. Implements leasehold.pipeline.producer.Broker; partitions are made by the first attach."""
 
     def __init__(
         self, path: str | os.PathLike[str], *, busy_timeout_s: float = 5.0, rng: random.Random | None = None
@@ -123,7 +123,7 @@ class LogBroker:
 
 
 class LogLink:
-    """Implements pipeline.producer.ProducerLink. It holds nothing that can go stale."""
+    """Implements leasehold.pipeline.producer.ProducerLink. It holds nothing that can go stale."""
 
     is_usable = True
     bytes_max = BYTES_MAX

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from pipeline.connectors.log.partition_file import (
+from leasehold.pipeline.connectors.log.partition_file import (
     READ_ONLY,
     UNCHANGING,
     Block,
@@ -33,11 +33,11 @@ from pipeline.connectors.log.partition_file import (
     partitions_in,
     reading_mode,
 )
-from pipeline.connectors.log.store import Log, PartitionLog, ReadableRange, Retention, Version
-from pipeline.errors import FeedUnavailable, PositionLost
-from pipeline.event import Page
-from pipeline.feed import ChangeFeed, FeedPartition, Start, reset_of_a_new_source
-from pipeline.ranges import EventRange, RangeReader
+from leasehold.pipeline.connectors.log.store import Log, PartitionLog, ReadableRange, Retention, Version
+from leasehold.pipeline.errors import FeedUnavailable, PositionLost
+from leasehold.pipeline.event import Page
+from leasehold.pipeline.feed import ChangeFeed, FeedPartition, Start, reset_of_a_new_source
+from leasehold.pipeline.ranges import EventRange, RangeReader
 
 # Reads a log from outside, whether hosts run or not: nothing in its directory is created or changed.
 #

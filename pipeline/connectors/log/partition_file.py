@@ -19,11 +19,11 @@ from urllib.parse import quote, unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.connectors.network import sync_directory
-from pipeline.event import EVENT_SCHEMA
-from pipeline.publishing_writer import PUBLISHED_SCHEMA
+from leasehold.pipeline.connectors.network import sync_directory
+from leasehold.pipeline.event import EVENT_SCHEMA
+from leasehold.pipeline.publishing_writer import PUBLISHED_SCHEMA
 
-# Everything that a log can refuse. Its feed and its sink translate this into pipeline.errors.
+# Everything that a log can refuse. Its feed and its sink translate this into leasehold.pipeline.errors.
 #
 # LogError
 # ├── LogUnavailable             surely not done: locked, full, read-only, damaged; the message tells what to do
@@ -197,7 +197,7 @@ CREATE TABLE blocks (
   body BLOB NOT NULL
 );
 CREATE INDEX blocks_by_time ON blocks (enqueued, first);
-CREATE TABLE producers (            -- pipeline.connectors.log.producer_state.Line
+CREATE TABLE producers (            -- leasehold.pipeline.connectors.log.producer_state.Line
   lease TEXT PRIMARY KEY,
   generation INTEGER NOT NULL,
   series INTEGER NOT NULL,

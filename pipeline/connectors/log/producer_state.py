@@ -12,10 +12,10 @@ import sqlite3
 from dataclasses import asdict, dataclass, fields, replace
 
 from leasehold.common.nesting import parsed_json
-from pipeline.connectors.log.partition_file import OutOfOrder, Outranked, ProducerEnded
-from pipeline.limits import JSON_LEVELS_MAX
-from pipeline.markers import marker_in
-from pipeline.producer import number_after
+from leasehold.pipeline.connectors.log.partition_file import OutOfOrder, Outranked, ProducerEnded
+from leasehold.pipeline.limits import JSON_LEVELS_MAX
+from leasehold.pipeline.markers import marker_in
+from leasehold.pipeline.producer import number_after
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

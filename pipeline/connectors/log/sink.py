@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from pipeline.connectors.log.partition_file import (
+from leasehold.pipeline.connectors.log.partition_file import (
     LogError,
     LogMissing,
     LogUnavailable,
@@ -24,14 +24,14 @@ from pipeline.connectors.log.partition_file import (
     ProducerEnded,
     encoded,
 )
-from pipeline.connectors.log.producer_state import Line, Producer
-from pipeline.connectors.log.store import Log, PartitionLog, Retention
-from pipeline.connectors.network import is_of_path
-from pipeline.crash_point import crash_point
-from pipeline.errors import Fenced, OutputTooLarge, PipelineError, SinkRejected, SinkUnavailable
-from pipeline.markers import lease_of
-from pipeline.producer import ProducerState, claimed, decoded, group_of, number_after
-from pipeline.publishing_writer import (
+from leasehold.pipeline.connectors.log.producer_state import Line, Producer
+from leasehold.pipeline.connectors.log.store import Log, PartitionLog, Retention
+from leasehold.pipeline.connectors.network import is_of_path
+from leasehold.pipeline.crash_point import crash_point
+from leasehold.pipeline.errors import Fenced, OutputTooLarge, PipelineError, SinkRejected, SinkUnavailable
+from leasehold.pipeline.markers import lease_of
+from leasehold.pipeline.producer import ProducerState, claimed, decoded, group_of, number_after
+from leasehold.pipeline.publishing_writer import (
     PublishingWriter,
     events_of,
     generation_lost,
@@ -41,7 +41,7 @@ from pipeline.publishing_writer import (
     published,
     traced,
 )
-from pipeline.sink import (
+from leasehold.pipeline.sink import (
     Claim,
     CloseReason,
     Output,
@@ -52,7 +52,7 @@ from pipeline.sink import (
     settle,
     to_write_again,
 )
-from pipeline.tracing import Endpoint, endpoint_of
+from leasehold.pipeline.tracing import Endpoint, endpoint_of
 
 T = TypeVar("T")
 WRITING_THREADS = 4

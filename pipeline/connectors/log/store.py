@@ -23,8 +23,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.connectors.log import producer_state as lines
-from pipeline.connectors.log.partition_file import (
+from leasehold.pipeline.connectors.log import producer_state as lines
+from leasehold.pipeline.connectors.log.partition_file import (
     READ_WRITE,
     Block,
     Encoded,
@@ -44,8 +44,8 @@ from pipeline.connectors.log.partition_file import (
     translated,
     wal_of,
 )
-from pipeline.connectors.log.producer_state import Line, Producer
-from pipeline.markers import Marker
+from leasehold.pipeline.connectors.log.producer_state import Line, Producer
+from leasehold.pipeline.markers import Marker
 
 BLOCKS_DROPPED_MAX = 64
 """By one append, so that a shortened retention does not stall a writer; the next appends drop the rest."""

@@ -5,9 +5,9 @@ table. A host that dies or stops never keeps another partition waiting. A transa
 server until it commits or meets a timeout; the epoch in the position's row decides whether it still counts.
 """
 
-from pipeline.connectors.postgres.dead_letters import PostgresLetters, letters_merge, storable
-from pipeline.connectors.postgres.session import Timeouts
-from pipeline.connectors.postgres.sink import PostgresSink
+from leasehold.pipeline.connectors.postgres.dead_letters import PostgresLetters, letters_merge, storable
+from leasehold.pipeline.connectors.postgres.session import Timeouts
+from leasehold.pipeline.connectors.postgres.sink import PostgresSink
 
 __all__ = [
     "PostgresLetters",

@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 from pyarrow import csv
 from pyarrow import types as arrow
 
-from pipeline.connectors.postgres.sql import Column
-from pipeline.errors import SinkRejected
-from pipeline.values import converted
+from leasehold.pipeline.connectors.postgres.sql import Column
+from leasehold.pipeline.errors import SinkRejected
+from leasehold.pipeline.values import converted
 
 
 @dataclass(frozen=True, slots=True)

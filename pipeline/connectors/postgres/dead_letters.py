@@ -13,12 +13,12 @@ from psycopg.sql import SQL, Composed, Identifier, Literal
 
 from leasehold.common.clock import Clock, LoopClock
 from leasehold.common.entra_token import TokenCredential
-from pipeline.connectors.postgres.session import Server, Session, Timeouts
-from pipeline.connectors.postgres.sql import BATCH, LETTERS, Statement, Tables
-from pipeline.dead_letters.record import LETTER_SCHEMA, kept_events
-from pipeline.errors import FeedUnavailable, PositionLost, SinkError
-from pipeline.event import Page
-from pipeline.feed import ChangeFeed, FeedPartition, Start
+from leasehold.pipeline.connectors.postgres.session import Server, Session, Timeouts
+from leasehold.pipeline.connectors.postgres.sql import BATCH, LETTERS, Statement, Tables
+from leasehold.pipeline.dead_letters.record import LETTER_SCHEMA, kept_events
+from leasehold.pipeline.errors import FeedUnavailable, PositionLost, SinkError
+from leasehold.pipeline.event import Page
+from leasehold.pipeline.feed import ChangeFeed, FeedPartition, Start
 
 # The SQL of dead letters, pure: into a table in the transaction of their batch, and out of it in the order of their numbers.
 

@@ -9,8 +9,8 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 from psycopg.sql import SQL, Composable, Identifier
 
-from pipeline.connectors.postgres.sql import LETTERS, users
-from pipeline.errors import SinkRejected
+from leasehold.pipeline.connectors.postgres.sql import LETTERS, users
+from leasehold.pipeline.errors import SinkRejected
 
 CONNECT_S = 10
 _TABLES = SQL(

@@ -24,12 +24,21 @@ from leasehold.common.postgres import (
     run_within,
     words_of,
 )
-from pipeline.connectors.postgres import refusal
-from pipeline.connectors.postgres.copy import Load
-from pipeline.connectors.postgres.shape import Shape, locked, shape_of, shape_query
-from pipeline.connectors.postgres.sql import BEGIN, ROLLBACK, Column, Statement, loaded, one_message, staged, unstaged
-from pipeline.errors import Ambiguous, SinkRejected, SinkUnavailable
-from pipeline.tracing import Endpoint
+from leasehold.pipeline.connectors.postgres import refusal
+from leasehold.pipeline.connectors.postgres.copy import Load
+from leasehold.pipeline.connectors.postgres.shape import Shape, locked, shape_of, shape_query
+from leasehold.pipeline.connectors.postgres.sql import (
+    BEGIN,
+    ROLLBACK,
+    Column,
+    Statement,
+    loaded,
+    one_message,
+    staged,
+    unstaged,
+)
+from leasehold.pipeline.errors import Ambiguous, SinkRejected, SinkUnavailable
+from leasehold.pipeline.tracing import Endpoint
 
 T = TypeVar("T")
 

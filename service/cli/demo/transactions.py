@@ -18,7 +18,7 @@ from decimal import Decimal, Inexact, localcontext
 from pathlib import Path
 from typing import Literal, NoReturn, cast
 
-from service.errors import StartFailed
+from leasehold.service.errors import StartFailed
 
 Kind = Literal["deposit", "withdrawal"]
 COLUMNS = ("transaction_id", "account", "kind", "amount", "occurred_at")

@@ -22,11 +22,11 @@ from plugins_cli import events_in
 from plugins_eventhubs import EventHubs
 
 from leasehold.common.azure import storage_account_of
-from leases.errors import StoreAmbiguous, StoreUnavailable
-from leases.stores.blob import BlobContainerAddress, CheckpointBlobs, LeaseBlobContainer
-from service.cli.main import main
-from service.config.load import load
-from service.wiring.build import processor_of
+from leasehold.leases.errors import StoreAmbiguous, StoreUnavailable
+from leasehold.leases.stores.blob import BlobContainerAddress, CheckpointBlobs, LeaseBlobContainer
+from leasehold.service.cli.main import main
+from leasehold.service.config.load import load
+from leasehold.service.wiring.build import processor_of
 
 NAMES = map("checkpoints-{}".format, count())
 NAMESPACE, GROUP = "Bank.servicebus.windows.net", "$Default"

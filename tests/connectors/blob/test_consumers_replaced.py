@@ -19,16 +19,16 @@ from azure.storage.blob.aio import BlobServiceClient
 from click.testing import CliRunner
 from patience import PATIENCE_S, until_async
 
-pytest.importorskip("pipeline.connectors.eventhubs.feed.feed")  # the feed that goes on
+pytest.importorskip("leasehold.pipeline.connectors.eventhubs.feed.feed")  # the feed that goes on
 
 from connectors.eventhubs.clients import HUB, consumer
 from plugins_cli import events_in
 from plugins_eventhubs import EventHubs
 
-from service.cli.main import main
-from service.config.load import load
-from service.group import import_sources
-from service.wiring.build import processor_of
+from leasehold.service.cli.main import main
+from leasehold.service.config.load import load
+from leasehold.service.group import import_sources
+from leasehold.service.wiring.build import processor_of
 
 PARTITIONS = ("0", "1", "2", "3")
 EACH = 500

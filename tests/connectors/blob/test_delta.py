@@ -38,14 +38,14 @@ from plugins_node import AZURITE_KEY
 from unit.pipeline.connectors.files.sink.places import Permit, claim, output
 
 from leasehold.common.azure import StorageAccount, storage_account_of
-from pipeline.connectors.files.delta import DeltaSink, Table, container_location
-from pipeline.connectors.files.delta.table import Conflicted, Location
-from pipeline.connectors.files.sink import blobs
-from pipeline.connectors.files.sink.blobs import BlobContainer
-from pipeline.connectors.files.sink.storage import FilesRefused, FilesUnavailable
-from pipeline.contract import Row, SinkContract, SinkHarness
-from pipeline.errors import Ambiguous, Fenced, SinkRejected, SinkUnavailable
-from pipeline.sink import Output
+from leasehold.pipeline.connectors.files.delta import DeltaSink, Table, container_location
+from leasehold.pipeline.connectors.files.delta.table import Conflicted, Location
+from leasehold.pipeline.connectors.files.sink import blobs
+from leasehold.pipeline.connectors.files.sink.blobs import BlobContainer
+from leasehold.pipeline.connectors.files.sink.storage import FilesRefused, FilesUnavailable
+from leasehold.pipeline.contract import Row, SinkContract, SinkHarness
+from leasehold.pipeline.errors import Ambiguous, Fenced, SinkRejected, SinkUnavailable
+from leasehold.pipeline.sink import Output
 
 ACCOUNT = "devstoreaccount1"
 PREFIX = "lake/transactions"

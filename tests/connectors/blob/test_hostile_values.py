@@ -8,7 +8,7 @@ from hostile import COLUMNS, check_cell, outcome, rows_with
 from integration.test_hostile_values import files
 from plugins_node import ON_BOTH
 
-from pipeline.connectors.files.sink.formats import Format
+from leasehold.pipeline.connectors.files.sink.formats import Format
 
 __all__ = ["places"]
 pytestmark = ON_BOTH

@@ -13,11 +13,11 @@ from lab.servers.blob_wire import Wire, between
 
 from leasehold.common.azure import storage_account_of
 from leasehold.common.clock import BootClock
-from leases.bootstrap import Bootstrap, Identity, Partition, decode_info, info_id
-from leases.errors import StoreAmbiguous, StoreConflict, StoreUnavailable
-from leases.keeper import Keeper
-from leases.stores.blob import BlobContainerAddress, BlobStore, LeaseBlobContainer
-from leases.timing import Timing
+from leasehold.leases.bootstrap import Bootstrap, Identity, Partition, decode_info, info_id
+from leasehold.leases.errors import StoreAmbiguous, StoreConflict, StoreUnavailable
+from leasehold.leases.keeper import Keeper
+from leasehold.leases.stores.blob import BlobContainerAddress, BlobStore, LeaseBlobContainer
+from leasehold.leases.timing import Timing
 
 PARTITIONS = [Partition(name) for name in ("0", "1", "a/b.")]
 REQUESTS = 12

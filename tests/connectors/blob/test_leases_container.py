@@ -13,10 +13,10 @@ from azure.storage.blob.aio import BlobServiceClient
 from lab.servers.blob_wire import Wire, between
 
 from leasehold.common.azure import storage_account_of
-from leases.document import BODY_BYTES_MAX, decode_lease, encode_lease, lease_id
-from leases.errors import InvalidDocument, StoreConflict, StoreMissing, StoreUnavailable
-from leases.lease import Lease
-from leases.stores.blob import BlobContainerAddress, BlobStore, LeaseBlobContainer
+from leasehold.leases.document import BODY_BYTES_MAX, decode_lease, encode_lease, lease_id
+from leasehold.leases.errors import InvalidDocument, StoreConflict, StoreMissing, StoreUnavailable
+from leasehold.leases.lease import Lease
+from leasehold.leases.stores.blob import BlobContainerAddress, BlobStore, LeaseBlobContainer
 
 ID = "pipeline/leases/7"
 LARGE = json.dumps({"text": "".join(f"{n * 7919 % 104729:x}" for n in range(9000))})

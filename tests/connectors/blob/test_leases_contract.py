@@ -10,9 +10,9 @@ from patience import PATIENCE_S
 from plugins_node import ON_BOTH
 
 from leasehold.common.azure import storage_account_of
-from leases.contract import LeaseStoreContract
-from leases.store import LeaseStore
-from leases.stores.blob import BlobContainerAddress, BlobStore, LeaseBlobContainer
+from leasehold.leases.contract import LeaseStoreContract
+from leasehold.leases.store import LeaseStore
+from leasehold.leases.stores.blob import BlobContainerAddress, BlobStore, LeaseBlobContainer
 
 pytestmark = ON_BOTH
 

@@ -19,9 +19,9 @@ from lab.servers.blob_wire import Wire, between
 from patience import PATIENCE_S
 
 from leasehold.common.azure import storage_account_of
-from leases.errors import StoreAmbiguous, StoreConflict, StoreMissing, StoreUnavailable
-from leases.stores.blob import BlobContainerAddress, BlobStore, LeaseBlobContainer, account
-from leases.stores.blob.account import _REMEDIES
+from leasehold.leases.errors import StoreAmbiguous, StoreConflict, StoreMissing, StoreUnavailable
+from leasehold.leases.stores.blob import BlobContainerAddress, BlobStore, LeaseBlobContainer, account
+from leasehold.leases.stores.blob.account import _REMEDIES
 
 ID = "pipeline/leases/7"
 LARGE = json.dumps({"text": "".join(f"{n * 7919 % 104729:x}" for n in range(9000))})
@@ -316,7 +316,7 @@ async def test_every_request_carries_its_condition(store: BlobStore, wire: Wire,
 
 
 async def test_who_we_are_is_found_out_once_however_often_a_caller_loses_patience() -> None:
-    from leases.stores.azure import PatientCredential
+    from leasehold.leases.stores.azure import PatientCredential
 
     asked, found = 0, asyncio.Event()
 

@@ -22,13 +22,13 @@ from patience import PATIENCE_S, rhythm, until_async
 from plugins_cli import events_in
 
 from leasehold.common.azure import storage_account_of
-from leases.document import decode_lease
-from leases.lease import Lease
-from leases.stores.blob import BlobContainerAddress, BlobStore, LeaseBlobContainer
-from service.cli.main import main
-from service.config.load import load
-from service.processor import Processor
-from service.wiring.build import processor_of
+from leasehold.leases.document import decode_lease
+from leasehold.leases.lease import Lease
+from leasehold.leases.stores.blob import BlobContainerAddress, BlobStore, LeaseBlobContainer
+from leasehold.service.cli.main import main
+from leasehold.service.config.load import load
+from leasehold.service.processor import Processor
+from leasehold.service.wiring.build import processor_of
 
 PARTITIONS = 4
 EVERY = 12

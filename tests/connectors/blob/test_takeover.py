@@ -21,12 +21,12 @@ from click.testing import CliRunner
 from patience import rhythm
 
 from leasehold.common.azure import storage_account_of
-from leases.document import decode_lease
-from leases.lease import Lease
-from leases.stores.blob import BlobContainerAddress, BlobStore, LeaseBlobContainer
-from pipeline.connectors.memory import MemoryFeed
-from service.cli.main import main
-from service.group import import_sources
+from leasehold.leases.document import decode_lease
+from leasehold.leases.lease import Lease
+from leasehold.leases.stores.blob import BlobContainerAddress, BlobStore, LeaseBlobContainer
+from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.service.cli.main import main
+from leasehold.service.group import import_sources
 
 NAMESPACE, HUB, GROUP = "Bank.servicebus.windows.net", "Raw-Event", "$Default"
 FOLDER = "bank.servicebus.windows.net/raw-event/$default"

@@ -20,9 +20,9 @@ from patience import PATIENCE_S
 from plugins_cli import events_in
 from unit.leases.lease_documents import packed
 
-from service.cli.main import main
-from service.config.load import load
-from service.wiring.build import processor_of
+from leasehold.service.cli.main import main
+from leasehold.service.config.load import load
+from leasehold.service.wiring.build import processor_of
 
 GUID = "8a0c8bb3-6d0a-4b8f-9d4c-1d0c0f4e8f1"
 FIRST, LATER = 40, 20

@@ -16,10 +16,10 @@ from connectors.cosmos.bank import Bank, banked
 from plugins_cosmos import Cosmos, running
 
 from leasehold.common.azure import CosmosAccount
-from pipeline.connectors.cosmos.change_feed_request import Ask
-from pipeline.connectors.cosmos.client import CosmosContainer
-from pipeline.connectors.cosmos.ranges import RangeSection, span_of
-from pipeline.errors import FeedError, FeedUnavailable, PositionLost
+from leasehold.pipeline.connectors.cosmos.change_feed_request import Ask
+from leasehold.pipeline.connectors.cosmos.client import CosmosContainer
+from leasehold.pipeline.connectors.cosmos.ranges import RangeSection, span_of
+from leasehold.pipeline.errors import FeedError, FeedUnavailable, PositionLost
 
 
 @pytest.fixture

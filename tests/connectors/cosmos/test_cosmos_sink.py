@@ -15,10 +15,10 @@ from plugins_cosmos import Cosmos
 from writers import delivered, writing
 
 from leasehold.common.azure import CosmosAccount
-from pipeline.connectors.cosmos import LIMITS, cosmos_sink
-from pipeline.contract import Row, SinkContract, SinkHarness
-from pipeline.errors import SinkError, SinkRejected, SinkUnavailable
-from pipeline.sink import Output
+from leasehold.pipeline.connectors.cosmos import LIMITS, cosmos_sink
+from leasehold.pipeline.contract import Row, SinkContract, SinkHarness
+from leasehold.pipeline.errors import SinkError, SinkRejected, SinkUnavailable
+from leasehold.pipeline.sink import Output
 
 DATABASE, CONTAINER = "bank", "accounts"
 QUICK = replace(LIMITS, buffer_age_max_s=0.01, request_timeout_s=10.0)

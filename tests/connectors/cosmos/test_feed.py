@@ -15,12 +15,12 @@ from plugins_cosmos import Cosmos
 from unit.pipeline.bounds import batch_sizes
 
 from leasehold.common.azure import cosmos_account_of
-from pipeline.connectors.cosmos import CosmosFeed, Pauses
-from pipeline.connectors.cosmos.change_feed_request import Mode
-from pipeline.connectors.cosmos.records import SEQUENCE_BITS
-from pipeline.errors import FeedError, FeedUnavailable, PositionLost
-from pipeline.event import Page
-from pipeline.feed import FeedPartition, PartitionEnded
+from leasehold.pipeline.connectors.cosmos import CosmosFeed, Pauses
+from leasehold.pipeline.connectors.cosmos.change_feed_request import Mode
+from leasehold.pipeline.connectors.cosmos.records import SEQUENCE_BITS
+from leasehold.pipeline.errors import FeedError, FeedUnavailable, PositionLost
+from leasehold.pipeline.event import Page
+from leasehold.pipeline.feed import FeedPartition, PartitionEnded
 
 
 @pytest.fixture

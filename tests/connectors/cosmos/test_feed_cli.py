@@ -11,7 +11,7 @@ from connectors.cosmos.bank import Bank, banked
 from plugins_cli import Command
 from plugins_cosmos import Cosmos
 
-from pipeline.connectors.log import LogFeed
+from leasehold.pipeline.connectors.log import LogFeed
 
 SETTINGS = """
 leases: {type: sqlite, path: leases.db}

@@ -10,8 +10,8 @@ import pytest
 from connectors.cosmos.bank import Bank, banked
 from plugins_cosmos import Cosmos
 
-from pipeline.connectors.cosmos import Pauses
-from pipeline.contract import ChangeFeedContract, FeedHarness
+from leasehold.pipeline.connectors.cosmos import Pauses
+from leasehold.pipeline.contract import ChangeFeedContract, FeedHarness
 
 VARIABLE = "LEASEHOLD_TEST_KEY"
 PAUSES = Pauses(first_s=0.01, longest_s=0.05, patience_s=3.0)

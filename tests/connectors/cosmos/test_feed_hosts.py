@@ -14,16 +14,16 @@ from connectors.cosmos.bank import Bank, banked
 from patience import until_async
 from plugins_cosmos import Cosmos
 
-from leases.document import decode_lease, lease_prefix
-from leases.lease import Lease
-from leases.stores.memory import MemoryStore
-from leases.timing import Timing
-from pipeline.connectors.cosmos import CosmosFeed
-from pipeline.connectors.memory import MemoryDestination, MemorySink
-from pipeline.transform import NoTransform
-from service.lag.measurement import measure_lag, read_backlog
-from service.pipeline import Pipeline
-from service.processor import Processor
+from leasehold.leases.document import decode_lease, lease_prefix
+from leasehold.leases.lease import Lease
+from leasehold.leases.stores.memory import MemoryStore
+from leasehold.leases.timing import Timing
+from leasehold.pipeline.connectors.cosmos import CosmosFeed
+from leasehold.pipeline.connectors.memory import MemoryDestination, MemorySink
+from leasehold.pipeline.transform import NoTransform
+from leasehold.service.lag.measurement import measure_lag, read_backlog
+from leasehold.service.pipeline import Pipeline
+from leasehold.service.processor import Processor
 
 TIMING = Timing(duration_s=12.0, renew_s=0.8, balance_s=0.3, call_timeout_s=3.0, margin_s=1.0)
 

@@ -10,9 +10,9 @@ import pytest
 from connectors.cosmos.bank import Bank, banked
 from plugins_cosmos import Cosmos
 
-from pipeline.connectors.cosmos import CosmosFeed, Pauses
-from pipeline.errors import FeedUnavailable
-from pipeline.ranges import EventRange
+from leasehold.pipeline.connectors.cosmos import CosmosFeed, Pauses
+from leasehold.pipeline.errors import FeedUnavailable
+from leasehold.pipeline.ranges import EventRange
 
 VARIABLE = "LEASEHOLD_TEST_KEY"
 PAUSES = Pauses(first_s=0.01, longest_s=0.05, patience_s=2.0)

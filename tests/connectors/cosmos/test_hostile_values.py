@@ -15,9 +15,9 @@ from hostile import COLUMNS, EXACT, IDS, TIMES, check_cell, outcome, rows_of, ro
 from plugins_cosmos import Cosmos
 from writers import delivered, writing
 
-from pipeline.connectors.cosmos import CosmosFeed, cosmos_sink
-from pipeline.errors import OutputRefused
-from pipeline.sink import Output
+from leasehold.pipeline.connectors.cosmos import CosmosFeed, cosmos_sink
+from leasehold.pipeline.errors import OutputRefused
+from leasehold.pipeline.sink import Output
 
 __all__ = ["container"]
 
@@ -65,7 +65,7 @@ async def test_an_id_becomes_a_document_that_can_be_deleted_or_is_refused_as_the
 async def test_what_the_sdk_refuses_by_itself_is_refused_as_its_row_and_its_neighbours_are_written(
     cosmos: Cosmos, container: ContainerProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.connectors.cosmos.point_operations._id", lambda document: document["id"])
+    monkeypatch.setattr("leasehold.pipeline.connectors.cosmos.point_operations._id", lambda document: document["id"])
     rows = {"sequence": [1, 2, 3], "account": ["x"] * 3, "id": ["good", "a\t", "better"]}
     with pytest.raises(OutputRefused, match=r"azure-cosmos refuses to upsert document 'a\\t'.*ValueError") as error:
         await sent(account_of(cosmos), rows)

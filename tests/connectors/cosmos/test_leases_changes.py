@@ -10,11 +10,11 @@ import pytest
 from plugins_cosmos import Cosmos
 
 from leasehold.common.azure import CosmosAccount
-from leases import dotnet
-from leases.document import encode_lease, lease_id
-from leases.lease import Lease
-from leases.store import ChangedDocuments
-from leases.stores.cosmos import CosmosContainerAddress, CosmosStore, LeaseContainer, container
+from leasehold.leases import dotnet
+from leasehold.leases.document import encode_lease, lease_id
+from leasehold.leases.lease import Lease
+from leasehold.leases.store import ChangedDocuments
+from leasehold.leases.stores.cosmos import CosmosContainerAddress, CosmosStore, LeaseContainer, container
 
 PREFIX = "ordersappacct.documents.azure.com_q0oIAA==_q0oIALS6YvQ="
 RANGES = 4

@@ -12,9 +12,9 @@ from patience import PATIENCE_S
 from plugins_node import ending, script
 
 from leasehold.common.azure import CosmosAccount
-from leases.contract import LeaseStoreContract
-from leases.store import LeaseStore
-from leases.stores.cosmos import CosmosContainerAddress, CosmosStore, LeaseContainer
+from leasehold.leases.contract import LeaseStoreContract
+from leasehold.leases.store import LeaseStore
+from leasehold.leases.stores.cosmos import CosmosContainerAddress, CosmosStore, LeaseContainer
 
 ANY_KEY = "YW55IGtleQ=="
 DATABASES = map("bank-{}".format, count())

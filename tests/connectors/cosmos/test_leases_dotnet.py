@@ -14,20 +14,20 @@ from plugins_cosmos import Cosmos
 
 from leasehold.common.azure import CosmosAccount
 from leasehold.common.clock import BootClock
-from leases import dotnet
-from leases.bootstrap import Bootstrap, Identity, decode_info, info_id
-from leases.document import encode_lease, lease_id
-from leases.errors import InvalidDocument, LeaseLost, StoreAmbiguous, StoreConflict, StoreUnavailable
-from leases.host_record import HostRecord, encode_host, host_id
-from leases.keeper import Keeper, Scan
-from leases.lease import Lease
-from leases.lineage import Partition
-from leases.membership import Membership
-from leases.stores.cosmos import CosmosContainerAddress, CosmosStore, LeaseContainer, container
-from leases.stores.memory import MemoryStore
-from leases.timing import SessionTiming, Timing
-from service.group.copying import Place, copy_group, plan_copy
-from service.group.downgrade import downgrade
+from leasehold.leases import dotnet
+from leasehold.leases.bootstrap import Bootstrap, Identity, decode_info, info_id
+from leasehold.leases.document import encode_lease, lease_id
+from leasehold.leases.errors import InvalidDocument, LeaseLost, StoreAmbiguous, StoreConflict, StoreUnavailable
+from leasehold.leases.host_record import HostRecord, encode_host, host_id
+from leasehold.leases.keeper import Keeper, Scan
+from leasehold.leases.lease import Lease
+from leasehold.leases.lineage import Partition
+from leasehold.leases.membership import Membership
+from leasehold.leases.stores.cosmos import CosmosContainerAddress, CosmosStore, LeaseContainer, container
+from leasehold.leases.stores.memory import MemoryStore
+from leasehold.leases.timing import SessionTiming, Timing
+from leasehold.service.group.copying import Place, copy_group, plan_copy
+from leasehold.service.group.downgrade import downgrade
 
 PREFIX = "ordersappacct.documents.azure.com_q0oIAA==_q0oIALS6YvQ="
 IDENTITY = Identity(feed="cosmos bank/transactions", sink="memory")

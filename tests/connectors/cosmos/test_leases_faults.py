@@ -13,10 +13,10 @@ from patience import PATIENCE_S, until_async
 from plugins_cosmos import Cosmos
 
 from leasehold.common.azure import CosmosAccount, cosmos_account_of
-from leases.errors import StoreAmbiguous, StoreMissing, StoreUnavailable
-from leases.store import TimedStore
-from leases.stores.azure import RetryBudget
-from leases.stores.cosmos import CosmosContainerAddress, CosmosStore, LeaseContainer, container
+from leasehold.leases.errors import StoreAmbiguous, StoreMissing, StoreUnavailable
+from leasehold.leases.store import TimedStore
+from leasehold.leases.stores.azure import RetryBudget
+from leasehold.leases.stores.cosmos import CosmosContainerAddress, CosmosStore, LeaseContainer, container
 
 ID = "pipeline/leases/7"
 PLACE = CosmosContainerAddress(database="bank", container="leases")

@@ -20,11 +20,11 @@ from connectors.cosmos.bank import Bank, banked
 from patience import PATIENCE_S
 from plugins_cosmos import Cosmos, running
 
-from leases.store import LeaseStore
-from service.cli.main import main
-from service.config.load import load
-from service.processor import Processor
-from service.wiring.build import pipelines_of, processor_of, store_of
+from leasehold.leases.store import LeaseStore
+from leasehold.service.cli.main import main
+from leasehold.service.config.load import load
+from leasehold.service.processor import Processor
+from leasehold.service.wiring.build import pipelines_of, processor_of, store_of
 
 
 @pytest.fixture

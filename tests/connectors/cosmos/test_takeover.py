@@ -20,7 +20,7 @@ from connectors.cosmos.deployment import FIRST, GUID, LATER, NEW, Deployment, de
 from patience import rhythm
 from plugins_cosmos import Cosmos
 
-from leases.errors import GroupMismatch
+from leasehold.leases.errors import GroupMismatch
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from patience import PATIENCE_S
 from plugins_eventhubs import EventHubs
 
 from leasehold.common.clock import Pauses
-from pipeline.connectors.eventhubs import EventHubsBroker, EventHubsFeed, account_of
-from pipeline.event import Page
+from leasehold.pipeline.connectors.eventhubs import EventHubsBroker, EventHubsFeed, account_of
+from leasehold.pipeline.event import Page
 
 
 @asynccontextmanager

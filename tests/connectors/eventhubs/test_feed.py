@@ -20,8 +20,8 @@ from patience import PATIENCE_S, until_async
 from plugins_eventhubs import EventHubs
 from unit.pipeline.bounds import BATCH_EVENTS_MAX, batch_sizes
 
-from pipeline.connectors.eventhubs.amqp.encode import data, section_of_properties, text
-from pipeline.event import EVENT_SCHEMA
+from leasehold.pipeline.connectors.eventhubs.amqp.encode import data, section_of_properties, text
+from leasehold.pipeline.event import EVENT_SCHEMA
 
 
 def typed(kind: AMQPTypes, value: Any) -> dict[str, Any]:

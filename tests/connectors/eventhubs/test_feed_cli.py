@@ -8,7 +8,7 @@ from connectors.eventhubs.clients import HUB
 from plugins_cli import Command
 from plugins_eventhubs import EventHubs
 
-from pipeline.connectors.log import LogFeed
+from leasehold.pipeline.connectors.log import LogFeed
 
 SETTINGS = """
 leases: {type: sqlite, path: leases.db}

@@ -9,9 +9,9 @@ import pytest
 import pytest_asyncio
 from plugins_eventhubs import EventHubs
 
-from pipeline.connectors.eventhubs import EventHubsFeed, account_of
-from pipeline.contract import ChangeFeedContract
-from pipeline.contract.feed import FeedHarness
+from leasehold.pipeline.connectors.eventhubs import EventHubsFeed, account_of
+from leasehold.pipeline.contract import ChangeFeedContract
+from leasehold.pipeline.contract.feed import FeedHarness
 
 HUB = "raw-event"
 VARIABLE = "LEASEHOLD_TEST_HUB"

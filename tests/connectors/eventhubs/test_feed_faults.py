@@ -14,9 +14,9 @@ from patience import PATIENCE_S, until_async
 from plugins_eventhubs import EventHubs
 
 from leasehold.common.clock import Pauses
-from pipeline.connectors.eventhubs import EventHubsFeed
-from pipeline.connectors.eventhubs.amqp.encode import data
-from pipeline.errors import FeedError, FeedUnavailable, Fenced, MalformedRecord, PipelineError
+from leasehold.pipeline.connectors.eventhubs import EventHubsFeed
+from leasehold.pipeline.connectors.eventhubs.amqp.encode import data
+from leasehold.pipeline.errors import FeedError, FeedUnavailable, Fenced, MalformedRecord, PipelineError
 
 
 class Quick:

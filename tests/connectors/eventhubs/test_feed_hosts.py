@@ -14,14 +14,14 @@ from patience import until_async
 from plugins_eventhubs import EventHubs
 
 from leasehold.common.clock import Pauses
-from leases.lease import Lease
-from leases.stores.memory import MemoryStore
-from leases.timing import Timing
-from pipeline.connectors.eventhubs import EventHubsFeed, account_of
-from pipeline.connectors.memory import MemoryDestination, MemorySink
-from pipeline.transform import NoTransform
-from service.pipeline import Pipeline
-from service.processor import Processor
+from leasehold.leases.lease import Lease
+from leasehold.leases.stores.memory import MemoryStore
+from leasehold.leases.timing import Timing
+from leasehold.pipeline.connectors.eventhubs import EventHubsFeed, account_of
+from leasehold.pipeline.connectors.memory import MemoryDestination, MemorySink
+from leasehold.pipeline.transform import NoTransform
+from leasehold.service.pipeline import Pipeline
+from leasehold.service.processor import Processor
 
 TIMING = Timing(duration_s=12.0, renew_s=0.8, balance_s=0.3, call_timeout_s=3.0, margin_s=1.0)
 

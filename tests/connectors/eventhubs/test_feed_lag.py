@@ -12,8 +12,8 @@ from connectors.eventhubs.feeds import feed
 from patience import until_async
 from plugins_eventhubs import EventHubs
 
-from pipeline.errors import FeedUnavailable
-from pipeline.feed import KnownLag
+from leasehold.pipeline.errors import FeedUnavailable
+from leasehold.pipeline.feed import KnownLag
 
 
 async def test_a_reader_knows_its_lag_by_what_it_reads_and_asks_nothing(eventhubs: EventHubs) -> None:

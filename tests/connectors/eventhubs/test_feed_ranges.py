@@ -12,10 +12,10 @@ from connectors.eventhubs.clients import HUB
 from connectors.eventhubs.feeds import feed, pages
 from plugins_eventhubs import EventHubs
 
-from pipeline.connectors.eventhubs import EventHubsFeed
-from pipeline.connectors.eventhubs.feed.feed import EventHubsRanges
-from pipeline.errors import FeedError, FeedUnavailable, PositionLost
-from pipeline.ranges import EventRange
+from leasehold.pipeline.connectors.eventhubs import EventHubsFeed
+from leasehold.pipeline.connectors.eventhubs.feed.feed import EventHubsRanges
+from leasehold.pipeline.errors import FeedError, FeedUnavailable, PositionLost
+from leasehold.pipeline.ranges import EventRange
 
 VARIABLE = "LEASEHOLD_TEST_HUB"
 OPTIONS: dict[str, Any] = {"executors_group": "sinks", "executors_env": VARIABLE, "page_events_max": 500}

@@ -10,7 +10,7 @@ from connectors.eventhubs.feeds import bodies, feed
 from plugins_eventhubs import EventHubs
 
 from leasehold.common.clock import Pauses
-from pipeline.errors import FeedError, PositionLost
+from leasehold.pipeline.errors import FeedError, PositionLost
 
 
 async def test_the_latest_is_behind_the_last_event(eventhubs: EventHubs) -> None:

@@ -11,8 +11,8 @@ from connectors.eventhubs.feeds import bodies, feed
 from plugins_eventhubs import EventHubs
 
 from leasehold.common.clock import Pauses
-from pipeline.connectors.eventhubs import EventHubsFeed, account_of
-from pipeline.errors import FeedError
+from leasehold.pipeline.connectors.eventhubs import EventHubsFeed, account_of
+from leasehold.pipeline.errors import FeedError
 
 LARGE = "x" * 300_000
 

@@ -13,8 +13,8 @@ from connectors.eventhubs.test_sink_faults import HUB, Lease, Permit, Sinks, sin
 from hostile import EVENTS, LETTERS, TIMES, check_cell, check_letters, outcome, rows_of, rows_with
 from plugins_eventhubs import EventHubs
 
-from pipeline.markers import PREFIX
-from pipeline.sink import Output
+from leasehold.pipeline.markers import PREFIX
+from leasehold.pipeline.sink import Output
 
 __all__ = ["sinks"]
 

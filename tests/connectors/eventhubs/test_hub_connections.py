@@ -10,7 +10,7 @@ from connectors.eventhubs.feeds import feed, taken
 from connectors.eventhubs.test_sink_faults import Lease, Permit, Sinks, output, sinks
 from plugins_eventhubs import EventHubs
 
-from pipeline.connectors.eventhubs.amqp.management import LINES_MAX
+from leasehold.pipeline.connectors.eventhubs.amqp.management import LINES_MAX
 
 __all__ = ["sinks"]
 LEASES = 4

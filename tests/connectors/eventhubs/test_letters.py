@@ -11,14 +11,14 @@ from connectors.eventhubs.test_sink import HUB, QUICK
 from plugins_eventhubs import EventHubs
 from unit.pipeline.burials import NOW, Group, bodies
 
-from pipeline.connectors.eventhubs import EventHubsFeed, EventHubsSink, HubLetters, account_of
-from pipeline.connectors.memory import MemoryFeed
-from pipeline.dead_letters import LetterBox
-from pipeline.dead_letters.merged_feed import MergedLetters
-from pipeline.dead_letters.record import read_kept
-from pipeline.dead_letters.settled import Replayed, ReplayFeed, judge
-from pipeline.errors import OutputRefused, SinkRejected, SinkUnavailable
-from pipeline.limits import REPLAY
+from leasehold.pipeline.connectors.eventhubs import EventHubsFeed, EventHubsSink, HubLetters, account_of
+from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.pipeline.dead_letters import LetterBox
+from leasehold.pipeline.dead_letters.merged_feed import MergedLetters
+from leasehold.pipeline.dead_letters.record import read_kept
+from leasehold.pipeline.dead_letters.settled import Replayed, ReplayFeed, judge
+from leasehold.pipeline.errors import OutputRefused, SinkRejected, SinkUnavailable
+from leasehold.pipeline.limits import REPLAY
 
 
 @pytest.fixture

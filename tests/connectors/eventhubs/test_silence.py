@@ -13,8 +13,8 @@ from connectors.eventhubs.test_feed_faults import Quick
 from patience import until_async
 from plugins_eventhubs import running
 
-from pipeline.connectors.eventhubs.amqp import link
-from pipeline.connectors.eventhubs.feed import receiver
+from leasehold.pipeline.connectors.eventhubs.amqp import link
+from leasehold.pipeline.connectors.eventhubs.feed import receiver
 
 SILENCE_S = 6.0
 SIGN_OF_LIFE_S = 0.2

@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator
 import pytest
 from plugins_eventhubs import EventHubs
 
-from pipeline.connectors.eventhubs import account_of
-from pipeline.connectors.eventhubs.sink.sink import EventHubsSink
-from pipeline.contract import Row, SinkContract, SinkHarness
-from pipeline.markers import marker_in
-from pipeline.producer import RetryPolicy
-from pipeline.sink import Sink
+from leasehold.pipeline.connectors.eventhubs import account_of
+from leasehold.pipeline.connectors.eventhubs.sink.sink import EventHubsSink
+from leasehold.pipeline.contract import Row, SinkContract, SinkHarness
+from leasehold.pipeline.markers import marker_in
+from leasehold.pipeline.producer import RetryPolicy
+from leasehold.pipeline.sink import Sink
 
 HUB = "transformed-event"
 QUICK = RetryPolicy(retries_max=2, delay_s=0.01, try_timeout_s=5)

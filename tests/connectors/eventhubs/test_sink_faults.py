@@ -12,14 +12,14 @@ from connectors.eventhubs import clients
 from patience import until_async
 from plugins_eventhubs import EventHubs
 
-from pipeline.connectors.eventhubs import account_of
-from pipeline.connectors.eventhubs.sink.sink import EventHubsSink
-from pipeline.connectors.eventhubs.sink.tail import LOOK_TIMEOUT_S
-from pipeline.connectors.eventhubs.sink.writer import HubWriter
-from pipeline.contract import body, event_table
-from pipeline.errors import Ambiguous, Fenced, NotTrusted, SinkRejected, SinkUnavailable
-from pipeline.producer import LEVEL_MAX, ProducerPosition, ProducerState, RetryPolicy, decoded
-from pipeline.sink import Claim, Output, SinkWriter
+from leasehold.pipeline.connectors.eventhubs import account_of
+from leasehold.pipeline.connectors.eventhubs.sink.sink import EventHubsSink
+from leasehold.pipeline.connectors.eventhubs.sink.tail import LOOK_TIMEOUT_S
+from leasehold.pipeline.connectors.eventhubs.sink.writer import HubWriter
+from leasehold.pipeline.contract import body, event_table
+from leasehold.pipeline.errors import Ambiguous, Fenced, NotTrusted, SinkRejected, SinkUnavailable
+from leasehold.pipeline.producer import LEVEL_MAX, ProducerPosition, ProducerState, RetryPolicy, decoded
+from leasehold.pipeline.sink import Claim, Output, SinkWriter
 
 HUB, GROUP = "transformed-event", "sinks"
 QUICK = RetryPolicy(retries_max=2, delay_s=0.01, try_timeout_s=1)

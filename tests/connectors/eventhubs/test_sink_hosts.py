@@ -11,13 +11,13 @@ from connectors.eventhubs.feeds import events, feed
 from patience import until_async
 from plugins_eventhubs import EventHubs
 
-from leases.stores.sqlite import SqliteStore
-from leases.timing import Timing
-from pipeline.connectors.eventhubs.sink.producer_groups import target_of
-from pipeline.producer import decoded
-from service.config.load import parse
-from service.processor import Processor
-from service.wiring.build import pipelines_of
+from leasehold.leases.stores.sqlite import SqliteStore
+from leasehold.leases.timing import Timing
+from leasehold.pipeline.connectors.eventhubs.sink.producer_groups import target_of
+from leasehold.pipeline.producer import decoded
+from leasehold.service.config.load import parse
+from leasehold.service.processor import Processor
+from leasehold.service.wiring.build import pipelines_of
 
 HUB, SOURCE = "transformed-event", "raw-event"
 TIMING = Timing(duration_s=12.0, renew_s=0.8, balance_s=0.3, call_timeout_s=3.0, margin_s=1.0)

@@ -20,12 +20,12 @@ from connectors.eventhubs.test_sink_faults import (
 )
 from plugins_eventhubs import EventHubs
 
-from pipeline.connectors.eventhubs import account_of
-from pipeline.connectors.eventhubs.sink.sink import EventHubsSink
-from pipeline.errors import OutputTooLarge, SinkError, SinkRejected, SinkUnavailable
-from pipeline.producer import decoded
-from pipeline.sink import Output
-from pipeline.tracing import TraceContext
+from leasehold.pipeline.connectors.eventhubs import account_of
+from leasehold.pipeline.connectors.eventhubs.sink.sink import EventHubsSink
+from leasehold.pipeline.errors import OutputTooLarge, SinkError, SinkRejected, SinkUnavailable
+from leasehold.pipeline.producer import decoded
+from leasehold.pipeline.sink import Output
+from leasehold.pipeline.tracing import TraceContext
 
 __all__ = ["sinks"]
 

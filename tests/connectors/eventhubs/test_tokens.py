@@ -23,11 +23,11 @@ from patience import until_async
 from plugins_eventhubs import EventHubs
 
 from leasehold.common.clock import Pauses
-from pipeline.connectors.eventhubs import EventHubsBroker, EventHubsFeed, account_of
-from pipeline.connectors.eventhubs.amqp.link import ReceiverLink
-from pipeline.connectors.eventhubs.feed import receiver
-from pipeline.errors import FeedError
-from pipeline.producer import IdempotentProducer, Outcome, PublishError, RetryPolicy
+from leasehold.pipeline.connectors.eventhubs import EventHubsBroker, EventHubsFeed, account_of
+from leasehold.pipeline.connectors.eventhubs.amqp.link import ReceiverLink
+from leasehold.pipeline.connectors.eventhubs.feed import receiver
+from leasehold.pipeline.errors import FeedError
+from leasehold.pipeline.producer import IdempotentProducer, Outcome, PublishError, RetryPolicy
 
 HOUR_S = 3600
 

@@ -11,7 +11,7 @@ from connectors.http.test_http_sink import opened
 from hostile import COLUMNS, TIMES, check_cell, outcome, rows_with
 from writers import delivered
 
-from pipeline.sink import Output
+from leasehold.pipeline.sink import Output
 
 
 @pytest.mark.parametrize("times", TIMES)

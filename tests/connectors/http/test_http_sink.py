@@ -19,14 +19,14 @@ from plugins_servers import served
 from unit.pipeline.destinations import Trusted
 from writers import delivered, writing
 
-from pipeline.async_sink import Limits
-from pipeline.async_sink.request_scheduler import RateLimiter
-from pipeline.async_sink.writer import AsyncWriter
-from pipeline.connectors.http import ANSWER_BYTES_MAX, HttpDestination, http_sink
-from pipeline.contract import Row, SinkContract, SinkHarness, body, event_table
-from pipeline.errors import SinkError, SinkRejected
-from pipeline.sink import Output
-from pipeline.tracing import TraceContext
+from leasehold.pipeline.async_sink import Limits
+from leasehold.pipeline.async_sink.request_scheduler import RateLimiter
+from leasehold.pipeline.async_sink.writer import AsyncWriter
+from leasehold.pipeline.connectors.http import ANSWER_BYTES_MAX, HttpDestination, http_sink
+from leasehold.pipeline.contract import Row, SinkContract, SinkHarness, body, event_table
+from leasehold.pipeline.errors import SinkError, SinkRejected
+from leasehold.pipeline.sink import Output
+from leasehold.pipeline.tracing import TraceContext
 
 QUICK = Limits(buffer_age_max_s=0.01, request_timeout_s=5.0)
 

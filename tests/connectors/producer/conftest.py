@@ -11,12 +11,12 @@ from typing import Any, Protocol
 import pytest
 from plugins_eventhubs import EventHubs
 
-from pipeline.connectors.eventhubs import account_of
-from pipeline.connectors.eventhubs.broker import EventHubsBroker
-from pipeline.connectors.log.broker import LogBroker
-from pipeline.connectors.log.partition_file import Encoded, LogUnavailable, LogUncertain, ProducerEnded
-from pipeline.connectors.log.store import Log, PartitionLog
-from pipeline.producer import Broker, IdempotentProducer, RetryPolicy
+from leasehold.pipeline.connectors.eventhubs import account_of
+from leasehold.pipeline.connectors.eventhubs.broker import EventHubsBroker
+from leasehold.pipeline.connectors.log.broker import LogBroker
+from leasehold.pipeline.connectors.log.partition_file import Encoded, LogUnavailable, LogUncertain, ProducerEnded
+from leasehold.pipeline.connectors.log.store import Log, PartitionLog
+from leasehold.pipeline.producer import Broker, IdempotentProducer, RetryPolicy
 
 HUB = "raw-event"
 SLOW_S = 2.0

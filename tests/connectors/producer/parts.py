@@ -8,7 +8,7 @@ import pytest
 from connectors.producer.conftest import Place
 from patience import until_async
 
-from pipeline.producer import Event, EventBatch, IdempotentProducer, PublishError
+from leasehold.pipeline.producer import Event, EventBatch, IdempotentProducer, PublishError
 
 
 def events(*bodies: str) -> list[Event]:

@@ -9,7 +9,7 @@ import pytest
 from connectors.producer.conftest import Place
 from connectors.producer.parts import batch_of, cancelled, events, failed, number_of, stored
 
-from pipeline.producer import (
+from leasehold.pipeline.producer import (
     NUMBER_MAX,
     AlreadyPublished,
     AttachRequest,

@@ -10,8 +10,8 @@ from connectors.producer.conftest import HUB, Hub, Place
 from connectors.producer.parts import batch_of, cancelled, events, failed, number_of, stored
 from patience import PATIENCE_S, until_async
 
-from pipeline.connectors.eventhubs.sink import sender
-from pipeline.producer import NUMBER_MAX, AttachRequest, IdempotentProducer, Outcome, Reason, RetryPolicy
+from leasehold.pipeline.connectors.eventhubs.sink import sender
+from leasehold.pipeline.producer import NUMBER_MAX, AttachRequest, IdempotentProducer, Outcome, Reason, RetryPolicy
 
 Make = Callable[..., IdempotentProducer]
 IMPATIENT = RetryPolicy(retries_max=2, delay_s=0.01, try_timeout_s=4.0)

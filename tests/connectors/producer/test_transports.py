@@ -7,8 +7,8 @@ from connectors.eventhubs.test_feed_transports import Credential, keyed, ways
 from connectors.producer.conftest import HUB, QUICK, Hub
 from connectors.producer.parts import events, failed
 
-from pipeline.connectors.eventhubs import EventHubsBroker, account_of
-from pipeline.producer import IdempotentProducer, PublishError, Reason, RetryPolicy
+from leasehold.pipeline.connectors.eventhubs import EventHubsBroker, account_of
+from leasehold.pipeline.producer import IdempotentProducer, PublishError, Reason, RetryPolicy
 
 LARGE = "x" * 300_000
 

@@ -17,18 +17,18 @@ from types import MappingProxyType
 import structlog
 from patience import rhythm
 
-from leases.host_record import HostRecord, decode_host, encode_host, host_id
-from leases.lease import Lease, LeaseKey
-from leases.stores.memory import MemoryStore
-from leases.timing import Timing, derived_session
-from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
-from pipeline.transform import NoTransform
-from service.api import create_app
-from service.api.auth import Access
-from service.api.server import serve
-from service.group.activity import Activity, BatchStatus, FailureStatus, Totals, activity_document
-from service.pipeline import Pipeline
-from service.processor import Processor
+from leasehold.leases.host_record import HostRecord, decode_host, encode_host, host_id
+from leasehold.leases.lease import Lease, LeaseKey
+from leasehold.leases.stores.memory import MemoryStore
+from leasehold.leases.timing import Timing, derived_session
+from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
+from leasehold.pipeline.transform import NoTransform
+from leasehold.service.api import create_app
+from leasehold.service.api.auth import Access
+from leasehold.service.api.server import serve
+from leasehold.service.group.activity import Activity, BatchStatus, FailureStatus, Totals, activity_document
+from leasehold.service.pipeline import Pipeline
+from leasehold.service.processor import Processor
 
 TIMING = Timing(renew_s=0.5, balance_s=0.3, handoff_poll_s=0.05, session=derived_session(15.0))
 NO_TOKENS = Access()

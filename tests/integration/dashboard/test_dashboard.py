@@ -12,9 +12,9 @@ from integration.dashboard.conftest import Opened, faults_of_access, live, pictu
 from integration.dashboard.scenes import FILES, activity, lively, processor, scene, served
 from playwright.async_api import expect
 
-from leases.stores.memory import MemoryStore
-from pipeline.connectors.memory import MemoryFeed
-from service.api.auth import Access, Tokens
+from leasehold.leases.stores.memory import MemoryStore
+from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.service.api.auth import Access, Tokens
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.xdist_group("dashboard")]
 

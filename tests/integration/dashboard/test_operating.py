@@ -9,7 +9,7 @@ from integration.dashboard.conftest import Opened, picture
 from integration.dashboard.scenes import Group, scene
 from playwright.async_api import Page, expect
 
-from service.api.auth import Access, Tokens
+from leasehold.service.api.auth import Access, Tokens
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.xdist_group("dashboard")]
 LEASE = ("bank", "a/1")

@@ -10,7 +10,7 @@ from integration.dashboard.conftest import Opened, faults_of_access, live, pictu
 from integration.dashboard.scenes import FILES, activity, scene
 from playwright.async_api import Page, expect
 
-from leases.lease import LeaseKey
+from leasehold.leases.lease import LeaseKey
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.xdist_group("dashboard")]
 

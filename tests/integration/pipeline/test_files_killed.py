@@ -12,7 +12,7 @@ from pathlib import Path
 from unit.pipeline.connectors.files.sink.places import numbers_in
 from unit.pipeline.connectors.files.sink.test_directory import deliver
 
-from pipeline.connectors.files.sink import Directory, leftovers, snapshot_of
+from leasehold.pipeline.connectors.files.sink import Directory, leftovers, snapshot_of
 
 KILLED = """
 import os, signal, sys

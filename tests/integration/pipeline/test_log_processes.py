@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.connectors.log import LogFeed
-from pipeline.connectors.log.store import Log
+from leasehold.pipeline.connectors.log import LogFeed
+from leasehold.pipeline.connectors.log.store import Log
 
 PRELUDE = """
 import asyncio, json, os, signal, sys
 import pyarrow as pa
-from pipeline.connectors.log import LogSink, append
-from pipeline.errors import Fenced
-from pipeline.sink import Claim, Output
+from leasehold.pipeline.connectors.log import LogSink, append
+from leasehold.pipeline.errors import Fenced
+from leasehold.pipeline.sink import Claim, Output
 
 class Permit:
     def __init__(self): self.checks_left = 0

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 import pyarrow as pa
 from results import Figure, finish
 
-from pipeline.async_sink import AsyncSink, Entry, Limits
-from pipeline.async_sink import Destination as RequestDestination
-from pipeline.sink import Claim, Output
+from leasehold.pipeline.async_sink import AsyncSink, Entry, Limits
+from leasehold.pipeline.async_sink import Destination as RequestDestination
+from leasehold.pipeline.sink import Claim, Output
 
 TAKES_S, IN_FLIGHT, ENTRIES = 0.02, 8, 100
 IDEAL = IN_FLIGHT * ENTRIES / TAKES_S

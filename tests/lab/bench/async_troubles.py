@@ -23,9 +23,9 @@ from plugins_endpoint import Endpoint, endpoint_served
 from rate_limiter import Look, Phase, drawn
 from results import BUILD, Figure, finish, say
 
-from pipeline.async_sink import Limits
-from pipeline.async_sink.writer import AsyncWriter
-from pipeline.connectors.http import http_sink
+from leasehold.pipeline.async_sink import Limits
+from leasehold.pipeline.async_sink.writer import AsyncWriter
+from leasehold.pipeline.connectors.http import http_sink
 
 TAKES_S, LOOK_S, BATCH = 0.05, 0.25, 1000
 LIMITS = Limits(batch_entries_max=20, in_flight_max=8, buffered_entries_max=2000, request_timeout_s=2.0)

@@ -18,15 +18,25 @@ from ours import run, run_jobs, run_with_spark, transform_of
 from sides import Job
 from workload import MERGE, SETUP
 
-from leases.stores.sqlite import SqliteStore
-from pipeline.connectors.log import LogFeed
-from pipeline.connectors.postgres import PostgresSink
-from pipeline.connectors.postgres.copy import load
-from pipeline.connectors.postgres.sql import BEGIN, COMMIT, STAGED, Column, filled, loaded, one_message, staged, users
-from pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter
-from pipeline.transform import NoTransform, Transform
-from service.pipeline import Pipeline
-from service.processor import Processor
+from leasehold.leases.stores.sqlite import SqliteStore
+from leasehold.pipeline.connectors.log import LogFeed
+from leasehold.pipeline.connectors.postgres import PostgresSink
+from leasehold.pipeline.connectors.postgres.copy import load
+from leasehold.pipeline.connectors.postgres.sql import (
+    BEGIN,
+    COMMIT,
+    STAGED,
+    Column,
+    filled,
+    loaded,
+    one_message,
+    staged,
+    users,
+)
+from leasehold.pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter
+from leasehold.pipeline.transform import NoTransform, Transform
+from leasehold.service.pipeline import Pipeline
+from leasehold.service.processor import Processor
 
 EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
 SPARK, PLAIN = "spark", "plain"

@@ -26,9 +26,9 @@ from deltalake import DeltaTable, write_deltalake
 from postgres_sink import batch
 from results import Figure, finish, say
 
-from pipeline.connectors.files.delta import DeltaSink, location_of
-from pipeline.connectors.files.sink import Directory
-from pipeline.sink import Output
+from leasehold.pipeline.connectors.files.delta import DeltaSink, location_of
+from leasehold.pipeline.connectors.files.sink import Directory
+from leasehold.pipeline.sink import Output
 
 OURS, BARE = "leasehold", "write_deltalake"
 PARTITIONS = 16

@@ -10,14 +10,14 @@ from ours import run, run_jobs, transform_of
 from sides import Job
 from workload import MERGE, SETUP
 
-from leases.stores.sqlite import SqliteStore
-from pipeline.connectors.log import LogFeed
-from pipeline.connectors.postgres import PostgresSink
-from pipeline.limits import RangeLimits
-from pipeline.spark.engine import SparkEngine
-from pipeline.spark.transform import SparkTransform
-from service.pipeline import Pipeline
-from service.processor import Processor
+from leasehold.leases.stores.sqlite import SqliteStore
+from leasehold.pipeline.connectors.log import LogFeed
+from leasehold.pipeline.connectors.postgres import PostgresSink
+from leasehold.pipeline.limits import RangeLimits
+from leasehold.pipeline.spark.engine import SparkEngine
+from leasehold.pipeline.spark.transform import SparkTransform
+from leasehold.service.pipeline import Pipeline
+from leasehold.service.processor import Processor
 
 
 def processor_of(job: Job, engine: SparkEngine) -> Processor:

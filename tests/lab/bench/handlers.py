@@ -17,15 +17,15 @@ from typing import Any
 import pyarrow as pa
 from results import Figure, finish, say
 
-from leases.stores.sqlite import SqliteStore
-from leases.timing import Timing
-from pipeline.connectors.handlers import HandlerSink
-from pipeline.connectors.memory import MemoryFeed
-from pipeline.connectors.python import HandlerContext, PythonSink
-from pipeline.limits import BatchLimits, ParallelLimits
-from pipeline.sink import CloseReason, Sink
-from service.pipeline import Pipeline
-from service.processor import Processor
+from leasehold.leases.stores.sqlite import SqliteStore
+from leasehold.leases.timing import Timing
+from leasehold.pipeline.connectors.handlers import HandlerSink
+from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.pipeline.connectors.python import HandlerContext, PythonSink
+from leasehold.pipeline.limits import BatchLimits, ParallelLimits
+from leasehold.pipeline.sink import CloseReason, Sink
+from leasehold.service.pipeline import Pipeline
+from leasehold.service.processor import Processor
 
 CALL_S = 0.1
 KEYS = 1000

@@ -10,8 +10,8 @@ from plugins_eventhubs import EventHubs
 from sides import Side
 from workload import PARTITIONS
 
-from pipeline.connectors.eventhubs import EventHubsBroker, account_of
-from pipeline.producer import Event, IdempotentProducer
+from leasehold.pipeline.connectors.eventhubs import EventHubsBroker, account_of
+from leasehold.pipeline.producer import Event, IdempotentProducer
 
 HUB = "probes"
 

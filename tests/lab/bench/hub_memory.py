@@ -11,8 +11,8 @@ from contextlib import aclosing
 import pyarrow as pa
 from hub_sides import BODY_BYTES, Order, Took, Watch, main, rss_bytes, say
 
-from pipeline.connectors.eventhubs import EventHubsBroker, EventHubsFeed, account_of
-from pipeline.producer import Event, IdempotentProducer
+from leasehold.pipeline.connectors.eventhubs import EventHubsBroker, EventHubsFeed, account_of
+from leasehold.pipeline.producer import Event, IdempotentProducer
 
 
 class Steps:

@@ -6,9 +6,9 @@ import azure.eventhub
 import azure.eventhub.aio
 from hub_sides import BODY_BYTES, Order, Took, Watch, main
 
-from pipeline.connectors.eventhubs import EventHubsBroker, account_of
-from pipeline.connectors.eventhubs.amqp.sdk_internals import sdk
-from pipeline.producer import Event, IdempotentProducer
+from leasehold.pipeline.connectors.eventhubs import EventHubsBroker, account_of
+from leasehold.pipeline.connectors.eventhubs.amqp.sdk_internals import sdk
+from leasehold.pipeline.producer import Event, IdempotentProducer
 
 sdk()
 PARTITION = "0"

@@ -20,12 +20,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from hub_sides import BODY_BYTES, Order, Took, Watch, main
 
-from pipeline.connectors.eventhubs import EventHubsFeed, account_of
-from pipeline.connectors.eventhubs.amqp.connection import GROUP, Hub
-from pipeline.connectors.eventhubs.amqp.link import CHUNK_BYTES_MAX, ReceiverLink
-from pipeline.connectors.eventhubs.amqp.sdk_internals import connection_of, sdk, transport_of
-from pipeline.connectors.eventhubs.position import BEGINNING, selector
-from pipeline.event import EVENT_SCHEMA
+from leasehold.pipeline.connectors.eventhubs import EventHubsFeed, account_of
+from leasehold.pipeline.connectors.eventhubs.amqp.connection import GROUP, Hub
+from leasehold.pipeline.connectors.eventhubs.amqp.link import CHUNK_BYTES_MAX, ReceiverLink
+from leasehold.pipeline.connectors.eventhubs.amqp.sdk_internals import connection_of, sdk, transport_of
+from leasehold.pipeline.connectors.eventhubs.position import BEGINNING, selector
+from leasehold.pipeline.event import EVENT_SCHEMA
 
 sdk()
 PREFETCH = 4000

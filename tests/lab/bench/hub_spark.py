@@ -8,13 +8,13 @@ from ours import SCHEMA, SQL, served
 from sides import Job
 from workload import MERGE, SETUP
 
-from leases.stores.sqlite import SqliteStore
-from pipeline.connectors.eventhubs import EventHubsFeed, account_of
-from pipeline.connectors.postgres import PostgresSink
-from pipeline.spark.engine import SparkEngine
-from pipeline.spark.transform import SparkTransform
-from service.pipeline import Pipeline
-from service.processor import Processor
+from leasehold.leases.stores.sqlite import SqliteStore
+from leasehold.pipeline.connectors.eventhubs import EventHubsFeed, account_of
+from leasehold.pipeline.connectors.postgres import PostgresSink
+from leasehold.pipeline.spark.engine import SparkEngine
+from leasehold.pipeline.spark.transform import SparkTransform
+from leasehold.service.pipeline import Pipeline
+from leasehold.service.processor import Processor
 
 
 def processor_of(job: Job, engine: SparkEngine) -> Processor:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 
-from pipeline.connectors.log.store import Log
+from leasehold.pipeline.connectors.log.store import Log
 
 PAGE_EVENTS, PAGE_BYTES = 10_000, 4 << 20
 

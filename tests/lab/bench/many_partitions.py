@@ -33,17 +33,17 @@ import pyarrow as pa
 import structlog
 from results import Figure, finish, say
 
-from leases.balance import Peer, plan_in_steps
-from leases.lease import Lease
-from leases.stores.sqlite import SqliteStore
-from pipeline.connectors.log import LogFeed, append
-from pipeline.connectors.log.partition_file import BLOCK_SCHEMA
-from pipeline.connectors.log.store import Log
-from pipeline.connectors.memory import MemoryDestination, MemorySink
-from pipeline.sink import Claim, Output
-from service.cli.run import short_collections
-from service.pipeline import Pipeline
-from service.processor import Processor
+from leasehold.leases.balance import Peer, plan_in_steps
+from leasehold.leases.lease import Lease
+from leasehold.leases.stores.sqlite import SqliteStore
+from leasehold.pipeline.connectors.log import LogFeed, append
+from leasehold.pipeline.connectors.log.partition_file import BLOCK_SCHEMA
+from leasehold.pipeline.connectors.log.store import Log
+from leasehold.pipeline.connectors.memory import MemoryDestination, MemorySink
+from leasehold.pipeline.sink import Claim, Output
+from leasehold.service.cli.run import short_collections
+from leasehold.service.pipeline import Pipeline
+from leasehold.service.processor import Processor
 
 HOT, IDLE = 10, 1_000
 EVENTS_PER_S = 10

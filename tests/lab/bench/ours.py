@@ -13,13 +13,13 @@ import structlog
 from sides import Job, commands
 from workload import MERGE, SETUP
 
-from leases.stores.sqlite import SqliteStore
-from pipeline.connectors.log import LogFeed
-from pipeline.connectors.postgres import PostgresSink
-from pipeline.spark.engine import SparkEngine
-from pipeline.spark.transform import SparkTransform
-from service.pipeline import Pipeline
-from service.processor import Processor
+from leasehold.leases.stores.sqlite import SqliteStore
+from leasehold.pipeline.connectors.log import LogFeed
+from leasehold.pipeline.connectors.postgres import PostgresSink
+from leasehold.pipeline.spark.engine import SparkEngine
+from leasehold.pipeline.spark.transform import SparkTransform
+from leasehold.service.pipeline import Pipeline
+from leasehold.service.processor import Processor
 
 SCHEMA = "account STRING NOT NULL, value DECIMAL(20,2) NOT NULL"
 SQL = "SELECT partition, account, sum(value) AS value, count(*) AS events FROM events GROUP BY partition, account"

@@ -17,7 +17,7 @@ from bytewax.testing import run_main
 from peer_sides import Balances, Reader, as_table, serve, totals
 from sides import Job
 
-from pipeline.connectors.log.store import Log
+from leasehold.pipeline.connectors.log.store import Log
 
 Total = tuple[str, tuple[Decimal, int]]
 

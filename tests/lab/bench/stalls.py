@@ -19,15 +19,15 @@ from pathlib import Path
 import structlog
 from results import say
 
-from leases.stores.sqlite import SqliteStore
-from leases.timing import SessionTiming
-from pipeline.connectors.log import LogFeed, append
-from pipeline.connectors.memory import MemoryDestination, MemorySink
-from pipeline.limits import BatchLimits
-from pipeline.spark.engine import SparkEngine
-from pipeline.spark.transform import SparkTransform
-from service.pipeline import Pipeline
-from service.processor import Processor
+from leasehold.leases.stores.sqlite import SqliteStore
+from leasehold.leases.timing import SessionTiming
+from leasehold.pipeline.connectors.log import LogFeed, append
+from leasehold.pipeline.connectors.memory import MemoryDestination, MemorySink
+from leasehold.pipeline.limits import BatchLimits
+from leasehold.pipeline.spark.engine import SparkEngine
+from leasehold.pipeline.spark.transform import SparkTransform
+from leasehold.service.pipeline import Pipeline
+from leasehold.service.processor import Processor
 
 PARTITIONS = 32
 BATCH_BYTES = 1 << 30

@@ -36,17 +36,17 @@ import structlog
 from lab.simulation.loop import VirtualClock, run_virtual
 from results import Figure, finish, say
 
-from leases import dotnet
-from leases.errors import StoreConflict, StoreMissing
-from leases.lease import Lease
-from leases.stores.cosmos import CosmosStore
-from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink, MemoryWriter
-from pipeline.feed import FeedPartition
-from pipeline.limits import BatchLimits
-from pipeline.producer import claimed
-from pipeline.sink import Claim, Output, Permit
-from service.pipeline import Pipeline
-from service.processor import Processor
+from leasehold.leases import dotnet
+from leasehold.leases.errors import StoreConflict, StoreMissing
+from leasehold.leases.lease import Lease
+from leasehold.leases.stores.cosmos import CosmosStore
+from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink, MemoryWriter
+from leasehold.pipeline.feed import FeedPartition
+from leasehold.pipeline.limits import BatchLimits
+from leasehold.pipeline.producer import claimed
+from leasehold.pipeline.sink import Claim, Output, Permit
+from leasehold.service.pipeline import Pipeline
+from leasehold.service.processor import Processor
 
 HOSTS, LEASES, SETTLING_S = 2, 8, 300
 HOUR_S, BUSY_S = 3600.0, 600.0
@@ -93,7 +93,7 @@ class Cost:
 
 
 class CountingContainer:
-    """`leases.stores.cosmos.LeaseContainer`, in memory."""
+    """`leasehold.leases.stores.cosmos.LeaseContainer`, in memory."""
 
     def __init__(self) -> None:
         self.cost = Cost()

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from sides import Job, commands
 from workload import BATCH_EVENTS, MERGE, PARTITIONS
 
-from pipeline.connectors.postgres.copy import Load, load
+from leasehold.pipeline.connectors.postgres.copy import Load, load
 
 CONF = {
     "spark.master": "local[2]",

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from pipeline.connectors.log import append
+from leasehold.pipeline.connectors.log import append
 
 PARTITIONS = 4
 ACCOUNTS = 10_000

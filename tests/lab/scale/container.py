@@ -19,10 +19,10 @@ from typing import TypeVar
 from lab.simulation.process import current
 from lab.simulation.weather import Fate, Request, Weather, answered
 
-from leases.document import decode_lease
-from leases.errors import StoreAmbiguous, StoreConflict, StoreMissing, StoreUnavailable
-from leases.lease import Lease
-from leases.store import READS, ChangedDocuments, LeaseStore, Stored
+from leasehold.leases.document import decode_lease
+from leasehold.leases.errors import StoreAmbiguous, StoreConflict, StoreMissing, StoreUnavailable
+from leasehold.leases.lease import Lease
+from leasehold.leases.store import READS, ChangedDocuments, LeaseStore, Stored
 
 T = TypeVar("T")
 COSMOS_PAGE, BLOB_PAGE = 1000, 5000

@@ -15,18 +15,18 @@ from lab.scale.sharing import Sharing
 from lab.simulation.machine import MachineClock
 from lab.simulation.process import Process
 
-from leases.bootstrap import Info, encode_info, info_id
-from leases.document import encode_lease, lease_id, lease_prefix
-from leases.host_record import HostRecord
-from leases.lease import Lease
-from leases.membership import Membership
-from leases.session import session_of
-from leases.store import TimedStore
-from leases.timing import SessionTiming, Timing
-from pipeline.limits import BatchLimits
-from service.group.activity import reporter
-from service.host import Host
-from service.pipeline import Pipeline
+from leasehold.leases.bootstrap import Info, encode_info, info_id
+from leasehold.leases.document import encode_lease, lease_id, lease_prefix
+from leasehold.leases.host_record import HostRecord
+from leasehold.leases.lease import Lease
+from leasehold.leases.membership import Membership
+from leasehold.leases.session import session_of
+from leasehold.leases.store import TimedStore
+from leasehold.leases.timing import SessionTiming, Timing
+from leasehold.pipeline.limits import BatchLimits
+from leasehold.service.group.activity import reporter
+from leasehold.service.host import Host
+from leasehold.service.pipeline import Pipeline
 
 PIPELINE = "bank"
 START = datetime(2026, 1, 1, tzinfo=UTC)

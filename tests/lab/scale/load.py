@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.connectors.memory import MemoryFeed
-from pipeline.event import EVENT_SCHEMA, Page
-from pipeline.feed import FeedPartition
-from pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter
+from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.pipeline.event import EVENT_SCHEMA, Page
+from leasehold.pipeline.feed import FeedPartition
+from leasehold.pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter
 
 PAGE_EVENTS = 10
 _EVENTS: list[dict[str, Any]] = [

@@ -12,18 +12,18 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from leases import balance, membership, session_watch, tenure
-from leases import keeper as keepers
-from leases.balance import Peer, Standing, Steps
-from leases.bootstrap import Audit, Bootstrap
-from leases.document import decode_lease
-from leases.keeper import Keeper, Read, Scan
-from leases.lease import Lease, LeaseKey
-from leases.lineage import Partition
-from leases.session import Tenant
-from leases.store import Stored
-from leases.tenure import VersionedLease
-from service import partitions
+from leasehold.leases import balance, membership, session_watch, tenure
+from leasehold.leases import keeper as keepers
+from leasehold.leases.balance import Peer, Standing, Steps
+from leasehold.leases.bootstrap import Audit, Bootstrap
+from leasehold.leases.document import decode_lease
+from leasehold.leases.keeper import Keeper, Read, Scan
+from leasehold.leases.lease import Lease, LeaseKey
+from leasehold.leases.lineage import Partition
+from leasehold.leases.session import Tenant
+from leasehold.leases.store import Stored
+from leasehold.leases.tenure import VersionedLease
+from leasehold.service import partitions
 
 T = TypeVar("T")
 STANDING_OF = balance.standing_of

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from lab.scale.group import ScaleGroup, name_of, until
 from lab.simulation.weather import Request
 
-from leases.store import READS
+from leasehold.leases.store import READS
 
 MINUTE = 60.0
 OUTAGE_S = 30.0

@@ -23,8 +23,8 @@ import yaml
 from lab.scenarios.grounds import LOGS, PARTITIONS, Ground, MakeGround, behind
 from lab.scenarios.host import Failed, Host, Process
 
-from leases.lease import Lease
-from service.cli.demo import transactions as demo_data
+from leasehold.leases.lease import Lease
+from leasehold.service.cli.demo import transactions as demo_data
 
 TRANSACTIONS = 1000
 BATCH_EVENTS = 50

@@ -14,8 +14,8 @@ from typing import NoReturn, Protocol, TypeVar
 from lab.scenarios.host import Failed, Process, until
 from lab.scenarios.place import say
 
-from leases.lease import Lease
-from pipeline.crash_point import POINTS
+from leasehold.leases.lease import Lease
+from leasehold.pipeline.crash_point import POINTS
 
 REQUESTS = ("before submit", "submitted", "before flush", "flushed")
 FILES = ("partition claimed", "before file", "file put", "entry put", "folded")

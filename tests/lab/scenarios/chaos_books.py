@@ -18,7 +18,7 @@ from typing import TypeAlias
 import psycopg
 from lab.scenarios.grounds import Embedded, Ground
 
-from service.cli.demo.transactions import COLUMNS, Transaction, expected_balances, expected_events
+from leasehold.service.cli.demo.transactions import COLUMNS, Transaction, expected_balances, expected_events
 
 AMOUNTS = {"raw-event": "amount", "transformed-event": "value"}
 """Log -> the field of its events that has the amount."""

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import psycopg
 from lab.scenarios.chaos_books import Difference, compare_logs
 
-from pipeline.connectors.log import append
+from leasehold.pipeline.connectors.log import append
 
 ROLE = "copy"
 PARTITIONS = ("0", "1")
@@ -49,7 +49,7 @@ def pipeline(directory: Path) -> dict[str, Any]:
     return {
         "name": ROLE,
         "feed": {
-            "type": "pipeline.connectors.log:LogFeed",
+            "type": "leasehold.pipeline.connectors.log:LogFeed",
             "path": str(directory / LOG),
             "page_events_max": PAGE_EVENTS,
         },

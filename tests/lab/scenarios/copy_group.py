@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from lab.scenarios.host import Host
 
-from leases.lease import Lease
+from leasehold.leases.lease import Lease
 
 PIPELINE = "copy"
 COPIED = "copied"

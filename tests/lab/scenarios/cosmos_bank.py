@@ -29,7 +29,7 @@ from plugins_cosmos import Cosmos
 
 from leasehold.emulators.cosmos.epk import epk_of
 from leasehold.emulators.cosmos.ranges import evenly
-from leases.dotnet import database_rid, lease_prefix
+from leasehold.leases.dotnet import database_rid, lease_prefix
 
 EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "bank-cosmos.yaml"
 PIPELINES = ("balances", "versions")

@@ -24,7 +24,7 @@ from lab.scenarios.host import until
 from lab.scenarios.place import say
 from plugins_cli import leases_in
 
-from leases.lease import Lease
+from leasehold.leases.lease import Lease
 
 HOSTS, LEASES = 3, 32
 LIMIT_S = 10.0

@@ -3,7 +3,8 @@ over event hubs met by every fault of the wire; its end compared with an undistu
 
 Prints a table. Exit code 1 where an end differs, where a host does not carry on, or where a point is never reached. A process
 that is frozen at a point could keep others out of SQLite's files if one of its other threads were inside a transaction at that
-moment; crash points see to it that none is (pipeline.crash_point), and every freeze is looked at: such a one would be told.
+moment; crash points see to it that none is (leasehold.pipeline.crash_point), and every freeze is looked at: such a one would be
+told.
 """
 
 from __future__ import annotations

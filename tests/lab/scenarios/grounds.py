@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeAlias
 import yaml
 from plugins_cli import events_in, leases_in
 
-from leases.lease import Lease
+from leasehold.leases.lease import Lease
 
 ROLES = ("generate", "transform", "balances")
 MADE = {"generate": "raw-event", "transform": "transformed-event"}
@@ -115,7 +115,9 @@ class Embedded:
         self.breakages: Mapping[str, Breakage] = {"leases locked": self._without_leases}
 
     def settings(self) -> dict[str, Any]:
-        settings: dict[str, Any] = yaml.safe_load(resources.files("service.cli.demo").joinpath("bank.yaml").read_text())
+        settings: dict[str, Any] = yaml.safe_load(
+            resources.files("leasehold.service.cli.demo").joinpath("bank.yaml").read_text()
+        )
         if not self._with_spark:
             for pipeline in settings["pipelines"]:
                 _do_without_spark(pipeline)
@@ -124,7 +126,7 @@ class Embedded:
     def paged(self, feed: dict[str, Any], events: int) -> dict[str, Any]:
         return paged_files(self._directory, feed, events) or {
             **feed,
-            "type": "pipeline.connectors.log:LogFeed",
+            "type": "leasehold.pipeline.connectors.log:LogFeed",
             "path": str(self._directory / feed["path"]),
             "page_events_max": events,
         }
@@ -215,7 +217,7 @@ def paged_files(directory: Path, feed: dict[str, Any], events: int) -> dict[str,
     """None of any other feed."""
     if feed["type"] != "files":
         return None
-    kind = "pipeline.connectors.files.feed:FilesFeed"
+    kind = "leasehold.pipeline.connectors.files.feed:FilesFeed"
     return {**feed, "type": kind, "path": str(directory / feed["path"]), "page_events_max": events}
 
 

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from patience import pause_s
 
-from pipeline.crash_point import VARIABLE
+from leasehold.pipeline.crash_point import VARIABLE
 
 END_S = 240
 """On a machine that is busy with other things, too."""

@@ -23,12 +23,12 @@ from plugins_eventhubs import Control, EventHubs, running
 from plugins_node import blobs_served
 
 from leasehold.common.azure import storage_account_of
-from leases.document import decode_lease, lease_prefix
-from leases.errors import StoreMissing
-from leases.lease import Lease
-from leases.stores.blob import BlobContainerAddress, BlobStore, LeaseBlobContainer
-from pipeline.connectors.eventhubs.position import position_of
-from pipeline.connectors.eventhubs.sink.producer_groups import target_of
+from leasehold.leases.document import decode_lease, lease_prefix
+from leasehold.leases.errors import StoreMissing
+from leasehold.leases.lease import Lease
+from leasehold.leases.stores.blob import BlobContainerAddress, BlobStore, LeaseBlobContainer
+from leasehold.pipeline.connectors.eventhubs.position import position_of
+from leasehold.pipeline.connectors.eventhubs.sink.producer_groups import target_of
 
 EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "bank-eventhubs.yaml"
 GROUP = "published"

@@ -13,10 +13,10 @@ from typing import Any
 import psycopg
 from lab.scenarios.grounds import MADE, Breakage, Embedded
 
-from leases.document import decode_lease, lease_prefix
-from leases.errors import StoreMissing
-from leases.lease import Lease
-from leases.stores.postgres import PostgresAddress, PostgresStore, Table
+from leasehold.leases.document import decode_lease, lease_prefix
+from leasehold.leases.errors import StoreMissing
+from leasehold.leases.lease import Lease
+from leasehold.leases.stores.postgres import PostgresAddress, PostgresStore, Table
 
 TABLE = Table()
 

@@ -37,10 +37,10 @@ from lab.scenarios.letters_kinds import KINDS, NAME, SERVED, Address, Where
 from lab.scenarios.place import place, say
 from plugins_cli import leases_in
 
-from leases.lease import Lease
-from pipeline.connectors.log import append
-from pipeline.crash_point import POINTS
-from pipeline.dead_letters.record import read_kept
+from leasehold.leases.lease import Lease
+from leasehold.pipeline.connectors.log import append
+from leasehold.pipeline.crash_point import POINTS
+from leasehold.pipeline.dead_letters.record import read_kept
 
 KILLED, FROZEN = "killed", "frozen"
 PARTITIONS = ("0", "1")

@@ -17,13 +17,13 @@ import structlog
 from lab.scenarios.letters_kinds import KINDS, NAME, Address, Kind, Where
 from unit.pipeline.burials import Picky
 
-from leases.stores.sqlite import SqliteStore
-from leases.timing import Timing
-from pipeline.connectors.log import LogFeed
-from pipeline.dead_letters import DeadLetters, beside
-from pipeline.limits import BatchLimits
-from service.pipeline import Pipeline
-from service.processor import Processor
+from leasehold.leases.stores.sqlite import SqliteStore
+from leasehold.leases.timing import Timing
+from leasehold.pipeline.connectors.log import LogFeed
+from leasehold.pipeline.dead_letters import DeadLetters, beside
+from leasehold.pipeline.limits import BatchLimits
+from leasehold.service.pipeline import Pipeline
+from leasehold.service.processor import Processor
 
 PAGE_EVENTS = 10
 LEASES = "leases.db"

@@ -12,15 +12,15 @@ from typing import Any, TypeAlias
 import psycopg
 from lab.scenarios.outlets import GAPS, GAPS_LAST
 
-from pipeline.async_sink import Limits
-from pipeline.connectors.files.sink import Directory, FileLetters, FilesSink, snapshot_of
-from pipeline.connectors.log import LogFeed, LogSink
-from pipeline.connectors.postgres import PostgresLetters, PostgresSink, letters_merge, storable
-from pipeline.dead_letters import LetterBox
-from pipeline.dead_letters.merged_feed import MergedLetters
-from pipeline.dead_letters.record import read_until_now
-from pipeline.limits import ParallelLimits
-from pipeline.sink import Sink
+from leasehold.pipeline.async_sink import Limits
+from leasehold.pipeline.connectors.files.sink import Directory, FileLetters, FilesSink, snapshot_of
+from leasehold.pipeline.connectors.log import LogFeed, LogSink
+from leasehold.pipeline.connectors.postgres import PostgresLetters, PostgresSink, letters_merge, storable
+from leasehold.pipeline.dead_letters import LetterBox
+from leasehold.pipeline.dead_letters.merged_feed import MergedLetters
+from leasehold.pipeline.dead_letters.record import read_until_now
+from leasehold.pipeline.limits import ParallelLimits
+from leasehold.pipeline.sink import Sink
 
 NAME = "pipe"
 SETUP = "CREATE TABLE IF NOT EXISTS outcome (body bytea CHECK (position('?' IN encode(body, 'escape')) = 0))"
@@ -75,7 +75,11 @@ def postgres_box(where: Where) -> LetterBox:
 
 
 def hub_box(where: Where) -> LetterBox:
-    from pipeline.connectors.eventhubs import EventHubsFeed, EventHubsSink, account_of  # its SDK takes a second
+    from leasehold.pipeline.connectors.eventhubs import (  # its SDK takes a second
+        EventHubsFeed,
+        EventHubsSink,
+        account_of,
+    )
 
     account = account_of(connection_string=where.server["connection_string"], event_hub=PLACE)
     return LetterBox(feed=EventHubsFeed(account), sink=EventHubsSink(account, consumer_group="$Default"))
@@ -102,14 +106,14 @@ def postgres_sink(where: Where, *, letters: bool = False) -> Sink:
 
 
 def requests_sink(where: Where) -> Sink:
-    from pipeline.connectors.http import http_sink
+    from leasehold.pipeline.connectors.http import http_sink
 
     return http_sink(f"{where.server['url']}/entries?items=1", results="items", limits=LIMITS)
 
 
 def cosmos_sink(where: Where) -> Sink:
     from leasehold.common.azure import cosmos_account_of
-    from pipeline.connectors.cosmos import cosmos_sink
+    from leasehold.pipeline.connectors.cosmos import cosmos_sink
 
     account = cosmos_account_of(endpoint=where.server["endpoint"], key=where.server["key"])
     return cosmos_sink(account, PLACE, PLACE, limits=LIMITS)
@@ -117,7 +121,7 @@ def cosmos_sink(where: Where) -> Sink:
 
 def handlers_sink(where: Where) -> Sink:
     """Calls are short and of different lengths, so that events overtake those of other keys."""
-    from pipeline.connectors.handlers import HandlerSink
+    from leasehold.pipeline.connectors.handlers import HandlerSink
 
     async def handle(event: Mapping[str, Any]) -> None:
         await asyncio.sleep(CALL_S * (event["sequence"] % 3))

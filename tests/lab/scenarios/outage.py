@@ -38,9 +38,9 @@ from lab.scenarios.outage_books import (
 from lab.scenarios.place import place, say
 from plugins_cli import events_in
 
-from leases.document import decode_lease, lease_prefix
-from leases.lease import Lease
-from leases.stores.postgres import Table
+from leasehold.leases.document import decode_lease, lease_prefix
+from leasehold.leases.lease import Lease
+from leasehold.leases.stores.postgres import Table
 
 HOSTS, LEASES = 3, 12
 HANDOFFS = 30

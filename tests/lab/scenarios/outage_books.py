@@ -10,8 +10,8 @@ from datetime import datetime
 from math import ceil
 from typing import Any, TypeAlias
 
-from leases.lease import Lease
-from leases.timing import SessionTiming
+from leasehold.leases.lease import Lease
+from leasehold.leases.timing import SessionTiming
 
 HANDOFF_S = 0.2
 """The promise: half of the handoffs take at most so long."""

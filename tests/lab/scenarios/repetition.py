@@ -45,8 +45,8 @@ from lab.scenarios.sinks import ACCOUNTS, Room, is_in_order
 from plugins_cli import events_in
 from plugins_endpoint import endpoint_served
 
-from pipeline.connectors.python import HandlerContext
-from pipeline.sink import CloseReason
+from leasehold.pipeline.connectors.python import HandlerContext
+from leasehold.pipeline.sink import CloseReason
 
 BATCH, BUFFERED = 200, 1000
 REQUESTS = {"batch_entries_max": 20, "in_flight_max": 2, "buffered_entries_max": BUFFERED, "buffer_age_max_s": 0.02}

@@ -11,7 +11,7 @@ from lab.scenarios.grounds import is_locked
 from lab.scenarios.host import Failed, Host, Process
 from plugins_cli import leases_in
 
-from leases.lease import Lease
+from leasehold.leases.lease import Lease
 
 TESTS = Path(__file__).parents[2]
 LEASES = {"type": "sqlite", "path": "leases.db", "duration_s": 6, "renew_s": 2, "balance_s": 1, "call_timeout_s": 3}

@@ -6,9 +6,9 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from pipeline.connectors.log import LogSink
-from pipeline.connectors.postgres import PostgresSink
-from pipeline.sink import Claim, CloseReason, Output, Permit, SinkWriter
+from leasehold.pipeline.connectors.log import LogSink
+from leasehold.pipeline.connectors.postgres import PostgresSink
+from leasehold.pipeline.sink import Claim, CloseReason, Output, Permit, SinkWriter
 
 LOOK_S = 0.02
 

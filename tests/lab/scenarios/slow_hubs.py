@@ -7,8 +7,8 @@ from typing import Any
 
 from lab.scenarios.slow import SlowWriter
 
-from pipeline.connectors.eventhubs import EventHubsFeed, EventHubsSink, account_of
-from pipeline.sink import Claim
+from leasehold.pipeline.connectors.eventhubs import EventHubsFeed, EventHubsSink, account_of
+from leasehold.pipeline.sink import Claim
 
 
 class PagedHub(EventHubsFeed):

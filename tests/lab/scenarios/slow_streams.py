@@ -8,7 +8,7 @@ from typing import Any
 from lab.scenarios.slow import SlowWriter
 from plugins.jetstream import JetStreamSink
 
-from pipeline.sink import Claim
+from leasehold.pipeline.sink import Claim
 
 
 class SlowStream(JetStreamSink):

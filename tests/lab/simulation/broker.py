@@ -1,6 +1,6 @@
 """A broker in memory for the real LogSink: idempotent publishing as Event Hubs does it, on a network that loses and delays.
 
-What a producer may do is decided by the production code (pipeline.connectors.log.producer_state), but for one thing: a
+What a producer may do is decided by the production code (leasehold.pipeline.connectors.log.producer_state), but for one thing: a
 broker of the outside world takes a batch for a repeated one by its numbers alone, whatever its contents.
 """
 
@@ -16,11 +16,11 @@ import pyarrow as pa
 from lab.simulation.process import current, incarnation
 from lab.simulation.weather import Request, Weather, host_of
 
-from pipeline.connectors.log import producer_state as lines
-from pipeline.connectors.log.partition_file import Encoded, LogError, LogUnavailable, LogUncertain, decoded
-from pipeline.connectors.log.producer_state import Line, Producer
-from pipeline.connectors.log.sink import LogSink
-from pipeline.markers import Marker
+from leasehold.pipeline.connectors.log import producer_state as lines
+from leasehold.pipeline.connectors.log.partition_file import Encoded, LogError, LogUnavailable, LogUncertain, decoded
+from leasehold.pipeline.connectors.log.producer_state import Line, Producer
+from leasehold.pipeline.connectors.log.sink import LogSink
+from leasehold.pipeline.markers import Marker
 
 T = TypeVar("T")
 

@@ -15,12 +15,12 @@ from lab.simulation.process import OUTSIDE, current, held, incarnation
 from lab.simulation.setup import PIPELINES
 from lab.simulation.weather import Container, Request, answered, host_of
 
-from leases import document
-from leases.document import lease_prefix
-from leases.errors import LeasesError, StoreAmbiguous, StoreConflict, StoreUnavailable
-from leases.lease import Lease
-from leases.session import SESSIONS_PREFIX, decode_session
-from leases.store import READS, ChangedDocuments, Hint, Operation, Stored
+from leasehold.leases import document
+from leasehold.leases.document import lease_prefix
+from leasehold.leases.errors import LeasesError, StoreAmbiguous, StoreConflict, StoreUnavailable
+from leasehold.leases.lease import Lease
+from leasehold.leases.session import SESSIONS_PREFIX, decode_session
+from leasehold.leases.store import READS, ChangedDocuments, Hint, Operation, Stored
 
 if TYPE_CHECKING:
     from lab.simulation.world import World

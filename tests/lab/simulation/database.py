@@ -25,13 +25,13 @@ from lab.simulation.weather import Request, Weather, answered, host_of
 from psycopg import pq
 from psycopg.sql import Identifier
 
-from leases.lease import Lease
-from pipeline.connectors.postgres.copy import Load
-from pipeline.connectors.postgres.session import Server, Session, Timeouts
-from pipeline.connectors.postgres.shape import Shape, shape_of
-from pipeline.connectors.postgres.sink import PostgresSink, PostgresWriter
-from pipeline.connectors.postgres.sql import Column, Statement
-from pipeline.sink import Claim, Output
+from leasehold.leases.lease import Lease
+from leasehold.pipeline.connectors.postgres.copy import Load
+from leasehold.pipeline.connectors.postgres.session import Server, Session, Timeouts
+from leasehold.pipeline.connectors.postgres.shape import Shape, shape_of
+from leasehold.pipeline.connectors.postgres.sink import PostgresSink, PostgresWriter
+from leasehold.pipeline.connectors.postgres.sql import Column, Statement
+from leasehold.pipeline.sink import Claim, Output
 
 Way = Literal["message", "copy", "copy into the table"]
 """How rows come: in the message that decides, or loaded before, into `batch` or at once into their table."""

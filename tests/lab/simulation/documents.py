@@ -12,11 +12,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from leases.bootstrap import decode_info, encode_info, info_id
-from leases.errors import InvalidDocument
-from leases.host_record import HOSTS_PREFIX, decode_host
-from leases.pause_orders import Control, control_id, encode_control
-from leases.store import Stored
+from leasehold.leases.bootstrap import decode_info, encode_info, info_id
+from leasehold.leases.errors import InvalidDocument
+from leasehold.leases.host_record import HOSTS_PREFIX, decode_host
+from leasehold.leases.pause_orders import Control, control_id, encode_control
+from leasehold.leases.store import Stored
 
 if TYPE_CHECKING:
     from lab.simulation.world import World

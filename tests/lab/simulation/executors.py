@@ -14,9 +14,9 @@ import pyarrow as pa
 from lab.simulation.flow import YIELDED, numbered_events
 from lab.simulation.process import incarnation
 
-from pipeline.errors import EngineUnavailable, FeedError, RangeRefused, SinkError, SinkRejected
-from pipeline.ranges import EventRange, RangedBatch, RangeReader
-from pipeline.staging import NotStaged, Ranged, StagedPart, Stager, described, put_together
+from leasehold.pipeline.errors import EngineUnavailable, FeedError, RangeRefused, SinkError, SinkRejected
+from leasehold.pipeline.ranges import EventRange, RangedBatch, RangeReader
+from leasehold.pipeline.staging import NotStaged, Ranged, StagedPart, Stager, described, put_together
 
 if TYPE_CHECKING:
     from lab.simulation.world import World
@@ -27,7 +27,7 @@ REFUSED_EVERY = 97
 
 
 class NumberedReader(RangeReader):
-    """Implements pipeline.ranges.RangeReader over numbered events."""
+    """Implements leasehold.pipeline.ranges.RangeReader over numbered events."""
 
     def read_range(self, partition: str, planned: EventRange) -> Iterator[pa.Table]:
         yield numbered_events(partition, int(planned.start or 0), int(planned.to))

@@ -13,8 +13,8 @@ from lab.simulation.skies import Outage, Snare
 from lab.simulation.weather import Where
 from lab.simulation.world import World
 
-from leases.document import encode_lease, lease_id
-from leases.lease import Lease
+from leasehold.leases.document import encode_lease, lease_id
+from leasehold.leases.lease import Lease
 
 Fault = Callable[[World], Awaitable[str | None]]
 """Says what it did; None where there was nothing to do it to."""

@@ -11,15 +11,15 @@ import pyarrow as pa
 from lab.simulation.process import current, incarnation
 from lab.simulation.weather import Request, Source, answered, host_of
 
-from pipeline.batch import Batch
-from pipeline.connectors import memory
-from pipeline.errors import EngineUnavailable, FeedUnavailable
-from pipeline.event import EVENT_SCHEMA, Page
-from pipeline.feed import FeedPartition, PartitionEnded
-from pipeline.limits import RETURNED_BYTES_MAX
-from pipeline.ranges import EventRange, RangedBatch, RangeReader
-from pipeline.staging import Ranged, Stager
-from pipeline.transform import Transform
+from leasehold.pipeline.batch import Batch
+from leasehold.pipeline.connectors import memory
+from leasehold.pipeline.errors import EngineUnavailable, FeedUnavailable
+from leasehold.pipeline.event import EVENT_SCHEMA, Page
+from leasehold.pipeline.feed import FeedPartition, PartitionEnded
+from leasehold.pipeline.limits import RETURNED_BYTES_MAX
+from leasehold.pipeline.ranges import EventRange, RangedBatch, RangeReader
+from leasehold.pipeline.staging import Ranged, Stager
+from leasehold.pipeline.transform import Transform
 
 if TYPE_CHECKING:
     from lab.simulation.world import World
@@ -211,7 +211,7 @@ _ZEROS = pa.array([0] * 1000, pa.int32())
 
 
 class WeatheredTransform(Transform):
-    """Takes its time, now and then fails, and may filter. Implements pipeline.transform.Transform."""
+    """Takes its time, now and then fails, and may filter. Implements leasehold.pipeline.transform.Transform."""
 
     description = "simulated"
 

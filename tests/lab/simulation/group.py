@@ -27,23 +27,23 @@ from lab.simulation.loop import VirtualClock
 from lab.simulation.process import Process
 from lab.simulation.weather import Container, Outlet, Request, Source, Weather
 
-from leases.bootstrap import info_id
-from leases.document import decode_lease, encode_lease, lease_id, lease_prefix
-from leases.host_record import HostRecord
-from leases.keeper import Keeper
-from leases.lease import Lease
-from leases.membership import Membership
-from leases.session import Session, session_of
-from leases.store import Stored, TimedStore
-from leases.timing import Timing
-from pipeline.connectors.memory import MemoryDestination
-from pipeline.limits import Budget
-from pipeline.sink import Sink
-from service.failures import Failures
-from service.host import Host
-from service.pipeline import Pipeline
-from service.stats import Stats
-from service.worker import Worker, WorkerResult
+from leasehold.leases.bootstrap import info_id
+from leasehold.leases.document import decode_lease, encode_lease, lease_id, lease_prefix
+from leasehold.leases.host_record import HostRecord
+from leasehold.leases.keeper import Keeper
+from leasehold.leases.lease import Lease
+from leasehold.leases.membership import Membership
+from leasehold.leases.session import Session, session_of
+from leasehold.leases.store import Stored, TimedStore
+from leasehold.leases.timing import Timing
+from leasehold.pipeline.connectors.memory import MemoryDestination
+from leasehold.pipeline.limits import Budget
+from leasehold.pipeline.sink import Sink
+from leasehold.service.failures import Failures
+from leasehold.service.host import Host
+from leasehold.service.pipeline import Pipeline
+from leasehold.service.stats import Stats
+from leasehold.service.worker import Worker, WorkerResult
 
 WITHOUT_SESSIONS = Timing(session=None)
 """Every lease is kept alive by itself, as in groups of earlier releases."""

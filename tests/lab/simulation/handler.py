@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 from lab.simulation.group import Group
 
-from pipeline.connectors.python import HandlerContext, PythonSink
-from pipeline.limits import BatchLimits
-from pipeline.sink import CloseReason
+from leasehold.pipeline.connectors.python import HandlerContext, PythonSink
+from leasehold.pipeline.limits import BatchLimits
+from leasehold.pipeline.sink import CloseReason
 
 
 class Handler:

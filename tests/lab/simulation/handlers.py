@@ -21,19 +21,19 @@ from lab.simulation.invariants import SLOWEST, number
 from lab.simulation.process import current, incarnation
 from lab.simulation.weather import Request, answered, host_of
 
-from leases.lease import LeaseKey
-from pipeline.connectors.handlers import Async, HandlerSink
-from pipeline.errors import SinkUnavailable
-from pipeline.handlers.events import Events
-from pipeline.handlers.stats import HandlerStats
-from pipeline.handlers.writer import HandlerWriter
-from pipeline.limits import ParallelLimits
-from pipeline.sink import Claim, CloseReason, Output, Permit
+from leasehold.leases.lease import LeaseKey
+from leasehold.pipeline.connectors.handlers import Async, HandlerSink
+from leasehold.pipeline.errors import SinkUnavailable
+from leasehold.pipeline.handlers.events import Events
+from leasehold.pipeline.handlers.stats import HandlerStats
+from leasehold.pipeline.handlers.writer import HandlerWriter
+from leasehold.pipeline.limits import ParallelLimits
+from leasehold.pipeline.sink import Claim, CloseReason, Output, Permit
 
 if TYPE_CHECKING:
     from lab.simulation.world import World
 
-    from service.worker import Worker
+    from leasehold.service.worker import Worker
 
 DOCUMENTS = 3
 KEY = "document"

@@ -26,18 +26,18 @@ from lab.simulation.weather import Request, answered, host_of
 
 from leasehold.emulators.eventhubs import producers as rules
 from leasehold.emulators.eventhubs.messages import Event, Numbered, placed
-from pipeline.connectors.eventhubs.account import EventHubAccount
-from pipeline.connectors.eventhubs.amqp.decode import event_at
-from pipeline.connectors.eventhubs.amqp.management import PartitionExtent
-from pipeline.connectors.eventhubs.feed.receiver import Limits, Received, ReceiverSource
-from pipeline.connectors.eventhubs.sink import tail as tails
-from pipeline.connectors.eventhubs.sink.producer_groups import Groups
-from pipeline.connectors.eventhubs.sink.sender import attach_refused, batch_refused
-from pipeline.connectors.eventhubs.sink.sink import EventHubsSink
-from pipeline.connectors.eventhubs.sink.writer import HubWriter
-from pipeline.errors import FeedUnavailable
-from pipeline.markers import PREFIX
-from pipeline.producer import (
+from leasehold.pipeline.connectors.eventhubs.account import EventHubAccount
+from leasehold.pipeline.connectors.eventhubs.amqp.decode import event_at
+from leasehold.pipeline.connectors.eventhubs.amqp.management import PartitionExtent
+from leasehold.pipeline.connectors.eventhubs.feed.receiver import Limits, Received, ReceiverSource
+from leasehold.pipeline.connectors.eventhubs.sink import tail as tails
+from leasehold.pipeline.connectors.eventhubs.sink.producer_groups import Groups
+from leasehold.pipeline.connectors.eventhubs.sink.sender import attach_refused, batch_refused
+from leasehold.pipeline.connectors.eventhubs.sink.sink import EventHubsSink
+from leasehold.pipeline.connectors.eventhubs.sink.writer import HubWriter
+from leasehold.pipeline.errors import FeedUnavailable
+from leasehold.pipeline.markers import PREFIX
+from leasehold.pipeline.producer import (
     NOTHING_YET,
     AttachRequest,
     HubProperties,
@@ -49,7 +49,7 @@ from pipeline.producer import (
     decoded,
     number_after,
 )
-from pipeline.sink import Claim, Standing
+from leasehold.pipeline.sink import Claim, Standing
 
 if TYPE_CHECKING:
     from lab.simulation.world import World
@@ -138,7 +138,7 @@ class Sent:
 
 
 class EventHub:
-    """What all hosts publish to: broker and network for EventHubsSink. Implements pipeline.producer.Broker."""
+    """What all hosts publish to: broker and network for EventHubsSink. Implements leasehold.pipeline.producer.Broker."""
 
     name = "'simulated'"
     envelope_bytes = 0
@@ -346,7 +346,7 @@ class EventHub:
 
 
 class HubLink:
-    """Implements pipeline.producer.ProducerLink."""
+    """Implements leasehold.pipeline.producer.ProducerLink."""
 
     bytes_max = BATCH_BYTES_MAX
     is_usable = True

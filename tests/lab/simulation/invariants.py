@@ -15,8 +15,8 @@ from functools import lru_cache
 from itertools import pairwise
 from math import inf
 
-from leases.lease import Lease
-from leases.timing import Timing
+from leasehold.leases.lease import Lease
+from leasehold.leases.timing import Timing
 
 Place = tuple[str, int]
 """(partition, generation)"""

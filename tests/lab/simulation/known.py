@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
-from leases.store import Stored
+from leasehold.leases.store import Stored
 
 T = TypeVar("T")
 

@@ -13,10 +13,10 @@ from lab.simulation.broker import numbers_in
 from lab.simulation.process import current, incarnation
 from lab.simulation.weather import Outlet, Request, answered, host_of
 
-from pipeline.connectors.memory import MemoryDestination, MemoryWriter
-from pipeline.connectors.python import HandlerContext
-from pipeline.errors import Ambiguous, Fenced, SinkError, SinkUnavailable
-from pipeline.sink import Claim, CloseReason, Output, Standing
+from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryWriter
+from leasehold.pipeline.connectors.python import HandlerContext
+from leasehold.pipeline.errors import Ambiguous, Fenced, SinkError, SinkUnavailable
+from leasehold.pipeline.sink import Claim, CloseReason, Output, Standing
 
 if TYPE_CHECKING:
     from lab.simulation.world import World

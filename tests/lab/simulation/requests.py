@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 from lab.simulation.process import current, incarnation
 from lab.simulation.weather import Fate, Request, Weather, answered, host_of
 
-from pipeline.async_sink import AsyncSink, Converted, Destination, Entry, Failed
-from pipeline.async_sink.writer import AsyncWriter
-from pipeline.errors import Ambiguous, SinkUnavailable
-from pipeline.limits import AsyncLimits
-from pipeline.sink import Claim
+from leasehold.pipeline.async_sink import AsyncSink, Converted, Destination, Entry, Failed
+from leasehold.pipeline.async_sink.writer import AsyncWriter
+from leasehold.pipeline.errors import Ambiguous, SinkUnavailable
+from leasehold.pipeline.limits import AsyncLimits
+from leasehold.pipeline.sink import Claim
 
 if TYPE_CHECKING:
     from lab.simulation.world import World

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from lab.simulation.faults import move
 
-from leases.lease import Lease
+from leasehold.leases.lease import Lease
 
 if TYPE_CHECKING:
     from lab.simulation.world import World

@@ -25,11 +25,11 @@ from lab.simulation.session_faults import roll_out, run_session_faults
 from lab.simulation.setup import Setup, Size
 from lab.simulation.world import World, narrowed
 
-from leases.balance import Peer, plan
-from leases.errors import StoreConflict
-from leases.keeper import Keeper
-from leases.lease import Lease, LeaseKey
-from service.worker import Worker
+from leasehold.leases.balance import Peer, plan
+from leasehold.leases.errors import StoreConflict
+from leasehold.leases.keeper import Keeper
+from leasehold.leases.lease import Lease, LeaseKey
+from leasehold.service.worker import Worker
 
 FAULTS_SHARE = 0.45
 """Of the simulated time; the rest is for settling and for the quiet afterwards."""

@@ -16,10 +16,10 @@ from lab.simulation.group import Running
 from lab.simulation.skies import Cut, Hold, Snare
 from lab.simulation.weather import Ends, Fate, Request
 
-from leases.document import lease_id
-from leases.session import SESSIONS_PREFIX
-from leases.store import READS
-from leases.timing import SessionTiming
+from leasehold.leases.document import lease_id
+from leasehold.leases.session import SESSIONS_PREFIX
+from leasehold.leases.store import READS
+from leasehold.leases.timing import SessionTiming
 
 if TYPE_CHECKING:
     from lab.simulation.world import World

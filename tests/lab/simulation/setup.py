@@ -6,8 +6,8 @@ import random
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from leases.timing import SessionTiming, Timing
-from pipeline.limits import JOB_SHARE, ParallelLimits, RangeLimits
+from leasehold.leases.timing import SessionTiming, Timing
+from leasehold.pipeline.limits import JOB_SHARE, ParallelLimits, RangeLimits
 
 SinkKind = Literal["memory", "log", "python", "files", "postgres", "async", "eventhubs"]
 SINKS: tuple[SinkKind, ...] = get_args(SinkKind)

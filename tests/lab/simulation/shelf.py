@@ -1,7 +1,7 @@
 """A place for files in memory, for the real FilesSink: manifest and data files, on a network that loses and delays.
 
-What counts is decided by the production code (pipeline.connectors.files.sink). The onlooker is told of a batch once an entry
-names it that readers see: one behind all others, and in no range that was folded.
+What counts is decided by the production code (leasehold.pipeline.connectors.files.sink). The onlooker is told of a batch once
+an entry names it that readers see: one behind all others, and in no range that was folded.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from lab.simulation.invariants import Onlooker
 from lab.simulation.process import current, incarnation
 from lab.simulation.weather import Request, Weather, host_of
 
-from leases.lease import Lease
-from pipeline.connectors.files.sink.entry import MANIFEST, entry_in, folders_of, listing_of
-from pipeline.connectors.files.sink.manifest import is_past
-from pipeline.connectors.files.sink.sink import FilesSink
-from pipeline.connectors.files.sink.storage import FilesUnavailable, FilesUncertain
+from leasehold.leases.lease import Lease
+from leasehold.pipeline.connectors.files.sink.entry import MANIFEST, entry_in, folders_of, listing_of
+from leasehold.pipeline.connectors.files.sink.manifest import is_past
+from leasehold.pipeline.connectors.files.sink.sink import FilesSink
+from leasehold.pipeline.connectors.files.sink.storage import FilesUnavailable, FilesUncertain
 
 T = TypeVar("T")
 OPERATIONS = {"claim": "open", "batch": "publish", "end": "publish"}
@@ -27,7 +27,7 @@ OPERATIONS = {"claim": "open", "batch": "publish", "end": "publish"}
 
 
 class Shelf:
-    """What all hosts put files on. Implements pipeline.connectors.files.sink.storage.Place."""
+    """What all hosts put files on. Implements leasehold.pipeline.connectors.files.sink.storage.Place."""
 
     identity = "simulated"
 

@@ -15,13 +15,13 @@ from typing import Literal, NamedTuple, TypeVar
 import psycopg
 from lab.simulation.process import OUTSIDE, Process, current, sent
 
-from leases.errors import StoreAmbiguous, StoreError, StoreUnavailable
-from leases.store import READS, ChangedDocuments, Stored
-from leases.stores.memory import MemoryStore
-from pipeline.connectors.log.partition_file import LogError
-from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink, MemoryWriter
-from pipeline.errors import Ambiguous, FeedUnavailable, PipelineError, SinkError, SinkUnavailable
-from pipeline.sink import Claim
+from leasehold.leases.errors import StoreAmbiguous, StoreError, StoreUnavailable
+from leasehold.leases.store import READS, ChangedDocuments, Stored
+from leasehold.leases.stores.memory import MemoryStore
+from leasehold.pipeline.connectors.log.partition_file import LogError
+from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink, MemoryWriter
+from leasehold.pipeline.errors import Ambiguous, FeedUnavailable, PipelineError, SinkError, SinkUnavailable
+from leasehold.pipeline.sink import Claim
 
 T = TypeVar("T")
 Where = Literal["store", "feed", "sink"]

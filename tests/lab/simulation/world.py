@@ -42,18 +42,18 @@ from lab.simulation.setup import Setup, SinkKind
 from lab.simulation.shelf import Shelf
 from lab.simulation.skies import Skies
 
-from leases import document, host_record, keeper, membership, session, session_watch, tenure
-from leases.document import lease_id, lease_prefix
-from leases.errors import LeasesError
-from leases.host_record import HOSTS_PREFIX
-from leases.lease import Lease
-from leases.session import SESSIONS_PREFIX
-from leases.timing import Timing
-from pipeline.connectors.files.sink import manifest
-from pipeline.connectors.python import PythonSink
-from pipeline.limits import BatchLimits
-from pipeline.sink import Sink
-from service.pipeline import Pipeline
+from leasehold.leases import document, host_record, keeper, membership, session, session_watch, tenure
+from leasehold.leases.document import lease_id, lease_prefix
+from leasehold.leases.errors import LeasesError
+from leasehold.leases.host_record import HOSTS_PREFIX
+from leasehold.leases.lease import Lease
+from leasehold.leases.session import SESSIONS_PREFIX
+from leasehold.leases.timing import Timing
+from leasehold.pipeline.connectors.files.sink import manifest
+from leasehold.pipeline.connectors.python import PythonSink
+from leasehold.pipeline.limits import BatchLimits
+from leasehold.pipeline.sink import Sink
+from leasehold.service.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from lab.simulation.restores import Vault

@@ -10,14 +10,14 @@ import yaml
 from unit.chart.dockerfile import ROOT, dockerfile
 from unit.chart.releases import BANK, CHART, ENVIRONMENT, EXECUTORS, SCRAPED, SERVER, SQLITE, STATEFUL, Values
 
-from leases.stores.memory import MemoryStore
-from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
-from service import dashboard
-from service.api import OPEN, create_app, schemas
-from service.config.load import parse
-from service.config.settings import ApiSettings, Settings
-from service.pipeline import Pipeline
-from service.processor import Processor
+from leasehold.leases.stores.memory import MemoryStore
+from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
+from leasehold.service import dashboard
+from leasehold.service.api import OPEN, create_app, schemas
+from leasehold.service.config.load import parse
+from leasehold.service.config.settings import ApiSettings, Settings
+from leasehold.service.pipeline import Pipeline
+from leasehold.service.processor import Processor
 
 OTHERS: dict[str, Values] = {
     "usual": {},

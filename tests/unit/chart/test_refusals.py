@@ -18,7 +18,7 @@ from unit.chart.releases import (
     with_feed,
 )
 
-from service.config.reference import Setting, describe
+from leasehold.service.config.reference import Setting, describe
 
 LOG = {"type": "log", "path": "/var/lib/leasehold/log"}
 FILES = {"type": "files", "path": "/var/lib/leasehold/out"}
@@ -47,7 +47,7 @@ def pipeline(**given: Any) -> dict[str, Any]:
         (pipeline(sink=LOG), "pipeline 'balances' has a sink of type log, which 3 pods cannot share"),
         (pipeline(feed=LOG), "pipeline 'balances' has a feed of type log, which 3 pods cannot share"),
         (pipeline(dead_letters=LOG), "pipeline 'balances' has dead_letters of type log, which 3 pods cannot share"),
-        (leases(type="leases.stores.sqlite:SqliteStore", path="/tmp/l"), "which 3 pods cannot share"),
+        (leases(type="leasehold.leases.stores.sqlite:SqliteStore", path="/tmp/l"), "which 3 pods cannot share"),
         (pipeline(sink=FILES), "the sink of pipeline 'balances' are files in a directory that 3 pods do not share"),
         (pipeline(feed=FILES), "the feed of pipeline 'balances' are files in a directory that 3 pods do not share"),
         (pipeline(dead_letters=FILES), "the dead_letters of pipeline 'balances' are files in a directory"),

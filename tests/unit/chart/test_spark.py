@@ -17,7 +17,7 @@ from unit.chart.dockerfile import ROOT
 from unit.chart.releases import BANK, CHART, ENVIRONMENT, EXECUTORS, READING, SERVER, STAGING, Values, merged
 from unit.chart.test_chart import SWITCHES, VERSIONS
 
-from service.config.load import parse
+from leasehold.service.config.load import parse
 
 ADDRESS: Values = {"sparkConnect": "sc://spark:15002"}
 WAYS = {"inside": {}, "address": ADDRESS, "server": SERVER, "executors": EXECUTORS}

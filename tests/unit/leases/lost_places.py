@@ -7,14 +7,14 @@ from dataclasses import replace
 
 from lab.simulation.loop import VirtualClock
 
-from leases.bootstrap import Audit, Bootstrap, Identity
-from leases.document import encode_lease, lease_id
-from leases.keeper import Keeper, Scan
-from leases.lease import Lease
-from leases.lineage import Partition
-from leases.recovery import Standing
-from leases.stores.memory import MemoryStore
-from leases.timing import Timing
+from leasehold.leases.bootstrap import Audit, Bootstrap, Identity
+from leasehold.leases.document import encode_lease, lease_id
+from leasehold.leases.keeper import Keeper, Scan
+from leasehold.leases.lease import Lease
+from leasehold.leases.lineage import Partition
+from leasehold.leases.recovery import Standing
+from leasehold.leases.stores.memory import MemoryStore
+from leasehold.leases.timing import Timing
 
 Standings = dict[str, Standing]
 

@@ -1,4 +1,4 @@
-"""Shares, takes and handoffs: what leases.balance promises, over all kinds of groups."""
+"""Shares, takes and handoffs: what leasehold.leases.balance promises, over all kinds of groups."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leases import balance
-from leases.balance import Peer, Plan, plan
-from leases.lease import Lease, LeaseKey
+from leasehold.leases import balance
+from leasehold.leases.balance import Peer, Plan, plan
+from leasehold.leases.lease import Lease, LeaseKey
 
 
 def lease(partition: str, owner: str | None = None, pipeline: str = "p", **fields: object) -> Lease:

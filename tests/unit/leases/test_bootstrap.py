@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lab.simulation.loop import VirtualClock
 
-from leases.bootstrap import (
+from leasehold.leases.bootstrap import (
     CREATED_MAX,
     INFO_LOOKED_AT_S,
     PENDING_MAX,
@@ -25,8 +25,8 @@ from leases.bootstrap import (
     encode_info,
     info_id,
 )
-from leases.document import encode_lease, lease_id
-from leases.errors import (
+from leasehold.leases.document import encode_lease, lease_id
+from leasehold.leases.errors import (
     GroupMismatch,
     InvalidDocument,
     StoreAmbiguous,
@@ -35,13 +35,13 @@ from leases.errors import (
     StoreUnavailable,
     Undecided,
 )
-from leases.keeper import Keeper, Scan
-from leases.lease import Child, Lease
-from leases.lineage import Partition, births, children_due
-from leases.store import Stored
-from leases.stores.memory import MemoryStore
-from leases.tenure import VersionedLease
-from leases.timing import Timing
+from leasehold.leases.keeper import Keeper, Scan
+from leasehold.leases.lease import Child, Lease
+from leasehold.leases.lineage import Partition, births, children_due
+from leasehold.leases.store import Stored
+from leasehold.leases.stores.memory import MemoryStore
+from leasehold.leases.tenure import VersionedLease
+from leasehold.leases.timing import Timing
 
 T = TypeVar("T")
 IDENTITY = Identity("feed", "sink", "t1")

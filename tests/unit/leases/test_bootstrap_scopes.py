@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lab.simulation.loop import VirtualClock
 
-from leases.bootstrap import Bootstrap, Identity, Info, encode_info, info_id
-from leases.document import encode_lease, lease_id
-from leases.keeper import Keeper
-from leases.lease import Child, Lease
-from leases.lineage import Partition, births, children_due, orphans, outlived
-from leases.store import Stored
-from leases.stores.memory import MemoryStore
-from leases.timing import Timing
+from leasehold.leases.bootstrap import Bootstrap, Identity, Info, encode_info, info_id
+from leasehold.leases.document import encode_lease, lease_id
+from leasehold.leases.keeper import Keeper
+from leasehold.leases.lease import Child, Lease
+from leasehold.leases.lineage import Partition, births, children_due, orphans, outlived
+from leasehold.leases.store import Stored
+from leasehold.leases.stores.memory import MemoryStore
+from leasehold.leases.timing import Timing
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leases.document import (
+from leasehold.leases.document import (
     BODY_BYTES_MAX,
     CHILDREN_MAX,
     CONTINUATION_BYTES_MAX,
@@ -20,8 +20,8 @@ from leases.document import (
     lease_prefix,
     partition_of,
 )
-from leases.errors import InvalidDocument
-from leases.lease import SINK_STATE_BYTES_MAX, Child, Lease
+from leasehold.leases.errors import InvalidDocument
+from leasehold.leases.lease import SINK_STATE_BYTES_MAX, Child, Lease
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 numbers = st.integers(0, INTEGER_MAX)

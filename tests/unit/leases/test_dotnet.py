@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leases import dotnet
-from leases.document import decode_lease, encode_lease, lease_id
-from leases.errors import InvalidDocument
-from leases.lease import Child, Lease
+from leasehold.leases import dotnet
+from leasehold.leases.document import decode_lease, encode_lease, lease_id
+from leasehold.leases.errors import InvalidDocument
+from leasehold.leases.lease import Child, Lease
 
 PREFIX = "ordersappacct.documents.azure.com_q0oIAA==_q0oIALS6YvQ="
 NOW = datetime(2026, 11, 22, 9, 30, 0, 123456, tzinfo=UTC)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leases.expiry import Watch
-from leases.timing import Timing
+from leasehold.leases.expiry import Watch
+from leasehold.leases.timing import Timing
 
 TIMING = Timing()
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from leases.errors import StoreUnavailable
-from leases.hints import HINTS_MAX, Hints
-from leases.session import Bell
-from leases.store import Hint, TimedStore
-from leases.stores.memory import MemoryStore
+from leasehold.leases.errors import StoreUnavailable
+from leasehold.leases.hints import HINTS_MAX, Hints
+from leasehold.leases.session import Bell
+from leasehold.leases.store import Hint, TimedStore
+from leasehold.leases.stores.memory import MemoryStore
 
 
 class Board(MemoryStore):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from leases.errors import InvalidDocument
-from leases.host_record import HostRecord, decode_host, encode_host, host_id
+from leasehold.leases.errors import InvalidDocument
+from leasehold.leases.host_record import HostRecord, decode_host, encode_host, host_id
 
 
 def test_a_record_survives_its_document_unknown_fields_included() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leases.errors import StoreAmbiguous, StoreError, StoreUnavailable
-from leases.host_record import HostRecord, OwnDocument, decode_host, encode_host, host_id
-from leases.store import Stored
-from leases.stores.memory import MemoryStore
+from leasehold.leases.errors import StoreAmbiguous, StoreError, StoreUnavailable
+from leasehold.leases.host_record import HostRecord, OwnDocument, decode_host, encode_host, host_id
+from leasehold.leases.store import Stored
+from leasehold.leases.stores.memory import MemoryStore
 
 
 class Store(MemoryStore):

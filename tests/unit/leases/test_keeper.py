@@ -11,13 +11,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from lab.simulation.loop import VirtualClock
 
-from leases.document import decode_lease, encode_lease, lease_id
-from leases.errors import LeaseLost, LeaseReset, StoreAmbiguous, StoreConflict, StoreUnavailable
-from leases.keeper import Keeper
-from leases.lease import Lease
-from leases.stores.memory import MemoryStore
-from leases.tenure import CONFLICTS_MAX, OwnedLease, VersionedLease, id_of
-from leases.timing import Timing
+from leasehold.leases.document import decode_lease, encode_lease, lease_id
+from leasehold.leases.errors import LeaseLost, LeaseReset, StoreAmbiguous, StoreConflict, StoreUnavailable
+from leasehold.leases.keeper import Keeper
+from leasehold.leases.lease import Lease
+from leasehold.leases.stores.memory import MemoryStore
+from leasehold.leases.tenure import CONFLICTS_MAX, OwnedLease, VersionedLease, id_of
+from leasehold.leases.timing import Timing
 
 TIMING = Timing()
 ID = lease_id("p", "0")
@@ -496,7 +496,7 @@ async def test_a_scan_reads_only_the_documents_that_have_changed_since_the_last_
         read.append(id)
         return decode_lease(id, body)
 
-    monkeypatch.setattr("leases.tenure.decode_lease", decoded)
+    monkeypatch.setattr("leasehold.leases.tenure.decode_lease", decoded)
     store = MemoryStore()
     host = keeper(store)
     for partition in "01":

@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lab.simulation.loop import VirtualClock
 
-from leases.document import encode_lease, lease_id
-from leases.errors import StoreMissing, StoreUnavailable
-from leases.keeper import Keeper, Scan
-from leases.lease import Child, Lease, LeaseKey
-from leases.session import Session, SessionRecord
-from leases.store import ChangedDocuments, Stored
-from leases.stores.memory import MemoryStore
-from leases.tenure import VersionedLease
-from leases.timing import SessionTiming, Timing
+from leasehold.leases.document import encode_lease, lease_id
+from leasehold.leases.errors import StoreMissing, StoreUnavailable
+from leasehold.leases.keeper import Keeper, Scan
+from leasehold.leases.lease import Child, Lease, LeaseKey
+from leasehold.leases.session import Session, SessionRecord
+from leasehold.leases.store import ChangedDocuments, Stored
+from leasehold.leases.stores.memory import MemoryStore
+from leasehold.leases.tenure import VersionedLease
+from leasehold.leases.timing import SessionTiming, Timing
 
 SESSION = SessionTiming()
 TIMING = Timing(session=SESSION)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leases.lease import SINK_STATE_BYTES_MAX, Child, Lease
+from leasehold.leases.lease import SINK_STATE_BYTES_MAX, Child, Lease
 
 AVAILABLE = Lease(pipeline="balances", partition="0", continuation="5", sink_state="level 3")
 OWNED = AVAILABLE.acquired("host-a", "1", "level 4")

@@ -9,12 +9,12 @@ import pytest
 from unit.leases.import_.test_plan import candidate, lease, only
 from unit.leases.test_bootstrap import Host, closed, named, open_lease
 
-from leases.document import decode_lease, encode_lease, lease_id
-from leases.dotnet import decode, encode
-from leases.import_.plan import Candidate
-from leases.lease import Child, Lease
-from leases.lineage import finished, outlived
-from leases.stores.memory import MemoryStore
+from leasehold.leases.document import decode_lease, encode_lease, lease_id
+from leasehold.leases.dotnet import decode, encode
+from leasehold.leases.import_.plan import Candidate
+from leasehold.leases.lease import Child, Lease
+from leasehold.leases.lineage import finished, outlived
+from leasehold.leases.stores.memory import MemoryStore
 
 TOMBSTONE = open_lease("a").finished("5", tombstone=True)
 FORGOTTEN = open_lease("a").finished("5", tombstone=False)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lab.simulation.loop import VirtualClock
 
-from leases.errors import (
+from leasehold.leases.errors import (
     DuplicateHost,
     StoreAmbiguous,
     StoreConflict,
@@ -21,11 +21,11 @@ from leases.errors import (
     StoreMissing,
     StoreUnavailable,
 )
-from leases.host_record import HOSTS_PREFIX, HostRecord, decode_host, host_id
-from leases.membership import DEAD_AFTER, Membership, mismatched
-from leases.session import session_of
-from leases.stores.memory import MemoryStore
-from leases.timing import Timing
+from leasehold.leases.host_record import HOSTS_PREFIX, HostRecord, decode_host, host_id
+from leasehold.leases.membership import DEAD_AFTER, Membership, mismatched
+from leasehold.leases.session import session_of
+from leasehold.leases.stores.memory import MemoryStore
+from leasehold.leases.timing import Timing
 
 TIMING = Timing()
 NOTHING: Mapping[str, object] = MappingProxyType({})

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from leases.errors import GroupMoved, InvalidDocument, StoreConflict
-from leases.host_record import host_id
-from leases.moves import Move, PausedBefore
-from leases.pause_orders import (
+from leasehold.leases.errors import GroupMoved, InvalidDocument, StoreConflict
+from leasehold.leases.host_record import host_id
+from leasehold.leases.moves import Move, PausedBefore
+from leasehold.leases.pause_orders import (
     GROUP_PREFIX,
     NO_CONTROLS,
     Control,
@@ -22,8 +22,8 @@ from leases.pause_orders import (
     encode_control,
     order,
 )
-from leases.store import Stored
-from leases.stores.memory import MemoryStore
+from leasehold.leases.store import Stored
+from leasehold.leases.stores.memory import MemoryStore
 
 PAUSE = Control(pipeline="bank", paused=True, by="alice", at="2026-01-31T12:00:00Z")
 

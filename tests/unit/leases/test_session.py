@@ -9,7 +9,7 @@ import random
 import pytest
 from lab.simulation.loop import VirtualClock
 
-from leases.errors import (
+from leasehold.leases.errors import (
     DuplicateHost,
     InvalidDocument,
     StoreAmbiguous,
@@ -18,8 +18,8 @@ from leases.errors import (
     StoreMissing,
     StoreUnavailable,
 )
-from leases.host_record import HostRecord
-from leases.session import (
+from leasehold.leases.host_record import HostRecord
+from leasehold.leases.session import (
     BELL_ID,
     BELL_WRITES_MAX,
     SESSION_S_MAX,
@@ -31,8 +31,8 @@ from leases.session import (
     session_id,
     session_of,
 )
-from leases.stores.memory import MemoryStore
-from leases.timing import SessionTiming, Timing
+from leasehold.leases.stores.memory import MemoryStore
+from leasehold.leases.timing import SessionTiming, Timing
 
 TIMING = SessionTiming()
 FULL = SessionRecord(

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leases.session import BELL_ID, SessionRecord, Tenant, encode_session, session_id
-from leases.session_watch import SessionWatch
-from leases.store import Stored
-from leases.timing import SessionTiming
+from leasehold.leases.session import BELL_ID, SessionRecord, Tenant, encode_session, session_id
+from leasehold.leases.session_watch import SessionWatch
+from leasehold.leases.store import Stored
+from leasehold.leases.timing import SessionTiming
 
 TIMING = SessionTiming(duration_s=7.0, beat_s=2.5, look_s=2.5)  # whole looks of these tests
 D = TIMING.duration_s

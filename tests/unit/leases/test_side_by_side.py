@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from leases.side_by_side import AT_ONCE_MAX, rounds_of, run_side_by_side
+from leasehold.leases.side_by_side import AT_ONCE_MAX, rounds_of, run_side_by_side
 
 
 @pytest.mark.virtual

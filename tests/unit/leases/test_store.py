@@ -4,9 +4,9 @@ from typing import TypeVar
 
 import pytest
 
-from leases.errors import StoreAmbiguous, StoreConflict, StoreMissing, StoreUnavailable
-from leases.store import ChangedDocuments, LeaseStore, Stored, TimedStore
-from leases.stores.memory import MemoryStore
+from leasehold.leases.errors import StoreAmbiguous, StoreConflict, StoreMissing, StoreUnavailable
+from leasehold.leases.store import ChangedDocuments, LeaseStore, Stored, TimedStore
+from leasehold.leases.stores.memory import MemoryStore
 
 ID = "pipeline/leases/0"
 T = TypeVar("T")

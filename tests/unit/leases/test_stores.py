@@ -3,10 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from leases.contract import LeaseStoreContract
-from leases.store import LeaseStore, TimedStore
-from leases.stores.memory import MemoryStore
-from leases.stores.sqlite import SqliteStore
+from leasehold.leases.contract import LeaseStoreContract
+from leasehold.leases.store import LeaseStore, TimedStore
+from leasehold.leases.stores.memory import MemoryStore
+from leasehold.leases.stores.sqlite import SqliteStore
 
 
 class TestMemoryStore(LeaseStoreContract):

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lab.simulation.loop import VirtualClock
 
-from leases.errors import LeaseLost, StoreError, StoreUnavailable
-from leases.keeper import Keeper
-from leases.lease import Lease
-from leases.stores.memory import MemoryStore
-from leases.tenure import OwnedLease, keep_renewed, pause_before
-from leases.timing import Timing
+from leasehold.leases.errors import LeaseLost, StoreError, StoreUnavailable
+from leasehold.leases.keeper import Keeper
+from leasehold.leases.lease import Lease
+from leasehold.leases.stores.memory import MemoryStore
+from leasehold.leases.tenure import OwnedLease, keep_renewed, pause_before
+from leasehold.leases.timing import Timing
 
 TIMING = Timing()
 

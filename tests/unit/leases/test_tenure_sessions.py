@@ -9,15 +9,15 @@ from dataclasses import replace
 import pytest
 from lab.simulation.loop import VirtualClock
 
-from leases.document import encode_lease
-from leases.errors import LeaseLost, StoreAmbiguous, StoreUnavailable
-from leases.keeper import Keeper
-from leases.lease import Lease
-from leases.session import Session, SessionRecord
-from leases.store import Stored
-from leases.stores.memory import MemoryStore
-from leases.tenure import OwnedLease, VersionedLease, id_of, keep_renewed
-from leases.timing import SessionTiming, Timing
+from leasehold.leases.document import encode_lease
+from leasehold.leases.errors import LeaseLost, StoreAmbiguous, StoreUnavailable
+from leasehold.leases.keeper import Keeper
+from leasehold.leases.lease import Lease
+from leasehold.leases.session import Session, SessionRecord
+from leasehold.leases.store import Stored
+from leasehold.leases.stores.memory import MemoryStore
+from leasehold.leases.tenure import OwnedLease, VersionedLease, id_of, keep_renewed
+from leasehold.leases.timing import SessionTiming, Timing
 
 SESSION = SessionTiming()
 TIMING = Timing(session=SESSION)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leases.timing import SESSION_S_MAX, SessionTiming, Timing, derived_session, derived_timing
+from leasehold.leases.timing import SESSION_S_MAX, SessionTiming, Timing, derived_session, derived_timing
 
 DURATIONS = st.floats(min_value=0.1, max_value=10 * 365 * 86_400.0)
 """What `leases.duration_s` may be."""

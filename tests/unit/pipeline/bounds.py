@@ -9,13 +9,13 @@ from patience import PATIENCE_S
 from unit.pipeline.destinations import Trust
 
 from leasehold.common.clock import LoopClock
-from pipeline.connectors.memory import MemorySink
-from pipeline.feed import ChangeFeed
-from pipeline.limits import BatchLimits, Budget
-from pipeline.pump.progress import Progress
-from pipeline.pump.runner import DeliveredBatch, Runner
-from pipeline.sink import Claim
-from pipeline.transform import NoTransform
+from leasehold.pipeline.connectors.memory import MemorySink
+from leasehold.pipeline.feed import ChangeFeed
+from leasehold.pipeline.limits import BatchLimits, Budget
+from leasehold.pipeline.pump.progress import Progress
+from leasehold.pipeline.pump.runner import DeliveredBatch, Runner
+from leasehold.pipeline.sink import Claim
+from leasehold.pipeline.transform import NoTransform
 
 BATCH_EVENTS_MAX = 200
 BUFFER_BYTES_MAX = 64 * 1024 * 1024

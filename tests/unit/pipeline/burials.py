@@ -13,21 +13,21 @@ import pyarrow as pa
 from patience import PATIENCE_S
 
 from leasehold.common.clock import LoopClock
-from pipeline.batch import Batch
-from pipeline.connectors.files.sink import Directory, FileLetters, FilesSink
-from pipeline.connectors.files.sink.formats import Format
-from pipeline.connectors.log import LogFeed, LogSink
-from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink, MemoryWriter
-from pipeline.dead_letters import DeadLetters, LetterBox, StoredLetter, beside
-from pipeline.dead_letters.merged_feed import MergedLetters
-from pipeline.dead_letters.record import read_kept
-from pipeline.dead_letters.refusals import Refusals
-from pipeline.errors import FailsTogether, OutputSuspected, Poison, PoisonEvent
-from pipeline.limits import BatchLimits, Budget
-from pipeline.pump.progress import Progress
-from pipeline.pump.runner import DeliveredBatch, Runner
-from pipeline.sink import Claim, Output, Permit, Sink
-from pipeline.transform import Transform
+from leasehold.pipeline.batch import Batch
+from leasehold.pipeline.connectors.files.sink import Directory, FileLetters, FilesSink
+from leasehold.pipeline.connectors.files.sink.formats import Format
+from leasehold.pipeline.connectors.log import LogFeed, LogSink
+from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink, MemoryWriter
+from leasehold.pipeline.dead_letters import DeadLetters, LetterBox, StoredLetter, beside
+from leasehold.pipeline.dead_letters.merged_feed import MergedLetters
+from leasehold.pipeline.dead_letters.record import read_kept
+from leasehold.pipeline.dead_letters.refusals import Refusals
+from leasehold.pipeline.errors import FailsTogether, OutputSuspected, Poison, PoisonEvent
+from leasehold.pipeline.limits import BatchLimits, Budget
+from leasehold.pipeline.pump.progress import Progress
+from leasehold.pipeline.pump.runner import DeliveredBatch, Runner
+from leasehold.pipeline.sink import Claim, Output, Permit, Sink
+from leasehold.pipeline.transform import Transform
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from lab.simulation.loop import VirtualClock
 
-from pipeline.async_sink import Destination, Entry, Failed
-from pipeline.errors import NotTrusted, SinkUnavailable
-from pipeline.sink import Claim
+from leasehold.pipeline.async_sink import Destination, Entry, Failed
+from leasehold.pipeline.errors import NotTrusted, SinkUnavailable
+from leasehold.pipeline.sink import Claim
 
 
 class Trusted:

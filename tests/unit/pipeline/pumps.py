@@ -12,16 +12,16 @@ import pyarrow as pa
 from lab.simulation.loop import VirtualClock
 from unit.pipeline.destinations import Scripted, Trust, claim
 
-from pipeline.async_sink import AsyncSink, Converted, Limits
-from pipeline.async_sink.writer import AsyncWriter
-from pipeline.batch import Batch
-from pipeline.connectors.memory import MemoryFeed
-from pipeline.event import EVENT_SCHEMA, Page
-from pipeline.feed import PartitionEnded
-from pipeline.limits import BatchLimits, Budget
-from pipeline.pump.progress import Progress
-from pipeline.pump.runner import DeliveredBatch, Runner
-from pipeline.transform import NoTransform
+from leasehold.pipeline.async_sink import AsyncSink, Converted, Limits
+from leasehold.pipeline.async_sink.writer import AsyncWriter
+from leasehold.pipeline.batch import Batch
+from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.pipeline.event import EVENT_SCHEMA, Page
+from leasehold.pipeline.feed import PartitionEnded
+from leasehold.pipeline.limits import BatchLimits, Budget
+from leasehold.pipeline.pump.progress import Progress
+from leasehold.pipeline.pump.runner import DeliveredBatch, Runner
+from leasehold.pipeline.transform import NoTransform
 
 PAGE = 500
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)

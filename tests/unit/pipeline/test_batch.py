@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.batch import Batch, due_in_s, is_full
-from pipeline.contract import event_table
-from pipeline.event import EVENT_SCHEMA, Page
-from pipeline.limits import BatchLimits
+from leasehold.pipeline.batch import Batch, due_in_s, is_full
+from leasehold.pipeline.contract import event_table
+from leasehold.pipeline.event import EVENT_SCHEMA, Page
+from leasehold.pipeline.limits import BatchLimits
 
 
 def page(first: int, events: int) -> Page:

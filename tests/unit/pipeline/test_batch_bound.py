@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 from unit.pipeline.bounds import BATCH_EVENTS_MAX, batch_sizes
 
-from pipeline.connectors.files.feed import FilesFeed
-from pipeline.connectors.files.feed.position import Fingerprint
-from pipeline.connectors.log import LogFeed
-from pipeline.connectors.log.partition_file import BLOCK_SCHEMA
-from pipeline.connectors.log.store import Log
-from pipeline.connectors.memory import MemoryFeed
+from leasehold.pipeline.connectors.files.feed import FilesFeed
+from leasehold.pipeline.connectors.files.feed.position import Fingerprint
+from leasehold.pipeline.connectors.log import LogFeed
+from leasehold.pipeline.connectors.log.partition_file import BLOCK_SCHEMA
+from leasehold.pipeline.connectors.log.store import Log
+from leasehold.pipeline.connectors.memory import MemoryFeed
 
 EVENTS = 12_345
 

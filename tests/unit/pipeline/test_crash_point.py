@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.crash_point import POINTS, VARIABLE, crash_point, watch_points
+from leasehold.pipeline.crash_point import POINTS, VARIABLE, crash_point, watch_points
 
 PACKAGES = Path(__file__).parents[3]
 TWICE = """
-from pipeline.crash_point import crash_point
+from leasehold.pipeline.crash_point import crash_point
 for name in 2 * ("page read", "appended"):
     print(name, flush=True)
     crash_point(name)
@@ -25,9 +25,9 @@ for name in 2 * ("page read", "appended"):
 
 WRITING = """
 import sys, threading
-from pipeline import crash_point
-from pipeline.connectors.log.partition_file import BLOCK_SCHEMA
-from pipeline.connectors.log.store import Log
+from leasehold.pipeline import crash_point
+from leasehold.pipeline.connectors.log.partition_file import BLOCK_SCHEMA
+from leasehold.pipeline.connectors.log.store import Log
 
 log = Log(sys.argv[1])
 log.prepare()

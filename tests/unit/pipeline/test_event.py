@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipeline.contract import event_table
-from pipeline.event import EVENT_SCHEMA, Page
+from leasehold.pipeline.contract import event_table
+from leasehold.pipeline.event import EVENT_SCHEMA, Page
 
 
 def test_the_columns_of_the_event_table_are_settled() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.histogram import Histogram, RecentHistogram
+from leasehold.pipeline.histogram import Histogram, RecentHistogram
 
 BOUNDS = (1.0, 2.0, 4.0)
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import NotImportable
-from pipeline.imports import imported, require_module
+from leasehold.pipeline.errors import NotImportable
+from leasehold.pipeline.imports import imported, require_module
 
 
 @pytest.fixture(autouse=True)

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from pipeline.connectors.memory import MemoryFeed
-from pipeline.event import Page
-from pipeline.feed import ChangeFeed, Start
-from pipeline.imports import adopt
+from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.pipeline.event import Page
+from leasehold.pipeline.feed import ChangeFeed, Start
+from leasehold.pipeline.imports import adopt
 
 
 class Duck:

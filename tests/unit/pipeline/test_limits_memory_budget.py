@@ -9,14 +9,14 @@ import pytest
 from lab.simulation.group import until
 from unit.pipeline.pump.test_runner import Case, Scripted
 
-from pipeline.batch import Batch
-from pipeline.connectors.memory import MemoryFeed
-from pipeline.contract import event_table
-from pipeline.errors import MalformedRecord
-from pipeline.event import Page
-from pipeline.limits import BatchLimits, Budget
-from pipeline.pump.buffer import PageBuffer
-from pipeline.sink import Output
+from leasehold.pipeline.batch import Batch
+from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.pipeline.contract import event_table
+from leasehold.pipeline.errors import MalformedRecord
+from leasehold.pipeline.event import Page
+from leasehold.pipeline.limits import BatchLimits, Budget
+from leasehold.pipeline.pump.buffer import PageBuffer
+from leasehold.pipeline.sink import Output
 
 EVENTS = 100
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.markers import PREFIX, Marker, Search, lease_of, marker_in, without_markers
+from leasehold.pipeline.markers import PREFIX, Marker, Search, lease_of, marker_in, without_markers
 
 MAP = pa.map_(pa.string(), pa.string())
 TEXTS = st.text(max_size=5)

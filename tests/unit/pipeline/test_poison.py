@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.event import EVENT_SCHEMA
-from pipeline.poison import NOTHING, Found, Trial, halfway, place_of, search
+from leasehold.pipeline.event import EVENT_SCHEMA
+from leasehold.pipeline.poison import NOTHING, Found, Trial, halfway, place_of, search
 
 
 def searched(

@@ -8,9 +8,9 @@ from collections.abc import AsyncGenerator, Iterator
 import pyarrow as pa
 import pytest
 
-from pipeline.errors import FeedError
-from pipeline.limits import RangeLimits
-from pipeline.ranges import (
+from leasehold.pipeline.errors import FeedError
+from leasehold.pipeline.limits import RangeLimits
+from leasehold.pipeline.ranges import (
     LONG_S,
     SHORT_S,
     EventRange,

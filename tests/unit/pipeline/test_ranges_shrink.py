@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pipeline.limits import RangeLimits
-from pipeline.ranges import EventRange, RangedBatch, RangePlan
+from leasehold.pipeline.limits import RangeLimits
+from leasehold.pipeline.ranges import EventRange, RangedBatch, RangePlan
 
 LIMITS = RangeLimits(from_events=10, events_max=1000)
 

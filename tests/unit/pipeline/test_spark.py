@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from patience import PATIENCE_S
 
-from pipeline.errors import PySparkReplaced
-from pipeline.spark import require_pyspark
+from leasehold.pipeline.errors import PySparkReplaced
+from leasehold.pipeline.spark import require_pyspark
 
 
 @pytest.mark.parametrize("other", ["pyspark_client-4.2.0", "databricks_connect-17.1.2"])

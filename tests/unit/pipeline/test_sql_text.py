@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.sql_text import SCHEMA_LEVELS_MAX, SQL_LEVELS_MAX, schema_problem, sql_problem
+from leasehold.pipeline.sql_text import SCHEMA_LEVELS_MAX, SQL_LEVELS_MAX, schema_problem, sql_problem
 
 
 def parentheses(levels: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.sql_text import columns_of
+from leasehold.pipeline.sql_text import columns_of
 
 
 @pytest.mark.parametrize(

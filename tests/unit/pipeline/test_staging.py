@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from pipeline.staging import (
+from leasehold.pipeline.staging import (
     NotStaged,
     StagedPart,
     Stager,

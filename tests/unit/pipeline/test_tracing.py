@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.event import EVENT_SCHEMA
-from pipeline.tracing import (
+from leasehold.pipeline.event import EVENT_SCHEMA
+from leasehold.pipeline.tracing import (
     AZURE_ID,
     CONTEXTS_MAX,
     NO_CONTEXTS,

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.async_sink import json_row
-from pipeline.async_sink.request_entry import check_rows, row_slices
-from pipeline.connectors.files.sink.formats import encoded
-from pipeline.errors import OutputRefused
-from pipeline.values import MASK_BITS, NAMED_MAX, checked
+from leasehold.pipeline.async_sink import json_row
+from leasehold.pipeline.async_sink.request_entry import check_rows, row_slices
+from leasehold.pipeline.connectors.files.sink.formats import encoded
+from leasehold.pipeline.errors import OutputRefused
+from leasehold.pipeline.values import MASK_BITS, NAMED_MAX, checked
 
 NOT_UTF8 = pa.array([b"caf\xe9"], pa.binary()).view(pa.string())[0:1]
 TEXTS = pa.concat_arrays([pa.array(["f"]), NOT_UTF8, pa.array(["t"])])

@@ -9,11 +9,11 @@ from lab.scale.group import ScaleGroup, name_of, until
 from lab.scale.sharing import compare
 from lab.simulation.loop import run_virtual
 
-from leases import balance, keeper, membership, session_watch, tenure
-from leases.bootstrap import Bootstrap
-from leases.keeper import Scan
-from leases.timing import SessionTiming, Timing
-from service import partitions
+from leasehold.leases import balance, keeper, membership, session_watch, tenure
+from leasehold.leases.bootstrap import Bootstrap
+from leasehold.leases.keeper import Scan
+from leasehold.leases.timing import SessionTiming, Timing
+from leasehold.service import partitions
 
 HOSTS, LEASES = 5, 40
 COUNTING = Timing(session=SessionTiming(counted_above=10))

@@ -23,7 +23,7 @@ from lab.scenarios.outage_books import (
     read_lines,
 )
 
-from leases.lease import Lease
+from leasehold.leases.lease import Lease
 
 
 def line(at: float, host: str, event: str, partition: str = "0", epoch: int = 1) -> Line:

@@ -12,22 +12,22 @@ import pytest
 import structlog
 
 from leasehold.common.clock import BootClock
-from leases.host_record import HostRecord
-from leases.keeper import Keeper
-from leases.membership import Membership
-from leases.session import session_of
-from leases.store import LeaseStore, TimedStore
-from leases.stores.memory import MemoryStore
-from leases.timing import Timing, derived_session
-from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
-from pipeline.transform import NoTransform
-from service.api import create_app
-from service.group.activity import reporter
-from service.group.view import View
-from service.host import Host
-from service.pipeline import Pipeline
-from service.stats import CountingStore, Stats
-from service.telemetry.spans import TracedStats, Traces
+from leasehold.leases.host_record import HostRecord
+from leasehold.leases.keeper import Keeper
+from leasehold.leases.membership import Membership
+from leasehold.leases.session import session_of
+from leasehold.leases.store import LeaseStore, TimedStore
+from leasehold.leases.stores.memory import MemoryStore
+from leasehold.leases.timing import Timing, derived_session
+from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
+from leasehold.pipeline.transform import NoTransform
+from leasehold.service.api import create_app
+from leasehold.service.group.activity import reporter
+from leasehold.service.group.view import View
+from leasehold.service.host import Host
+from leasehold.service.pipeline import Pipeline
+from leasehold.service.stats import CountingStore, Stats
+from leasehold.service.telemetry.spans import TracedStats, Traces
 
 TIMING = Timing(
     duration_s=10.0,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import httpx
 
-from leases.tenure import OwnedLease
+from leasehold.leases.tenure import OwnedLease
 
 LEASE = "/api/leases/bank/a"
 

@@ -9,7 +9,7 @@ import threading
 import pytest
 from patience import PATIENCE_S
 
-from service.callback_thread import CallbackThread
+from leasehold.service.callback_thread import CallbackThread
 
 
 async def test_calls_run_in_one_other_thread_in_their_order() -> None:
@@ -41,7 +41,7 @@ async def test_what_a_call_raises_is_raised_and_the_thread_goes_on() -> None:
 async def test_a_call_that_never_returns_keeps_neither_its_caller_nor_the_process() -> None:
     program = (
         "import asyncio, threading\n"
-        "from service.callback_thread import CallbackThread\n"
+        "from leasehold.service.callback_thread import CallbackThread\n"
         "async def main():\n"
         "    async with asyncio.timeout(0.1):\n"
         "        await CallbackThread('callbacks').run(threading.Event().wait)\n"

@@ -11,16 +11,16 @@ import pytest
 from lab.simulation.group import Group, always, until
 from lab.simulation.loop import VirtualClock
 
-from leases.errors import StoreUnavailable
-from leases.lease import Lease
-from leases.stores.memory import MemoryStore
-from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
-from pipeline.limits import BatchLimits
-from service.api.metrics import Metrics
-from service.checkpoint_blobs import AT_ONCE_MAX, FLUSH_TIMEOUT_S, CheckpointWriter, write_reset
-from service.pipeline import Pipeline
-from service.processor import Processor
-from service.stats import Stats
+from leasehold.leases.errors import StoreUnavailable
+from leasehold.leases.lease import Lease
+from leasehold.leases.stores.memory import MemoryStore
+from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
+from leasehold.pipeline.limits import BatchLimits
+from leasehold.service.api.metrics import Metrics
+from leasehold.service.checkpoint_blobs import AT_ONCE_MAX, FLUSH_TIMEOUT_S, CheckpointWriter, write_reset
+from leasehold.service.pipeline import Pipeline
+from leasehold.service.processor import Processor
+from leasehold.service.stats import Stats
 
 ONE = BatchLimits(events_max=1)
 

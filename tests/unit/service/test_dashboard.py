@@ -6,9 +6,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service import dashboard
-from service.api import create_app
-from service.api.auth import Access, Tokens
+from leasehold.service import dashboard
+from leasehold.service.api import create_app
+from leasehold.service.api.auth import Access, Tokens
 
 FOLDER = Path(dashboard.__file__).parent
 SOURCES = sorted(path for path in FOLDER.iterdir() if path.suffix in (".html", ".js", ".css", ".svg"))

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from leases.lease import Lease, LeaseKey
-from service.failures import HOLD_OFF, Failure, Failures, Streak, verdict
+from leasehold.leases.lease import Lease, LeaseKey
+from leasehold.service.failures import HOLD_OFF, Failure, Failures, Streak, verdict
 
 KEY = LeaseKey("bank", "7")
 ERROR = ValueError("a body that does not fit")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from service import failures
-from service.failures import Reports
+from leasehold.service import failures
+from leasehold.service.failures import Reports
 
 
 class Standing:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from lab.simulation.group import HostClock, logger
 
-from leases.errors import StoreUnavailable
-from leases.store import Hint
-from leases.stores.memory import MemoryStore
-from service.hints import GAP_S, HintWatch
+from leasehold.leases.errors import StoreUnavailable
+from leasehold.leases.store import Hint
+from leasehold.leases.stores.memory import MemoryStore
+from leasehold.service.hints import GAP_S, HintWatch
 
 
 class Wire(MemoryStore):

@@ -10,12 +10,12 @@ import pytest
 from lab.simulation.group import WITHOUT_SESSIONS, Group, Running, until
 from lab.simulation.weather import Fate, Outlet, Request
 
-from leases.balance import Peer, Plan, Steps, plan_in_steps
-from leases.errors import DuplicateHost, GroupMismatch
-from leases.host_record import HOSTS_PREFIX, host_id
-from leases.lease import Lease
-from leases.timing import Timing
-from pipeline.limits import BatchLimits
+from leasehold.leases.balance import Peer, Plan, Steps, plan_in_steps
+from leasehold.leases.errors import DuplicateHost, GroupMismatch
+from leasehold.leases.host_record import HOSTS_PREFIX, host_id
+from leasehold.leases.lease import Lease
+from leasehold.leases.timing import Timing
+from leasehold.pipeline.limits import BatchLimits
 
 ONE = BatchLimits(events_max=1)
 
@@ -51,7 +51,7 @@ async def test_a_host_whose_view_has_not_changed_plans_nothing_anew_until_somebo
         plans.append(me)
         return plan_in_steps(leases, peers, me, *rest, **more)
 
-    monkeypatch.setattr("service.balancer.plan_in_steps", planned)
+    monkeypatch.setattr("leasehold.service.balancer.plan_in_steps", planned)
     group = Group("abcd")
     await settled(group, "host-a")
     await asyncio.sleep(2 * group.timing.duration_s)  # until it is new to nobody

@@ -10,8 +10,8 @@ from typing import Any
 
 from patience import until_async
 
-from pipeline.async_sink import AsyncSink, Destination, Entry, Limits
-from pipeline.connectors.memory import MemoryFeed
+from leasehold.pipeline.async_sink import AsyncSink, Destination, Entry, Limits
+from leasehold.pipeline.connectors.memory import MemoryFeed
 
 PARTITIONS = ("a", "b", "c", "d")
 

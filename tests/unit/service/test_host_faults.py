@@ -11,18 +11,18 @@ import pytest
 from lab.simulation.group import WITHOUT_SESSIONS, Group, Running, until
 from lab.simulation.weather import Fate, Outlet
 
-from leases.bootstrap import info_id
-from leases.document import BODY_BYTES_MAX, INTEGER_MAX, encode_lease, lease_id
-from leases.host_record import HOSTS_PREFIX, host_id
-from leases.lease import RESTORED_ABOVE, Lease
-from leases.timing import Timing
-from pipeline.batch import Batch
-from pipeline.connectors.memory import MemoryWriter
-from pipeline.errors import FeedUnavailable, SinkRejected, TransformError
-from pipeline.feed import FeedPartition
-from pipeline.limits import BatchLimits
-from pipeline.sink import Claim
-from pipeline.transform import NoTransform
+from leasehold.leases.bootstrap import info_id
+from leasehold.leases.document import BODY_BYTES_MAX, INTEGER_MAX, encode_lease, lease_id
+from leasehold.leases.host_record import HOSTS_PREFIX, host_id
+from leasehold.leases.lease import RESTORED_ABOVE, Lease
+from leasehold.leases.timing import Timing
+from leasehold.pipeline.batch import Batch
+from leasehold.pipeline.connectors.memory import MemoryWriter
+from leasehold.pipeline.errors import FeedUnavailable, SinkRejected, TransformError
+from leasehold.pipeline.feed import FeedPartition
+from leasehold.pipeline.limits import BatchLimits
+from leasehold.pipeline.sink import Claim
+from leasehold.pipeline.transform import NoTransform
 
 ONE = BatchLimits(events_max=1)
 

@@ -12,11 +12,11 @@ import pytest
 from lab.simulation.group import WITHOUT_SESSIONS, Group, Running, until
 from lab.simulation.weather import Fate, Once, of
 
-from pipeline.batch import Batch
-from pipeline.errors import TransformError
-from pipeline.limits import BatchLimits
-from pipeline.transform import NoTransform
-from service.notifications import (
+from leasehold.pipeline.batch import Batch
+from leasehold.pipeline.errors import TransformError
+from leasehold.pipeline.limits import BatchLimits
+from leasehold.pipeline.transform import NoTransform
+from leasehold.service.notifications import (
     METHODS,
     BatchDelivered,
     LeaseAcquired,
@@ -29,7 +29,7 @@ from service.notifications import (
     TrustRestored,
     TrustSuspended,
 )
-from service.notifier import Notifier
+from leasehold.service.notifier import Notifier
 
 
 class Kept(Notifications):

@@ -14,13 +14,13 @@ from lab.simulation.group import WITHOUT_SESSIONS, Group, until
 from lab.simulation.quota import Quota
 from lab.simulation.weather import Container, Fate, Request, of
 
-from leases.document import encode_lease, lease_id, lease_prefix
-from leases.errors import StoreUnavailable
-from leases.host_record import HOSTS_PREFIX
-from leases.lease import Lease
-from leases.side_by_side import AT_ONCE_MAX
-from leases.store import Stored
-from leases.timing import Timing
+from leasehold.leases.document import encode_lease, lease_id, lease_prefix
+from leasehold.leases.errors import StoreUnavailable
+from leasehold.leases.host_record import HOSTS_PREFIX
+from leasehold.leases.lease import Lease
+from leasehold.leases.side_by_side import AT_ONCE_MAX
+from leasehold.leases.store import Stored
+from leasehold.leases.timing import Timing
 
 MINUTE = 60.0
 HOSTS = 8

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from lab.simulation.group import Group, Running, until
 
-from leases.pause_orders import Control, control_id, encode_control
+from leasehold.leases.pause_orders import Control, control_id, encode_control
 
 PAUSED = Control(pipeline="bank", paused=True, by="alice", at="2026-01-31T12:00:00Z")
 

@@ -20,11 +20,11 @@ from lab.simulation.broker import Broker
 from lab.simulation.group import WITHOUT_SESSIONS, Group, Running, until
 from lab.simulation.weather import Fate, Once, Request, of
 
-from leases.document import lease_id
-from leases.host_record import decode_host, host_id
-from leases.lease import Lease
-from pipeline.limits import BatchLimits
-from pipeline.producer import decoded
+from leasehold.leases.document import lease_id
+from leasehold.leases.host_record import decode_host, host_id
+from leasehold.leases.lease import Lease
+from leasehold.pipeline.limits import BatchLimits
+from leasehold.pipeline.producer import decoded
 
 
 async def settled(group: Group, *names: str) -> list[Running]:

@@ -6,9 +6,9 @@ import pytest
 from lab.simulation.flow import NumberedFeed, part_of
 from lab.simulation.group import Group, always, until
 
-from leases.membership import DEAD_AFTER
-from leases.timing import Timing
-from service.lag.measurement import measure_lag, read_backlog
+from leasehold.leases.membership import DEAD_AFTER
+from leasehold.leases.timing import Timing
+from leasehold.service.lag.measurement import measure_lag, read_backlog
 
 
 def merging(partitions: str, timing: Timing | None = None) -> Group:

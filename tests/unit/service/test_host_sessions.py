@@ -15,17 +15,25 @@ import pytest
 from lab.simulation.group import WITHOUT_SESSIONS, Group, always, until
 from lab.simulation.weather import Fate, Request
 
-from leases.document import encode_lease
-from leases.errors import DuplicateHost, StoreAmbiguous
-from leases.keeper import Keeper
-from leases.lease import Lease
-from leases.session import BELL_ID, LOOK_PREFIX, SESSIONS_PREFIX, Bell, decode_session, encode_session, session_id
-from leases.store import Operation, StoreAround
-from leases.timing import SessionTiming, Timing, derived_session
-from service.group.actions import hand_over_lease, pause_pipeline, release_lease, resume_pipeline
-from service.group.migration import move
-from service.group.status import HostStatus, unrenewed_of
-from service.host import Host
+from leasehold.leases.document import encode_lease
+from leasehold.leases.errors import DuplicateHost, StoreAmbiguous
+from leasehold.leases.keeper import Keeper
+from leasehold.leases.lease import Lease
+from leasehold.leases.session import (
+    BELL_ID,
+    LOOK_PREFIX,
+    SESSIONS_PREFIX,
+    Bell,
+    decode_session,
+    encode_session,
+    session_id,
+)
+from leasehold.leases.store import Operation, StoreAround
+from leasehold.leases.timing import SessionTiming, Timing, derived_session
+from leasehold.service.group.actions import hand_over_lease, pause_pipeline, release_lease, resume_pipeline
+from leasehold.service.group.migration import move
+from leasehold.service.group.status import HostStatus, unrenewed_of
+from leasehold.service.host import Host
 
 T = TypeVar("T")
 

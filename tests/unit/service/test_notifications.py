@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from service.notifications import (
+from leasehold.service.notifications import (
     METHODS,
     LeaseAcquired,
     LeaseLost,

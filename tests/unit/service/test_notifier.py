@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from lab.simulation.group import HostClock, logger, until
 
-from leases.lease import LeaseKey
-from service.notifications import BatchDelivered, LeaseAcquired, LeaseLost, Notification, Notifications
-from service.notifier import BATCHES_MAX, CLOSING_S, QUEUED_MAX, Notifier
+from leasehold.leases.lease import LeaseKey
+from leasehold.service.notifications import BatchDelivered, LeaseAcquired, LeaseLost, Notification, Notifications
+from leasehold.service.notifier import BATCHES_MAX, CLOSING_S, QUEUED_MAX, Notifier
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 KEY = LeaseKey("bank", "7")

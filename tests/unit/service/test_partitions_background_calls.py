@@ -14,18 +14,18 @@ from lab.simulation.group import Group, Running, until
 from lab.simulation.weather import Outlet
 
 from leasehold.common.clock import LoopClock
-from leases.bootstrap import decode_info
-from leases.document import lease_id
-from leases.errors import Undecided
-from leases.lease import LeaseKey
-from leases.timing import Timing
-from pipeline.connectors.memory import _Log
-from pipeline.errors import SinkUnavailable
-from pipeline.feed import FeedPartition
-from pipeline.sink import Standing
-from service.group.activity import activity_of
-from service.group.view import View
-from service.partitions import Asks
+from leasehold.leases.bootstrap import decode_info
+from leasehold.leases.document import lease_id
+from leasehold.leases.errors import Undecided
+from leasehold.leases.lease import LeaseKey
+from leasehold.leases.timing import Timing
+from leasehold.pipeline.connectors.memory import _Log
+from leasehold.pipeline.errors import SinkUnavailable
+from leasehold.pipeline.feed import FeedPartition
+from leasehold.pipeline.sink import Standing
+from leasehold.service.group.activity import activity_of
+from leasehold.service.group.view import View
+from leasehold.service.partitions import Asks
 
 
 class Slow(Outlet):

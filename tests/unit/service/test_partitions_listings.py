@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from lab.simulation.loop import VirtualClock
 
-from leases.bootstrap import Identity
-from leases.timing import Timing
-from pipeline.feed import FeedPartition
-from service.partitions import Partitions
+from leasehold.leases.bootstrap import Identity
+from leasehold.leases.timing import Timing
+from leasehold.pipeline.feed import FeedPartition
+from leasehold.service.partitions import Partitions
 
 
 class Metered:

@@ -12,18 +12,18 @@ from lab.simulation.group import HostClock, logger, until
 from lab.simulation.weather import Container, Fate, Outlet, Request, Source, Weather
 from patience import PATIENCE_S, until_async
 
-from leases.bootstrap import info_id
-from leases.document import decode_lease, lease_prefix
-from leases.errors import DuplicateHost, GroupMismatch
-from leases.lease import Lease
-from leases.timing import Timing
-from pipeline.connectors.memory import MemoryDestination
-from pipeline.errors import EngineUnavailable, SinkNotFound, SinkRejected, SinkUnavailable, TransformError
-from pipeline.transform import NoTransform
-from service.errors import StartFailed
-from service.notifications import LeaseAcquired, LeaseReleased, Notifications
-from service.pipeline import Pipeline
-from service.processor import Processor
+from leasehold.leases.bootstrap import info_id
+from leasehold.leases.document import decode_lease, lease_prefix
+from leasehold.leases.errors import DuplicateHost, GroupMismatch
+from leasehold.leases.lease import Lease
+from leasehold.leases.timing import Timing
+from leasehold.pipeline.connectors.memory import MemoryDestination
+from leasehold.pipeline.errors import EngineUnavailable, SinkNotFound, SinkRejected, SinkUnavailable, TransformError
+from leasehold.pipeline.transform import NoTransform
+from leasehold.service.errors import StartFailed
+from leasehold.service.notifications import LeaseAcquired, LeaseReleased, Notifications
+from leasehold.service.pipeline import Pipeline
+from leasehold.service.processor import Processor
 
 
 class Case:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from leasehold.common.clock import BootClock
-from leases.lease import Lease
-from pipeline.pump.runner import DeliveredBatch
-from service.stats import Stats, Summary, summaries_of, summary_lines
+from leasehold.leases.lease import Lease
+from leasehold.pipeline.pump.runner import DeliveredBatch
+from leasehold.service.stats import Stats, Summary, summaries_of, summary_lines
 
 
 def delivered(*, events: int, rows: int, dead: int = 0) -> DeliveredBatch:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from service.texts import CHARS_MAX, names_a_secret, readable, redacted
+from leasehold.service.texts import CHARS_MAX, names_a_secret, readable, redacted
 
 
 @pytest.mark.parametrize(

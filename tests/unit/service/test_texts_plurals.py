@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from service.texts import counted, noun
+from leasehold.service.texts import counted, noun
 
 
 def test_one_is_singular_and_everything_else_is_plural() -> None:

@@ -13,16 +13,16 @@ import pytest
 from lab.simulation.group import WITHOUT_SESSIONS, Group, Tenure, always, until
 from lab.simulation.weather import Container, Fate, Once, Outlet, Request, Weather, of
 
-from leases.document import decode_lease
-from leases.errors import StoreUnavailable
-from pipeline.batch import Batch
-from pipeline.connectors.memory import MemoryFeed
-from pipeline.errors import EngineUnavailable, FeedUnavailable, SinkUnavailable
-from pipeline.event import Page
-from pipeline.limits import BatchLimits
-from pipeline.sink import Claim, Output, Permit
-from pipeline.transform import NoTransform
-from service.worker import TrustPermit
+from leasehold.leases.document import decode_lease
+from leasehold.leases.errors import StoreUnavailable
+from leasehold.pipeline.batch import Batch
+from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.pipeline.errors import EngineUnavailable, FeedUnavailable, SinkUnavailable
+from leasehold.pipeline.event import Page
+from leasehold.pipeline.limits import BatchLimits
+from leasehold.pipeline.sink import Claim, Output, Permit
+from leasehold.pipeline.transform import NoTransform
+from leasehold.service.worker import TrustPermit
 
 ONE = BatchLimits(events_max=1)
 

@@ -9,9 +9,9 @@ import pytest
 from lab.simulation.group import Group, Tenure, until
 from lab.simulation.weather import Fate, Once, Outlet, Request, Weather, of
 
-from pipeline.connectors.memory import MemoryDestination
-from pipeline.limits import BatchLimits
-from pipeline.sink import Claim
+from leasehold.pipeline.connectors.memory import MemoryDestination
+from leasehold.pipeline.limits import BatchLimits
+from leasehold.pipeline.sink import Claim
 
 ONE = BatchLimits(events_max=1)
 

@@ -12,14 +12,14 @@ from lab.simulation.group import Group, Tenure, always, until
 from lab.simulation.handler import Handler, handled
 from lab.simulation.weather import Fate, Outlet
 
-from leases.document import INTEGER_MAX
-from leases.lease import Lease
-from pipeline.batch import Batch
-from pipeline.limits import BatchLimits
-from pipeline.sink import Claim, CloseReason, Output, Permit
-from pipeline.transform import NoTransform
-from service.errors import BatchHung
-from service.shutdown import CLOSING_TIMEOUT_S
+from leasehold.leases.document import INTEGER_MAX
+from leasehold.leases.lease import Lease
+from leasehold.pipeline.batch import Batch
+from leasehold.pipeline.limits import BatchLimits
+from leasehold.pipeline.sink import Claim, CloseReason, Output, Permit
+from leasehold.pipeline.transform import NoTransform
+from leasehold.service.errors import BatchHung
+from leasehold.service.shutdown import CLOSING_TIMEOUT_S
 
 ONE = BatchLimits(events_max=1)
 

@@ -12,13 +12,13 @@ from lab.simulation.group import Group, Tenure, until
 from lab.simulation.handler import Handler, handled
 from lab.simulation.weather import Fate, Outlet, Request
 
-from leases.document import lease_id
-from leases.lease import Child, Lease
-from pipeline.batch import Batch
-from pipeline.errors import MalformedRecord, PipelineError, SinkRejected, TransformError
-from pipeline.limits import BatchLimits
-from pipeline.sink import Claim, Permit
-from pipeline.transform import NoTransform
+from leasehold.leases.document import lease_id
+from leasehold.leases.lease import Child, Lease
+from leasehold.pipeline.batch import Batch
+from leasehold.pipeline.errors import MalformedRecord, PipelineError, SinkRejected, TransformError
+from leasehold.pipeline.limits import BatchLimits
+from leasehold.pipeline.sink import Claim, Permit
+from leasehold.pipeline.transform import NoTransform
 
 ONE = BatchLimits(events_max=1)
 

@@ -11,12 +11,12 @@ import pytest
 from lab.simulation.group import Group, until
 from lab.simulation.weather import Once, Source, of
 
-from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
-from pipeline.contract import event_table
-from pipeline.limits import RANGES_TIMEOUT_S_MIN, RangeLimits
-from pipeline.ranges import EventRange, RangeReader, RangeReads
-from pipeline.transform import NoTransform
-from service.pipeline import Pipeline
+from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
+from leasehold.pipeline.contract import event_table
+from leasehold.pipeline.limits import RANGES_TIMEOUT_S_MIN, RangeLimits
+from leasehold.pipeline.ranges import EventRange, RangeReader, RangeReads
+from leasehold.pipeline.transform import NoTransform
+from leasehold.service.pipeline import Pipeline
 
 STOP_S = 50.0
 """As long as Spark may take to stop a job: ANSWER_S and CANCEL_TIMEOUT_S of pipeline/spark/runs.py."""

@@ -8,8 +8,8 @@ from typing import Any
 
 from leasehold.common.azure import credential_of
 from leasehold.common.cancellation import heeding
-from pipeline.connectors.eventhubs.account import EventHubAccount
-from pipeline.connectors.eventhubs.amqp.sdk_internals import (
+from leasehold.pipeline.connectors.eventhubs.account import EventHubAccount
+from leasehold.pipeline.connectors.eventhubs.amqp.sdk_internals import (
     authenticator_of,
     connection_of,
     create_auth,

@@ -14,8 +14,8 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, NamedTuple
 
-from pipeline.connectors.eventhubs.amqp.values import Described, Malformed, Map, Timestamp, value_at
-from pipeline.markers import PREFIX
+from leasehold.pipeline.connectors.eventhubs.amqp.values import Described, Malformed, Map, Timestamp, value_at
+from leasehold.pipeline.markers import PREFIX
 
 # What AMQP's values are in the event table, where a property is a text. Pure.
 #

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from uuid import UUID
 
-from pipeline.producer import NUMBER_MAX, Event, ProducerPosition, number_after
-from pipeline.producer.event import Simple
+from leasehold.pipeline.producer import NUMBER_MAX, Event, ProducerPosition, number_after
+from leasehold.pipeline.producer.event import Simple
 
 U32 = struct.Struct(">I")
 PAIR = struct.Struct(">II")

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.connectors.eventhubs.amqp.decode import (
+from leasehold.pipeline.connectors.eventhubs.amqp.decode import (
     FIRST_MS,
     HEAD,
     LAST_MS,
@@ -29,7 +29,7 @@ from pipeline.connectors.eventhubs.amqp.decode import (
     event_at,
     reported_end,
 )
-from pipeline.connectors.eventhubs.amqp.values import Described, Malformed, value_at
+from leasehold.pipeline.connectors.eventhubs.amqp.values import Described, Malformed, value_at
 
 _BEGINS = b"\x00\x53\x14"
 """A transfer, among frames."""

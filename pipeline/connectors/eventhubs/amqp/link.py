@@ -11,9 +11,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from pipeline.connectors.eventhubs.amqp.connection import Hub, connect, disconnect
-from pipeline.connectors.eventhubs.amqp.frames import Frame
-from pipeline.connectors.eventhubs.amqp.sdk_internals import (
+from leasehold.pipeline.connectors.eventhubs.amqp.connection import Hub, connect, disconnect
+from leasehold.pipeline.connectors.eventhubs.amqp.frames import Frame
+from leasehold.pipeline.connectors.eventhubs.amqp.sdk_internals import (
     authenticator_of,
     channel_of,
     connection_of,
@@ -28,7 +28,7 @@ from pipeline.connectors.eventhubs.amqp.sdk_internals import (
     take_unparsed,
     transport_of,
 )
-from pipeline.errors import FeedUnavailable
+from leasehold.pipeline.errors import FeedUnavailable
 
 EPOCH = b"com.microsoft:epoch"
 GEOREPLICATION = b"com.microsoft:georeplication"

@@ -15,10 +15,10 @@ from typing import Any
 
 from leasehold.common.cancellation import insisting
 from leasehold.common.clock import Pace
-from pipeline.connectors.eventhubs.amqp.connection import Hub, connect, disconnect
-from pipeline.connectors.eventhubs.amqp.sdk_internals import sdk
-from pipeline.connectors.eventhubs.refusal import refusal, refused
-from pipeline.errors import FeedError, FeedUnavailable
+from leasehold.pipeline.connectors.eventhubs.amqp.connection import Hub, connect, disconnect
+from leasehold.pipeline.connectors.eventhubs.amqp.sdk_internals import sdk
+from leasehold.pipeline.connectors.eventhubs.refusal import refusal, refused
+from leasehold.pipeline.errors import FeedError, FeedUnavailable
 
 OF_HUB, OF_PARTITION = "com.microsoft:eventhub", "com.microsoft:partition"
 KEPT_S = 60.0

@@ -27,20 +27,20 @@ import numpy as np
 import pyarrow as pa
 
 from leasehold.common.clock import Patience, Pauses
-from pipeline.connectors.eventhubs.account import EventHubAccount, account_of, is_consumer_group
-from pipeline.connectors.eventhubs.amqp.connection import GROUP, Hub
-from pipeline.connectors.eventhubs.amqp.management import Management, PartitionExtent
-from pipeline.connectors.eventhubs.amqp.values import Malformed
-from pipeline.connectors.eventhubs.feed.receiver import Limits, Received, ReceiverSource, receive, try_attach
-from pipeline.connectors.eventhubs.position import Position, compared, position_of, selector, time_selector
-from pipeline.connectors.eventhubs.refusal import PositionRefused
-from pipeline.dead_letters.merged_feed import NONE_READ, Stretch
-from pipeline.dead_letters.record import letter_of, read_until, read_until_now
-from pipeline.errors import FeedError, FeedUnavailable, Fenced, MalformedRecord, PositionLost
-from pipeline.event import Page
-from pipeline.feed import ChangeFeed, FeedPartition, KnownLag, Start, reset_of_a_new_source
-from pipeline.ranges import EventRange, RangeReader, iterate, secret_in
-from pipeline.tracing import Endpoint
+from leasehold.pipeline.connectors.eventhubs.account import EventHubAccount, account_of, is_consumer_group
+from leasehold.pipeline.connectors.eventhubs.amqp.connection import GROUP, Hub
+from leasehold.pipeline.connectors.eventhubs.amqp.management import Management, PartitionExtent
+from leasehold.pipeline.connectors.eventhubs.amqp.values import Malformed
+from leasehold.pipeline.connectors.eventhubs.feed.receiver import Limits, Received, ReceiverSource, receive, try_attach
+from leasehold.pipeline.connectors.eventhubs.position import Position, compared, position_of, selector, time_selector
+from leasehold.pipeline.connectors.eventhubs.refusal import PositionRefused
+from leasehold.pipeline.dead_letters.merged_feed import NONE_READ, Stretch
+from leasehold.pipeline.dead_letters.record import letter_of, read_until, read_until_now
+from leasehold.pipeline.errors import FeedError, FeedUnavailable, Fenced, MalformedRecord, PositionLost
+from leasehold.pipeline.event import Page
+from leasehold.pipeline.feed import ChangeFeed, FeedPartition, KnownLag, Start, reset_of_a_new_source
+from leasehold.pipeline.ranges import EventRange, RangeReader, iterate, secret_in
+from leasehold.pipeline.tracing import Endpoint
 
 T = TypeVar("T")
 DECODING_THREADS = 2
@@ -521,7 +521,7 @@ class EventHubsRanges(RangeReader):
 
 
 class HubLetters:
-    """Implements pipeline.dead_letters.merged_feed.LetterStreams over `feed`, which the caller closes."""
+    """Implements leasehold.pipeline.dead_letters.merged_feed.LetterStreams over `feed`, which the caller closes."""
 
     def __init__(self, feed: EventHubsFeed, pipeline: str) -> None:
         self._feed = feed

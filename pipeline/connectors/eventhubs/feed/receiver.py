@@ -14,14 +14,14 @@ import numpy as np
 import pyarrow as pa
 
 from leasehold.common.cancellation import heeding
-from pipeline.connectors.eventhubs.amqp.connection import Hub
-from pipeline.connectors.eventhubs.amqp.decode import ReceivedEvent
-from pipeline.connectors.eventhubs.amqp.frames import Columns, Frames, Numbers, Read
-from pipeline.connectors.eventhubs.amqp.link import ReceiverLink
-from pipeline.connectors.eventhubs.amqp.values import Malformed
-from pipeline.connectors.eventhubs.position import LATEST, Position
-from pipeline.connectors.eventhubs.refusal import ended, refusal
-from pipeline.event import EVENT_SCHEMA, Page
+from leasehold.pipeline.connectors.eventhubs.amqp.connection import Hub
+from leasehold.pipeline.connectors.eventhubs.amqp.decode import ReceivedEvent
+from leasehold.pipeline.connectors.eventhubs.amqp.frames import Columns, Frames, Numbers, Read
+from leasehold.pipeline.connectors.eventhubs.amqp.link import ReceiverLink
+from leasehold.pipeline.connectors.eventhubs.amqp.values import Malformed
+from leasehold.pipeline.connectors.eventhubs.position import LATEST, Position
+from leasehold.pipeline.connectors.eventhubs.refusal import ended, refusal
+from leasehold.pipeline.event import EVENT_SCHEMA, Page
 
 # Events -> pages of the event table, within the limits. Pure.
 #

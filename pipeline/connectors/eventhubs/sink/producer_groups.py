@@ -7,10 +7,10 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.connectors.eventhubs.broker import EventHubsBroker
-from pipeline.errors import Fenced
-from pipeline.markers import lease_of
-from pipeline.producer import (
+from leasehold.pipeline.connectors.eventhubs.broker import EventHubsBroker
+from leasehold.pipeline.errors import Fenced
+from leasehold.pipeline.markers import lease_of
+from leasehold.pipeline.producer import (
     LEVEL_MAX,
     NOTHING_YET,
     NUMBER_MAX,
@@ -23,9 +23,9 @@ from pipeline.producer import (
     RetryPolicy,
     group_of,
 )
-from pipeline.producer.errors import ENDS_THE_PRODUCER
-from pipeline.publishing_writer import outranked
-from pipeline.sink import Claim
+from leasehold.pipeline.producer.errors import ENDS_THE_PRODUCER
+from leasehold.pipeline.publishing_writer import outranked
+from leasehold.pipeline.sink import Claim
 
 # What a claim has to know and to close before it publishes to a hub. The decisions are pure.
 #

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from leasehold.common.cancellation import heeding
-from pipeline.connectors.eventhubs.amqp.connection import Hub, TokenRefused, connect, disconnect
-from pipeline.connectors.eventhubs.amqp.encode import BATCH_FORMAT, GROUP, LEVEL, NUMBER, enveloped, numbered
-from pipeline.connectors.eventhubs.amqp.sdk_internals import (
+from leasehold.pipeline.connectors.eventhubs.amqp.connection import Hub, TokenRefused, connect, disconnect
+from leasehold.pipeline.connectors.eventhubs.amqp.encode import BATCH_FORMAT, GROUP, LEVEL, NUMBER, enveloped, numbered
+from leasehold.pipeline.connectors.eventhubs.amqp.sdk_internals import (
     has_credit,
     is_attached,
     link_of,
@@ -21,8 +21,8 @@ from pipeline.connectors.eventhubs.amqp.sdk_internals import (
     send_encoded,
     sender_class,
 )
-from pipeline.producer import NOTHING_YET, AttachRequest, Outcome, ProducerPosition, PublishError, Reason
-from pipeline.producer.errors import refused
+from leasehold.pipeline.producer import NOTHING_YET, AttachRequest, Outcome, ProducerPosition, PublishError, Reason
+from leasehold.pipeline.producer.errors import refused
 
 # Refusals of Event Hubs, as the reasons of publishing. Pure.
 
@@ -150,7 +150,7 @@ async def attach(hub: Hub, partition: str | None, asked: AttachRequest | None, *
 
 
 class SenderLink:
-    """numbers: as the service replied to the attach. Implements pipeline.producer.ProducerLink."""
+    """numbers: as the service replied to the attach. Implements leasehold.pipeline.producer.ProducerLink."""
 
     def __init__(self, client: Any, place: str, numbers: ProducerPosition | None) -> None:
         self.numbers = numbers

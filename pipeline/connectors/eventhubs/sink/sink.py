@@ -12,14 +12,22 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
-from pipeline.connectors.eventhubs.account import EventHubAccount, is_consumer_group
-from pipeline.connectors.eventhubs.broker import EventHubsBroker
-from pipeline.connectors.eventhubs.feed.receiver import try_attach
-from pipeline.connectors.eventhubs.sink.producer_groups import CLOSED, Groups, Tail, group, tail_of, target_of, to_close
-from pipeline.connectors.eventhubs.sink.tail import QUIET_S, Reading, Tails
-from pipeline.connectors.eventhubs.sink.writer import TAIL_S, HubWriter, translated
-from pipeline.connectors.network import check_unresolvable
-from pipeline.errors import (
+from leasehold.pipeline.connectors.eventhubs.account import EventHubAccount, is_consumer_group
+from leasehold.pipeline.connectors.eventhubs.broker import EventHubsBroker
+from leasehold.pipeline.connectors.eventhubs.feed.receiver import try_attach
+from leasehold.pipeline.connectors.eventhubs.sink.producer_groups import (
+    CLOSED,
+    Groups,
+    Tail,
+    group,
+    tail_of,
+    target_of,
+    to_close,
+)
+from leasehold.pipeline.connectors.eventhubs.sink.tail import QUIET_S, Reading, Tails
+from leasehold.pipeline.connectors.eventhubs.sink.writer import TAIL_S, HubWriter, translated
+from leasehold.pipeline.connectors.network import check_unresolvable
+from leasehold.pipeline.errors import (
     FeedError,
     FeedUnavailable,
     Fenced,
@@ -27,8 +35,8 @@ from pipeline.errors import (
     SinkRejected,
     SinkUnavailable,
 )
-from pipeline.markers import Search, lease_of
-from pipeline.producer import (
+from leasehold.pipeline.markers import Search, lease_of
+from leasehold.pipeline.producer import (
     PartitionProducer,
     ProducerPosition,
     ProducerState,
@@ -37,9 +45,9 @@ from pipeline.producer import (
     claimed,
     decoded,
 )
-from pipeline.publishing_writer import generation_lost, newest
-from pipeline.sink import Claim, Sink, Standing
-from pipeline.tracing import Endpoint
+from leasehold.pipeline.publishing_writer import generation_lost, newest
+from leasehold.pipeline.sink import Claim, Sink, Standing
+from leasehold.pipeline.tracing import Endpoint
 
 
 class EventHubsSink(Sink):

@@ -16,13 +16,19 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from math import inf
 
-from pipeline.connectors.eventhubs.broker import EventHubsBroker
-from pipeline.connectors.eventhubs.feed.receiver import Limits, Received, Receiver, ReceiverSource, open_receiver
-from pipeline.connectors.eventhubs.position import BEGINNING, Position, selector
-from pipeline.connectors.eventhubs.refusal import PositionRefused
-from pipeline.errors import FeedError, FeedUnavailable, Fenced, SinkRejected
-from pipeline.event import Page
-from pipeline.markers import Search
+from leasehold.pipeline.connectors.eventhubs.broker import EventHubsBroker
+from leasehold.pipeline.connectors.eventhubs.feed.receiver import (
+    Limits,
+    Received,
+    Receiver,
+    ReceiverSource,
+    open_receiver,
+)
+from leasehold.pipeline.connectors.eventhubs.position import BEGINNING, Position, selector
+from leasehold.pipeline.connectors.eventhubs.refusal import PositionRefused
+from leasehold.pipeline.errors import FeedError, FeedUnavailable, Fenced, SinkRejected
+from leasehold.pipeline.event import Page
+from leasehold.pipeline.markers import Search
 
 LIMITS = Limits(prefetch=2000, page_events=5000, page_bytes=4 * 1024 * 1024, timeout_s=20.0)
 QUIET_S = 10.0

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.connectors.eventhubs.amqp.decode import KEY, OPERATION
-from pipeline.connectors.eventhubs.amqp.encode import (
+from leasehold.pipeline.connectors.eventhubs.amqp.decode import KEY, OPERATION
+from leasehold.pipeline.connectors.eventhubs.amqp.encode import (
     ENVELOPE_KEY_BYTES,
     MARKS_BYTES_MAX,
     SECTION_BYTES,
@@ -21,20 +21,28 @@ from pipeline.connectors.eventhubs.amqp.encode import (
     string_pairs,
     text,
 )
-from pipeline.connectors.eventhubs.amqp.encode import PROPERTIES as SECTION
-from pipeline.connectors.eventhubs.broker import ENVELOPE_BYTES, size_of
-from pipeline.connectors.eventhubs.refusal import BUSY_S
-from pipeline.connectors.eventhubs.sink.producer_groups import CLOSED, Groups, above, group
-from pipeline.connectors.eventhubs.sink.sender import BYTES_MAX
-from pipeline.connectors.eventhubs.sink.tail import Reading, Tails
-from pipeline.crash_point import crash_point
-from pipeline.errors import Ambiguous, FeedError, Fenced, OutputTooLarge, PipelineError, SinkRejected, SinkUnavailable
-from pipeline.markers import PREFIX, Marker, Search
-from pipeline.producer import Outcome, PartitionProducer, ProducerState, PublishError, Reason
-from pipeline.producer.errors import ENDS_THE_PRODUCER
-from pipeline.publishing_writer import PublishingWriter, events_of, marker_of, outranked, published, traced
-from pipeline.sink import Claim, CloseReason, Output, Permit
-from pipeline.tracing import AZURE_ID, TraceContext
+from leasehold.pipeline.connectors.eventhubs.amqp.encode import PROPERTIES as SECTION
+from leasehold.pipeline.connectors.eventhubs.broker import ENVELOPE_BYTES, size_of
+from leasehold.pipeline.connectors.eventhubs.refusal import BUSY_S
+from leasehold.pipeline.connectors.eventhubs.sink.producer_groups import CLOSED, Groups, above, group
+from leasehold.pipeline.connectors.eventhubs.sink.sender import BYTES_MAX
+from leasehold.pipeline.connectors.eventhubs.sink.tail import Reading, Tails
+from leasehold.pipeline.crash_point import crash_point
+from leasehold.pipeline.errors import (
+    Ambiguous,
+    FeedError,
+    Fenced,
+    OutputTooLarge,
+    PipelineError,
+    SinkRejected,
+    SinkUnavailable,
+)
+from leasehold.pipeline.markers import PREFIX, Marker, Search
+from leasehold.pipeline.producer import Outcome, PartitionProducer, ProducerState, PublishError, Reason
+from leasehold.pipeline.producer.errors import ENDS_THE_PRODUCER
+from leasehold.pipeline.publishing_writer import PublishingWriter, events_of, marker_of, outranked, published, traced
+from leasehold.pipeline.sink import Claim, CloseReason, Output, Permit
+from leasehold.pipeline.tracing import AZURE_ID, TraceContext
 
 # A batch's output as events of a hub: encoded, each with the batch's marker and its place in it. Pure.
 
@@ -248,7 +256,7 @@ class HubWriter(PublishingWriter):
 
 
 class Bodies:
-    """A batch's encoded events. Implements pipeline.producer's Contents."""
+    """A batch's encoded events. Implements leasehold.pipeline.producer's Contents."""
 
     key = None
 

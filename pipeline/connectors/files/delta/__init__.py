@@ -5,12 +5,12 @@ deltalake, in a directory or, as `container` has it, in Azure Blob Storage. `com
 what no commit can name. `record`, `schema`, `staged` and `protocol` are pure.
 """
 
-from pipeline.connectors.files.delta.compaction import compact_in_thread, exclusive_compaction
-from pipeline.connectors.files.delta.container import check_prefix, container_location
-from pipeline.connectors.files.delta.schema import check_output
-from pipeline.connectors.files.delta.sink import DeltaSink
-from pipeline.connectors.files.delta.table import Location, Table, location_of
-from pipeline.connectors.files.delta.vacuum import vacuum_table
+from leasehold.pipeline.connectors.files.delta.compaction import compact_in_thread, exclusive_compaction
+from leasehold.pipeline.connectors.files.delta.container import check_prefix, container_location
+from leasehold.pipeline.connectors.files.delta.schema import check_output
+from leasehold.pipeline.connectors.files.delta.sink import DeltaSink
+from leasehold.pipeline.connectors.files.delta.table import Location, Table, location_of
+from leasehold.pipeline.connectors.files.delta.vacuum import vacuum_table
 
 __all__ = [
     "DeltaSink",

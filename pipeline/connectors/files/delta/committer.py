@@ -21,11 +21,11 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from leasehold.common.clock import Backoff
-from pipeline.connectors.files.delta.schema import added, columns_of, last_per_key
-from pipeline.connectors.files.delta.table import Added, Conflicted, MergeRefused, Table
-from pipeline.connectors.files.sink.storage import FilesError, FilesUnavailable, FilesUncertain
-from pipeline.crash_point import crash_point
-from pipeline.errors import Ambiguous, NotTrusted, SinkRejected
+from leasehold.pipeline.connectors.files.delta.schema import added, columns_of, last_per_key
+from leasehold.pipeline.connectors.files.delta.table import Added, Conflicted, MergeRefused, Table
+from leasehold.pipeline.connectors.files.sink.storage import FilesError, FilesUnavailable, FilesUncertain
+from leasehold.pipeline.crash_point import crash_point
+from leasehold.pipeline.errors import Ambiguous, NotTrusted, SinkRejected
 
 COMMITS_MAX = 30
 """How often a commit is tried that others came before."""

@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-from pipeline.connectors.files.delta.table import Table
-from pipeline.connectors.files.sink.storage import FilesUnavailable, Storage
+from leasehold.pipeline.connectors.files.delta.table import Table
+from leasehold.pipeline.connectors.files.sink.storage import FilesUnavailable, Storage
 
 LOCK = "_leasehold/compaction"
 

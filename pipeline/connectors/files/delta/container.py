@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from urllib.parse import urlsplit
 
 from leasehold.common.azure import REFUSED_BY_STORAGE, STORAGE_REMEDIES, StorageAccount
-from pipeline.connectors.files.delta.table import Location
-from pipeline.connectors.files.sink.storage import FilesRefused, FilesUnavailable
+from leasehold.pipeline.connectors.files.delta.table import Location
+from leasehold.pipeline.connectors.files.sink.storage import FilesRefused, FilesUnavailable
 
 RETRIES = 2
 """How often deltalake repeats a request. A merge or a compaction has many requests, and starts over if one of them fails."""

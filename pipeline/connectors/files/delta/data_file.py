@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pipeline.connectors.files.delta.schema import fitted, stats_of
-from pipeline.connectors.files.delta.table import Added
-from pipeline.connectors.files.sink.formats import Compression, ordered, parquet
-from pipeline.connectors.files.sink.storage import FilesError, FilesRefused, FilesUncertain, Storage
-from pipeline.errors import SinkRejected, SinkUnavailable
-from pipeline.sink import SENDS_MAX
-from pipeline.staging import StagedPart, Stager
+from leasehold.pipeline.connectors.files.delta.schema import fitted, stats_of
+from leasehold.pipeline.connectors.files.delta.table import Added
+from leasehold.pipeline.connectors.files.sink.formats import Compression, ordered, parquet
+from leasehold.pipeline.connectors.files.sink.storage import FilesError, FilesRefused, FilesUncertain, Storage
+from leasehold.pipeline.errors import SinkRejected, SinkUnavailable
+from leasehold.pipeline.sink import SENDS_MAX
+from leasehold.pipeline.staging import StagedPart, Stager
 
 
 def put_file(place: Storage, table: pa.Table, compression: Compression, unique: str) -> Added:

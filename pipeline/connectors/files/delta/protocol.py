@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pipeline.errors import SinkRejected
+from leasehold.pipeline.errors import SinkRejected
 
 WRITER_WITH_FEATURES = 7
 """From this version of the protocol on, a table lists what it asks of writers. Below, its columns and properties show it."""

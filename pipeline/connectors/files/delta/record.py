@@ -18,12 +18,12 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
 
 from leasehold.common.nesting import parsed_json
-from pipeline.connectors.files.claims import carried_over, check_folder, check_open
-from pipeline.connectors.files.sink.entry import folder_of
-from pipeline.connectors.files.sink.storage import FilesDamaged
-from pipeline.errors import Fenced
-from pipeline.limits import JSON_LEVELS_MAX
-from pipeline.sink import Claim, Output
+from leasehold.pipeline.connectors.files.claims import carried_over, check_folder, check_open
+from leasehold.pipeline.connectors.files.sink.entry import folder_of
+from leasehold.pipeline.connectors.files.sink.storage import FilesDamaged
+from leasehold.pipeline.errors import Fenced
+from leasehold.pipeline.limits import JSON_LEVELS_MAX
+from leasehold.pipeline.sink import Claim, Output
 
 ROOM = "_leasehold/positions"
 """Delta's VACUUM passes over folders whose names begin with an underscore."""

@@ -18,8 +18,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.errors import SinkRejected
-from pipeline.values import checked, converted, refused_rows
+from leasehold.pipeline.errors import SinkRejected
+from leasehold.pipeline.values import checked, converted, refused_rows
 
 TAKER = "a Delta table"
 STATS_COLUMNS_MAX = 32

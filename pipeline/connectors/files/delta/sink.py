@@ -18,15 +18,22 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from pipeline.connectors.files.delta import record as records
-from pipeline.connectors.files.delta.committer import Change, ColumnsChanged, Committer, Moved
-from pipeline.connectors.files.delta.data_file import DeltaStager, put_file
-from pipeline.connectors.files.delta.record import Record, app_id_of, folder_for, name_of, numbers_in, record_in
-from pipeline.connectors.files.delta.schema import check_key, fitted, last_per_key, rows_only
-from pipeline.connectors.files.delta.staged import prefix_of
-from pipeline.connectors.files.delta.table import LOG, Added, Location, Table
-from pipeline.connectors.files.sink.formats import Compression, ordered
-from pipeline.connectors.files.sink.storage import (
+from leasehold.pipeline.connectors.files.delta import record as records
+from leasehold.pipeline.connectors.files.delta.committer import Change, ColumnsChanged, Committer, Moved
+from leasehold.pipeline.connectors.files.delta.data_file import DeltaStager, put_file
+from leasehold.pipeline.connectors.files.delta.record import (
+    Record,
+    app_id_of,
+    folder_for,
+    name_of,
+    numbers_in,
+    record_in,
+)
+from leasehold.pipeline.connectors.files.delta.schema import check_key, fitted, last_per_key, rows_only
+from leasehold.pipeline.connectors.files.delta.staged import prefix_of
+from leasehold.pipeline.connectors.files.delta.table import LOG, Added, Location, Table
+from leasehold.pipeline.connectors.files.sink.formats import Compression, ordered
+from leasehold.pipeline.connectors.files.sink.storage import (
     FilesDamaged,
     FilesError,
     FilesNowhere,
@@ -36,9 +43,9 @@ from pipeline.connectors.files.sink.storage import (
     Storage,
     check_staged,
 )
-from pipeline.crash_point import crash_point
-from pipeline.errors import Ambiguous, NotTrusted, SinkNotFound, SinkRejected, SinkUnavailable
-from pipeline.sink import (
+from leasehold.pipeline.crash_point import crash_point
+from leasehold.pipeline.errors import Ambiguous, NotTrusted, SinkNotFound, SinkRejected, SinkUnavailable
+from leasehold.pipeline.sink import (
     SENDS_MAX,
     Claim,
     CloseReason,
@@ -50,7 +57,7 @@ from pipeline.sink import (
     checked_until_cancelled,
     to_write_again,
 )
-from pipeline.staging import NotStaged, Stager
+from leasehold.pipeline.staging import NotStaged, Stager
 
 T = TypeVar("T")
 Check = Callable[[], None]

@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from pipeline.connectors.files.sink.entry import EPOCH_DIGITS
+from leasehold.pipeline.connectors.files.sink.entry import EPOCH_DIGITS
 
 STEM = rf"[0-9a-f]{{16}}-\d{{{EPOCH_DIGITS}}}-[0-9a-f]{{16}}-[0-9a-f]{{32}}"
 """What a name has between `part-` and the compression, as a pattern."""

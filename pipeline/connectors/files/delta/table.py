@@ -32,12 +32,12 @@ from deltalake.exceptions import (
 from deltalake.transaction import AddAction
 
 from leasehold.common.nesting import parsed_json
-from pipeline.connectors.files.delta.protocol import Demands, check
-from pipeline.connectors.files.delta.staged import STEM
-from pipeline.connectors.files.sink.storage import FilesError, FilesUnavailable, FilesUncertain
-from pipeline.connectors.network import sync_directory
-from pipeline.errors import OutputRefused, SinkRejected
-from pipeline.limits import JSON_LEVELS_MAX
+from leasehold.pipeline.connectors.files.delta.protocol import Demands, check
+from leasehold.pipeline.connectors.files.delta.staged import STEM
+from leasehold.pipeline.connectors.files.sink.storage import FilesError, FilesUnavailable, FilesUncertain
+from leasehold.pipeline.connectors.network import sync_directory
+from leasehold.pipeline.errors import OutputRefused, SinkRejected
+from leasehold.pipeline.limits import JSON_LEVELS_MAX
 
 T = TypeVar("T")
 LOG = "_delta_log"

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from contextlib import suppress
 
-from pipeline.connectors.files.delta.record import ROOM, app_ids_in, name_under, record_in
-from pipeline.connectors.files.delta.staged import lease_of, outranked, staging_of
-from pipeline.connectors.files.delta.table import Table
-from pipeline.connectors.files.sink.storage import FilesDamaged, Storage
+from leasehold.pipeline.connectors.files.delta.record import ROOM, app_ids_in, name_under, record_in
+from leasehold.pipeline.connectors.files.delta.staged import lease_of, outranked, staging_of
+from leasehold.pipeline.connectors.files.delta.table import Table
+from leasehold.pipeline.connectors.files.sink.storage import FilesDamaged, Storage
 
 
 def vacuum_table(place: Storage, table: Table, *, retention_hours: int | None, dry_run: bool) -> list[str]:

@@ -36,13 +36,13 @@ from shlex import quote
 from types import MappingProxyType
 from typing import Literal, ParamSpec, TypeVar
 
-from pipeline.connectors.files.feed.position import Fingerprint, Position, compare, decode
-from pipeline.connectors.files.feed.reader import Ahead, Cursor, FileReader, FilesRanges, Reading, Step
-from pipeline.connectors.files.feed.records import CsvRecords, JsonRecords, NotText
-from pipeline.errors import FeedError, FeedNotFound, FeedUnavailable, MalformedRecord
-from pipeline.event import Page
-from pipeline.feed import ChangeFeed, FeedPartition, Start
-from pipeline.ranges import EventRange
+from leasehold.pipeline.connectors.files.feed.position import Fingerprint, Position, compare, decode
+from leasehold.pipeline.connectors.files.feed.reader import Ahead, Cursor, FileReader, FilesRanges, Reading, Step
+from leasehold.pipeline.connectors.files.feed.records import CsvRecords, JsonRecords, NotText
+from leasehold.pipeline.errors import FeedError, FeedNotFound, FeedUnavailable, MalformedRecord
+from leasehold.pipeline.event import Page
+from leasehold.pipeline.feed import ChangeFeed, FeedPartition, Start
+from leasehold.pipeline.ranges import EventRange
 
 # Which files a pattern names, and what their partitions are called.
 #

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from typing import NoReturn
 
 from leasehold.common.nesting import parsed_json
-from pipeline.errors import PositionLost
-from pipeline.limits import JSON_LEVELS_MAX
+from leasehold.pipeline.errors import PositionLost
+from leasehold.pipeline.limits import JSON_LEVELS_MAX
 
 CONTINUATION_CHARS_MAX = 1024
 INTEGER_MAX = 2**63 - 1

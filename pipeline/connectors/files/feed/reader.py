@@ -20,8 +20,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.connectors.files.feed.position import Fingerprint, Position, decode
-from pipeline.connectors.files.feed.records import (
+from leasehold.pipeline.connectors.files.feed.position import Fingerprint, Position, decode
+from leasehold.pipeline.connectors.files.feed.records import (
     BOM,
     Content,
     Cut,
@@ -31,9 +31,9 @@ from pipeline.connectors.files.feed.records import (
     Unreadable,
     check_text,
 )
-from pipeline.errors import FeedError, FeedUnavailable, MalformedRecord, PositionLost
-from pipeline.event import EVENT_SCHEMA, Page
-from pipeline.ranges import EventRange, RangeReader
+from leasehold.pipeline.errors import FeedError, FeedUnavailable, MalformedRecord, PositionLost
+from leasehold.pipeline.event import EVENT_SCHEMA, Page
+from leasehold.pipeline.ranges import EventRange, RangeReader
 
 # Records of a file as an event table, column by column.
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from leasehold.common.nesting import NestedTooDeeply, check_nesting
-from pipeline.limits import JSON_LEVELS_MAX
+from leasehold.pipeline.limits import JSON_LEVELS_MAX
 
 Offsets: TypeAlias = npt.NDArray[np.int64]
 

@@ -4,11 +4,11 @@
 `blobs`, a container. `entry` and `formats` are pure.
 """
 
-from pipeline.connectors.files.sink.dead_letters import FileLetters
-from pipeline.connectors.files.sink.directory import Directory
-from pipeline.connectors.files.sink.sink import FilesSink
-from pipeline.connectors.files.sink.snapshot import PartitionFiles, Snapshot, leftovers, snapshot_of
-from pipeline.connectors.files.sink.storage import FilesDamaged, FilesError, FilesUnavailable
+from leasehold.pipeline.connectors.files.sink.dead_letters import FileLetters
+from leasehold.pipeline.connectors.files.sink.directory import Directory
+from leasehold.pipeline.connectors.files.sink.sink import FilesSink
+from leasehold.pipeline.connectors.files.sink.snapshot import PartitionFiles, Snapshot, leftovers, snapshot_of
+from leasehold.pipeline.connectors.files.sink.storage import FilesDamaged, FilesError, FilesUnavailable
 
 __all__ = [
     "Directory",

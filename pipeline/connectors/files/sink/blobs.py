@@ -28,7 +28,7 @@ from leasehold.common.azure import (
     storage_retry_after_s,
 )
 from leasehold.common.resolving import is_nowhere_at_once
-from pipeline.connectors.files.sink.storage import (
+from leasehold.pipeline.connectors.files.sink.storage import (
     FilesError,
     FilesNowhere,
     FilesRefused,

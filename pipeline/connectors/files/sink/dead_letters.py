@@ -17,15 +17,15 @@ from typing import NamedTuple, TypeVar
 import pyarrow as pa
 
 from leasehold.common.nesting import parsed_json
-from pipeline.connectors.files.sink.entry import DataFile, folders_of
-from pipeline.connectors.files.sink.formats import decoded
-from pipeline.connectors.files.sink.manifest import head_of
-from pipeline.connectors.files.sink.snapshot import Snapshot, snapshot_of
-from pipeline.connectors.files.sink.storage import FilesError, Storage
-from pipeline.dead_letters.merged_feed import NONE_READ, Stretch
-from pipeline.dead_letters.record import LEASE, kept_events, letter_in
-from pipeline.errors import FeedUnavailable
-from pipeline.limits import JSON_LEVELS_MAX, REPLAY
+from leasehold.pipeline.connectors.files.sink.entry import DataFile, folders_of
+from leasehold.pipeline.connectors.files.sink.formats import decoded
+from leasehold.pipeline.connectors.files.sink.manifest import head_of
+from leasehold.pipeline.connectors.files.sink.snapshot import Snapshot, snapshot_of
+from leasehold.pipeline.connectors.files.sink.storage import FilesError, Storage
+from leasehold.pipeline.dead_letters.merged_feed import NONE_READ, Stretch
+from leasehold.pipeline.dead_letters.record import LEASE, kept_events, letter_in
+from leasehold.pipeline.errors import FeedUnavailable
+from leasehold.pipeline.limits import JSON_LEVELS_MAX, REPLAY
 
 T = TypeVar("T")
 STREAMS = ("own", "replay")
@@ -42,7 +42,8 @@ class _Counted(NamedTuple):
 
 
 class FileLetters:
-    """Implements pipeline.dead_letters.merged_feed.LetterStreams over the files of one pipeline's letters. It closes the place.
+    """Implements leasehold.pipeline.dead_letters.merged_feed.LetterStreams over the files of one pipeline's letters. It closes
+    the place.
 
     As events their sequences are even for those of the pipeline, odd for those of its replays: people look for them by these.
     """

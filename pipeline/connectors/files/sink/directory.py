@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from pipeline.connectors.files.sink.storage import FilesRefused, FilesUnavailable, FilesUncertain
-from pipeline.connectors.network import is_of_path, sync_directory
-from pipeline.crash_point import crash_point
+from leasehold.pipeline.connectors.files.sink.storage import FilesRefused, FilesUnavailable, FilesUncertain
+from leasehold.pipeline.connectors.network import is_of_path, sync_directory
+from leasehold.pipeline.crash_point import crash_point
 
 ROOM = "_leasehold/.writing"
 """Where files are written before they have their names."""

@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from leasehold.common.nesting import parsed_json
-from pipeline.connectors.files.claims import carried_over, check_folder, check_open
-from pipeline.connectors.files.sink.storage import FilesDamaged
-from pipeline.errors import Fenced
-from pipeline.limits import JSON_LEVELS_MAX
-from pipeline.sink import Claim, Output
+from leasehold.pipeline.connectors.files.claims import carried_over, check_folder, check_open
+from leasehold.pipeline.connectors.files.sink.storage import FilesDamaged
+from leasehold.pipeline.errors import Fenced
+from leasehold.pipeline.limits import JSON_LEVELS_MAX
+from leasehold.pipeline.sink import Claim, Output
 
 # Which file is called what. Pure.
 #

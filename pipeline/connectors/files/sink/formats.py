@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.errors import SinkRejected
-from pipeline.values import checked, converted
+from leasehold.pipeline.errors import SinkRejected
+from leasehold.pipeline.values import checked, converted
 
 Format = Literal["parquet", "jsonl"]
 Compression = Literal["zstd", "snappy", "none"]

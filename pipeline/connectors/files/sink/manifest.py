@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
-from pipeline.connectors.files.sink.entry import (
+from leasehold.pipeline.connectors.files.sink.entry import (
     STAGED_VERSIONS,
     DataFile,
     Fold,
@@ -26,10 +26,10 @@ from pipeline.connectors.files.sink.entry import (
     listing_of,
     outranked,
 )
-from pipeline.connectors.files.sink.storage import FilesDamaged, FilesUnavailable, FilesUncertain, Storage
-from pipeline.crash_point import crash_point
-from pipeline.errors import Ambiguous, SinkRejected
-from pipeline.sink import Claim, settle, to_write_again
+from leasehold.pipeline.connectors.files.sink.storage import FilesDamaged, FilesUnavailable, FilesUncertain, Storage
+from leasehold.pipeline.crash_point import crash_point
+from leasehold.pipeline.errors import Ambiguous, SinkRejected
+from leasehold.pipeline.sink import Claim, settle, to_write_again
 
 # How a manifest stays short: 64 entries are folded into one file, and 64 of those into one again. Pure.
 #

@@ -19,11 +19,11 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from pipeline.connectors.files.sink import entry as entries
-from pipeline.connectors.files.sink.entry import DataFile, folders_of, version_of
-from pipeline.connectors.files.sink.formats import Compression, Format, encoded, ordered
-from pipeline.connectors.files.sink.manifest import Check, Manifest, head_of, open_manifest
-from pipeline.connectors.files.sink.storage import (
+from leasehold.pipeline.connectors.files.sink import entry as entries
+from leasehold.pipeline.connectors.files.sink.entry import DataFile, folders_of, version_of
+from leasehold.pipeline.connectors.files.sink.formats import Compression, Format, encoded, ordered
+from leasehold.pipeline.connectors.files.sink.manifest import Check, Manifest, head_of, open_manifest
+from leasehold.pipeline.connectors.files.sink.storage import (
     FilesDamaged,
     FilesError,
     FilesNowhere,
@@ -33,9 +33,9 @@ from pipeline.connectors.files.sink.storage import (
     Storage,
     check_staged,
 )
-from pipeline.crash_point import crash_point
-from pipeline.errors import Ambiguous, Fenced, NotTrusted, SinkNotFound, SinkRejected, SinkUnavailable
-from pipeline.sink import (
+from leasehold.pipeline.crash_point import crash_point
+from leasehold.pipeline.errors import Ambiguous, Fenced, NotTrusted, SinkNotFound, SinkRejected, SinkUnavailable
+from leasehold.pipeline.sink import (
     SENDS_MAX,
     Claim,
     CloseReason,
@@ -46,7 +46,7 @@ from pipeline.sink import (
     Standing,
     checked_until_cancelled,
 )
-from pipeline.staging import NotStaged, StagedPart, Stager
+from leasehold.pipeline.staging import NotStaged, StagedPart, Stager
 
 T = TypeVar("T")
 THREADS = 16

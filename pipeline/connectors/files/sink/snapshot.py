@@ -1,6 +1,6 @@
 """The manifest's reader: which files count now, for pyarrow, DuckDB, Spark and people.
 
-    from pipeline.connectors.files.sink import Directory, snapshot_of
+    from leasehold.pipeline.connectors.files.sink import Directory, snapshot_of
 
     snapshot = snapshot_of(Directory("out"))
     snapshot.table()                                    # an Arrow table
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pipeline.connectors.files.sink.entry import (
+from leasehold.pipeline.connectors.files.sink.entry import (
     MANIFEST,
     DataFile,
     Folders,
@@ -30,9 +30,9 @@ from pipeline.connectors.files.sink.entry import (
     folders_of,
     version_of,
 )
-from pipeline.connectors.files.sink.formats import decoded
-from pipeline.connectors.files.sink.manifest import entry_of, files_of, listed, steps
-from pipeline.connectors.files.sink.storage import FilesDamaged, FilesUnavailable, Storage
+from leasehold.pipeline.connectors.files.sink.formats import decoded
+from leasehold.pipeline.connectors.files.sink.manifest import entry_of, files_of, listed, steps
+from leasehold.pipeline.connectors.files.sink.storage import FilesDamaged, FilesUnavailable, Storage
 
 READS_MAX = 20
 

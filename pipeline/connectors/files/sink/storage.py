@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from pipeline.errors import PipelineError
-from pipeline.staging import NotStaged, StagedPart, check_parts
+from leasehold.pipeline.errors import PipelineError
+from leasehold.pipeline.staging import NotStaged, StagedPart, check_parts
 
 # What can go wrong with files and their manifest.
 #

@@ -12,11 +12,11 @@ import pytest
 
 from leasehold.common import cancellation
 from leasehold.common.cancellation import await_shielded, heeding, insisting, is_cancelled
-from leases.stores import azure
-from pipeline.connectors.eventhubs.amqp.connection import connect, disconnect
-from pipeline.connectors.eventhubs.amqp.management import Management
-from pipeline.connectors.postgres.session import Session
-from pipeline.errors import FeedUnavailable
+from leasehold.leases.stores import azure
+from leasehold.pipeline.connectors.eventhubs.amqp.connection import connect, disconnect
+from leasehold.pipeline.connectors.eventhubs.amqp.management import Management
+from leasehold.pipeline.connectors.postgres.session import Session
+from leasehold.pipeline.errors import FeedUnavailable
 
 
 async def forgetful(found: object) -> object:

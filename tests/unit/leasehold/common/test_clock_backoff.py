@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leasehold.common.clock import Backoff, retry_after_s
-from leases.errors import StoreConflict, StoreUnavailable
-from leases.timing import Timing
+from leasehold.leases.errors import StoreConflict, StoreUnavailable
+from leasehold.leases.timing import Timing
 
 BACKOFF = Backoff(first_s=1.0, max_s=13.0)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from leases.import_.checkpoint_blobs import CheckpointBlob, Deployment, Kind, blobs_of, deployments
-from leases.lease import Lease
+from leasehold.leases.import_.checkpoint_blobs import CheckpointBlob, Deployment, Kind, blobs_of, deployments
+from leasehold.leases.lease import Lease
 
 STORE = "bank.servicebus.windows.net/raw-event/$default"
 

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unit.leases.lease_documents import INFO, LOCK, PREFIX, dotnet, java, packed, v2
 
-from leases import dotnet as document_form
-from leases.document import decode_lease, encode_lease
-from leases.dotnet import INCREMENTAL
-from leases.errors import InvalidDocument
-from leases.import_.cosmos_import import DOCUMENTS_MAX, candidates, documents_in, leases_among
-from leases.import_.plan import Candidate
-from leases.lease import Child
+from leasehold.leases import dotnet as document_form
+from leasehold.leases.document import decode_lease, encode_lease
+from leasehold.leases.dotnet import INCREMENTAL
+from leasehold.leases.errors import InvalidDocument
+from leasehold.leases.import_.cosmos_import import DOCUMENTS_MAX, candidates, documents_in, leases_among
+from leasehold.leases.import_.plan import Candidate
+from leasehold.leases.lease import Child
 
 
 def brought(*documents: Any, is_java: bool = False, **options: Any) -> list[Candidate]:

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unit.leases.lease_documents import packed
 
-from leases.dotnet import FULL_FIDELITY, INCREMENTAL
-from leases.errors import InvalidDocument
-from leases.import_.cosmos_import import Part, Token, is_packed, unpacked
+from leasehold.leases.dotnet import FULL_FIDELITY, INCREMENTAL
+from leasehold.leases.errors import InvalidDocument
+from leasehold.leases.import_.cosmos_import import Part, Token, is_packed, unpacked
 
 WHOLE = [("", "FF", '"500"')]
 

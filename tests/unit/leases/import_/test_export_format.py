@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unit.leases.test_document import leases as any_lease
 
-from leases.bootstrap import Identity, Info
-from leases.errors import InvalidDocument
-from leases.import_.export_format import ExportedPipeline, groups_in, lines_of
-from leases.lease import Child, Lease
+from leasehold.leases.bootstrap import Identity, Info
+from leasehold.leases.errors import InvalidDocument
+from leasehold.leases.import_.export_format import ExportedPipeline, groups_in, lines_of
+from leasehold.leases.lease import Child, Lease
 
 IDENTITY = Identity("log:raw", "postgresql://db", "a1b2")
 LEASE = Lease(

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leases.document import INTEGER_MAX, UNKNOWN_DEPTH_MAX
-from leases.errors import Incomparable
-from leases.import_.plan import Candidate, PlannedChange, Rules, planned
-from leases.lease import Child, Lease
-from leases.tenure import VersionedLease
+from leasehold.leases.document import INTEGER_MAX, UNKNOWN_DEPTH_MAX
+from leasehold.leases.errors import Incomparable
+from leasehold.leases.import_.plan import Candidate, PlannedChange, Rules, planned
+from leasehold.leases.lease import Child, Lease
+from leasehold.leases.tenure import VersionedLease
 
 
 def compare(a: str | None, b: str | None) -> int:

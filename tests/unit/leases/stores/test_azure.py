@@ -10,8 +10,8 @@ import aiohttp
 import pytest
 from azure.core.pipeline.transport import AioHttpTransport
 
-from leases.errors import StoreUnavailable
-from leases.stores.azure import OnceOverTls, send_once
+from leasehold.leases.errors import StoreUnavailable
+from leasehold.leases.stores.azure import OnceOverTls, send_once
 
 
 async def test_a_session_of_the_aiohttp_that_is_installed_sends_each_request_once() -> None:

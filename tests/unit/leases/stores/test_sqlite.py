@@ -16,19 +16,19 @@ import pytest
 from patience import PATIENCE_S, until_async
 
 from leasehold.common.clock import BootClock
-from leases.document import decode_lease, encode_lease, lease_id
-from leases.errors import InvalidDocument, StoreAmbiguous, StoreConflict, StoreMissing, StoreUnavailable
-from leases.lease import Lease
-from leases.session import Session, SessionRecord, decode_session, session_id
-from leases.store import TimedStore
-from leases.stores.sqlite import SqliteStore
-from leases.timing import derived_session
+from leasehold.leases.document import decode_lease, encode_lease, lease_id
+from leasehold.leases.errors import InvalidDocument, StoreAmbiguous, StoreConflict, StoreMissing, StoreUnavailable
+from leasehold.leases.lease import Lease
+from leasehold.leases.session import Session, SessionRecord, decode_session, session_id
+from leasehold.leases.store import TimedStore
+from leasehold.leases.stores.sqlite import SqliteStore
+from leasehold.leases.timing import derived_session
 
 COUNTER = "pipeline/leases/0"
 COUNT = """
 import asyncio, json, sys
-from leases.errors import StoreConflict
-from leases.stores.sqlite import SqliteStore
+from leasehold.leases.errors import StoreConflict
+from leasehold.leases.stores.sqlite import SqliteStore
 
 async def main(path, times):
     store = SqliteStore(path)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.async_sink import Entry
-from pipeline.async_sink.buffer import EntryBuffer
-from pipeline.async_sink.request_scheduler import BACKOFF, RETRY_AFTER_MAX_S, AckPrefix, RateLimiter
+from leasehold.pipeline.async_sink import Entry
+from leasehold.pipeline.async_sink.buffer import EntryBuffer
+from leasehold.pipeline.async_sink.request_scheduler import BACKOFF, RETRY_AFTER_MAX_S, AckPrefix, RateLimiter
 
 PLENTY = 1_000_000
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.async_sink import json_row
+from leasehold.pipeline.async_sink import json_row
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from unit.pipeline.async_sink.test_buffer import entry, numbers
 
-from pipeline.async_sink import Converted, Entry, Failed, Limits
-from pipeline.async_sink.request_scheduler import Request, RequestScheduler
-from pipeline.errors import SinkRejected
+from leasehold.pipeline.async_sink import Converted, Entry, Failed, Limits
+from leasehold.pipeline.async_sink.request_scheduler import Request, RequestScheduler
+from leasehold.pipeline.errors import SinkRejected
 
 LIMITS = Limits(
     batch_entries_max=10,

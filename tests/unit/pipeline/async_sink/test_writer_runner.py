@@ -11,10 +11,10 @@ from lab.simulation.group import until
 from unit.pipeline.destinations import Scripted, Trouble, now
 from unit.pipeline.pumps import Numbers, Pump
 
-from pipeline.async_sink import Limits
-from pipeline.errors import SinkRejected
-from pipeline.feed import PartitionEnded
-from pipeline.pump.progress import STOP_S_MAX
+from leasehold.pipeline.async_sink import Limits
+from leasehold.pipeline.errors import SinkRejected
+from leasehold.pipeline.feed import PartitionEnded
+from leasehold.pipeline.pump.progress import STOP_S_MAX
 
 
 @pytest.mark.virtual

@@ -15,12 +15,12 @@ import pytest
 from lab.simulation.loop import run_virtual
 from unit.pipeline.destinations import Scripted, Taken, Trouble, Trust, Trusted, claim, now
 
-from pipeline.async_sink import AsyncSink, Entry, Failed, Limits, json_row
-from pipeline.async_sink.request_entry import Converted, Destination
-from pipeline.async_sink.writer import AsyncWriter
-from pipeline.contract import Row, SinkContract, SinkHarness, event_table
-from pipeline.errors import Ambiguous, NotTrusted, SinkUnavailable
-from pipeline.sink import Output
+from leasehold.pipeline.async_sink import AsyncSink, Entry, Failed, Limits, json_row
+from leasehold.pipeline.async_sink.request_entry import Converted, Destination
+from leasehold.pipeline.async_sink.writer import AsyncWriter
+from leasehold.pipeline.contract import Row, SinkContract, SinkHarness, event_table
+from leasehold.pipeline.errors import Ambiguous, NotTrusted, SinkUnavailable
+from leasehold.pipeline.sink import Output
 
 SMALL = Limits(batch_entries_max=2, in_flight_max=3, buffered_entries_max=7, buffer_age_max_s=0.01)
 

@@ -12,8 +12,8 @@ from lab.simulation.loop import run_virtual
 from unit.pipeline.async_sink.test_writer_sink import opened, output
 from unit.pipeline.destinations import Scripted, Trouble, Trusted, claim, now
 
-from pipeline.async_sink import AsyncSink, Entry, Limits
-from pipeline.errors import SinkRejected
+from leasehold.pipeline.async_sink import AsyncSink, Entry, Limits
+from leasehold.pipeline.errors import SinkRejected
 
 
 @pytest.mark.virtual

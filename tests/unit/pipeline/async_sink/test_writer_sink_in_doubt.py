@@ -9,13 +9,13 @@ import aiohttp
 import pytest
 from aiohttp.client_reqrep import ConnectionKey
 
-from pipeline.async_sink import Entry
-from pipeline.connectors.cosmos.change_feed_request import Answer as CosmosAnswer
-from pipeline.connectors.cosmos.client import CosmosContainer
-from pipeline.connectors.cosmos.point_operations import Write
-from pipeline.connectors.cosmos.sink import CosmosDestination
-from pipeline.connectors.http import Answer, HttpDestination, failed_of
-from pipeline.errors import Ambiguous, FeedUnavailable, SinkUnavailable
+from leasehold.pipeline.async_sink import Entry
+from leasehold.pipeline.connectors.cosmos.change_feed_request import Answer as CosmosAnswer
+from leasehold.pipeline.connectors.cosmos.client import CosmosContainer
+from leasehold.pipeline.connectors.cosmos.point_operations import Write
+from leasehold.pipeline.connectors.cosmos.sink import CosmosDestination
+from leasehold.pipeline.connectors.http import Answer, HttpDestination, failed_of
+from leasehold.pipeline.errors import Ambiguous, FeedUnavailable, SinkUnavailable
 
 
 def entries(*values: object) -> list[Entry]:

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.async_sink import AsyncSink
-from pipeline.contract import Row, SinkContract, SinkHarness
-from pipeline.errors import SinkRejected
-from service.config.custom import CustomSinkSettings
+from leasehold.pipeline.async_sink import AsyncSink
+from leasehold.pipeline.contract import Row, SinkContract, SinkHarness
+from leasehold.pipeline.errors import SinkRejected
+from leasehold.service.config.custom import CustomSinkSettings
 
 DOCS = Path(__file__).parents[4] / "docs"
 PAGE = (DOCS / "sinks.md").read_text()

@@ -9,7 +9,7 @@ from lab.simulation.group import until
 from unit.pipeline.destinations import Scripted, Trouble, now
 from unit.pipeline.pumps import Numbers, Pump
 
-from pipeline.async_sink import Limits
+from leasehold.pipeline.async_sink import Limits
 
 
 @pytest.mark.virtual

@@ -19,17 +19,17 @@ from unit.pipeline.burials import NOW, Group, bodies, files_box, lines_box, log_
 from unit.pipeline.connectors.test_python import AlwaysTrusted, claim, output
 from unit.pipeline.destinations import Trust
 
-from pipeline.batch import Batch
-from pipeline.connectors import handlers
-from pipeline.connectors.handlers import HandlerSink, ThreadPool
-from pipeline.contract import Row, SinkContract, SinkHarness
-from pipeline.dead_letters import DeadLetters, LetterBox
-from pipeline.dead_letters.side_output_sink import WriterBesideBox
-from pipeline.errors import NotTrusted, OutputSuspected, SinkError, SinkRejected, SinkUnavailable
-from pipeline.event import EVENT_SCHEMA
-from pipeline.handlers.events import Events
-from pipeline.limits import EVENT_COLUMNS, REPLAY, ParallelLimits
-from pipeline.sink import Claim, Output, Permit, SinkWriter
+from leasehold.pipeline.batch import Batch
+from leasehold.pipeline.connectors import handlers
+from leasehold.pipeline.connectors.handlers import HandlerSink, ThreadPool
+from leasehold.pipeline.contract import Row, SinkContract, SinkHarness
+from leasehold.pipeline.dead_letters import DeadLetters, LetterBox
+from leasehold.pipeline.dead_letters.side_output_sink import WriterBesideBox
+from leasehold.pipeline.errors import NotTrusted, OutputSuspected, SinkError, SinkRejected, SinkUnavailable
+from leasehold.pipeline.event import EVENT_SCHEMA
+from leasehold.pipeline.handlers.events import Events
+from leasehold.pipeline.limits import EVENT_COLUMNS, REPLAY, ParallelLimits
+from leasehold.pipeline.sink import Claim, Output, Permit, SinkWriter
 
 Event = Mapping[str, Any]
 QUICK = ParallelLimits(max=4, window=8, attempts=2, backoff_s=0.001)
@@ -88,7 +88,7 @@ class Handles:
     ("handler", "limits", "message"),
     [
         (Handles, {}, "is a class, and with `parallel` it has to be a function that takes one event"),
-        ("pipeline.connectors:python", {}, "is of type module, and with `parallel`"),
+        ("leasehold.pipeline.connectors:python", {}, "is of type module, and with `parallel`"),
         (Handles, {"events_max": 5}, "a function that takes `Events` of one key"),
         (lambda: None, {}, "cannot be called with one argument"),
         (lambda a, b: None, {}, "cannot be called with one argument"),

@@ -8,11 +8,11 @@ from typing import TypeVar
 import pytest
 from patience import PATIENCE_S
 
-from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
-from pipeline.contract import ChangeFeedContract, FeedHarness, Row, SinkContract, SinkHarness, event_table
-from pipeline.errors import Ambiguous, Fenced, PositionLost
-from pipeline.feed import PartitionEnded
-from pipeline.sink import Claim, Output
+from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
+from leasehold.pipeline.contract import ChangeFeedContract, FeedHarness, Row, SinkContract, SinkHarness, event_table
+from leasehold.pipeline.errors import Ambiguous, Fenced, PositionLost
+from leasehold.pipeline.feed import PartitionEnded
+from leasehold.pipeline.sink import Claim, Output
 
 T = TypeVar("T")
 

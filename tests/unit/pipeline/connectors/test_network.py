@@ -15,17 +15,17 @@ from plugins.jetstream import JetStreamSink
 
 from leasehold.common.azure import CosmosAccount as CosmosAccount
 from leasehold.common.azure import storage_account_of as blobs_of
-from pipeline.connectors.cosmos import cosmos_sink
-from pipeline.connectors.eventhubs.account import account_of as hub_of
-from pipeline.connectors.eventhubs.sink.sink import EventHubsSink
-from pipeline.connectors.files.sink import blobs
-from pipeline.connectors.files.sink.blobs import BlobContainer
-from pipeline.connectors.files.sink.directory import Directory
-from pipeline.connectors.files.sink.sink import FilesSink
-from pipeline.connectors.http import http_sink
-from pipeline.connectors.log.sink import LogSink
-from pipeline.errors import SinkNotFound, SinkRejected, SinkUnavailable
-from pipeline.sink import Sink
+from leasehold.pipeline.connectors.cosmos import cosmos_sink
+from leasehold.pipeline.connectors.eventhubs.account import account_of as hub_of
+from leasehold.pipeline.connectors.eventhubs.sink.sink import EventHubsSink
+from leasehold.pipeline.connectors.files.sink import blobs
+from leasehold.pipeline.connectors.files.sink.blobs import BlobContainer
+from leasehold.pipeline.connectors.files.sink.directory import Directory
+from leasehold.pipeline.connectors.files.sink.sink import FilesSink
+from leasehold.pipeline.connectors.http import http_sink
+from leasehold.pipeline.connectors.log.sink import LogSink
+from leasehold.pipeline.errors import SinkNotFound, SinkRejected, SinkUnavailable
+from leasehold.pipeline.sink import Sink
 
 HOST = "gone.example"
 HUB = f"Endpoint=sb://{HOST}/;SharedAccessKeyName=a;SharedAccessKey=a2V5;EntityPath=hub"

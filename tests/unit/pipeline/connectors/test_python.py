@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 from patience import PATIENCE_S, until_async
 
-from pipeline.connectors.python import HandlerContext, PythonSink, PythonWriter
-from pipeline.contract import Row, SinkContract, SinkHarness, event_table
-from pipeline.errors import SinkError, SinkRejected, SinkUnavailable
-from pipeline.sink import Claim, CloseReason, Output
-from pipeline.tracing import TraceContext
+from leasehold.pipeline.connectors.python import HandlerContext, PythonSink, PythonWriter
+from leasehold.pipeline.contract import Row, SinkContract, SinkHarness, event_table
+from leasehold.pipeline.errors import SinkError, SinkRejected, SinkUnavailable
+from leasehold.pipeline.sink import Claim, CloseReason, Output
+from leasehold.pipeline.tracing import TraceContext
 
 
 class AlwaysTrusted:

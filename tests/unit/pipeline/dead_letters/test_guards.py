@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.dead_letters.guards import ParkGuard, RateGuard
+from leasehold.pipeline.dead_letters.guards import ParkGuard, RateGuard
 
 
 def stops_at(guard: RateGuard, dead: list[bool], batches: list[int]) -> int | None:

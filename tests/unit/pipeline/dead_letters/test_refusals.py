@@ -17,15 +17,15 @@ import pytest
 from patience import PATIENCE_S
 from unit.pipeline.burials import NOW, Group, Picky, Renaming, bodies
 
-from pipeline.async_sink import AsyncSink, Converted, Destination, Entry, Limits, refused
-from pipeline.connectors.http import Answer, failed_of
-from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink, MemoryWriter
-from pipeline.connectors.postgres import refusal
-from pipeline.dead_letters import DeadLetters
-from pipeline.dead_letters.refusals import ATTEMPTS, Refusals
-from pipeline.errors import OutputRefused, SinkRejected, SinkUnavailable, TooMuchPoison
-from pipeline.event import Page
-from pipeline.sink import Claim, Output, Permit
+from leasehold.pipeline.async_sink import AsyncSink, Converted, Destination, Entry, Limits, refused
+from leasehold.pipeline.connectors.http import Answer, failed_of
+from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink, MemoryWriter
+from leasehold.pipeline.connectors.postgres import refusal
+from leasehold.pipeline.dead_letters import DeadLetters
+from leasehold.pipeline.dead_letters.refusals import ATTEMPTS, Refusals
+from leasehold.pipeline.errors import OutputRefused, SinkRejected, SinkUnavailable, TooMuchPoison
+from leasehold.pipeline.event import Page
+from leasehold.pipeline.sink import Claim, Output, Permit
 
 
 class Choosy(MemorySink):

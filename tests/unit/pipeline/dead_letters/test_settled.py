@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from unit.pipeline.burials import NOW, Group, bodies, files_box, log_box
 
-from pipeline.dead_letters import StoredLetter
-from pipeline.dead_letters.settled import Replayed, ReplayFeed, judge, judged
-from pipeline.errors import FeedUnavailable, SinkUnavailable
-from pipeline.limits import REPLAY
+from leasehold.pipeline.dead_letters import StoredLetter
+from leasehold.pipeline.dead_letters.settled import Replayed, ReplayFeed, judge, judged
+from leasehold.pipeline.errors import FeedUnavailable, SinkUnavailable
+from leasehold.pipeline.limits import REPLAY
 
 
 @pytest.fixture(params=[log_box, files_box], ids=["log", "files"])

@@ -12,12 +12,12 @@ from patience import PATIENCE_S
 from unit.pipeline.burials import NOW, Group, bodies
 from unit.pipeline.dead_letters.test_refusals import Items, converted
 
-from pipeline.async_sink import AsyncSink
-from pipeline.connectors.log import LogFeed
-from pipeline.dead_letters import LetterBox
-from pipeline.dead_letters.settled import ReplayFeed
-from pipeline.errors import FeedUnavailable, SinkUnavailable
-from pipeline.limits import REPLAY
+from leasehold.pipeline.async_sink import AsyncSink
+from leasehold.pipeline.connectors.log import LogFeed
+from leasehold.pipeline.dead_letters import LetterBox
+from leasehold.pipeline.dead_letters.settled import ReplayFeed
+from leasehold.pipeline.errors import FeedUnavailable, SinkUnavailable
+from leasehold.pipeline.limits import REPLAY
 
 
 @pytest.fixture

@@ -13,16 +13,16 @@ import pyarrow as pa
 import pytest
 from unit.pipeline.burials import NOW, Group, Trust, bodies
 
-from pipeline.batch import Batch
-from pipeline.connectors.log import sink as log_sink
-from pipeline.dead_letters import DeadLetters, side_output_sink
-from pipeline.dead_letters.dead_letter_transform import DeadLetterTransform, Sifted
-from pipeline.dead_letters.record import ERROR_CHARS_MAX
-from pipeline.dead_letters.side_output_sink import WriterBesideBox
-from pipeline.errors import NotTrusted, Poison, PoisonEvent, SinkUnavailable, TooMuchPoison
-from pipeline.pump import runner
-from pipeline.sink import Output
-from pipeline.tracing import TraceContext
+from leasehold.pipeline.batch import Batch
+from leasehold.pipeline.connectors.log import sink as log_sink
+from leasehold.pipeline.dead_letters import DeadLetters, side_output_sink
+from leasehold.pipeline.dead_letters.dead_letter_transform import DeadLetterTransform, Sifted
+from leasehold.pipeline.dead_letters.record import ERROR_CHARS_MAX
+from leasehold.pipeline.dead_letters.side_output_sink import WriterBesideBox
+from leasehold.pipeline.errors import NotTrusted, Poison, PoisonEvent, SinkUnavailable, TooMuchPoison
+from leasehold.pipeline.pump import runner
+from leasehold.pipeline.sink import Output
+from leasehold.pipeline.tracing import TraceContext
 
 
 class Died(Exception):

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from unit.pipeline.burials import Group, bodies
 
-from pipeline.async_sink import AsyncSink, Converted, Entry, Limits
-from pipeline.async_sink import Destination as RequestDestination
-from pipeline.errors import SinkRejected
+from leasehold.pipeline.async_sink import AsyncSink, Converted, Entry, Limits
+from leasehold.pipeline.async_sink import Destination as RequestDestination
+from leasehold.pipeline.errors import SinkRejected
 
 
 class Destination(RequestDestination):

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from unit.pipeline.burials import files_box, log_box
 
-from pipeline.connectors.memory import MemoryDestination, MemorySink
-from pipeline.contract import Row, SinkContract, SinkHarness
-from pipeline.dead_letters import LetterBox, beside
-from pipeline.sink import Sink
+from leasehold.pipeline.connectors.memory import MemoryDestination, MemorySink
+from leasehold.pipeline.contract import Row, SinkContract, SinkHarness
+from leasehold.pipeline.dead_letters import LetterBox, beside
+from leasehold.pipeline.sink import Sink
 
 
 class Harness(SinkHarness):

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from unit.pipeline.burials import Group, bodies, files_box, log_box
 
-from pipeline.connectors.log import LogFeed
-from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink, MemoryWriter
-from pipeline.dead_letters import LetterBox, beside, sink_alone
-from pipeline.dead_letters.side_output_sink import States, states_in
-from pipeline.errors import SinkUnavailable
-from pipeline.sink import Claim, CloseReason
-from service.pipeline import Pipeline
+from leasehold.pipeline.connectors.log import LogFeed
+from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink, MemoryWriter
+from leasehold.pipeline.dead_letters import LetterBox, beside, sink_alone
+from leasehold.pipeline.dead_letters.side_output_sink import States, states_in
+from leasehold.pipeline.errors import SinkUnavailable
+from leasehold.pipeline.sink import Claim, CloseReason
+from leasehold.service.pipeline import Pipeline
 
 STATES = States(sink='{"level":3}', letters="7", box="b", since="4", at="9")
 

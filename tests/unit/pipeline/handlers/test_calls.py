@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.handlers.calls import Call, CallScheduler
-from pipeline.limits import ParallelLimits
+from leasehold.pipeline.handlers.calls import Call, CallScheduler
+from leasehold.pipeline.limits import ParallelLimits
 
 HALF = 0.5
 """The jitter: of the pause, a quarter is cut."""

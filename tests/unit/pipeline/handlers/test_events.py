@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from lab.simulation.group import Group, until
 
-from pipeline.connectors.handlers import HandlerSink
-from pipeline.handlers.events import AckRefused, Events
-from pipeline.limits import BatchLimits, ParallelLimits
+from leasehold.pipeline.connectors.handlers import HandlerSink
+from leasehold.pipeline.handlers.events import AckRefused, Events
+from leasehold.pipeline.limits import BatchLimits, ParallelLimits
 
 PAGE = (Path(__file__).parents[4] / "docs" / "handlers.md").read_text()
 EXAMPLE = re.findall(r"<!-- example: pages.py -->\n```python\n(.*?)```", PAGE, re.DOTALL)[0]

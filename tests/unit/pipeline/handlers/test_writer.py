@@ -13,13 +13,13 @@ import pytest
 from lab.simulation.group import Group, Tenure, until
 from lab.simulation.handler import handled
 
-from pipeline.connectors.handlers import HandlerSink
-from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
-from pipeline.dead_letters import DeadLetters, LetterBox, beside
-from pipeline.errors import OutputRefused, SinkRejected, SinkUnavailable
-from pipeline.handlers.events import AckRefused, Events
-from pipeline.limits import BatchLimits, ParallelLimits
-from service.errors import BatchHung
+from leasehold.pipeline.connectors.handlers import HandlerSink
+from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
+from leasehold.pipeline.dead_letters import DeadLetters, LetterBox, beside
+from leasehold.pipeline.errors import OutputRefused, SinkRejected, SinkUnavailable
+from leasehold.pipeline.handlers.events import AckRefused, Events
+from leasehold.pipeline.limits import BatchLimits, ParallelLimits
+from leasehold.service.errors import BatchHung
 
 TAKES_S = 0.1
 Row = Mapping[str, Any]

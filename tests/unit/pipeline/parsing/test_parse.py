@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.parsing import python_reader as parse_exact
-from pipeline.parsing.arrow_reader import OPENERS_MAX, _hints, read_fast
-from pipeline.parsing.parse import EXACT_BODIES, Misfit
-from pipeline.parsing.parse import parse as parse_apart
-from pipeline.parsing.schema import Array, Field, Leaf, Map, Struct, Type, arrow_schema
+from leasehold.pipeline.parsing import python_reader as parse_exact
+from leasehold.pipeline.parsing.arrow_reader import OPENERS_MAX, _hints, read_fast
+from leasehold.pipeline.parsing.parse import EXACT_BODIES, Misfit
+from leasehold.pipeline.parsing.parse import parse as parse_apart
+from leasehold.pipeline.parsing.schema import Array, Field, Leaf, Map, Struct, Type, arrow_schema
 
 AMOUNT = Leaf("DECIMAL(18,2)", 18, 2)
 

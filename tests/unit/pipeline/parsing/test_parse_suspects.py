@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.parsing import parse, python_reader
-from pipeline.parsing.parse import EXACT_BODIES, SUSPECTS_SHARE, Misfit, suspects
-from pipeline.parsing.schema import Array, Field, Leaf, Struct
+from leasehold.pipeline.parsing import parse, python_reader
+from leasehold.pipeline.parsing.parse import EXACT_BODIES, SUSPECTS_SHARE, Misfit, suspects
+from leasehold.pipeline.parsing.schema import Array, Field, Leaf, Struct
 
 NAME = 'a "b".ü'
 SCHEMA = Struct(

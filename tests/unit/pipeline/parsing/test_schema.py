@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.errors import TransformError
-from pipeline.event import EVENT_SCHEMA
-from pipeline.parsing.schema import Array, Field, Leaf, Map, Struct, read_schema
+from leasehold.pipeline.errors import TransformError
+from leasehold.pipeline.event import EVENT_SCHEMA
+from leasehold.pipeline.parsing.schema import Array, Field, Leaf, Map, Struct, read_schema
 
 
 def field(name: str, type: object, *, nullable: bool = True, **metadata: object) -> dict[str, Any]:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.errors import SinkRejected
-from pipeline.producer import LEVEL_MAX, NUMBER_MAX, ProducerState, claimed, decoded, group_of, number_after
+from leasehold.pipeline.errors import SinkRejected
+from leasehold.pipeline.producer import LEVEL_MAX, NUMBER_MAX, ProducerState, claimed, decoded, group_of, number_after
 
 STATES = st.builds(
     ProducerState,

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.producer import ProducerPosition
-from pipeline.producer.errors import PublishError, Reason
-from pipeline.producer.partition import PartitionProducer
+from leasehold.pipeline.producer import ProducerPosition
+from leasehold.pipeline.producer.errors import PublishError, Reason
+from leasehold.pipeline.producer.partition import PartitionProducer
 
 
 class SlowLink:

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.producer import NUMBER_MAX, AttachRequest, Event, ProducerPosition, RetryPolicy
-from pipeline.producer.event import GROUP_MAX, OWNER_LEVEL_MAX, EventBatch, Prepared
-from pipeline.producer.idempotent import restored, snapshot_of
-from pipeline.producer.partition import Unsettled, judged
+from leasehold.pipeline.producer import NUMBER_MAX, AttachRequest, Event, ProducerPosition, RetryPolicy
+from leasehold.pipeline.producer.event import GROUP_MAX, OWNER_LEVEL_MAX, EventBatch, Prepared
+from leasehold.pipeline.producer.idempotent import restored, snapshot_of
+from leasehold.pipeline.producer.partition import Unsettled, judged
 
 NUMBERS = st.builds(
     ProducerPosition,

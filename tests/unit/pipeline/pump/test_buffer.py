@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lab.simulation.loop import VirtualClock, run_virtual
 
-from pipeline.contract import event_table
-from pipeline.errors import FeedUnavailable, PipelineError
-from pipeline.event import Page
-from pipeline.limits import BatchLimits, Budget, Share
-from pipeline.pump.buffer import PageBuffer
-from pipeline.ranges import EventRange, RangedBatch
+from leasehold.pipeline.contract import event_table
+from leasehold.pipeline.errors import FeedUnavailable, PipelineError
+from leasehold.pipeline.event import Page
+from leasehold.pipeline.limits import BatchLimits, Budget, Share
+from leasehold.pipeline.pump.buffer import PageBuffer
+from leasehold.pipeline.ranges import EventRange, RangedBatch
 
 
 def page(first: int, events: int = 1) -> Page:

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-from pipeline.event import EVENT_SCHEMA
-from pipeline.pump.progress import Progress, WaitingEvents, microseconds
+from leasehold.pipeline.event import EVENT_SCHEMA
+from leasehold.pipeline.pump.progress import Progress, WaitingEvents, microseconds
 
 
 def test_a_stage_that_begins_ends_the_rest_of_a_runner_that_waits_for_events() -> None:

@@ -12,10 +12,10 @@ import pytest
 from lab.simulation.group import until
 from lab.simulation.loop import VirtualClock
 
-from pipeline.batch import Batch
-from pipeline.connectors.memory import MemoryFeed
-from pipeline.contract import event_table
-from pipeline.errors import (
+from leasehold.pipeline.batch import Batch
+from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.pipeline.contract import event_table
+from leasehold.pipeline.errors import (
     Ambiguous,
     EngineUnavailable,
     FeedError,
@@ -28,14 +28,14 @@ from pipeline.errors import (
     PositionLost,
     TransformError,
 )
-from pipeline.event import Page
-from pipeline.feed import PartitionEnded
-from pipeline.limits import BatchLimits, Budget
-from pipeline.pump.progress import Progress
-from pipeline.pump.runner import DeliveredBatch, Runner
-from pipeline.sink import CloseReason, Output, Permit, SinkWriter
-from pipeline.tracing import NO_CONTEXTS, Contexts, TraceContext, TransformedBatch
-from pipeline.transform import Transform as TransformBase
+from leasehold.pipeline.event import Page
+from leasehold.pipeline.feed import PartitionEnded
+from leasehold.pipeline.limits import BatchLimits, Budget
+from leasehold.pipeline.pump.progress import Progress
+from leasehold.pipeline.pump.runner import DeliveredBatch, Runner
+from leasehold.pipeline.sink import CloseReason, Output, Permit, SinkWriter
+from leasehold.pipeline.tracing import NO_CONTEXTS, Contexts, TraceContext, TransformedBatch
+from leasehold.pipeline.transform import Transform as TransformBase
 
 PARENT = f"00-{7:032x}-{1:016x}-01"
 
@@ -650,7 +650,7 @@ async def test_output_that_waits_for_trust_keeps_its_context() -> None:
 async def test_properties_are_not_looked_at_unless_contexts_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     case, tracer = Case(1), Tracer()
     tracer.reads_contexts = False
-    monkeypatch.setattr("pipeline.pump.runner.contexts_in", None)
+    monkeypatch.setattr("leasehold.pipeline.pump.runner.contexts_in", None)
     running = asyncio.create_task(case.runner(tracer=tracer).run(case.stopping))
     await until(lambda: case.writer.outputs)
     await case.stopped(running)

@@ -6,10 +6,10 @@ import pytest
 from lab.simulation.group import until
 from unit.pipeline.pump.test_runner import Case, Writer, assert_nothing_left
 
-from pipeline.connectors.memory import MemoryFeed
-from pipeline.errors import PoisonEvent
-from pipeline.limits import BatchLimits
-from pipeline.sink import Output
+from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.pipeline.errors import PoisonEvent
+from leasehold.pipeline.limits import BatchLimits
+from leasehold.pipeline.sink import Output
 
 
 class Small(Writer):

@@ -15,11 +15,11 @@ import pytest
 from lab.simulation.group import until
 from unit.pipeline.pump.test_runner import Case, Transform, Writer
 
-from pipeline.connectors.memory import MemoryFeed
-from pipeline.contract import event_table
-from pipeline.dead_letters.dead_letter_transform import DeadLetters
-from pipeline.dead_letters.refusals import Refusals
-from pipeline.errors import (
+from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.pipeline.contract import event_table
+from leasehold.pipeline.dead_letters.dead_letter_transform import DeadLetters
+from leasehold.pipeline.dead_letters.refusals import Refusals
+from leasehold.pipeline.errors import (
     EngineUnavailable,
     OutputRefused,
     OutputSuspected,
@@ -27,10 +27,10 @@ from pipeline.errors import (
     SinkRejected,
     SinkUnavailable,
 )
-from pipeline.limits import RANGED_JOBS_MAX, BatchLimits, Budget, RangeLimits
-from pipeline.ranges import SHORT_S, EventRange, RangedBatch, RangePlan, RangeReader, RangeReads
-from pipeline.sink import Output, Permit
-from pipeline.staging import Ranged, StagedPart, Stager
+from leasehold.pipeline.limits import RANGED_JOBS_MAX, BatchLimits, Budget, RangeLimits
+from leasehold.pipeline.ranges import SHORT_S, EventRange, RangedBatch, RangePlan, RangeReader, RangeReads
+from leasehold.pipeline.sink import Output, Permit
+from leasehold.pipeline.staging import Ranged, StagedPart, Stager
 
 LIMITS = RangeLimits(from_events=10, events_max=40, range_events=5)
 

@@ -10,13 +10,13 @@ import pytest
 from lab.simulation.group import until
 from unit.pipeline.pump.test_runner import Case, Transform, Writer, assert_nothing_left
 
-from pipeline.connectors.memory import MemoryFeed
-from pipeline.errors import RangeRefused
-from pipeline.event import EVENT_SCHEMA
-from pipeline.limits import BatchLimits, RangeLimits
-from pipeline.ranges import EventRange, RangedBatch, RangePlan, RangeReader
-from pipeline.sink import Output, Permit
-from pipeline.staging import NotStaged, Ranged, StagedPart, Stager
+from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.pipeline.errors import RangeRefused
+from leasehold.pipeline.event import EVENT_SCHEMA
+from leasehold.pipeline.limits import BatchLimits, RangeLimits
+from leasehold.pipeline.ranges import EventRange, RangedBatch, RangePlan, RangeReader
+from leasehold.pipeline.sink import Output, Permit
+from leasehold.pipeline.staging import NotStaged, Ranged, StagedPart, Stager
 
 LIMITS = RangeLimits(from_events=4, events_max=100, range_events=4)
 

@@ -7,10 +7,10 @@ from lab.simulation.group import until
 from unit.pipeline.pump.test_runner import Case
 from unit.pipeline.pump.test_runner_ranges import LIMITS, RangedFeed, RangedTransform
 
-from pipeline.event import Page
-from pipeline.pump.tap import Tap
-from pipeline.ranges import RangedBatch, RangePlan
-from pipeline.sink import Output
+from leasehold.pipeline.event import Page
+from leasehold.pipeline.pump.tap import Tap
+from leasehold.pipeline.ranges import RangedBatch, RangePlan
+from leasehold.pipeline.sink import Output
 
 
 class Notes:

@@ -12,7 +12,7 @@ import pyspark
 import pytest
 from patience import PATIENCE_S
 
-from pipeline.spark.engine import SparkEngine
+from leasehold.pipeline.spark.engine import SparkEngine
 
 
 class Session:
@@ -112,7 +112,7 @@ def connect_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         server.sessions.append(Session(server))
         return server.sessions[-1]
 
-    monkeypatch.setattr("pipeline.spark.connect._session", session)
+    monkeypatch.setattr("leasehold.pipeline.spark.connect._session", session)
     yield server
     server.thaw()
     server.engine.stop()
@@ -122,7 +122,7 @@ def connect_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Only while the server is frozen: a busy machine may answer late."""
     with monkeypatch.context() as bounds:
-        bounds.setattr("pipeline.spark.runs.LOOK_S", 0.01)
-        bounds.setattr("pipeline.spark.runs.ANSWER_S", 0.1)
-        bounds.setattr("pipeline.spark.connect.END_S", 0.1)
+        bounds.setattr("leasehold.pipeline.spark.runs.LOOK_S", 0.01)
+        bounds.setattr("leasehold.pipeline.spark.runs.ANSWER_S", 0.1)
+        bounds.setattr("leasehold.pipeline.spark.connect.END_S", 0.1)
         yield

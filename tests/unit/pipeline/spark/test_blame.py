@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.spark.blame import Blame, Cause, blame, causes_in
+from leasehold.pipeline.spark.blame import Blame, Cause, blame, causes_in
 
 SPARK = "org.apache.spark.SparkException"
 TASK = "Task 0 in stage 9.0 failed 4 times, most recent failure: Lost task 0.3 in stage 9.0 (TID 12) (10.0.0.7 executor 1): "

@@ -17,8 +17,8 @@ from pyspark.errors.exceptions.connect import (
     UnknownException,
 )
 
-from pipeline.errors import EngineUnavailable
-from pipeline.spark.connect import (
+from leasehold.pipeline.errors import EngineUnavailable
+from leasehold.pipeline.spark.connect import (
     CLOSED,
     LOOKS_A_QUESTION,
     LOST,
@@ -34,8 +34,8 @@ from pipeline.spark.connect import (
     require_version,
     session_loss,
 )
-from pipeline.spark.engine import SparkEngine
-from pipeline.spark.watch import Progress
+from leasehold.pipeline.spark.engine import SparkEngine
+from leasehold.pipeline.spark.watch import Progress
 
 """How long a call to a server that stands still waits, if its channel is not closed."""
 
@@ -200,7 +200,7 @@ def test_a_server_that_is_older_loses_the_session_that_asked_it(monkeypatch: pyt
         version = "4.0.5"
 
     older = Older()
-    monkeypatch.setattr("pipeline.spark.connect._session", lambda remote: older)
+    monkeypatch.setattr("leasehold.pipeline.spark.connect._session", lambda remote: older)
     with pytest.raises(EngineUnavailable, match=r"has Spark 4\.0\.5, which is older than PySpark"):
         connect("sc://spark")
     assert (older.client.releases, older.client.is_closed) == (1, True)
@@ -225,7 +225,7 @@ def test_only_a_server_that_may_answer_later_is_away(
     def refuse(remote: str) -> None:
         raise error
 
-    monkeypatch.setattr("pipeline.spark.connect._session", refuse)
+    monkeypatch.setattr("leasehold.pipeline.spark.connect._session", refuse)
     with pytest.raises(EngineUnavailable, match="cannot be used: ") as refused:
         connect(remote)
     assert refused.value.is_away is is_away
@@ -239,7 +239,7 @@ def test_a_start_is_tried_again_after_spark_was_away_and_not_after_a_refusal(mon
         calls.append(remote)
         raise EngineUnavailable(f"attempt {len(calls)}", is_away=len(calls) < 3)
 
-    monkeypatch.setattr("pipeline.spark.engine.connect", refuse)
+    monkeypatch.setattr("leasehold.pipeline.spark.engine.connect", refuse)
     engine = SparkEngine(remote="sc://spark")
     engine.begin()
     found = []
@@ -367,7 +367,7 @@ def test_a_server_that_has_ended_the_root_session_is_there(monkeypatch: pytest.M
     spark, root = connected()
     other, own = Session(), Session()
     spark._sessions.append(own)  # type: ignore[arg-type]
-    monkeypatch.setattr("pipeline.spark.connect._session", lambda remote: other)
+    monkeypatch.setattr("leasehold.pipeline.spark.connect._session", lambda remote: other)
     root.fails = of_grpc(grpc.StatusCode.INTERNAL, name=name)
     look(spark, "a-1", 2)
     assert (root.asked, root.client.is_closed, other.asked, spark.is_alive) == (1, True, 1, True)
@@ -383,7 +383,7 @@ def test_a_root_session_that_is_opened_during_an_end_is_closed(monkeypatch: pyte
         spark.is_broken = True
         return other
 
-    monkeypatch.setattr("pipeline.spark.connect._session", session)
+    monkeypatch.setattr("leasehold.pipeline.spark.connect._session", session)
     root.fails = of_grpc(grpc.StatusCode.INTERNAL, name="INVALID_HANDLE.SESSION_CLOSED")
     look(spark, "a-1")
     assert other.client.is_closed
@@ -411,7 +411,7 @@ def test_sessions_end_with_their_clients_closed_whether_the_server_is_there_or_n
 
 
 def test_a_server_that_stands_still_does_not_hold_up_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.spark.connect.END_S", 0.2)
+    monkeypatch.setattr("leasehold.pipeline.spark.connect.END_S", 0.2)
     sessions = [Session(Silent()) for _ in range(4)]
     spark = Connected(sessions[0], remote="sc://spark", _sessions=sessions[1:])  # type: ignore[arg-type]
     spark.stop()
@@ -420,7 +420,7 @@ def test_a_server_that_stands_still_does_not_hold_up_a_stop(monkeypatch: pytest.
 
 
 def test_a_server_that_stands_still_does_not_hold_up_the_end_of_one_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.spark.connect.END_S", 0.2)
+    monkeypatch.setattr("leasehold.pipeline.spark.connect.END_S", 0.2)
     spark, _ = connected()
     own = Session(silent := Silent())
     spark._sessions.append(own)  # type: ignore[arg-type]
@@ -433,7 +433,7 @@ def test_a_server_that_stands_still_does_not_hold_up_the_end_of_one_session(monk
 def test_a_session_that_is_opened_during_an_end_is_closed(monkeypatch: pytest.MonkeyPatch, is_stopped: bool) -> None:
     spark, _ = connected()
     late = Session()
-    monkeypatch.setattr("pipeline.spark.connect._session", lambda remote: late)
+    monkeypatch.setattr("leasehold.pipeline.spark.connect._session", lambda remote: late)
     if is_stopped:
         spark.stop()
     else:
@@ -457,7 +457,7 @@ def test_a_start_is_killed_by_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
             return pyspark.__version__
 
     starting = Starting(Silent())
-    monkeypatch.setattr("pipeline.spark.connect._session", lambda remote: starting)
+    monkeypatch.setattr("leasehold.pipeline.spark.connect._session", lambda remote: starting)
     engine = SparkEngine(remote="sc://spark")
     engine.begin()
     assert starting.asks.wait(PATIENCE_S)

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pytest
 
-from pipeline.contract import event_table
-from pipeline.event import EVENT_SCHEMA
-from pipeline.parsing.schema import Field, Leaf, Struct, arrow_schema
-from pipeline.ranges import EventRange, RangeReader
-from pipeline.spark import executors
-from pipeline.spark.executors import (
+from leasehold.pipeline.contract import event_table
+from leasehold.pipeline.event import EVENT_SCHEMA
+from leasehold.pipeline.parsing.schema import Field, Leaf, Struct, arrow_schema
+from leasehold.pipeline.ranges import EventRange, RangeReader
+from leasehold.pipeline.spark import executors
+from leasehold.pipeline.spark.executors import (
     RETURNED_BYTES_MAX,
     CannotProcess,
     OutputTask,
@@ -27,7 +27,7 @@ from pipeline.spark.executors import (
     returned,
     share_of,
 )
-from pipeline.staging import StagedPart, Stager
+from leasehold.pipeline.staging import StagedPart, Stager
 
 COLUMNS = Struct((Field("number", Leaf("STRING"), nullable=False),))
 

@@ -11,11 +11,11 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
-from pipeline.errors import EngineUnavailable, TransformError
-from pipeline.poison import JobFailed
-from pipeline.spark.connect import Connected
-from pipeline.spark.failures import failure_of
-from pipeline.spark.jvm import Running
+from leasehold.pipeline.errors import EngineUnavailable, TransformError
+from leasehold.pipeline.poison import JobFailed
+from leasehold.pipeline.spark.connect import Connected
+from leasehold.pipeline.spark.failures import failure_of
+from leasehold.pipeline.spark.jvm import Running
 
 SPARK = "org.apache.spark.SparkException"
 CLUSTER, LOCAL = "spark://spark:7077", "local[2]"

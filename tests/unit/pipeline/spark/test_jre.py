@@ -9,9 +9,9 @@ import pyspark
 import pytest
 from patience import PATIENCE_S
 
-from pipeline.errors import EngineUnavailable
-from pipeline.spark.engine import SparkEngine
-from pipeline.spark.jre import LINES_MAX, java_version, read_output, require_jars, require_java
+from leasehold.pipeline.errors import EngineUnavailable
+from leasehold.pipeline.spark.engine import SparkEngine
+from leasehold.pipeline.spark.jre import LINES_MAX, java_version, read_output, require_jars, require_java
 
 
 @pytest.mark.parametrize(

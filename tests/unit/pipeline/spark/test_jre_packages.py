@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.spark.jre import ANY, java_advice
+from leasehold.pipeline.spark.jre import ANY, java_advice
 
 OPENJDK_17 = "apt-get install openjdk-17-jre-headless"
 OPENJDK_21 = "apt-get install openjdk-21-jre-headless"

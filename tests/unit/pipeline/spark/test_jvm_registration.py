@@ -10,9 +10,9 @@ import pyspark
 import pytest
 from patience import PATIENCE_S
 
-from pipeline.errors import EngineUnavailable
-from pipeline.spark import jvm
-from pipeline.spark.jvm import _not_registered, _registration
+from leasehold.pipeline.errors import EngineUnavailable
+from leasehold.pipeline.spark import jvm
+from leasehold.pipeline.spark.jvm import _not_registered, _registration
 
 CONF = {"spark.master": "spark://m:7077"}
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.spark import jvm
-from pipeline.spark.jvm import Scratch, make_scratch
+from leasehold.pipeline.spark import jvm
+from leasehold.pipeline.spark.jvm import Scratch, make_scratch
 
 
 def kill(scratch: Scratch) -> None:

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 import pytest
 from patience import PATIENCE_S
 
-from pipeline.errors import EngineUnavailable
-from pipeline.spark import master
-from pipeline.spark.master import Address, addresses, defaults, read_version, require_image, require_master
+from leasehold.pipeline.errors import EngineUnavailable
+from leasehold.pipeline.spark import master
+from leasehold.pipeline.spark.master import Address, addresses, defaults, read_version, require_image, require_master
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,12 @@ import pytest
 from patience import until_async
 
 from leasehold.common.clock import LoopClock
-from pipeline.batch import Batch
-from pipeline.errors import EngineUnavailable, FailsTogether, Poison, PoisonEvent, TransformError
-from pipeline.event import EVENT_SCHEMA, Page
-from pipeline.limits import Isolation
-from pipeline.poison import JobFailed, Prepared, Refused, Slice
-from pipeline.spark.micro_batch import MicroBatches, MicroBatchLimits, split
+from leasehold.pipeline.batch import Batch
+from leasehold.pipeline.errors import EngineUnavailable, FailsTogether, Poison, PoisonEvent, TransformError
+from leasehold.pipeline.event import EVENT_SCHEMA, Page
+from leasehold.pipeline.limits import Isolation
+from leasehold.pipeline.poison import JobFailed, Prepared, Refused, Slice
+from leasehold.pipeline.spark.micro_batch import MicroBatches, MicroBatchLimits, split
 
 
 def batch_of(partition: str, keys: str, pages: int = 1) -> Batch:

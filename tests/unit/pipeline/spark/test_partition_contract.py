@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.spark.partition_contract import Contract, read_contract
+from leasehold.pipeline.spark.partition_contract import Contract, read_contract
 
 CATALYST = "org.apache.spark.sql.catalyst"
 Flat = list[dict[str, Any]]

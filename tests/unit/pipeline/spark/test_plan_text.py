@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.spark.plan_text import read_text, read_why_again
+from leasehold.pipeline.spark.plan_text import read_text, read_why_again
 
 COLUMNS = "[partition#1, sequence#2L, offset#3, enqueued_time#4, key#5, body#6, properties#7, operation#8]"
 EVENTS = ["SubqueryAlias events", f"View (`events`, {COLUMNS})", f"LocalRelation <empty>, {COLUMNS}"]

@@ -17,10 +17,10 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark import SparkContext, java_gateway
 from pyspark.sql import SparkSession
 
-from pipeline.errors import EngineUnavailable
-from pipeline.spark import pyspark_internals as internals
-from pipeline.spark.jvm import start_jvm
-from pipeline.spark.master import defaults
+from leasehold.pipeline.errors import EngineUnavailable
+from leasehold.pipeline.spark import pyspark_internals as internals
+from leasehold.pipeline.spark.jvm import start_jvm
+from leasehold.pipeline.spark.master import defaults
 
 PACKAGE = Path(internals.__file__).parent
 NO_METHOD = Py4JError("An error occurred while calling o1.sc. Trace:\npy4j.Py4JException: Method sc([]) does not exist")
@@ -37,7 +37,7 @@ exec("require_minimum_pandas_version()")
 """
 
 
-@pytest.mark.parametrize("imports", ["", "import pipeline.spark"])
+@pytest.mark.parametrize("imports", ["", "import leasehold.pipeline.spark"])
 def test_a_start_does_not_print_that_pandas_is_newer_than_pyspark_knows(imports: str) -> None:
     ran = subprocess.run([sys.executable, "-c", PANDAS_3 % imports], capture_output=True, text=True, check=True)
     assert ("PySpark does not yet fully support pandas >= 3" in ran.stderr) is (not imports)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.spark.reason import REASON_CHARS_MAX, reason_of
+from leasehold.pipeline.spark.reason import REASON_CHARS_MAX, reason_of
 
 RAISED = "[USER_RAISED_EXCEPTION] unknown kind 0 SQLSTATE: P0001"
 DIVISION = """[DIVIDE_BY_ZERO] Division by zero. Use `try_divide` to tolerate divisor being 0 and return NULL instead. If necessary set "spark.sql.ansi.enabled" to "false" to bypass this error. SQLSTATE: 22012

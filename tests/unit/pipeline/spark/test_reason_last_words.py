@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.spark.reason import complaint, end_reason, last_words, start_advice, start_reason
+from leasehold.pipeline.spark.reason import complaint, end_reason, last_words, start_advice, start_reason
 
 INCUBATOR = "WARNING: Using incubator modules: jdk.incubator.vector"
 COULD_NOT = [

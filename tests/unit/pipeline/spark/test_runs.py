@@ -15,13 +15,13 @@ from patience import PATIENCE_S
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from unit.pipeline.spark.connect_server import Server, Session, impatient
 
-from pipeline.errors import EngineUnavailable, TransformError
-from pipeline.spark.connect import Connected
-from pipeline.spark.engine import SparkEngine
-from pipeline.spark.jvm import Running
-from pipeline.spark.runs import Run, Runs
-from pipeline.spark.session import PipelineSession
-from pipeline.spark.watch import Progress
+from leasehold.pipeline.errors import EngineUnavailable, TransformError
+from leasehold.pipeline.spark.connect import Connected
+from leasehold.pipeline.spark.engine import SparkEngine
+from leasehold.pipeline.spark.jvm import Running
+from leasehold.pipeline.spark.runs import Run, Runs
+from leasehold.pipeline.spark.session import PipelineSession
+from leasehold.pipeline.spark.watch import Progress
 
 CLUSTER = "spark://spark:7077"
 
@@ -231,7 +231,7 @@ async def test_a_session_that_is_lost_while_its_job_waits_is_given_up_alone(
         woken.append(lost[0].wakes.wait(PATIENCE_S))
         lost[0]._call("run")
 
-    monkeypatch.setattr("pipeline.spark.runs.LOOK_S", 0.01)
+    monkeypatch.setattr("leasehold.pipeline.spark.runs.LOOK_S", 0.01)
     with pytest.raises(EngineUnavailable, match="has lost this host's session, as after a restart"):
         await runs.carry_out(work)
     assert woken == [True]
@@ -261,7 +261,7 @@ async def test_a_question_in_a_session_that_is_closed_meanwhile_costs_no_server(
         monkeypatch.setattr(server.sessions[0], "get", lambda name: goes_on.set())
         return asks.wait(PATIENCE_S)
 
-    monkeypatch.setattr("pipeline.spark.runs.LOOK_S", 0.01)
+    monkeypatch.setattr("leasehold.pipeline.spark.runs.LOOK_S", 0.01)
     assert await runs_of(server).carry_out(work, is_long=True)
     assert goes_on.is_set()
     assert server.engine.running().is_alive
@@ -285,8 +285,8 @@ def stillness(monkeypatch: pytest.MonkeyPatch) -> None:
     waits = Progress(running=0, ended=0, left=8)
     for kind in (Connected, Running):
         monkeypatch.setattr(kind, "progress_of", lambda self, group: waits if group.startswith("p-") else None)
-    monkeypatch.setattr("pipeline.spark.runs.LOOK_S", 0.01)
-    monkeypatch.setattr("pipeline.spark.watch.STILL_S", 0.1)
+    monkeypatch.setattr("leasehold.pipeline.spark.runs.LOOK_S", 0.01)
+    monkeypatch.setattr("leasehold.pipeline.spark.watch.STILL_S", 0.1)
 
 
 async def test_a_job_that_stands_still_on_a_server_ends_alone(server: Server, busy: Others, stillness: None) -> None:

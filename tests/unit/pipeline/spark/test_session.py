@@ -10,11 +10,11 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkRuntimeError
 
-from pipeline.errors import TransformError
-from pipeline.ranges import RangeReads
-from pipeline.spark.connect import Connected
-from pipeline.spark.session import PipelineSession, range_reads_of
-from pipeline.transform import TransformSpec
+from leasehold.pipeline.errors import TransformError
+from leasehold.pipeline.ranges import RangeReads
+from leasehold.pipeline.spark.connect import Connected
+from leasehold.pipeline.spark.session import PipelineSession, range_reads_of
+from leasehold.pipeline.transform import TransformSpec
 
 
 @pytest.mark.parametrize(

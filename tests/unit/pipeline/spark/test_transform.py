@@ -13,15 +13,15 @@ import pyarrow as pa
 import pytest
 from unit.pipeline.spark.connect_server import Server, impatient
 
-from pipeline.errors import EngineUnavailable
-from pipeline.event import EVENT_SCHEMA
-from pipeline.ranges import EventRange, RangedBatch, RangeReader, RangeReads
-from pipeline.spark.engine import SparkEngine
-from pipeline.spark.executors import RETURNED, OutputTask
-from pipeline.spark.runs import Run
-from pipeline.spark.session import PipelineSession
-from pipeline.spark.transform import SparkJob, SparkTransform
-from pipeline.transform import Checked, TransformSpec
+from leasehold.pipeline.errors import EngineUnavailable
+from leasehold.pipeline.event import EVENT_SCHEMA
+from leasehold.pipeline.ranges import EventRange, RangedBatch, RangeReader, RangeReads
+from leasehold.pipeline.spark.engine import SparkEngine
+from leasehold.pipeline.spark.executors import RETURNED, OutputTask
+from leasehold.pipeline.spark.runs import Run
+from leasehold.pipeline.spark.session import PipelineSession
+from leasehold.pipeline.spark.transform import SparkJob, SparkTransform
+from leasehold.pipeline.transform import Checked, TransformSpec
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import TransformError
-from pipeline.spark import user_modules
-from pipeline.spark.user_modules import pack
+from leasehold.pipeline.errors import TransformError
+from leasehold.pipeline.spark import user_modules
+from leasehold.pipeline.spark.user_modules import pack
 
 
 @pytest.fixture

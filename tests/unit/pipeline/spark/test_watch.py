@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.spark.watch import ASK_S, STILL_S, Progress, Watch, still
+from leasehold.pipeline.spark.watch import ASK_S, STILL_S, Progress, Watch, still
 
 WAITS = Progress(running=0, ended=0, left=2)
 

@@ -29,15 +29,15 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 
-from leases.lease import Lease
-from leases.stores.memory import MemoryStore
-from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
-from service.api import create_app
-from service.api.auth import Access, Tokens
-from service.api.masking import Mask
-from service.api.server import serve
-from service.pipeline import Pipeline
-from service.processor import Processor
+from leasehold.leases.lease import Lease
+from leasehold.leases.stores.memory import MemoryStore
+from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
+from leasehold.service.api import create_app
+from leasehold.service.api.auth import Access, Tokens
+from leasehold.service.api.masking import Mask
+from leasehold.service.api.server import serve
+from leasehold.service.pipeline import Pipeline
+from leasehold.service.processor import Processor
 
 READER, OPERATOR = "reader-" + "r" * 32, "operator-" + "o" * 32
 TOKENS = {"nobody": None, "reader": READER, "operator": OPERATOR}

@@ -9,12 +9,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from leases.stores.memory import MemoryStore
-from leases.stores.sqlite import SqliteStore
-from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
-from service.api import create_app
-from service.pipeline import Pipeline
-from service.processor import Processor
+from leasehold.leases.stores.memory import MemoryStore
+from leasehold.leases.stores.sqlite import SqliteStore
+from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
+from leasehold.service.api import create_app
+from leasehold.service.pipeline import Pipeline
+from leasehold.service.processor import Processor
 
 REQUESTS = [
     *(("GET", path, None) for path in ("/api/leases", "/api/pipelines", "/api/lag", "/api/leases/bank/a", "/metrics")),

@@ -10,10 +10,10 @@ import httpx
 import pytest
 import structlog
 
-from leases.lease import Lease
-from service.api import create_app
-from service.api.audit import OperatorAction, operator_action_of, outcome_of
-from service.api.auth import Access, Tokens
+from leasehold.leases.lease import Lease
+from leasehold.service.api import create_app
+from leasehold.service.api.audit import OperatorAction, operator_action_of, outcome_of
+from leasehold.service.api.auth import Access, Tokens
 
 READER, OPERATOR = "reader-" + "r" * 32, "operator-" + "o" * 32
 LEASE = "/api/leases/bank/a"

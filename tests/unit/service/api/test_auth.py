@@ -6,9 +6,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.api import OPEN, create_app
-from service.api.auth import Access, Tokens
-from service.errors import StartFailed
+from leasehold.service.api import OPEN, create_app
+from leasehold.service.api.auth import Access, Tokens
+from leasehold.service.errors import StartFailed
 
 FIRST, SECOND = "first-" + "f" * 32, "second-" + "s" * 32
 CLOSED = ["/api/leases", "/api/lag", "/metrics", "/docs", "/openapi.json", "/nowhere", "/health/live/", "/health"]

@@ -13,13 +13,13 @@ import pytest
 import structlog
 from patience import PATIENCE_S, until_async
 
-from leases.errors import StoreUnavailable
-from leases.lease import Lease
-from leases.stores.memory import MemoryStore
-from service.api import create_app
-from service.api import events as module
-from service.api.events import difference, rendered
-from service.api.server import serve
+from leasehold.leases.errors import StoreUnavailable
+from leasehold.leases.lease import Lease
+from leasehold.leases.stores.memory import MemoryStore
+from leasehold.service.api import create_app
+from leasehold.service.api import events as module
+from leasehold.service.api.events import difference, rendered
+from leasehold.service.api.server import serve
 
 
 @pytest.fixture(autouse=True)

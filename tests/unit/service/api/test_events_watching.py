@@ -12,13 +12,13 @@ from lab.simulation.group import Group
 from lab.simulation.loop import VirtualClock
 from lab.simulation.weather import Fate, Outlet, Request
 
-from leases.document import lease_prefix
-from leases.errors import LeasesError
-from leases.lease import Lease
-from leases.timing import Timing
-from service.api.events import Changes, Stream
-from service.group.view import View
-from service.pipeline import Pipeline
+from leasehold.leases.document import lease_prefix
+from leasehold.leases.errors import LeasesError
+from leasehold.leases.lease import Lease
+from leasehold.leases.timing import Timing
+from leasehold.service.api.events import Changes, Stream
+from leasehold.service.group.view import View
+from leasehold.service.pipeline import Pipeline
 
 TWO_MINUTES = 120.0
 

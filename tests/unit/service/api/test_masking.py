@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipeline.event import EVENT_SCHEMA
-from service.api import masking as module
-from service.api.masking import Mask, copied
+from leasehold.pipeline.event import EVENT_SCHEMA
+from leasehold.service.api import masking as module
+from leasehold.service.api.masking import Mask, copied
 
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 NOTHING = Mask(())

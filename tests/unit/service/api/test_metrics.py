@@ -17,30 +17,37 @@ from prometheus_client.parser import text_string_to_metric_families
 from unit.service.conftest import NOW, SOON_EXPIRED
 
 from leasehold.common.clock import BootClock
-from leases.errors import (
+from leasehold.leases.errors import (
     StoreAmbiguous,
     StoreConflict,
     StoreError,
     StoreMissing,
     StoreUnavailable,
 )
-from leases.lease import Lease
-from leases.session import SESSIONS_PREFIX
-from leases.store import Hint, Stored
-from leases.stores.memory import MemoryStore
-from pipeline.connectors.handlers import HandlerSink
-from pipeline.connectors.memory import MemoryFeed, MemorySink
-from pipeline.errors import Ambiguous, EngineUnavailable, FeedUnavailable, Fenced, SinkRejected, SinkUnavailable
-from pipeline.histogram import BUCKETS_S, Histogram
-from pipeline.limits import ParallelLimits
-from pipeline.pump.progress import NO_TIMES, TimedEvents, microseconds
-from pipeline.pump.runner import DeliveredBatch
-from pipeline.sink import CloseReason, Output
-from service.api.metrics import Metrics, _revision_in, build_info
-from service.lag.measurement import Lag, PartitionLag
-from service.notifications import LeaseLost, Notifications
-from service.notifier import NOTIFICATION_OUTCOMES, Notifier
-from service.stats import (
+from leasehold.leases.lease import Lease
+from leasehold.leases.session import SESSIONS_PREFIX
+from leasehold.leases.store import Hint, Stored
+from leasehold.leases.stores.memory import MemoryStore
+from leasehold.pipeline.connectors.handlers import HandlerSink
+from leasehold.pipeline.connectors.memory import MemoryFeed, MemorySink
+from leasehold.pipeline.errors import (
+    Ambiguous,
+    EngineUnavailable,
+    FeedUnavailable,
+    Fenced,
+    SinkRejected,
+    SinkUnavailable,
+)
+from leasehold.pipeline.histogram import BUCKETS_S, Histogram
+from leasehold.pipeline.limits import ParallelLimits
+from leasehold.pipeline.pump.progress import NO_TIMES, TimedEvents, microseconds
+from leasehold.pipeline.pump.runner import DeliveredBatch
+from leasehold.pipeline.sink import CloseReason, Output
+from leasehold.service.api.metrics import Metrics, _revision_in, build_info
+from leasehold.service.lag.measurement import Lag, PartitionLag
+from leasehold.service.notifications import LeaseLost, Notifications
+from leasehold.service.notifier import NOTIFICATION_OUTCOMES, Notifier
+from leasehold.service.stats import (
     ACTION_OUTCOMES,
     ACTIONS,
     CAUSES,

@@ -10,12 +10,12 @@ import httpx
 import pytest
 from unit.service.problems import problem
 
-from leases.lease import Lease
-from leases.stores.memory import MemoryStore
-from service.api import OPEN, create_app, middleware
-from service.api.auth import Access, Tokens
-from service.api.middleware import objection
-from service.errors import StartFailed
+from leasehold.leases.lease import Lease
+from leasehold.leases.stores.memory import MemoryStore
+from leasehold.service.api import OPEN, create_app, middleware
+from leasehold.service.api.auth import Access, Tokens
+from leasehold.service.api.middleware import objection
+from leasehold.service.errors import StartFailed
 
 READER, OPERATOR = "reader-" + "r" * 32, "operator-" + "o" * 32
 LEASE = "/api/leases/bank/a"

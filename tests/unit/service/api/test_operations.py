@@ -13,13 +13,13 @@ from unit.service.conftest import TIMING
 from unit.service.operated import LEASE, reset, taken
 from unit.service.problems import problem
 
-from leases.document import encode_lease, lease_id
-from leases.errors import StoreAmbiguous, StoreUnavailable
-from leases.host_record import HostRecord, encode_host, host_id
-from leases.lease import Lease
-from leases.pause_orders import control_id
-from leases.stores.memory import MemoryStore
-from pipeline.connectors.memory import MemoryFeed
+from leasehold.leases.document import encode_lease, lease_id
+from leasehold.leases.errors import StoreAmbiguous, StoreUnavailable
+from leasehold.leases.host_record import HostRecord, encode_host, host_id
+from leasehold.leases.lease import Lease
+from leasehold.leases.pause_orders import control_id
+from leasehold.leases.stores.memory import MemoryStore
+from leasehold.pipeline.connectors.memory import MemoryFeed
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ import pytest
 from unit.service.operated import LEASE, reset, taken
 from unit.service.problems import problem
 
-from leases.document import encode_lease
-from leases.lease import Child, Lease
-from leases.stores.memory import MemoryStore
-from pipeline.connectors.memory import MemoryFeed
-from pipeline.errors import FeedUnavailable, PositionLost
+from leasehold.leases.document import encode_lease
+from leasehold.leases.lease import Child, Lease
+from leasehold.leases.stores.memory import MemoryStore
+from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.pipeline.errors import FeedUnavailable, PositionLost
 
 
 @pytest.fixture

@@ -11,12 +11,12 @@ from patience import until_async
 from unit.service.conftest import NOW
 from unit.service.problems import problem
 
-from leases.document import lease_id
-from leases.errors import StoreUnavailable
-from leases.lease import Child, Lease
-from leases.stores.memory import MemoryStore
-from pipeline.connectors.memory import MemoryFeed
-from pipeline.errors import FeedUnavailable
+from leasehold.leases.document import lease_id
+from leasehold.leases.errors import StoreUnavailable
+from leasehold.leases.lease import Child, Lease
+from leasehold.leases.stores.memory import MemoryStore
+from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.pipeline.errors import FeedUnavailable
 
 ROUTES = ["/api/pipelines", "/api/hosts", "/api/leases", "/api/lag", "/api/batches", "/api/leases/bank/a"]
 EVERYWHERE = [*ROUTES, "/health/live", "/health/ready", "/metrics", "/docs", "/openapi.json", "/nowhere"]

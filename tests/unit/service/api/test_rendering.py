@@ -8,8 +8,8 @@ import threading
 import pytest
 from patience import PATIENCE_S
 
-from service.api import rendering as module
-from service.api.rendering import Allowance, Renderer
+from leasehold.service.api import rendering as module
+from leasehold.service.api.rendering import Allowance, Renderer
 
 
 def test_an_allowance_grows_with_time_and_not_beyond_a_second() -> None:

@@ -13,16 +13,16 @@ import pyarrow as pa
 import pytest
 from patience import PATIENCE_S
 
-from pipeline.contract import event_table
-from pipeline.event import Page
-from pipeline.ranges import EventRange, RangedBatch
-from pipeline.sink import Output
-from pipeline.staging import StagedPart
-from service.api import rendering
-from service.api import samples as module
-from service.api.masking import Mask, Row, copied
-from service.api.rendering import Renderer
-from service.api.samples import Limits, Sampler, spread
+from leasehold.pipeline.contract import event_table
+from leasehold.pipeline.event import Page
+from leasehold.pipeline.ranges import EventRange, RangedBatch
+from leasehold.pipeline.sink import Output
+from leasehold.pipeline.staging import StagedPart
+from leasehold.service.api import rendering
+from leasehold.service.api import samples as module
+from leasehold.service.api.masking import Mask, Row, copied
+from leasehold.service.api.rendering import Renderer
+from leasehold.service.api.samples import Limits, Sampler, spread
 
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 

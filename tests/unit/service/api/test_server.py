@@ -12,12 +12,12 @@ import structlog
 from patience import PATIENCE_S, until_async
 from unit.service.problems import problem
 
-from leases.lease import Lease
-from leases.stores.memory import MemoryStore
-from pipeline.connectors.memory import MemoryFeed
-from service.api import create_app, server
-from service.api.server import serve
-from service.errors import StartFailed
+from leasehold.leases.lease import Lease
+from leasehold.leases.stores.memory import MemoryStore
+from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.service.api import create_app, server
+from leasehold.service.api.server import serve
+from leasehold.service.errors import StartFailed
 
 
 @pytest.fixture

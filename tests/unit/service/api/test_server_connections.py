@@ -13,10 +13,10 @@ from patience import PATIENCE_S, rhythm, until_async
 from starlette.types import Receive, Scope, Send
 from unit.service.problems import problem
 
-from leases.lease import Lease
-from service.api import create_app, server
-from service.api import events as module
-from service.api.server import serve
+from leasehold.leases.lease import Lease
+from leasehold.service.api import create_app, server
+from leasehold.service.api import events as module
+from leasehold.service.api.server import serve
 
 ASKING = b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n\r\n"
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]

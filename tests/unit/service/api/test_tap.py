@@ -16,15 +16,15 @@ import pytest
 import structlog
 from patience import PATIENCE_S, until_async
 
-from leases.lease import Lease
-from pipeline.pump.tap import Tap
-from service.api import create_app
-from service.api import tap as module
-from service.api.auth import Access, Tokens
-from service.api.masking import Mask
-from service.api.rendering import Renderer
-from service.api.samples import Sampler
-from service.api.server import serve
+from leasehold.leases.lease import Lease
+from leasehold.pipeline.pump.tap import Tap
+from leasehold.service.api import create_app
+from leasehold.service.api import tap as module
+from leasehold.service.api.auth import Access, Tokens
+from leasehold.service.api.masking import Mask
+from leasehold.service.api.rendering import Renderer
+from leasehold.service.api.samples import Sampler
+from leasehold.service.api.server import serve
 
 READER, OPERATOR = "reader-" + "r" * 32, "operator-" + "o" * 32
 TAP = "/api/tap/bank/a"

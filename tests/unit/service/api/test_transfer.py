@@ -12,11 +12,11 @@ from patience import until_async
 from unit.leases.lease_documents import dotnet
 from unit.service.problems import problem
 
-from leases.document import lease_id
-from leases.lease import Lease
-from pipeline.connectors.memory import MemoryFeed
-from service.api import middleware
-from service.group.migration import export_leases
+from leasehold.leases.document import lease_id
+from leasehold.leases.lease import Lease
+from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.service.api import middleware
+from leasehold.service.group.migration import export_leases
 
 HEADERS = {"content-type": "application/jsonl"}
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pipeline.batch import Batch
-from pipeline.errors import Poison, PoisonEvent
-from pipeline.transform import NoTransform, Transform
-from service.cases.model import LONG_AGO, Case
-from service.cases.running import Prepared
-from service.config.load import parse
-from service.wiring.build import policy_of
+from leasehold.pipeline.batch import Batch
+from leasehold.pipeline.errors import Poison, PoisonEvent
+from leasehold.pipeline.transform import NoTransform, Transform
+from leasehold.service.cases.model import LONG_AGO, Case
+from leasehold.service.cases.running import Prepared
+from leasehold.service.config.load import parse
+from leasehold.service.wiring.build import policy_of
 
 Apply = Callable[[pa.Table], pa.Table]
 

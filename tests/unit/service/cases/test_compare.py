@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.cases.compare import Order, Pair, Table, is_same, missing_columns, paired, shown, side_by_side
+from leasehold.service.cases.compare import Order, Pair, Table, is_same, missing_columns, paired, shown, side_by_side
 
 MONEY = pa.decimal128(20, 2)
 INSTANT = pa.timestamp("us", tz="UTC")

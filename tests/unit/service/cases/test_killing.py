@@ -14,17 +14,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from leases.stores.memory import MemoryStore
-from pipeline.connectors.memory import Commit, MemoryDestination, MemorySink
-from pipeline.crash_point import POINTS, crash_point
-from pipeline.sink import Claim, Output, Sink
-from service.cases import killing
-from service.cases.disturbance import RECUTS, Disturbance, disturbances
-from service.cases.disturbed_run import Line, Run, Severed, StoreBehindLine, random_cut
-from service.cases.killing import Kills, kill_case
-from service.cases.model import Case
-from service.cases.running import Prepared, events_of
-from service.cases.scratch import RunFailed, Scratch
+from leasehold.leases.stores.memory import MemoryStore
+from leasehold.pipeline.connectors.memory import Commit, MemoryDestination, MemorySink
+from leasehold.pipeline.crash_point import POINTS, crash_point
+from leasehold.pipeline.sink import Claim, Output, Sink
+from leasehold.service.cases import killing
+from leasehold.service.cases.disturbance import RECUTS, Disturbance, disturbances
+from leasehold.service.cases.disturbed_run import Line, Run, Severed, StoreBehindLine, random_cut
+from leasehold.service.cases.killing import Kills, kill_case
+from leasehold.service.cases.model import Case
+from leasehold.service.cases.running import Prepared, events_of
+from leasehold.service.cases.scratch import RunFailed, Scratch
 from tests.unit.service.cases.conftest import case_of, prepared
 
 HANDLER = '{type: python, handler: "tallies:Handler"}'
@@ -425,7 +425,7 @@ async def test_a_lost_answer_repeats_a_write_into_a_sink_that_forgets_its_positi
 async def test_a_run_that_does_not_end_is_given_up() -> None:
     class Stuck(MemoryDestination):
         def commit(self, claim: Claim, output: Output) -> None:
-            from pipeline.errors import SinkUnavailable
+            from leasehold.pipeline.errors import SinkUnavailable
 
             raise SinkUnavailable("the destination is away")
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from service.cases.model import Case, CaseFile, Event, cases_beside, load_cases, load_settings, parse_cases
-from service.config.load import ConfigurationError, parse
-from service.config.settings import Settings
+from leasehold.service.cases.model import Case, CaseFile, Event, cases_beside, load_cases, load_settings, parse_cases
+from leasehold.service.config.load import ConfigurationError, parse
+from leasehold.service.config.settings import Settings
 
 ROOT = Path(__file__).parents[4]
 ONE = "cases:\n  - name: one\n    events: [{body: a}]\n"

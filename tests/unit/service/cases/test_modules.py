@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from service.cases.modules import HandlerModules, droppable, shadowed, used_by
+from leasehold.service.cases.modules import HandlerModules, droppable, shadowed, used_by
 
 
 @pytest.fixture
@@ -293,8 +293,11 @@ def test_installed_packages_and_spark_stay_although_the_handler_uses_them(folder
     write(installed, other_l="SEEN = []")
     sys.path.insert(0, str(installed))
     try:
-        write(folder / "app", handler_l="import json, pyarrow, pytest, pyspark, other_l, service.texts\nSEEN = []")
-        kept = ("json", "pyarrow", "pytest", "pyspark", "other_l", "service.texts")
+        write(
+            folder / "app",
+            handler_l="import json, pyarrow, pytest, pyspark, other_l, leasehold.service.texts\nSEEN = []",
+        )
+        kept = ("json", "pyarrow", "pytest", "pyspark", "other_l", "leasehold.service.texts")
         import_module("handler_l")
         before = [sys.modules[name] for name in kept]
         modules = HandlerModules("handler_l:Handler")

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from service.cases.running import events_of, problems_of, run_case
+from leasehold.service.cases.running import events_of, problems_of, run_case
 from tests.unit.service.cases.conftest import case_of, prepared
 
 LETTERS = "{type: log, path: dead}"

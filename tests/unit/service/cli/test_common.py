@@ -6,9 +6,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from service import __main__
-from service.cli import main as cli
-from service.cli.common import INTERRUPTED, Interruptible
+from leasehold.service import __main__
+from leasehold.service.cli import main as cli
+from leasehold.service.cli.common import INTERRUPTED, Interruptible
 
 
 def test_an_interrupt_before_there_is_anything_to_stop_ends_a_command_without_a_word() -> None:

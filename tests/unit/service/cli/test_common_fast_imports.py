@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from service.cli.common import importing
+from leasehold.service.cli.common import importing
 
 
 @pytest.fixture(autouse=True)

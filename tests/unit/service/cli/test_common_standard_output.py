@@ -15,7 +15,7 @@ import click
 import pytest
 from rich.console import Console
 
-from service.cli.common import Interruptible, OutputLost, open_closed_streams, unread_is_fine, watched_output
+from leasehold.service.cli.common import Interruptible, OutputLost, open_closed_streams, unread_is_fine, watched_output
 
 FULL = Path("/dev/full")
 
@@ -144,7 +144,7 @@ def test_a_standard_output_that_was_closed_from_the_start_is_no_error(monkeypatc
 def test_a_process_that_is_started_without_a_standard_stream_has_an_empty_one(number: int) -> None:
     """Also what it starts itself; and no file that it opens takes the stream's number."""
     program = (
-        "import os, sys; from service.cli.common import open_closed_streams; open_closed_streams();"
+        "import os, sys; from leasehold.service.cli.common import open_closed_streams; open_closed_streams();"
         f"held = os.fstat({number}).st_rdev == os.stat(os.devnull).st_rdev and os.get_inheritable({number});"
         "sys.exit(0 if held and not sys.stdin.isatty() and not sys.stderr.closed else 1)"
     )

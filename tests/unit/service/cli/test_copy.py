@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from leases.bootstrap import Identity, Info, encode_info, info_id
-from leases.document import decode_lease, encode_lease, lease_prefix
-from leases.keeper import id_of
-from leases.lease import Lease
-from leases.pause_orders import control_id, decode_control, encode_control
-from leases.stores.sqlite import SqliteStore
-from service.cli.main import main
-from service.config.load import load
-from service.wiring.build import pipelines_of
+from leasehold.leases.bootstrap import Identity, Info, encode_info, info_id
+from leasehold.leases.document import decode_lease, encode_lease, lease_prefix
+from leasehold.leases.keeper import id_of
+from leasehold.leases.lease import Lease
+from leasehold.leases.pause_orders import control_id, decode_control, encode_control
+from leasehold.leases.stores.sqlite import SqliteStore
+from leasehold.service.cli.main import main
+from leasehold.service.config.load import load
+from leasehold.service.wiring.build import pipelines_of
 
 SETTINGS = """
 leases: {leases}
@@ -158,7 +158,7 @@ def test_wrong_use_is_refused(
 
 STORE = """
 from pathlib import Path
-from leases.stores.sqlite import SqliteStore
+from leasehold.leases.stores.sqlite import SqliteStore
 
 class Store(SqliteStore):
     def __init__(self, file: str) -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from leases.pause_orders import control_id
-from leases.stores.sqlite import SqliteStore
-from pipeline.limits import REPLAY
-from service.cli.main import main
+from leasehold.leases.pause_orders import control_id
+from leasehold.leases.stores.sqlite import SqliteStore
+from leasehold.pipeline.limits import REPLAY
+from leasehold.service.cli.main import main
 
 SETTINGS = """
 leases: {{type: sqlite, path: {name}.db}}

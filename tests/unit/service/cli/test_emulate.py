@@ -14,8 +14,8 @@ from click.testing import CliRunner
 from leasehold.emulators.blob import server as blob
 from leasehold.emulators.cosmos import server as cosmos
 from leasehold.emulators.eventhubs import server as eventhubs
-from service.cli import emulate as module
-from service.cli.emulate import emulate
+from leasehold.service.cli import emulate as module
+from leasehold.service.cli.emulate import emulate
 
 LOCAL = Path(__file__).parents[4] / "docs/examples/local"
 

@@ -13,13 +13,13 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
-from leases.document import encode_lease, lease_id
-from leases.lease import Lease
-from leases.stores.sqlite import SqliteStore
-from pipeline.connectors.log import append
-from pipeline.connectors.log.partition_file import BLOCK_SCHEMA
-from pipeline.connectors.log.store import Log, Retention
-from service.cli.main import main
+from leasehold.leases.document import encode_lease, lease_id
+from leasehold.leases.lease import Lease
+from leasehold.leases.stores.sqlite import SqliteStore
+from leasehold.pipeline.connectors.log import append
+from leasehold.pipeline.connectors.log.partition_file import BLOCK_SCHEMA
+from leasehold.pipeline.connectors.log.store import Log, Retention
+from leasehold.service.cli.main import main
 
 SETTINGS = """
 pipelines:

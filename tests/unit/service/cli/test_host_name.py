@@ -10,20 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.host_name import host_name
-from service.config.cosmos import CosmosLeases
-from service.config.custom import CustomLeases
-from service.config.leases import LeaseSettings, MemoryLeases, SqliteLeases
-from service.config.settings import HostSettings
-from service.errors import StartFailed
+from leasehold.service.cli.host_name import host_name
+from leasehold.service.config.cosmos import CosmosLeases
+from leasehold.service.config.custom import CustomLeases
+from leasehold.service.config.leases import LeaseSettings, MemoryLeases, SqliteLeases
+from leasehold.service.config.settings import HostSettings
+from leasehold.service.errors import StartFailed
 
 LEASES = SqliteLeases(path=Path("/state/leases.db"))
 HOLDER = """
 import os, sys
 from pathlib import Path
-from service.cli.host_name import host_name
-from service.config.settings import HostSettings
-from service.config.leases import SqliteLeases
+from leasehold.service.cli.host_name import host_name
+from leasehold.service.config.settings import HostSettings
+from leasehold.service.config.leases import SqliteLeases
 folder, name, forks = sys.argv[1:]
 leases = SqliteLeases(path=Path("/state/leases.db"))
 with host_name(HostSettings(name=name or None), leases, machine="m", folder=Path(folder)) as name:

@@ -12,9 +12,9 @@ from patience import PATIENCE_S
 @pytest.mark.parametrize(
     ("needed", "not_yet"),
     [
-        ("service.cli.main", {"pyspark", "pyarrow", "numpy", "structlog", "fastapi", "psycopg"}),
-        ("pipeline.spark.engine", {"pyarrow", "numpy", "structlog", "fastapi", "psycopg", "pandas"}),
-        ("service.wiring.build", {"psycopg", "azure", "aiohttp", "pandas"}),
+        ("leasehold.service.cli.main", {"pyspark", "pyarrow", "numpy", "structlog", "fastapi", "psycopg"}),
+        ("leasehold.pipeline.spark.engine", {"pyarrow", "numpy", "structlog", "fastapi", "psycopg", "pandas"}),
+        ("leasehold.service.wiring.build", {"psycopg", "azure", "aiohttp", "pandas"}),
     ],
     ids=["a command", "Spark begins", "a processor"],
 )

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from leases.bootstrap import Identity, Info, encode_info, info_id
-from leases.document import decode_lease, encode_lease, lease_id, lease_prefix
-from leases.errors import InvalidDocument
-from leases.lease import Lease, LeaseKey
-from leases.stores.memory import MemoryStore
-from leases.stores.sqlite import SqliteStore
-from pipeline.connectors.memory import MemoryFeed, MemorySink
-from pipeline.feed import FeedPartition
-from service.api.metrics import Metrics
-from service.cli.main import main
+from leasehold.leases.bootstrap import Identity, Info, encode_info, info_id
+from leasehold.leases.document import decode_lease, encode_lease, lease_id, lease_prefix
+from leasehold.leases.errors import InvalidDocument
+from leasehold.leases.lease import Lease, LeaseKey
+from leasehold.leases.stores.memory import MemoryStore
+from leasehold.leases.stores.sqlite import SqliteStore
+from leasehold.pipeline.connectors.memory import MemoryFeed, MemorySink
+from leasehold.pipeline.feed import FeedPartition
+from leasehold.service.api.metrics import Metrics
+from leasehold.service.cli.main import main
 
 SETTINGS = """
 leases: {path: state/leases.db}

@@ -14,14 +14,14 @@ import pytest
 from click.testing import CliRunner, Result
 from unit.leases.lease_documents import INFO, LOCK, PREFIX, dotnet, java, v2
 
-from leases.bootstrap import Identity, Info, decode_info, encode_info, info_id
-from leases.document import decode_lease, encode_lease, lease_id, lease_prefix
-from leases.lease import Child, Lease
-from leases.session import BELL_ID
-from leases.stores.sqlite import SqliteStore
-from pipeline.connectors.cosmos.ranges import lsn_of
-from pipeline.connectors.memory import MemoryFeed
-from service.cli.main import main
+from leasehold.leases.bootstrap import Identity, Info, decode_info, encode_info, info_id
+from leasehold.leases.document import decode_lease, encode_lease, lease_id, lease_prefix
+from leasehold.leases.lease import Child, Lease
+from leasehold.leases.session import BELL_ID
+from leasehold.leases.stores.sqlite import SqliteStore
+from leasehold.pipeline.connectors.cosmos.ranges import lsn_of
+from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.service.cli.main import main
 
 SETTINGS = """
 leases: {path: state/leases.db}
@@ -358,7 +358,7 @@ def test_several_leases_or_all_open_ones_are_reset_at_once(place: Place) -> None
 
 def test_for_several_leases_a_reset_asks_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     place.keep(lease("a"), lease("b"))
-    monkeypatch.setattr("service.cli.migration.is_at_a_terminal", lambda: True)
+    monkeypatch.setattr("leasehold.service.cli.migration.is_at_a_terminal", lambda: True)
     told = place("reset", "orders", "--all", "--to", '"3"', input="y\n")
     assert (told.exit_code, told.stderr.count("Reset them? [y/N]"), told.stderr.count("would move")) == (0, 1, 2)
     assert {name: each.generation for name, each in place.leases.items()} == {"a": 1, "b": 1}
@@ -383,7 +383,7 @@ def test_without_a_terminal_a_reset_says_what_it_would_do_and_wants_to_be_told(p
 @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 1), ("\n", 1)])
 def test_at_a_terminal_a_reset_asks(place: Place, monkeypatch: pytest.MonkeyPatch, answer: str, code: int) -> None:
     place.keep(lease())
-    monkeypatch.setattr("service.cli.migration.is_at_a_terminal", lambda: True)
+    monkeypatch.setattr("leasehold.service.cli.migration.is_at_a_terminal", lambda: True)
     told = place("reset", "orders", "0", "--to", '"3"', input=answer)
     assert told.exit_code == code
     assert "Reset it? [y/N]" in told.stderr

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from leases.bootstrap import Identity, Info, encode_info, info_id
-from leases.document import decode_lease, encode_lease, lease_id, lease_prefix
-from leases.lease import Lease
-from leases.stores.sqlite import SqliteStore
-from pipeline.connectors.files.feed import FilesFeed
-from service.cli.common import watched_output
-from service.cli.main import main
+from leasehold.leases.bootstrap import Identity, Info, encode_info, info_id
+from leasehold.leases.document import decode_lease, encode_lease, lease_id, lease_prefix
+from leasehold.leases.lease import Lease
+from leasehold.leases.stores.sqlite import SqliteStore
+from leasehold.pipeline.connectors.files.feed import FilesFeed
+from leasehold.service.cli.common import watched_output
+from leasehold.service.cli.main import main
 
 SETTINGS = """
 leases: {path: state/leases.db}

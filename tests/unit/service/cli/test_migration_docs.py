@@ -10,10 +10,10 @@ import click
 import pytest
 from unit.service.cli.test_migration import Place
 
-from leases.import_.export_format import groups_in, lines_of
-from pipeline.connectors.memory import MemoryFeed
-from service.cli.main import main
-from service.config.load import load
+from leasehold.leases.import_.export_format import groups_in, lines_of
+from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.service.cli.main import main
+from leasehold.service.config.load import load
 
 ROOT = Path(__file__).parents[4]
 PAGE = (ROOT / "docs/migration.md").read_text()
@@ -55,7 +55,7 @@ def test_the_page_shows_each_command_that_moves_positions() -> None:
 @pytest.mark.parametrize("kind", ["yaml", "yaml eventhubs"])
 def test_the_settings_load(tmp_path: Path, kind: str) -> None:
     if kind == "yaml eventhubs":
-        pytest.importorskip("pipeline.connectors.eventhubs.feed.feed")
+        pytest.importorskip("leasehold.pipeline.connectors.eventhubs.feed.feed")
     [text] = blocks(kind)
     (tmp_path / "orders.yaml").write_text(text)
     [pipeline] = load(tmp_path / "orders.yaml", {}).pipelines

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from service.cli.migration import unescaped
+from leasehold.service.cli.migration import unescaped
 
 CONTINUATION = '{"v":1,"offset":38}'
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from leases.document import encode_lease, lease_id
-from leases.errors import StoreUnavailable
-from leases.lease import Lease
-from leases.session import BELL_ID, Bell
-from leases.stores.sqlite import SqliteStore
-from service.cli.main import main
+from leasehold.leases.document import encode_lease, lease_id
+from leasehold.leases.errors import StoreUnavailable
+from leasehold.leases.lease import Lease
+from leasehold.leases.session import BELL_ID, Bell
+from leasehold.leases.stores.sqlite import SqliteStore
+from leasehold.service.cli.main import main
 
 SETTINGS = """
 leases: {path: state/leases.db}

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from patience import PATIENCE_S
 
-from leases.errors import StoreAmbiguous, StoreError, StoreUnavailable
-from leases.stores.memory import MemoryStore
-from service.cli.probe import ServiceOptions, Targets, ask_services, run_probe
-from service.config.load import parse
-from service.config.settings import Settings
-from service.telemetry.logs import logger
-from service.wiring.build import processor_of
+from leasehold.leases.errors import StoreAmbiguous, StoreError, StoreUnavailable
+from leasehold.leases.stores.memory import MemoryStore
+from leasehold.service.cli.probe import ServiceOptions, Targets, ask_services, run_probe
+from leasehold.service.config.load import parse
+from leasehold.service.config.settings import Settings
+from leasehold.service.telemetry.logs import logger
+from leasehold.service.wiring.build import processor_of
 
 SETTINGS = """
 api: {enabled: false}

@@ -15,7 +15,7 @@ import pytest
 from patience import PATIENCE_S
 
 import leasehold
-from service.config.load import ConfigurationError
+from leasehold.service.config.load import ConfigurationError
 
 FEED = {"type": "files", "path": "orders-*.jsonl", "key": "customer"}
 handled: list[str] = []
@@ -100,8 +100,8 @@ def test_a_function_without_the_decorator_is_refused() -> None:
 
 
 def test_a_file_of_settings_can_name_it() -> None:
-    from pipeline.connectors.handlers import load
-    from pipeline.limits import ParallelLimits
+    from leasehold.pipeline.connectors.handlers import load
+    from leasehold.pipeline.limits import ParallelLimits
 
     assert load(f"{__name__}:pay_orders", ParallelLimits()) is pay_orders.function
 

@@ -9,15 +9,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from leases.document import encode_lease, lease_id
-from leases.lease import Lease
-from leases.stores.sqlite import SqliteStore
-from pipeline.connectors.log import LogSink
-from pipeline.dead_letters.settled import Replayed
-from pipeline.sink import Claim, Output, Standing
-from service.cli.replay import furthest, read_replayed
-from service.config import load as config
-from service.config.settings import Settings
+from leasehold.leases.document import encode_lease, lease_id
+from leasehold.leases.lease import Lease
+from leasehold.leases.stores.sqlite import SqliteStore
+from leasehold.pipeline.connectors.log import LogSink
+from leasehold.pipeline.dead_letters.settled import Replayed
+from leasehold.pipeline.sink import Claim, Output, Standing
+from leasehold.service.cli.replay import furthest, read_replayed
+from leasehold.service.config import load as config
+from leasehold.service.config.settings import Settings
 
 LEASE = Lease(pipeline="orders.replay", partition="a", epoch=1, continuation="4")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from service.cli.run import use_thrifty_allocator
+from leasehold.service.cli.run import use_thrifty_allocator
 
 
 @pytest.fixture(autouse=True)

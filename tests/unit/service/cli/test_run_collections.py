@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from service.cli.run import COLLECTION_S_MAX, THAW_S, short_collections
+from leasehold.service.cli.run import COLLECTION_S_MAX, THAW_S, short_collections
 
 
 class Cycle:
@@ -62,4 +62,4 @@ def test_nothing_stays_frozen_behind_a_host() -> None:
     with short_collections(Clock(2 * COLLECTION_S_MAX)):
         gc.collect()
     assert gc.get_freeze_count() == 0
-    assert not [each for each in gc.callbacks if each.__module__ == "service.cli.run"]
+    assert not [each for each in gc.callbacks if each.__module__ == "leasehold.service.cli.run"]

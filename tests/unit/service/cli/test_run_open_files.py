@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from service.cli.run import OPEN_FILES, allow_open_files
+from leasehold.service.cli.run import OPEN_FILES, allow_open_files
 
 
 @pytest.fixture
@@ -28,6 +28,6 @@ def test_a_host_may_open_as_many_files_as_the_system_permits(most: int) -> None:
 
 def test_a_host_that_may_open_more_keeps_its_limit(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (1_000, most))
-    monkeypatch.setattr("service.cli.run.OPEN_FILES", 500)
+    monkeypatch.setattr("leasehold.service.cli.run.OPEN_FILES", 500)
     allow_open_files()
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == (1_000, most)

@@ -4,8 +4,8 @@ import io
 
 import pytest
 
-from service.cli.tables import lag_fields, lag_table, screen_of
-from service.lag.measurement import Lag, PartitionLag
+from leasehold.service.cli.tables import lag_fields, lag_table, screen_of
+from leasehold.service.lag.measurement import Lag, PartitionLag
 
 
 def lag(*found: tuple[int | None, float | None]) -> Lag:

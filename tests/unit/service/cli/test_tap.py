@@ -11,9 +11,9 @@ from threading import Thread
 import pytest
 from click.testing import CliRunner, Result
 
-from service.cli.main import main
-from service.cli.tap import _own_url, line_of, summary_of
-from service.config.settings import ApiSettings
+from leasehold.service.cli.main import main
+from leasehold.service.cli.tap import _own_url, line_of, summary_of
+from leasehold.service.config.settings import ApiSettings
 
 SETTINGS = """
 api: {api}

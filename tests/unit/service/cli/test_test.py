@@ -9,9 +9,9 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner, Result
 
-from service.cases.model import PlacedCase, parse_cases
-from service.cli.main import main
-from service.cli.test import Verdict, _write_junit
+from leasehold.service.cases.model import PlacedCase, parse_cases
+from leasehold.service.cli.main import main
+from leasehold.service.cli.test import Verdict, _write_junit
 
 CONFIG = """
 pipelines:

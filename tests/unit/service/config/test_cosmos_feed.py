@@ -7,9 +7,9 @@ from pathlib import Path
 import certifi
 import pytest
 
-from service.config.cosmos import CosmosFeedSettings, CosmosLeases
-from service.config.load import ConfigurationError, load, parse
-from service.config.section import FeedContext
+from leasehold.service.config.cosmos import CosmosFeedSettings, CosmosLeases
+from leasehold.service.config.load import ConfigurationError, load, parse
+from leasehold.service.config.section import FeedContext
 
 SECRET = "c2VjcmV0"
 HERE = "endpoint: 'https://bank.documents.azure.com:443/'"

@@ -8,11 +8,11 @@ import certifi
 import pytest
 from pydantic import ValidationError
 
-from leases.stores.cosmos import CosmosStore
-from service.config.cosmos import CosmosLeases
-from service.config.settings import Settings
-from service.errors import StartFailed
-from service.wiring.build import store_of
+from leasehold.leases.stores.cosmos import CosmosStore
+from leasehold.service.config.cosmos import CosmosLeases
+from leasehold.service.config.settings import Settings
+from leasehold.service.errors import StartFailed
+from leasehold.service.wiring.build import store_of
 
 KEY = "c2VjcmV0IGtleQ=="
 ENDPOINT = "https://bank.documents.azure.com"

@@ -8,15 +8,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from leases.timing import Timing
-from pipeline.connectors.handlers import HandlerSink
-from pipeline.connectors.python import PythonSink
-from pipeline.errors import SinkRejected
-from pipeline.limits import ParallelLimits
-from service.config.custom import PythonSinkSettings
-from service.config.load import ConfigurationError, load
-from service.config.settings import Settings
-from service.wiring.build import processor_of
+from leasehold.leases.timing import Timing
+from leasehold.pipeline.connectors.handlers import HandlerSink
+from leasehold.pipeline.connectors.python import PythonSink
+from leasehold.pipeline.errors import SinkRejected
+from leasehold.pipeline.limits import ParallelLimits
+from leasehold.service.config.custom import PythonSinkSettings
+from leasehold.service.config.load import ConfigurationError, load
+from leasehold.service.config.settings import Settings
+from leasehold.service.wiring.build import processor_of
 
 
 def settings(folder: Path, parallel: str, more: str = "") -> Settings:

@@ -7,10 +7,10 @@ from pathlib import Path
 import certifi
 import pytest
 
-from pipeline.connectors.eventhubs import EventHubsFeed
-from service.config.eventhubs import EventHubsFeedSettings, EventHubsSinkSettings
-from service.config.load import ConfigurationError, load, parse
-from service.config.section import FeedContext
+from leasehold.pipeline.connectors.eventhubs import EventHubsFeed
+from leasehold.service.config.eventhubs import EventHubsFeedSettings, EventHubsSinkSettings
+from leasehold.service.config.load import ConfigurationError, load, parse
+from leasehold.service.config.section import FeedContext
 
 SECRET = "c2VjcmV0"
 STRING = f"Endpoint=sb://bank.servicebus.windows.net/;SharedAccessKeyName=reader;SharedAccessKey={SECRET}"

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from leases.timing import Timing
-from pipeline.connectors.eventhubs import EventHubsSink
-from service.config.eventhubs import BATCH_BYTES_MAX
-from service.config.load import ConfigurationError, parse
-from service.config.settings import PipelineSettings, SparkSettings
-from service.wiring.build import pipeline_of
+from leasehold.leases.timing import Timing
+from leasehold.pipeline.connectors.eventhubs import EventHubsSink
+from leasehold.service.config.eventhubs import BATCH_BYTES_MAX
+from leasehold.service.config.load import ConfigurationError, parse
+from leasehold.service.config.settings import PipelineSettings, SparkSettings
+from leasehold.service.wiring.build import pipeline_of
 
 SECRET = "c2VjcmV0"
 STRING = f"Endpoint=sb://bank.servicebus.windows.net/;SharedAccessKeyName=both;SharedAccessKey={SECRET}"

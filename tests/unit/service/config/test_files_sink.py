@@ -15,13 +15,13 @@ from delta_log import read_log
 from unit.pipeline.connectors.files.delta.tables import sink_in
 from unit.pipeline.connectors.files.sink.places import Permit, claim, output
 
-from leases.timing import Timing
-from pipeline.connectors.files.sink import Directory, FilesSink
-from pipeline.connectors.files.sink.blobs import BlobContainer
-from pipeline.errors import SinkRejected
-from service.cli.main import main
-from service.config.files import FilesSinkSettings
-from service.config.load import ConfigurationError, parse
+from leasehold.leases.timing import Timing
+from leasehold.pipeline.connectors.files.sink import Directory, FilesSink
+from leasehold.pipeline.connectors.files.sink.blobs import BlobContainer
+from leasehold.pipeline.errors import SinkRejected
+from leasehold.service.cli.main import main
+from leasehold.service.config.files import FilesSinkSettings
+from leasehold.service.config.load import ConfigurationError, parse
 
 KEY = "c2VjcmV0LXNlY3JldA=="
 CONNECTION = f"DefaultEndpointsProtocol=https;AccountName=bank;AccountKey={KEY};EndpointSuffix=core.windows.net"
@@ -201,7 +201,7 @@ def test_certificates_that_deltalake_does_not_know_are_refused(tmp_path: Path) -
 
 
 def test_without_deltalake_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.config.files.find_spec", lambda name: None)
+    monkeypatch.setattr("leasehold.service.config.files.find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match="needs deltalake, which is not installed: pip install 'deltalake"):
         settings_of("path: out, format: delta")
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from leases.timing import Timing
-from pipeline.async_sink import AsyncSink, Limits
-from service.config.cosmos import CosmosSinkSettings
-from service.config.http import HttpSinkSettings
-from service.config.load import ConfigurationError, load
-from service.config.settings import Settings
+from leasehold.leases.timing import Timing
+from leasehold.pipeline.async_sink import AsyncSink, Limits
+from leasehold.service.config.cosmos import CosmosSinkSettings
+from leasehold.service.config.http import HttpSinkSettings
+from leasehold.service.config.load import ConfigurationError, load
+from leasehold.service.config.settings import Settings
 
 
 def settings(tmp_path: Any, sink: str) -> Settings:
@@ -47,7 +47,7 @@ def test_an_http_sink_is_made_of_its_settings(tmp_path: Any) -> None:
 
 
 async def test_a_cosmos_sink_is_made_of_its_settings_with_fewer_at_a_time(tmp_path: Any) -> None:
-    from pipeline.connectors.cosmos import LIMITS
+    from leasehold.pipeline.connectors.cosmos import LIMITS
 
     found = settings(tmp_path, COSMOS).pipelines[0].sink
     assert isinstance(found, CosmosSinkSettings)

@@ -8,11 +8,11 @@ import certifi
 import pytest
 from pydantic import ValidationError
 
-from leases.stores.blob import BlobStore
-from service.config.leases import BlobLeases
-from service.config.settings import Settings
-from service.errors import StartFailed
-from service.wiring.build import store_of
+from leasehold.leases.stores.blob import BlobStore
+from leasehold.service.config.leases import BlobLeases
+from leasehold.service.config.settings import Settings
+from leasehold.service.errors import StartFailed
+from leasehold.service.wiring.build import store_of
 
 KEY = "c2VjcmV0IGtleQ=="
 URL = "https://bank.blob.core.windows.net"

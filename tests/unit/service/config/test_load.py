@@ -14,18 +14,18 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from leases.timing import Timing, derived_session, derived_timing
-from pipeline.connectors.postgres import PostgresSink
-from pipeline.limits import BatchLimits
-from service.config.files import FilesFeedSettings
-from service.config.leases import SqliteLeases
-from service.config.load import FILE_BYTES_MAX, ConfigurationError, load, parse
-from service.config.log import LogFeedSettings
-from service.config.postgres import PostgresSinkSettings
-from service.config.reference import describe, markdown
-from service.config.section import Section
-from service.config.settings import Settings
-from service.pipeline import Pipeline
+from leasehold.leases.timing import Timing, derived_session, derived_timing
+from leasehold.pipeline.connectors.postgres import PostgresSink
+from leasehold.pipeline.limits import BatchLimits
+from leasehold.service.config.files import FilesFeedSettings
+from leasehold.service.config.leases import SqliteLeases
+from leasehold.service.config.load import FILE_BYTES_MAX, ConfigurationError, load, parse
+from leasehold.service.config.log import LogFeedSettings
+from leasehold.service.config.postgres import PostgresSinkSettings
+from leasehold.service.config.reference import describe, markdown
+from leasehold.service.config.section import Section
+from leasehold.service.config.settings import Settings
+from leasehold.service.pipeline import Pipeline
 
 DOCUMENT = Path(__file__).parents[4] / "docs/configuration.md"
 SECRET = "hunter2"
@@ -632,7 +632,7 @@ def test_a_byte_order_mark_is_no_problem(tmp_path: Path) -> None:
 def sections(model: type[Section] = Section) -> set[type[Section]]:
     """Of the configuration. Files of cases have sections too, if another test has imported them."""
     found = {each for below in model.__subclasses__() for each in (below, *sections(below))}
-    return {each for each in found if each.__module__.startswith("service.config.")}
+    return {each for each in found if each.__module__.startswith("leasehold.service.config.")}
 
 
 def test_every_setting_is_described() -> None:

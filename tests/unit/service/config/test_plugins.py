@@ -9,26 +9,26 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from leases.store import LeaseStore
-from leases.stores.memory import MemoryStore
-from pipeline.connectors.memory import MemoryFeed, MemorySink
-from pipeline.feed import ChangeFeed
-from pipeline.sink import Sink
-from service.cli.main import main
-from service.config.custom import CustomFeedSettings, CustomLeases, CustomSinkSettings
-from service.config.load import parse
-from service.config.plugins import feed_made, lacks, sink_made, store_made
-from service.errors import StartFailed
-from service.wiring.build import find_problems, notifications_of, pipelines_of
+from leasehold.leases.store import LeaseStore
+from leasehold.leases.stores.memory import MemoryStore
+from leasehold.pipeline.connectors.memory import MemoryFeed, MemorySink
+from leasehold.pipeline.feed import ChangeFeed
+from leasehold.pipeline.sink import Sink
+from leasehold.service.cli.main import main
+from leasehold.service.config.custom import CustomFeedSettings, CustomLeases, CustomSinkSettings
+from leasehold.service.config.load import parse
+from leasehold.service.config.plugins import feed_made, lacks, sink_made, store_made
+from leasehold.service.errors import StartFailed
+from leasehold.service.wiring.build import find_problems, notifications_of, pipelines_of
 
 PARTS = """
 from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr
 
-from leases.stores.memory import MemoryStore
-from pipeline.connectors.memory import MemoryFeed, MemorySink
-from pipeline.feed import ChangeFeed
+from leasehold.leases.stores.memory import MemoryStore
+from leasehold.pipeline.connectors.memory import MemoryFeed, MemorySink
+from leasehold.pipeline.feed import ChangeFeed
 
 class Feed(MemoryFeed):
     def __init__(self, partitions: list[str], *, age_s: Annotated[float, Field(gt=0)] = 1.0,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from leases.stores.postgres import PostgresStore
-from service.config.postgres import PostgresLeases
-from service.config.settings import Settings
-from service.wiring.build import store_of
+from leasehold.leases.stores.postgres import PostgresStore
+from leasehold.service.config.postgres import PostgresLeases
+from leasehold.service.config.settings import Settings
+from leasehold.service.wiring.build import store_of
 
 DSN = "postgresql://leasehold:geheim@db.example/bank"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from unit.service.config.test_load import problems, settings
 
-from service.config.rings import overlap
+from leasehold.service.config.rings import overlap
 
 
 def pipeline(name: str, feed: str, sink: str, letters: str | None = None) -> str:

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from leases.timing import Timing
-from pipeline.connectors.eventhubs import EventHubsFeed, EventHubsSink
-from pipeline.connectors.files.sink import FilesSink
-from pipeline.connectors.log import LogFeed, LogSink
-from pipeline.connectors.postgres import PostgresLetters, PostgresSink
-from pipeline.dead_letters.merged_feed import MergedLetters
-from pipeline.errors import FeedUnavailable, SinkUnavailable
-from pipeline.limits import Isolation
-from service.config.load import ConfigurationError, parse
-from service.config.settings import PipelineSettings
-from service.wiring.build import isolation_of, policy_of
+from leasehold.leases.timing import Timing
+from leasehold.pipeline.connectors.eventhubs import EventHubsFeed, EventHubsSink
+from leasehold.pipeline.connectors.files.sink import FilesSink
+from leasehold.pipeline.connectors.log import LogFeed, LogSink
+from leasehold.pipeline.connectors.postgres import PostgresLetters, PostgresSink
+from leasehold.pipeline.dead_letters.merged_feed import MergedLetters
+from leasehold.pipeline.errors import FeedUnavailable, SinkUnavailable
+from leasehold.pipeline.limits import Isolation
+from leasehold.service.config.load import ConfigurationError, parse
+from leasehold.service.config.settings import PipelineSettings
+from leasehold.service.wiring.build import isolation_of, policy_of
 
 LOG = "sink: {type: log, path: out}"
 POSTGRES = "sink: {type: postgres, dsn: postgresql://localhost/bank, table: t, schema: books}"

@@ -10,11 +10,11 @@ import pytest
 import yaml
 from patience import PATIENCE_S
 
-from pipeline.errors import EngineUnavailable
-from pipeline.spark import engine as spark_engine
-from pipeline.spark.engine import SparkEngine
-from service.config.load import parse
-from service.config.settings import Settings
+from leasehold.pipeline.errors import EngineUnavailable
+from leasehold.pipeline.spark import engine as spark_engine
+from leasehold.pipeline.spark.engine import SparkEngine
+from leasehold.service.config.load import parse
+from leasehold.service.config.settings import Settings
 
 PLAIN = {
     "name": "letters",
@@ -69,8 +69,8 @@ def test_a_start_that_fails_behind_it_leaves_no_spark(starts: threading.Event) -
 
 EARLY = """
 import sys
-from service.cli.common import settings_of
-import pipeline.spark.engine
+from leasehold.service.cli.common import settings_of
+import leasehold.pipeline.spark.engine
 print(*(name for name in ("fastapi", "psycopg", "aiohttp", "pandas") if name in sys.modules))
 """
 

@@ -11,15 +11,15 @@ from patience import until_async
 from unit.service.operated import LEASE, reset, taken
 from unit.service.problems import problem
 
-from leases.document import lease_id
-from leases.errors import LeaseLost, StoreConflict, StoreMissing
-from leases.lease import Child, Lease
-from leases.stores.memory import MemoryStore
-from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
-from pipeline.errors import FeedUnavailable
-from pipeline.feed import FeedPartition
-from service.errors import NotNow
-from service.group.actions import Close, close_lease, describe, list_partitions
+from leasehold.leases.document import lease_id
+from leasehold.leases.errors import LeaseLost, StoreConflict, StoreMissing
+from leasehold.leases.lease import Child, Lease
+from leasehold.leases.stores.memory import MemoryStore
+from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
+from leasehold.pipeline.errors import FeedUnavailable
+from leasehold.pipeline.feed import FeedPartition
+from leasehold.service.errors import NotNow
+from leasehold.service.group.actions import Close, close_lease, describe, list_partitions
 
 
 class Files(MemoryFeed):

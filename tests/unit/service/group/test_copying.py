@@ -11,9 +11,9 @@ import pytest
 from lab.simulation.group import Group, HostClock, until
 from lab.simulation.weather import Container
 
-from leases.bootstrap import Identity, Info, encode_info, info_id
-from leases.document import decode_lease, encode_lease, lease_prefix
-from leases.errors import (
+from leasehold.leases.bootstrap import Identity, Info, encode_info, info_id
+from leasehold.leases.document import decode_lease, encode_lease, lease_prefix
+from leasehold.leases.errors import (
     GroupMoved,
     InvalidDocument,
     StoreAmbiguous,
@@ -22,20 +22,20 @@ from leases.errors import (
     StoreMissing,
     StoreUnavailable,
 )
-from leases.host_record import HostRecord, encode_host, host_id
-from leases.keeper import Keeper, id_of
-from leases.lease import Child, Lease
-from leases.membership import Membership
-from leases.pause_orders import Control, check_not_moved, control_id, decode_control, encode_control, order
-from leases.session import session_of
-from leases.store import READS, LeaseStore, Operation, StoreAround
-from leases.stores.memory import MemoryStore
-from leases.timing import Timing
-from pipeline.limits import REPLAY
-from service.errors import NotNow
-from service.group.copying import CopyReport, Place, cancel_copy, copy_group, plan_copy
-from service.pipeline import Pipeline
-from service.processor import Processor
+from leasehold.leases.host_record import HostRecord, encode_host, host_id
+from leasehold.leases.keeper import Keeper, id_of
+from leasehold.leases.lease import Child, Lease
+from leasehold.leases.membership import Membership
+from leasehold.leases.pause_orders import Control, check_not_moved, control_id, decode_control, encode_control, order
+from leasehold.leases.session import session_of
+from leasehold.leases.store import READS, LeaseStore, Operation, StoreAround
+from leasehold.leases.stores.memory import MemoryStore
+from leasehold.leases.timing import Timing
+from leasehold.pipeline.limits import REPLAY
+from leasehold.service.errors import NotNow
+from leasehold.service.group.copying import CopyReport, Place, cancel_copy, copy_group, plan_copy
+from leasehold.service.pipeline import Pipeline
+from leasehold.service.processor import Processor
 
 T = TypeVar("T")
 PIPELINES = ("bank", "shop")

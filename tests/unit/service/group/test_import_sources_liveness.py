@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import pytest
 from lab.simulation.loop import VirtualClock
 
-from leases.errors import StoreUnavailable
-from leases.timing import SessionTiming, Timing
-from service.group.import_sources import FAILED_LOOKS_MAX, Held, find_alive
+from leasehold.leases.errors import StoreUnavailable
+from leasehold.leases.timing import SessionTiming, Timing
+from leasehold.service.group.import_sources import FAILED_LOOKS_MAX, Held, find_alive
 
 
 class Container:

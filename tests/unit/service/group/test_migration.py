@@ -14,21 +14,21 @@ from unit.leases.lease_documents import dotnet
 from unit.service.cli.test_migration import Etags
 
 from leasehold.common.clock import Clock
-from leases.document import decode_lease, encode_lease, lease_id
-from leases.errors import GroupMismatch, StoreAmbiguous, StoreUnavailable
-from leases.host_record import HOSTS_PREFIX, HostRecord, encode_host, host_id
-from leases.keeper import Keeper
-from leases.lease import Lease
-from leases.membership import Membership
-from leases.session import SESSIONS_PREFIX, Session, SessionRecord, encode_session, session_id
-from leases.stores.memory import MemoryStore
-from leases.timing import SessionTiming, Timing
-from pipeline.connectors.memory import MemoryDestination, MemorySink
-from service.errors import NotNow
-from service.group.downgrade import SAID_EVERY_S, Downgrade, downgrade
-from service.group.import_sources import Import
-from service.group.migration import Report, execute, plan_import
-from service.pipeline import Pipeline
+from leasehold.leases.document import decode_lease, encode_lease, lease_id
+from leasehold.leases.errors import GroupMismatch, StoreAmbiguous, StoreUnavailable
+from leasehold.leases.host_record import HOSTS_PREFIX, HostRecord, encode_host, host_id
+from leasehold.leases.keeper import Keeper
+from leasehold.leases.lease import Lease
+from leasehold.leases.membership import Membership
+from leasehold.leases.session import SESSIONS_PREFIX, Session, SessionRecord, encode_session, session_id
+from leasehold.leases.stores.memory import MemoryStore
+from leasehold.leases.timing import SessionTiming, Timing
+from leasehold.pipeline.connectors.memory import MemoryDestination, MemorySink
+from leasehold.service.errors import NotNow
+from leasehold.service.group.downgrade import SAID_EVERY_S, Downgrade, downgrade
+from leasehold.service.group.import_sources import Import
+from leasehold.service.group.migration import Report, execute, plan_import
+from leasehold.service.pipeline import Pipeline
 
 TIMING = Timing()
 

@@ -12,18 +12,18 @@ from patience import until_async
 from unit.service.conftest import SOON_EXPIRED
 
 from leasehold.common.clock import BootClock
-from leases.bootstrap import Identity
-from leases.document import lease_id
-from leases.errors import InvalidDocument, StoreUnavailable
-from leases.host_record import HostRecord, decode_host, encode_host, host_id
-from leases.keeper import Scan
-from leases.lease import Lease
-from leases.stores.memory import MemoryStore
-from leases.tenure import VersionedLease
-from pipeline.connectors.memory import MemoryFeed, MemorySink
-from pipeline.errors import SinkRejected
-from pipeline.pump.runner import DeliveredBatch
-from service.group.activity import (
+from leasehold.leases.bootstrap import Identity
+from leasehold.leases.document import lease_id
+from leasehold.leases.errors import InvalidDocument, StoreUnavailable
+from leasehold.leases.host_record import HostRecord, decode_host, encode_host, host_id
+from leasehold.leases.keeper import Scan
+from leasehold.leases.lease import Lease
+from leasehold.leases.stores.memory import MemoryStore
+from leasehold.leases.tenure import VersionedLease
+from leasehold.pipeline.connectors.memory import MemoryFeed, MemorySink
+from leasehold.pipeline.errors import SinkRejected
+from leasehold.pipeline.pump.runner import DeliveredBatch
+from leasehold.service.group.activity import (
     ACTIVITY_BYTES_MAX,
     Activity,
     BatchStatus,
@@ -35,7 +35,7 @@ from service.group.activity import (
     cut,
     decode_activity,
 )
-from service.group.status import AgeStatus, GroupStatus, Unrenewed, group_of, state_of
+from leasehold.service.group.status import AgeStatus, GroupStatus, Unrenewed, group_of, state_of
 
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 LEASE = Lease(pipeline="bank", partition="a", owner="host-a", incarnation="1", epoch=3, tick=9)

@@ -8,14 +8,14 @@ from datetime import timedelta
 import pytest
 from unit.service.group.test_status import KNOWN, LEASE, NOW, RECORD, RELEASED
 
-from leases.bootstrap import Identity
-from leases.host_record import HostRecord
-from leases.keeper import Scan
-from leases.lease import Lease, LeaseKey
-from leases.pause_orders import Control, Controls
-from leases.tenure import VersionedLease
-from service.group.activity import Activity, WaitingStatus, activity_document
-from service.group.status import GroupStatus, Unrenewed, failures_of, group_of, standstills, unlisted_failures
+from leasehold.leases.bootstrap import Identity
+from leasehold.leases.host_record import HostRecord
+from leasehold.leases.keeper import Scan
+from leasehold.leases.lease import Lease, LeaseKey
+from leasehold.leases.pause_orders import Control, Controls
+from leasehold.leases.tenure import VersionedLease
+from leasehold.service.group.activity import Activity, WaitingStatus, activity_document
+from leasehold.service.group.status import GroupStatus, Unrenewed, failures_of, group_of, standstills, unlisted_failures
 
 KEY = LeaseKey("bank", "a")
 

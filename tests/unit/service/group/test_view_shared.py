@@ -8,8 +8,8 @@ import pytest
 from lab.simulation.loop import VirtualClock
 
 from leasehold.common.clock import Backoff
-from leases.errors import StoreUnavailable
-from service.group.view import Shared
+from leasehold.leases.errors import StoreUnavailable
+from leasehold.service.group.view import Shared
 
 
 @pytest.mark.virtual

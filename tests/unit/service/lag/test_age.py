@@ -12,21 +12,21 @@ from lab.simulation.loop import VirtualClock
 from patience import until_async
 from unit.service.conftest import NOW
 
-from leases.keeper import Keeper
-from leases.lease import Lease, LeaseKey
-from leases.stores.memory import MemoryStore
-from leases.timing import Timing
-from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink, MemoryWriter
-from pipeline.errors import FeedUnavailable, SinkRejected, SinkUnavailable
-from pipeline.feed import KnownLag
-from pipeline.pump.progress import WaitingEvents, microseconds
-from pipeline.sink import Claim
-from pipeline.transform import NoTransform
-from service.checkpoints import Checkpoints
-from service.group.view import View
-from service.lag.age import FIND_S, FirstEvents, aged, own_seconds, owned_wait_s
-from service.lag.measurement import Lag, LastKnown, PartitionLag, measure_lag
-from service.pipeline import Pipeline
+from leasehold.leases.keeper import Keeper
+from leasehold.leases.lease import Lease, LeaseKey
+from leasehold.leases.stores.memory import MemoryStore
+from leasehold.leases.timing import Timing
+from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink, MemoryWriter
+from leasehold.pipeline.errors import FeedUnavailable, SinkRejected, SinkUnavailable
+from leasehold.pipeline.feed import KnownLag
+from leasehold.pipeline.pump.progress import WaitingEvents, microseconds
+from leasehold.pipeline.sink import Claim
+from leasehold.pipeline.transform import NoTransform
+from leasehold.service.checkpoints import Checkpoints
+from leasehold.service.group.view import View
+from leasehold.service.lag.age import FIND_S, FirstEvents, aged, own_seconds, owned_wait_s
+from leasehold.service.lag.measurement import Lag, LastKnown, PartitionLag, measure_lag
+from leasehold.service.pipeline import Pipeline
 
 KEY = LeaseKey("bank", "a")
 

@@ -7,11 +7,11 @@ from typing import TypeVar
 
 import pytest
 
-from leases.lease import Child, Lease, LeaseKey
-from pipeline.connectors.memory import MemoryFeed
-from pipeline.errors import FeedNotFound, FeedUnavailable
-from pipeline.feed import FeedPartition
-from service.lag.measurement import (
+from leasehold.leases.lease import Child, Lease, LeaseKey
+from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.pipeline.errors import FeedNotFound, FeedUnavailable
+from leasehold.pipeline.feed import FeedPartition
+from leasehold.service.lag.measurement import (
     KEPT_S,
     Backlog,
     Lag,

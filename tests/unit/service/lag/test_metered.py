@@ -11,18 +11,18 @@ import pytest
 from patience import until_async
 from unit.service.conftest import NOW
 
-from leases.document import Fields
-from leases.errors import InvalidDocument
-from leases.host_record import HostRecord
-from leases.lease import Lease, LeaseKey
-from pipeline.connectors.memory import MemoryFeed
-from pipeline.errors import FeedUnavailable, PositionLost
-from pipeline.feed import FeedPartition, KnownLag
-from service import partitions
-from service.group.activity import ACTIVITY_BYTES_MAX, Activity, activity_document, decode_activity
-from service.lag.age import FirstEvents
-from service.lag.measurement import read_backlog
-from service.lag.metered import (
+from leasehold.leases.document import Fields
+from leasehold.leases.errors import InvalidDocument
+from leasehold.leases.host_record import HostRecord
+from leasehold.leases.lease import Lease, LeaseKey
+from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.pipeline.errors import FeedUnavailable, PositionLost
+from leasehold.pipeline.feed import FeedPartition, KnownLag
+from leasehold.service import partitions
+from leasehold.service.group.activity import ACTIVITY_BYTES_MAX, Activity, activity_document, decode_activity
+from leasehold.service.lag.age import FirstEvents
+from leasehold.service.lag.measurement import read_backlog
+from leasehold.service.lag.metered import (
     ALONE_PER_S,
     KEPT_S,
     PARTITIONS_MAX,
@@ -357,7 +357,7 @@ async def test_hosts_list_the_partitions_no_more_often_than_their_pace(start, mo
 
 
 async def test_a_lease_that_is_newer_than_the_listing_is_no_orphan(start, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr("service.partitions.LISTINGS_PER_S", 0.001)
+    monkeypatch.setattr("leasehold.service.partitions.LISTINGS_PER_S", 0.001)
     feed = Metered(["0"])
     running = await start("host-a", feeds={"bank": feed})
     await until_async(lambda: running.host.workers)

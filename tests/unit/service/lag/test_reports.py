@@ -13,21 +13,21 @@ from lab.simulation.loop import VirtualClock
 from patience import until_async
 from unit.service.conftest import NOW
 
-from leases.host_record import HostRecord
-from leases.keeper import Keeper
-from leases.lease import Lease, LeaseKey
-from leases.session import Session, SessionRecord, session_of
-from leases.stores.memory import MemoryStore
-from leases.timing import Timing
-from pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
-from pipeline.feed import KnownLag
-from pipeline.pump.progress import TimedEvents, WaitingEvents, microseconds
-from pipeline.sink import Claim
-from service.group.view import View
-from service.lag.age import NO_REPORTS, aged, reported_seconds, wait_to_report
-from service.lag.measurement import Lag, PartitionLag
-from service.lag.reports import STALLED_S, OwnerReport, OwnerReports, encoded_waits, fingerprint_of
-from service.pipeline import Pipeline
+from leasehold.leases.host_record import HostRecord
+from leasehold.leases.keeper import Keeper
+from leasehold.leases.lease import Lease, LeaseKey
+from leasehold.leases.session import Session, SessionRecord, session_of
+from leasehold.leases.stores.memory import MemoryStore
+from leasehold.leases.timing import Timing
+from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryFeed, MemorySink
+from leasehold.pipeline.feed import KnownLag
+from leasehold.pipeline.pump.progress import TimedEvents, WaitingEvents, microseconds
+from leasehold.pipeline.sink import Claim
+from leasehold.service.group.view import View
+from leasehold.service.lag.age import NO_REPORTS, aged, reported_seconds, wait_to_report
+from leasehold.service.lag.measurement import Lag, PartitionLag
+from leasehold.service.lag.reports import STALLED_S, OwnerReport, OwnerReports, encoded_waits, fingerprint_of
+from leasehold.service.pipeline import Pipeline
 
 KEY = LeaseKey("bank", "a")
 EVERY_S = 0.5

@@ -7,11 +7,11 @@ from contextlib import suppress
 import pytest
 
 from leasehold.common.clock import LoopClock
-from leases.errors import StoreConflict, StoreMissing, StoreUnavailable
-from leases.store import Stored
-from leases.stores.memory import MemoryStore
-from service.probing.blob import QUESTIONS, BlobPlace
-from service.probing.report import ask_all
+from leasehold.leases.errors import StoreConflict, StoreMissing, StoreUnavailable
+from leasehold.leases.store import Stored
+from leasehold.leases.stores.memory import MemoryStore
+from leasehold.service.probing.blob import QUESTIONS, BlobPlace
+from leasehold.service.probing.report import ask_all
 
 
 class LastWriterWins(MemoryStore):

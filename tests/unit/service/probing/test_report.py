@@ -8,7 +8,7 @@ import json
 import pytest
 
 from leasehold.common.clock import BootClock
-from service.probing.report import (
+from leasehold.service.probing.report import (
     Answer,
     Finding,
     Question,

@@ -11,14 +11,14 @@ from opentelemetry.semconv.schemas import Schemas
 from patience import until_async
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from pipeline.connectors.http import http_sink
-from pipeline.connectors.log import LogSink
-from pipeline.connectors.postgres import PostgresSink
-from pipeline.connectors.postgres.session import endpoint_of
-from pipeline.errors import SinkUnavailable
-from pipeline.tracing import Endpoint
-from service.api.metrics import Metrics
-from service.telemetry.conventions import (
+from leasehold.pipeline.connectors.http import http_sink
+from leasehold.pipeline.connectors.log import LogSink
+from leasehold.pipeline.connectors.postgres import PostgresSink
+from leasehold.pipeline.connectors.postgres.session import endpoint_of
+from leasehold.pipeline.errors import SinkUnavailable
+from leasehold.pipeline.tracing import Endpoint
+from leasehold.service.api.metrics import Metrics
+from leasehold.service.telemetry.conventions import (
     SCHEMA_URL,
     Figure,
     Point,
@@ -105,7 +105,7 @@ def test_the_schema_is_a_published_one() -> None:
 
 
 def test_an_error_s_type_is_its_class() -> None:
-    assert error_type(SinkUnavailable("away")) == "pipeline.errors.SinkUnavailable"
+    assert error_type(SinkUnavailable("away")) == "leasehold.pipeline.errors.SinkUnavailable"
     assert error_type(ValueError()) == "ValueError"
 
 

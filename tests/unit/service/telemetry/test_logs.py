@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import structlog
 
-from service.config.load import ConfigurationError
-from service.config.settings import LogSettings
-from service.telemetry import logs
+from leasehold.service.config.load import ConfigurationError
+from leasehold.service.config.settings import LogSettings
+from leasehold.service.telemetry import logs
 
 Lines = Callable[[], list[Any]]
 
@@ -110,7 +110,7 @@ def test_other_libraries_speak_from_warning_on_and_ours_from_the_level(tmp_path:
     lines = configured(tmp_path, format="json", level="debug")
     logging.getLogger("uvicorn.error").info("quiet")
     logging.getLogger("py4j.java_gateway").warning("gateway %s", "gone", extra={"port": 25333})
-    logging.getLogger("leases.keeper").debug("mine")
+    logging.getLogger("leasehold.leases.keeper").debug("mine")
     logs.logger().debug("mine too")
     first, *rest = lines()
     assert (first["event"], first["logger"], first["port"], first["host"]) == (

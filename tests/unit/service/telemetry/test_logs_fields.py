@@ -14,11 +14,11 @@ from lab.simulation.group import WITHOUT_SESSIONS, Group, until
 from lab.simulation.weather import Fate, Request
 
 from leasehold.common.clock import BootClock
-from leases.lease import Lease
-from pipeline.pump.runner import DeliveredBatch
-from service.config.settings import LogSettings
-from service.stats import Stats
-from service.telemetry import logs
+from leasehold.leases.lease import Lease
+from leasehold.pipeline.pump.runner import DeliveredBatch
+from leasehold.service.config.settings import LogSettings
+from leasehold.service.stats import Stats
+from leasehold.service.telemetry import logs
 
 ROOT = Path(__file__).parents[4]
 LEASE = {"pipeline", "partition", "epoch"}

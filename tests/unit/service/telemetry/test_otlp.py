@@ -12,10 +12,10 @@ from lab.servers.otlp import Collector, attributes
 from patience import PATIENCE_S, until_async
 from structlog.testing import capture_logs
 
-from service.config.settings import TelemetrySettings
-from service.telemetry.otlp import OtlpTraces
-from service.telemetry.signals import traces_of
-from service.telemetry.spans import Failure, Span
+from leasehold.service.config.settings import TelemetrySettings
+from leasehold.service.telemetry.otlp import OtlpTraces
+from leasehold.service.telemetry.signals import traces_of
+from leasehold.service.telemetry.spans import Failure, Span
 
 QUEUE = 64  # as the fixture `environ` has it
 SPAN = Span(name="batch", took_s=3.0, attributes={"leasehold.partition": "7", "leasehold.epoch": 4})
@@ -70,12 +70,12 @@ async def test_the_variables_of_opentelemetry_hold(environ: pytest.MonkeyPatch, 
             name="renew",
             took_s=0.5,
             attributes={},
-            error=Failure("leases.errors.StoreUnavailable", "StoreUnavailable: throttled"),
+            error=Failure("leasehold.leases.errors.StoreUnavailable", "StoreUnavailable: throttled"),
         )
     )
     await traces.close()
     (span,) = collector.spans
-    assert attributes(span)["error.type"] == "leases.errors.StoreUnavailable"
+    assert attributes(span)["error.type"] == "leasehold.leases.errors.StoreUnavailable"
     assert (span.name, span.status.code, span.status.message) == ("renew", 2, "StoreUnavailable: throttled")
     assert span.end_time_unix_nano - span.start_time_unix_nano == 500_000_000
     assert collector.resource["service.name"] == "bank"
@@ -126,9 +126,9 @@ def _waiting(traces: OtlpTraces) -> int:
 
 def test_where_nobody_asks_nothing_of_opentelemetry_is_imported() -> None:
     code = (
-        "import os, sys, structlog, service.wiring.build\n"
-        "from service.config.settings import TelemetrySettings\n"
-        "traces = service.wiring.build.traces_of(TelemetrySettings(), {}, host='a', log=structlog.get_logger())\n"
+        "import os, sys, structlog, leasehold.service.wiring.build\n"
+        "from leasehold.service.config.settings import TelemetrySettings\n"
+        "traces = leasehold.service.wiring.build.traces_of(TelemetrySettings(), {}, host='a', log=structlog.get_logger())\n"
         "print(traces, [name for name in sys.modules if name.partition('.')[0] in ('opentelemetry', 'requests')])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE_S)

@@ -12,10 +12,10 @@ from lab.servers.otlp import Collector, attributes
 from opentelemetry.proto.logs.v1.logs_pb2 import SeverityNumber
 from patience import PATIENCE_S, until_async
 
-from service.config.settings import LogSettings, TelemetrySettings
-from service.telemetry import logs
-from service.telemetry.otlp import OtlpLogs
-from service.telemetry.signals import logs_of
+from leasehold.service.config.settings import LogSettings, TelemetrySettings
+from leasehold.service.telemetry import logs
+from leasehold.service.telemetry.otlp import OtlpLogs
+from leasehold.service.telemetry.signals import logs_of
 
 QUEUE = 64
 Open = Callable[..., OtlpLogs]
@@ -95,7 +95,7 @@ async def test_an_exception_arrives_with_its_traceback(opened: Open, collector: 
 async def test_levels_are_those_of_the_log(opened: Open, collector: Collector) -> None:
     exporter = opened("info")
     logs.logger().debug("no")
-    logging.getLogger("pipeline.async_sink").info("ours")
+    logging.getLogger("leasehold.pipeline.async_sink").info("ours")
     logging.getLogger("theirs").info("no")
     logging.getLogger("theirs").warning("theirs")
     await exporter.close()

@@ -12,9 +12,9 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality
 from patience import PATIENCE_S, until_async
 from structlog.testing import capture_logs
 
-from service.config.settings import TelemetrySettings
-from service.telemetry.conventions import Figure, Point, figures_of
-from service.telemetry.signals import Exporter, metrics_of
+from leasehold.service.config.settings import TelemetrySettings
+from leasehold.service.telemetry.conventions import Figure, Point, figures_of
+from leasehold.service.telemetry.signals import Exporter, metrics_of
 
 FIGURES = [
     Figure("leasehold_events_delivered", "counter", "", "Events.", (Point({"pipeline": "bank"}, 7.0),)),

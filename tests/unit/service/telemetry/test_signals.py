@@ -8,9 +8,9 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from service.config.settings import LogSettings, TelemetrySettings
-from service.errors import StartFailed
-from service.telemetry.signals import (
+from leasehold.service.config.settings import LogSettings, TelemetrySettings
+from leasehold.service.errors import StartFailed
+from leasehold.service.telemetry.signals import (
     LOGS,
     METRICS,
     SIGNALS,
@@ -88,7 +88,7 @@ def test_a_protocol_that_we_do_not_speak_is_reported_and_work_continues(name: st
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     """An installation without the extra."""
-    monkeypatch.delitem(sys.modules, "service.telemetry.otlp", raising=False)
+    monkeypatch.delitem(sys.modules, "leasehold.service.telemetry.otlp", raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
 
 

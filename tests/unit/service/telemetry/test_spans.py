@@ -10,12 +10,12 @@ import pytest
 from patience import until_async
 from unit.service.conftest import TIMING
 
-from leases.errors import StoreUnavailable
-from leases.lease import Lease
-from pipeline.errors import SinkUnavailable
-from pipeline.pump.runner import DeliveredBatch
-from pipeline.tracing import Contexts, Endpoint, TraceContext, TransformedBatch
-from service.telemetry.spans import TEXT_MAX, Failure, RunTracer, Span, TracedStats
+from leasehold.leases.errors import StoreUnavailable
+from leasehold.leases.lease import Lease
+from leasehold.pipeline.errors import SinkUnavailable
+from leasehold.pipeline.pump.runner import DeliveredBatch
+from leasehold.pipeline.tracing import Contexts, Endpoint, TraceContext, TransformedBatch
+from leasehold.service.telemetry.spans import TEXT_MAX, Failure, RunTracer, Span, TracedStats
 
 LEASE = Lease(pipeline="bank", partition="7", owner="host-a", incarnation="1", epoch=4, continuation="90")
 BEFORE = Lease(pipeline="bank", partition="7", epoch=3, continuation="90")
@@ -235,10 +235,10 @@ def test_what_failed_says_why_and_from_where_it_continues(stats: TracedStats, bo
     stats.record_suspension(LEASE)
     (process,), (renew,), (suspend,) = book.named("process"), book.named("renew"), book.named("suspend")
     assert process.span.error == Failure(
-        "pipeline.errors.SinkUnavailable", "SinkUnavailable: postgresql://ada:***@db is away"
+        "leasehold.pipeline.errors.SinkUnavailable", "SinkUnavailable: postgresql://ada:***@db is away"
     )
     assert process.span.attributes["leasehold.from"] == "90"
-    assert renew.span.error == Failure("leases.errors.StoreUnavailable", "StoreUnavailable: throttled")
+    assert renew.span.error == Failure("leasehold.leases.errors.StoreUnavailable", "StoreUnavailable: throttled")
     assert suspend.span.error
     assert process.links == renew.links == suspend.links == (book.named("acquire")[0],)
 
@@ -252,7 +252,11 @@ def test_a_delivery_that_failed_ends_with_its_batch_and_those_behind_it_leave_no
     tracer.begin(transformed("99"))
     stats.record_work_failure(LEASE, "90", SinkUnavailable("away"))
     (process,), (send,) = book.named("process"), book.named("send")
-    assert process.span.error == send.span.error == Failure("pipeline.errors.SinkUnavailable", "SinkUnavailable: away")
+    assert (
+        process.span.error
+        == send.span.error
+        == Failure("leasehold.pipeline.errors.SinkUnavailable", "SinkUnavailable: away")
+    )
     assert process.span.attributes["leasehold.to"] == "97"
     assert stats.trace_fields(LEASE)["span_id"] == f"{process.number:016x}"
     assert tracer._open == {}

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from leases.errors import StoreAmbiguous, StoreConflict, StoreMissing
-from leases.import_.checkpoint_blobs import CheckpointBlob, deployments
-from leases.stores.blob.checkpoints import Checkpoint, CheckpointBlobs, checkpoint_of, compared
-from leases.stores.blob.codec import Packed
-from leases.stores.blob.container import StoredBlob
+from leasehold.leases.errors import StoreAmbiguous, StoreConflict, StoreMissing
+from leasehold.leases.import_.checkpoint_blobs import CheckpointBlob, deployments
+from leasehold.leases.stores.blob.checkpoints import Checkpoint, CheckpointBlobs, checkpoint_of, compared
+from leasehold.leases.stores.blob.codec import Packed
+from leasehold.leases.stores.blob.container import StoredBlob
 
 NAME = "bank.servicebus.windows.net/raw-event/$default/checkpoint/0"
 

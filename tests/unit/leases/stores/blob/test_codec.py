@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leases.document import BODY_BYTES_MAX, decode_lease
-from leases.errors import InvalidDocument
-from leases.stores.blob.codec import METADATA_MAX, body_in, is_content, others_in, packed, too_large
+from leasehold.leases.document import BODY_BYTES_MAX, decode_lease
+from leasehold.leases.errors import InvalidDocument
+from leasehold.leases.stores.blob.codec import METADATA_MAX, body_in, is_content, others_in, packed, too_large
 
 TEXTS = st.text(st.characters(codec="utf-8"))
 OBJECTS = st.dictionaries(

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from leases.document import ID_CHARACTERS_MAX, lease_id, lease_prefix
-from leases.stores.blob.codec import blob_name, blob_prefixes, id_of
+from leasehold.leases.document import ID_CHARACTERS_MAX, lease_id, lease_prefix
+from leasehold.leases.stores.blob.codec import blob_name, blob_prefixes, id_of
 
 IDS = st.one_of(
     st.from_regex(r"[A-Za-z0-9/._%-]{1,255}", fullmatch=True),

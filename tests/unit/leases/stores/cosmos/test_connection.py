@@ -9,8 +9,8 @@ import pytest
 from azure.cosmos.aio import CosmosClient
 
 from leasehold.common.azure import CosmosAccount
-from leases.errors import StoreUnavailable
-from leases.stores.cosmos.connection import _check_consistency
+from leasehold.leases.errors import StoreUnavailable
+from leasehold.leases.stores.cosmos.connection import _check_consistency
 
 ACCOUNT = CosmosAccount(endpoint="https://bank.example", key="a2V5")
 

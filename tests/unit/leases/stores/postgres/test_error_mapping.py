@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from psycopg import OperationalError
 
-from leases.stores.postgres.error_mapping import not_connected
+from leasehold.leases.stores.postgres.error_mapping import not_connected
 
 READ_ONLY = 'connection failed: connection to server at "10.0.0.1", port 5432 failed: session is read-only'
 DOWN = (

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from leases.store import Hint
-from leases.stores.postgres.notifications import PAYLOAD_BYTES_MAX, decode, encode
+from leasehold.leases.store import Hint
+from leasehold.leases.stores.postgres.notifications import PAYLOAD_BYTES_MAX, decode, encode
 
 
 @pytest.mark.parametrize("hint", [Hint(), Hint("a"), Hint(None, "orders"), Hint("Größe '; --", 'x"y\n')])

@@ -16,9 +16,9 @@ from psycopg import AsyncConnection, pq
 from psycopg.sql import SQL
 
 from leasehold.common.entra_token import SCOPE
-from leases.errors import StoreMissing, StoreUnavailable
-from leases.stores.postgres import PostgresAddress, Table
-from leases.stores.postgres.server import Server
+from leasehold.leases.errors import StoreMissing, StoreUnavailable
+from leasehold.leases.stores.postgres import PostgresAddress, Table
+from leasehold.leases.stores.postgres.server import Server
 
 TIMEOUT_S = 0.3
 

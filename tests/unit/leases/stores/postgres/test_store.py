@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from leases.errors import StoreUnavailable
-from leases.store import TimedStore
-from leases.stores.postgres import PostgresAddress, PostgresStore, Table
+from leasehold.leases.errors import StoreUnavailable
+from leasehold.leases.store import TimedStore
+from leasehold.leases.stores.postgres import PostgresAddress, PostgresStore, Table
 
 TIMEOUT_S = 2.0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leases.stores.postgres.table import Table, index_of, place_in, snapshot_in, version_in
+from leasehold.leases.stores.postgres.table import Table, index_of, place_in, snapshot_in, version_in
 
 TOKEN = "700:705:701,704 16402 1732702002.123456"
 

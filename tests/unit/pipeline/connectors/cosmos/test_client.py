@@ -9,8 +9,8 @@ import pytest
 from azure.cosmos.aio import CosmosClient
 
 from leasehold.common.azure import CosmosAccount
-from pipeline.connectors.cosmos.client import CosmosContainer
-from pipeline.errors import FeedError
+from leasehold.pipeline.connectors.cosmos.client import CosmosContainer
+from leasehold.pipeline.errors import FeedError
 
 ACCOUNT = CosmosAccount(endpoint="https://bank.example", key="a2V5")
 

@@ -11,10 +11,10 @@ import pytest
 
 from leasehold.common.azure import cosmos_account_of
 from leasehold.common.clock import Patience
-from pipeline.connectors.cosmos import CosmosFeed, Pauses
-from pipeline.connectors.cosmos.change_feed_request import Answer, Ask, refusal
-from pipeline.connectors.cosmos.feed import GROWS_AFTER, PageSize
-from pipeline.connectors.cosmos.ranges import (
+from leasehold.pipeline.connectors.cosmos import CosmosFeed, Pauses
+from leasehold.pipeline.connectors.cosmos.change_feed_request import Answer, Ask, refusal
+from leasehold.pipeline.connectors.cosmos.feed import GROWS_AFTER, PageSize
+from leasehold.pipeline.connectors.cosmos.ranges import (
     KeyRange,
     PhysicalRange,
     RangeSection,
@@ -23,7 +23,7 @@ from pipeline.connectors.cosmos.ranges import (
     position_behind,
     session_lsn,
 )
-from pipeline.errors import FeedError, FeedUnavailable, PositionLost
+from leasehold.pipeline.errors import FeedError, FeedUnavailable, PositionLost
 
 KEY = "c2VjcmV0"
 

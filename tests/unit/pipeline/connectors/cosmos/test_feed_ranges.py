@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from leasehold.common.azure import cosmos_account_of
-from pipeline.connectors.cosmos import CosmosFeed, Pauses
-from pipeline.connectors.cosmos.change_feed_request import FROM_NOW, Answer, Ask
-from pipeline.connectors.cosmos.client import CosmosContainer
-from pipeline.connectors.cosmos.feed import CosmosRanges
-from pipeline.connectors.cosmos.ranges import KeyRange, PhysicalRange, lsn_of
-from pipeline.errors import FeedError, FeedUnavailable
-from pipeline.feed import PartitionEnded
-from pipeline.ranges import EventRange
+from leasehold.pipeline.connectors.cosmos import CosmosFeed, Pauses
+from leasehold.pipeline.connectors.cosmos.change_feed_request import FROM_NOW, Answer, Ask
+from leasehold.pipeline.connectors.cosmos.client import CosmosContainer
+from leasehold.pipeline.connectors.cosmos.feed import CosmosRanges
+from leasehold.pipeline.connectors.cosmos.ranges import KeyRange, PhysicalRange, lsn_of
+from leasehold.pipeline.errors import FeedError, FeedUnavailable
+from leasehold.pipeline.feed import PartitionEnded
+from leasehold.pipeline.ranges import EventRange
 
 KEY = "c2VjcmV0"
 VARIABLE = "LEASEHOLD_TEST_KEY"

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.connectors.cosmos.change_feed_request import Answer
-from pipeline.connectors.cosmos.point_operations import Kind, Write, Writing, verdict
+from leasehold.pipeline.connectors.cosmos.change_feed_request import Answer
+from leasehold.pipeline.connectors.cosmos.point_operations import Kind, Write, Writing, verdict
 
 KEY = "bank/7/12/0"
 

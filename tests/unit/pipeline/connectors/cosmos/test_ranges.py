@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.connectors.cosmos.ranges import (
+from leasehold.pipeline.connectors.cosmos.ranges import (
     KeyRange,
     PhysicalRange,
     RangeSection,
@@ -20,8 +20,8 @@ from pipeline.connectors.cosmos.ranges import (
     successors,
     uncovered,
 )
-from pipeline.errors import FeedError, FeedUnavailable
-from pipeline.feed import FeedPartition
+from leasehold.pipeline.errors import FeedError, FeedUnavailable
+from leasehold.pipeline.feed import FeedPartition
 
 LIVE = [
     PhysicalRange("3", KeyRange("", "40"), ("1", "2")),

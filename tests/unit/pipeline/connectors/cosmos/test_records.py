@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.connectors.cosmos.records import SEQUENCE_BITS, Record, pages_of, records_of
-from pipeline.errors import FeedUnavailable, MalformedRecord
-from pipeline.event import EVENT_SCHEMA
+from leasehold.pipeline.connectors.cosmos.records import SEQUENCE_BITS, Record, pages_of, records_of
+from leasehold.pipeline.errors import FeedUnavailable, MalformedRecord
+from leasehold.pipeline.event import EVENT_SCHEMA
 
 
 def answer(*documents: str, **more: Any) -> bytes:

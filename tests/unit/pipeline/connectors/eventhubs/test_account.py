@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.connectors.eventhubs.account import EventHubAccount, account_of, is_consumer_group
+from leasehold.pipeline.connectors.eventhubs.account import EventHubAccount, account_of, is_consumer_group
 
 KEY = "c2VjcmV0IQ=="
 ENDPOINT = "Endpoint=sb://bank.servicebus.windows.net/"

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.connectors.eventhubs.amqp.decode import ReceivedEvent
-from pipeline.connectors.eventhubs.amqp.values import Malformed
-from pipeline.connectors.eventhubs.feed.receiver import pages_of
-from pipeline.connectors.eventhubs.position import (
+from leasehold.pipeline.connectors.eventhubs.amqp.decode import ReceivedEvent
+from leasehold.pipeline.connectors.eventhubs.amqp.values import Malformed
+from leasehold.pipeline.connectors.eventhubs.feed.receiver import pages_of
+from leasehold.pipeline.connectors.eventhubs.position import (
     BEGINNING,
     Position,
     compared,
@@ -19,9 +19,9 @@ from pipeline.connectors.eventhubs.position import (
     selector,
     time_selector,
 )
-from pipeline.connectors.eventhubs.refusal import PositionRefused, refusal, refused
-from pipeline.errors import FeedError, FeedUnavailable, Fenced, PositionLost
-from pipeline.event import EVENT_SCHEMA
+from leasehold.pipeline.connectors.eventhubs.refusal import PositionRefused, refusal, refused
+from leasehold.pipeline.errors import FeedError, FeedUnavailable, Fenced, PositionLost
+from leasehold.pipeline.event import EVENT_SCHEMA
 
 OFFSETS = st.one_of(st.none(), st.from_regex(r"[0-9A-Za-z:._-]{1,128}", fullmatch=True))
 POSITIONS = st.builds(Position, st.integers(0, 10**18 - 1), OFFSETS)

@@ -16,15 +16,15 @@ import pyarrow as pa
 import pytest
 from patience import PATIENCE_S, until_async
 
-from pipeline.connectors.log import LogFeed, append
-from pipeline.connectors.log.feed import LOOKS_PER_S_MAX, LogWatch, pause_s
-from pipeline.connectors.log.partition_file import BLOCK_SCHEMA, file_name
-from pipeline.connectors.log.store import Log, Retention
-from pipeline.contract import ChangeFeedContract, FeedHarness, body
-from pipeline.errors import FeedUnavailable, PositionLost
-from pipeline.event import EVENT_SCHEMA, Page
-from pipeline.feed import FeedPartition
-from pipeline.ranges import RangeReader
+from leasehold.pipeline.connectors.log import LogFeed, append
+from leasehold.pipeline.connectors.log.feed import LOOKS_PER_S_MAX, LogWatch, pause_s
+from leasehold.pipeline.connectors.log.partition_file import BLOCK_SCHEMA, file_name
+from leasehold.pipeline.connectors.log.store import Log, Retention
+from leasehold.pipeline.contract import ChangeFeedContract, FeedHarness, body
+from leasehold.pipeline.errors import FeedUnavailable, PositionLost
+from leasehold.pipeline.event import EVENT_SCHEMA, Page
+from leasehold.pipeline.feed import FeedPartition
+from leasehold.pipeline.ranges import RangeReader
 
 
 def events(bodies: Sequence[bytes]) -> pa.Table:
@@ -157,8 +157,8 @@ class Watched:
 
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[LogWatch]:
-    monkeypatch.setattr("pipeline.connectors.log.feed.FRESH_S", 0.0)
-    monkeypatch.setattr("pipeline.connectors.log.feed.IDLE_LOOK_S", 600.0)
+    monkeypatch.setattr("leasehold.pipeline.connectors.log.feed.FRESH_S", 0.0)
+    monkeypatch.setattr("leasehold.pipeline.connectors.log.feed.IDLE_LOOK_S", 600.0)
     watch = LogWatch(0.001)
     yield watch
     watch.close()
@@ -178,7 +178,7 @@ async def test_what_is_written_and_committed_later_is_noticed(watch: LogWatch, m
     log = Watched()
     waiting = log.wait(watch)
     await log.looked_at(marks=3)
-    monkeypatch.setattr("pipeline.connectors.log.feed.FRESH_S", 60.0)
+    monkeypatch.setattr("leasehold.pipeline.connectors.log.feed.FRESH_S", 60.0)
     log.mark += 1
     await log.looked_at(looks=log.looks + 3)
     log.has_changed = True
@@ -188,7 +188,7 @@ async def test_what_is_written_and_committed_later_is_noticed(watch: LogWatch, m
 async def test_a_change_that_the_file_does_not_show_is_noticed_later(
     watch: LogWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.connectors.log.feed.IDLE_LOOK_S", 0.0)
+    monkeypatch.setattr("leasehold.pipeline.connectors.log.feed.IDLE_LOOK_S", 0.0)
     log = Watched()
     waiting = log.wait(watch)
     await log.looked_at(marks=3)
@@ -202,8 +202,10 @@ async def test_idle_logs_do_not_delay_the_events_of_a_busy_one(
     idle, busy = [Watched() for _ in range(1_000)], Watched()
     waiting = [log.wait(watch) for log in idle]
     await idle[-1].looked_at(marks=3)
-    monkeypatch.setattr("pipeline.connectors.log.feed.LOOKS_PER_S_MAX", 10)  # idle ones are looked at every 100 seconds
-    monkeypatch.setattr("pipeline.connectors.log.feed.FRESH_S", 600.0)
+    monkeypatch.setattr(
+        "leasehold.pipeline.connectors.log.feed.LOOKS_PER_S_MAX", 10
+    )  # idle ones are looked at every 100 seconds
+    monkeypatch.setattr("leasehold.pipeline.connectors.log.feed.FRESH_S", 600.0)
     await idle[-1].looked_at(marks=idle[-1].marks + 1)
     reading = busy.wait(watch)
     await busy.looked_at(looks=3)

@@ -12,11 +12,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipeline.connectors.log import LogFeed, append, feed
-from pipeline.connectors.log.partition_file import BLOCK_SCHEMA, file_name
-from pipeline.connectors.log.store import Log, Retention
-from pipeline.errors import FeedUnavailable, PositionLost
-from pipeline.ranges import EventRange, RangeReader
+from leasehold.pipeline.connectors.log import LogFeed, append, feed
+from leasehold.pipeline.connectors.log.partition_file import BLOCK_SCHEMA, file_name
+from leasehold.pipeline.connectors.log.store import Log, Retention
+from leasehold.pipeline.errors import FeedUnavailable, PositionLost
+from leasehold.pipeline.ranges import EventRange, RangeReader
 
 BODIES = [f"event {number}" for number in range(40)]
 

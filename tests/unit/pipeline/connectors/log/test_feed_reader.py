@@ -14,10 +14,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipeline.connectors.log import append, feed
-from pipeline.connectors.log.feed import Forgotten, LogReader
-from pipeline.connectors.log.partition_file import BLOCK_SCHEMA, LogMissing, LogUnavailable, file_name
-from pipeline.connectors.log.store import Log, PartitionLog, Retention
+from leasehold.pipeline.connectors.log import append, feed
+from leasehold.pipeline.connectors.log.feed import Forgotten, LogReader
+from leasehold.pipeline.connectors.log.partition_file import BLOCK_SCHEMA, LogMissing, LogUnavailable, file_name
+from leasehold.pipeline.connectors.log.store import Log, PartitionLog, Retention
 
 Found = list[int | Forgotten]
 

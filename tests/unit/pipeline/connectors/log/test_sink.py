@@ -14,17 +14,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.connectors.log import LogSink
-from pipeline.connectors.log.partition_file import Block, LogUncertain
-from pipeline.connectors.log.store import Log, PartitionLog
-from pipeline.contract import Row, SinkContract, SinkHarness, body, event_table
-from pipeline.errors import Ambiguous, Fenced, NotTrusted, SinkRejected, SinkUnavailable
-from pipeline.event import EVENT_SCHEMA
-from pipeline.markers import marker_in
-from pipeline.producer import LEVEL_MAX, ProducerState, decoded
-from pipeline.publishing_writer import events_of
-from pipeline.sink import Claim, Output
-from pipeline.tracing import TraceContext
+from leasehold.pipeline.connectors.log import LogSink
+from leasehold.pipeline.connectors.log.partition_file import Block, LogUncertain
+from leasehold.pipeline.connectors.log.store import Log, PartitionLog
+from leasehold.pipeline.contract import Row, SinkContract, SinkHarness, body, event_table
+from leasehold.pipeline.errors import Ambiguous, Fenced, NotTrusted, SinkRejected, SinkUnavailable
+from leasehold.pipeline.event import EVENT_SCHEMA
+from leasehold.pipeline.markers import marker_in
+from leasehold.pipeline.producer import LEVEL_MAX, ProducerState, decoded
+from leasehold.pipeline.publishing_writer import events_of
+from leasehold.pipeline.sink import Claim, Output
+from leasehold.pipeline.tracing import TraceContext
 
 
 def blocks_in(path: Path, partition: str) -> list[Block]:

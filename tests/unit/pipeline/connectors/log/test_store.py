@@ -15,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.connectors.log import append
-from pipeline.connectors.log.partition_file import (
+from leasehold.pipeline.connectors.log import append
+from leasehold.pipeline.connectors.log.partition_file import (
     BLOCK_SCHEMA,
     Encoded,
     LogMissing,
@@ -26,10 +26,10 @@ from pipeline.connectors.log.partition_file import (
     ProducerEnded,
     encoded,
 )
-from pipeline.connectors.log.producer_state import Producer
-from pipeline.connectors.log.store import BLOCKS_DROPPED_MAX, Log, PartitionLog, Retention
-from pipeline.markers import Marker
-from pipeline.producer import NUMBER_MAX, number_after
+from leasehold.pipeline.connectors.log.producer_state import Producer
+from leasehold.pipeline.connectors.log.store import BLOCKS_DROPPED_MAX, Log, PartitionLog, Retention
+from leasehold.pipeline.markers import Marker
+from leasehold.pipeline.producer import NUMBER_MAX, number_after
 
 PRODUCER = Producer(lease="bank/p", generation=0, series=0, level=1, group=7)
 

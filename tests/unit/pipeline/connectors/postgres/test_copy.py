@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from pipeline.connectors.postgres.copy import load
-from pipeline.errors import SinkRejected
+from leasehold.pipeline.connectors.postgres.copy import load
+from leasehold.pipeline.errors import SinkRejected
 
 ROWS = pa.table({"n": pa.array([1, 2], pa.int64()), "text": ["a", None]})
 LINES = b'1,"a"\n2,\n'

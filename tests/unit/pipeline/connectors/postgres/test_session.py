@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from psycopg import OperationalError
 
-from pipeline.connectors.postgres.session import Server, Timeouts
-from pipeline.errors import SinkUnavailable
+from leasehold.pipeline.connectors.postgres.session import Server, Timeouts
+from leasehold.pipeline.errors import SinkUnavailable
 
 
 class Connection:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from psycopg.sql import Identifier
 
-from pipeline.connectors.postgres.shape import appended, locked, shape_of, unchanged, upserted
-from pipeline.connectors.postgres.sql import Column
+from leasehold.pipeline.connectors.postgres.shape import appended, locked, shape_of, unchanged, upserted
+from leasehold.pipeline.connectors.postgres.sql import Column
 
 COLUMNS = (Column("k", "text"), Column("n", "numeric"), Column("nothing", "text", is_null=True))
 TABLE = Identifier("public", "target")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from psycopg.sql import Identifier
 
-from pipeline.connectors.postgres.sql import (
+from leasehold.pipeline.connectors.postgres.sql import (
     Column,
     Tables,
     counted,
@@ -20,7 +20,7 @@ from pipeline.connectors.postgres.sql import (
     staging_names,
     time_left,
 )
-from pipeline.sink import Claim
+from leasehold.pipeline.sink import Claim
 
 TABLES = Tables("lea'ses\"")
 COLUMNS = (Column("k", "text"), Column('o"dd', "bigint"))

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from pipeline.connectors.postgres.copy import columns_of, load
-from pipeline.connectors.postgres.session import Timeouts
-from pipeline.connectors.postgres.sql import Column
-from pipeline.connectors.postgres.stager import (
+from leasehold.pipeline.connectors.postgres.copy import columns_of, load
+from leasehold.pipeline.connectors.postgres.session import Timeouts
+from leasehold.pipeline.connectors.postgres.sql import Column
+from leasehold.pipeline.connectors.postgres.stager import (
     SLICE_BYTES,
     PostgresStager,
     is_stageable,
@@ -22,7 +22,7 @@ from pipeline.connectors.postgres.stager import (
     read_variable,
     role_of,
 )
-from pipeline.errors import SinkRejected
+from leasehold.pipeline.errors import SinkRejected
 
 VARIABLE = "EXECUTORS_DSN"
 

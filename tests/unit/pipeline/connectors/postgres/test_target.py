@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.connectors.postgres.target import relations_in, table_name
+from leasehold.pipeline.connectors.postgres.target import relations_in, table_name
 
 
 @pytest.mark.parametrize(("text", "parts"), [("t", ("t",)), ("s.t", ("s", "t"))])

@@ -11,10 +11,10 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from service.cli.demo import bank
-from service.cli.demo.bank import DemoOptions, DemoResult, Ledger
-from service.cli.main import main
-from service.cli.tables import stopped
+from leasehold.service.cli.demo import bank
+from leasehold.service.cli.demo.bank import DemoOptions, DemoResult, Ledger
+from leasehold.service.cli.main import main
+from leasehold.service.cli.tables import stopped
 
 EXPECTED = Ledger(
     {"Ada": Decimal("1.00"), "Björn": Decimal("2.50"), "Chioma": Decimal("-3.00"), "Dmitri": Decimal(0)},

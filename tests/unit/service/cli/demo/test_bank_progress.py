@@ -8,13 +8,13 @@ from pathlib import Path
 from patience import until_async
 from rich.console import Console
 
-from leases.stores.sqlite import SqliteStore
-from leases.timing import Timing
-from pipeline.connectors.files.feed import FilesFeed
-from pipeline.connectors.log import LogFeed, LogSink
-from service.cli.demo.bank import DemoView, count_done
-from service.pipeline import Pipeline
-from service.processor import Processor
+from leasehold.leases.stores.sqlite import SqliteStore
+from leasehold.leases.timing import Timing
+from leasehold.pipeline.connectors.files.feed import FilesFeed
+from leasehold.pipeline.connectors.log import LogFeed, LogSink
+from leasehold.service.cli.demo.bank import DemoView, count_done
+from leasehold.service.pipeline import Pipeline
+from leasehold.service.processor import Processor
 
 
 def processor_in(folder: Path) -> Processor:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.cli.demo.transactions import (
+from leasehold.service.cli.demo.transactions import (
     COLUMNS,
     InvalidTransactions,
     Transaction,
@@ -248,7 +248,7 @@ def test_a_name_for_the_pipeline_is_only_given_to_a_whole_file(tmp_path: Path, m
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("service.cli.demo.transactions.os.fsync", full)
+    monkeypatch.setattr("leasehold.service.cli.demo.transactions.os.fsync", full)
     with pytest.raises(InvalidTransactions, match="no space left"):
         write(generated(), tmp_path)
     assert written(tmp_path) == []

@@ -25,10 +25,10 @@ from leasehold.emulators.eventhubs.messages import (
     with_delivery_annotations,
 )
 from leasehold.emulators.eventhubs.values import Described, Symbol, Timestamp, UInt, ULong
-from pipeline.connectors.eventhubs.amqp.decode import ReceivedEvent, event_at, event_of
-from pipeline.connectors.eventhubs.amqp.frames import Columns, Frame, Frames, Read
-from pipeline.connectors.eventhubs.amqp.values import Malformed
-from pipeline.connectors.eventhubs.feed.receiver import pages_of
+from leasehold.pipeline.connectors.eventhubs.amqp.decode import ReceivedEvent, event_at, event_of
+from leasehold.pipeline.connectors.eventhubs.amqp.frames import Columns, Frame, Frames, Read
+from leasehold.pipeline.connectors.eventhubs.amqp.values import Malformed
+from leasehold.pipeline.connectors.eventhubs.feed.receiver import pages_of
 
 NUMBERS = st.integers(0, 2**63 - 1)
 TIMES = st.integers(0, 2**45)

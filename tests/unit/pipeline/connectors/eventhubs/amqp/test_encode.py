@@ -13,7 +13,7 @@ from azure.eventhub._pyamqp.types import TYPE, VALUE, AMQPTypes
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.connectors.eventhubs.amqp.encode import (
+from leasehold.pipeline.connectors.eventhubs.amqp.encode import (
     BATCH_FORMAT,
     GROUP,
     LEVEL,
@@ -26,8 +26,8 @@ from pipeline.connectors.eventhubs.amqp.encode import (
     enveloped,
     numbered,
 )
-from pipeline.producer import NUMBER_MAX, Event, ProducerPosition, number_after
-from pipeline.producer.event import GROUP_MAX, OWNER_LEVEL_MAX
+from leasehold.pipeline.producer import NUMBER_MAX, Event, ProducerPosition, number_after
+from leasehold.pipeline.producer.event import GROUP_MAX, OWNER_LEVEL_MAX
 
 NUMBERS = st.builds(
     ProducerPosition,

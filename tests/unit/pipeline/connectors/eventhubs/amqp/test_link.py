@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from patience import until_async
 
-from pipeline.connectors.eventhubs.amqp.link import ReceiverLink
-from pipeline.connectors.eventhubs.feed import receiver
-from pipeline.connectors.eventhubs.feed.receiver import ReceiveBuffer
+from leasehold.pipeline.connectors.eventhubs.amqp.link import ReceiverLink
+from leasehold.pipeline.connectors.eventhubs.feed import receiver
+from leasehold.pipeline.connectors.eventhubs.feed.receiver import ReceiveBuffer
 
 
 class Sdk:

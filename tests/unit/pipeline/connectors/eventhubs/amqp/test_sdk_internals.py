@@ -13,13 +13,13 @@ import azure.eventhub._pyamqp.aio as amqp
 import pytest
 from azure.eventhub._pyamqp import client
 
-from pipeline.connectors.eventhubs import account_of
-from pipeline.connectors.eventhubs.amqp import sdk_internals
-from pipeline.connectors.eventhubs.amqp.connection import Hub
-from pipeline.connectors.eventhubs.sink.sender import attach
-from service.config.settings import Settings
-from service.errors import StartFailed
-from service.wiring.build import pipeline_of
+from leasehold.pipeline.connectors.eventhubs import account_of
+from leasehold.pipeline.connectors.eventhubs.amqp import sdk_internals
+from leasehold.pipeline.connectors.eventhubs.amqp.connection import Hub
+from leasehold.pipeline.connectors.eventhubs.sink.sender import attach
+from leasehold.service.config.settings import Settings
+from leasehold.service.errors import StartFailed
+from leasehold.service.wiring.build import pipeline_of
 
 CONNECTION = "Endpoint=sb://bank.servicebus.windows.net/;SharedAccessKeyName=k;SharedAccessKey=c2VjcmV0"
 PACKAGE = Path(sdk_internals.__file__).parents[1]

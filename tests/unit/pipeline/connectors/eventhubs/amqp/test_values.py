@@ -19,8 +19,16 @@ from unit.leasehold.emulators.amqp import SIMPLE, VALUES, as_theirs, within
 
 from leasehold.emulators.eventhubs import values as theirs
 from leasehold.emulators.eventhubs.codec import encode
-from pipeline.connectors.eventhubs.amqp.decode import KEYS_WITHIN_KEYS_MAX, text_of
-from pipeline.connectors.eventhubs.amqp.values import LEVELS_MAX, Described, Malformed, Map, Symbol, Timestamp, value_at
+from leasehold.pipeline.connectors.eventhubs.amqp.decode import KEYS_WITHIN_KEYS_MAX, text_of
+from leasehold.pipeline.connectors.eventhubs.amqp.values import (
+    LEVELS_MAX,
+    Described,
+    Malformed,
+    Map,
+    Symbol,
+    Timestamp,
+    value_at,
+)
 
 BOTH_KNOW = within(SIMPLE)
 

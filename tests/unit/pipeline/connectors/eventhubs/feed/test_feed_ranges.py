@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from leases.stores.blob.checkpoints import Checkpoint, checkpoint_of
-from pipeline.connectors.eventhubs import EventHubsFeed, account_of
-from pipeline.connectors.eventhubs.amqp.management import PartitionExtent
-from pipeline.connectors.eventhubs.feed.feed import EventHubsRanges
-from pipeline.errors import FeedError, FeedUnavailable
-from pipeline.event import EVENT_SCHEMA, Page
-from pipeline.ranges import EventRange, RangeReads, range_events_for
+from leasehold.leases.stores.blob.checkpoints import Checkpoint, checkpoint_of
+from leasehold.pipeline.connectors.eventhubs import EventHubsFeed, account_of
+from leasehold.pipeline.connectors.eventhubs.amqp.management import PartitionExtent
+from leasehold.pipeline.connectors.eventhubs.feed.feed import EventHubsRanges
+from leasehold.pipeline.errors import FeedError, FeedUnavailable
+from leasehold.pipeline.event import EVENT_SCHEMA, Page
+from leasehold.pipeline.ranges import EventRange, RangeReads, range_events_for
 
 SECRET = "c2VjcmV0"
 VARIABLE = "LEASEHOLD_TEST_HUB"
@@ -95,7 +95,7 @@ def extent(monkeypatch: pytest.MonkeyPatch, first: int, last: int, *, is_empty: 
     async def read_extent(*_: object) -> PartitionExtent:
         return found
 
-    monkeypatch.setattr("pipeline.connectors.eventhubs.amqp.management.Management.read_extent", read_extent)
+    monkeypatch.setattr("leasehold.pipeline.connectors.eventhubs.amqp.management.Management.read_extent", read_extent)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ async def test_a_service_that_does_not_answer_is_left_to_the_host(monkeypatch: p
     async def refuse(*_: object) -> PartitionExtent:
         raise FeedUnavailable("busy")
 
-    monkeypatch.setattr("pipeline.connectors.eventhubs.amqp.management.Management.read_extent", refuse)
+    monkeypatch.setattr("leasehold.pipeline.connectors.eventhubs.amqp.management.Management.read_extent", refuse)
     assert await feed().plan_ranges("0", None, 1000, 10) == []
 
 

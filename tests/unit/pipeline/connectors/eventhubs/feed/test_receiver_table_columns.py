@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from patience import PATIENCE_S
 
-from pipeline.connectors.eventhubs.feed.receiver import maps, octets, repeated, texts, whole_numbers
+from leasehold.pipeline.connectors.eventhubs.feed.receiver import maps, octets, repeated, texts, whole_numbers
 
 TEXTS = st.lists(st.text() | st.none())
 PAIRS = st.lists(st.lists(st.tuples(st.text(), st.text() | st.none())))
@@ -43,8 +43,8 @@ def test_a_constant_column_is_its_value_so_many_times(text: str, count: int) -> 
 def test_the_first_page_waits_for_no_pandas() -> None:
     program = """
 import sys
-from pipeline.connectors.eventhubs.amqp.decode import ReceivedEvent
-from pipeline.connectors.eventhubs.feed.receiver import pages_of
+from leasehold.pipeline.connectors.eventhubs.amqp.decode import ReceivedEvent
+from leasehold.pipeline.connectors.eventhubs.feed.receiver import pages_of
 events = [ReceivedEvent(0, b"0", 0, None, b"x"), ReceivedEvent(1, b"9", 0, "k", None, (("a", "b"),), "delete")]
 [page] = pages_of("0", [events], events_max=9, bytes_max=9)
 assert page.to == "1@9" and page.position_after(1) == "0@0"

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.connectors.eventhubs.sink.producer_groups import Tail, group, tail_of, target_of, to_close
-from pipeline.producer import ProducerPosition, ProducerState
-from pipeline.sink import Claim
+from leasehold.pipeline.connectors.eventhubs.sink.producer_groups import Tail, group, tail_of, target_of, to_close
+from leasehold.pipeline.producer import ProducerPosition, ProducerState
+from leasehold.pipeline.sink import Claim
 
 CLAIM = Claim(
     pipeline="bank",

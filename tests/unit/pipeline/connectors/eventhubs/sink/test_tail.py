@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from lab.simulation.loop import run_virtual
 
-from pipeline.connectors.eventhubs.amqp.management import PartitionExtent
-from pipeline.connectors.eventhubs.feed.receiver import Received
-from pipeline.connectors.eventhubs.sink import tail
-from pipeline.connectors.eventhubs.sink.tail import Reading, Tails
-from pipeline.markers import Search
+from leasehold.pipeline.connectors.eventhubs.amqp.management import PartitionExtent
+from leasehold.pipeline.connectors.eventhubs.feed.receiver import Received
+from leasehold.pipeline.connectors.eventhubs.sink import tail
+from leasehold.pipeline.connectors.eventhubs.sink.tail import Reading, Tails
+from leasehold.pipeline.markers import Search
 
 EMPTY = PartitionExtent(first=0, last=-1, offset="", time_ms=0, is_empty=True)
 

@@ -11,12 +11,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from leasehold.emulators.eventhubs.messages import event, placed
-from pipeline.connectors.eventhubs.amqp.decode import event_at
-from pipeline.connectors.eventhubs.broker import ENVELOPE_BYTES, size_of
-from pipeline.connectors.eventhubs.sink.writer import bodies_of, size_max
-from pipeline.markers import PREFIX, Marker, marker_in
-from pipeline.publishing_writer import PUBLISHED_SCHEMA
-from pipeline.tracing import TraceContext
+from leasehold.pipeline.connectors.eventhubs.amqp.decode import event_at
+from leasehold.pipeline.connectors.eventhubs.broker import ENVELOPE_BYTES, size_of
+from leasehold.pipeline.connectors.eventhubs.sink.writer import bodies_of, size_max
+from leasehold.pipeline.markers import PREFIX, Marker, marker_in
+from leasehold.pipeline.publishing_writer import PUBLISHED_SCHEMA
+from leasehold.pipeline.tracing import TraceContext
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 EVENTS = st.fixed_dictionaries(

@@ -11,8 +11,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
 from leasehold.common.azure import StorageAccount, storage_account_of
-from pipeline.connectors.files.delta import DeltaSink, Location, container_location
-from pipeline.connectors.files.sink.blobs import BlobContainer
+from leasehold.pipeline.connectors.files.delta import DeltaSink, Location, container_location
+from leasehold.pipeline.connectors.files.sink.blobs import BlobContainer
 
 ACCOUNT = "devstoreaccount1"
 CONTAINER = "lake"

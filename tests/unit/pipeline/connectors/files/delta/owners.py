@@ -13,7 +13,7 @@ from patience import PATIENCE_S
 from unit.pipeline.connectors.files.delta.tables import Permit, claim, numbers_in, output, sink_in
 from unit.pipeline.connectors.files.sink.places import Killed
 
-from pipeline.crash_point import watch_points
+from leasehold.pipeline.crash_point import watch_points
 
 APPENDED: tuple[str, ...] = ()
 MERGED = ("key",)

@@ -9,8 +9,8 @@ from delta_log import LOG, read_log
 from delta_readers import read_rows
 from unit.pipeline.connectors.files.sink.places import Permit, claim, output
 
-from pipeline.connectors.files.delta import DeltaSink, location_of
-from pipeline.connectors.files.sink import Directory
+from leasehold.pipeline.connectors.files.delta import DeltaSink, location_of
+from leasehold.pipeline.connectors.files.sink import Directory
 
 __all__ = ["Permit", "claim", "numbers_in", "output", "sink_in"]
 

@@ -17,10 +17,10 @@ from patience import PATIENCE_S
 from unit.pipeline.connectors.files.delta.blob_server import Answer, BlobServer, Request, serving
 from unit.pipeline.connectors.files.delta.tables import Permit, claim, numbers_in, output, sink_in
 
-from pipeline.connectors.files.delta import committer
-from pipeline.connectors.files.delta.table import Table
-from pipeline.connectors.files.sink.storage import FilesUnavailable
-from pipeline.errors import Ambiguous, Fenced, NotTrusted, SinkRejected, SinkUnavailable
+from leasehold.pipeline.connectors.files.delta import committer
+from leasehold.pipeline.connectors.files.delta.table import Table
+from leasehold.pipeline.connectors.files.sink.storage import FilesUnavailable
+from leasehold.pipeline.errors import Ambiguous, Fenced, NotTrusted, SinkRejected, SinkUnavailable
 
 THROTTLED = Answer(503, "ServerBusy")
 
@@ -265,7 +265,7 @@ async def test_a_column_that_the_storage_refuses_is_not_blamed_on_other_writers(
 async def test_a_failed_sync_leaves_the_outcome_open_and_names_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pipeline.connectors.files.delta import table as module
+    from leasehold.pipeline.connectors.files.delta import table as module
 
     path = tmp_path / "table"
     sink = sink_in(path)

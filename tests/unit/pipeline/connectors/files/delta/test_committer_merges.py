@@ -15,11 +15,11 @@ from deltalake.schema import PrimitiveType, StructType
 from patience import until
 from unit.pipeline.connectors.files.delta.tables import Permit, claim, sink_in
 
-from pipeline.connectors.files.delta import DeltaSink
-from pipeline.connectors.files.delta.sink import DeltaWriter
-from pipeline.connectors.files.delta.table import MergeRefused, Table
-from pipeline.errors import Fenced, OutputRefused, SinkRejected
-from pipeline.sink import Output
+from leasehold.pipeline.connectors.files.delta import DeltaSink
+from leasehold.pipeline.connectors.files.delta.sink import DeltaWriter
+from leasehold.pipeline.connectors.files.delta.table import MergeRefused, Table
+from leasehold.pipeline.errors import Fenced, OutputRefused, SinkRejected
+from leasehold.pipeline.sink import Output
 
 Sinks = Callable[..., DeltaSink]
 COLUMNS = [

@@ -9,9 +9,9 @@ import pytest
 from delta_readers import read_rows
 from deltalake import write_deltalake
 
-from pipeline.connectors.files.delta import Table, exclusive_compaction, location_of
-from pipeline.connectors.files.sink import Directory
-from pipeline.connectors.files.sink.storage import FilesUnavailable
+from leasehold.pipeline.connectors.files.delta import Table, exclusive_compaction, location_of
+from leasehold.pipeline.connectors.files.sink import Directory
+from leasehold.pipeline.connectors.files.sink.storage import FilesUnavailable
 
 
 def test_two_compactions_of_one_version_double_the_rows(tmp_path: Path) -> None:

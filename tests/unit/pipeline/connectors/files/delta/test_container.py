@@ -12,12 +12,19 @@ from unit.pipeline.connectors.files.delta.blob_server import BlobServer, Request
 from unit.pipeline.connectors.files.delta.tables import Permit, claim, output
 
 from leasehold.common.azure import StorageAccount, storage_account_of
-from pipeline.connectors.files.delta import DeltaSink, Location, Table, check_prefix, container_location, table
-from pipeline.connectors.files.delta.container import options_of, unavailable
-from pipeline.connectors.files.delta.table import location_of
-from pipeline.connectors.files.sink.blobs import BlobContainer
-from pipeline.connectors.files.sink.storage import FilesRefused, FilesUnavailable
-from pipeline.errors import SinkRejected
+from leasehold.pipeline.connectors.files.delta import (
+    DeltaSink,
+    Location,
+    Table,
+    check_prefix,
+    container_location,
+    table,
+)
+from leasehold.pipeline.connectors.files.delta.container import options_of, unavailable
+from leasehold.pipeline.connectors.files.delta.table import location_of
+from leasehold.pipeline.connectors.files.sink.blobs import BlobContainer
+from leasehold.pipeline.connectors.files.sink.storage import FilesRefused, FilesUnavailable
+from leasehold.pipeline.errors import SinkRejected
 
 KEY = "c2VjcmV0"
 IN_CLOUD = f"DefaultEndpointsProtocol=https;AccountName=bank;AccountKey={KEY};EndpointSuffix=core.windows.net"

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipeline.connectors.files.delta.protocol import Demands, check
-from pipeline.errors import SinkRejected
+from leasehold.pipeline.connectors.files.delta.protocol import Demands, check
+from leasehold.pipeline.errors import SinkRejected
 
 PLAIN = Demands(
     writer_version=2,

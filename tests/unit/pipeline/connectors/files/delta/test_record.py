@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from unit.pipeline.connectors.files.sink.places import claim, output
 
-from pipeline.connectors.files.delta.record import (
+from leasehold.pipeline.connectors.files.delta.record import (
     ROOM,
     Record,
     app_id_of,
@@ -23,8 +23,8 @@ from pipeline.connectors.files.delta.record import (
     numbers_in,
     record_in,
 )
-from pipeline.connectors.files.sink.storage import FilesDamaged
-from pipeline.errors import Fenced, SinkRejected
+from leasehold.pipeline.connectors.files.sink.storage import FilesDamaged
+from leasehold.pipeline.errors import Fenced, SinkRejected
 
 HEAD = claimed(None, claim(3, continuation="7"))
 

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipeline.connectors.files.delta.schema import (
+from leasehold.pipeline.connectors.files.delta.schema import (
     added,
     check_key,
     check_output,
@@ -19,7 +19,7 @@ from pipeline.connectors.files.delta.schema import (
     last_per_key,
     stats_of,
 )
-from pipeline.errors import OutputRefused, SinkRejected
+from leasehold.pipeline.errors import OutputRefused, SinkRejected
 
 UTC_US = pa.timestamp("us", "UTC")
 TABLE = pa.schema([("a", pa.int64()), ("b", pa.string()), ("d", pa.decimal128(10, 2)), ("f", pa.float64())])

@@ -14,13 +14,13 @@ from deltalake import DeltaTable, Schema, write_deltalake
 from unit.pipeline.burials import Group, Renaming
 from unit.pipeline.connectors.files.delta.tables import Permit, claim, numbers_in, output, sink_in
 
-from pipeline.connectors.files.delta import DeltaSink
-from pipeline.connectors.files.delta.committer import COMMITS_MAX
-from pipeline.connectors.files.delta.record import ROOM, app_id_of
-from pipeline.connectors.files.delta.table import Table
-from pipeline.connectors.files.sink.storage import FilesUnavailable, FilesUncertain
-from pipeline.errors import Ambiguous, Fenced, OutputRefused, SinkRejected, SinkUnavailable
-from pipeline.sink import Output
+from leasehold.pipeline.connectors.files.delta import DeltaSink
+from leasehold.pipeline.connectors.files.delta.committer import COMMITS_MAX
+from leasehold.pipeline.connectors.files.delta.record import ROOM, app_id_of
+from leasehold.pipeline.connectors.files.delta.table import Table
+from leasehold.pipeline.connectors.files.sink.storage import FilesUnavailable, FilesUncertain
+from leasehold.pipeline.errors import Ambiguous, Fenced, OutputRefused, SinkRejected, SinkUnavailable
+from leasehold.pipeline.sink import Output
 
 
 @pytest.fixture
@@ -186,7 +186,7 @@ async def test_writers_that_always_come_first_are_reported(
     path = str(tmp_path / "table")
     writer = await sinks().open(claim(1))
     await writer.write(of(table_of(a=pa.array([1], pa.int64())), 0, 1), Permit())
-    monkeypatch.setattr("pipeline.connectors.files.delta.committer.time.sleep", lambda _: None)
+    monkeypatch.setattr("leasehold.pipeline.connectors.files.delta.committer.time.sleep", lambda _: None)
     refresh, tries = Table.refresh, 0
 
     def come_first(table: Table) -> None:

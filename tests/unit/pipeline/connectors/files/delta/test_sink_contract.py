@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from unit.pipeline.connectors.files.delta.tables import numbers_in, sink_in
 
-from pipeline.connectors.files.delta import DeltaSink
-from pipeline.contract import Row, SinkContract, SinkHarness
+from leasehold.pipeline.connectors.files.delta import DeltaSink
+from leasehold.pipeline.contract import Row, SinkContract, SinkHarness
 
 
 class DeltaHarness(SinkHarness):

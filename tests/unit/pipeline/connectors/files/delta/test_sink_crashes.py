@@ -11,8 +11,8 @@ from unit.pipeline.connectors.files.delta.owners import CASES, deliver, delivere
 from unit.pipeline.connectors.files.delta.tables import Permit, claim, numbers_in, output, sink_in
 from unit.pipeline.connectors.files.sink.places import Killed
 
-from pipeline.crash_point import watch_points
-from pipeline.errors import Fenced, NotTrusted
+from leasehold.pipeline.crash_point import watch_points
+from leasehold.pipeline.errors import Fenced, NotTrusted
 
 TIMES_MAX = 12
 

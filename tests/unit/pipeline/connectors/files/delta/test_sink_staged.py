@@ -18,16 +18,16 @@ from unit.pipeline.connectors.files.delta.owners import Frozen, ending_at
 from unit.pipeline.connectors.files.delta.tables import Permit, claim, numbers_in, output, sink_in
 from unit.pipeline.connectors.files.sink.places import Killed
 
-from pipeline.connectors.files.delta import DeltaSink, location_of
-from pipeline.connectors.files.delta.record import app_id_of
-from pipeline.connectors.files.delta.sink import DeltaWriter
-from pipeline.connectors.files.delta.staged import prefix_of
-from pipeline.connectors.files.sink import Directory
-from pipeline.contract import event_table
-from pipeline.crash_point import watch_points
-from pipeline.errors import Fenced, NotTrusted, SinkRejected
-from pipeline.sink import Output
-from pipeline.staging import NotStaged, StagedPart
+from leasehold.pipeline.connectors.files.delta import DeltaSink, location_of
+from leasehold.pipeline.connectors.files.delta.record import app_id_of
+from leasehold.pipeline.connectors.files.delta.sink import DeltaWriter
+from leasehold.pipeline.connectors.files.delta.staged import prefix_of
+from leasehold.pipeline.connectors.files.sink import Directory
+from leasehold.pipeline.contract import event_table
+from leasehold.pipeline.crash_point import watch_points
+from leasehold.pipeline.errors import Fenced, NotTrusted, SinkRejected
+from leasehold.pipeline.sink import Output
+from leasehold.pipeline.staging import NotStaged, StagedPart
 
 PIPELINE, PARTITION = claim(1).pipeline, claim(1).partition
 COLUMNS = event_table(PARTITION, []).schema

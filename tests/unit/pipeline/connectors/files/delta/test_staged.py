@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.connectors.files.delta.record import app_id_of
-from pipeline.connectors.files.delta.staged import Staging, lease_of, outranked, prefix_of, staging_of
-from pipeline.connectors.files.delta.table import _OWN
+from leasehold.pipeline.connectors.files.delta.record import app_id_of
+from leasehold.pipeline.connectors.files.delta.staged import Staging, lease_of, outranked, prefix_of, staging_of
+from leasehold.pipeline.connectors.files.delta.table import _OWN
 
 LEASE, OTHER = app_id_of("pipeline", "p/ü 1"), app_id_of("pipeline", "q")
 UNIQUE = "0123456789abcdef" * 2

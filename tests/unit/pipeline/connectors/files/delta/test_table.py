@@ -20,10 +20,10 @@ from delta_log import LOG, read_log
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 
-from pipeline.connectors.files.delta import Table, location_of
-from pipeline.connectors.files.delta.table import _OWN, FOLLOWED_MAX, Added, Conflicted, MergeRefused
-from pipeline.connectors.files.sink.storage import FilesUnavailable, FilesUncertain
-from pipeline.errors import OutputRefused, SinkRejected
+from leasehold.pipeline.connectors.files.delta import Table, location_of
+from leasehold.pipeline.connectors.files.delta.table import _OWN, FOLLOWED_MAX, Added, Conflicted, MergeRefused
+from leasehold.pipeline.connectors.files.sink.storage import FilesUnavailable, FilesUncertain
+from leasehold.pipeline.errors import OutputRefused, SinkRejected
 
 ONE = pa.schema([("a", pa.int64())])
 

@@ -14,14 +14,14 @@ from delta_log import LOG, read_log
 from deltalake import DeltaTable
 from unit.pipeline.connectors.files.delta.tables import Permit, claim, numbers_in, output, sink_in
 
-from pipeline.connectors.files.delta import DeltaSink, Table, location_of, vacuum_table
-from pipeline.connectors.files.delta.record import ROOM
-from pipeline.connectors.files.delta.sink import DeltaWriter
-from pipeline.connectors.files.sink import Directory
-from pipeline.contract import event_table
-from pipeline.errors import Fenced
-from pipeline.sink import Output
-from pipeline.staging import StagedPart
+from leasehold.pipeline.connectors.files.delta import DeltaSink, Table, location_of, vacuum_table
+from leasehold.pipeline.connectors.files.delta.record import ROOM
+from leasehold.pipeline.connectors.files.delta.sink import DeltaWriter
+from leasehold.pipeline.connectors.files.sink import Directory
+from leasehold.pipeline.contract import event_table
+from leasehold.pipeline.errors import Fenced
+from leasehold.pipeline.sink import Output
+from leasehold.pipeline.staging import StagedPart
 
 RETENTION_S = 7 * 86_400
 COLUMNS = event_table("p", []).schema

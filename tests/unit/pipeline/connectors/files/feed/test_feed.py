@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from patience import PATIENCE_S
 
-from pipeline.connectors.files.feed import FilesFeed, reader
-from pipeline.errors import FeedError, FeedUnavailable, MalformedRecord, PositionLost
+from leasehold.pipeline.connectors.files.feed import FilesFeed, reader
+from leasehold.pipeline.errors import FeedError, FeedUnavailable, MalformedRecord, PositionLost
 
 HEADER = "id,text\n"
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.connectors.files.feed import FilesFeed
-from pipeline.contract import ChangeFeedContract, FeedHarness
-from pipeline.ranges import RangeReader
+from leasehold.pipeline.connectors.files.feed import FilesFeed
+from leasehold.pipeline.contract import ChangeFeedContract, FeedHarness
+from leasehold.pipeline.ranges import RangeReader
 
 
 class CsvHarness(FeedHarness):

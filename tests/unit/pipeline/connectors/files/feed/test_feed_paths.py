@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.connectors.files.feed import FilesFeed
-from pipeline.connectors.files.feed.feed import PASSED_OVER_MAX, Pattern
-from pipeline.errors import FeedError, FeedNotFound, FeedUnavailable
+from leasehold.pipeline.connectors.files.feed import FilesFeed
+from leasehold.pipeline.connectors.files.feed.feed import PASSED_OVER_MAX, Pattern
+from leasehold.pipeline.errors import FeedError, FeedNotFound, FeedUnavailable
 
 
 @pytest.fixture

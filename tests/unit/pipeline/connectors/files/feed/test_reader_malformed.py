@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from unit.pipeline.burials import NOW, Group
 
-from pipeline.connectors.files.feed import FilesFeed
-from pipeline.dead_letters import DeadLetters
-from pipeline.errors import MalformedRecord, PoisonEvent
+from leasehold.pipeline.connectors.files.feed import FilesFeed
+from leasehold.pipeline.dead_letters import DeadLetters
+from leasehold.pipeline.errors import MalformedRecord, PoisonEvent
 
 CSV = b'name,n\nann,1\n"b,ob",2,3\ncat,4\r\nd\xffn,5\neve,6\n'
 LINES = b'{"n":1}\n{"n":\n\n[2]\n{"n":3}\n{"n":4,"n":5}'

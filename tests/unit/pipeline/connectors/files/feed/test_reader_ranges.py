@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipeline.connectors.files.feed import FilesFeed, reader
-from pipeline.connectors.files.feed.records import CsvRecords, JsonRecords
-from pipeline.errors import FeedUnavailable, MalformedRecord, PositionLost
-from pipeline.ranges import EventRange
+from leasehold.pipeline.connectors.files.feed import FilesFeed, reader
+from leasehold.pipeline.connectors.files.feed.records import CsvRecords, JsonRecords
+from leasehold.pipeline.errors import FeedUnavailable, MalformedRecord, PositionLost
+from leasehold.pipeline.ranges import EventRange
 
 AWKWARD = b'\xef\xbb\xbfid,text\r\n\r\n0,"a\nb"\r\n1,"say ""hi"""\n\n\n2,c\r\n3,"\r\n,\n"\n4,\xc3\xa4\n\n'
 """Five records with quoted line ends and quotes, and blank lines between them."""

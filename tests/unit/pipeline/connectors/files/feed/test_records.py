@@ -22,11 +22,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.connectors.files.feed.position import Position, decode
-from pipeline.connectors.files.feed.reader import WINDOW_BYTES_MIN, Cursor, FileReader, Reading, Step
-from pipeline.connectors.files.feed.records import BOM, CsvRecords, JsonRecords, NotText, check_text
-from pipeline.errors import MalformedRecord
-from pipeline.event import EVENT_SCHEMA
+from leasehold.pipeline.connectors.files.feed.position import Position, decode
+from leasehold.pipeline.connectors.files.feed.reader import WINDOW_BYTES_MIN, Cursor, FileReader, Reading, Step
+from leasehold.pipeline.connectors.files.feed.records import BOM, CsvRecords, JsonRecords, NotText, check_text
+from leasehold.pipeline.errors import MalformedRecord
+from leasehold.pipeline.event import EVENT_SCHEMA
 
 End = Literal["waits", "malformed"]
 Format = Literal["csv", "jsonl"]

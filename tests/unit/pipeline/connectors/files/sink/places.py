@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from pipeline.connectors.files.sink import FilesSink, snapshot_of
-from pipeline.connectors.files.sink.storage import FilesUnavailable, FilesUncertain, Storage
-from pipeline.contract import event_table
-from pipeline.errors import NotTrusted
-from pipeline.sink import Claim, Output
+from leasehold.pipeline.connectors.files.sink import FilesSink, snapshot_of
+from leasehold.pipeline.connectors.files.sink.storage import FilesUnavailable, FilesUncertain, Storage
+from leasehold.pipeline.contract import event_table
+from leasehold.pipeline.errors import NotTrusted
+from leasehold.pipeline.sink import Claim, Output
 
 
 class Killed(BaseException):

@@ -8,8 +8,8 @@ import pytest
 from azure.core.credentials import AccessToken
 
 from leasehold.common.azure import storage_account_of
-from pipeline.connectors.files.sink import blobs
-from pipeline.connectors.files.sink.blobs import TOKEN_LEFT_S, BlobContainer
+from leasehold.pipeline.connectors.files.sink import blobs
+from leasehold.pipeline.connectors.files.sink.blobs import TOKEN_LEFT_S, BlobContainer
 
 
 class Identity:

@@ -11,15 +11,15 @@ import pyarrow as pa
 import pytest
 from unit.pipeline.burials import NOW, Group, bodies, files_box, lines_box
 
-from pipeline.connectors.files.sink import Directory, snapshot_of
-from pipeline.connectors.files.sink.dead_letters import _letters
-from pipeline.connectors.files.sink.storage import FilesError
-from pipeline.dead_letters.record import dead_events, letter_of, letters_of, published
-from pipeline.dead_letters.settled import ReplayFeed
-from pipeline.errors import Poison, PositionLost, SinkUnavailable
-from pipeline.event import EVENT_SCHEMA
-from pipeline.limits import REPLAY
-from pipeline.sink import Claim, Output
+from leasehold.pipeline.connectors.files.sink import Directory, snapshot_of
+from leasehold.pipeline.connectors.files.sink.dead_letters import _letters
+from leasehold.pipeline.connectors.files.sink.storage import FilesError
+from leasehold.pipeline.dead_letters.record import dead_events, letter_of, letters_of, published
+from leasehold.pipeline.dead_letters.settled import ReplayFeed
+from leasehold.pipeline.errors import Poison, PositionLost, SinkUnavailable
+from leasehold.pipeline.event import EVENT_SCHEMA
+from leasehold.pipeline.limits import REPLAY
+from leasehold.pipeline.sink import Claim, Output
 
 BOXES = pytest.mark.parametrize("box_of", [files_box, lines_box], ids=["parquet", "jsonl"])
 

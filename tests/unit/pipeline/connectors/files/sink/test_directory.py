@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from unit.pipeline.connectors.files.sink.places import Permit, claim, numbers_in, output
 
-from pipeline.connectors.files.sink import Directory, FilesSink, FilesUnavailable, leftovers, snapshot_of
-from pipeline.connectors.files.sink import directory as module
-from pipeline.connectors.files.sink.storage import FilesUncertain
-from pipeline.errors import Ambiguous, SinkRejected, SinkUnavailable
+from leasehold.pipeline.connectors.files.sink import Directory, FilesSink, FilesUnavailable, leftovers, snapshot_of
+from leasehold.pipeline.connectors.files.sink import directory as module
+from leasehold.pipeline.connectors.files.sink.storage import FilesUncertain
+from leasehold.pipeline.errors import Ambiguous, SinkRejected, SinkUnavailable
 
 STEPS = ("link", "fsync", "open", "unlink")
 """Of the module `os`, as a directory uses them: everything that changes something comes through one."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.connectors.files.sink.entry import (
+from leasehold.pipeline.connectors.files.sink.entry import (
     DataFile,
     ManifestEntry,
     encoded,
@@ -16,7 +16,7 @@ from pipeline.connectors.files.sink.entry import (
     folders_of,
     version_of,
 )
-from pipeline.connectors.files.sink.storage import FilesDamaged
+from leasehold.pipeline.connectors.files.sink.storage import FilesDamaged
 
 FILE = DataFile(
     name="x", format="parquet", rows=1, bytes=2, sha256="a", version=3, generation=0, epoch=4, start=None, to="9"

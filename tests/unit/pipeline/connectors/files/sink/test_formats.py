@@ -18,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from patience import PATIENCE_S
 
-from pipeline.connectors.files.sink.formats import Format, decoded, encoded, ordered
-from pipeline.contract import event_table
-from pipeline.errors import SinkRejected
+from leasehold.pipeline.connectors.files.sink.formats import Format, decoded, encoded, ordered
+from leasehold.pipeline.contract import event_table
+from leasehold.pipeline.errors import SinkRejected
 
 
 def lines_of(table: pa.Table) -> list[dict[str, Any]]:
@@ -126,7 +126,7 @@ def test_parquet_keeps_the_types_of_events() -> None:
 READ_FILES = """
 import os
 import pyarrow as pa
-from pipeline.connectors.files.sink.formats import decoded, encoded
+from leasehold.pipeline.connectors.files.sink.formats import decoded, encoded
 
 table = pa.table({"a": list(range(10)), "b": ["x"] * 10})
 contents = {format: encoded(table, format) for format in ("parquet", "jsonl")}

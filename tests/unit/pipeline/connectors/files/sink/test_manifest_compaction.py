@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unit.pipeline.connectors.files.sink.places import MemoryPlace, Permit, Way, claim, numbers_in, output, written
 
-from pipeline.connectors.files.sink import FilesDamaged, FilesSink, snapshot_of
-from pipeline.connectors.files.sink.entry import MANIFEST, Folders, folder_of, folders_of, listing_of
-from pipeline.connectors.files.sink.manifest import FAN, LONG, due, name_of, steps, superseded
-from pipeline.errors import SinkRejected
+from leasehold.pipeline.connectors.files.sink import FilesDamaged, FilesSink, snapshot_of
+from leasehold.pipeline.connectors.files.sink.entry import MANIFEST, Folders, folder_of, folders_of, listing_of
+from leasehold.pipeline.connectors.files.sink.manifest import FAN, LONG, due, name_of, steps, superseded
+from leasehold.pipeline.errors import SinkRejected
 
 FOLDERS = Folders(manifest="m", data="d")
 

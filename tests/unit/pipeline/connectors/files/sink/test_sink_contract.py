@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from unit.pipeline.connectors.files.sink.places import MemoryPlace
 
-from pipeline.connectors.files.sink import Directory, FilesSink, snapshot_of
-from pipeline.connectors.files.sink.formats import Format
-from pipeline.connectors.files.sink.storage import Storage
-from pipeline.contract import Row, SinkContract, SinkHarness
+from leasehold.pipeline.connectors.files.sink import Directory, FilesSink, snapshot_of
+from leasehold.pipeline.connectors.files.sink.formats import Format
+from leasehold.pipeline.connectors.files.sink.storage import Storage
+from leasehold.pipeline.contract import Row, SinkContract, SinkHarness
 
 
 class FilesSinkHarness(SinkHarness):

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unit.pipeline.connectors.files.sink.places import Killed, MemoryPlace, Permit, Way, claim, numbers_in, output
 
-from pipeline.connectors.files.sink import FilesSink, leftovers, snapshot_of
-from pipeline.connectors.files.sink.entry import MANIFEST
-from pipeline.errors import Ambiguous, Fenced, NotTrusted, SinkUnavailable
-from pipeline.sink import SENDS_MAX
+from leasehold.pipeline.connectors.files.sink import FilesSink, leftovers, snapshot_of
+from leasehold.pipeline.connectors.files.sink.entry import MANIFEST
+from leasehold.pipeline.errors import Ambiguous, Fenced, NotTrusted, SinkUnavailable
+from leasehold.pipeline.sink import SENDS_MAX
 
 BATCHES = ((0, 3), (3, 4), (4, 4), (4, 9))
 """One of them without a row."""

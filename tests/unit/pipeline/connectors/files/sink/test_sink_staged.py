@@ -16,15 +16,15 @@ import pyarrow as pa
 import pytest
 from unit.pipeline.connectors.files.sink.places import Killed, MemoryPlace, Permit, Way, claim, output
 
-from pipeline.connectors.files.sink import Directory, FilesSink, snapshot_of
-from pipeline.connectors.files.sink.entry import MANIFEST, STAGED_VERSIONS, folders_of
-from pipeline.connectors.files.sink.manifest import FAN
-from pipeline.connectors.files.sink.sink import FilesWriter
-from pipeline.connectors.files.sink.snapshot import leftovers
-from pipeline.contract import event_table
-from pipeline.errors import Fenced, NotTrusted, SinkRejected, SinkUnavailable
-from pipeline.sink import Output
-from pipeline.staging import NotStaged, StagedPart
+from leasehold.pipeline.connectors.files.sink import Directory, FilesSink, snapshot_of
+from leasehold.pipeline.connectors.files.sink.entry import MANIFEST, STAGED_VERSIONS, folders_of
+from leasehold.pipeline.connectors.files.sink.manifest import FAN
+from leasehold.pipeline.connectors.files.sink.sink import FilesWriter
+from leasehold.pipeline.connectors.files.sink.snapshot import leftovers
+from leasehold.pipeline.contract import event_table
+from leasehold.pipeline.errors import Fenced, NotTrusted, SinkRejected, SinkUnavailable
+from leasehold.pipeline.sink import Output
+from leasehold.pipeline.staging import NotStaged, StagedPart
 
 PARTITION = claim(1).partition
 COLUMNS = event_table("a", []).schema

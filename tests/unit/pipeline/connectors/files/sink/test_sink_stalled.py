@@ -8,8 +8,8 @@ from itertools import count
 import pytest
 from unit.pipeline.connectors.files.sink.places import MemoryPlace, Permit, Way, claim, numbers_in, output, written
 
-from pipeline.connectors.files.sink import FilesSink
-from pipeline.errors import Ambiguous
+from leasehold.pipeline.connectors.files.sink import FilesSink
+from leasehold.pipeline.errors import Ambiguous
 
 
 def test_a_file_that_others_have_folded_is_left_where_its_owner_cannot_tell_whose_it_is() -> None:

@@ -11,9 +11,9 @@ import pyarrow.dataset as ds
 import pytest
 from unit.pipeline.connectors.files.sink.places import Permit, claim, output
 
-from pipeline.connectors.files.sink import Directory, FilesDamaged, FilesSink, Snapshot, snapshot_of
-from pipeline.connectors.files.sink.formats import Format
-from pipeline.sink import Output
+from leasehold.pipeline.connectors.files.sink import Directory, FilesDamaged, FilesSink, Snapshot, snapshot_of
+from leasehold.pipeline.connectors.files.sink.formats import Format
+from leasehold.pipeline.sink import Output
 
 
 def wrote(
