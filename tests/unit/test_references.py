@@ -18,8 +18,8 @@ from tests.prose import docstrings
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted({ROOT / "README.md", *ROOT.glob("docs/**/*.md")})
-PACKAGES = ("leases", "pipeline", "service", "leasehold")
-MODULES = sorted(path for name in PACKAGES for path in (ROOT / name).rglob("*.py"))
+FOLDERS_OF_CODE = ("leases", "pipeline", "service", "leasehold")
+MODULES = sorted(path for name in FOLDERS_OF_CODE for path in (ROOT / name).rglob("*.py") if path == path.resolve())
 FOLDERS = {path.name for path in ROOT.iterdir() if path.is_dir()}
 IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 INSTALLED = set(packages_distributions())
@@ -75,7 +75,8 @@ def _names_of(body: list[ast.stmt]) -> set[str]:
 
 
 def dotted(path: Path) -> str:
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    return name if path.is_relative_to(ROOT / "leasehold") else f"leasehold.{name}"
 
 
 @cache
@@ -126,7 +127,7 @@ def resolves(name: str, near: set[str]) -> bool:
     first, rest = parts[0], parts[1:]
     if not rest:
         return name in words or name in near or hasattr(builtins, name) or name in sys.stdlib_module_names
-    if first in PACKAGES:
+    if first == "leasehold":
         for length in range(len(parts), 0, -1):
             module = ".".join(parts[:length])
             if module in modules:
