@@ -153,8 +153,8 @@ def raised_elsewhere(text: str) -> list[str]:
 
 def qualified(text: str) -> Iterator[str]:
     """Names that begin with one of our modules, without backticks, as in examples: `leasehold.service.group.view.View`, say."""
-    for name in re.findall(rf"(?<![\w.`/:@-])(?:{'|'.join(PACKAGES)})(?:\.[A-Za-z_]\w*)+", text):
-        if ".".join(name.split(".")[:2]) in index()[0]:
+    for name in re.findall(r"(?<![\w.`/:@-])leasehold(?:\.[A-Za-z_]\w*)+", text):
+        if ".".join(name.split(".")[:3]) in index()[0]:
             yield name
 
 
