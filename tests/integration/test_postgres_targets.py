@@ -191,7 +191,7 @@ async def test_a_merge_is_refused_if_the_search_path_hides_the_output(postgres: 
             CREATE UNLOGGED TABLE p PARTITION OF t FOR VALUES FROM (0) TO (9)""",
             r"into public\.p, which is UNLOGGED",
         ),
-        ("FOREIGN", r"into public\.t, which is a foreign table"),
+        ("FOREIGN", r"into public\.t, which is a foreign table|foreign-data wrapper"),
     ],
     ids=["unlogged", "behind a view", "a partition", "foreign"],
 )
@@ -357,7 +357,7 @@ async def test_nulls_without_a_type_are_stored_in_any_column(
         ("text[]", pa.array([], pa.list_(pa.string())), "42804"),
         ("timestamptz", pa.array([], pa.string()), "42804"),
         ("int", pa.array([], pa.bool_()), "42804"),
-        ("time", pa.array([], pa.timestamp("us")), "only a part of it"),
+        ("time", pa.array([], pa.timestamp("us")), "would cut it"),
         ("text", pa.array([], pa.duration("s")), "no such type"),
         ("text", pa.array([], pa.list_(pa.decimal128(5, 2))), "JSON cannot hold a Decimal"),
     ],

@@ -100,17 +100,17 @@ class Session:
                 await check(self)
             self._staged = columns
 
-    async def drop_batch(self, table: Identifier) -> None:
+    async def remove_batch(self, table: Identifier) -> None:
         self._staged = None
         await self.execute(unstaged(table))
 
-    async def shape(self, table: Identifier, columns: tuple[Column, ...], key: Sequence[str]) -> Shape:
-        """Of the target, as this session found it the last time. A statement that is made for it checks that (`unchanged`)."""
+    async def read_shape(self, table: Identifier, columns: tuple[Column, ...], key: Sequence[str]) -> Shape:
+        """The target as this session found it the last time. A statement that is made for it checks that (`unchanged`)."""
         if self._shape is None or columns != self._shaped:
-            return await self._read_shape(shape_query(table, columns, key), columns)
+            return await self._ask_shape(shape_query(table, columns, key), columns)
         return self._shape
 
-    async def _read_shape(self, message: Statement, columns: tuple[Column, ...]) -> Shape:
+    async def _ask_shape(self, message: Statement, columns: tuple[Column, ...]) -> Shape:
         cursor = await self.execute(message)
         while cursor.nextset():
             """Only the last statement has an answer."""
@@ -121,13 +121,13 @@ class Session:
     async def copy_into(self, table: Identifier, batch: Load) -> bool:
         """Begin a transaction and copy the rows into the target at once; False if it does not take them as they are.
 
-        Both in one transaction, in which nobody can change the target: a rule or another type counts for all rows or for none.
+        Both in one transaction, which locks the target against changes: a rule or another type counts for all rows or for none.
         """
-        shape = await self.shape(table, batch.columns, ())
+        shape = await self.read_shape(table, batch.columns, ())
         if not shape.copies:
             return False
         message = one_message(BEGIN, *locked(table, shape), shape_query(table, batch.columns))
-        shape = await self._read_shape(message, batch.columns)
+        shape = await self._ask_shape(message, batch.columns)
         if not shape.copies:
             await self.execute(ROLLBACK)
             return False

@@ -1,18 +1,19 @@
 """What the server knows of the table that rows go into, and the statements that follow from it. Pure.
 
 The server decides what a value becomes in its column, which rows are one by a unique index, and whether a COPY means what an
-INSERT means. It is asked by name and schema, and each transaction refuses what was made for another state of the table.
+INSERT means. We ask it by name and schema, and each transaction refuses what was made for another state of the table.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from psycopg.sql import SQL, Composed, Identifier, Literal
 
+from leasehold.common.nesting import parsed_json
 from leasehold.pipeline.connectors.postgres.sql import CHANGED, LOSS, PART, ROW, STAGED, Column, Rows, Statement
+from leasehold.pipeline.limits import JSON_LEVELS_MAX
 
 LOCKABLE = ("r", "p")
 """A lock of a view would need rights on what is behind it."""
@@ -37,7 +38,7 @@ PLAIN = Fit(type=None, way="assigned")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Of one table, for output with certain columns. version: changes with each column, and if it becomes another table.
+    """What one table is to output with certain columns. version: changes with each column, and if it becomes another table.
 
     fits: of the output's columns, in their order. copies: whether rows may be copied into it at once.
     """
@@ -55,7 +56,7 @@ class Shape:
 
 
 NO_SHAPE = Shape(version="", kind="", persistence="p", copies=False, fits=())
-"""Of what a user's merge writes into, by whatever way."""
+"""For a user's merge, whose targets have any shape."""
 
 
 def shape_query(table: Identifier, columns: Sequence[Column], key: Sequence[str] = ()) -> Composed:
@@ -132,7 +133,7 @@ def shape_of(found: str | None, columns: Sequence[Column]) -> Shape:
     """found: the answer to `shape_query`. What is not there is left for the server to name."""
     if found is None:
         return Shape(version="", kind="", persistence="p", copies=False, fits=(PLAIN,) * len(columns))
-    known = json.loads(found)
+    known = parsed_json(found, JSON_LEVELS_MAX)
     fits = tuple(Fit(type=each["type"], way=each["way"], order=each["order"]) for each in known["fits"] or ())
     is_same = all(fit.way == "same" for fit in fits) and all(each["is_written"] for each in known["fits"] or ())
     return Shape(
@@ -177,7 +178,9 @@ def upserted(
     """As if the rows came one by one: a unique index knows which are one, and an upsert cannot touch a row twice.
 
     If it would, the rows do come one by one. In the order of their keys, in both cases: partitions that touch the same rows then
-    lock them in the same order, and do not deadlock. rows: numbered as executors staged them; None for the table of the batch.
+    lock them in the same order, and do not deadlock.
+
+    rows: numbered as executors staged them; None for the table of the batch.
     """
     keys = SQL(", ").join(map(Identifier, key))
     places: Statement = SQL("ctid") if rows is None else SQL("{}, {}").format(Identifier(PART), Identifier(ROW))

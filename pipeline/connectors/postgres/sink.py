@@ -165,7 +165,7 @@ class PostgresSink(Sink):
 
     async def _set_up(self, session: Session) -> None:
         assert self._setup is not None
-        await session.drop_batch(self._parts.target.batch)  # which `setup` may name, and mean another
+        await session.remove_batch(self._parts.target.batch)  # which `setup` may name, and mean another
         await session.execute(sql.alone(sql.users(self._setup)))
 
     async def _create(self, session: Session) -> None:
@@ -181,7 +181,9 @@ class PostgresSink(Sink):
         if target.merge is None:
             [found] = await _answers(await session.execute(sql.resolved(target.parts)))
             if found:
-                self._parts = replace(self._parts, target=replace(target, parts=tuple(found[0])))
+                schema, name = found[0]
+                self._parts = replace(self._parts, target=replace(target, parts=(schema, name)))
+                await self._parts.check_relations(session, [(schema, name)])
             await self._parts.check_plan(session, self._parts.target.plannable)
             return
         await session.execute(sql.hidden())
@@ -203,7 +205,7 @@ class PostgresSink(Sink):
         async def converse(session: Session) -> None:
             await parts.prepare_batch(session, given)
             if parts.target.merge is None:
-                statement = parts.target.preparable(given, await parts.shape(session, given))
+                statement = parts.target.preparable(given, await parts.read_shape(session, given))
                 await session.execute(sql.checked(statement), extended=True)
                 await session.execute(sql.unchecked())
 
@@ -291,18 +293,18 @@ class PostgresWriter(SinkWriter):
         """The rows to the server. Until they are merged, no other writer waits for them."""
         parts = self._parts
         if output.staged:
-            return await self._bring_staged(session, output)
+            return await self._bring_parts(session, output)
         if batch is None:
             return _Brought()
         if batch.few is None and await parts.copy_into_target(session, batch):
             return _Brought(first=[])
         await parts.prepare_batch(session, batch.columns)
-        shape = await parts.shape(session, batch.columns)
+        shape = await parts.read_shape(session, batch.columns)
         merged = parts.target.merged(batch.columns, shape)
         if batch.few is None:
             await session.load(parts.target.batch, batch)
             return _Brought(first=[], merged=merged, columns=batch.columns, shape=shape)
-        first = [sql.BEGIN, sql.filled(parts.target.batch, batch.columns, batch.few)]
+        first: list[sql.Statement] = [sql.BEGIN, sql.filled(parts.target.batch, batch.columns, batch.few)]
         return _Brought(first=first, merged=merged, columns=batch.columns, shape=shape)
 
     async def make_stager(self, start: str | None, columns: pa.Schema) -> Stager | None:
@@ -327,11 +329,11 @@ class PostgresWriter(SinkWriter):
             timeouts=parts.timeouts,
         )
 
-    async def _bring_staged(self, session: Session, output: Output) -> _Brought:
+    async def _bring_parts(self, session: Session, output: Output) -> _Brought:
         """They are there: brings the rows of exactly these parts into the target, or fails if some are gone."""
         parts, names, columns = self._parts, [part.name for part in output.staged], columns_of(output.table.schema)
         table = Identifier(parts.tables.schema, sql.staging_name(self._claim, output.start))
-        shape = await parts.shape(session, columns)
+        shape = await parts.read_shape(session, columns)
         target, within = parts.target, sql.time_left(parts.staged_s)
         if target.merge is not None:
             await parts.prepare_batch(session, columns)
@@ -474,22 +476,26 @@ class _Parts:
                 f"PostgreSQL {self.server.address}: `{self.target.kind}` stores no row of the output, and its position would move"
                 " over it: write an INSERT, UPDATE, DELETE or MERGE into a table. If that is called `batch`, name its schema"
             )
-        [weak] = await _answers(await session.execute(sql.weak(written)))
+        await self.check_relations(session, written)
+
+    async def check_relations(self, session: Session, relations: Sequence[tuple[str, str]]) -> None:
+        """Raises SinkRejected if one of them, or a partition, may lose rows while the position stays."""
+        [weak] = await _answers(await session.execute(sql.weak(relations)))
         for schema, table, kind, persistence in weak:
             raise SinkRejected(
                 f"PostgreSQL {self.server.address}: `{self.target.kind}` writes into {schema}.{table}, which is"
                 f" {_why_weak(kind, persistence)}: use an ordinary table"
             )
 
-    async def shape(self, session: Session, columns: tuple[sql.Column, ...]) -> Shape:
+    async def read_shape(self, session: Session, columns: tuple[sql.Column, ...]) -> Shape:
         """Raises SinkRejected if the target cannot hold these columns."""
         if self.target.merge is not None:
             return NO_SHAPE
-        shape = await session.shape(self.target.into, columns, self.target.key)
+        shape = await session.read_shape(self.target.into, columns, self.target.key)
         for place in shape.cut:
             raise SinkRejected(
                 f"PostgreSQL {self.server.address}: column '{columns[place].name}' is {columns[place].type} in the output and"
-                f" {shape.fits[place].type} in the table, which would store only a part of it: cast it in the transform, or"
+                f" {shape.fits[place].type} in the table, which would cut it: cast it in the transform, or"
                 " change the table"
             )
         if shape.persistence != "p" or shape.kind == "f":

@@ -225,7 +225,7 @@ class _Session(Session):
     async def prepare_batch(self, *_: Any) -> None:
         """It is there."""
 
-    async def shape(self, table: Identifier, columns: tuple[Column, ...], key: Sequence[str]) -> Shape:
+    async def read_shape(self, table: Identifier, columns: tuple[Column, ...], key: Sequence[str]) -> Shape:
         return shape_of(None, columns)
 
     async def copy_into(self, table: Identifier, batch: Load) -> bool:
