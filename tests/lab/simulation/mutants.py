@@ -76,7 +76,7 @@ def mutant(
     return Mutant(name, (Edit(module, old, new), *(Edit(*edit) for edit in more)), test, sessions)
 
 
-OVERLOAD = "tests/unit/service/test_host_overload.py"
+OVERLOAD = "tests/lab/test_host_overload.py"
 SESSION = "tests/unit/leases/test_session.py"
 OF_SESSIONS = "tests/unit/leases/test_tenure_sessions.py"
 HOST_SESSIONS = "tests/unit/service/test_host_sessions.py"
