@@ -127,13 +127,13 @@ async def test_retry_after_is_kept_to(endpoint: Any, monkeypatch: pytest.MonkeyP
     """For as long as it says, nothing is sent: a limiter on virtual time shows that."""
     endpoint.answers({"status": 429, "headers": {"Retry-After": "2"}})
     asked = []
-    throttled = RateLimiter.throttled
+    failed = RateLimiter.failed
 
     def noted(self: RateLimiter, **given: Any) -> RateLimiter:
         asked.append(given["retry_after_s"])
-        return throttled(self, **given)
+        return failed(self, **given)
 
-    monkeypatch.setattr(RateLimiter, "throttled", noted)
+    monkeypatch.setattr(RateLimiter, "failed", noted)
     async with opened(f"{endpoint.url}/entries") as writer:
         await delivered(writer, rows(1))
     assert asked == [2]
