@@ -50,7 +50,7 @@ COLUMNS: Mapping[str, pa.Array] = {
     "STRING in Latin-1": not_text(b"caf\xe9"),
     "STRING with a lone surrogate": not_text(b"\xed\xa0\x80"),
     "list with a STRING in Latin-1": pa.ListArray.from_arrays([0, 1], not_text(b"\xe9")),
-    "bytes that are no text": pa.array([b"\x00\xff"]),
+    "bytes outside UTF-8": pa.array([b"\x00\xff"]),
     "empty bytes": pa.array([b""]),
     "NaN": pa.array([math.nan], _D),
     "Infinity": pa.array([math.inf], _D),

@@ -133,7 +133,7 @@ class CosmosDestination(Destination):
             return _Outcome(entry, is_retried=True, may_land=True, retry_after_s=error.retry_after_s)
         except FeedError as error:
             return _Outcome(entry, refused=str(error))
-        except Exception as error:  # the SDK's own checks; the other writes of the request go on
+        except Exception as error:  # the SDK's own checks; the other writes of the request continue
             what = f"azure-cosmos refuses to {write.kind} document {write.id!r} of entry {entry.key}"
             return _Outcome(
                 entry, refused=f"{what}: {type(error).__name__}: {error}", is_of_content=isinstance(error, VALUE_ERRORS)

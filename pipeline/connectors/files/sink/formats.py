@@ -19,7 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from leasehold.common.nesting import parsed_json
 from leasehold.pipeline.errors import SinkRejected
+from leasehold.pipeline.limits import JSON_LEVELS_MAX
 from leasehold.pipeline.values import checked, converted
 
 Format = Literal["parquet", "jsonl"]
@@ -66,7 +68,7 @@ def decoded(content: bytes, format: str) -> pa.Table:
     try:
         return pj.read_json(pa.BufferReader(content), read_options=pj.ReadOptions(use_threads=False))
     except pa.ArrowInvalid:  # texts among numbers: NaN and infinities
-        rows = [json.loads(line) for line in content.split(b"\n") if line]
+        rows = [parsed_json(line, JSON_LEVELS_MAX) for line in content.split(b"\n") if line]
         return pa.table({name: pa.array(_as_floats([row[name] for row in rows])) for name in rows[0]})
 
 
