@@ -321,7 +321,7 @@ def test_what_the_driver_takes_is_a_dsn(dsn: str) -> None:
         ("host: {stop_timeout_s: 0}", "line 1: host.stop_timeout_s is 0, and must be greater than 0"),
         ("host: {stop_timeout_s: nan}", "line 1: host.stop_timeout_s is 'nan', and must be a finite number"),
         ("host: {leases_max: -1}", "line 1: host.leases_max is -1, and must be greater than or equal to 1"),
-        ("log: {level: loud}", "line 1: log.level is 'loud', and must be 'debug', 'info', 'warning' or 'error'"),
+        ("log: {level: loud}", "line 1: log.level is 'loud', and must be 'debug', 'info', 'warning', 'error' or 'off'"),
         ("log: {file: 3}", "line 1: log.file is 3, and must be a path"),
         ("spark: {master: 3}", "line 1: spark.master is 3, and must be a text (put it in quotes)"),
         ("spark: {master: ''}", "line 1: spark.master is '', and must not be empty"),
