@@ -185,6 +185,8 @@ class EventHubsFeedSettings(EventHub, FeedSettings):
             position_of,  # here, so that only who uses it waits for its SDK
         )
 
+        if twice := sorted(self.starts.keys() & self.start_positions.keys()):
+            raise ValueError(f"`starts` and `start_positions` both name partition '{twice[0]}': keep one of them")
         for partition, position in self.start_positions.items():
             try:
                 position_of(position)

@@ -141,6 +141,15 @@ def test_a_type_of_somebody_else_keeps_its_arguments_and_hides_them() -> None:
     assert SECRET not in repr(found)
 
 
+def test_a_single_partition_has_a_start_of_its_own() -> None:
+    text = (
+        "pipelines: [{name: a, feed: {type: log, path: p, starts: {'0': latest, b: %s}}, sink: {type: log, path: q}}]"
+    )
+    [pipeline] = settings(text % "2026-01-31T12:00:00Z").pipelines
+    assert pipeline.feed.starts == {"0": "latest", "b": datetime(2026, 1, 31, 12, tzinfo=UTC)}
+    assert "must be earliest, latest, or a time" in problem(text % "newest")
+
+
 def test_a_start_is_a_word_or_a_time() -> None:
     def start(value: str) -> object:
         text = f"pipelines: [{{name: a, feed: {{type: log, path: p, start: {value}}}, sink: {{type: log, path: q}}}}]"
