@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         Destination,
         Entry,
         Failed,
+        RateLimiting,
         json_bytes,
         json_row,
         refused,
@@ -144,7 +145,7 @@ __all__ += ["events_of", "PUBLISHED_SCHEMA", "Marker", "MarkerSearch", "marker_i
 __all__ += ["generation_lost"]
 # Sinks of requests
 __all__ += ["AsyncSink", "Destination", "Entry", "Failed", "Convert", "Converted", "refused", "json_row", "json_bytes"]
-__all__ += ["AsyncLimits"]
+__all__ += ["AsyncLimits", "RateLimiting"]
 # Handlers side by side
 __all__ += ["handler", "run", "HandlerProgram", "Events", "AckRefused"]
 # Lease stores
@@ -171,7 +172,9 @@ _MODULES = {
     "leasehold.leases.stores.memory": "MemoryStore",
     "leasehold.leases.stores.sqlite": "SqliteStore",
     "leasehold.leases.timing": "Timing derived_timing",
-    "leasehold.pipeline.async_sink": "AsyncSink Convert Converted Destination Entry Failed json_bytes json_row refused",
+    "leasehold.pipeline.async_sink": (
+        "AsyncSink Convert Converted Destination Entry Failed RateLimiting json_bytes json_row refused"
+    ),
     "leasehold.pipeline.connectors.eventhubs": "EventHubsBroker event_hubs_account=account_of",
     "leasehold.pipeline.connectors.files.feed": "FilesFeed",
     "leasehold.pipeline.connectors.log": "LogFeed LogSink",

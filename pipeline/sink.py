@@ -22,6 +22,7 @@ from leasehold.pipeline.staging import StagedPart, Stager
 from leasehold.pipeline.tracing import Endpoint, TraceContext, endpoint_of
 
 if TYPE_CHECKING:
+    from leasehold.pipeline.async_sink.stats import RequestStats
     from leasehold.pipeline.handlers.stats import HandlerStats
 
 T = TypeVar("T")
@@ -261,6 +262,11 @@ class Sink(ABC):
     @property
     def handler_stats(self) -> HandlerStats | None:
         """For metrics, if it calls a handler side by side."""
+        return None
+
+    @property
+    def request_stats(self) -> RequestStats | None:
+        """For metrics, if it sends asynchronous requests."""
         return None
 
     @abstractmethod

@@ -259,7 +259,10 @@ class Partitions:
                 found,
                 scan,
                 lambda partition: self._asks[name].get(
-                    "start", LeaseKey(name, partition), lambda: feed.start_of(partition, pipeline.start), "its feed"
+                    "start",
+                    LeaseKey(name, partition),
+                    lambda: feed.start_of(partition, pipeline.starts.get(partition, pipeline.start)),
+                    "its feed",
                 ),
                 lambda partition, scopes: [
                     Partition(*part) for part in feed.uncovered(FeedPartition(*partition), scopes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -35,6 +36,8 @@ class Pipeline:
     transform_digest: str = ""
     start: Start = "earliest"
     """Where partitions begin that exist when the pipeline first runs."""
+    starts: Mapping[str, Start] = field(default_factory=dict)
+    """Where single ones of them begin instead, by name."""
     limits: BatchLimits = field(default_factory=BatchLimits)
     buffer_bytes_max: int = 32 * 1024 * 1024
     """Read ahead per partition."""

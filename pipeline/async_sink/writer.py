@@ -12,6 +12,7 @@ from urllib.parse import quote
 from zlib import crc32
 
 from leasehold.common.clock import Clock, LoopClock
+from leasehold.pipeline.async_sink.rate_limiter import RateLimiting
 from leasehold.pipeline.async_sink.request_entry import (
     Convert,
     Destination,
@@ -21,11 +22,12 @@ from leasehold.pipeline.async_sink.request_entry import (
 )
 from leasehold.pipeline.async_sink.request_scheduler import Request, RequestScheduler
 from leasehold.pipeline.async_sink.request_writer import RequestWriter
+from leasehold.pipeline.async_sink.stats import RequestStats
 from leasehold.pipeline.crash_point import crash_point
 from leasehold.pipeline.errors import Ambiguous, SinkUnavailable
 from leasehold.pipeline.imports import adopt
 from leasehold.pipeline.limits import AsyncLimits
-from leasehold.pipeline.sink import Claim, Output, Sink
+from leasehold.pipeline.sink import Claim, CloseReason, Output, Sink
 from leasehold.pipeline.tracing import Endpoint
 from leasehold.pipeline.values import VALUE_ERRORS
 
@@ -40,14 +42,22 @@ class AsyncWriter(RequestWriter[Request]):
         limits: AsyncLimits,
         clock: Clock,
         name: str,
+        stats: RequestStats,
+        limiter: RateLimiting | None = None,
         takes_whole: bool = False,
     ) -> None:
-        self._desk = RequestScheduler(limits, claim.continuation, takes_whole=takes_whole)
+        self._desk = RequestScheduler(limits, claim.continuation, limiter=limiter, takes_whole=takes_whole)
+        self._stats = stats
+        stats.open(self._desk)
         super().__init__(claim, self._desk, clock=clock, name=name)
         self._destination = destination
         self._convert = convert
         self._limits = limits
         self._keys = IdempotencyKeys(claim.pipeline, claim.partition, None)
+
+    async def close(self, reason: CloseReason) -> None:
+        self._stats.close(self._desk)
+        await super().close(reason)
 
     def _begin(self, output: Output) -> None:
         self._keys = IdempotencyKeys(self._claim.pipeline, self._claim.partition, output.start)
@@ -145,7 +155,8 @@ def _encoded(part: str) -> str:
 class AsyncSink(Sink):
     """identity: where entries go, without secrets. convert: what becomes of a row, by default bytes of JSON.
     takes_whole: the destination takes the entries of a request in their order, all of them or none. Then entries with the same
-    order key share requests; without it, a request has one of them. endpoint: for telemetry.
+    order key share requests; without it, a request has one of them. endpoint: for telemetry. limiter: the rate at which each
+    partition begins, by default additive increase and multiplicative decrease.
 
     Raises ValueError where the limits contradict each other.
     """
@@ -162,6 +173,7 @@ class AsyncSink(Sink):
         clock: Clock | None = None,
         takes_whole: bool = False,
         endpoint: Endpoint | None = None,
+        limiter: RateLimiting | None = None,
     ) -> None:
         self._destination = adopt(destination, Destination)
         self._destination_endpoint = endpoint
@@ -170,6 +182,8 @@ class AsyncSink(Sink):
         self._limits = limits or AsyncLimits()
         self._clock = clock or LoopClock()
         self._takes_whole = takes_whole
+        self._limiter = limiter
+        self._stats = RequestStats()
         if problems := list(self._limits.problems()):
             raise ValueError("; ".join(problems))
 
@@ -180,6 +194,10 @@ class AsyncSink(Sink):
     @property
     def endpoint(self) -> Endpoint:
         return super().endpoint if self._destination_endpoint is None else self._destination_endpoint
+
+    @property
+    def request_stats(self) -> RequestStats:
+        return self._stats
 
     def claimed(self, state: str) -> str:
         return state
@@ -196,6 +214,8 @@ class AsyncSink(Sink):
             clock=self._clock,
             name=f"destination '{self._identity}'",
             takes_whole=self._takes_whole,
+            limiter=self._limiter,
+            stats=self._stats,
         )
 
     async def close(self) -> None:

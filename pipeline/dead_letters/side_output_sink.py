@@ -19,6 +19,7 @@ from typing import NoReturn
 import pyarrow as pa
 
 from leasehold.common.nesting import parsed_json
+from leasehold.pipeline.async_sink.stats import RequestStats
 from leasehold.pipeline.crash_point import crash_point
 from leasehold.pipeline.dead_letters.dead_letter_transform import DeadLetters
 from leasehold.pipeline.dead_letters.guards import too_many
@@ -68,6 +69,10 @@ class SinkBesideBox(Sink):
     @property
     def handler_stats(self) -> HandlerStats | None:
         return self._sink.handler_stats
+
+    @property
+    def request_stats(self) -> RequestStats | None:
+        return self._sink.request_stats
 
     def claimed(self, state: str) -> str:
         states = states_in(state, self._id)

@@ -82,6 +82,14 @@ class EventHub(Section):
         default=None,
         description="Authorities (PEM) to trust instead of the usual ones, for a namespace behind a proxy.",
     )
+    endpoint: Text | None = Field(
+        default=None,
+        description="A host to connect to instead of the namespace, with a port if it is not the usual one, such as a gateway's.",
+    )
+    proxy: Secret | None = Field(
+        default=None,
+        description="An HTTP proxy to connect through, like http://USER:PASSWORD@PROXY:3128. It needs `transport: websockets`.",
+    )
 
     @model_validator(mode="after")
     def _reaches(self) -> EventHub:
@@ -104,6 +112,8 @@ class EventHub(Section):
             "identity": "default" if is_anybody else self.identity,
             "transport": self.transport,
             "ca_file": None if self.ca_file is None else str(self.ca_file),
+            "endpoint": self.endpoint,
+            "proxy": None if self.proxy is None else self.proxy.get_secret_value(),
         }
 
     def seat_in(self, consumer_group: str) -> Seat:
@@ -175,6 +185,8 @@ class EventHubsFeedSettings(EventHub, FeedSettings):
             position_of,  # here, so that only who uses it waits for its SDK
         )
 
+        if twice := sorted(self.starts.keys() & self.start_positions.keys()):
+            raise ValueError(f"`starts` and `start_positions` both name partition '{twice[0]}': keep one of them")
         for partition, position in self.start_positions.items():
             try:
                 position_of(position)

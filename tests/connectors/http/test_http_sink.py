@@ -20,7 +20,7 @@ from unit.pipeline.destinations import Trusted
 from writers import delivered, writing
 
 from leasehold.pipeline.async_sink import Limits
-from leasehold.pipeline.async_sink.request_scheduler import RateLimiter
+from leasehold.pipeline.async_sink.rate_limiter import RateLimiter
 from leasehold.pipeline.async_sink.writer import AsyncWriter
 from leasehold.pipeline.connectors.http import ANSWER_BYTES_MAX, HttpDestination, http_sink
 from leasehold.pipeline.contract import Row, SinkContract, SinkHarness, body, event_table

@@ -2,10 +2,11 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Literal
 
 import httpx
 import pytest
@@ -96,6 +97,7 @@ async def _running(
     shared_s: float = 0.05,
     traces: Traces | None = None,
     timing: Timing = TIMING,
+    starts: Mapping[str, Literal["earliest", "latest"]] | None = None,
 ) -> AsyncIterator[Running]:
     clock, incarnation = BootClock(), f"{name}-1"
     stats = Stats(clock, now=lambda: NOW) if traces is None else TracedStats(clock, traces, now=lambda: NOW)
@@ -109,6 +111,7 @@ async def _running(
             transform=NoTransform(),
             sink=(sinks or {}).get(pipeline) or MemorySink(destination),
             checkpoint_s=0.05,
+            starts=starts or {},
         )
         for pipeline, feed in feeds.items()
     ]

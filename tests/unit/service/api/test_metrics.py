@@ -28,6 +28,7 @@ from leasehold.leases.lease import Lease
 from leasehold.leases.session import SESSIONS_PREFIX
 from leasehold.leases.store import Hint, Stored
 from leasehold.leases.stores.memory import MemoryStore
+from leasehold.pipeline.async_sink import AsyncSink, Destination
 from leasehold.pipeline.connectors.handlers import HandlerSink
 from leasehold.pipeline.connectors.memory import MemoryFeed, MemorySink
 from leasehold.pipeline.errors import (
@@ -117,6 +118,39 @@ async def test_calls_of_handlers_show_how_many_run_how_long_they_take_and_what_f
     release.set()
     await until_async(lambda: samples(Metrics(running.host))["leasehold_handler_calls", "bank"] == 0)
     assert samples(Metrics(running.host))["leasehold_handler_seconds_count", "bank"] == 3
+
+
+class Busy(Destination):
+    """Fails once, then waits until it is released."""
+
+    def __init__(self) -> None:
+        self.release, self.failures = asyncio.Event(), [SinkUnavailable("throttled")]
+
+    async def submit(self, entries):
+        if self.failures:
+            raise self.failures.pop()
+        await self.release.wait()
+        return []
+
+
+async def test_requests_of_an_asynchronous_sink_show_what_is_on_its_way_and_what_came_back(start) -> None:
+    busy = Busy()
+    running = await start(sinks={"bank": AsyncSink(busy, identity="busy")})
+    running.feeds["bank"].append("a", [b"{}"] * 3)
+
+    def figure(name: str) -> float | None:
+        return samples(Metrics(running.host)).get((f"leasehold_sink_{name}", "bank"))
+
+    await until_async(lambda: figure("requests_throttled_total") == 1 and figure("entries_in_flight") == 3)
+    assert figure("entries_queued_again_total") == 3
+    limit = figure("entries_limit")
+    assert limit is not None
+    assert limit < sum(800 for key in running.host.workers), "it was halved for one partition"
+    busy.release.set()
+    await until_async(lambda: figure("entries_in_flight") == 0)
+    running.host.stop()
+    await until_async(lambda: figure("entries_limit") == 0)
+    assert figure("requests_throttled_total") == 1, "a counter does not fall when a lease is released"
 
 
 async def test_counters_do_not_go_back_when_a_lease_moves(start) -> None:

@@ -141,6 +141,15 @@ def test_a_type_of_somebody_else_keeps_its_arguments_and_hides_them() -> None:
     assert SECRET not in repr(found)
 
 
+def test_a_single_partition_has_a_start_of_its_own() -> None:
+    text = (
+        "pipelines: [{name: a, feed: {type: log, path: p, starts: {'0': latest, b: %s}}, sink: {type: log, path: q}}]"
+    )
+    [pipeline] = settings(text % "2026-01-31T12:00:00Z").pipelines
+    assert pipeline.feed.starts == {"0": "latest", "b": datetime(2026, 1, 31, 12, tzinfo=UTC)}
+    assert "must be earliest, latest, or a time" in problem(text % "newest")
+
+
 def test_a_start_is_a_word_or_a_time() -> None:
     def start(value: str) -> object:
         text = f"pipelines: [{{name: a, feed: {{type: log, path: p, start: {value}}}, sink: {{type: log, path: q}}}}]"
@@ -321,7 +330,7 @@ def test_what_the_driver_takes_is_a_dsn(dsn: str) -> None:
         ("host: {stop_timeout_s: 0}", "line 1: host.stop_timeout_s is 0, and must be greater than 0"),
         ("host: {stop_timeout_s: nan}", "line 1: host.stop_timeout_s is 'nan', and must be a finite number"),
         ("host: {leases_max: -1}", "line 1: host.leases_max is -1, and must be greater than or equal to 1"),
-        ("log: {level: loud}", "line 1: log.level is 'loud', and must be 'debug', 'info', 'warning' or 'error'"),
+        ("log: {level: loud}", "line 1: log.level is 'loud', and must be 'debug', 'info', 'warning', 'error' or 'off'"),
         ("log: {file: 3}", "line 1: log.file is 3, and must be a path"),
         ("spark: {master: 3}", "line 1: spark.master is 3, and must be a text (put it in quotes)"),
         ("spark: {master: ''}", "line 1: spark.master is '', and must not be empty"),
