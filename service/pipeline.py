@@ -37,7 +37,7 @@ class Pipeline:
     start: Start = "earliest"
     """Where partitions begin that exist when the pipeline first runs."""
     starts: Mapping[str, Start] = field(default_factory=dict)
-    """Where single ones of them begin instead, by name."""
+    """Partition name -> where it begins instead."""
     limits: BatchLimits = field(default_factory=BatchLimits)
     buffer_bytes_max: int = 32 * 1024 * 1024
     """Read ahead per partition."""

@@ -16,7 +16,7 @@ class RateLimiting(Protocol):
 
     @property
     def entries(self) -> int:
-        """The limit of entries in flight; at least 1. Requests are no larger."""
+        """The limit of entries in flight; at least 1. It also limits the entries of one request."""
         ...
 
     @property

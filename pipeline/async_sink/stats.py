@@ -1,4 +1,4 @@
-"""What the requests of an asynchronous sink come to, for metrics."""
+"""Counts of an asynchronous sink's requests, for metrics."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class RequestStats:
 
     @property
     def limit(self) -> int:
-        """Of entries in flight."""
+        """The present limit of entries in flight."""
         return sum(each.limit for each in self._open)
 
     @property

@@ -102,8 +102,8 @@ class HubProperties:
 class PartitionProperties:
     """first, last: sequence of the oldest and the newest event that the broker has, `last` being -1 before the first event.
 
-    They count the partition's events, from all publishers, and have nothing to do with a producer's numbers.
-    last_offset, last_enqueued_time: of the newest event; None before the first one, and if the broker does not keep them.
+    They count the events of all publishers, and are not a producer's numbers.
+    last_offset, last_enqueued_time: of the newest event. None before the first event, and if the broker does not keep them.
     """
 
     partition: str

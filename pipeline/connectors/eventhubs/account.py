@@ -19,10 +19,14 @@ _LOOKS = "Endpoint=sb://NAMESPACE.servicebus.windows.net/;SharedAccessKeyName=..
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventHubAccount:
-    """host: the namespace's, with a port where it is not the usual one. Without a connection string azure-identity finds the
-    credentials; identity: the client id to use. ca_file: authorities to trust, instead of the usual ones. is_emulator: the
-    namespace has no TLS, according to the connection string. entry: the host to connect to instead of the namespace, with a port
-    if it is not the usual one. proxy: an HTTP proxy, with its credentials.
+    """Where a hub is, and how to connect to it.
+
+    host          the namespace's, with a port if it is not the usual one
+    identity      the client id to use. Without it and a connection string, azure-identity finds the credentials
+    ca_file       authorities to trust, instead of the usual ones
+    is_emulator   the namespace has no TLS, according to the connection string
+    entry         the host to connect to instead of the namespace, with a port if it is not the usual one
+    proxy         an HTTP proxy, with its credentials
     """
 
     host: str
@@ -61,7 +65,10 @@ class EventHubAccount:
         parts = urlsplit(self.proxy)
         assert parts.port is not None, "account_of has checked it"
         found: dict[str, str | int] = {"proxy_hostname": f"http://{parts.hostname}", "proxy_port": parts.port}
-        who = {"username": unquote(parts.username or ""), "password": unquote(parts.password or "")}
+        who: dict[str, str | int] = {
+            "username": unquote(parts.username or ""),
+            "password": unquote(parts.password or ""),
+        }
         return found | who if parts.username else found
 
 
