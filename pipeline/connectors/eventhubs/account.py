@@ -19,7 +19,7 @@ _LOOKS = "Endpoint=sb://NAMESPACE.servicebus.windows.net/;SharedAccessKeyName=..
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventHubAccount:
-    """Where a hub is, and how to connect to it.
+    """The address of a hub, and the way to it.
 
     host          the namespace's, with a port if it is not the usual one
     identity      the client id to use. Without it and a connection string, azure-identity finds the credentials
