@@ -66,12 +66,17 @@ KEYS: list[tuple[str, str, pa.DataType, Sequence[Any], list[tuple[str | None, in
     ("bytea PRIMARY KEY", "bytes", pa.binary(), [b"\x01", b"", b"\x01"], [("\\x", 2), ("\\x01", 3)]),
     ("jsonb PRIMARY KEY", "json", pa.list_(pa.int64()), [[1], [2], [1]], [("[1]", 3), ("[2]", 2)]),
     ("lowered PRIMARY KEY", "a trigger", pa.string(), ["A", "b", "a"], [("a", 3), ("b", 2)]),
+    ('text COLLATE "C" PRIMARY KEY', "a trigger, by bytes", pa.string(), ["a", "b", "A"], [("a", 3), ("b", 2)]),
+    ('text COLLATE "C" UNIQUE', "two indexes", pa.string(), ["a", "b", "A"], [("a", 3), ("b", 2)]),
 ]
 SETUP = """CREATE TABLE IF NOT EXISTS kv (k {}, v bigint);
     CREATE OR REPLACE FUNCTION lower_key() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.k := lower(NEW.k); RETURN NEW; END $$;
     {}"""
+LOW = "CREATE OR REPLACE TRIGGER low BEFORE INSERT ON kv FOR EACH ROW EXECUTE FUNCTION lower_key()"
 MORE = {
-    "a trigger": "CREATE OR REPLACE TRIGGER low BEFORE INSERT ON kv FOR EACH ROW EXECUTE FUNCTION lower_key()",
+    "a trigger": LOW,
+    "a trigger, by bytes": LOW,
+    "two indexes": "CREATE UNIQUE INDEX IF NOT EXISTS kv_k ON kv (k text_folded)",
     "an index that folds case": "CREATE UNIQUE INDEX IF NOT EXISTS kv_k ON kv (k text_folded)",
 }
 FOLDED = (

@@ -177,33 +177,34 @@ def upserted(
 ) -> Composed:
     """As if the rows came one by one: a unique index knows which are one, and an upsert cannot touch a row twice.
 
-    If it would, the rows do come one by one. In the order of their keys, in both cases: partitions that touch the same rows then
-    lock them in the same order, and do not deadlock.
+    In the order of their keys: partitions that touch the same rows then lock them in the same order, and do not deadlock. If it
+    would touch a row twice, the rows do come one by one, as they arrived: what is one key to a trigger, or to a second index,
+    does not follow from the order of keys.
 
     rows: numbered as executors staged them; None for the table of the batch.
     """
     keys = SQL(", ").join(map(Identifier, key))
     places: Statement = SQL("ctid") if rows is None else SQL("{}, {}").format(Identifier(PART), Identifier(ROW))
-    order = SQL(", ").join([*_order(columns, key, shape), places])
+    by_key = SQL(", ").join([*_order(columns, key, shape), places])
     conflict = SQL("ON CONFLICT ({}) DO {}").format(keys, _action(columns, key))
     into = SQL("INSERT INTO {} ({})").format(table, _names(columns))
     taken = SQL(", ").join(
         SQL("{} AS {}").format(value, Identifier(column.name))
         for column, value in zip(columns, _values(columns, shape), strict=True)
     )
-    ordered = SQL("SELECT {} FROM {} ORDER BY {}").format(taken, rows or STAGED, order)
+    given = SQL("SELECT {} FROM {}").format(taken, rows or STAGED)
     one = SQL(", ").join(SQL("leasehold_one.{}").format(Identifier(c.name)) for c in columns)
     block = SQL(
         """#variable_conflict use_column
         DECLARE leasehold_one record;
         BEGIN
-            {into} {ordered} {conflict};
+            {into} {given} ORDER BY {by_key} {conflict};
         EXCEPTION WHEN cardinality_violation THEN
-            FOR leasehold_one IN {ordered} LOOP
+            FOR leasehold_one IN {given} ORDER BY {places} LOOP
                 {into} VALUES ({one}) {conflict};
             END LOOP;
         END"""
-    ).format(into=into, ordered=ordered, conflict=conflict, one=one)
+    ).format(into=into, given=given, by_key=by_key, places=places, conflict=conflict, one=one)
     return SQL("DO {}").format(Literal(block.as_string(None)))
 
 
