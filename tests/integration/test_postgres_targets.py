@@ -166,13 +166,32 @@ async def test_a_target_is_where_the_search_path_led_at_the_start(
     assert postgres.fetch("SELECT count(*) FROM own.t") == [(count,)]
 
 
-async def test_a_merge_is_refused_if_the_search_path_hides_the_output(postgres: Postgres, sink_of: Make) -> None:
-    postgres.fetch(f"CREATE TABLE public.batch {IDS}; CREATE TABLE copied {IDS}")
-    postgres.fetch(f"ALTER DATABASE {postgres.name} SET search_path = public, pg_temp")
-    sink = sink_of(merge="INSERT INTO copied SELECT id, value FROM batch")
+@pytest.mark.parametrize(
+    ("path", "is_refused"),
+    [
+        ("public, pg_temp", True),
+        ("absent, PG_TEMP, public", True),
+        ('public, "pg_temp"', True),
+        ("pg_temp, public", False),
+        ("public", False),
+    ],
+)
+async def test_a_merge_is_refused_if_the_search_path_could_hide_the_output(
+    postgres: Postgres, sink_of: Make, path: str, is_refused: bool
+) -> None:
+    postgres.fetch(f"CREATE TABLE copied {IDS}")
+    postgres.fetch(f"ALTER DATABASE {postgres.name} SET search_path = {path}")
+    sink = sink_of(merge="INSERT INTO public.copied SELECT id, value FROM batch")
+    if is_refused:
+        with pytest.raises(SinkRejected, match=r"another table `batch`.* search_path names pg_temp"):
+            await sink.prepare()
+        return
     await sink.prepare()
-    with pytest.raises(SinkRejected, match=r"another table `batch`.* search_path names pg_temp"):
-        await (await sink.open(claim())).write(output(rows(0, FEW)), Open())
+    writer = await sink.open(claim())
+    await writer.write(output(rows(0, FEW)), Open())
+    postgres.fetch(f"CREATE TABLE public.batch {IDS}")
+    await writer.write(output(rows(FEW, FEW), "1", "2"), Open())
+    assert postgres.fetch("SELECT count(*) FROM public.copied") == [(2 * FEW,)]
 
 
 # Tables that lose rows

@@ -186,6 +186,7 @@ class PostgresSink(Sink):
                 await self._parts.check_relations(session, [(schema, name)])
             await self._parts.check_plan(session, self._parts.target.plannable)
             return
+        await self._parts.check_path(session)
         await session.execute(sql.hidden())
         try:
             await session.execute(sql.checked(sql.users(target.merge)), extended=True)
@@ -459,13 +460,17 @@ class _Parts:
 
     async def _check_merge(self, session: Session) -> None:
         assert self.target.merge is not None
+        await self.check_path(session)
+        await self.check_plan(session, sql.users(self.target.merge))
+
+    async def check_path(self, session: Session) -> None:
+        """Raises SinkRejected if a merge may read another table than the output."""
         [[[is_ours]]] = await _answers(await session.execute(sql.is_batch_ours()))
         if not is_ours:
             raise SinkRejected(
-                f"PostgreSQL {self.server.address}: `merge` would read another table `batch` than the output, because the"
-                " role's search_path names pg_temp: take that out of search_path"
+                f"PostgreSQL {self.server.address}: `merge` would read another table `batch` than the output as soon as there is"
+                " one, because the role's search_path names pg_temp behind other schemas: take that out of search_path"
             )
-        await self.check_plan(session, sql.users(self.target.merge))
 
     async def check_plan(self, session: Session, statement: sql.Statement) -> None:
         """Raises SinkRejected if it stores nothing, or in a table whose rows may vanish while the position stays."""

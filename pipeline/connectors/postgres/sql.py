@@ -138,7 +138,11 @@ def hidden() -> Composed:
 
 
 def is_batch_ours() -> SQL:
-    return SQL("SELECT to_regclass('batch') IS NOT DISTINCT FROM to_regclass('pg_temp.batch')")
+    """One boolean: whether `batch` is the temporary table, whatever others create. Unless it is named, pg_temp is first."""
+    return SQL(
+        """SELECT path ~* '^[[:space:]]*"?pg_temp"?[[:space:]]*(,|$)' OR path !~* ',[[:space:]]*"?pg_temp'
+        FROM current_setting('search_path') AS path"""
+    )
 
 
 def checked(merge: Statement) -> Composed:
