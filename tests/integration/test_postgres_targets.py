@@ -236,16 +236,39 @@ async def test_a_table_that_may_lose_rows_is_refused(
         await start()
 
 
-async def test_a_table_that_loses_its_log_while_it_is_written_is_refused(postgres: Postgres, sink_of: Make) -> None:
-    sink = sink_of(setup=f"CREATE TABLE IF NOT EXISTS t {IDS}", table="t", connections_max=1)
+PLAIN = "CREATE TABLE t (id bigint, value bigint)"
+WEAKENED = {
+    "unlogged": (PLAIN, "ALTER TABLE t SET UNLOGGED", "`table` is UNLOGGED"),
+    "unlogged, with a key": (f"CREATE TABLE t {IDS}", "ALTER TABLE t SET UNLOGGED", "`table` is UNLOGGED"),
+    "a rule": (PLAIN, "CREATE RULE r AS ON INSERT TO t DO INSTEAD NOTHING", "stores no row of the output"),
+    "a partition": (
+        f"{PLAIN} PARTITION BY RANGE (id); CREATE TABLE p PARTITION OF t FOR VALUES FROM (0) TO ({FEW})",
+        "CREATE UNLOGGED TABLE q PARTITION OF t DEFAULT",
+        r"into public\.q, which is UNLOGGED",
+    ),
+    "a view": (
+        "CREATE TABLE a (id bigint, value bigint); CREATE UNLOGGED TABLE u (LIKE a); CREATE VIEW t AS SELECT * FROM a",
+        "CREATE OR REPLACE VIEW t AS SELECT * FROM u",
+        r"into public\.u, which is UNLOGGED",
+    ),
+}
+
+
+@pytest.mark.parametrize("count", [FEW, MANY])
+@pytest.mark.parametrize("case", WEAKENED)
+async def test_a_table_that_may_lose_rows_since_it_was_first_written_is_refused(
+    postgres: Postgres, sink_of: Make, case: str, count: int
+) -> None:
+    made, change, words = WEAKENED[case]
+    postgres.fetch(made)
+    sink = sink_of(table="t", connections_max=1)
     await sink.prepare()
     writer = await sink.open(claim())
     await writer.write(output(rows(0, FEW)), Open())
-    postgres.fetch("ALTER TABLE t SET UNLOGGED")
-    for count in (FEW, MANY):
-        with pytest.raises(SinkRejected, match="`table` is UNLOGGED"):
-            await writer.write(output(rows(FEW, count), "1", "2"), Open())
-    assert postgres.fetch("SELECT count(*) FROM t") == [(FEW,)]
+    postgres.fetch(change)
+    with pytest.raises(SinkRejected, match=words):
+        await writer.write(output(rows(FEW, count), "1", "2"), Open())
+    assert writer.position == "1"
 
 
 # Tables that change

@@ -38,7 +38,8 @@ PLAIN = Fit(type=None, way="assigned")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What one table is to output with certain columns. version: changes with each column, and if it becomes another table.
+    """What one table is to output with certain columns. version: changes with each column and rule, if it gets a partition
+    that may lose rows, and if it becomes another table.
 
     fits: of the output's columns, in their order. copies: whether rows may be copied into it at once.
     """
@@ -124,7 +125,10 @@ _SCALE = SQL("(((a.atttypmod - 4) & 2047) # 1024) - 1024")
 """The digits behind the point of a numeric column that limits them."""
 _VERSION = SQL(
     "concat(t.oid, t.relkind, t.relpersistence,"
-    " (SELECT string_agg(concat(a.attnum, ':', a.xmin), ' ' ORDER BY a.attnum) FROM pg_attribute a WHERE a.attrelid = t.oid))"
+    " (SELECT string_agg(concat(a.attnum, ':', a.xmin), ' ' ORDER BY a.attnum) FROM pg_attribute a WHERE a.attrelid = t.oid),"
+    " (SELECT string_agg(concat(r.oid, ':', r.xmin), ' ' ORDER BY r.oid) FROM pg_rewrite r WHERE r.ev_class = t.oid),"
+    " t.relkind = 'p' AND EXISTS (SELECT FROM pg_inherits h JOIN pg_class c ON c.oid = h.inhrelid WHERE h.inhparent = t.oid"
+    " AND (c.relkind = 'f' OR c.relpersistence <> 'p')))"
 )
 """A row of the catalog that is changed has another transaction."""
 
@@ -140,7 +144,10 @@ def shape_of(found: str | None, columns: Sequence[Column]) -> Shape:
         version=known["version"],
         kind=known["kind"],
         persistence=known["persistence"],
-        copies=known["is_plain"] and is_same and not any(column.is_null for column in columns),
+        copies=known["is_plain"]
+        and known["persistence"] == "p"
+        and is_same
+        and not any(column.is_null for column in columns),
         fits=fits,
     )
 

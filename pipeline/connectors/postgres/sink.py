@@ -451,6 +451,8 @@ class _Parts:
     executors_env: str | None
     timeouts_of: dict[tuple[str, str], tuple[str | None, int]] = field(default_factory=dict)
     """Pipeline and partition -> where the batch begins that has taken too long, and how often that was."""
+    versions: set[str] = field(default_factory=set)
+    """Of the table: those that store rows where they stay."""
 
     async def prepare_batch(self, session: Session, columns: tuple[sql.Column, ...]) -> None:
         """Raises SinkRejected if the merge stores nothing of it, or stores it where it could be lost."""
@@ -493,7 +495,7 @@ class _Parts:
             )
 
     async def read_shape(self, session: Session, columns: tuple[sql.Column, ...]) -> Shape:
-        """Raises SinkRejected if the target cannot hold these columns."""
+        """Raises SinkRejected if the target cannot hold these columns, or no longer stores rows where they stay."""
         if self.target.merge is not None:
             return NO_SHAPE
         shape = await session.read_shape(self.target.into, columns, self.target.key)
@@ -507,6 +509,9 @@ class _Parts:
             raise SinkRejected(
                 f"PostgreSQL {self.server.address}: `table` is {_why_weak(shape.kind, shape.persistence)}: use an ordinary table"
             )
+        if shape.version and shape.version not in self.versions:
+            await self.check_plan(session, self.target.plannable)
+            self.versions.add(shape.version)
         return shape
 
     async def copy_into_target(self, session: Session, batch: Load) -> bool:
