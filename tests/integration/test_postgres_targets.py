@@ -34,8 +34,8 @@ def rows(first: int, count: int) -> pa.Table:
 @pytest.mark.parametrize("count", [FEW, MANY])
 @pytest.mark.parametrize("more", [{}, UPSERT], ids=["append", "upsert"])
 @pytest.mark.parametrize("kind", ["a table", "a plain table", "a view", "partitioned"])
-@pytest.mark.parametrize("name", ["batch", "leasehold_batch"])
-async def test_a_target_may_be_called_as_our_own_table(
+@pytest.mark.parametrize("name", ["batch", "leasehold_batch", "excluded"])
+async def test_a_target_may_be_called_as_what_our_statements_name(
     postgres: Postgres, sink_of: Make, name: str, kind: str, more: dict[str, Any], count: int
 ) -> None:
     made = {

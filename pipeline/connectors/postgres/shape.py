@@ -174,8 +174,8 @@ def unchanged(table: Identifier, shape: Shape) -> list[Statement]:
 
 
 def appended(table: Identifier, columns: Sequence[Column], shape: Shape, rows: Rows | None = None) -> Composed:
-    return SQL("INSERT INTO {} ({}) SELECT {} FROM {}").format(
-        table, _names(columns), SQL(", ").join(_values(columns, shape)), rows or STAGED
+    return SQL("{} SELECT {} FROM {}").format(
+        _into(table, columns), SQL(", ").join(_values(columns, shape)), rows or STAGED
     )
 
 
@@ -194,7 +194,7 @@ def upserted(
     places: Statement = SQL("ctid") if rows is None else SQL("{}, {}").format(Identifier(PART), Identifier(ROW))
     by_key = SQL(", ").join([*_order(columns, key, shape), places])
     conflict = SQL("ON CONFLICT ({}) DO {}").format(keys, _action(columns, key))
-    into = SQL("INSERT INTO {} ({})").format(table, _names(columns))
+    into = _into(table, columns)
     taken = SQL(", ").join(
         SQL("{} AS {}").format(value, Identifier(column.name))
         for column, value in zip(columns, _values(columns, shape), strict=True)
@@ -270,6 +270,11 @@ def _as_indexed(name: str, fit: Fit) -> Composed:
     if fit.type is not None:
         value = SQL("CAST({} AS {})").format(value, SQL(fit.type))
     return value if not fit.order else SQL("{} {}").format(value, SQL(fit.order))
+
+
+def _into(table: Identifier, columns: Sequence[Column]) -> Composed:
+    """By another name, as the table may be called `excluded`."""
+    return SQL("INSERT INTO {} AS leasehold_target ({})").format(table, _names(columns))
 
 
 def _names(columns: Sequence[Column]) -> Composed:

@@ -45,7 +45,7 @@ def test_nulls_without_a_type_get_the_table_s_and_doubtful_values_are_compared()
     shape = shape_of(found(ways=("same", "checked", "assigned")), COLUMNS)
     statement = text(appended(TABLE, COLUMNS, shape))
     assert statement.startswith(
-        'INSERT INTO "public"."target" ("k", "n", "nothing") SELECT "k", CASE WHEN "n" IS NULL OR'
+        'INSERT INTO "public"."target" AS leasehold_target ("k", "n", "nothing") SELECT "k", CASE WHEN "n" IS NULL OR'
     )
     assert 'CAST(CAST("n" AS integer) AS numeric) = "n" THEN "n" WHEN (\'leasehold_loss: 1/\'' in statement
     assert statement.endswith('CAST(NULL AS integer) FROM "pg_temp"."leasehold_batch"')
@@ -54,7 +54,8 @@ def test_nulls_without_a_type_get_the_table_s_and_doubtful_values_are_compared()
 def test_what_is_not_there_is_left_for_the_server_to_name() -> None:
     shape = shape_of(None, COLUMNS)
     assert text(appended(TABLE, COLUMNS, shape)) == (
-        'INSERT INTO "public"."target" ("k", "n", "nothing") SELECT "k", "n", "nothing" FROM "pg_temp"."leasehold_batch"'
+        'INSERT INTO "public"."target" AS leasehold_target ("k", "n", "nothing")'
+        ' SELECT "k", "n", "nothing" FROM "pg_temp"."leasehold_batch"'
     )
     assert unchanged(TABLE, shape) == []
 
