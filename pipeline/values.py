@@ -118,14 +118,14 @@ def _error_of(values: pa.ChunkedArray, convert: Callable[[pa.ChunkedArray], obje
 # What Arrow takes and others do not
 
 
-def _is_text(type: pa.DataType) -> bool:
+def is_text(type: pa.DataType) -> bool:
     return bool(pa.types.is_string(type) or pa.types.is_large_string(type) or pa.types.is_string_view(type))
 
 
 def _is_doubtful(type: pa.DataType) -> bool:
     if pa.types.is_dictionary(type):
         return _is_doubtful(type.value_type)
-    is_one = _is_text(type) or pa.types.is_date(type) or pa.types.is_timestamp(type) or pa.types.is_map(type)
+    is_one = is_text(type) or pa.types.is_date(type) or pa.types.is_timestamp(type) or pa.types.is_map(type)
     return is_one or any(_is_doubtful(type.field(number).type) for number in range(type.num_fields))
 
 
@@ -153,7 +153,7 @@ def _check_array(values: pa.Array) -> None:
         _check_array(values.dictionary_decode())
     elif kind.num_fields:
         _check_array(values.flatten())
-    elif not _is_text(kind):
+    elif not is_text(kind):
         _check_years(values)
 
 

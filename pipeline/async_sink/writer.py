@@ -11,14 +11,18 @@ from typing import Any
 from urllib.parse import quote
 from zlib import crc32
 
+import pyarrow as pa
+
 from leasehold.common.clock import Clock, LoopClock
 from leasehold.pipeline.async_sink.rate_limiter import RateLimiting
 from leasehold.pipeline.async_sink.request_entry import (
     Convert,
     Destination,
     Failed,
+    check_columns,
     json_row,
     refused,
+    sequence_of,
 )
 from leasehold.pipeline.async_sink.request_scheduler import Request, RequestScheduler
 from leasehold.pipeline.async_sink.request_writer import RequestWriter
@@ -60,11 +64,11 @@ class AsyncWriter(RequestWriter[Request]):
         await super().close(reason)
 
     def _begin(self, output: Output) -> None:
+        check_columns(output.table.schema, self._convert, self._name)
         self._keys = IdempotencyKeys(self._claim.pipeline, self._claim.partition, output.start)
 
     def _take(self, row: Mapping[str, Any], bytes: int, output: Output, now: float) -> None:
-        key, found = self._keys.of(row), row.get("sequence")
-        sequence = found if isinstance(found, int) else None
+        key, sequence = self._keys.of(row), sequence_of(row)
         try:
             converted = self._convert(row, key)
         except VALUE_ERRORS as error:
@@ -205,6 +209,13 @@ class AsyncSink(Sink):
     async def prepare(self) -> None:
         await self._destination.prepare()
 
+    @property
+    def _name(self) -> str:
+        return f"destination '{self._identity}'"
+
+    async def check_columns(self, columns: pa.Schema) -> None:
+        check_columns(columns, self._convert, self._name)
+
     async def open(self, claim: Claim) -> AsyncWriter:
         return AsyncWriter(
             self._destination,
@@ -212,7 +223,7 @@ class AsyncSink(Sink):
             convert=self._convert,
             limits=self._limits,
             clock=self._clock,
-            name=f"destination '{self._identity}'",
+            name=self._name,
             takes_whole=self._takes_whole,
             limiter=self._limiter,
             stats=self._stats,

@@ -76,6 +76,17 @@ async def test_entries_are_posted_as_json_with_their_keys(endpoint: Any, format:
     assert headers["X-Team"] == "bank"
 
 
+async def test_a_column_that_the_key_field_would_replace_is_refused_at_the_start_and_in_a_batch(endpoint: Any) -> None:
+    sink = http_sink(f"{endpoint.url}/entries", key_field="account")
+    with pytest.raises(SinkRejected, match="'account', which `key_field` would replace"):
+        await sink.check_columns(rows(1).table.schema)
+    await sink.close()
+    async with opened(f"{endpoint.url}/entries", key_field="account") as writer:
+        with pytest.raises(SinkRejected, match="'account', which `key_field` would replace"):
+            await delivered(writer, rows(1))
+    assert endpoint.entries == []
+
+
 async def test_a_request_bears_the_context_of_its_first_entry_s_batch(endpoint: Any) -> None:
     first, second = TraceContext(f"00-{7:032x}-{1:016x}-01", "k=v"), TraceContext(f"00-{8:032x}-{1:016x}-01")
     async with opened(f"{endpoint.url}/entries") as writer:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from leasehold.pipeline.async_sink import json_row
 from leasehold.pipeline.async_sink.request_entry import check_rows, row_slices
 from leasehold.pipeline.connectors.files.sink.formats import encoded
-from leasehold.pipeline.errors import OutputRefused
+from leasehold.pipeline.errors import OutputRefused, SinkRejected
 from leasehold.pipeline.values import MASK_BITS, NAMED_MAX, checked
 
 NOT_UTF8 = pa.array([b"caf\xe9"], pa.binary()).view(pa.string())[0:1]
@@ -176,3 +176,50 @@ def test_a_row_is_refused_for_what_is_in_it_wherever_the_batch_is_cut(
         assert bool(found) == bool(here)
     if not alone:
         table.to_pylist()  # what is taken, anybody can read
+
+
+def posted(column: Any) -> None:
+    check_rows(with_sequence(column), json_row(), "a test")
+
+
+TWICE = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([1], pa.duration("us")),
+        pa.array([[1]], pa.list_(pa.duration("us"))),
+        pa.array([[(1, 1)]], pa.map_(pa.date32(), pa.int64())),
+        pa.array([[(1, 1)]], pa.map_(pa.timestamp("us"), pa.int64())),
+        pa.array([[(b"1", 1)]], pa.map_(pa.binary(), pa.int64())),
+        pa.array([[(1, 1)]], pa.map_(pa.decimal128(3, 1), pa.int64())),
+        pa.array([[({"a": 1}, 1)]], pa.map_(pa.struct([("a", pa.int64())]), pa.int64())),
+        TWICE,
+    ],
+)
+def test_a_type_that_json_has_no_form_for_is_refused_as_a_column(column: pa.Array) -> None:
+    with pytest.raises(SinkRejected, match="column 't'") as error:
+        posted(column)
+    assert not isinstance(error.value, OutputRefused)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([1.0, float("nan")]),
+        pa.array([b"", b"\xff"]),
+        pa.array([[], [(0.0, 1), (-0.0, 2)]], pa.map_(pa.float64(), pa.int64())),
+        pa.array([0, 253_402_300_799], pa.timestamp("s", "Asia/Tokyo")),
+    ],
+)
+def test_a_value_that_json_does_not_hold_is_refused_with_its_event(column: pa.Array) -> None:
+    with pytest.raises(OutputRefused) as error:
+        posted(column)
+    assert error.value.sequences == (11,)
+
+
+def test_a_column_that_the_key_field_would_replace_is_refused() -> None:
+    with pytest.raises(SinkRejected, match="'t', which `key_field` would replace: choose another"):
+        check_rows(with_sequence(pa.array([1])), json_row(key_field="t"), "a test")
+    check_rows(with_sequence(pa.array([1])), json_row(key_field="key"), "a test")
