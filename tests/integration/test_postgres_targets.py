@@ -355,6 +355,33 @@ async def test_a_few_rows_still_travel_in_one_message(
         postgres_network.before = None
 
 
+# Rights
+
+
+@pytest.mark.parametrize("count", [FEW, MANY])
+@pytest.mark.parametrize("more", [{}, UPSERT], ids=["append", "upsert"])
+async def test_a_role_with_rights_on_the_columns_alone_writes(
+    postgres: Postgres, sink_of: Make, more: dict[str, Any], count: int
+) -> None:
+    keyed = IDS if more else "(id bigint, value bigint)"
+    postgres.fetch(f"CREATE TABLE t {keyed}; CREATE SCHEMA ours")
+    postgres.fetch("DROP ROLE IF EXISTS clerk_of_columns")
+    postgres.fetch(
+        """CREATE ROLE clerk_of_columns LOGIN; GRANT ALL ON SCHEMA ours TO clerk_of_columns;
+        GRANT INSERT (id, value), UPDATE (value), SELECT (id, value) ON t TO clerk_of_columns"""
+    )
+    try:
+        sink = sink_of(dsn=postgres.dsn_of("clerk_of_columns"), table="t", schema="ours", **more)
+        await sink.prepare()
+        await sink.check_columns(rows(0, 0).schema)
+        writer = await sink.open(claim())
+        await writer.write(output(rows(0, count)), Open())
+        assert postgres.fetch("SELECT count(*) FROM t") == [(count,)]
+        await sink.close()
+    finally:
+        postgres.fetch("DROP OWNED BY clerk_of_columns; DROP ROLE clerk_of_columns")
+
+
 # Types
 
 

@@ -15,9 +15,6 @@ from leasehold.common.nesting import parsed_json
 from leasehold.pipeline.connectors.postgres.sql import CHANGED, LOSS, PART, ROW, STAGED, Column, Rows, Statement
 from leasehold.pipeline.limits import JSON_LEVELS_MAX
 
-LOCKABLE = ("r", "p")
-"""A lock of a view would need rights on what is behind it."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
@@ -41,13 +38,15 @@ class Shape:
     """What one table is to output with certain columns. version: changes with each column and rule, if it gets a partition
     that may lose rows, and if it becomes another table.
 
-    fits: of the output's columns, in their order. copies: whether rows may be copied into it at once.
+    fits: of the output's columns, in their order. copies: whether rows may be copied into it at once. locks: whether it may be
+    locked, which takes a right on all of it; of a view, on what is behind it.
     """
 
     version: str
     kind: str
     persistence: str
     copies: bool
+    locks: bool
     fits: tuple[Fit, ...]
 
     @property
@@ -56,7 +55,7 @@ class Shape:
         return [place for place, fit in enumerate(self.fits) if fit.way == "cut"]
 
 
-NO_SHAPE = Shape(version="", kind="", persistence="p", copies=False, fits=())
+NO_SHAPE = Shape(version="", kind="", persistence="p", copies=False, locks=False, fits=())
 """For a user's merge, whose targets have any shape."""
 
 
@@ -78,6 +77,7 @@ def shape_query(table: Identifier, columns: Sequence[Column], key: Sequence[str]
             'version', {version}, 'kind', t.relkind, 'persistence', t.relpersistence,
             'is_plain', t.relkind = 'r' AND NOT (t.relhasrules OR t.relhastriggers OR row_security_active(t.oid))
                 AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = t.oid AND (i.indisunique OR i.indisexclusion)),
+            'locks', t.relkind IN ('r', 'p') AND has_table_privilege(t.oid, 'INSERT, UPDATE, DELETE, TRUNCATE'),
             'fits', (SELECT json_agg(json_build_object(
                 'type', format_type(a.atttypid, a.atttypmod),
                 'is_written', a.attgenerated = '' AND a.attidentity <> 'a',
@@ -136,7 +136,7 @@ _VERSION = SQL(
 def shape_of(found: str | None, columns: Sequence[Column]) -> Shape:
     """found: the answer to `shape_query`. What is not there is left for the server to name."""
     if found is None:
-        return Shape(version="", kind="", persistence="p", copies=False, fits=(PLAIN,) * len(columns))
+        return Shape(version="", kind="", persistence="p", copies=False, locks=False, fits=(PLAIN,) * len(columns))
     known = parsed_json(found, JSON_LEVELS_MAX)
     fits = tuple(Fit(type=each["type"], way=each["way"], order=each["order"]) for each in known["fits"] or ())
     is_same = all(fit.way == "same" for fit in fits) and all(each["is_written"] for each in known["fits"] or ())
@@ -144,7 +144,9 @@ def shape_of(found: str | None, columns: Sequence[Column]) -> Shape:
         version=known["version"],
         kind=known["kind"],
         persistence=known["persistence"],
+        locks=known["locks"],
         copies=known["is_plain"]
+        and known["locks"]
         and known["persistence"] == "p"
         and is_same
         and not any(column.is_null for column in columns),
@@ -153,8 +155,8 @@ def shape_of(found: str | None, columns: Sequence[Column]) -> Shape:
 
 
 def locked(table: Identifier, shape: Shape) -> list[Statement]:
-    """Until the end of the transaction, the table stays as it is."""
-    return [SQL("LOCK TABLE ONLY {} IN ROW EXCLUSIVE MODE").format(table)] if shape.kind in LOCKABLE else []
+    """Until the end of the transaction, the table stays as it is, if this role may lock it."""
+    return [SQL("LOCK TABLE ONLY {} IN ROW EXCLUSIVE MODE").format(table)] if shape.locks else []
 
 
 def unchanged(table: Identifier, shape: Shape) -> list[Statement]:

@@ -19,9 +19,10 @@ def text(statement: Any) -> str:
     return " ".join(str(statement.as_string(None)).split())
 
 
-def found(kind: str = "r", ways: tuple[str, ...] = ("same",), *, is_written: bool = True) -> str:
+def found(ways: tuple[str, ...] = ("same",), *, locks: bool = True, is_written: bool = True) -> str:
     fits = [{"type": "integer", "way": way, "order": None, "is_written": is_written} for way in ways]
-    return json.dumps({"version": "1", "kind": kind, "persistence": "p", "is_plain": True, "fits": fits})
+    known = {"version": "1", "kind": "r", "persistence": "p", "is_plain": True, "locks": locks, "fits": fits}
+    return json.dumps(known)
 
 
 @pytest.mark.parametrize(
@@ -31,9 +32,10 @@ def found(kind: str = "r", ways: tuple[str, ...] = ("same",), *, is_written: boo
         (found(ways=("checked",)), COLUMNS[:1], False),
         (found(is_written=False), COLUMNS[:1], False),
         (found(), COLUMNS[2:], False),
+        (found(locks=False), COLUMNS[:1], False),
         (None, COLUMNS[:1], False),
     ],
-    ids=["same", "another type", "generated", "nothing but nulls", "no table"],
+    ids=["same", "another type", "generated", "nothing but nulls", "no lock", "no table"],
 )
 def test_rows_are_copied_only_if_every_column_takes_them_as_they_are(
     answer: str | None, columns: tuple[Column, ...], is_copied: bool
@@ -70,6 +72,6 @@ def test_rows_are_upserted_in_the_order_of_the_index_and_one_by_one_as_they_arri
     assert 'FROM "staged" ORDER BY "leasehold_part", "leasehold_row" LOOP' in staged
 
 
-@pytest.mark.parametrize(("kind", "locks"), [("r", 1), ("p", 1), ("v", 0)])
-def test_a_table_is_locked_and_a_view_is_not(kind: str, locks: int) -> None:
-    assert len(locked(TABLE, shape_of(found(kind), COLUMNS[:1]))) == locks
+@pytest.mark.parametrize("locks", [True, False])
+def test_a_table_is_locked_if_it_may_be(locks: bool) -> None:
+    assert len(locked(TABLE, shape_of(found(locks=locks), COLUMNS[:1]))) == locks
