@@ -190,6 +190,21 @@ async def test_a_key_without_a_unique_index_is_refused_at_the_start(sink_of: Mak
         await sink.prepare()
 
 
+async def test_a_key_with_a_deferrable_constraint_is_refused_at_the_start(sink_of: Make) -> None:
+    setup = "CREATE TABLE IF NOT EXISTS kv (a int, b int, v int, CONSTRAINT late UNIQUE (b, a) DEFERRABLE)"
+    sink = sink_of(setup=setup, table="kv", mode="upsert", key=["a", "b"])
+    with pytest.raises(SinkRejected, match=r"constraint late on the columns in `key` is DEFERRABLE.* NOT DEFERRABLE"):
+        await sink.prepare()
+
+
+async def test_a_deferrable_constraint_by_another_key_is_none_of_an_upsert(postgres: Postgres, sink_of: Make) -> None:
+    setup = "CREATE TABLE IF NOT EXISTS kv (a int UNIQUE, b int, UNIQUE (a, b) DEFERRABLE)"
+    sink = sink_of(setup=setup, table="kv", mode="upsert", key=["a"])
+    await sink.prepare()
+    await (await sink.open(claim())).write(output(pa.table({"a": [1, 1], "b": [1, 2]})), Open())
+    assert postgres.fetch("SELECT * FROM kv") == [(1, 2)]
+
+
 async def test_an_error_of_a_trigger_that_looks_like_a_key_twice_is_refused(sink_of: Make) -> None:
     setup = """CREATE TABLE IF NOT EXISTS kv (k int PRIMARY KEY, v int);
         CREATE OR REPLACE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS

@@ -185,6 +185,7 @@ class PostgresSink(Sink):
                 self._parts = replace(self._parts, target=replace(target, parts=(schema, name)))
                 await self._parts.check_relations(session, [(schema, name)])
             await self._parts.check_plan(session, self._parts.target.plannable)
+            await self._parts.check_index(session)
             return
         await self._parts.check_path(session)
         await session.execute(sql.hidden())
@@ -484,6 +485,17 @@ class _Parts:
                 " over it: write an INSERT, UPDATE, DELETE or MERGE into a table. If that is called `batch`, name its schema"
             )
         await self.check_relations(session, written)
+
+    async def check_index(self, session: Session) -> None:
+        """Raises SinkRejected if a constraint by `key` is one that no upsert can use."""
+        if not self.target.key:
+            return
+        [found] = await _answers(await session.execute(sql.deferrable(self.target.into, self.target.key)))
+        for (name,) in found:
+            raise SinkRejected(
+                f"PostgreSQL {self.server.address}: the constraint {name} on the columns in `key` is DEFERRABLE, and no upsert"
+                " can use it: make it again as NOT DEFERRABLE"
+            )
 
     async def check_relations(self, session: Session, relations: Sequence[tuple[str, str]]) -> None:
         """Raises SinkRejected if one of them, or a partition, may lose rows while the position stays."""

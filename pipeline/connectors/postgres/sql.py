@@ -132,6 +132,17 @@ def resolved(name: Sequence[str]) -> Composed:
     ).format(path, Literal(table))
 
 
+def deferrable(table: Identifier, key: Sequence[str]) -> Composed:
+    """The names of constraints that tell which rows are one by this key, and only at COMMIT: no upsert can use them."""
+    return SQL(
+        """SELECT c.conname::text FROM pg_constraint c,
+        LATERAL (SELECT array_agg(a.attname::text) AS names FROM pg_attribute a
+            WHERE a.attrelid = c.conrelid AND a.attnum = ANY (c.conkey)) AS keyed
+        WHERE c.conrelid = to_regclass({table}) AND c.contype IN ('p', 'u') AND c.condeferrable
+        AND keyed.names @> {key}::text[] AND keyed.names <@ {key}::text[] ORDER BY 1"""
+    ).format(table=Literal(table.as_string(None)), key=Literal(list(key)))
+
+
 def hidden() -> Composed:
     """Begins a transaction in which `batch` can be looked up and not be read, whatever tables have that name."""
     return one_message(BEGIN, unstaged(BATCH), SQL("CREATE TYPE {} AS ()").format(BATCH))
