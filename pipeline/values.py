@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from leasehold.pipeline.errors import OutputRefused
+from leasehold.pipeline.errors import OutputRefused, SinkRejected
 
 T = TypeVar("T")
 VALUE_ERRORS = (ValueError, OverflowError, TypeError)
@@ -33,9 +33,13 @@ def checked(output: pa.Table, taker: str) -> pa.Table:
     """The output, if any sink can take its values; times in nanoseconds become microseconds. taker: "a log", for people.
 
     Arrow holds more than others do: texts that are not UTF-8 (Spark's CAST of bytes makes them), maps with a key twice, years
-    outside of 1 to 9999, nanoseconds. Raises OutputRefused.
+    outside of 1 to 9999, nanoseconds. Unions and run-end-encoded columns are refused. Raises SinkRejected, OutputRefused.
     """
     for place, field in enumerate(output.schema):
+        if _is_odd(field.type):
+            raise SinkRejected(
+                f"{taker} cannot take column '{field.name}', which is {field.type}: cast it in the transform"
+            )
         if _is_doubtful(field.type):
             converted(output, place, _check, taker)
         if (wanted := _in_microseconds(field.type)) != field.type:
@@ -104,7 +108,10 @@ def _failing(values: pa.ChunkedArray, convert: Callable[[pa.ChunkedArray], objec
 
 def _part(values: pa.ChunkedArray, first: int, count: int) -> pa.ChunkedArray:
     """A copy: Arrow looks at what lies around a slice, too."""
-    return values.take(pa.array(np.arange(first, first + count)))
+    try:
+        return values.take(pa.array(np.arange(first, first + count)))
+    except pa.ArrowNotImplementedError:  # for views of texts
+        return pa.chunked_array([pa.concat_arrays([each]) for each in values.slice(first, count).chunks], values.type)
 
 
 def _error_of(values: pa.ChunkedArray, convert: Callable[[pa.ChunkedArray], object]) -> Exception | None:
@@ -127,6 +134,12 @@ def _is_doubtful(type: pa.DataType) -> bool:
         return _is_doubtful(type.value_type)
     is_one = is_text(type) or pa.types.is_date(type) or pa.types.is_timestamp(type) or pa.types.is_map(type)
     return is_one or any(_is_doubtful(type.field(number).type) for number in range(type.num_fields))
+
+
+def _is_odd(type: pa.DataType) -> bool:
+    if pa.types.is_union(type) or pa.types.is_run_end_encoded(type):
+        return True
+    return any(_is_odd(type.field(number).type) for number in range(type.num_fields))
 
 
 def _check(values: pa.ChunkedArray) -> None:
@@ -203,11 +216,11 @@ def _in_microseconds(type: pa.DataType) -> pa.DataType:
         return pa.time64("us")
     if not type.num_fields or pa.types.is_union(type):
         return type
+    if pa.types.is_map(type):
+        return pa.map_(_in_microseconds(type.key_type), _in_microseconds(type.item_type))
     inner = [
         type.field(number).with_type(_in_microseconds(type.field(number).type)) for number in range(type.num_fields)
     ]
-    if pa.types.is_map(type):
-        return pa.map_(_in_microseconds(type.key_type), _in_microseconds(type.item_type))
     if pa.types.is_struct(type):
         return pa.struct(inner)
     if pa.types.is_fixed_size_list(type):

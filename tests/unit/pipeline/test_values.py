@@ -35,6 +35,7 @@ def with_sequence(column: Any) -> pa.Table:
 BAD = {
     "a text that is not UTF-8": (TEXTS, "not UTF-8"),
     "a large one": (TEXTS.cast(pa.binary()).cast(pa.large_binary()).view(pa.large_string()), "not UTF-8"),
+    "one in a view": (TEXTS.cast(pa.binary()).cast(pa.binary_view()).view(pa.string_view()), "not UTF-8"),
     "one in a list": (pa.ListArray.from_arrays([0, 1, 2, 3], TEXTS), "not UTF-8"),
     "one in a struct": (pa.StructArray.from_arrays([TEXTS], ["x"]), "not UTF-8"),
     "one as a map's value": (pa.MapArray.from_arrays([0, 1, 2, 3], pa.array(["k"] * 3), TEXTS), "not UTF-8"),
@@ -176,6 +177,20 @@ def test_a_row_is_refused_for_what_is_in_it_wherever_the_batch_is_cut(
         assert bool(found) == bool(here)
     if not alone:
         table.to_pylist()  # what is taken, anybody can read
+
+
+@pytest.mark.parametrize("taker", TAKERS)
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.UnionArray.from_sparse(pa.array([0], pa.int8()), [pa.array(["a"]), pa.array([1])]),
+        pa.RunEndEncodedArray.from_arrays([1], ["a"]),
+    ],
+)
+def test_a_type_that_no_sink_takes_is_refused_as_a_column(taker: str, column: Any) -> None:
+    with pytest.raises(SinkRejected, match="column 't'") as error:
+        TAKERS[taker](with_sequence(column))
+    assert not isinstance(error.value, OutputRefused)
 
 
 def posted(column: Any) -> None:

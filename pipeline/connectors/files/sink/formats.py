@@ -31,6 +31,8 @@ TAKERS: Mapping[Format, str] = {"parquet": "a Parquet file", "jsonl": "a file of
 ROW_GROUP_ROWS_MAX = 128 * 1024
 SAMPLED_RUNS = 40
 RUN_ROWS = 100
+PARQUET_LEVELS_MAX = 99
+"""Arrow writes more, and reads no more."""
 REPEATED = 0.9
 """A column has a dictionary if less than this share of the values in a sample differ: runs of rows, spread over the table."""
 
@@ -93,14 +95,33 @@ def _as_floats(values: list[Any]) -> list[Any]:
 
 def parquet(table: pa.Table, compression: Compression) -> bytes:
     """As `encoded`, of a table whose columns and values are checked. Raises SinkRejected, OutputRefused."""
+    for field in table.schema:
+        if _levels(field.type) > PARQUET_LEVELS_MAX:
+            raise SinkRejected(
+                f"the output's column '{field.name}' is nested too deeply for readers of Parquet, which take"
+                f" {PARQUET_LEVELS_MAX} levels (a list or map is two): cast it to STRING in the transform"
+            )
+        if pa.types.is_decimal(field.type) and field.type.scale < 0:
+            raise SinkRejected(
+                f"the output's column '{field.name}' is {field.type}, and Parquet has no negative scale: cast it in the transform"
+            )
     try:
         return _parquet(table, compression)
-    except pa.ArrowException as error:
+    except (pa.ArrowException, OSError) as error:  # pyarrow raises OSError for what the format has no type for
         for place in range(table.num_columns if isinstance(error, pa.ArrowInvalid) else 0):
             converted(
                 table, place, lambda values: _parquet(pa.table({"column": values}), compression), TAKERS["parquet"]
             )
         raise SinkRejected(f"the output cannot be written as Parquet ({error}): cast it in the transform") from error
+
+
+def _levels(type: pa.DataType) -> int:
+    """How deep the column is in Parquet's schema. Lists and maps have a group for their items."""
+    if pa.types.is_dictionary(type):
+        return _levels(type.value_type)
+    inner = max((_levels(type.field(number).type) for number in range(type.num_fields)), default=0)
+    is_one = not type.num_fields or pa.types.is_struct(type) or pa.types.is_map(type)  # a map's entries are a struct
+    return inner + (1 if is_one else 2)
 
 
 def _parquet(table: pa.Table, compression: Compression) -> bytes:
@@ -153,6 +174,10 @@ def _converter(type: pa.DataType, name: str) -> Convert | None:
     if pa.types.is_map(type):
         return _map_converter(type, name)
     if pa.types.is_struct(type):
+        if len({field.name for field in type}) < type.num_fields:
+            raise SinkRejected(
+                f"the output's column '{name}' has a struct with a field twice: rename one in the transform"
+            )
         fields = {field.name: _converter(field.type, f"{name}.{field.name}") for field in type}
         return lambda value: {key: _with(fields[key], each) for key, each in value.items()}
     if pa.types.is_list(type) or pa.types.is_large_list(type) or pa.types.is_fixed_size_list(type):

@@ -20,7 +20,7 @@ from patience import PATIENCE_S
 
 from leasehold.pipeline.connectors.files.sink.formats import Format, decoded, encoded, ordered
 from leasehold.pipeline.contract import event_table
-from leasehold.pipeline.errors import SinkRejected
+from leasehold.pipeline.errors import OutputRefused, SinkRejected
 
 
 def lines_of(table: pa.Table) -> list[dict[str, Any]]:
@@ -174,3 +174,40 @@ def test_columns_that_cannot_be_compared_have_dictionaries() -> None:
 def test_a_table_without_rows_is_a_file() -> None:
     table = pa.schema([("id", pa.int64())]).empty_table()
     assert decoded(encoded(table, "parquet"), "parquet") == table
+
+
+def nested(kind: str, levels: int) -> pa.DataType:
+    found = pa.int64()
+    for _ in range(levels):
+        found = {
+            "list": pa.list_(found),
+            "map": pa.map_(pa.string(), found),
+            "struct": pa.struct([("a", found)]),
+        }[kind]
+    return found
+
+
+@pytest.mark.parametrize(("kind", "most"), [("list", 49), ("map", 49), ("struct", 98)])
+def test_parquet_is_written_as_deep_as_it_can_be_read_and_no_deeper(kind: str, most: int) -> None:
+    deepest = pa.table({"v": pa.nulls(1, nested(kind, most))})
+    assert decoded(encoded(deepest, "parquet"), "parquet").equals(deepest)
+    with pytest.raises(SinkRejected, match="column 'v' is nested too deeply"):
+        encoded(pa.table({"v": pa.nulls(1, nested(kind, most + 1))}), "parquet")
+
+
+def test_a_decimal_that_parquet_has_no_type_for_is_refused_by_its_name() -> None:
+    table = pa.table({"v": pa.array([Decimal(12000)], pa.decimal128(20, -3))})
+    with pytest.raises(SinkRejected, match="'v' is decimal128\\(20, -3\\)"):
+        encoded(table, "parquet")
+
+
+def test_a_decimal_within_another_type_that_parquet_has_none_for_is_refused() -> None:
+    with pytest.raises(SinkRejected, match="cannot be written as Parquet"):
+        encoded(pa.table({"v": pa.nulls(1, pa.list_(pa.decimal128(20, -3)))}), "parquet")
+
+
+def test_json_lines_refuse_a_struct_with_a_field_twice_as_a_column() -> None:
+    column = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
+    with pytest.raises(SinkRejected, match="'v' has a struct with a field twice") as error:
+        encoded(pa.table({"sequence": [1], "v": column}), "jsonl")
+    assert not isinstance(error.value, OutputRefused)
