@@ -125,7 +125,7 @@ def row_slices(table: pa.Table, taker: str) -> Iterator[list[dict[str, Any]]]:
 
 def _listed(values: pa.ChunkedArray) -> list[Any]:
     try:
-        return values.to_pylist(maps_as_pydicts="strict")
+        return list(values.to_pylist(maps_as_pydicts="strict"))
     except KeyError:
         raise ValueError("a map has a key twice") from None
 

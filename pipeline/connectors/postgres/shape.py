@@ -123,12 +123,19 @@ def shape_query(table: Identifier, columns: Sequence[Column], key: Sequence[str]
 
 _SCALE = SQL("(((a.atttypmod - 4) & 2047) # 1024) - 1024")
 """The digits behind the point of a numeric column that limits them."""
-_VERSION = SQL(
-    "concat(t.oid, t.relkind, t.relpersistence,"
-    " (SELECT string_agg(concat(a.attnum, ':', a.xmin), ' ' ORDER BY a.attnum) FROM pg_attribute a WHERE a.attrelid = t.oid),"
-    " (SELECT string_agg(concat(r.oid, ':', r.xmin), ' ' ORDER BY r.oid) FROM pg_rewrite r WHERE r.ev_class = t.oid),"
-    " t.relkind = 'p' AND EXISTS (SELECT FROM pg_inherits h JOIN pg_class c ON c.oid = h.inhrelid WHERE h.inhparent = t.oid"
-    " AND (c.relkind = 'f' OR c.relpersistence <> 'p')))"
+_COLUMNS_SEEN = (
+    "SELECT string_agg(concat(a.attnum, ':', a.xmin), ' ' ORDER BY a.attnum) FROM pg_attribute a"
+    " WHERE a.attrelid = t.oid"
+)
+_RULES_SEEN = (
+    "SELECT string_agg(concat(r.oid, ':', r.xmin), ' ' ORDER BY r.oid) FROM pg_rewrite r WHERE r.ev_class = t.oid"
+)
+_LOSES_PARTS = (
+    "EXISTS (SELECT FROM pg_inherits h JOIN pg_class c ON c.oid = h.inhrelid WHERE h.inhparent = t.oid"
+    " AND (c.relkind = 'f' OR c.relpersistence <> 'p'))"
+)
+_VERSION = SQL("concat(t.oid, t.relkind, t.relpersistence, ({}), ({}), t.relkind = 'p' AND {})").format(
+    SQL(_COLUMNS_SEEN), SQL(_RULES_SEEN), SQL(_LOSES_PARTS)
 )
 """A row of the catalog that is changed has another transaction."""
 
@@ -187,8 +194,8 @@ def upserted(
     """As if the rows came one by one: a unique index knows which are one, and an upsert cannot touch a row twice.
 
     In the order of their keys: partitions that touch the same rows then lock them in the same order, and do not deadlock. If it
-    would touch a row twice, the rows do come one by one, as they arrived: what is one key to a trigger, or to a second index,
-    does not follow from the order of keys.
+    would touch a row twice, the rows come one by one, as they arrived. The order of keys does not show what is one key to a
+    trigger, or to a second index.
 
     rows: numbered as executors staged them; None for the table of the batch.
     """

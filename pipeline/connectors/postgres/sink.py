@@ -453,7 +453,7 @@ class _Parts:
     timeouts_of: dict[tuple[str, str], tuple[str | None, int]] = field(default_factory=dict)
     """Pipeline and partition -> where the batch begins that has taken too long, and how often that was."""
     versions: set[str] = field(default_factory=set)
-    """Of the table: those that store rows where they stay."""
+    """The modes that store rows in the table itself."""
 
     async def prepare_batch(self, session: Session, columns: tuple[sql.Column, ...]) -> None:
         """Raises SinkRejected if the merge stores nothing of it, or stores it where it could be lost."""
