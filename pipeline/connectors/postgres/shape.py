@@ -38,8 +38,8 @@ class Shape:
     """What one table is to output with certain columns. version: changes with each column and rule, if it gets a partition
     that may lose rows, and if it becomes another table.
 
-    fits: of the output's columns, in their order. copies: whether rows may be copied into it at once. locks: whether it may be
-    locked, which takes a right on all of it; of a view, on what is behind it.
+    fits: of the output's columns, in their order. copies: whether rows may be copied into it at once.
+    locks: whether this role may lock it. That takes a right on the whole table. A view is never locked.
     """
 
     version: str
@@ -123,20 +123,17 @@ def shape_query(table: Identifier, columns: Sequence[Column], key: Sequence[str]
 
 _SCALE = SQL("(((a.atttypmod - 4) & 2047) # 1024) - 1024")
 """The digits behind the point of a numeric column that limits them."""
-_COLUMNS_SEEN = (
-    "SELECT string_agg(concat(a.attnum, ':', a.xmin), ' ' ORDER BY a.attnum) FROM pg_attribute a"
-    " WHERE a.attrelid = t.oid"
+_COLUMNS = SQL(
+    "SELECT string_agg(concat(a.attnum, ':', a.xmin), ' ' ORDER BY a.attnum) FROM pg_attribute a WHERE a.attrelid = t.oid"
 )
-_RULES_SEEN = (
+_RULES = SQL(
     "SELECT string_agg(concat(r.oid, ':', r.xmin), ' ' ORDER BY r.oid) FROM pg_rewrite r WHERE r.ev_class = t.oid"
 )
-_LOSES_PARTS = (
-    "EXISTS (SELECT FROM pg_inherits h JOIN pg_class c ON c.oid = h.inhrelid WHERE h.inhparent = t.oid"
-    " AND (c.relkind = 'f' OR c.relpersistence <> 'p'))"
+_WEAK = SQL(
+    "SELECT count(*) > 0 FROM pg_inherits h JOIN pg_class c ON c.oid = h.inhrelid"
+    " WHERE h.inhparent = t.oid AND t.relkind = 'p' AND (c.relkind = 'f' OR c.relpersistence <> 'p')"
 )
-_VERSION = SQL("concat(t.oid, t.relkind, t.relpersistence, ({}), ({}), t.relkind = 'p' AND {})").format(
-    SQL(_COLUMNS_SEEN), SQL(_RULES_SEEN), SQL(_LOSES_PARTS)
-)
+_VERSION = SQL("concat(t.oid, t.relkind, t.relpersistence, ({}), ({}), ({}))").format(_COLUMNS, _RULES, _WEAK)
 """A row of the catalog that is changed has another transaction."""
 
 
@@ -194,8 +191,8 @@ def upserted(
     """As if the rows came one by one: a unique index knows which are one, and an upsert cannot touch a row twice.
 
     In the order of their keys: partitions that touch the same rows then lock them in the same order, and do not deadlock. If it
-    would touch a row twice, the rows come one by one, as they arrived. The order of keys does not show what is one key to a
-    trigger, or to a second index.
+    would touch a row twice, the rows do come one by one, as they arrived. A trigger or a second index may make one key of two
+    that are different by this order.
 
     rows: numbered as executors staged them; None for the table of the batch.
     """

@@ -453,7 +453,7 @@ class _Parts:
     timeouts_of: dict[tuple[str, str], tuple[str | None, int]] = field(default_factory=dict)
     """Pipeline and partition -> where the batch begins that has taken too long, and how often that was."""
     versions: set[str] = field(default_factory=set)
-    """The modes that store rows in the table itself."""
+    """The versions of the table that were found to keep rows."""
 
     async def prepare_batch(self, session: Session, columns: tuple[sql.Column, ...]) -> None:
         """Raises SinkRejected if the merge stores nothing of it, or stores it where it could be lost."""

@@ -133,7 +133,7 @@ def resolved(name: Sequence[str]) -> Composed:
 
 
 def deferrable(table: Identifier, key: Sequence[str]) -> Composed:
-    """The names of constraints that tell which rows are one by this key, and only at COMMIT: no upsert can use them."""
+    """The names of constraints on just these columns that are DEFERRABLE. No upsert can use them."""
     return SQL(
         """SELECT c.conname::text FROM pg_constraint c,
         LATERAL (SELECT array_agg(a.attname::text) AS names FROM pg_attribute a

@@ -48,7 +48,8 @@ from leasehold.pipeline.ranges import EventRange
 #
 # The pattern is a glob: `*`, `?` and `[...]` within one name, `**` for any number of directories. A partition is named by the
 # file's path below the pattern's fixed directory, so that equal names in several sub-directories stay apart. Names that
-# begin with a dot match only if the pattern has the dot; `**` does not follow links to directories.
+# begin with a dot match only if the pattern has the dot. Links to directories are followed in the fixed directory alone, where
+# the search for rings follows them too: `**` leaves them out, and other segments pass over them with a warning.
 #
 # Python's glob is not used: it takes a directory that may not be read for an empty one, and its files for gone.
 
@@ -132,7 +133,11 @@ class _Search:
                 if not rest:
                     self._take(entry)
                 elif self._is_directory(entry):
-                    self._descend(entry, rest)
+                    if entry.is_symlink():
+                        why = "it is a link to a directory, which may lead to the feed's own output: move the directory here"
+                        self._pass_over(entry.path, f"{why}, or begin the pattern with the link")
+                    else:
+                        self._descend(entry, rest)
         if pattern == "**":
             try:
                 self.look(_entries(directory), directory, rest)
