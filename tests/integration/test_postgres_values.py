@@ -319,3 +319,10 @@ async def test_a_position_that_postgresql_cannot_store_is_refused(sink_of: Make)
     writer = await sink.open(claim())
     with pytest.raises(SinkRejected, match="NUL"):
         await writer.write(output(ONE, to="a\0b"), Open())
+
+
+async def test_a_negative_zero_loses_its_sign_where_the_type_has_none(postgres: Postgres, sink_of: Make) -> None:
+    sink = sink_of(setup="CREATE TABLE IF NOT EXISTS t (f float8, n numeric, j jsonb)", table="t")
+    await sink.prepare()
+    await (await sink.open(claim())).write(output(pa.table({"f": [-0.0], "n": [-0.0], "j": [[-0.0]]})), Open())
+    assert postgres.fetch("SELECT f::text, n::text, j::text FROM t") == [("-0", "0", "[0.0]")]
