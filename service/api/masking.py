@@ -39,6 +39,8 @@ COLUMNS_MAX = 100
 Document = dict[str, object] | list[object] | str
 _PLAIN_NAME = re.compile(r"[^\W\d]+")
 """It has only letters and underscores. Other names may hold values, as in `{"account=4711": true}`."""
+_APART = re.compile(r"""[\s/.$#'"`~()\[\]\u200b\ufeff]+""")
+"""Between the parts of a path, and around a name."""
 _ESCAPED = re.compile(r"\\+u([0-9a-fA-F]{4})")
 
 
@@ -53,7 +55,9 @@ class Mask:
         return not self._patterns
 
     def hides(self, name: str) -> bool:
-        return names_a_secret(name) or any(fnmatchcase(name.lower(), pattern) for pattern in self._patterns)
+        """A path, like `/iban` or `$.person.iban`, is hidden if one of its parts is."""
+        parts = {name.lower(), *_APART.split(name.lower())}
+        return names_a_secret(name) or any(fnmatchcase(part, pattern) for part in parts for pattern in self._patterns)
 
     def lists(self, name: str) -> bool:
         return name.lower() in self._patterns
@@ -176,8 +180,19 @@ def _fields(fields: Mapping[object, object], mask: Mask, texts: int) -> dict[str
 
 
 def _names_a_field(values: Iterable[object], mask: Mask) -> bool:
-    """Whether one of them is the name of a masked field, whose value is beside it: `{"name": "iban", "value": "..."}`."""
-    return any(isinstance(each, str) and mask.hides(each) for each in values)
+    """Whether one of them is the name of a masked field, whose value is beside it: `{"name": "iban", "value": "..."}`.
+
+    So is a list with that name, as in `{"columns": ["iban"], "rows": [["..."]]}`.
+    """
+    return any(
+        mask.hides(each) if isinstance(each, str) else isinstance(each, list) and _lists_a_field(each, mask)
+        for each in values
+    )
+
+
+def _lists_a_field(values: Iterable[object], mask: Mask) -> bool:
+    inner = (each.values() if isinstance(each, Mapping) else [each] for each in values)
+    return any(_names_a_field(each, mask) for each in inner)
 
 
 def _name(name: str, mask: Mask, texts: int) -> str:
