@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from unit.service.config.test_load import problems, settings
 
+from leasehold.pipeline.connectors.files.feed.feed import Pattern
 from leasehold.service.config.rings import overlap
 
 
@@ -158,3 +159,21 @@ def test_a_folder_with_the_characters_of_a_glob_is_itself(tmp_path: Path) -> Non
 )
 def test_two_names_overlap_if_some_name_matches_both(pattern: str, files: str, expected: bool) -> None:
     assert overlap((pattern,), (files,)) is expected
+
+
+def test_a_feed_does_not_follow_links_below_a_wildcard_which_could_close_a_ring(tmp_path: Path) -> None:
+    for folder in ("in/own", "out/own"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "a.jsonl").write_text("{}\n")
+    (tmp_path / "in/lnk").symlink_to("../out")
+    (tmp_path / "in/own/deep").symlink_to("../../out/own")
+    (tmp_path / "fixed").symlink_to("out")
+    for pattern, found, passed in (
+        ("in/*/*/*.jsonl", [], ["lnk", "deep"]),
+        ("in/*/*.jsonl", ["own/a.jsonl"], ["lnk"]),
+        ("in/*/deep/*.jsonl", [], ["lnk", "deep"]),
+        ("fixed/*/*.jsonl", ["own/a.jsonl"], []),
+    ):
+        listed = Pattern.parse(str(tmp_path / pattern)).list_files()
+        assert list(listed.files) == found
+        assert [Path(each).name for each in listed.passed_over] == passed
