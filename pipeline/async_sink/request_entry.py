@@ -125,7 +125,8 @@ def row_slices(table: pa.Table, taker: str) -> Iterator[list[dict[str, Any]]]:
 
 def _listed(values: pa.ChunkedArray) -> list[Any]:
     try:
-        return list(values.to_pylist(maps_as_pydicts="strict"))
+        rows: list[Any] = values.to_pylist(maps_as_pydicts="strict")
+        return rows
     except KeyError:
         raise ValueError("a map has a key twice") from None
 
