@@ -24,6 +24,7 @@ from leasehold.pipeline.async_sink import Converted as Converted
 from leasehold.pipeline.async_sink import Destination as Destination
 from leasehold.pipeline.async_sink import Entry as Entry
 from leasehold.pipeline.async_sink import Failed as Failed
+from leasehold.pipeline.async_sink import RateLimiting as RateLimiting
 from leasehold.pipeline.async_sink import json_bytes as json_bytes
 from leasehold.pipeline.async_sink import json_row as json_row
 from leasehold.pipeline.async_sink import refused as refused
@@ -34,6 +35,7 @@ from leasehold.pipeline.crash_point import crash_point as crash_point
 from leasehold.pipeline.endpoint import Endpoint as Endpoint
 from leasehold.pipeline.errors import Ambiguous as Ambiguous
 from leasehold.pipeline.errors import FeedError as FeedError
+from leasehold.pipeline.errors import FeedNotFound as FeedNotFound
 from leasehold.pipeline.errors import FeedUnavailable as FeedUnavailable
 from leasehold.pipeline.errors import Fenced as Fenced
 from leasehold.pipeline.errors import MalformedRecord as MalformedRecord

@@ -49,11 +49,15 @@ class StoreAmbiguous(StoreError):
 
 
 class Undecided(LeasesError):
-    """Where a partition begins is not known yet: it gets no lease in this round. is_slow: this has lasted for a while."""
+    """Where a partition begins is not known yet: it gets no lease in this round.
 
-    def __init__(self, message: str, *, is_slow: bool = False) -> None:
+    is_slow: this has lasted for a while. needs_person: nothing suggests that it ends by itself.
+    """
+
+    def __init__(self, message: str, *, is_slow: bool = False, needs_person: bool = False) -> None:
         super().__init__(message)
         self.is_slow = is_slow
+        self.needs_person = needs_person
 
 
 class InvalidDocument(LeasesError):

@@ -3,6 +3,7 @@
 PipelineError
 ├── FeedError
 │   ├── FeedUnavailable        refused, throttled or too slow; the same read may be tried again
+│   │   └── FeedNotFound       its place is missing, or this process may not read it
 │   ├── PositionLost           the continuation no longer leads anywhere: retention passed it, the file was replaced
 │   └── MalformedRecord        a record of the source that cannot become an event
 ├── PartitionEnded             the partition was split or merged; its children continue it (leasehold.pipeline.feed)
@@ -48,6 +49,10 @@ class FeedUnavailable(FeedError):
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class FeedNotFound(FeedUnavailable):
+    """What is read does not exist, or may not be read. A running host waits for it, but only a person can help."""
 
 
 class PositionLost(FeedError):
@@ -129,7 +134,14 @@ class PySparkReplaced(ImportError):
 
 
 class EngineUnavailable(PipelineError):
-    """The Spark session or its JVM died, or a job was cancelled from outside. The batch may be tried again."""
+    """The Spark session or its JVM died, or a job was cancelled from outside. The batch may be tried again.
+
+    is_away: whether its master or server does not answer, and may answer later. A host that starts waits for that alone.
+    """
+
+    def __init__(self, message: str, *, is_away: bool = False) -> None:
+        super().__init__(message)
+        self.is_away = is_away
 
 
 class SinkError(PipelineError):

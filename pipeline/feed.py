@@ -141,6 +141,11 @@ class ChangeFeed(ABC):
         """
         return None
 
+    @property
+    def passed_over(self) -> Mapping[str, str]:
+        """What the last call of `partitions` found and cannot use, by name, with the reason. Only a person can help."""
+        return {}
+
     def known_lag(self, partition: str, continuation: str | None) -> KnownLag | None:
         """For a source that allows few requests: as `lag`, by what the partition's open reader knows. Sends no request.
 

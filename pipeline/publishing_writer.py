@@ -21,6 +21,7 @@ from leasehold.pipeline.markers import Marker, lease_of, without_markers
 from leasehold.pipeline.producer import LEVEL_MAX, ProducerState, number_after
 from leasehold.pipeline.sink import Claim, Output, Permit, SinkWriter
 from leasehold.pipeline.tracing import with_pairs
+from leasehold.pipeline.values import checked
 
 # What is published of a batch's output: the events in it, and nothing else.
 
@@ -31,7 +32,7 @@ _BYTES = (pa.binary(), pa.large_binary(), pa.binary_view())
 
 
 def events_of(table: pa.Table, taker: str) -> pa.Table:
-    """`table` as PUBLISHED_SCHEMA, in the order of `sequence` where it has that. Raises SinkRejected.
+    """`table` as PUBLISHED_SCHEMA, in the order of `sequence` where it has that. Raises SinkRejected, OutputRefused.
 
     The other columns of the event schema may be there too: brokers give their own partition, sequence, offset and time.
     taker: "a log", for people.
@@ -44,10 +45,14 @@ def events_of(table: pa.Table, taker: str) -> pa.Table:
             f"{found}: {taker} takes the columns body, key, properties and operation, each once, and body always."
             " Put the rest into it, as in: to_json(struct(a, b)) AS body"
         )
+    for name in PUBLISHED_SCHEMA.names:
+        if name in names:
+            _check_taken(table.schema.field(name), taker)
+    table = checked(table, taker)
     if "sequence" in names and table.num_rows > 1:
         table = _sorted(table)
     columns = [
-        _column(table[field.name], field, taker) if field.name in names else pa.nulls(table.num_rows, field.type)
+        _column(table[field.name], field) if field.name in names else pa.nulls(table.num_rows, field.type)
         for field in PUBLISHED_SCHEMA
     ]
     return pa.Table.from_arrays(columns, schema=PUBLISHED_SCHEMA)
@@ -74,11 +79,16 @@ def _is_sorted(sequence: pa.Array) -> bool:
     return bool(pc.all(pc.less_equal(sequence[:-1], sequence[1:]), skip_nulls=False).as_py())
 
 
-def _column(given: pa.ChunkedArray, field: pa.Field, taker: str) -> pa.Array:
+def _check_taken(given: pa.Field, taker: str) -> None:
+    """Raises SinkRejected."""
+    wanted = PUBLISHED_SCHEMA.field(given.name).type
+    if not _is_taken(given.type, wanted):
+        what = "STRING or BINARY" if given.name == "body" else str(wanted)
+        raise SinkRejected(f"the output's column '{given.name}' is {given.type}, and {taker} takes {what}: cast it")
+
+
+def _column(given: pa.ChunkedArray, field: pa.Field) -> pa.Array:
     column = _whole(given)
-    if not _is_taken(column.type, field.type):
-        wanted = "STRING or BINARY" if field.name == "body" else str(field.type)
-        raise SinkRejected(f"the output's column '{field.name}' is {column.type}, and {taker} takes {wanted}: cast it")
     if column.type != field.type:
         column = column.cast(field.type)
     return without_markers(column) if field.name == "properties" else column

@@ -23,6 +23,7 @@ from leasehold.pipeline.staging import StagedPart, Stager
 from leasehold.pipeline.tracing import TraceContext
 
 if TYPE_CHECKING:
+    from leasehold.pipeline.async_sink.stats import RequestStats
     from leasehold.pipeline.handlers.stats import HandlerStats
 
 T = TypeVar("T")
@@ -264,6 +265,11 @@ class Sink(ABC):
         """For metrics, if it calls a handler side by side."""
         return None
 
+    @property
+    def request_stats(self) -> RequestStats | None:
+        """For metrics, if it sends asynchronous requests."""
+        return None
+
     @abstractmethod
     def claimed(self, state: str) -> str:
         """The sink state of the next claim (a raised owner level, say), made from the last one's. Pure.
@@ -275,6 +281,12 @@ class Sink(ABC):
     async def prepare(self) -> None:
         """Once per process, before any `open`: connect, create what is needed. Raises SinkRejected, and SinkUnavailable,
         after which it is called again."""
+
+    async def check_columns(self, columns: pa.Schema) -> None:
+        """Whether the destination takes output with these columns, as far as that is known without rows. Only after `prepare`.
+
+        Raises SinkRejected, SinkUnavailable.
+        """
 
     @abstractmethod
     async def open(self, claim: Claim) -> SinkWriter:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from leasehold.pipeline.batch import Batch
+from leasehold.pipeline.event import EVENT_SCHEMA
 from leasehold.pipeline.limits import RETURNED_BYTES_MAX
 from leasehold.pipeline.ranges import RangedBatch, RangeReader, RangeReads
 from leasehold.pipeline.staging import Ranged, Stager
@@ -116,6 +117,7 @@ class NoTransform(Transform):
 
     description = "none: events are delivered as they are"
     yields_events = True
+    columns = EVENT_SCHEMA
 
     async def prepare(self) -> None:
         """Nothing to start."""

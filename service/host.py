@@ -135,6 +135,12 @@ class Host:
         return self.balancer.partitions.waiting
 
     @property
+    def stuck(self) -> dict[LeaseKey, str]:
+        """What gets no lease until a person helps, and why: partitions, or all of a pipeline's."""
+        found = self.balancer.partitions
+        return {**found.stuck, **{LeaseKey(name, ""): why for name, why in found.blocked.items()}}
+
+    @property
     def listings(self) -> dict[str, Sequence[FeedPartition]]:
         """The partitions of metered feeds, as this host listed them last."""
         return self.balancer.partitions.listings

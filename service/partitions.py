@@ -22,14 +22,14 @@ from leasehold.common.cancellation import is_cancelled
 from leasehold.common.clock import Clock, retry_after_s
 from leasehold.leases.balance import Peer
 from leasehold.leases.bootstrap import Audit, Bootstrap
-from leasehold.leases.errors import Undecided
+from leasehold.leases.errors import StoreError, Undecided
 from leasehold.leases.keeper import Keeper, Scan
 from leasehold.leases.lease import Lease, LeaseKey
 from leasehold.leases.lineage import Partition, scopes_of
 from leasehold.leases.recovery import Standing
 from leasehold.leases.side_by_side import AT_ONCE_MAX
 from leasehold.leases.timing import Timing
-from leasehold.pipeline.errors import FeedError, FeedUnavailable
+from leasehold.pipeline.errors import FeedError, FeedNotFound, FeedUnavailable, SinkNotFound, SinkUnavailable
 from leasehold.pipeline.feed import FeedPartition
 from leasehold.service.failures import Streak
 from leasehold.service.lag.metered import LISTINGS_PER_S
@@ -88,7 +88,11 @@ class Asks:
         if left_s > 0 and question.task is not None:
             await asyncio.wait({question.task}, timeout=left_s)
         if question.error is not None:
-            raise Undecided(f"{what} does not say where it begins ({described(question.error)})", is_slow=True)
+            raise Undecided(
+                f"{what} does not say where it begins ({described(question.error)})",
+                is_slow=True,
+                needs_person=needs_person(question.error),
+            )
         if question.task is None or not question.task.done():
             waited_s = self._clock.monotonic() - question.began
             raise Undecided(
@@ -147,7 +151,9 @@ LISTING_WAIT_S = 0.25
 class Partitions:
     """The partitions of all pipelines of a host. waiting: partitions that get no lease for now, and why.
 
-    listings: the partitions of metered feeds, as they were listed last.
+    listings: the partitions of metered feeds, as they were listed last. stuck: those of `waiting` that only a person can help.
+
+    blocked: why a pipeline's leases cannot be created until a person helps. Its feed may list partitions.
 
     report: called with problems that need attention. orphaned: called for a lease without a partition, with the error.
     """
@@ -167,6 +173,8 @@ class Partitions:
     ) -> None:
         self.bootstraps = {name: Bootstrap(keeper, name, each.identity) for name, each in pipelines.items()}
         self.waiting: dict[LeaseKey, str] = {}
+        self.stuck: dict[LeaseKey, str] = {}
+        self.blocked: dict[str, str] = {}
         self._pipelines = pipelines
         self._clock = clock
         self._timing = timing
@@ -251,7 +259,10 @@ class Partitions:
                 found,
                 scan,
                 lambda partition: self._asks[name].get(
-                    "start", LeaseKey(name, partition), lambda: feed.start_of(partition, pipeline.start), "its feed"
+                    "start",
+                    LeaseKey(name, partition),
+                    lambda: feed.start_of(partition, pipeline.starts.get(partition, pipeline.start)),
+                    "its feed",
                 ),
                 lambda partition, scopes: [
                     Partition(*part) for part in feed.uncovered(FeedPartition(*partition), scopes)
@@ -262,11 +273,16 @@ class Partitions:
         except (Exception, asyncio.CancelledError) as error:
             if is_cancelled(error):
                 raise
+            if needs_person(error) and not isinstance(error, FeedError):
+                self.blocked[name] = described(error)
+            else:
+                self.blocked.pop(name, None)
             streak = self._streaks[name]
             streak.log_failure(self._log, "listing partitions failed, will try again", error, pipeline=name)
             pause = self._timing.backoff.pause_s(streak.count, self._rng.random(), retry_after_s(error))
             self._due_at[name] = self._clock.monotonic() + pause
             return Audit()
+        self.blocked.pop(name, None)
         self._streaks[name].log_end(self._log, "listing partitions recovered", pipeline=name)
         if not found:
             self._report("no partitions", name, f"pipeline '{name}': {feed.no_partitions}", None)
@@ -318,6 +334,9 @@ class Partitions:
         for text in audit.notes:
             self._report("event", text, f"pipeline '{pipeline}': {text}", None)
         self.waiting = {key: why for key, why in self.waiting.items() if key.pipeline != pipeline}
+        self.stuck = {key: why for key, why in self.stuck.items() if key.pipeline != pipeline}
+        refused = {partition: str(error) for partition, error in audit.undecided.items() if error.needs_person}
+        self.stuck |= {LeaseKey(pipeline, partition): why for partition, why in {**audit.waiting, **refused}.items()}
         self._attend_undecided(pipeline, audit, scan)
         for partition, why in sorted(audit.waiting.items()):
             key = LeaseKey(pipeline, partition)
@@ -371,6 +390,12 @@ class Partitions:
                 return await call
         except TimeoutError:
             raise FeedUnavailable(f"{what} did not answer within {self._timing.call_timeout_s:g} s") from None
+
+
+def needs_person(error: BaseException) -> bool:
+    """Whether an error of a feed, a sink or a document does not end by itself, as far as is known. Pure."""
+    waits = FeedUnavailable, SinkUnavailable, StoreError, TimeoutError, OSError
+    return isinstance(error, FeedNotFound | SinkNotFound) or not isinstance(error, waits)
 
 
 def _reopening(closed: Lease) -> str:

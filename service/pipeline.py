@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -34,6 +36,8 @@ class PipelineParts:
     transform_digest: str = ""
     start: Start = "earliest"
     """Where partitions begin that exist when the pipeline first runs."""
+    starts: Mapping[str, Start] = field(default_factory=dict)
+    """Partition name -> where it begins instead."""
     limits: BatchLimits = field(default_factory=BatchLimits)
     buffer_bytes_max: int = 32 * 1024 * 1024
     """Read ahead per partition."""
@@ -82,6 +86,11 @@ class PipelineParts:
         """The sink state of a lease's next claim, without what a former box of dead letters has left in it."""
         has_own_box = self.box is not None and self.box.sink is not None
         return self.sink.claimed(state if has_own_box else sink_alone(state))
+
+    async def check_columns(self) -> None:
+        """Whether the sink takes what the transform yields, once both are prepared. Raises SinkRejected, SinkUnavailable."""
+        with suppress(NotImplementedError):  # of a transform that does not know its columns
+            await self.sink.check_columns(self.transform.columns)
 
     @property
     def identity(self) -> Identity:

@@ -30,7 +30,7 @@ from leasehold.leases.pause_orders import check_not_moved
 from leasehold.leases.session import session_of
 from leasehold.leases.store import LeaseStore, TimedStore
 from leasehold.leases.timing import Timing
-from leasehold.pipeline.errors import PipelineError, SinkNotFound, SinkUnavailable
+from leasehold.pipeline.errors import EngineUnavailable, PipelineError, SinkNotFound, SinkUnavailable
 from leasehold.pipeline.limits import BYTES_MAX, Budget
 from leasehold.service.callback_thread import CallbackThread
 from leasehold.service.errors import StartFailed
@@ -127,6 +127,8 @@ class ProcessorCore:
         self._backoff = timing.backoff
         self._rng = random.Random(f"{incarnation} starts")  # noqa: S311 - jitter, not secrets
         self._traces = traces
+        self._away: str | None = None
+        """Why Spark is awaited, while this starts."""
         self._exporters: list[Exporter] = []
         self._running: asyncio.Task[None] | None = None
         self._stopped: asyncio.Task[None] | None = None
@@ -143,8 +145,9 @@ class ProcessorCore:
     async def start(self) -> None:
         """Returns once the leases exist and the first of them are being worked on.
 
-        Waits for sinks that are away. Raises StartFailed if a sink refuses or its address leads nowhere, or if a transform, Spark
-        or the lease store is not ready; GroupMismatch if the leases belong to another feed or sink.
+        Waits for sinks that are away, and for a Spark master or Connect server. Raises StartFailed if one of them refuses or its
+        address leads nowhere, or if a transform or the lease store is not ready; GroupMismatch if the leases belong to another
+        feed or sink.
         """
         assert self._running is None, "a processor starts once"
         for exporter in self._exporters:
@@ -237,6 +240,10 @@ class ProcessorCore:
             problems.raise_any()
             await transforms
             problems.raise_any()
+            async with asyncio.TaskGroup() as group:
+                for pipeline in self.pipelines:
+                    group.create_task(problems.collect(self._check_columns(pipeline)))
+            problems.raise_any()
         finally:
             transforms.cancel()
             await asyncio.gather(transforms, return_exceptions=True)
@@ -259,7 +266,7 @@ class ProcessorCore:
         try:
             async with asyncio.TaskGroup() as group:
                 for pipeline in self.pipelines:
-                    group.create_task(problems.collect(pipeline.transform.prepare()))
+                    group.create_task(problems.collect(self._prepare_transform(pipeline, problems)))
         finally:
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
@@ -273,7 +280,26 @@ class ProcessorCore:
         began = self._clock.monotonic()
         while True:
             await self._clock.sleep(WAIT_REPORTED_S)
-            self._log.info("still getting ready", waits_for=waits, seconds=round(self._clock.monotonic() - began))
+            seconds = round(self._clock.monotonic() - began)
+            if self._away is None:
+                self._log.info("still getting ready", waits_for=waits, seconds=seconds)
+            else:
+                self._log.warning("waiting for Spark", waits_for=waits, seconds=seconds, error=self._away)
+
+    async def _prepare_transform(self, pipeline: PipelineParts, problems: Problems) -> None:
+        """Waits for a master or a server that is away, as for sinks. Raises PipelineError."""
+        failures = 0
+        while True:
+            try:
+                await pipeline.transform.prepare()
+            except EngineUnavailable as error:
+                if not error.is_away or problems.are_found:
+                    raise
+                self._away, failures = str(error), failures + 1
+                await self._clock.sleep(self._backoff.pause_s(failures, self._rng.random(), 0.0))
+            else:
+                self._away = None
+                return
 
     async def _prepare_sink(self, pipeline: PipelineParts, problems: Problems) -> None:
         """Waits for a sink that is away, as a running host does: its outage must not keep down the hosts that start in it.
@@ -297,6 +323,11 @@ class ProcessorCore:
                 if (fields := streak.end()) is not None:
                     self._log.info("sink recovered", pipeline=pipeline.name, **fields)
                 return
+
+    async def _check_columns(self, pipeline: PipelineParts) -> None:
+        """Raises SinkRejected if the sink could take no output of the transform."""
+        with suppress(SinkUnavailable):  # the first batch waits for it, and is refused then
+            await pipeline.check_columns()
 
     async def _reach(self, call: Callable[[], Awaitable[object]]) -> None:
         """A start forgives a dependency that does not answer for a moment. Raises StoreError, PipelineError."""

@@ -29,7 +29,7 @@ from leasehold.leases.lease import Child, Lease
 from leasehold.leases.tenure import OwnedLease, keep_renewed
 from leasehold.leases.timing import Timing
 from leasehold.pipeline.crash_point import crash_point
-from leasehold.pipeline.dead_letters.refusals import Refusals
+from leasehold.pipeline.dead_letters.refusals import ATTEMPTS, Refusals
 from leasehold.pipeline.errors import (
     Ambiguous,
     EngineUnavailable,
@@ -180,7 +180,7 @@ class Worker:
         self._stopping = asyncio.Event()
         self._permit = TrustPermit(owned, clock, self._suspended, self._restored)
         letters, compare = pipeline.letters, pipeline.feed.compare
-        self._refusals = None if letters is None else Refusals(letters.attempts, compare)
+        self._refusals = Refusals(ATTEMPTS if letters is None else letters.attempts, compare)
         self._plan = None if pipeline.ranges is None else RangePlan(compare, pipeline.ranges)
         self._has_noted_executors = False
         self._writer: SinkWriter | None = None

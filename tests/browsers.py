@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from patience import PATIENCE_S
 from playwright._impl._driver import compute_driver_executable
 from playwright.async_api import ConsoleMessage, Error, Page, async_playwright
 
@@ -29,7 +30,7 @@ QUIET = (
     *("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"),
     *("--disable-sync", "--no-first-run", "--disable-extensions", "--mute-audio", "--no-zygote"),
 )
-PATIENCE_MS = 60_000
+PATIENCE_MS = 1000 * PATIENCE_S
 """Other tests run beside those that look."""
 NO_BROWSER = Path(__file__).parents[1] / "build" / "no-browser.txt"
 """Where `make browser` writes why it could not install one."""
@@ -66,7 +67,7 @@ async def blank_page() -> AsyncIterator[Page]:
     """Skips the test if the machine has no browser."""
     found = find_browser() or do_without_browser()
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=found, args=list(QUIET), timeout=2 * PATIENCE_MS)
+        browser = await playwright.chromium.launch(executable_path=found, args=list(QUIET), timeout=PATIENCE_MS)
         page = await browser.new_page()
         page.set_default_timeout(PATIENCE_MS)
         yield page

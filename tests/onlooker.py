@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from browsers import PATIENCE_MS, blank_page, complaints
+from patience import PATIENCE_S
 from playwright.async_api import Page, expect
 
 T = TypeVar("T")
@@ -25,7 +26,7 @@ def loop_beside() -> Iterator[asyncio.AbstractEventLoop]:
     thread.start()
     yield loop
     loop.call_soon_threadsafe(loop.stop)
-    thread.join(10)
+    thread.join(PATIENCE_S)
 
 
 class Onlooker:

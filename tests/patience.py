@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import itertools
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from threading import Event
 
 import pytest
@@ -43,6 +44,13 @@ async def until_async(
             give_up(what, found if seen is None else seen())
         await asyncio.sleep(pause_s(waited_s))
     return time.monotonic() - began
+
+
+async def rhythm(every_s: float) -> AsyncIterator[int]:
+    """The turns of a load that goes on beside a test, which waits for what comes of it."""
+    for turn in itertools.count():
+        yield turn
+        await asyncio.sleep(every_s)
 
 
 def give_up(what: str, seen: object) -> None:

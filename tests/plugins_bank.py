@@ -16,7 +16,6 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
-from patience import PATIENCE_S
 from plugins_pg import Line, Network, Postgres
 
 from leasehold.pipeline.connectors.postgres import PostgresOutputSink
@@ -139,12 +138,6 @@ async def sink_of(postgres: Postgres) -> AsyncIterator[Make]:
 
     yield make
     await asyncio.gather(*(sink.close() for sink in sinks))
-
-
-async def eventually(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not is_so():  # noqa: ASYNC110  # it becomes so at the server, which sends no event
-            await asyncio.sleep(0.01)
 
 
 class Pause:

@@ -80,10 +80,10 @@ class Command:
             code = self.process.wait(within_s)
         except subprocess.TimeoutExpired:
             self.process.send_signal(signal.SIGABRT)  # for faulthandler
-            self._readers[1].join(5)
+            self._readers[1].join(PATIENCE_S)
             pytest.fail(f"has not ended within {within_s:g} s: {self.process.args}\n{self.out}{self.err}")
         for reader in self._readers:
-            reader.join(5)
+            reader.join(PATIENCE_S)
         return code
 
     def has_java(self) -> bool:
@@ -105,7 +105,7 @@ class Command:
     def end(self) -> None:
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(10)
+        self.process.wait(PATIENCE_S)
 
 
 def _told(processes: Iterable[psutil.Process]) -> list[str]:

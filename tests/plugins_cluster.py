@@ -71,3 +71,10 @@ def own_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkClust
     """With a Connect server. For the tests of one module, which may break it and mend it."""
     with running(tmp_path_factory.mktemp("cluster"), connect=True) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def connect(monkeypatch: pytest.MonkeyPatch) -> str:
+    """PySpark notes in the environment that it is a client. The tests behind this one have a Spark of their own again."""
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+    return "connect"

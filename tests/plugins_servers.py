@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from patience import PATIENCE_S
 
 TESTS = Path(__file__).parent
 
@@ -21,7 +22,7 @@ class Orders:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._http = httpx.Client(base_url=url, timeout=60, trust_env=False)
+        self._http = httpx.Client(base_url=url, timeout=PATIENCE_S, trust_env=False)
 
     def order(self, name: str, **what: Any) -> Any:
         response = self._http.post(name, json={name: value for name, value in what.items() if value is not None})
@@ -57,7 +58,7 @@ def served(module: str, *arguments: str) -> Iterator[tuple[dict[str, Any], subpr
     finally:
         process.terminate()
         try:
-            process.wait(timeout=30)
+            process.wait(timeout=PATIENCE_S)
         except subprocess.TimeoutExpired:  # on a machine that is busy with other things
             process.kill()
             process.wait()

@@ -1,5 +1,6 @@
 """Sinks whose requests may be slow, throttled or partly refused, after Flink's Async Sink (FLIP-171)."""
 
+from leasehold.pipeline.async_sink.rate_limiter import RateLimiting
 from leasehold.pipeline.async_sink.request_entry import (
     Convert,
     Converted,
@@ -21,6 +22,7 @@ __all__ = [
     "Entry",
     "Failed",
     "Limits",
+    "RateLimiting",
     "json_bytes",
     "json_row",
     "refused",

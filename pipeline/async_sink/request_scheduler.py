@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from leasehold.common.clock import Backoff
 from leasehold.pipeline.async_sink.buffer import EntryBuffer
+from leasehold.pipeline.async_sink.rate_limiter import RateLimiter, RateLimiting
 from leasehold.pipeline.async_sink.request_entry import Converted, Entry, Failed, refused
 from leasehold.pipeline.errors import SinkRejected
 from leasehold.pipeline.limits import AsyncLimits
@@ -21,12 +21,23 @@ class Request:
 
 
 class RequestScheduler:
-    """is_hurried: send what is there, without waiting for requests to fill. takes_whole: see AsyncSink."""
+    """is_hurried: send what is there, without waiting for requests to fill. limiter, takes_whole: see AsyncSink.
 
-    def __init__(self, limits: AsyncLimits, position: str | None, *, takes_whole: bool = False) -> None:
+    throttled: requests after which the rate was lowered. queued_again: entries that failed.
+    """
+
+    def __init__(
+        self,
+        limits: AsyncLimits,
+        position: str | None,
+        *,
+        limiter: RateLimiting | None = None,
+        takes_whole: bool = False,
+    ) -> None:
         most = limits.in_flight_entries_max
         # the settings are right until the destination proves otherwise
-        self.limiter = RateLimiter(entries_max=most, entries=most)
+        self.limiter = limiter or RateLimiter(entries_max=most, entries=most)
+        self.throttled = self.queued_again = 0
         self.is_hurried = False
         self.requests = self.in_flight = 0
         self._limits = limits
@@ -50,6 +61,11 @@ class RequestScheduler:
     @property
     def acknowledged(self) -> int:
         return self._prefix.acknowledged
+
+    @property
+    def limit(self) -> int:
+        """How many entries may be in flight now; at least one, because only an answer can raise it."""
+        return max(1, self.limiter.entries)
 
     @property
     def has_room(self) -> bool:
@@ -96,7 +112,7 @@ class RequestScheduler:
             return None
         if not self._buffer.ready:
             return None if rest is None else rest - now
-        if self.in_flight + min(size, self._buffer.ready) > self.limiter.entries:
+        if self.in_flight + min(size, self._buffer.ready) > self.limit:
             return None
         pause = max(0.0, self.limiter.paused_until - now)
         is_full = self._buffer.ready >= size or self._buffer.ready_bytes >= self._limits.batch_bytes_max
@@ -130,6 +146,7 @@ class RequestScheduler:
                 " that out, or let it return all of them or none"
             )
         self._count_out(request)
+        self.queued_again += len(failed)
         self._put_back(failed, self._late_until(now, answer.may_land))
         for entry in request.entries:
             if entry.number not in numbers:
@@ -138,6 +155,7 @@ class RequestScheduler:
         if len(failed) == len(sent):
             self._back_off(request, now, answer.retry_after_s, jitter)
         elif failed and answer.is_throttled:
+            self.throttled += 1
             self.limiter = self.limiter.throttled(now=now, sent_at=request.sent_at, retry_after_s=answer.retry_after_s)
         else:
             self.limiter = self.limiter.succeeded()
@@ -147,10 +165,12 @@ class RequestScheduler:
     ) -> None:
         """The whole request. may_land: its outcome is unknown, and the destination may carry it out later."""
         self._count_out(request)
+        self.queued_again += len(request.entries)
         self._buffer.put_back(request.entries, late_until=self._late_until(now, may_land))
         self._back_off(request, now, retry_after_s, jitter)
 
     def _back_off(self, request: Request, now: float, retry_after_s: float | None, jitter: float) -> None:
+        self.throttled += 1
         self.limiter = self.limiter.failed(now=now, sent_at=request.sent_at, retry_after_s=retry_after_s, jitter=jitter)
 
     def _late_until(self, now: float, may_land: bool) -> float | None:
@@ -170,7 +190,7 @@ class RequestScheduler:
     @property
     def _size(self) -> int:
         """How many entries a request has; a low limit makes requests smaller instead of having them wait."""
-        return min(self._limits.batch_entries_max, self.limiter.entries)
+        return min(self._limits.batch_entries_max, self.limit)
 
 
 class AckPrefix:
@@ -220,53 +240,3 @@ class AckPrefix:
     def _move(self) -> None:
         while self._ends and self._ends[0][0] <= self._first:
             self.position = self._ends.popleft()[1]
-
-
-INCREASE = 10
-DECREASE = 0.5
-BACKOFF = Backoff(first_s=0.1, max_s=5.0)
-RETRY_AFTER_MAX_S = 300.0
-"""The longest pause, even if a destination wants a longer one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RateLimiter:
-    """How many entries may be on their way: ten more for every request that succeeds, half as many when one does not.
-
-    Additive increase, multiplicative decrease, as in FLIP-171 and TCP: senders that know nothing of each other share what a
-    destination takes, and find it again after it changed. Requests that were on their way when the limit was halved say
-    nothing new, and do not halve it again. If the destination names a time, nothing is sent before.
-    """
-
-    entries_max: int
-    entries: int
-    """The limit of entries in flight; it grows up to `entries_max`."""
-    paused_until: float = 0.0
-    """Nothing is sent before this time."""
-    failures: int = 0
-    """Rounds since the last success in which requests failed as a whole."""
-    changed_at: float = -1.0
-    """When the limit was halved last."""
-
-    def succeeded(self) -> RateLimiter:
-        return replace(self, entries=min(self.entries_max, self.entries + INCREASE), failures=0)
-
-    def throttled(self, *, now: float, sent_at: float, retry_after_s: float | None) -> RateLimiter:
-        """Some entries failed, and others did not."""
-        return _pausing(replace(self._halved(now, sent_at), failures=0), now, retry_after_s or 0.0)
-
-    def failed(self, *, now: float, sent_at: float, retry_after_s: float | None, jitter: float) -> RateLimiter:
-        """All of a request failed. jitter: 0 to 1, so that not all come back at once."""
-        if sent_at <= self.changed_at:
-            return _pausing(self, now, retry_after_s or 0.0)
-        halved = replace(self._halved(now, sent_at), failures=self.failures + 1)
-        return _pausing(halved, now, BACKOFF.pause_s(halved.failures, jitter, retry_after_s or 0.0))
-
-    def _halved(self, now: float, sent_at: float) -> RateLimiter:
-        if sent_at <= self.changed_at:
-            return self
-        return replace(self, entries=max(1, int(self.entries * DECREASE)), changed_at=now)
-
-
-def _pausing(limiter: RateLimiter, now: float, seconds: float) -> RateLimiter:
-    return replace(limiter, paused_until=max(limiter.paused_until, now + min(seconds, RETRY_AFTER_MAX_S)))

@@ -102,7 +102,7 @@ class RequestWriter(SinkWriter, Generic[R]):
         self._send_with(permit)
         self._begin(output)
         row_bytes = output.table.nbytes // max(1, output.table.num_rows)
-        for rows in row_slices(output.table):
+        for rows in row_slices(output.table, self._name):
             now = self._clock.monotonic()
             for row in rows:
                 if not self._scheduler.has_room:

@@ -11,22 +11,29 @@ from typing import Any
 from urllib.parse import quote
 from zlib import crc32
 
+import pyarrow as pa
+
 from leasehold.common.clock import Clock, LoopClock
+from leasehold.pipeline.async_sink.rate_limiter import RateLimiting
 from leasehold.pipeline.async_sink.request_entry import (
     Convert,
     Destination,
     Failed,
+    check_columns,
     json_row,
     refused,
+    sequence_of,
 )
 from leasehold.pipeline.async_sink.request_scheduler import Request, RequestScheduler
 from leasehold.pipeline.async_sink.request_writer import RequestWriter
+from leasehold.pipeline.async_sink.stats import RequestStats
 from leasehold.pipeline.crash_point import crash_point
 from leasehold.pipeline.endpoint import Endpoint
 from leasehold.pipeline.errors import Ambiguous, SinkUnavailable
 from leasehold.pipeline.imports import adopt
 from leasehold.pipeline.limits import AsyncLimits
-from leasehold.pipeline.sink import Claim, Output, Sink
+from leasehold.pipeline.sink import Claim, CloseReason, Output, Sink
+from leasehold.pipeline.values import VALUE_ERRORS
 
 
 class AsyncWriter(RequestWriter[Request]):
@@ -39,24 +46,32 @@ class AsyncWriter(RequestWriter[Request]):
         limits: AsyncLimits,
         clock: Clock,
         name: str,
+        stats: RequestStats,
+        limiter: RateLimiting | None = None,
         takes_whole: bool = False,
     ) -> None:
-        self._desk = RequestScheduler(limits, claim.continuation, takes_whole=takes_whole)
+        self._desk = RequestScheduler(limits, claim.continuation, limiter=limiter, takes_whole=takes_whole)
+        self._stats = stats
+        stats.open(self._desk)
         super().__init__(claim, self._desk, clock=clock, name=name)
         self._destination = destination
         self._convert = convert
         self._limits = limits
         self._keys = IdempotencyKeys(claim.pipeline, claim.partition, None)
 
+    async def close(self, reason: CloseReason) -> None:
+        self._stats.close(self._desk)
+        await super().close(reason)
+
     def _begin(self, output: Output) -> None:
+        check_columns(output.table.schema, self._convert, self._name)
         self._keys = IdempotencyKeys(self._claim.pipeline, self._claim.partition, output.start)
 
     def _take(self, row: Mapping[str, Any], bytes: int, output: Output, now: float) -> None:
-        key, found = self._keys.of(row), row.get("sequence")
-        sequence = found if isinstance(found, int) else None
+        key, sequence = self._keys.of(row), sequence_of(row)
         try:
             converted = self._convert(row, key)
-        except ValueError as error:
+        except VALUE_ERRORS as error:
             raise refused(f"{self._name} cannot take row {key}, which {error}", sequence) from error
         if converted is not None:
             self._desk.take(converted, key, now, sequence, output.trace)
@@ -144,7 +159,8 @@ def _encoded(part: str) -> str:
 class AsyncSink(Sink):
     """identity: where entries go, without secrets. convert: what becomes of a row, by default bytes of JSON.
     takes_whole: the destination takes the entries of a request in their order, all of them or none. Then entries with the same
-    order key share requests; without it, a request has one of them. endpoint: for telemetry.
+    order key share requests; without it, a request has one of them. endpoint: for telemetry. limiter: the rate at which each
+    partition begins, by default additive increase and multiplicative decrease.
 
     Raises ValueError where the limits contradict each other.
     """
@@ -161,6 +177,7 @@ class AsyncSink(Sink):
         clock: Clock | None = None,
         takes_whole: bool = False,
         endpoint: Endpoint | None = None,
+        limiter: RateLimiting | None = None,
     ) -> None:
         self._destination = adopt(destination, Destination)
         self._destination_endpoint = endpoint
@@ -169,6 +186,8 @@ class AsyncSink(Sink):
         self._limits = limits or AsyncLimits()
         self._clock = clock or LoopClock()
         self._takes_whole = takes_whole
+        self._limiter = limiter
+        self._stats = RequestStats()
         if problems := list(self._limits.problems()):
             raise ValueError("; ".join(problems))
 
@@ -180,11 +199,22 @@ class AsyncSink(Sink):
     def endpoint(self) -> Endpoint:
         return super().endpoint if self._destination_endpoint is None else self._destination_endpoint
 
+    @property
+    def request_stats(self) -> RequestStats:
+        return self._stats
+
     def claimed(self, state: str) -> str:
         return state
 
     async def prepare(self) -> None:
         await self._destination.prepare()
+
+    @property
+    def _name(self) -> str:
+        return f"destination '{self._identity}'"
+
+    async def check_columns(self, columns: pa.Schema) -> None:
+        check_columns(columns, self._convert, self._name)
 
     async def open(self, claim: Claim) -> AsyncWriter:
         return AsyncWriter(
@@ -193,8 +223,10 @@ class AsyncSink(Sink):
             convert=self._convert,
             limits=self._limits,
             clock=self._clock,
-            name=f"destination '{self._identity}'",
+            name=self._name,
             takes_whole=self._takes_whole,
+            limiter=self._limiter,
+            stats=self._stats,
         )
 
     async def close(self) -> None:

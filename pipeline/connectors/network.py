@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import socket
 from pathlib import Path
 
-_NO_SUCH_NAME = tuple(getattr(socket, name) for name in ("EAI_NONAME", "EAI_NODATA") if hasattr(socket, name))
+from leasehold.common.resolving import is_nowhere_at_once
 
 _WRONG_PATH = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP)
 
@@ -33,12 +32,3 @@ async def check_unresolvable(host: str) -> bool:
     host: a name or a number, without a port.
     """
     return await asyncio.get_running_loop().run_in_executor(None, is_nowhere_at_once, host)
-
-
-def is_nowhere_at_once(host: str) -> bool:
-    """The same, in the caller's thread."""
-    try:
-        socket.getaddrinfo(host, None)
-    except socket.gaierror as error:
-        return error.errno in _NO_SUCH_NAME
-    return False

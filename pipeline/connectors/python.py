@@ -39,6 +39,7 @@ from leasehold.pipeline.errors import SinkRejected, SinkUnavailable
 from leasehold.pipeline.handlers.changes import LeaseLost
 from leasehold.pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter
 from leasehold.pipeline.tracing import TraceContext
+from leasehold.pipeline.values import checked
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -188,9 +189,8 @@ class PythonWriter(SinkWriter):
     async def write(self, output: Output, permit: Permit) -> None:
         permit.check()
         if output.table.num_rows:
-            await self._call(
-                "process", partial(self._handler.process, self._context(output.to, output.trace), output.table)
-            )
+            table = checked(output.table, f"handler '{self._name}'")
+            await self._call("process", partial(self._handler.process, self._context(output.to, output.trace), table))
         self.position = output.to
 
     async def end(self, permit: Permit) -> None:

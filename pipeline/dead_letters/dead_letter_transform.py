@@ -16,7 +16,7 @@ import pyarrow as pa
 from leasehold.pipeline.batch import Batch
 from leasehold.pipeline.dead_letters.guards import ParkGuard, RateGuard, too_many
 from leasehold.pipeline.dead_letters.record import dead_events
-from leasehold.pipeline.dead_letters.refusals import Refusals
+from leasehold.pipeline.dead_letters.refusals import ATTEMPTS, Refusals
 from leasehold.pipeline.errors import FailsTogether, MalformedRecord, Poison, PoisonEvent, TooMuchPoison
 from leasehold.pipeline.transform import Transform
 
@@ -30,7 +30,7 @@ class DeadLetters:
 
     now: Callable[[], datetime]
     """The wall clock, aware."""
-    attempts: int = 2
+    attempts: int = ATTEMPTS
     """How often an event's output must have been refused by the sink."""
     share_max: float = 0.1
     share_events: int = 1000

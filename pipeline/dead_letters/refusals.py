@@ -17,6 +17,8 @@ from typing import NamedTuple
 from leasehold.pipeline.batch import Batch
 from leasehold.pipeline.errors import OutputRefused, Poison
 
+ATTEMPTS = 2
+"""How often an event is refused by default before it is to blame, the last time alone."""
 Compare = Callable[[str | None, str | None], int]
 
 

@@ -19,6 +19,7 @@ from typing import NoReturn
 import pyarrow as pa
 
 from leasehold.common.nesting import parsed_json
+from leasehold.pipeline.async_sink.stats import RequestStats
 from leasehold.pipeline.crash_point import crash_point
 from leasehold.pipeline.dead_letters.dead_letter_transform import DeadLetters
 from leasehold.pipeline.dead_letters.guards import too_many
@@ -69,6 +70,10 @@ class SinkBesideBox(Sink):
     def handler_stats(self) -> HandlerStats | None:
         return self._sink.handler_stats
 
+    @property
+    def request_stats(self) -> RequestStats | None:
+        return self._sink.request_stats
+
     def claimed(self, state: str) -> str:
         states = states_in(state, self._id)
         sink, letters = self._sink.claimed(states.sink), self._letters.claimed(states.letters)
@@ -77,6 +82,9 @@ class SinkBesideBox(Sink):
     async def prepare(self) -> None:
         await self._sink.prepare()
         await self._letters.prepare()
+
+    async def check_columns(self, columns: pa.Schema) -> None:
+        await self._sink.check_columns(columns)
 
     async def open(self, claim: Claim) -> SinkWriter:
         """Both are fenced before the box is read, so no earlier epoch adds to it any more."""

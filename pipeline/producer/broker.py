@@ -81,6 +81,16 @@ class Broker(Protocol):
         """For people, and without secrets."""
         ...
 
+    @property
+    def hub(self) -> str:
+        """The hub's own name."""
+        ...
+
+    @property
+    def namespace(self) -> str | None:
+        """The fully qualified namespace of the hub; None if it has none."""
+        ...
+
     def prepared(self, event: OutgoingEvent) -> Prepared:
         """Pure. Raises ValueError where the event cannot be encoded."""
         ...

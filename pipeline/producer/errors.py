@@ -21,7 +21,6 @@ class Reason(StrEnum):
     """The numbers of producer and broker do not fit together: close the producer and make a new one."""
     GENERAL_ERROR = "GeneralError"
     CLIENT_CLOSED = "ClientClosed"
-    CONSUMER_DISCONNECTED = "ConsumerDisconnected"
     RESOURCE_NOT_FOUND = "ResourceNotFound"
     MESSAGE_SIZE_EXCEEDED = "MessageSizeExceeded"
     QUOTA_EXCEEDED = "QuotaExceeded"

@@ -91,7 +91,10 @@ class PublishingProperties:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubProperties:
+    """created_on: None if the broker does not keep it."""
+
     name: str
+    created_on: datetime | None = None
     partitions: tuple[str, ...]
 
 
@@ -99,13 +102,16 @@ class HubProperties:
 class PartitionProperties:
     """first, last: sequence of the oldest and the newest event that the broker has, `last` being -1 before the first event.
 
-    They count the partition's events, from all publishers, and have nothing to do with a producer's numbers.
+    They count the events of all publishers, and are not a producer's numbers.
+    last_offset, last_enqueued_time: of the newest event. None before the first event, and if the broker does not keep them.
     """
 
     partition: str
     first: int
     last: int
     is_empty: bool
+    last_offset: str | None = None
+    last_enqueued_time: datetime | None = None
 
 
 Simple: TypeAlias = "str | bytes | bool | int | float | datetime | UUID | None"

@@ -213,6 +213,15 @@ class IdempotentProducer:
             last_published_number=numbers.number if numbers else None,
         )
 
+    @property
+    def hub_name(self) -> str:
+        return self._broker.hub
+
+    @property
+    def namespace(self) -> str | None:
+        """Fully qualified; None of an embedded log."""
+        return self._broker.namespace
+
     async def hub_properties(self) -> HubProperties:
         self._check()
         return await self._broker.read_hub()

@@ -84,8 +84,7 @@ class Runner:
     - `epoch`: of the lease it is run for, passed to feeds that rank readers by it.
     - `letters`: what becomes of events that cannot be processed; None to stop at the first. With it the writer has to be one
       that keeps dead letters.
-    - `refusals`: with letters, what is known of output that the sink refused in earlier runs; None where that is to stop the
-      partition.
+    - `refusals`: what is known of output that the sink refused in earlier runs, for the search for the event; None not to search.
     - `plan`: who reads what. None: the host reads everything.
     - `tap`: shows what is read and delivered to its watchers.
     - `tracer`: of this run; None without traces.
@@ -159,8 +158,10 @@ class Runner:
         try:
             return await self._deliver(stopping)
         except OutputRefused as refused:
-            if self._refusals is None or not self._narrow(self._refusals, refused):
+            if self._refusals is None:
                 raise
+            if not self._narrow(self._refusals, refused):
+                raise self._named(refused) from refused
             raise OutputSuspected(f"{refused}: looking for the event") from refused
         finally:
             await _end_all(*stages)
@@ -406,6 +407,17 @@ class Runner:
 
     def _narrow(self, refusals: Refusals, error: OutputRefused) -> bool:
         return refusals.narrow(error, self._under_way(), is_sure=self._transform.yields_events)
+
+    def _named(self, refused: OutputRefused) -> OutputRefused:
+        """With the event to blame, if that is known."""
+        only = [sent.only for sent in self._under_way()]
+        found = refused.sequences[0] if self._transform.yields_events and refused.sequences else None
+        sequence = only[0] if len(only) == 1 and only[0] is not None else found
+        if sequence is None:
+            return refused
+        return OutputRefused(
+            f"partition '{self._partition}', sequence {sequence}: {refused}", sequences=refused.sequences
+        )
 
     def _under_way(self) -> list[Sent]:
         """What was written and is not delivered, or was being written."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -21,6 +22,9 @@ def require_pyspark(package: Path) -> None:
                 " (docs/configuration.md, Beside other Spark packages)"
             )
 
+
+warnings.filterwarnings("ignore", r"PySpark does not yet fully support pandas >= 3", FutureWarning)
+"""Every start would print it, and Leasehold uses no pandas. docs/configuration.md has it for functions that do."""
 
 if (_spec := find_spec("pyspark")) is not None:
     for _package in _spec.submodule_search_locations or ():

@@ -14,11 +14,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 import pyspark
 from pyspark.errors import PySparkAssertionError, PySparkException
 from pyspark.sql import SparkSession
 
+from leasehold.common.resolving import is_nowhere_at_once
 from leasehold.pipeline.errors import EngineUnavailable
 from leasehold.pipeline.spark.jvm import Running
 from leasehold.pipeline.spark.pyspark_internals import close_channel, release_of, same_version
@@ -61,6 +63,10 @@ _CUT = frozenset(("INTERNAL", "UNKNOWN"))
 """gRPC's own codes for calls whose stream a server or a proxy has cut off. Another connection may work."""
 _DECLINED = frozenset(("RESOURCE_EXHAUSTED", "ABORTED"))
 """gRPC's own codes for calls that were answered, and may succeed later."""
+_MAY_PASS = frozenset(("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED")) | _CUT | _DECLINED
+"""gRPC's own codes for calls to a server that is away, starts, or is busy."""
+_HTTP_1 = "http1.x"
+"""In what gRPC writes about a server of another protocol."""
 _TOO_LARGE = re.compile(r"message larger than max|message exceeds maximum size")
 """In what gRPC's libraries write about a message, which a smaller batch would make smaller."""
 _OF_GRPC = re.compile(r"<_\w+ of RPC that [^\n]*\n\s*status = StatusCode\.(\w+)\n")
@@ -95,8 +101,19 @@ def connect(remote: str, launched: Callable[[Connected], None] = lambda starting
         if connected is not None:
             connected.kill()
         why = f"it has not answered for {FIRST_ANSWER_S:g} s: restart it" if is_late.is_set() else _why(error)
-        raise EngineUnavailable(f"the Spark Connect server at '{address(remote)}' cannot be used: {why}") from error
+        raise EngineUnavailable(
+            f"the Spark Connect server at '{address(remote)}' cannot be used: {why}",
+            is_away=is_late.is_set() or _may_answer_later(error, remote),
+        ) from error
     return connected
+
+
+def _may_answer_later(error: BaseException, remote: str) -> bool:
+    """Asks the resolver if the server does not answer: a name that does not exist is wrong. Blocks."""
+    if _name(error) != "RETRIES_EXCEEDED" and _code(error) not in _MAY_PASS:
+        return False
+    is_other_protocol = _HTTP_1 in str(error.__cause__ or error)
+    return not (is_other_protocol or is_nowhere_at_once(urlsplit(address(remote)).hostname or ""))
 
 
 @contextmanager
@@ -301,16 +318,18 @@ def lost_server(error: BaseException, running: Running) -> EngineUnavailable | N
     running.is_broken = running.is_lost = True
     if running.is_ended:
         return EngineUnavailable(
-            f"this host has ended its sessions on the Spark Connect server at '{running.place}', and tries again in new ones"
+            f"this host has ended its sessions on the Spark Connect server at '{running.place}', and tries again in new ones",
+            is_away=True,
         )
-    return EngineUnavailable(f"the Spark Connect server at '{running.place}' cannot be used: {why}")
+    is_away = why == CLOSED or _name(error) == "RETRIES_EXCEEDED" or _code(error) in _MAY_PASS
+    return EngineUnavailable(f"the Spark Connect server at '{running.place}' cannot be used: {why}", is_away=is_away)
 
 
 def lost_session(error: BaseException, running: Running) -> EngineUnavailable | None:
     """What an error of a call means if it makes its own session useless, and no other. None if it does not."""
     if not isinstance(running, Connected) or running.is_lost or (what := session_loss(error)) is None:
         return None
-    return EngineUnavailable(f"the Spark Connect server at '{running.place}' {what}")
+    return EngineUnavailable(f"the Spark Connect server at '{running.place}' {what}", is_away=True)
 
 
 def failed_call(error: BaseException, running: Running) -> EngineUnavailable | None:
@@ -326,7 +345,8 @@ def failed_call(error: BaseException, running: Running) -> EngineUnavailable | N
     running.is_broken = running.is_broken or code in _CUT
     return EngineUnavailable(
         f"a call to the Spark Connect server at '{running.place}' failed ({code}: {_said(error)}): the host tries again. If that"
-        " does not help, look at the logs of the server, and of the proxy if there is one"
+        " does not help, look at the logs of the server, and of the proxy if there is one",
+        is_away=True,
     )
 
 

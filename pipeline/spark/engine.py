@@ -88,16 +88,19 @@ class SparkEngine:
             return Path(self._modules.name)
 
     def begin(self) -> None:
-        """Starts in the background what transforms will need. If that fails, so does every transform, for the same reason."""
+        """Starts in the background what transforms will need. If that fails, so does every transform that waits for it."""
         self._begun = self._control.submit(self._run)
 
     def running(self) -> Running:
         """Spark, started or started again where needed. Blocks. Raises EngineUnavailable.
 
-        Callers that wait for one start share its failure: pipelines do not try the same thing one after the other.
+        Callers that wait for one start share its failure: pipelines do not try the same thing one after the other. A start is
+        tried again only if Spark was away.
         """
-        if self._begun is not None and not self._is_stopped and (error := self._begun.exception()) is not None:
-            raise EngineUnavailable(str(error)) from error
+        if (begun := self._begun) is not None and not self._is_stopped and (error := begun.exception()) is not None:
+            is_away = isinstance(error, EngineUnavailable) and error.is_away
+            self._begun = None if is_away else begun
+            raise EngineUnavailable(str(error), is_away=is_away) from error
         return self._run()
 
     def _run(self) -> Running:
@@ -107,7 +110,7 @@ class SparkEngine:
                 raise EngineUnavailable("Spark is stopped")
             if self._running is None or not self._running.is_alive:
                 if self._failed is not None and self._starts_ended != starts_ended:
-                    raise EngineUnavailable(str(self._failed)) from self._failed
+                    raise EngineUnavailable(str(self._failed), is_away=self._failed.is_away) from self._failed
                 self._running = self._start()
             return self._running
 

@@ -372,7 +372,9 @@ def _registration(conf: Mapping[str, str], gateway: Any, output: Output) -> Iter
         if not is_overdue.is_set():
             raise
         output.wait()
-        raise EngineUnavailable(_not_registered(master, version, complaint(output.lines))) from error
+        is_away = version is not None and release_of(version) == release_of(pyspark.__version__)
+        why = _not_registered(master, version, complaint(output.lines))
+        raise EngineUnavailable(why, is_away=is_away) from error
     finally:
         done.set()
         watching.join()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from queue import SimpleQueue
 
+from leasehold.common.resolving import is_unknown_name
 from leasehold.pipeline.errors import EngineUnavailable
 
 # The Spark settings that the fast path needs, and those that users cannot change.
@@ -122,7 +123,14 @@ def require_master(master: str, probe: Callable[[Address], str | None] | None = 
     finally:
         deadline.cancel()
     reasons = "; ".join(f"{host}:{port}: {why}" for (host, port), why in refusals.items())
-    raise EngineUnavailable(f"the Spark master at '{master}' cannot be reached ({reasons}): {REMEDY}")
+    raise EngineUnavailable(
+        f"the Spark master at '{master}' cannot be reached ({reasons}): {REMEDY}",
+        is_away=not all(isinstance(why, _Lasting) for why in refusals.values()),
+    )
+
+
+class _Lasting(str):
+    """Why an address does not answer, if waiting changes nothing."""
 
 
 PAGE_S = 10.0
@@ -168,7 +176,8 @@ def _probe(address: Address) -> str | None:
     except TimeoutError:
         return f"no answer within {REACH_S:g} s"
     except (OSError, UnicodeError) as error:  # UnicodeError: a name that DNS cannot carry
-        return (getattr(error, "strerror", None) or str(error)).lower()
+        is_lasting = isinstance(error, UnicodeError) or is_unknown_name(error)
+        return (_Lasting if is_lasting else str)((getattr(error, "strerror", None) or str(error)).lower())
     with connection:
         return _first_answer(connection)
 
@@ -183,4 +192,4 @@ def _first_answer(connection: socket.socket) -> str | None:
         return f"it accepts connections, but answers nothing within {ANSWER_S:g} s"
     except OSError:
         return None
-    return "it speaks HTTP, which is a master's web page at best" if answer.startswith(b"HTTP/") else None
+    return _Lasting("it speaks HTTP, which is a master's web page at best") if answer.startswith(b"HTTP/") else None

@@ -13,7 +13,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -39,6 +39,8 @@ COLUMNS_MAX = 100
 Document = dict[str, object] | list[object] | str
 _PLAIN_NAME = re.compile(r"[^\W\d]+")
 """It has only letters and underscores. Other names may hold values, as in `{"account=4711": true}`."""
+_APART = re.compile(r"""[\s/.$#'"`~()\[\]\u200b\ufeff]+""")
+"""Between the parts of a path, and around a name."""
 _ESCAPED = re.compile(r"\\+u([0-9a-fA-F]{4})")
 
 
@@ -53,7 +55,9 @@ class Mask:
         return not self._patterns
 
     def hides(self, name: str) -> bool:
-        return names_a_secret(name) or any(fnmatchcase(name.lower(), pattern) for pattern in self._patterns)
+        """A path, like `/iban` or `$.person.iban`, is hidden if one of its parts is."""
+        parts = {name.lower(), *_APART.split(name.lower())}
+        return names_a_secret(name) or any(fnmatchcase(part, pattern) for part in parts for pattern in self._patterns)
 
     def lists(self, name: str) -> bool:
         return name.lower() in self._patterns
@@ -135,7 +139,7 @@ def _column(name: str, column: pa.ChunkedArray, mask: Mask) -> JsonValue:
         if name == "body" and isinstance(value, str):
             value = value.encode()
         return _shown(value, mask)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:  # PostgreSQL takes years behind 9999
         return _failed(error)
 
 
@@ -157,7 +161,7 @@ def _shown(value: object, mask: Mask, texts: int = 0) -> JsonValue:
         case list():
             if value and all(isinstance(each, tuple) for each in value):  # a map within a column
                 return _shown(dict(value), mask, texts)
-            return [_shown(each, mask, texts) for each in value]
+            return [MASK if _names_a_field(value, mask) else _shown(each, mask, texts) for each in value]
         case _:
             return _cut(redacted(str(value)))
 
@@ -165,13 +169,30 @@ def _shown(value: object, mask: Mask, texts: int = 0) -> JsonValue:
 def _fields(fields: Mapping[object, object], mask: Mask, texts: int) -> dict[str, JsonValue]:
     shown: dict[str, JsonValue] = {}
     times = Counter[str]()
+    names_a_field = _names_a_field(fields.values(), mask)
     for key, value in fields.items():
         name = key.decode(errors="replace") if isinstance(key, bytes) else str(key)
         label = _name(name, mask, texts)
         times[label] += 1
         unique = label if times[label] == 1 else f"{label} ({times[label]})"  # names may be withheld or cut alike
-        shown[unique] = MASK if mask.hides(name) else _shown(value, mask, texts)
+        shown[unique] = MASK if names_a_field or mask.hides(name) else _shown(value, mask, texts)
     return shown
+
+
+def _names_a_field(values: Iterable[object], mask: Mask) -> bool:
+    """Whether one of them is the name of a masked field, whose value is beside it: `{"name": "iban", "value": "..."}`.
+
+    So is a list with that name, as in `{"columns": ["iban"], "rows": [["..."]]}`.
+    """
+    return any(
+        mask.hides(each) if isinstance(each, str) else isinstance(each, list) and _lists_a_field(each, mask)
+        for each in values
+    )
+
+
+def _lists_a_field(values: Iterable[object], mask: Mask) -> bool:
+    inner = (each.values() if isinstance(each, Mapping) else [each] for each in values)
+    return any(_names_a_field(each, mask) for each in inner)
 
 
 def _name(name: str, mask: Mask, texts: int) -> str:

@@ -70,6 +70,7 @@ class Metrics(Collector):
         yield from self._now()
         yield from self._work()
         yield from self._handlers()
+        yield from self._requests()
         yield from self._leases()
         if self._host.session is not None:
             yield from self._session(self._host.session)
@@ -135,6 +136,23 @@ class Metrics(Collector):
                 retries.add_metric([name], stats.retries)
                 _add(seconds, [name], stats.seconds)
         yield from (calls, parked, retries, seconds)
+
+    def _requests(self) -> Iterator[Metric]:
+        """Asynchronous sinks."""
+        labels = ["pipeline"]
+        in_flight = GaugeMetricFamily("leasehold_sink_entries_in_flight", "Entries on their way.", labels=labels)
+        limit = GaugeMetricFamily("leasehold_sink_entries_limit", "How many may be on their way now.", labels=labels)
+        again = CounterMetricFamily("leasehold_sink_entries_queued_again", "Entries that failed.", labels=labels)
+        throttled = CounterMetricFamily(
+            "leasehold_sink_requests_throttled", "Requests that lowered the rate.", labels=labels
+        )
+        for name, pipeline in self._host.pipelines.items():
+            if (stats := pipeline.sink.request_stats) is not None:
+                in_flight.add_metric([name], stats.in_flight)
+                limit.add_metric([name], stats.limit)
+                again.add_metric([name], stats.queued_again)
+                throttled.add_metric([name], stats.throttled)
+        yield from (in_flight, limit, again, throttled)
 
     def _leases(self) -> Iterator[Metric]:
         stats = self._host.stats

@@ -31,7 +31,7 @@ SHOWN_MAX = 100
 """How much of a client's own text an error repeats."""
 LOOK_FIRST = "it may have been carried out: check before you repeat it"
 WHAT: Mapping[int, str] = {
-    400: "The body is not JSON.",
+    400: "The body is not JSON, or `cursor` is not one.",
     401: "The token is missing or unknown.",
     403: "The token is a reader's, the page another origin's, or the `Host` no name of this machine.",
     404: "There is no such pipeline or lease.",

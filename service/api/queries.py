@@ -70,8 +70,13 @@ class LeaseFilter(PipelineFilter):
 
     @property
     def after(self) -> tuple[str, str]:
-        """The lease behind which the page begins: pipeline names have no slash in them."""
-        pipeline, _, partition = (self.cursor or "").partition("/")
+        """The lease behind which the page begins: pipeline names have no slash in them. Raises HTTPException."""
+        pipeline, slash, partition = (self.cursor or "").partition("/")
+        if self.cursor and not slash:
+            raise HTTPException(
+                HTTPStatus.BAD_REQUEST,
+                f"{shown(self.cursor)} is not a cursor: take `next` of the page before, or begin without one",
+            )
         return pipeline, partition
 
     def is_met_by(self, status: LeaseStatus) -> bool:
@@ -96,12 +101,13 @@ def reading(view: View) -> APIRouter:
         """Every host that has a document in the lease store."""
         return schemas.hosts_of(await view.read_group())
 
-    @router.get("/leases", responses=documented(404))
+    @router.get("/leases", responses=documented(400, 404))
     async def leases(wanted: Annotated[LeaseFilter, Query()]) -> schemas.Leases:
         """Leases in the order of pipeline and partition, page by page."""
         known(view, wanted.pipeline)
+        after = wanted.after
         found = [status for status in (await view.read_group()).leases.values() if wanted.is_met_by(status)]
-        rest = [status for status in found if status.lease.key > wanted.after]
+        rest = [status for status in found if status.lease.key > after]
         page = rest[: wanted.limit]
         return schemas.Leases(
             items=tuple(map(schemas.Lease.model_validate, page)),

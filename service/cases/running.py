@@ -145,6 +145,9 @@ class NotingSink(Sink):
     async def prepare(self) -> None:
         await self.sink.prepare()
 
+    async def check_columns(self, columns: pa.Schema) -> None:
+        await self.sink.check_columns(columns)
+
     async def open(self, claim: Claim) -> SinkWriter:
         writer = NotingWriter(claim.partition, await self.sink.open(claim), self)
         await self._delivered.note(claim.partition, writer.position)

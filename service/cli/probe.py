@@ -62,8 +62,9 @@ async def _probe(settings: Settings, engine: SparkEngine, say: Say) -> bool:
             fine &= await _try_step(say, f"{pipeline.name}: feed", _check_feed(pipeline))
             if (blobs := pipeline.checkpoint_blobs) is not None:
                 fine &= await _try_step(say, f"{pipeline.name}: checkpoint blobs", _count_checkpoints(blobs))
-            fine &= await _try_step(say, f"{pipeline.name}: transform", _prepare_transform(pipeline))
-            fine &= await _try_step(say, f"{pipeline.name}: sink", _prepare_sink(pipeline))
+            has_columns = await _try_step(say, f"{pipeline.name}: transform", _prepare_transform(pipeline))
+            fine &= has_columns
+            fine &= await _try_step(say, f"{pipeline.name}: sink", _prepare_sink(pipeline, has_columns=has_columns))
         if settings.api.enabled:
             fine &= await _try_step(say, "api", _open_port(settings.api))
         return fine
@@ -125,8 +126,11 @@ async def _prepare_transform(pipeline: PipelineParts) -> str:
     return f"fine, {pipeline.transform.description}"
 
 
-async def _prepare_sink(pipeline: PipelineParts) -> str:
+async def _prepare_sink(pipeline: PipelineParts, *, has_columns: bool) -> str:
+    """has_columns: whether the transform is known to yield some, which the sink has to take."""
     await pipeline.sink.prepare()
+    if has_columns:
+        await pipeline.check_columns()
     return f"fine ({pipeline.sink.identity})"
 
 

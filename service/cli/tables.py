@@ -35,6 +35,8 @@ def screen_of(stream: TextIO) -> Console:
 
 def stopped(pipeline: str, partition: str, error: str) -> str:
     """Why a partition stands still. Its error often begins with the partition, which is shown once."""
+    if not partition:
+        return f"pipeline '{pipeline}' stopped: {error}"
     named = f"partition '{partition}'"
     return f"pipeline '{pipeline}', {named} stopped: {error.removeprefix(f'{named}, ')}"
 

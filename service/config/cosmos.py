@@ -103,8 +103,8 @@ class CosmosFeed(CosmosAccount, FeedSettings):
 
     @model_validator(mode="after")
     def _fits(self) -> CosmosFeed:
-        if self.mode == "all_versions" and self.start != "latest":
-            raise ValueError("`mode: all_versions` requires `start: latest`")
+        if self.mode == "all_versions" and any(start != "latest" for start in (self.start, *self.starts.values())):
+            raise ValueError("`mode: all_versions` requires `start: latest`, and in `starts` for each partition too")
         return self
 
     @property

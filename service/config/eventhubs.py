@@ -80,6 +80,14 @@ class EventHub(WithCredential):
         default=None,
         description="Authorities (PEM) to trust instead of the usual ones, for a namespace behind a proxy.",
     )
+    endpoint: Text | None = Field(
+        default=None,
+        description="A host to connect to instead of the namespace, with a port if it is not the usual one, such as a gateway's.",
+    )
+    proxy: Secret | None = Field(
+        default=None,
+        description="An HTTP proxy to connect through, like http://USER:PASSWORD@PROXY:3128. It needs `transport: websockets`.",
+    )
 
     @model_validator(mode="after")
     def _reaches(self) -> EventHub:
@@ -99,6 +107,8 @@ class EventHub(WithCredential):
             "identity": "default" if is_anybody else identity,
             "transport": self.transport,
             "ca_file": None if self.ca_file is None else str(self.ca_file),
+            "endpoint": self.endpoint,
+            "proxy": None if self.proxy is None else self.proxy.get_secret_value(),
         }
 
     def seat_in(self, consumer_group: str) -> Seat:
@@ -141,6 +151,11 @@ class EventHubsFeed(EventHub, FeedSettings):
         description="The most events of each partition to prefetch. What is prefetched and not taken stays below 1"
         " MiB per partition.",
     )
+    trusts_properties: bool = Field(
+        default=False,
+        description="Whether the properties `leasehold-key` and `leasehold-operation` are an event's key and operation, as the"
+        " sink `eventhubs` stores them. Set it only if nothing else publishes to this hub: any publisher can set them.",
+    )
     timeout_s: Seconds = Field(default=20.0, description="How long one answer of the service may take.")
     executors_consumer_group: ConsumerGroup | None = Field(
         default=None,
@@ -161,6 +176,8 @@ class EventHubsFeed(EventHub, FeedSettings):
 
     @model_validator(mode="after")
     def _begins(self) -> EventHubsFeed:
+        if twice := sorted(self.starts.keys() & self.start_positions.keys()):
+            raise ValueError(f"`starts` and `start_positions` both name partition '{twice[0]}': keep one of them")
         for partition, position in self.start_positions.items():
             try:
                 position_of(position)
@@ -205,6 +222,7 @@ class EventHubsFeed(EventHub, FeedSettings):
             account_of(**self.account),
             consumer_group=self.consumer_group,
             start_positions=self.start_positions,
+            trusts_properties=self.trusts_properties,
             prefetch=self.prefetch,
             timeout_s=self.timeout_s,
             executors_group=self.executors_consumer_group,

@@ -8,7 +8,6 @@ meant from the file's folder. A value that came from the environment, or that is
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from leasehold.service.config.reference import describe, names_in, types_of
+from leasehold.service.config.rings import resolved_path, rings_in
 from leasehold.service.config.section import message_of, shown, unknown_setting
 from leasehold.service.config.settings import Settings
 from leasehold.service.config.strict_yaml import UNREADABLE, Document, KeyPath, Problem, read
@@ -310,30 +310,21 @@ def key_of(place: KeyPath) -> str:
 
 
 def _clashes(root: dict[str, Any], folder: Path) -> Iterator[tuple[KeyPath, str]]:
-    pipelines = root.get("pipelines")
+    found, log = root.get("pipelines"), root.get("log")
+    pipelines = found if isinstance(found, list) else []
+    yield from rings_in(_known(pipelines), _known(log).get("file") if isinstance(log, dict) else None, folder)
     names: dict[str, int] = {}
     writers: dict[str, int] = {}
-    for index, pipeline in enumerate(pipelines if isinstance(pipelines, list) else ()):
+    for index, pipeline in enumerate(pipelines):
         if not isinstance(pipeline, dict):
             continue
-        name, reads, writes = (
-            pipeline.get("name"),
-            _log_path(pipeline, "feed", folder),
-            _log_path(pipeline, "sink", folder),
-        )
+        name, writes = pipeline.get("name"), _written_log(pipeline, folder)
         if isinstance(name, str) and names.setdefault(name, index) != index:
             yield (
                 ("pipelines", index, "name"),
                 f"'{name}' is the name of pipelines[{names[name]}] too: rename one of them",
             )
-        if writes is None:
-            continue
-        if writes == reads:
-            yield (
-                ("pipelines", index, "sink", "path"),
-                "is the log that its feed reads, which would never end: use another",
-            )
-        if writers.setdefault(writes, index) != index:
+        if writes is not None and writers.setdefault(writes, index) != index:
             other = f"pipelines[{writers[writes]}]"
             yield (
                 ("pipelines", index, "sink", "path"),
@@ -341,10 +332,15 @@ def _clashes(root: dict[str, Any], folder: Path) -> Iterator[tuple[KeyPath, str]
             )
 
 
-def _log_path(pipeline: dict[str, Any], side: str, folder: Path) -> str | None:
-    section = pipeline.get(side)
-    if not (
-        isinstance(section, dict) and section.get("type") == "log" and isinstance(path := section.get("path"), str)
-    ):
+def _known(value: Any) -> Any:
+    """Without texts whose variables are not set."""
+    if isinstance(value, dict):
+        return {key: _known(child) for key, child in value.items() if not isinstance(child, _Missing)}
+    return [_known(child) for child in value] if isinstance(value, list) else value
+
+
+def _written_log(pipeline: dict[str, Any], folder: Path) -> str | None:
+    section = pipeline.get("sink")
+    if not (isinstance(section, dict) and section.get("type") == "log"):
         return None
-    return os.path.realpath(folder / Path(path).expanduser())
+    return resolved_path(section.get("path"), folder)

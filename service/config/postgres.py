@@ -102,9 +102,10 @@ class PostgresSink(WithCredential, SinkSettings):
         )
 
     def check_output(self, table: pa.Table) -> None:
-        from leasehold.pipeline.connectors.postgres.copy import last_per_key, load
+        from leasehold.pipeline.connectors.postgres.copy import check_key, load
 
-        load(last_per_key(table, self.key) if self.key else table)
+        check_key(table.column_names, self.key)
+        load(table)
 
 
 class PostgresLetters(WithCredential, LettersSettings):

@@ -202,6 +202,10 @@ class FeedSettings(Section):
         description="The start of partitions that exist at the first run: `earliest`, `latest`, or a time like"
         " 2026-01-31T12:00:00Z. Partitions that appear later are read from their beginning.",
     )
+    starts: Mapping[str, StartAt] = Field(
+        default={},
+        description="The start of single partitions, by name, instead of `start`: for each `earliest`, `latest` or a time.",
+    )
 
     @property
     def seat(self) -> Seat | None:

@@ -249,8 +249,8 @@ class Api(Section):
 
 
 class LogSettings(Section):
-    level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="The lowest level that is logged."
+    level: Literal["debug", "info", "warning", "error", "off"] = Field(
+        default="info", description="The lowest level that is logged. `off`: nothing is, not even of other libraries."
     )
     format: Literal["text", "json"] = Field(default="text", description="Lines for people, or one JSON object a line.")
     file: FilePath | None = Field(default=None, description="A file to append to. By default standard error.")

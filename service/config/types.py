@@ -48,12 +48,22 @@ def _folder(info: ValidationInfo) -> str:
     return str((info.context or {}).get("folder", ""))
 
 
+def expanded_path(value: Path) -> Path:
+    """With the home directory that `~` stands for. Raises ValueError."""
+    try:
+        return value.expanduser()
+    except RuntimeError:
+        raise ValueError(
+            f"begins with `{value.parts[0]}`, and there is no such home directory: write the path without `~`"
+        ) from None
+
+
 def _resolved(value: Path, info: ValidationInfo) -> Path:
-    return Path(_folder(info)) / value.expanduser()
+    return Path(_folder(info)) / expanded_path(value)
 
 
 def _resolved_glob(value: str, info: ValidationInfo) -> str:
-    return str(Path(glob.escape(_folder(info))) / Path(value).expanduser())
+    return str(Path(glob.escape(_folder(info))) / expanded_path(Path(value)))
 
 
 def _certificates(value: Path, info: ValidationInfo) -> Path:

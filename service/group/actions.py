@@ -203,8 +203,17 @@ async def _plan_close(
     if lease.children:
         names = ", ".join(f"'{child.partition}'" for child in lease.children)
         raise NotNow(f"{_name(lease)} has ended, and {names} continue it: there is nothing to close")
+    if lease.closed and not forget:
+        return lease, None
+    passed_over = pipeline.feed.passed_over
+    if passed_over and not skip_rest and lease.partition not in {each.name for each in listed}:
+        entry, reason = next(iter(passed_over.items()))
+        raise NotNow(
+            f"{_name(lease)} stays as it is: its partition may be hidden, because the feed passes over '{entry}' ({reason})."
+            f" Correct that, or, {SKIP}"
+        )
     if lease.closed:
-        return replace(lease, tombstone=lease.tombstone and not forget), None
+        return replace(lease, tombstone=False), None
     rest = await _measure_rest(pipeline, lease, is_listed=not gone([lease], pipeline.feed, listed))
     finishes = pipeline.feed.partitions_finish
     if why := refusal(lease, rest, finishes=finishes, skip_rest=skip_rest):

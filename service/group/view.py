@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator,
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Generic, TypeVar
 
 from leasehold.common.clock import Backoff, Clock, retry_after_s
@@ -49,6 +50,7 @@ from leasehold.service.lag.measurement import (
     LagTimeouts,
     LastKnown,
     PartitionLag,
+    ask_all,
     known_lag_of,
     measure_lag,
     read_backlog,
@@ -61,6 +63,7 @@ from leasehold.service.worker import Worker
 T = TypeVar("T")
 ASKING_S = 60.0
 """How long a command asks a metered feed, at its pace."""
+CONTINUES = "its lease's position is not one of the feed, but the sink holds another: a host continues there by itself"
 WATCHED_LEASES_PER_S = 250
 """So many leases a second are read for clients that watch the group, though at least as often as a host scans it."""
 
@@ -211,6 +214,10 @@ class View:
             self._feeds,
             {**group.failures, **group.resting},
             waiting=self._waiting(group),
+            stuck={
+                **{key: str(error) for key, error in scan.unreadable.items()},
+                **(self.host.stuck if self.host else {}),
+            },
             listings={} if self.host is None else self.host.listings,
             ask=self._group_lag.ask,
             patience=self._patience,
@@ -220,7 +227,29 @@ class View:
         """Ask the feeds only if no host reports what it finds there: a feed may take seconds. Raises StoreUnavailable."""
         group = await self.read_group()
         has_hosts = any(host.is_heard for host in group.hosts.values())
-        return group, standstills(group, NOTHING if has_hosts else (await self.read_lag()).errors)
+        return group, standstills(group, NOTHING if has_hosts else await self._find_feed_errors(group))
+
+    async def _find_feed_errors(self, group: GroupStatus) -> Mapping[LeaseKey, str]:
+        """Why feeds cannot read on from the leases' positions. A sink's position is newer, and a host continues there."""
+        errors = (await self.read_lag()).errors
+        leases = {key: group.leases[key].lease for key in errors if key in group.leases}
+        asked = {
+            key: partial(self._reads_on, lease)
+            for key, lease in leases.items()
+            if self.pipelines[key.pipeline].sink.reports_standing
+        }
+        answers = await ask_all(asked, patience=self._patience)
+        continued = dict.fromkeys((key for key, reads_on in answers.found.items() if reads_on), CONTINUES)
+        return {**errors, **continued}
+
+    async def _reads_on(self, lease: Lease) -> bool:
+        """Whether the feed has the position that the sink holds. Raises PipelineError."""
+        pipeline = self.pipelines[lease.pipeline]
+        held = await pipeline.sink.standing(lease.pipeline, lease.partition)
+        if held is None or held.generation != lease.generation or held.position == lease.continuation:
+            return False
+        await pipeline.feed.lag(lease.partition, held.position)
+        return True
 
     def health(self) -> Health:
         host, reasons = self.host, []

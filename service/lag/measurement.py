@@ -20,13 +20,14 @@ import math
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Generic, Literal, TypeVar, cast
 
 from leasehold.common.clock import Clock
 from leasehold.leases.lease import Lease, LeaseKey
 from leasehold.leases.lineage import scopes_of
-from leasehold.pipeline.errors import FeedError
+from leasehold.pipeline.errors import FeedError, FeedNotFound, FeedUnavailable
 from leasehold.pipeline.feed import ChangeFeed, FeedPartition, KnownLag
 
 K = TypeVar("K", bound=Hashable)
@@ -268,7 +269,8 @@ class Backlog:
     missing: frozenset[LeaseKey]
     """Partitions of a feed without a lease yet."""
     failed: Mapping[LeaseKey, str]
-    """Why a partition stands still that no host works on now; those are neither behind nor unknown."""
+    """Why a partition stands still that no host works on now; those are neither behind nor unknown. Also what a feed passes over,
+    and under UNLISTED why all of a pipeline waits for a person."""
     unknown: tuple[str, ...]
     """What could not be found out."""
     held: Mapping[LeaseKey, str] = field(default_factory=dict)
@@ -295,6 +297,7 @@ async def read_backlog(
     failures: Mapping[LeaseKey, str],
     *,
     waiting: Mapping[LeaseKey, str] = NONE,
+    stuck: Mapping[LeaseKey, str] = NONE,
     listings: Mapping[str, Sequence[FeedPartition]] = NO_LISTINGS,
     ask: Ask | None = None,
     patience: LagTimeouts = LAG_TIMEOUTS,
@@ -302,6 +305,8 @@ async def read_backlog(
     """leases: read right before, never from a cache, or two looks could see one state. failures: as any host reports them.
 
     waiting: partitions that get no lease for now. The feed need not list them: they may have been split since.
+    stuck: leases that cannot be read, and partitions that get none, until a person helps; under UNLISTED all of a pipeline's.
+
     listings: of pipelines whose feeds are not read for theirs.
     ask: how to ask metered feeds. That is done only once nothing else is left to do, and one partition after another.
     """
@@ -315,8 +320,17 @@ async def read_backlog(
         patience=patience,
     )
     ends.found.update((key, end) for key, lease in rare.items() if (end := _known_end(feeds[lease.pipeline], lease)))
+    passed_over = {
+        LeaseKey(name, entry): why for name, feed in feeds.items() for entry, why in feed.passed_over.items()
+    }
+    unlistable = {LeaseKey(name, UNLISTED): why for name, why in listed.lasting.items()}
+    still_stuck = {key: why for key, why in stuck.items() if key not in still_open}
+    failed = {**passed_over, **failed, **still_stuck, **unlistable}
+    blocked = {key.pipeline for key in failed if key.partition == UNLISTED}
     missing = _missing(listed.found, feeds, leases) | (waiting.keys() - {lease.key for lease in leases})
-    unlisted = [f"pipeline '{name}': its partitions are unknown ({why})" for name, why in listed.errors.items()]
+    missing = {key for key in missing - failed.keys() if key.pipeline not in blocked}
+    errors = {name: why for name, why in listed.errors.items() if name not in blocked}
+    unlisted = [f"pipeline '{name}': its partitions are unknown ({why})" for name, why in errors.items()]
     look = _look(ends, failed, missing, unlisted)
     if ask is None or not look.is_done:
         return look
@@ -443,16 +457,28 @@ def _known_end(feed: ChangeFeed, lease: Lease) -> _End | None:
 class _Answers(Generic[K, T]):
     found: dict[K, T]
     errors: dict[K, str]
+    lasting: dict[K, str] = field(default_factory=dict)
+    """Those of the errors that only a person can help."""
 
 
 async def _list(
     feeds: Mapping[str, ChangeFeed], listings: Mapping[str, Sequence[FeedPartition]], patience: LagTimeouts
 ) -> _Answers[str, Sequence[FeedPartition]]:
-    answers: _Answers[str, Sequence[FeedPartition]] = await ask_all(
-        {name: feed.partitions for name, feed in feeds.items() if name not in listings}, patience=patience
+    lasting: dict[str, str] = {}
+
+    async def list_one(name: str) -> Sequence[FeedPartition]:
+        try:
+            return await feeds[name].partitions()
+        except FeedError as error:
+            if isinstance(error, FeedNotFound) or not isinstance(error, FeedUnavailable):
+                lasting[name] = str(error)
+            raise
+
+    answers = await ask_all(
+        {name: partial(list_one, name) for name in feeds if name not in listings}, patience=patience
     )
     answers.found.update(listings)
-    return answers
+    return replace(answers, lasting=lasting)
 
 
 async def await_answer(call: Callable[[], Awaitable[T]], call_s: float) -> tuple[T | None, str | None]:

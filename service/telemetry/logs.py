@@ -73,7 +73,7 @@ def hush(log: LogSettings) -> None:
 
 
 def _level(log: LogSettings) -> int:
-    return logging.getLevelNamesMapping()[log.level.upper()]
+    return SILENT if log.level == "off" else logging.getLevelNamesMapping()[log.level.upper()]
 
 
 def _handler(log: LogSettings, host: str) -> logging.Handler:
@@ -125,7 +125,7 @@ class FieldsHandler(logging.Handler):
 def _through_stdlib(level: int) -> dict[str, Any]:
     return {
         "processors": [ProcessorFormatter.wrap_for_formatter],
-        "wrapper_class": structlog.make_filtering_bound_logger(level),
+        "wrapper_class": structlog.make_filtering_bound_logger(min(level, logging.CRITICAL)),  # it knows no higher one
     }
 
 

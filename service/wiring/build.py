@@ -154,6 +154,7 @@ def _pipeline_of(settings: Pipeline, engine: SparkEngine, timing: Timing) -> Pip
         checkpoint_blobs=settings.feed.make_checkpoint_blobs(),
         transform_digest=digest_of(settings),
         start=settings.feed.start,
+        starts=settings.feed.starts,
         limits=BatchLimits(
             events_max=min(settings.batch_events_max, settings.sink.input_events_max or settings.batch_events_max),
             bytes_max=min(settings.batch_bytes_max, settings.sink.input_bytes_max or settings.batch_bytes_max),

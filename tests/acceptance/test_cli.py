@@ -18,7 +18,7 @@ from patience import PATIENCE_S, until
 from plugins_cli import LEASEHOLD, Command, Commands, events_in, leases_in
 
 COPY = """
-leases: {type: sqlite, path: state/leases.db, duration_s: 10, renew_s: 3, balance_s: 1}
+leases: {type: sqlite, path: state/leases.db, balance_s: 1, session_s: 15}
 api: {port: 0}
 log: {format: json}
 pipelines:
@@ -60,7 +60,7 @@ def with_(folder: Path, **pipeline: Any) -> str:
 
 @pytest.mark.parametrize("command", ["check", "run"])
 def test_all_that_is_wrong_with_the_settings_is_told_at_once(folder: Path, leasehold: Commands, command: str) -> None:
-    settings = COPY.replace("renew_s: 3", "renew_s: 10").replace("port: 0", "prot: 0")
+    settings = COPY.replace("session_s: 15", "renew_s: 60").replace("port: 0", "prot: 0")
     settings += "    batch_events_max: many\n  - name: rows\n    feed: {type: files, path: '*.csv'}\n"
     settings += "    sink: {type: postgres, dsn: '${NO_SUCH_VARIABLE}', table: rows}\n"
     (folder / "bad.yaml").write_text(settings)
@@ -468,11 +468,11 @@ def test_a_handler_that_hangs_is_given_up_and_the_others_go_on(folder: Path, lea
     elsewhere = folder / "elsewhere"
     elsewhere.mkdir()
     settings = folder / with_(
-        folder, sink={"type": "python", "handler": "my_handlers:Handler", "gets": "table"}, batch_timeout_s=5
+        folder, sink={"type": "python", "handler": "my_handlers:Handler", "gets": "table"}, batch_timeout_s=15
     )
     refused(
         leasehold("run", "--until-idle", settings, cwd=elsewhere),
-        "pipeline 'copy', partition 'words-1.jsonl': deliver made no progress for 5 s; its batch was cancelled and the"
+        "pipeline 'copy', partition 'words-1.jsonl': deliver made no progress for 15 s; its batch was cancelled and the"
         " lease released. Look at what it waits for, or raise batch_timeout_s",
         code=1,
     )

@@ -52,7 +52,7 @@ def kept(interrupted: tuple[Path, Command]) -> Iterator[Path]:
     demo = Command("demo", "--dir", directory, cwd=directory.parent)
     try:
         url = _answering(demo)
-        with urllib.request.urlopen(f"{url}/api/pipelines", timeout=10) as answer:
+        with urllib.request.urlopen(f"{url}/api/pipelines", timeout=PATIENCE_S) as answer:
             pipelines = [item["name"] for item in json.load(answer)["items"]]
         assert sorted(pipelines) == ["balances", "generate", "transform"]
         assert demo.ended() == 0, demo.err
@@ -75,7 +75,7 @@ def _answering(demo: Command) -> str:
 
     def is_ready() -> bool:
         try:
-            with urllib.request.urlopen(f"{url}/health/ready", timeout=10):
+            with urllib.request.urlopen(f"{url}/health/ready", timeout=PATIENCE_S):
                 return True
         except OSError:
             return False

@@ -14,14 +14,14 @@ from typing import Any
 
 import httpx
 import pytest
-from patience import until
+from patience import PATIENCE_S, until
 from plugins_cli import Command, Commands
 
 PARTITIONS = 12
 CLIENTS = 200
 READER, OPERATOR = "reader-" + "r" * 32, "operator-" + "o" * 32
 SETTINGS = """
-leases: {{type: sqlite, path: state/leases.db, duration_s: 10, renew_s: 3, balance_s: 1}}
+leases: {{type: sqlite, path: state/leases.db, balance_s: 1, session_s: 15}}
 host: {{name: {host}}}
 api: {{port: 0, readers: readers, operators: operators}}
 log: {{format: json}}
@@ -58,7 +58,7 @@ class Hosts:
         return str(command.found(r'"url": "(http://[^"]+)"'))
 
     def ask(self, name: str, path: str) -> Any:
-        return httpx.get(self.url(name) + path, headers=bearer(READER), timeout=60, trust_env=False).json()
+        return httpx.get(self.url(name) + path, headers=bearer(READER), timeout=PATIENCE_S, trust_env=False).json()
 
     def act(self, name: str, method: str, path: str, body: object, **headers: str) -> httpx.Response:
         return httpx.request(
@@ -66,7 +66,7 @@ class Hosts:
             self.url(name) + path,
             json=body,
             headers={**bearer(OPERATOR), **headers},
-            timeout=60,
+            timeout=PATIENCE_S,
             trust_env=False,
         )
 
@@ -94,7 +94,7 @@ async def crowd(urls: list[str], meanwhile: Callable[[], Awaitable[None]]) -> Co
     over = asyncio.Event()
 
     async def ask(number: int) -> None:
-        async with httpx.AsyncClient(headers=bearer(READER), timeout=120, trust_env=False) as client:
+        async with httpx.AsyncClient(headers=bearer(READER), timeout=PATIENCE_S, trust_env=False) as client:
             turn = number
             while not over.is_set():
                 url = urls[turn % len(urls)]

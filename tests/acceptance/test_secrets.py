@@ -17,7 +17,7 @@ from urllib.request import Request, urlopen
 
 import psutil
 import pytest
-from patience import until
+from patience import PATIENCE_S, until
 from plugins_cli import Command
 from plugins_node import free_port
 
@@ -133,7 +133,7 @@ class Host:
     def _get(self, port: int, path: str) -> str:
         request = Request(f"http://127.0.0.1:{port}{path}", headers={"Authorization": f"Bearer {SECRETS['operator']}"})
         try:
-            with urlopen(request, timeout=30) as answer:
+            with urlopen(request, timeout=PATIENCE_S) as answer:
                 return str(answer.headers) + answer.read().decode() if path == "/metrics" else answer.read().decode()
         except HTTPError as refusal:  # `/api/lag` is 503 here, with a body of its own: most feeds do not answer
             with refusal:

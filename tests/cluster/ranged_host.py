@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 import psutil
+from patience import PATIENCE_S, until_async
 from pyspark import cloudpickle
 
 from leasehold.common.azure import cosmos_account_of
@@ -61,7 +62,7 @@ async def read_in_spark(
     arguments: of `main`. secret: what the variable holds. port: of the feed's server. hold: slows that down, to watch who reads.
     """
     host = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "integration.ranged_host", json.dumps(arguments)),
+        *(sys.executable, "-m", "cluster.ranged_host", json.dumps(arguments)),
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), VARIABLE: secret},
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
@@ -69,15 +70,18 @@ async def read_in_spark(
     commands: dict[int, str] = {}
     readers: set[int] = set()
     try:
-        async with asyncio.timeout(270):
-            assert host.stdout is not None
+        assert host.stdout is not None
+        async with asyncio.timeout(PATIENCE_S):
             assert await host.stdout.readline() == b"planned\n"
-            hold()
-            ended = asyncio.create_task(host.communicate(b"\n"))
-            while not ended.done():
-                await asyncio.to_thread(look, host.pid, port, commands, readers)
-                await asyncio.sleep(0.2)
-            found = json.loads((await ended)[0])
+        hold()
+        ended = asyncio.create_task(host.communicate(b"\n"))
+
+        async def has_ended() -> bool:
+            await asyncio.to_thread(look, host.pid, port, commands, readers)
+            return ended.done()
+
+        await until_async(has_ended)
+        found = json.loads((await ended)[0])
     finally:
         if host.returncode is None:
             host.kill()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from lab.servers.spark_cluster import SparkCluster, running
-from patience import until
+from patience import PATIENCE_S, until
 from plugins_cli import Command, Commands, events_in
 from plugins_node import free_port
 
@@ -72,7 +72,7 @@ def settings(folder: Path, remote: str, port: int) -> str:
 
 
 def asked(port: int, path: str) -> Any:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE_S) as answer:
         return json.load(answer)
 
 

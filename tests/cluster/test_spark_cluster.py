@@ -6,10 +6,9 @@ import asyncio
 import gc
 import signal
 import threading
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,35 +18,22 @@ import pytest
 from jobs import PER_KEY, MakeBatch, Write, keyed
 from lab.scenarios.chaos_wire import Wire
 from lab.servers.spark_cluster import HOST, SparkCluster, free_port
-from patience import until_async
+from patience import PATIENCE_S, until_async
 from plugins_cluster import settings_on
 from pyspark.sql.connect.dataframe import DataFrame
 
 from leasehold.pipeline.errors import EngineUnavailable, PipelineError, TransformError
-from leasehold.pipeline.spark import watch
 from leasehold.pipeline.spark.engine import SparkEngine
 from leasehold.pipeline.spark.transform import SparkTransform
 
 pytestmark = pytest.mark.timeout(300)
 
 SQL = "SELECT partition, key FROM events"
-BACK_S = 60
-"""docs: a host works again within a minute after the part is back."""
-RESTARTS_MAX = 5
 STILL_S = 12.0
 FAR = "127.0.0.2"
 """Where executors look for the driver, if the way there can be cut."""
-CLOSED_S = 15.0
-"""Well below the 33 s after which a call to a server that stands still fails by itself."""
 
 Apply = Callable[[], Awaitable[pa.Table]]
-
-
-@pytest.fixture
-def connect(monkeypatch: pytest.MonkeyPatch) -> str:
-    """PySpark notes in the environment that it is a client. The tests behind this one have a Spark of their own again."""
-    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
-    return "connect"
 
 
 @pytest.fixture(params=["cluster", "connect"])
@@ -95,12 +81,15 @@ def waiting(marker: Path, seconds: int) -> str:
 
 async def applied_again(apply: Apply) -> pa.Table:
     """As a host does: what Spark's absence has failed is tried again."""
-    async with asyncio.timeout(BACK_S):
-        while True:
-            try:
-                return await apply()
-            except EngineUnavailable:
-                await asyncio.sleep(0.5)
+    outputs: list[pa.Table] = []
+
+    async def is_applied() -> bool:
+        with suppress(EngineUnavailable):
+            outputs.append(await apply())
+        return bool(outputs)
+
+    await until_async(is_applied)
+    return outputs[0]
 
 
 async def test_events_go_through_a_query_and_back(own_cluster: SparkCluster, every_kind: str, batch: MakeBatch) -> None:
@@ -185,55 +174,14 @@ async def test_a_job_that_nobody_wants_ends_on_the_cluster(
     async with prepared(engine_on(own_cluster, kind), function=function(waiting(started, 600))) as transform:
         hung = asyncio.create_task(transform.apply(batch("0", keyed("w"))))
         await until_async(started.exists)
-        began = time.monotonic()
         hung.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await hung
-        assert (await transform.apply(batch("0", keyed("a")))).column("key").to_pylist() == ["a"]
-        assert time.monotonic() - began < 25
+        async with asyncio.timeout(PATIENCE_S):  # and not the 600 s of the function
+            with pytest.raises(asyncio.CancelledError):
+                await hung
+            assert (await transform.apply(batch("0", keyed("a")))).column("key").to_pylist() == ["a"]
 
 
 # A Connect server
-
-
-async def test_a_connect_server_that_was_restarted_has_new_sessions(
-    connect: str, own_cluster: SparkCluster, batch: MakeBatch, function: Write
-) -> None:
-    """It knows none of the sessions of before, nor their modules."""
-    engine = engine_on(own_cluster, connect)
-    async with prepared(engine, function=function(PER_KEY.format(body="pass"))) as transform:
-        await transform.apply(batch("0", keyed("a")))
-        own_cluster.connect.kill()
-        began = time.monotonic()
-        with pytest.raises(EngineUnavailable, match=r"'sc://127.0.0.1:\d+' cannot be used: .*onnect"):
-            await transform.apply(batch("0", keyed("b")))
-        assert time.monotonic() - began < 20
-        own_cluster.connect.start()
-        output = await applied_again(lambda: transform.apply(batch("0", keyed("c"))))
-        assert output.column("key").to_pylist() == ["c"]
-
-
-async def test_a_connect_server_that_was_restarted_between_batches_is_used_again(
-    connect: str, own_cluster: SparkCluster, batch: MakeBatch
-) -> None:
-    """The first call finds a server that does not know the session, if no call has met its absence.
-
-    Spark's client releases a job a little after its end. If that meets the absence, the channel pauses, and refuses the next one.
-    """
-    lost = "has lost this host's session"
-    async with prepared(engine_on(own_cluster, connect), sql=SQL) as transform:
-        for _ in range(RESTARTS_MAX):
-            await transform.apply(batch("0", keyed("a")))
-            own_cluster.connect.kill()
-            own_cluster.connect.start()
-            began = time.monotonic()
-            with pytest.raises(EngineUnavailable, match=f"{lost}|Connection refused") as refused:
-                await transform.apply(batch("0", keyed("b")))
-            assert (await applied_again(lambda: transform.apply(batch("0", keyed("c"))))).num_rows == 1
-            assert time.monotonic() - began < BACK_S
-            if lost in str(refused.value):
-                break
-    assert lost in str(refused.value)
 
 
 async def test_a_connect_server_that_answers_no_call_is_given_up(connect: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,23 +244,6 @@ async def test_a_connect_server_that_stands_still_is_given_up(
         assert (await applied_again(lambda: transform.apply(batch("0", keyed("c"))))).num_rows == 1
 
 
-async def test_a_transform_is_closed_while_its_connect_server_stands_still_under_a_job(
-    connect: str, own_cluster: SparkCluster, batch: MakeBatch, function: Write, tmp_path: Path
-) -> None:
-    started = tmp_path / "started"
-    try:
-        async with prepared(engine_on(own_cluster, connect), function=function(waiting(started, 20))) as transform:
-            hung = asyncio.create_task(transform.apply(batch("0", keyed("w"))))
-            await until_async(started.exists)
-            own_cluster.connect.send(signal.SIGSTOP)
-            began = time.monotonic()
-        assert time.monotonic() - began < CLOSED_S
-        with pytest.raises(EngineUnavailable, match="closed"):
-            await hung
-    finally:
-        own_cluster.connect.send(signal.SIGCONT)
-
-
 @pytest.mark.usefixtures("connect")
 async def test_a_connect_server_that_is_not_there_is_named_with_the_setting() -> None:
     engine = SparkEngine(remote="sc://127.0.0.1:1/;token=secret")
@@ -373,29 +304,6 @@ async def test_a_master_that_dies_and_comes_back_is_used_again(
             outcome.append(error)
         own_cluster.master.start()
         assert outcome
-        output = await applied_again(lambda: transform.apply(batch("0", keyed("c"))))
-        assert output.column("key").to_pylist() == ["c"]
-
-
-async def test_a_driver_that_the_master_has_forgotten_starts_again_soon(
-    own_cluster: SparkCluster, batch: MakeBatch
-) -> None:
-    """A master that was restarted connects to the driver. If that connection ends, it removes the application."""
-    async with (
-        far_driver() as (conf, commands, _),
-        prepared(engine_on(own_cluster, "cluster", **conf), sql=SQL) as transform,
-    ):
-        await transform.apply(batch("0", keyed("a")))
-        own_cluster.master.kill()
-        own_cluster.master.start()
-        await until_async(lambda: "re-registered" in own_cluster.master.said)
-        commands.cut()
-        await until_async(lambda: "Removing app" in own_cluster.master.said)
-        commands.mend()
-        began = time.monotonic()
-        with pytest.raises(EngineUnavailable, match=r"no longer knows this host's application.*: the next batch"):
-            await transform.apply(batch("0", keyed("b")))
-        assert time.monotonic() - began < watch.STILL_S - watch.ASK_S
         output = await applied_again(lambda: transform.apply(batch("0", keyed("c"))))
         assert output.column("key").to_pylist() == ["c"]
 

@@ -6,8 +6,7 @@ The API server is one of ours, and executors are processes. Images, the network 
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import pytest
 import yaml
 from lab.servers.kubernetes import HOST, Kubernetes, running
 from lab.servers.spark_cluster import HOME, Part, free_port
+from patience import until
 from unit.chart.releases import BANK, CHART, EXECUTORS, READING, SERVER, Values, merged
 
 from leasehold.pipeline.errors import EngineUnavailable
@@ -26,7 +26,6 @@ pytestmark = pytest.mark.timeout(300)
 
 DRIVER = "bank-0"
 SMALL: Values = merged(READING, {"sparkExecutors": {"count": 1, "memory": "512m"}})
-BACK_S = 60
 
 Objects = dict[str, dict[str, Any]]
 
@@ -75,13 +74,6 @@ def on_this_machine(conf: dict[str, str], server: Kubernetes, objects: Objects, 
         "spark.local.dir": str(directory),
     }
     return {**conf, **here}
-
-
-def until(is_so: Callable[[], object], within_s: float = BACK_S) -> None:
-    deadline = time.monotonic() + within_s
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def sum_on(engine: SparkEngine) -> int:

@@ -91,7 +91,7 @@ def delivered(folder: Path) -> list[str]:
 
 
 def asked(port: int) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/pipelines", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/pipelines", timeout=PATIENCE_S) as answer:
         return str(answer.read().decode())
 
 

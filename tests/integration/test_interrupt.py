@@ -6,11 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
+from patience import PATIENCE_S, until
 
 ROOT = Path(__file__).parents[2]
 BACKGROUND = ("sh", "-c", """trap '' INT; exec "$@" """, "sh")
@@ -56,9 +56,10 @@ def test_an_ended_run_cleans_up(tmp_path: Path, options: tuple[str, ...], server
         command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT / "tests")}, stdout=subprocess.PIPE
     )
     try:
-        started = wait_for(tmp_path, servers)
+        until(lambda: len([*tmp_path.glob("*.pid")]) == servers, "all servers run")
+        started = [int(file.stem) for file in tmp_path.glob("*.pid")]
         run.send_signal(signal.SIGTERM)
-        run.communicate(timeout=120)
+        run.communicate(timeout=PATIENCE_S)
         assert run.returncode == pytest.ExitCode.INTERRUPTED
         assert not [pid for pid in started if psutil.pid_exists(pid)]
     finally:
@@ -67,12 +68,3 @@ def test_an_ended_run_cleans_up(tmp_path: Path, options: tuple[str, ...], server
         for file in tmp_path.glob("*.pid"):
             if psutil.pid_exists(int(file.stem)):
                 os.kill(int(file.stem), signal.SIGKILL)
-
-
-def wait_for(folder: Path, servers: int) -> list[int]:
-    """Until so many run. Their pids."""
-    deadline = time.monotonic() + 60
-    while len(found := list(folder.glob("*.pid"))) < servers:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return [int(file.stem) for file in found]

@@ -16,6 +16,7 @@ import pytest
 from lab.servers.conventions import problems_of, problems_of_metric
 from lab.servers.otlp import Collector, attributes, serving
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from patience import PATIENCE_S
 from plugins_pg import Postgres
 from unit.pipeline.destinations import Trusted, claim
 
@@ -75,7 +76,7 @@ async def run(folder: Path, postgres: Postgres, collector: Collector, **environ:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
-    output, _ = await asyncio.wait_for(process.communicate(), 60)
+    output, _ = await asyncio.wait_for(process.communicate(), PATIENCE_S)
     assert process.returncode == 0, output.decode()
 
 

@@ -7,6 +7,7 @@ import socket
 from typing import Any
 
 import pytest
+from patience import PATIENCE_S
 from plugins_bank import ONE, Make, Open, claim, output
 from plugins_pg import Postgres
 from psycopg.conninfo import make_conninfo
@@ -22,7 +23,7 @@ async def test_a_server_that_is_not_there_is_said_at_once(sink_of: Make) -> None
         nobody.bind(("127.0.0.1", 0))
         port = nobody.getsockname()[1]
         sink = sink_of(dsn=f"postgresql://bob:{SECRET}@127.0.0.1:{port}/bank", table="t")
-        async with asyncio.timeout(8):
+        async with asyncio.timeout(PATIENCE_S):
             with pytest.raises(
                 SinkUnavailable, match=f"127.0.0.1:{port}/bank cannot be reached: .*refused"
             ) as unavailable:
@@ -35,7 +36,7 @@ async def test_a_server_that_never_answers_is_given_up(sink_of: Make) -> None:
         sink = sink_of(
             dsn=make_conninfo(host="127.0.0.1", port=mute.getsockname()[1]), table="t", timeouts=Timeouts(connect_s=0.1)
         )
-        async with asyncio.timeout(8):
+        async with asyncio.timeout(PATIENCE_S):
             with pytest.raises(SinkUnavailable, match="cannot be reached: connection timeout expired"):
                 await sink.prepare()
 

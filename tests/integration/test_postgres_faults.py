@@ -7,7 +7,8 @@ import random
 
 import psycopg
 import pytest
-from plugins_bank import ACCOUNTS, DECISIVE, MESSAGES, PATIENCE_S, Bank, Pause, at_the_end, claim, eventually, write
+from patience import PATIENCE_S, until_async
+from plugins_bank import ACCOUNTS, DECISIVE, MESSAGES, Bank, Pause, at_the_end, claim, write
 from plugins_pg import Line, Network
 
 from leasehold.pipeline.connectors.postgres import PostgresOutputSink, Timeouts
@@ -121,7 +122,7 @@ async def test_a_late_request_of_a_dead_owner_counts_for_nothing(bank: Bank, pos
     newer = await (await bank.sink()).open(claim(2))
     await write(newer)
     pause.go.set()
-    await eventually(lambda: bank.sessions("state <> 'idle'") == 0)
+    await until_async(lambda: bank.sessions("state <> 'idle'") == 0)
     await write(newer)
     assert bank.counted() == 3
 
@@ -166,9 +167,9 @@ async def test_two_first_claims_of_different_generations_do_not_miss_each_other(
     with psycopg.connect(bank.postgres.dsn) as holder:
         holder.execute("SELECT pg_advisory_lock(42)")
         older = asyncio.create_task(sink.open(claim(1)))
-        await eventually(lambda: bank.sessions("wait_event_type = 'Lock'") == 1)  # it has not seen the newer one
+        await until_async(lambda: bank.sessions("wait_event_type = 'Lock'") == 1)  # it has not seen the newer one
         newer = asyncio.create_task(sink.open(claim(2, generation=1)))
-        await eventually(lambda: newer.done() or bank.sessions("wait_event_type = 'Lock'") == 2)
+        await until_async(lambda: newer.done() or bank.sessions("wait_event_type = 'Lock'") == 2)
     await write(await newer)
     with pytest.raises(Fenced):
         await write(await older)
@@ -186,7 +187,7 @@ async def test_partitions_that_touch_the_same_accounts_do_not_disturb_each_other
         for _ in range(8):
             await write(writer)
 
-    async with asyncio.timeout(60), asyncio.TaskGroup() as hosts:
+    async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as hosts:
         for i in range(8):
             hosts.create_task(run(sinks[i % 2], str(i)))
     assert bank.counted() == 64
@@ -199,7 +200,7 @@ async def test_a_deadlock_is_tried_again_by_the_one_who_gave_way(bank: Bank) -> 
     await asyncio.gather(*(write(writer) for writer in writers))
     assert bank.counted() == 3
     deadlocks = "SELECT deadlocks > 0 FROM pg_stat_database WHERE datname = %s"
-    await eventually(lambda: bank.postgres.fetch(deadlocks, bank.postgres.name) == [(True,)])
+    await until_async(lambda: bank.postgres.fetch(deadlocks, bank.postgres.name) == [(True,)])
 
 
 # Answers and connections that get lost
@@ -291,6 +292,8 @@ async def test_a_server_that_restarts_in_mid_run_costs_nothing(bank: Bank) -> No
     sinks = [await bank.sink(connections_max=2) for _ in range(2)]
     epochs = dict.fromkeys("0123", 0)
     writes = restarts = 0
+    is_up = asyncio.Event()
+    is_up.set()
 
     async def run(sink: PostgresOutputSink, partition: str) -> None:
         nonlocal writes
@@ -302,18 +305,20 @@ async def test_a_server_that_restarts_in_mid_run_costs_nothing(bank: Bank) -> No
                     await write(writer)
                     writes += 1
             except (SinkUnavailable, Ambiguous):
-                await asyncio.sleep(0.05)
+                await is_up.wait()
 
-    async with asyncio.timeout(60), asyncio.TaskGroup() as hosts:
+    async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as hosts:
         for i, partition in enumerate(epochs):
             hosts.create_task(run(sinks[i % 2], partition))
         for _ in range(2):
             before = writes
-            await eventually(lambda before=before: writes > before + 20)
+            await until_async(lambda before=before: writes > before + 20)
+            is_up.clear()
             await asyncio.to_thread(bank.postgres.stop)
             await asyncio.to_thread(bank.postgres.start)
+            is_up.set()
             before = writes
-            await eventually(lambda before=before: writes > before + 20)
+            await until_async(lambda before=before: writes > before + 20)
             restarts += 1
     assert bank.counted() >= writes
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from azure.core.credentials import AccessToken
 from azure.core.exceptions import ClientAuthenticationError
+from patience import PATIENCE_S
 from plugins_bank import Make, Open, batch, claim, output
 from plugins_pg import Postgres
 
@@ -194,7 +195,7 @@ async def test_an_identity_that_never_answers_is_given_up(
 
     monkeypatch.setattr(entra_token, "TIMEOUT_S", 0.05)
     sink = sink_of(dsn=teller.dsn, identity="default", credential=Mute(""), table="seen")
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(PATIENCE_S):
         with pytest.raises(SinkUnavailable, match=r"no answer within 0\.05 s"):
             await sink.prepare()
 

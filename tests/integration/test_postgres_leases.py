@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
 
 import psycopg
 import pytest
 import yaml
+from patience import until_async
 from plugins_pg import Postgres
 from psycopg.sql import SQL
 
@@ -55,12 +56,6 @@ class TestPostgresStore(LeaseStoreContract):
 
 async def opened(postgres: Postgres, **place: object) -> PostgresStore:
     return PostgresStore(PostgresAddress(**{"dsn": postgres.dsn, "table": Table(), **place}))  # type: ignore[arg-type]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 -- the server has no event for it
-            await asyncio.sleep(0.01)
 
 
 # The table
@@ -228,7 +223,7 @@ async def test_the_query_of_the_chart_reads_leases_that_hosts_wrote(
         processor = ProcessorCore([pipeline], await opened(postgres), host=host)
         await processor.start()
         try:
-            await until(
+            await until_async(
                 lambda: len(processor.host.workers) == 2 and [len(destination.rows(each)) for each in "01"] == [*events]
             )
         finally:
@@ -370,7 +365,7 @@ async def test_connections_are_bounded_and_one_is_left_for_heartbeats(postgres: 
         other.execute("UPDATE leasehold_leases SET body = body WHERE id = %s", (ID,))
         version = (await store.read(ID)).etag
         writes = [asyncio.create_task(store.replace(ID, "{}", version)) for _ in range(20)]
-        await until(lambda: postgres.fetch(WAITING) == [(2,)])
+        await until_async(lambda: postgres.fetch(WAITING) == [(2,)])
         beat = await store.read("_sessions/a")
         await store.replace("_sessions/a", "{}", beat.etag)
         assert not any(each.done() for each in writes)

@@ -8,6 +8,7 @@ import shutil
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Iterator
+from math import inf
 from pathlib import Path
 
 import psycopg
@@ -300,7 +301,7 @@ async def test_a_pooler_that_leads_to_a_replica_later_is_noticed_by_every_read(
     for statement in ("_listed", "_found", "_counted", "_now", "_changed"):
         text = getattr(store, statement).as_string(replica).replace('"public"."leasehold_leases"', TABLE_OF_NONE)
         monkeypatch.setattr(store, statement, SQL(text))
-    store._server._idle[:] = [(asyncio.get_running_loop().time(), replica)]
+    store._server._idle[:] = [(inf, replica)]
     for call in (
         lambda: store.list(""),
         lambda: store.read(ID),
@@ -310,7 +311,7 @@ async def test_a_pooler_that_leads_to_a_replica_later_is_noticed_by_every_read(
     ):
         if replica.closed:
             replica = await psycopg.AsyncConnection.connect(dsn_of(standby), autocommit=True)
-        store._server._idle[:] = [(asyncio.get_running_loop().time(), replica)]
+        store._server._idle[:] = [(inf, replica)]
         with pytest.raises(StoreUnavailable, match=r"is a read-only replica \(it is in recovery\)"):
             await call()
         assert not store._server._idle

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from integration.postgres_group import Group
-from patience import until_async
+from patience import PATIENCE_S, until_async
 from plugins_pg import Postgres
 
 from leasehold.leases.store import Hint
@@ -53,7 +53,7 @@ async def test_hints_reach_every_other_process_and_what_is_not_a_hint_is_one_for
     await one.notify(hints)
     await one.notify([Hint("x" * 9000)])
     postgres.fetch("SELECT pg_notify('public.leasehold_leases', 'anything')")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         assert [await anext(watched) for _ in range(6)] == [*hints, Hint(), Hint()]
     await watched.aclose()
     await one.close()

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import psycopg
 import pytest
-from patience import PATIENCE_S, until
+from patience import PATIENCE_S, until, until_async
 from plugins_node import free_port
 from plugins_pg import Postgres, directory_for_all
 from psycopg.conninfo import make_conninfo
@@ -73,7 +73,7 @@ def pooled(postgres: Postgres, mode: str) -> Iterator[str]:
             yield dsn
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(PATIENCE_S)
 
 
 def _user(postgres: Postgres) -> list[str]:
@@ -171,9 +171,7 @@ async def on_all_server_connections(
     with psycopg.connect(postgres.dsn, autocommit=True) as holder:
         holder.execute(f"SELECT pg_advisory_lock({LOCK})".encode())
         calls = [asyncio.ensure_future(call()) for _ in range(SERVER_CONNECTIONS)]
-        async with asyncio.timeout(PATIENCE_S):
-            while postgres.fetch(WAITING) != [(SERVER_CONNECTIONS,)]:  # noqa: ASYNC110 -- the server has no event for it
-                await asyncio.sleep(0.01)
+        await until_async(lambda: postgres.fetch(WAITING) == [(SERVER_CONNECTIONS,)])
         holder.execute(f"SELECT pg_advisory_unlock({LOCK})".encode())
         rows = [row for found in await asyncio.gather(*calls) for row in found]
     assert len({row[0] for row in rows}) == SERVER_CONNECTIONS

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
+from patience import PATIENCE_S
 from plugins_bank import Make, Open, claim
 from plugins_pg import Postgres
 
@@ -100,7 +101,7 @@ async def test_letters_are_numbered_in_the_order_in_which_they_become_visible(
             await writers[which].write(output(str(n) if n else None, str(n + 1), 100 * which + n), Open())
 
     async def read() -> None:
-        async with asyncio.timeout(30), aclosing(letters.open("0", None)) as pages:
+        async with asyncio.timeout(PATIENCE_S), aclosing(letters.open("0", None)) as pages:
             async for page in pages:
                 seen.extend(page.events["sequence"].to_pylist())
                 if len(seen) == 40:
@@ -142,12 +143,12 @@ async def test_discarded_letters_come_without_events_up_to_the_position_and_no_f
     await writer.write(output("3", "5", 4), Open())
     discarding = ReplayFeed(LetterBox(feed=letters), "balances", discarded_to={"0": end})
     assert await discarding.lag("0", None) == 2
-    async with asyncio.timeout(30), aclosing(discarding.open("0", None)) as pages:
+    async with asyncio.timeout(PATIENCE_S), aclosing(discarding.open("0", None)) as pages:
         page = await anext(pages)
     assert (page.events.num_rows, page.to) == (0, end)
     assert await discarding.lag("0", page.to) == 0
     replaying = ReplayFeed(LetterBox(feed=letters), "balances")
-    async with asyncio.timeout(30), aclosing(replaying.open("0", page.to)) as pages:
+    async with asyncio.timeout(PATIENCE_S), aclosing(replaying.open("0", page.to)) as pages:
         assert (await anext(pages)).events["sequence"].to_pylist() == [4]
 
 

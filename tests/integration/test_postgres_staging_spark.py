@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 
+from patience import PATIENCE_S
 from plugins_bank import EXECUTORS_ENV
 from plugins_pg import Postgres
 
@@ -80,7 +81,7 @@ async def run_host(tmp_path: Path, postgres: Postgres, variable: str) -> str:
         stdout=asyncio.subprocess.PIPE,
     )
     try:
-        async with asyncio.timeout(300):
+        async with asyncio.timeout(PATIENCE_S):
             found, _ = await host.communicate()
     finally:
         if host.returncode is None:

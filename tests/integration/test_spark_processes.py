@@ -8,13 +8,12 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 from jobs import PER_KEY, SECRET, SECRET_VALUE, MakeBatch, Prepare, Write, keyed
-from patience import until_async
+from patience import PATIENCE_S, until, until_async
 
 from leasehold.pipeline.errors import EngineUnavailable
 from leasehold.pipeline.spark.connect import connect
@@ -127,7 +126,7 @@ def test_a_start_that_nobody_waits_for_any_more_is_not_finished(tmp_path: Path) 
     program.write_text(textwrap.dedent(START))
     environment = {**os.environ, "PYTHONPATH": os.getcwd(), "TMPDIR": str(tmp_path)}
     ended = subprocess.run(
-        [sys.executable, str(program)], env=environment, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, str(program)], env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=True
     )
     assert (ended.stdout, ended.stderr) == ("its JVM is gone\nnobody waits\n", "")
 
@@ -149,11 +148,8 @@ def test_spark_says_nothing_and_outlives_a_terminals_interrupt_until_it_is_stopp
             children = psutil.Process(process.pid).children(recursive=True)
             assert children
             os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-            output, errors = process.communicate(timeout=60)
+            output, errors = process.communicate(timeout=PATIENCE_S)
         finally:
             process.kill()
     assert (output, errors, process.returncode) == ("['a']\n", "", 0)
-    deadline = time.monotonic() + 60
-    while any(child.is_running() for child in children) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not [child for child in children if child.is_running()]
+    until(lambda: not any(child.is_running() for child in children), "its children are gone")

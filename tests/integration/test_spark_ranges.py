@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from jobs import Prepare, Write
-from patience import until
+from patience import PATIENCE_S, until
 from plugins_cluster import is_over_connect
 from pyspark import cloudpickle
 
@@ -170,7 +170,7 @@ async def test_small_batches_do_not_wait_for_a_job_of_executors(
     jobs = spark.statusTracker()
     await asyncio.to_thread(until, lambda: len(jobs.getActiveJobsIds()) == 2, "both jobs run")
     reader.open("first")
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(PATIENCE_S):
         await small
     assert not long.done()
     reader.open("second")

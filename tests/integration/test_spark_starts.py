@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import psutil
 import pytest
-from patience import until_async
+from patience import PATIENCE_S, until_async
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
@@ -44,7 +44,7 @@ def closing_once() -> Iterator[int]:
         closing = threading.Thread(target=lambda: listener.accept()[0].close())
         closing.start()
         yield listener.getsockname()[1]
-        closing.join(30)
+        closing.join(PATIENCE_S)
 
 
 def refusal(engine: SparkEngine) -> str:
@@ -116,7 +116,7 @@ def test_a_start_is_ended_before_its_jvm_has_answered() -> None:
 
     engine._launched = on_launch  # type: ignore[method-assign]
     engine.begin()
-    assert launched.wait(60)
+    assert launched.wait(PATIENCE_S)
     process = engine._starting
     assert process is not None
     engine.stop()
@@ -175,13 +175,13 @@ def test_what_a_killed_host_leaves_is_removed_by_the_next_start_and_nothing_in_u
         assert left.is_dir()
         children = psutil.Process(killed.pid).children(recursive=True)
         killed.send_signal(signal.SIGKILL)
-        killed.wait(30)
-        psutil.wait_procs(children, timeout=60)
+        killed.wait(PATIENCE_S)
+        psutil.wait_procs(children, timeout=PATIENCE_S)
         with start("ends") as following:
             own = scratch_of(following)
-            following.wait(60)
+            following.wait(PATIENCE_S)
         assert not left.exists()
         assert not own.exists()
         assert used.is_dir()
         working.kill()
-        psutil.wait_procs(psutil.Process(working.pid).children(recursive=True), timeout=60)
+        psutil.wait_procs(psutil.Process(working.pid).children(recursive=True), timeout=PATIENCE_S)

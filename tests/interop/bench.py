@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import subprocess
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import helm_python
 import structlog
 import yaml
 from click.testing import CliRunner
+from patience import PATIENCE_S, until_async
 from plugins_cli import events_in
 from plugins_eventhubs import Control
 
@@ -26,7 +27,6 @@ from leasehold.service.wiring.build import processor_of
 CHART = Path(__file__).parents[2] / "helm"
 HUB, GROUP = "raw-event", "bank"
 PARTITIONS = ("0", "1", "2", "3")
-WAIT_S = 90
 
 
 class Bench:
@@ -98,9 +98,10 @@ class Bench:
         return int(lag)
 
     async def until_lag(self, go: str, lag: int) -> None:
-        async with asyncio.timeout(WAIT_S):
-            while await self.lag(go) != lag:
-                pass
+        async def is_told() -> bool:
+            return await self.lag(go) == lag
+
+        await until_async(is_told)
 
     # Leasehold
 
@@ -115,7 +116,7 @@ class Bench:
             await processor.stop()
 
     async def drain(self) -> None:
-        async with self.host() as host, asyncio.timeout(WAIT_S):
+        async with self.host() as host, asyncio.timeout(PATIENCE_S):
             await host.idle()
 
     async def run(self, *line: str) -> str:
@@ -166,7 +167,7 @@ class Hub(Bench):
             assert process.stdout is not None
             found: list[str] = []
             try:
-                async with asyncio.timeout(WAIT_S):
+                async with asyncio.timeout(PATIENCE_S):
                     while len(found) < events and (read := await process.stdout.readline()):
                         found.append("-".join(read.decode().split()))
                     process.stdin.close()
@@ -179,12 +180,6 @@ class Hub(Bench):
                     process.kill()
         assert not rest, f"more than {events} events: {rest.decode()}"
         return sorted(found)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not condition():  # noqa: ASYNC110  # a host sends no event
-            await asyncio.sleep(0.02)
 
 
 def numbered(*numbers: range) -> list[str]:

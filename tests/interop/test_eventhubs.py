@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from interop.bench import PARTITIONS, Hub, numbered, until
+from interop.bench import PARTITIONS, Hub, numbered
+from patience import until_async
 
 from leasehold.service.group import import_sources
 from leasehold.service.group.actions import pause_pipeline, resume_pipeline
@@ -31,7 +32,7 @@ async def test_keda_follows_a_host_that_runs_pauses_and_resumes(go: str, hub: Hu
     async with hub.host() as host:
         await hub.until_lag(go, 0)
         await pause_pipeline(host.keeper, "bank", by="a test", at="2026-01-31T12:00:00Z")
-        await until(lambda: not host.host.workers)
+        await until_async(lambda: not host.host.workers)
         await hub.append(range(5, 8))
         assert await hub.lag(go) == 3 * ALL
         await resume_pipeline(host.keeper, "bank", by="a test", at="2026-01-31T12:01:00Z")

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from azure.cosmos import PartitionKey
-from interop.bench import Bench, until
+from interop.bench import Bench
+from patience import until_async
 from plugins_cosmos import Cosmos
 from plugins_pg import Postgres
 
@@ -43,7 +44,7 @@ async def test_keda_sees_the_lag_of_a_change_feed_from_zero_to_zero(go: str, acc
         async with account.host() as host:
             await account.until_lag(go, 0)
             await pause_pipeline(host.keeper, "bank", by="a test", at="2026-01-31T12:00:00Z")
-            await until(lambda: not host.host.workers)
+            await until_async(lambda: not host.host.workers)
             await write(container, range(33, 40))
             assert await account.lag(go) == 7
             await resume_pipeline(host.keeper, "bank", by="a test", at="2026-01-31T12:01:00Z")

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE_S
 from unit.test_architecture import imported_names, is_within
 
 import leasehold
@@ -24,7 +25,7 @@ IMPORT_S_MAX = 0.15
 
 
 def output_of(*arguments: str, returncode: int = 0) -> str:
-    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == returncode, done.stderr
     return done.stdout
 
@@ -62,7 +63,7 @@ def test_an_unknown_name_is_reported_with_the_most_similar_one() -> None:
 
 def test_a_traceback_gives_that_advice_once() -> None:
     command = [sys.executable, "-c", "import leasehold; leasehold.Procesor"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 1
     assert done.stderr.lower().count("did you mean") == 1
 

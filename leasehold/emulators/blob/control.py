@@ -7,9 +7,9 @@ from typing import Any
 
 from aiohttp import web
 
-from leasehold.emulators.blob.wire import Wire
+from leasehold.emulators.blob.wire import Fault, Wire
 from leasehold.emulators.hosting import Clock, break_connections
-from leasehold.emulators.orders import Move, check_number, move_clock, orders_of, serve_order
+from leasehold.emulators.orders import Move, check_number, fault_of, move_clock, orders_of, serve_order, shown
 
 
 @dataclass(slots=True)
@@ -33,6 +33,12 @@ def containers(control: Control) -> list[dict[str, Any]]:
 
 
 def fault(control: Control, /, **what: Any) -> Any:
+    """A container that does not exist can be named for the requests that create it, `container.*`."""
+    made = fault_of(Fault, what)
+    there = [each.name for each in control.wire.store.containers()]
+    if made.container is not None and made.container not in there and not made.of.startswith("container."):
+        choice = f"use one of {', '.join(there)}" if there else "create one first"
+        raise ValueError(f"container: there is no container {shown(made.container)}: {choice}")
     return {"number": control.wire.order(**what)}
 
 

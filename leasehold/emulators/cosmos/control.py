@@ -12,10 +12,21 @@ from pydantic import Field
 
 from leasehold.emulators.cosmos.account import Account
 from leasehold.emulators.cosmos.container import Change, Container, Partition
+from leasehold.emulators.cosmos.faults import Fault
 from leasehold.emulators.cosmos.ranges import Range
 from leasehold.emulators.cosmos.wire import Wire
 from leasehold.emulators.hosting import Clock, break_connections
-from leasehold.emulators.orders import Count, Move, Name, check_number, move_clock, orders_of, serve_order, shown
+from leasehold.emulators.orders import (
+    Count,
+    Move,
+    Name,
+    check_number,
+    fault_of,
+    move_clock,
+    orders_of,
+    serve_order,
+    shown,
+)
 
 Bound = Annotated[str, Field(pattern=r"^[0-9A-F]{1,256}$")]
 ContainerId = Annotated[str, Field(pattern=r"^[^/\\?#]{1,255}$")]
@@ -74,6 +85,13 @@ def _check_range(container: Container, argument: str, range_id: str) -> None:
         )
 
 
+def _check_any_range(control: Control, range_id: str) -> None:
+    """Raises ValueError."""
+    containers = [each for database in control.account.databases.values() for each in database.containers.values()]
+    if not any(range_id in each.partitions for each in containers):
+        raise ValueError(f"range_id: {shown(range_id)} is not a range of any container, or has been split or merged")
+
+
 # --- orders -------------------------------------------------------------------------------------------------------------
 
 
@@ -91,6 +109,13 @@ def merge(control: Control, container: Name, left: Name, right: Name, completing
 
 
 def fault(control: Control, /, **what: Any) -> Any:
+    made = fault_of(Fault, what)
+    if made.container is not None and made.range_id is not None:
+        _check_range(control.container(made.container), "range_id", made.range_id)
+    elif made.container is not None:
+        control.container(made.container)
+    elif made.range_id is not None:
+        _check_any_range(control, made.range_id)
     return {"number": control.wire.faults.add(**what)}
 
 
@@ -168,11 +193,8 @@ def versions(control: Control, container: Name) -> Any:
 
 def delivered(control: Control, container: Name) -> Any:
     """How often a feed has answered with which version."""
-    counts = control.wire.counts.delivered.get(container.rpartition("/")[2])
-    if counts is None:
-        control.container(container)
-        return []
-    return [{"id": key[0], "lsn": key[1], "times": times} for key, times in counts.items()]
+    counts = control.wire.counts.delivered.get(control.container(container).id)
+    return [{"id": key[0], "lsn": key[1], "times": times} for key, times in counts.items()] if counts else []
 
 
 def _range(range: Range) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def _first_version(values: list[Any]) -> str:
 
 def for_hashing(value: Any) -> bytes:
     if isinstance(value, str):
-        return b"\x08" + value.encode() + b"\xff"
+        return b"\x08" + value.encode(errors="surrogatepass") + b"\xff"
     if isinstance(value, bool):
         return b"\x03" if value else b"\x02"
     if isinstance(value, int | float):

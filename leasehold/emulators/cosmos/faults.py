@@ -27,7 +27,7 @@ class Fault:
     With nothing newer, its answer is 304, or with `again` 200 and its last transaction.
 
     - of: kinds of request (`document.*`, `documents.*`, `feed.*`, `*`).
-    - container, range_id, id: if given, only requests for these.
+    - container, range_id, id: if given, only requests for these. The container is `name` or `database/name`.
     - page_min: only requests for pages of at least so many.
     - times: how many more it takes, None for no end.
     - share: the share of matching requests that it takes. in_a_row: how often it takes the same one before that passes.
@@ -60,7 +60,7 @@ class Fault:
         return (
             self.times != 0
             and fnmatch.fnmatchcase(call.kind, self.of)
-            and self.container in (None, container_of(call))
+            and self.container in (None, *containers_of(call))
             and self.range_id in (None, range_id)
             and self.id in (None, call.path[-1] if call.path else None)
             and call.limit >= self.page_min
@@ -76,6 +76,12 @@ class Fault:
 
 def container_of(call: Call) -> str | None:
     return call.path[3] if len(call.path) > 3 and call.path[2] == "colls" else None
+
+
+def containers_of(call: Call) -> tuple[str, ...]:
+    """The names of the call's container, without and with its database."""
+    name = container_of(call)
+    return () if name is None else (name, f"{call.path[1]}/{name}")
 
 
 @dataclass(slots=True)

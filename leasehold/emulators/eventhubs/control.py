@@ -109,6 +109,13 @@ class Control:
         self, hub: str | None = None, partition: str | None = None, group: str | None = None, role: Role | None = None
     ) -> list[Publishing | Receiving]:
         """Those that match what is given. Raises ValueError."""
+        self.check_names(hub, partition, group)
+        links = [link for edge in self.edges.open for link in edge.connection.links()]
+        wanted = {"hub": hub, "partition": partition, "group": group, "role": role}
+        return [link for link in links if isinstance(link, Publishing | Receiving) and _is_meant(link, wanted)]
+
+    def check_names(self, hub: str | None, partition: str | None, group: str | None) -> None:
+        """Raises ValueError."""
         hubs = [self.hub(hub)] if hub is not None else list(self.namespace.hubs.values())
         if partition is not None:
             self._check_partition(hubs, partition)
@@ -117,13 +124,10 @@ class Control:
             raise ValueError(
                 f"group: there is no consumer group {shown(group)}: use one of {names or 'those of a new hub'}"
             )
-        links = [link for edge in self.edges.open for link in edge.connection.links()]
-        wanted = {"hub": hub, "partition": partition, "group": group, "role": role}
-        return [link for link in links if isinstance(link, Publishing | Receiving) and _is_meant(link, wanted)]
 
     def _check_partition(self, hubs: list[Hub], partition: str) -> None:
         count = max((len(each.partitions) for each in hubs), default=0)
-        if int(partition) >= count:
+        if partition not in map(str, range(count)):
             raise ValueError(f"partition: {partition!r} must be below {count}, the number of partitions")
 
 
@@ -142,7 +146,9 @@ def _is_meant(link: Publishing | Receiving, wanted: dict[str, str | None]) -> bo
 
 
 def fault(control: Control, /, **what: Any) -> Fields:
-    return {"number": control.namespace.faults.order(fault_of(Fault, what))}
+    made = fault_of(Fault, what)
+    control.check_names(made.hub, made.partition, made.group)
+    return {"number": control.namespace.faults.order(made)}
 
 
 def heal(control: Control, number: int | None = None) -> Fields:

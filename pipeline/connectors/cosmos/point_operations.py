@@ -44,6 +44,8 @@ KINDS: Mapping[str | None, Kind] = {
     "delete": "delete",
 }
 """By the words of an event's `operation`."""
+_ID = re.compile(r"[^/\\?#\x00-\x1f\x7f]*[^/\\?#\x00-\x1f\x7f ]")
+ID_BYTES_MAX = 1023
 PATCHES_MAX = 10
 """That Cosmos DB takes in one request."""
 RETRY_WITH, NO_CONTAINER = 449, 1003
@@ -94,9 +96,15 @@ class Writing:
             found = parsed_json(json_bytes(rest), JSON_LEVELS_MAX)
         else:
             try:
-                found = parsed_json(body_of(row), JSON_LEVELS_MAX)
+                found = parsed_json(
+                    body_of(row).decode(), JSON_LEVELS_MAX, _ONCE
+                )  # as text: it would guess the encoding of bytes
             except NestedTooDeeply as error:
                 raise ValueError(f"has a `body` that is {error}") from None
+            except UnicodeDecodeError:
+                raise ValueError("has a `body` that is not UTF-8") from None
+            except json.JSONDecodeError as error:
+                raise ValueError(f"has a `body` that is not JSON ({error})") from None
         if not isinstance(found, dict):
             raise ValueError("has a `body` that is not a JSON object")
         return found
@@ -123,6 +131,16 @@ class Writing:
         return patches
 
 
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("has a `body` with an object that has a key twice")
+    return found
+
+
+_ONCE = json.JSONDecoder(object_pairs_hook=_unique)
+
+
 def verdict(write: Write, answer: Answer, missing: Missing) -> Verdict:
     """missing: what to do about a patch of a document that is not there."""
     if answer.status < 400:
@@ -145,10 +163,22 @@ NEXT = {
 
 
 def _id(document: Mapping[str, Any]) -> str:
+    """As the service and azure-cosmos take it. `.` and `..` would be steps of a document's address."""
     name = document.get("id")
-    if not isinstance(name, str) or not 0 < len(name.encode()) <= 1023 or set(name) & set("/\\?#"):
-        raise ValueError("has no `id` that Cosmos DB takes: a text of at most 1,023 bytes without / \\ ? #")
+    if not isinstance(name, str) or not _ID.fullmatch(name) or name in (".", "..") or _bytes(name) > ID_BYTES_MAX:
+        raise ValueError(
+            "has no `id` that Cosmos DB takes: a text of at most 1,023 bytes without / \\ ? #, control characters and a space at"
+            f" its end, and not . or .. (it is {_shown(name)})"
+        )
     return name
+
+
+def _bytes(name: str) -> int:
+    return len(name.encode(errors="surrogatepass"))
+
+
+def _shown(name: object) -> str:
+    return "missing" if name is None else f"{name!a:.80}"
 
 
 def _value(document: Mapping[str, Any], path: str) -> str | int | float | bool:

@@ -6,6 +6,7 @@ Every document stays as the server wrote it, byte for byte: it is found in the p
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -25,6 +26,7 @@ SEQUENCE_BITS = 20
 """A sequence is LSN * 2**20 + the document's place in its transaction: it grows strictly, and keeps room for 8e12 LSNs."""
 _JSON = json.JSONDecoder()
 _SPACE = " \t\r\n"
+_HALF = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ def records_of(answer: bytes, key_paths: Sequence[str], *, all_versions: bool) -
 
 def _latest(text: str, start: tuple[int, int], item: Any, key_paths: Sequence[str]) -> Record:
     lsn, time_s = _numbers(item, "_lsn", "_ts")
-    properties = (("id", str(item.get("id", ""))),)
+    properties = (("id", _whole(str(item.get("id", "")))),)
     return Record(lsn, time_s, _key(item, key_paths), text[slice(*start)].encode(), "upsert", properties)
 
 
@@ -68,10 +70,10 @@ def _version(text: str, start: tuple[int, int], item: Any, key_paths: Sequence[s
     metadata = item.get("metadata") if isinstance(item, dict) else None
     lsn, time_s = _numbers(metadata, "lsn", "crts")
     assert isinstance(metadata, dict)
-    operation = str(metadata.get("operationType", "replace"))
+    operation = _whole(str(metadata.get("operationType", "replace")))
     current = item.get("current")
     known = current or item.get("previous") or _deleted(metadata)
-    properties = [("id", str(known.get("id", "")))]
+    properties = [("id", _whole(str(known.get("id", ""))))]
     if metadata.get("timeToLiveExpired") is True:
         properties.append(("timeToLiveExpired", "true"))
     if item.get("previous"):
@@ -104,7 +106,14 @@ def _key(document: Mapping[str, Any], paths: Sequence[str]) -> str | None:
     """The partition key: a text as it is, anything else as JSON, several as a list."""
     values = [value_at(document, path) for path in paths]
     value = values[0] if len(values) == 1 else values
-    return value if isinstance(value, str) or value is None else json.dumps(value, ensure_ascii=False)
+    if value is None:
+        return None
+    return _whole(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+def _whole(text: str) -> str:
+    """JSON may escape half a character (a lone surrogate), and no text of Arrow holds one. The body keeps it as it is written."""
+    return _HALF.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 # Places in the text

@@ -31,6 +31,7 @@ from leasehold.pipeline.connectors.cosmos.point_operations import (
 from leasehold.pipeline.connectors.network import check_unresolvable
 from leasehold.pipeline.endpoint import Endpoint
 from leasehold.pipeline.errors import FeedError, FeedUnavailable, SinkNotFound, SinkRejected, SinkUnavailable
+from leasehold.pipeline.values import VALUE_ERRORS
 
 LIMITS = Limits(
     batch_entries_max=25,
@@ -132,6 +133,11 @@ class CosmosDestination(Destination):
             return _Outcome(entry, is_retried=True, may_land=True, retry_after_s=error.retry_after_s)
         except FeedError as error:
             return _Outcome(entry, refused=str(error))
+        except Exception as error:  # the SDK's own checks; the other writes of the request continue
+            what = f"azure-cosmos refuses to {write.kind} document {write.id!r} of entry {entry.key}"
+            return _Outcome(
+                entry, refused=f"{what}: {type(error).__name__}: {error}", is_of_content=isinstance(error, VALUE_ERRORS)
+            )
         found = verdict(write, answer, self._patch_missing)
         if found == "refused":
             is_of_content = answer.status in OF_CONTENT and answer.substatus != NO_CONTAINER
@@ -147,6 +153,6 @@ class CosmosDestination(Destination):
     def _refused(self, entry: Entry, write: Write, answer: Answer) -> str:
         status = f"{answer.status}/{answer.substatus}" if answer.substatus else str(answer.status)
         return (
-            f"container {self._container.name} refuses to {write.kind} document '{write.id}' of entry {entry.key} with"
+            f"container {self._container.name} refuses to {write.kind} document {write.id!r} of entry {entry.key} with"
             f" {status} ({answer.message}): {NEXT.get(answer.status, 'correct what it names')}"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from typing import Literal
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from leasehold.common.azure import DEFAULT, Identity
 from leasehold.pipeline.endpoint import Endpoint
@@ -19,9 +19,14 @@ _LOOKS = "Endpoint=sb://NAMESPACE.servicebus.windows.net/;SharedAccessKeyName=..
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventHubAccount:
-    """host: the namespace's, with a port where it is not the usual one. Without a connection string azure-identity finds the
-    credentials; identity: the client id to use. ca_file: authorities to trust, instead of the usual ones. is_emulator: the
-    namespace has no TLS, according to the connection string.
+    """The address of a hub, and the way to it.
+
+    host          the namespace's, with a port if it is not the usual one
+    identity      the client id to use. Without it and a connection string, azure-identity finds the credentials
+    ca_file       authorities to trust, instead of the usual ones
+    is_emulator   the namespace has no TLS, according to the connection string
+    entry         the host to connect to instead of the namespace, with a port if it is not the usual one
+    proxy         an HTTP proxy, with its credentials
     """
 
     host: str
@@ -31,6 +36,8 @@ class EventHubAccount:
     transport: Transport = "amqp"
     ca_file: str | None = None
     is_emulator: bool = False
+    entry: str | None = None
+    proxy: str | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:
@@ -44,9 +51,25 @@ class EventHubAccount:
 
     @property
     def custom_endpoint(self) -> str | None:
-        """Where to connect to, if a port is given that the transport does not take from the host's name."""
+        """Where to connect to: `entry`, or the namespace if a port is given that the transport does not take from its name."""
+        if self.entry is not None:
+            return f"sb://{self.entry}"
         has_port = ":" in self.host
         return f"sb://{self.host}" if has_port and (self.transport == "websockets" or not self.is_emulator) else None
+
+    @property
+    def http_proxy(self) -> dict[str, str | int] | None:
+        """As the SDK takes it."""
+        if self.proxy is None:
+            return None
+        parts = urlsplit(self.proxy)
+        assert parts.port is not None, "account_of has checked it"
+        found: dict[str, str | int] = {"proxy_hostname": f"http://{parts.hostname}", "proxy_port": parts.port}
+        who: dict[str, str | int] = {
+            "username": unquote(parts.username or ""),
+            "password": unquote(parts.password or ""),
+        }
+        return found | who if parts.username else found
 
 
 def account_of(
@@ -57,8 +80,14 @@ def account_of(
     identity: Identity | None = None,
     transport: Transport = "amqp",
     ca_file: str | None = None,
+    endpoint: str | None = None,
+    proxy: str | None = None,
 ) -> EventHubAccount:
-    """identity: DEFAULT, or a client id. Raises ValueError, without the values: they may be secrets."""
+    """identity: DEFAULT, or a client id. endpoint: the host to connect to instead of the namespace, such as a gateway's. proxy:
+    an HTTP proxy, like http://USER:PASSWORD@HOST:PORT, for the transport `websockets`.
+
+    Raises ValueError, without the values: they may be secrets.
+    """
     is_emulator = False
     if connection_string is not None:
         if namespace is not None or identity is not None:
@@ -73,6 +102,12 @@ def account_of(
         raise ValueError("`namespace` must be a name like NAMESPACE.servicebus.windows.net, without sb:// before it")
     if event_hub is None or not _HUB.fullmatch(event_hub):
         raise ValueError("needs the hub's name: `event_hub`, or EntityPath=... in `connection_string`")
+    if endpoint is not None and not _is_host(endpoint):
+        raise ValueError(
+            "`endpoint` must be a host like GATEWAY.example.com or GATEWAY.example.com:5671, without sb:// before it"
+        )
+    if proxy is not None:
+        _check_proxy(proxy, transport)
     return EventHubAccount(
         host=namespace,
         hub=event_hub,
@@ -81,6 +116,8 @@ def account_of(
         transport=transport,
         ca_file=ca_file,
         is_emulator=is_emulator,
+        entry=endpoint,
+        proxy=proxy,
     )
 
 
@@ -111,6 +148,18 @@ def _one_hub(entity: str | None, event_hub: str | None) -> str | None:
     if entity is not None and event_hub is not None and entity.lower() != event_hub.lower():
         raise ValueError("`event_hub` and EntityPath=... in `connection_string` name two hubs: keep one of them")
     return event_hub or entity
+
+
+def _check_proxy(proxy: str, transport: Transport) -> None:
+    try:
+        parts = urlsplit(proxy)
+        is_one = parts.scheme == "http" and bool(parts.hostname) and bool(parts.port) and parts.path in ("", "/")
+    except ValueError:
+        is_one = False
+    if not is_one:
+        raise ValueError("`proxy` must be an address like http://PROXY:3128 or http://USER:PASSWORD@PROXY:3128")
+    if transport != "websockets":
+        raise ValueError("`proxy` is for HTTP, which only `transport: websockets` speaks: set that, or remove `proxy`")
 
 
 def _is_host(text: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from leasehold.pipeline.connectors.eventhubs.account import EventHubAccount
@@ -44,6 +45,15 @@ class EventHubsBroker:
     def name(self) -> str:
         return f"'{self.links.name}'"
 
+    @property
+    def hub(self) -> str:
+        return self.links.account.hub
+
+    @property
+    def namespace(self) -> str:
+        """Fully qualified."""
+        return self.links.account.host
+
     def prepared(self, event: OutgoingEvent) -> Prepared:
         body = body_of(event)
         return Prepared(body, size_of(body))
@@ -53,11 +63,10 @@ class EventHubsBroker:
 
     async def read_hub(self) -> HubProperties:
         try:
-            return HubProperties(
-                name=self.links.account.hub, partitions=tuple(await self._management.list_partitions())
-            )
+            created_ms, partitions = await self._management.read_hub()
         except FeedError as error:
             raise _translated(error) from error
+        return HubProperties(name=self.hub, created_on=_time(created_ms), partitions=tuple(partitions))
 
     async def read_extent(self, partition: str) -> PartitionExtent:
         """Raises PublishError."""
@@ -68,11 +77,22 @@ class EventHubsBroker:
 
     async def read_partition(self, partition: str) -> PartitionProperties:
         extent = await self.read_extent(partition)
-        return PartitionProperties(partition=partition, first=extent.first, last=extent.last, is_empty=extent.is_empty)
+        return PartitionProperties(
+            partition=partition,
+            first=extent.first,
+            last=extent.last,
+            last_offset=None if extent.is_new else extent.offset,
+            last_enqueued_time=None if extent.is_new else _time(extent.time_ms),
+            is_empty=extent.is_empty,
+        )
 
     async def close(self) -> None:
         await self._management.close()
         await self.links.close()
+
+
+def _time(milliseconds: int) -> datetime:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
 def size_of(body: bytes) -> int:

@@ -63,6 +63,12 @@ class LogBroker:
         return f"log '{self._log.path}'"
 
     @property
+    def hub(self) -> str:
+        return str(self._log.path)
+
+    namespace = None
+
+    @property
     def envelope_bytes(self) -> int:
         return 0
 

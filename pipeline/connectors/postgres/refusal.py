@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from typing import NamedTuple
+
 import psycopg
 
 from leasehold.common.postgres import TokenRefused, cause_of, words_of
-from leasehold.pipeline.connectors.postgres.sql import GUARD, MISSING, STAGING
+from leasehold.pipeline.connectors.postgres.sql import CHANGED, GUARD, LOSS, MISSING, STAGING
 from leasehold.pipeline.errors import Ambiguous, OutputRefused, SinkError, SinkNotFound, SinkRejected, SinkUnavailable
 
 _COLLISIONS = ("40001", "40P01")
@@ -13,8 +16,25 @@ _PASSING = (
     *("08", "40", "53", "57", "58"),  # connection, rollback, resources (disk full, too many clients), operator, system
     *("55P03", "25006"),  # a lock was not granted in time; a standby, or a primary that was just demoted
 )
-_OF_ROWS = ("21", "22", "23", "44", "54", "P0001")
-"""Rows that may not be there twice, values, constraints, WITH CHECK OPTION, limits of the server, and what a trigger raises."""
+_OF_ALL_ROWS = (
+    *(
+        "0A",
+        "25",
+        "26",
+        "28",
+        "2B",
+        "2D",
+        "34",
+        "3D",
+        "3F",
+        "42",
+    ),  # SQL, names, types, rights, and what is not supported
+    *("55", "72", "F0", "HV", "XX"),  # states of objects, foreign servers, faults of the server
+)
+"""Whatever the rows are. Other codes (of values, constraints and limits, and what a trigger raises) are about some of them."""
+_OF_POLICIES = "ExecWithCheckOptions"
+"""The server's function that refuses a row which a policy forbids, by the code of a right that is missing."""
+_LOSS = re.compile(rf"{LOSS}: (?P<place>[0-9]+)/(?P<sequence>-?[0-9]*)")
 _REMEDIES = {
     "23": "change the transform or the merge so that the table takes the output, or change the table",
     "22": "change the transform or the merge so that the table takes the output, or change the table",
@@ -34,6 +54,23 @@ def is_missing(error: psycopg.Error) -> bool:
     return (error.sqlstate == "22P02" and MISSING in message) or (error.sqlstate == "42P01" and STAGING in message)
 
 
+def is_changed(error: psycopg.Error) -> bool:
+    """The target is not what this statement was made for."""
+    return error.sqlstate == "22P02" and CHANGED in (error.diag.message_primary or "")
+
+
+class Loss(NamedTuple):
+    """A value that its column would change. place: of the column in the output. sequence: of the row, if it has one."""
+
+    place: int
+    sequence: int | None
+
+
+def loss_of(error: psycopg.Error) -> Loss | None:
+    found = _LOSS.search(error.diag.message_primary or "") if error.sqlstate == "22P02" else None
+    return None if found is None else Loss(int(found["place"]), int(found["sequence"]) if found["sequence"] else None)
+
+
 def is_timeout(error: psycopg.Error) -> bool:
     """The statement took too long, or an operator cancelled it."""
     return error.sqlstate == "57014"
@@ -51,10 +88,19 @@ def refused(error: psycopg.Error, address: str, doing: str, *, is_lost: bool, is
         if is_sent:
             return Ambiguous(f"{prefix} was sent and the connection lost before the answer: {words_of(error)}")
         return SinkUnavailable(f"{prefix} failed, the connection was lost: {words_of(error)}")
+    if is_changed(error):
+        return SinkUnavailable(f"{prefix} failed and was rolled back: the table was changed again and again meanwhile")
     if (error.sqlstate or "").startswith(_PASSING):
         return SinkUnavailable(f"{prefix} failed and was rolled back: {words_of(error)}")
-    kind = OutputRefused if (error.sqlstate or "").startswith(_OF_ROWS) else SinkRejected
+    kind = OutputRefused if _is_of_rows(error) else SinkRejected
     return kind(f"{prefix} was refused: {words_of(error)}: {_remedy(error.sqlstate or '')}")
+
+
+def _is_of_rows(error: psycopg.Error) -> bool:
+    """Whether other rows might be taken. An error without a code is psycopg's own."""
+    if error.diag.source_function == _OF_POLICIES:
+        return True
+    return error.sqlstate is not None and not error.sqlstate.startswith(_OF_ALL_ROWS)
 
 
 def not_connected(error: psycopg.Error, address: str, setting: str = "`dsn`") -> SinkError:

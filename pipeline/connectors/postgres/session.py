@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -27,7 +27,17 @@ from leasehold.common.postgres import (
 )
 from leasehold.pipeline.connectors.postgres import refusal
 from leasehold.pipeline.connectors.postgres.copy import Load
-from leasehold.pipeline.connectors.postgres.sql import BEGIN, STAGED, Column, Statement, loaded, staged, takes_copies
+from leasehold.pipeline.connectors.postgres.shape import Shape, locked, shape_of, shape_query
+from leasehold.pipeline.connectors.postgres.sql import (
+    BEGIN,
+    ROLLBACK,
+    Column,
+    Statement,
+    loaded,
+    one_message,
+    staged,
+    unstaged,
+)
 from leasehold.pipeline.endpoint import Endpoint
 from leasehold.pipeline.errors import Ambiguous, SinkRejected, SinkUnavailable
 
@@ -58,8 +68,8 @@ class Session:
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
         self._staged: tuple[Column, ...] | None = None
-        self._copied: tuple[Column, ...] | None = None
-        self._copies_into = STAGED
+        self._shaped: tuple[Column, ...] | None = None
+        self._shape: Shape | None = None
         self.is_fresh = True
         self.is_sent = False
 
@@ -80,30 +90,59 @@ class Session:
         """One message, its answers in the cursor's result sets. `extended`: the protocol that takes a single statement."""
         return await self._connection.execute(message, binary=extended)
 
-    async def prepare_batch(self, columns: tuple[Column, ...]) -> None:
-        """Make the table `batch`, where it does not have these columns."""
+    async def prepare_batch(
+        self, table: Identifier, columns: tuple[Column, ...], check: Callable[[Session], Awaitable[None]] | None = None
+    ) -> None:
+        """Make the temporary table of batches, if it does not have these columns. check: whether it can be used as it is made."""
         if columns != self._staged:
-            await self.execute(staged(columns))
+            self._staged = None
+            await self.execute(staged(table, columns))
+            if check is not None:
+                await check(self)
             self._staged = columns
 
-    async def load(self, batch: Load, table: Identifier | None = None) -> bool:
-        """Begin a transaction and copy the rows into `table`, if it is given and takes them as they are, or else into `batch`.
+    async def remove_batch(self, table: Identifier) -> None:
+        self._staged = None
+        await self.execute(unstaged(table))
 
-        Returns whether they are in the table. No lock is held that another writer could wait for.
+    async def read_shape(self, table: Identifier, columns: tuple[Column, ...], key: Sequence[str]) -> Shape:
+        """The target as this session found it the last time. A statement that is made for it checks that (`unchanged`)."""
+        if self._shape is None or columns != self._shaped:
+            return await self._ask_shape(shape_query(table, columns, key), columns)
+        return self._shape
+
+    async def _ask_shape(self, message: Statement, columns: tuple[Column, ...]) -> Shape:
+        cursor = await self.execute(message)
+        while cursor.nextset():
+            """Only the last statement has an answer."""
+        row = await cursor.fetchone()
+        self._shape, self._shaped = shape_of(None if row is None else row[0], columns), columns
+        return self._shape
+
+    async def copy_into(self, table: Identifier, batch: Load) -> bool:
+        """Begin a transaction and copy the rows into the target at once; False if it does not take them as they are.
+
+        Both in one transaction, which locks the target against changes: a rule or another type counts for all rows or for none.
         """
-        if batch.columns != self._copied:
-            self._copies_into = table if table and await self._takes_copies(table, batch.columns) else STAGED
-            self._copied = batch.columns
-        if self._copies_into is STAGED:
-            await self.prepare_batch(batch.columns)
-        await self.execute(BEGIN)
-        async with self._connection.cursor().copy(loaded(batch.columns, self._copies_into)) as copy:
-            await copy.write(batch.csv)
-        return self._copies_into is not STAGED
+        shape = await self.read_shape(table, batch.columns, ())
+        if not shape.copies:
+            return False
+        message = one_message(BEGIN, *locked(table, shape), shape_query(table, batch.columns))
+        shape = await self._ask_shape(message, batch.columns)
+        if not shape.copies:
+            await self.execute(ROLLBACK)
+            return False
+        await self._copy(table, batch)
+        return True
 
-    async def _takes_copies(self, table: Identifier, columns: tuple[Column, ...]) -> bool:
-        found = await (await self.execute(takes_copies(table, columns))).fetchone()
-        return found is not None and bool(found[0])
+    async def load(self, table: Identifier, batch: Load) -> None:
+        """Begin a transaction and copy the rows into the temporary table. No lock is held that another writer could wait for."""
+        await self.execute(BEGIN)
+        await self._copy(table, batch)
+
+    async def _copy(self, table: Identifier, batch: Load) -> None:
+        async with self._connection.cursor().copy(loaded(batch.columns, table)) as copy:
+            await copy.write(batch.csv)
 
     async def run_within(self, seconds: float, conversation: Awaitable[T]) -> T:
         """Cancelled or timed out, the connection is cut and the server rolls back what was not committed."""
@@ -150,6 +189,8 @@ class Server:
                     words = f"PostgreSQL {self.address}: {doing} got no answer in {self._timeouts.transaction_s:g} s"
                     raise Ambiguous(words) if session.is_sent else SinkUnavailable(words) from None
                 except Error as error:
+                    if refusal.is_changed(error):
+                        await self._close_idle()  # what the others know of the target is as old
                     if not attempts_left or not _may_repeat(session, error):
                         lost, sent = session.is_lost, session.is_sent
                         raise refusal.refused(error, self.address, doing, is_lost=lost, is_sent=sent) from error
@@ -221,10 +262,11 @@ class Server:
 
 
 def _may_repeat(session: Session, error: Error) -> bool:
-    """A collision was rolled back; a connection that had waited for work and was dead when it came carried nothing."""
+    """A collision was rolled back, and so was what was made for another state of the target. A connection that had waited for
+    work and was dead when it came carried nothing."""
     if session.is_lost:
         return not session.is_sent and not session.is_fresh
-    return refusal.is_collision(error)
+    return refusal.is_collision(error) or refusal.is_changed(error)
 
 
 def parameters_of(dsn: str, timeouts: Timeouts, application_name: str, *, has_token: bool = False) -> dict[str, Any]:

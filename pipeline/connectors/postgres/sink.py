@@ -10,29 +10,25 @@ import asyncio
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import psycopg
 import pyarrow as pa
-from psycopg.sql import SQL, Identifier
+from psycopg.sql import Identifier
 
 from leasehold.common.azure import Identity
 from leasehold.common.entra_token import TokenCredential
 from leasehold.pipeline.connectors.postgres import dead_letters, refusal, sql
-from leasehold.pipeline.connectors.postgres.copy import FEW_BYTES, FEW_ROWS, Load, check_key, last_per_key, load
+from leasehold.pipeline.connectors.postgres.copy import FEW_BYTES, FEW_ROWS, Load, columns_of, load
 from leasehold.pipeline.connectors.postgres.session import Server, Session, Timeouts, endpoint_of
-from leasehold.pipeline.connectors.postgres.stager import (
-    PostgresStager,
-    columns_of,
-    is_stageable,
-    read_variable,
-    role_of,
-)
+from leasehold.pipeline.connectors.postgres.shape import NO_SHAPE, Shape
+from leasehold.pipeline.connectors.postgres.stager import PostgresStager, is_stageable, read_variable, role_of
+from leasehold.pipeline.connectors.postgres.target import Target, relations_in, table_name
 from leasehold.pipeline.crash_point import crash_point
 from leasehold.pipeline.dead_letters.record import letters_of
 from leasehold.pipeline.endpoint import Endpoint
-from leasehold.pipeline.errors import Fenced, SinkError, SinkRejected, SinkUnavailable
+from leasehold.pipeline.errors import Fenced, OutputRefused, OutputTooLarge, SinkError, SinkRejected, SinkUnavailable
 from leasehold.pipeline.markers import lease_of
 from leasehold.pipeline.publishing_writer import generation_lost
 from leasehold.pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter, Standing, to_write_again
@@ -42,6 +38,8 @@ STAGED_SHARE = 8 / 9
 """How much of `Timeouts.transaction_s` the server spends on a staged batch: it gives up before the host does."""
 DROP_LOCK_S = 1.0
 """How long a staging table may be locked. An executor that is stopped within its COPY locks it until it ends."""
+TIMEOUTS_MAX = 3
+"""So often a batch may exceed `Timeouts.statement_s` before it is refused."""
 Mode = Literal["append", "upsert"]
 
 
@@ -51,10 +49,10 @@ class PostgresOutputSink(Sink):
     - `merge`: one INSERT, UPDATE, DELETE or MERGE (WITH before it as you like) that reads this batch's output as table
       `batch`. It should touch rows in the order of their keys (`ORDER BY`), as other partitions do the same at the same
       time.
-    - `table`: a table ("name" or "schema.name") with the output's columns.
+    - `table`: a table ("name" or "schema.name") with the output's columns. A value that its type would change is refused.
     - `append`: every row is inserted.
-    - `upsert`: a row whose `key` is there already is replaced; `key` needs a unique index. Among one batch's rows with
-      one key, the last counts.
+    - `upsert`: a row whose `key` is there already is replaced, as if the rows came one by one; `key` needs a unique
+      index, which knows what is one key.
     - `setup`: SQL to run once per process, one host after the other; it has to be repeatable (IF NOT EXISTS).
     - `schema`: where `leasehold_positions` and `leasehold_history` are, and are created if absent.
     - `history`: note every batch in `leasehold_history`, in its own transaction: pipeline, partition, generation,
@@ -103,7 +101,7 @@ class PostgresOutputSink(Sink):
             credential=credential,
         )
         thread = ThreadPoolExecutor(1, thread_name_prefix="postgres-load")
-        target = Target(merge=merge, table=table, key=tuple(key))
+        target = Target(merge=merge, table=table, key=tuple(key), parts=() if table is None else table_name(table))
         self._parts = _Parts(server, thread, sql.Tables(schema, history, letters), target, timeouts, executors_env)
         self._setup = setup
 
@@ -168,6 +166,7 @@ class PostgresOutputSink(Sink):
 
     async def _set_up(self, session: Session) -> None:
         assert self._setup is not None
+        await session.remove_batch(self._parts.target.batch)  # which `setup` may name, and mean another
         await session.execute(sql.alone(sql.users(self._setup)))
 
     async def _create(self, session: Session) -> None:
@@ -178,14 +177,42 @@ class PostgresOutputSink(Sink):
             await session.execute(sql.alone(*missing))
 
     async def _check(self, session: Session) -> None:
-        """The columns of `batch` are not known yet, so it is enough that nothing but `batch` is missing."""
+        """As far as that is possible without columns: of a merge, that nothing but the table `batch` is missing."""
+        target = self._parts.target
+        if target.merge is None:
+            [found] = await _answers(await session.execute(sql.resolved(target.parts)))
+            if found:
+                schema, name = found[0]
+                self._parts = replace(self._parts, target=replace(target, parts=(schema, name)))
+                await self._parts.check_relations(session, [(schema, name)])
+            await self._parts.check_plan(session, self._parts.target.plannable)
+            await self._parts.check_index(session)
+            return
+        await self._parts.check_path(session)
+        await session.execute(sql.hidden())
         try:
-            await session.execute(sql.checked(self._parts.target.checkable), extended=True)
-        except psycopg.errors.UndefinedTable as error:
+            await session.execute(sql.checked(sql.users(target.merge)), extended=True)
+        except psycopg.errors.WrongObjectType as error:
             if '"batch"' not in (error.diag.message_primary or ""):
                 raise
+            await session.execute(sql.ROLLBACK)
         else:
+            await session.execute(sql.ROLLBACK)
             await session.execute(sql.unchecked())
+            await self._parts.check_plan(session, sql.users(target.merge))
+
+    async def check_columns(self, columns: pa.Schema) -> None:
+        parts, given = self._parts, columns_of(columns)
+        parts.target.check_key(columns.names)
+
+        async def converse(session: Session) -> None:
+            await parts.prepare_batch(session, given)
+            if parts.target.merge is None:
+                statement = parts.target.preparable(given, await parts.read_shape(session, given))
+                await session.execute(sql.checked(statement), extended=True)
+                await session.execute(sql.unchecked())
+
+        await parts.server.talk(f"`{parts.target.kind}` for the transform's output", converse)
 
     async def _check_staging(self, session: Session) -> None:
         [[[may_create]]] = await _answers(await session.execute(sql.may_create(self._parts.tables)))
@@ -230,38 +257,58 @@ class PostgresWriter(SinkWriter):
         check_parts(output.staged, epoch=claim.epoch, start=output.start)
         assert not (output.staged and output.table.num_rows), "staged output has all rows in its parts"
         batch = await self._loadable(output) if output.table.num_rows else None
-        moved = sql.moved(parts.tables, claim, output.start, output.to)
-        others: list[sql.Statement] = []
-        if parts.tables.history:
-            others.append(sql.remembered(parts.tables, claim, output.start, output.to, output.events))
-        if output.dead is not None:
-            others.append(dead_letters.kept(parts.tables, letters_of(claim, output)))
+        moved, others = sql.moved(parts.tables, claim, output.start, output.to), self._beside(output)
 
         async def converse(session: Session) -> None:
-            first: list[sql.Statement] = [sql.BEGIN]
-            merged: list[sql.Statement] = []
-            if output.staged:
-                merged = await self._prepare_staged(session, output)
-            elif batch and batch.few is not None:
-                await session.prepare_batch(batch.columns)
-                first = [sql.BEGIN, sql.filled(batch.columns, batch.few)]
-                merged = [parts.target.merged(batch.columns)]
-            elif batch:
-                is_there = await session.load(batch, parts.target.copied)
-                first, merged = [], [] if is_there else [parts.target.merged(batch.columns)]
+            brought = await self._bring(session, output, batch)
             crash_point("batch staged")
-            await self._decide(session, sql.one_message(*first, moved, *merged, *others, sql.COMMIT), permit)
+            message = sql.one_message(*brought.first, moved, *brought.merged, *others, sql.COMMIT)
+            try:
+                await self._decide(session, message, permit)
+            except psycopg.Error as error:
+                if (loss := refusal.loss_of(error)) is not None:
+                    raise self._lossy(brought, loss) from error
+                raise
 
         where = f"partition '{claim.partition}' from {output.start!r} to {output.to!r}"
         try:
             await parts.server.talk(f"`{parts.target.kind}` of {where}", converse)
         except SinkError as error:
-            if output.staged and isinstance(cause := error.__cause__, psycopg.Error):
+            if isinstance(cause := error.__cause__, psycopg.Error):
                 self._check_staged(output, cause)
+                self._check_time(output, cause)
             raise
+        parts.timeouts_of.pop((claim.pipeline, claim.partition), None)
         self.position = output.to
         if (staging := self._staging.pop(output.start, None)) is not None:
             await parts.remove([staging])
+
+    def _beside(self, output: Output) -> list[sql.Statement]:
+        """What else its transaction has: history and dead letters."""
+        others: list[sql.Statement] = []
+        if self._parts.tables.history:
+            others.append(sql.remembered(self._parts.tables, self._claim, output.start, output.to, output.events))
+        if output.dead is not None:
+            others.append(dead_letters.kept(self._parts.tables, letters_of(self._claim, output)))
+        return others
+
+    async def _bring(self, session: Session, output: Output, batch: Load | None) -> _Brought:
+        """The rows to the server. Until they are merged, no other writer waits for them."""
+        parts = self._parts
+        if output.staged:
+            return await self._bring_parts(session, output)
+        if batch is None:
+            return _Brought()
+        if batch.few is None and await parts.copy_into_target(session, batch):
+            return _Brought(first=[])
+        await parts.prepare_batch(session, batch.columns)
+        shape = await parts.read_shape(session, batch.columns)
+        merged = parts.target.merged(batch.columns, shape)
+        if batch.few is None:
+            await session.load(parts.target.batch, batch)
+            return _Brought(first=[], merged=merged, columns=batch.columns, shape=shape)
+        first: list[sql.Statement] = [sql.BEGIN, sql.filled(parts.target.batch, batch.columns, batch.few)]
+        return _Brought(first=first, merged=merged, columns=batch.columns, shape=shape)
 
     async def make_stager(self, start: str | None, columns: pa.Schema) -> Stager | None:
         claim, parts = self._claim, self._parts
@@ -285,27 +332,26 @@ class PostgresWriter(SinkWriter):
             timeouts=parts.timeouts,
         )
 
-    async def _prepare_staged(self, session: Session, output: Output) -> list[sql.Statement]:
-        """What brings the rows of exactly these parts into the target, or fails if some are gone."""
-        parts, columns, names = self._parts, columns_of(output.table.schema), [part.name for part in output.staged]
+    async def _bring_parts(self, session: Session, output: Output) -> _Brought:
+        """They are there: brings the rows of exactly these parts into the target, or fails if some are gone."""
+        parts, names, columns = self._parts, [part.name for part in output.staged], columns_of(output.table.schema)
         table = Identifier(parts.tables.schema, sql.staging_name(self._claim, output.start))
-        rows = sql.in_order(table, columns, names)
+        shape = await parts.read_shape(session, columns)
         target, within = parts.target, sql.time_left(parts.staged_s)
         if target.merge is not None:
-            await session.prepare_batch(columns)
-            return [
-                within,
-                sql.refilled(columns, rows),
-                sql.counted(sql.STAGED, output.rows),
-                within,
-                target.merged(columns),
-            ]
-        if target.key:
-            rows = sql.last_in_order(table, columns, names, target.key)
-        return [within, sql.counted(sql.of_parts(table, names), output.rows), within, target.merged(columns, rows)]
+            await parts.prepare_batch(session, columns)
+            filled = sql.refilled(columns, sql.in_order(table, columns, names))
+            counted, merged = sql.counted(sql.BATCH, output.rows), target.merged(columns, shape)
+            return _Brought(merged=[within, filled, counted, within, *merged], columns=columns, shape=shape)
+        counted = sql.counted(sql.of_parts(table, names), output.rows)
+        rows = sql.numbered(table, columns, names) if target.key else sql.in_order(table, columns, names)
+        merged = target.merged(columns, shape, rows)
+        return _Brought(merged=[*merged[:-1], within, counted, within, merged[-1]], columns=columns, shape=shape)
 
     def _check_staged(self, output: Output, error: psycopg.Error) -> None:
         """Raises what an error of the server means for staged rows in particular."""
+        if not output.staged:
+            return
         address = self._parts.server.address
         if refusal.is_missing(error):
             raise SinkUnavailable(
@@ -317,6 +363,24 @@ class PostgresWriter(SinkWriter):
                 f"PostgreSQL {address}: `{self._parts.target.kind}` cannot take {output.rows} rows in"
                 f" {self._parts.staged_s:g} s: smaller batches follow"
             ) from error
+
+    def _check_time(self, output: Output, error: psycopg.Error) -> None:
+        """Raises a refusal if the batch that begins here takes too long every time: it would be repeated for ever."""
+        if not refusal.is_timeout(error):
+            return
+        lease, parts = (self._claim.pipeline, self._claim.partition), self._parts
+        start, times = parts.timeouts_of.get(lease, (output.start, 0))
+        times = times + 1 if start == output.start else 1
+        parts.timeouts_of[lease] = output.start, times
+        if times < TIMEOUTS_MAX:
+            return
+        what = (
+            f"PostgreSQL {parts.server.address}: `{parts.target.kind}` of {output.rows} rows has exceeded"
+            f" {parts.timeouts.statement_s:g} s {times} times: give it an index or a simpler statement"
+        )
+        if output.events > 1:
+            raise OutputTooLarge(f"{what}, or smaller batches (`batch.events_max`)") from error
+        raise SinkRejected(what) from error
 
     async def end(self, permit: Permit) -> None:
         message = sql.one_message(sql.BEGIN, sql.ended(self._parts.tables, self._claim, self.position), sql.COMMIT)
@@ -331,10 +395,11 @@ class PostgresWriter(SinkWriter):
 
     async def _loadable(self, output: Output) -> Load:
         """Few rows at once: a thread's turn would take longer."""
+        self._parts.target.check_key(output.table.column_names)
         if output.table.num_rows <= FEW_ROWS and output.table.nbytes <= FEW_BYTES:
-            return self._parts.target.load(output.table)
+            return load(output.table)
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._parts.thread, self._parts.target.load, output.table)
+        return await loop.run_in_executor(self._parts.thread, load, output.table)
 
     async def _decide(self, session: Session, message: sql.Statement, permit: Permit) -> None:
         """From here on it is the server's to finish: guard, merge and COMMIT are one message."""
@@ -348,6 +413,15 @@ class PostgresWriter(SinkWriter):
                 raise
             raise _fenced(self._claim, await self._newest(session)) from None
 
+    def _lossy(self, brought: _Brought, loss: refusal.Loss) -> OutputRefused:
+        column, taken = brought.columns[loss.place], brought.shape.fits[loss.place].type
+        event = "" if loss.sequence is None else f" of the event with sequence {loss.sequence}"
+        return OutputRefused(
+            f"PostgreSQL {self._parts.server.address}: the table would change a value{event} in column '{column.name}', which is"
+            f" {column.type} in the output and {taken} in the table: cast it in the transform, or change the table",
+            sequences=() if loss.sequence is None else (loss.sequence,),
+        )
+
     async def _newest(self, session: Session) -> Sequence[Any]:
         message = sql.one_message(sql.ROLLBACK, sql.newest(self._parts.tables, self._claim))
         try:
@@ -355,6 +429,16 @@ class PostgresWriter(SinkWriter):
         except psycopg.Error:
             return []
         return newest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Brought:
+    """What a batch's message begins with, what brings its rows into the target, and the columns for which that was made."""
+
+    first: Sequence[sql.Statement] = (sql.BEGIN,)
+    merged: Sequence[sql.Statement] = ()
+    columns: tuple[sql.Column, ...] = ()
+    shape: Shape = NO_SHAPE
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,6 +451,85 @@ class _Parts:
     target: Target
     timeouts: Timeouts
     executors_env: str | None
+    timeouts_of: dict[tuple[str, str], tuple[str | None, int]] = field(default_factory=dict)
+    """Pipeline and partition -> where the batch begins that has taken too long, and how often that was."""
+    versions: set[str] = field(default_factory=set)
+    """The versions of the table that were found to keep rows."""
+
+    async def prepare_batch(self, session: Session, columns: tuple[sql.Column, ...]) -> None:
+        """Raises SinkRejected if the merge stores nothing of it, or stores it where it could be lost."""
+        await session.prepare_batch(
+            self.target.batch, columns, None if self.target.merge is None else self._check_merge
+        )
+
+    async def _check_merge(self, session: Session) -> None:
+        assert self.target.merge is not None
+        await self.check_path(session)
+        await self.check_plan(session, sql.users(self.target.merge))
+
+    async def check_path(self, session: Session) -> None:
+        """Raises SinkRejected if a merge may read another table than the output."""
+        [[[is_ours]]] = await _answers(await session.execute(sql.is_batch_ours()))
+        if not is_ours:
+            raise SinkRejected(
+                f"PostgreSQL {self.server.address}: `merge` would read another table `batch` than the output as soon as there is"
+                " one, because the role's search_path names pg_temp behind other schemas: take that out of search_path"
+            )
+
+    async def check_plan(self, session: Session, statement: sql.Statement) -> None:
+        """Raises SinkRejected if it stores nothing, or in a table whose rows may vanish while the position stays."""
+        rows = await (await session.execute(sql.explained(statement), extended=True)).fetchall()
+        written = relations_in([plan for (plan,) in rows])
+        if not written:
+            raise SinkRejected(
+                f"PostgreSQL {self.server.address}: `{self.target.kind}` stores no row of the output, and its position would move"
+                " over it: write an INSERT, UPDATE, DELETE or MERGE into a table. If that is called `batch`, name its schema"
+            )
+        await self.check_relations(session, written)
+
+    async def check_index(self, session: Session) -> None:
+        """Raises SinkRejected if a constraint by `key` is one that no upsert can use."""
+        if not self.target.key:
+            return
+        [found] = await _answers(await session.execute(sql.deferrable(self.target.into, self.target.key)))
+        for (name,) in found:
+            raise SinkRejected(
+                f"PostgreSQL {self.server.address}: the constraint {name} on the columns in `key` is DEFERRABLE, and no upsert"
+                " can use it: make it again as NOT DEFERRABLE"
+            )
+
+    async def check_relations(self, session: Session, relations: Sequence[tuple[str, str]]) -> None:
+        """Raises SinkRejected if one of them, or a partition, may lose rows while the position stays."""
+        [weak] = await _answers(await session.execute(sql.weak(relations)))
+        for schema, table, kind, persistence in weak:
+            raise SinkRejected(
+                f"PostgreSQL {self.server.address}: `{self.target.kind}` writes into {schema}.{table}, which is"
+                f" {_why_weak(kind, persistence)}: use an ordinary table"
+            )
+
+    async def read_shape(self, session: Session, columns: tuple[sql.Column, ...]) -> Shape:
+        """Raises SinkRejected if the target cannot hold these columns, or no longer stores rows where they stay."""
+        if self.target.merge is not None:
+            return NO_SHAPE
+        shape = await session.read_shape(self.target.into, columns, self.target.key)
+        for place in shape.cut:
+            raise SinkRejected(
+                f"PostgreSQL {self.server.address}: column '{columns[place].name}' is {columns[place].type} in the output and"
+                f" {shape.fits[place].type} in the table, which would cut it: cast it in the transform, or"
+                " change the table"
+            )
+        if shape.persistence != "p" or shape.kind == "f":
+            raise SinkRejected(
+                f"PostgreSQL {self.server.address}: `table` is {_why_weak(shape.kind, shape.persistence)}: use an ordinary table"
+            )
+        if shape.version and shape.version not in self.versions:
+            await self.check_plan(session, self.target.plannable)
+            self.versions.add(shape.version)
+        return shape
+
+    async def copy_into_target(self, session: Session, batch: Load) -> bool:
+        """Whether the rows are in the target, in a transaction that has begun."""
+        return self.target.merge is None and not self.target.key and await session.copy_into(self.target.into, batch)
 
     @property
     def staged_s(self) -> float:
@@ -383,6 +546,14 @@ class _Parts:
 
             with suppress(SinkError):
                 await self.server.talk(f"dropping `{name}`", converse)
+
+
+def _why_weak(kind: str, persistence: str) -> str:
+    if kind == "f":
+        return "a foreign table, whose rows are not committed together with the position"
+    if persistence == "t":
+        return "a temporary table, which ends with its connection"
+    return "UNLOGGED, and so it is empty after a crash of the server, while the position stays"
 
 
 async def _answers(cursor: psycopg.AsyncCursor) -> list[list[Any]]:
@@ -424,56 +595,3 @@ def _fenced(claim: Claim, newest: Sequence[Any]) -> Fenced:
     else:
         why = f"and is at {position!r} already: another write of this claim was first"
     return Fenced(f"{ours}, {why}", epoch=epoch)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """What a batch is merged into: a user's `merge`, or a table that we write the merge for. Pure.
-
-    Either `merge` or `table` is set; with a `key`, rows of the table are replaced by it."""
-
-    merge: str | None
-    table: str | None
-    key: tuple[str, ...]
-
-    @property
-    def name(self) -> str:
-        return self.table or "merge"
-
-    @property
-    def kind(self) -> str:
-        """The setting to correct after a refusal."""
-        return "table" if self.table else "merge"
-
-    def load(self, table: pa.Table) -> Load:
-        """Raises SinkRejected."""
-        return load(last_per_key(table, self.key) if self.key else table)
-
-    def check_key(self, names: Sequence[str]) -> None:
-        """Raises SinkRejected if one of these columns of the output should be a key, and is not there."""
-        check_key(names, self.key)
-
-    def merged(self, columns: Sequence[sql.Column], rows: sql.Rows = sql.BATCH) -> sql.Statement:
-        """The statement that brings the rows into the target. A user's merge reads the table `batch`."""
-        if self.merge is not None:
-            return sql.users(self.merge)
-        if self.key:
-            return sql.upserted(self._into, columns, self.key, rows)
-        return sql.appended(self._into, columns, rows)
-
-    @property
-    def copied(self) -> Identifier | None:
-        """The table that rows may be copied into at once, if it takes them."""
-        return None if self.table is None or self.key else self._into
-
-    @property
-    def checkable(self) -> sql.Statement:
-        """A statement of this target that can be parsed before any output is known."""
-        if self.merge is not None:
-            return sql.users(self.merge)
-        return SQL("INSERT INTO {} SELECT FROM {}").format(self._into, sql.BATCH)
-
-    @property
-    def _into(self) -> Identifier:
-        assert self.table is not None
-        return Identifier(*self.table.split("."))

@@ -20,8 +20,10 @@ from leasehold.pipeline.sink import Claim
 Statement = SQL | Composed
 Rows = Identifier | Composed
 """What a statement reads: a table, or a query with a name."""
-BATCH = Identifier("batch")
-STAGED = Identifier("pg_temp", "batch")
+BATCH = Identifier("pg_temp", "batch")
+"""The temporary table of a batch that a user's merge reads, which calls it `batch`."""
+STAGED = Identifier("pg_temp", "leasehold_batch")
+"""The same for our own statements: what the target's triggers call `batch` is never ours."""
 BEGIN = SQL("BEGIN ISOLATION LEVEL READ COMMITTED")
 COMMIT = SQL("COMMIT")
 ROLLBACK = SQL("ROLLBACK")
@@ -30,12 +32,23 @@ GUARD = "leasehold_guard"
 """In the message of the error that a guard raises. SQL alone cannot raise; a cast of this text to a number can."""
 
 
+CHANGED = "leasehold_changed"
+"""The same if the target is no longer what a statement was made for."""
+LOSS = "leasehold_loss"
+"""The same for a value that the type of its column in the target would change."""
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of the table `batch`; `type` is PostgreSQL's name for it."""
+    """A column of the table of a batch; `type` is PostgreSQL's name for it.
+
+    is_null: of nothing but nulls, which have no type. scale: the digits behind the point that a numeric has at most, if known.
+    """
 
     name: str
     type: str
+    is_null: bool = False
+    scale: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +120,42 @@ def existing(wanted: Iterable[Wanted]) -> Composed:
     return SQL("SELECT {}").format(SQL(", ").join(each.exists for each in wanted))
 
 
+def resolved(name: Sequence[str]) -> Composed:
+    """Schema and name of a table that a user has named; no row if there is none. No temporary table is one."""
+    *schema, table = name
+    path: Statement = SQL("{}::text[]").format(Literal(schema)) if schema else SQL("current_schemas(true)::text[]")
+    return SQL(
+        """SELECT n.nspname::text, t.relname::text FROM unnest({}) WITH ORDINALITY AS path (name, place)
+        JOIN pg_namespace n ON n.nspname = path.name AND n.oid <> pg_my_temp_schema()
+        JOIN pg_class t ON t.relnamespace = n.oid AND t.relname = {}::text::name AND t.relkind IN ('r', 'p', 'v', 'm', 'f')
+        ORDER BY path.place LIMIT 1"""
+    ).format(path, Literal(table))
+
+
+def deferrable(table: Identifier, key: Sequence[str]) -> Composed:
+    """The names of constraints on just these columns that are DEFERRABLE. No upsert can use them."""
+    return SQL(
+        """SELECT c.conname::text FROM pg_constraint c,
+        LATERAL (SELECT array_agg(a.attname::text) AS names FROM pg_attribute a
+            WHERE a.attrelid = c.conrelid AND a.attnum = ANY (c.conkey)) AS keyed
+        WHERE c.conrelid = to_regclass({table}) AND c.contype IN ('p', 'u') AND c.condeferrable
+        AND keyed.names @> {key}::text[] AND keyed.names <@ {key}::text[] ORDER BY 1"""
+    ).format(table=Literal(table.as_string(None)), key=Literal(list(key)))
+
+
+def hidden() -> Composed:
+    """Begins a transaction in which `batch` can be looked up and not be read, whatever tables have that name."""
+    return one_message(BEGIN, unstaged(BATCH), SQL("CREATE TYPE {} AS ()").format(BATCH))
+
+
+def is_batch_ours() -> SQL:
+    """One boolean: whether `batch` is the temporary table, whatever others create. Unless it is named, pg_temp is first."""
+    return SQL(
+        """SELECT path ~* '^[[:space:]]*"?pg_temp"?[[:space:]]*(,|$)' OR path !~* ',[[:space:]]*"?pg_temp'
+        FROM current_setting('search_path') AS path"""
+    )
+
+
 def checked(merge: Statement) -> Composed:
     """Parses `merge`. Sent by the extended protocol it also refuses whatever is not exactly one statement about rows."""
     return SQL("PREPARE leasehold_check AS {}").format(merge)
@@ -114,6 +163,25 @@ def checked(merge: Statement) -> Composed:
 
 def unchecked() -> SQL:
     return SQL("DEALLOCATE leasehold_check")
+
+
+def explained(statement: Statement) -> Composed:
+    """Its plan. To be sent by the extended protocol: what is more than one statement would be run."""
+    return SQL("EXPLAIN (VERBOSE, FORMAT JSON) {}").format(statement)
+
+
+def weak(relations: Iterable[tuple[str, str]]) -> Composed:
+    """Schema, name, kind and persistence of those, and of their partitions, whose rows may vanish while the position stays."""
+    named = SQL(", ").join(SQL("({}, {})").format(Literal(schema), Literal(name)) for schema, name in relations)
+    return SQL(
+        """SELECT pn.nspname::text, p.relname::text, p.relkind::text, p.relpersistence::text
+        FROM (VALUES {}) AS named (schema, name)
+        JOIN pg_namespace n ON n.nspname = named.schema OR (n.oid = pg_my_temp_schema() AND named.schema = 'pg_temp')
+        JOIN pg_class t ON t.relnamespace = n.oid AND t.relname = named.name
+        CROSS JOIN LATERAL (SELECT t.oid UNION SELECT relid FROM pg_partition_tree(t.oid)) AS parts (oid)
+        JOIN pg_class p ON p.oid = parts.oid JOIN pg_namespace pn ON pn.oid = p.relnamespace
+        WHERE p.relkind = 'f' OR p.relpersistence <> 'p' ORDER BY 1, 2"""
+    ).format(named)
 
 
 def _table_exists(schema: str, name: str) -> Composed:
@@ -214,44 +282,27 @@ def standing(tables: Tables, pipeline: str, partition: str) -> Composed:
 # Writing
 
 
-def staged(columns: Iterable[Column]) -> Composed:
-    """The table `batch`, one per session; emptied by every COMMIT and ROLLBACK."""
+def staged(table: Identifier, columns: Iterable[Column]) -> Composed:
+    """The temporary table of batches, one per session; emptied by every COMMIT and ROLLBACK."""
     definitions = SQL(", ").join(SQL("{} {}").format(Identifier(c.name), SQL(c.type)) for c in columns)
     return one_message(
-        SQL("DROP TABLE IF EXISTS {}").format(STAGED),
-        SQL("CREATE TEMPORARY TABLE {} ({}) ON COMMIT DELETE ROWS").format(BATCH, definitions),
+        unstaged(table),
+        SQL("CREATE TEMPORARY TABLE {} ({}) ON COMMIT DELETE ROWS").format(table, definitions),
     )
+
+
+def unstaged(table: Identifier) -> Composed:
+    return SQL("DROP TABLE IF EXISTS {}").format(table)
 
 
 def loaded(columns: Iterable[Column], table: Identifier) -> Composed:
     return SQL("COPY {} ({}) FROM STDIN (FORMAT csv, ENCODING 'UTF8')").format(table, _names(columns))
 
 
-def filled(columns: Iterable[Column], rows: Iterable[Iterable[str | None]]) -> Composed:
-    """As `loaded`, into `batch`. The texts have no type, so each is read as its column's, as COPY reads it."""
+def filled(table: Identifier, columns: Iterable[Column], rows: Iterable[Iterable[str | None]]) -> Composed:
+    """As `loaded`. The texts have no type, so each is read as its column's, as COPY reads it."""
     values = (SQL("({})").format(SQL(", ").join(map(Literal, row))) for row in rows)
-    return SQL("INSERT INTO {} ({}) VALUES {}").format(STAGED, _names(columns), SQL(", ").join(values))
-
-
-def takes_copies(table: Identifier, columns: Sequence[Column]) -> Composed:
-    """One boolean: whether a COPY into the table means what an INSERT from `batch` means, and no other writer waits for COMMIT.
-
-    It needs columns of just these types. Rules and row-level security do not apply to COPY, which also writes an identity column
-    that is GENERATED ALWAYS. With a unique index, a foreign key or a trigger, an uncommitted row may hold up other writers for as
-    long as its client stands still.
-    """
-    wanted = SQL(", ").join(SQL("({}, {}::regtype)").format(Literal(c.name), Literal(c.type)) for c in columns)
-    return SQL(
-        """SELECT EXISTS (
-            SELECT FROM pg_class t WHERE t.oid = to_regclass({table}) AND t.relkind = 'r'
-            AND NOT (t.relhasrules OR t.relhastriggers OR row_security_active(t.oid))
-            AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = t.oid AND (i.indisunique OR i.indisexclusion))
-            AND {count} = (
-                SELECT count(*) FROM pg_attribute a JOIN (VALUES {wanted}) AS w (name, type)
-                ON a.attname = w.name AND a.atttypid = w.type
-                WHERE a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
-                AND a.attidentity <> 'a'))"""
-    ).format(table=Literal(table.as_string(None)), count=Literal(len(columns)), wanted=wanted)
+    return SQL("INSERT INTO {} ({}) VALUES {}").format(table, _names(columns), SQL(", ").join(values))
 
 
 def moved(tables: Tables, claim: Claim, start: str | None, to: str) -> Composed:
@@ -278,22 +329,6 @@ def remembered(tables: Tables, claim: Claim, start: str | None, to: str, events:
         """INSERT INTO {} (pipeline, partition, generation, epoch, owner, "from", "to", events, committed_at)
         VALUES ({}, now())"""
     ).format(tables.batches, SQL(", ").join(map(Literal, values)))
-
-
-def appended(table: Identifier, columns: Iterable[Column], rows: Rows = BATCH) -> Composed:
-    names = _names(columns)
-    return SQL("INSERT INTO {} ({}) SELECT {} FROM {}").format(table, names, names, rows)
-
-
-def upserted(table: Identifier, columns: Sequence[Column], key: Sequence[str], rows: Rows = BATCH) -> Composed:
-    """In key order: partitions that touch the same rows then lock them in the same order, and do not deadlock."""
-    keys = SQL(", ").join(map(Identifier, key))
-    others = [Identifier(c.name) for c in columns if c.name not in key]
-    if others:
-        action: Statement = SQL("UPDATE SET ") + SQL(", ").join(SQL("{0} = excluded.{0}").format(o) for o in others)
-    else:
-        action = SQL("NOTHING")
-    return SQL("{} ORDER BY {} ON CONFLICT ({}) DO {}").format(appended(table, columns, rows), keys, keys, action)
 
 
 # Rows that executors stage: a table for each batch, until its output is merged
@@ -370,30 +405,26 @@ def time_left(seconds: float) -> Composed:
 
 def in_order(table: Identifier, columns: Iterable[Column], parts: Sequence[str]) -> Composed:
     """The staged rows of these parts, in their order."""
-    return SQL("(SELECT {} {} ORDER BY named.number, staged.{}) AS batch").format(
+    return SQL("(SELECT {} {} ORDER BY named.number, staged.{}) AS rows").format(
         _of_staged(c.name for c in columns), _from_parts(table, parts), Identifier(ROW)
     )
 
 
-def last_in_order(table: Identifier, columns: Iterable[Column], parts: Sequence[str], key: Sequence[str]) -> Composed:
-    """The last of the staged rows with one key."""
-    return SQL("(SELECT DISTINCT ON ({}) {} {} ORDER BY {}, named.number DESC, staged.{} DESC) AS batch").format(
-        _of_staged(key),
-        _of_staged(c.name for c in columns),
-        _from_parts(table, parts),
-        _of_staged(key),
-        Identifier(ROW),
-    )
+def numbered(table: Identifier, columns: Iterable[Column], parts: Sequence[str]) -> Composed:
+    """The staged rows of these parts, with the order that `in_order` has in two more columns."""
+    names = _of_staged([*(c.name for c in columns), ROW])
+    return SQL("(SELECT {}, named.number AS {} {}) AS rows").format(names, Identifier(PART), _from_parts(table, parts))
 
 
 def of_parts(table: Identifier, parts: Sequence[str]) -> Composed:
     """The staged rows of these parts, whose number alone matters."""
-    return SQL("(SELECT {}) AS batch").format(_from_parts(table, parts))
+    return SQL("(SELECT {}) AS rows").format(_from_parts(table, parts))
 
 
 def refilled(columns: Iterable[Column], rows: Rows) -> Composed:
     """Into `batch`, for a user's merge, which may read it several times."""
-    return appended(STAGED, columns, rows)
+    names = _names(columns)
+    return SQL("INSERT INTO {} ({}) SELECT {} FROM {}").format(BATCH, names, names, rows)
 
 
 def counted(rows: Rows, expected: int) -> Composed:

@@ -20,7 +20,7 @@ from leasehold.common.postgres import address_of
 from leasehold.pipeline.connectors.postgres import refusal
 from leasehold.pipeline.connectors.postgres.copy import Load, load
 from leasehold.pipeline.connectors.postgres.session import Timeouts, parameters_of, settings_of
-from leasehold.pipeline.connectors.postgres.sql import PART, ROW, Column, loaded
+from leasehold.pipeline.connectors.postgres.sql import PART, ROW, loaded
 from leasehold.pipeline.errors import SinkRejected
 from leasehold.pipeline.staging import StagedPart, Stager, sorted_slices
 
@@ -69,11 +69,6 @@ class PostgresStager(Stager):
                     copy.write(each.csv)
                 size += len(each.csv)
         return size
-
-
-def columns_of(columns: pa.Schema) -> tuple[Column, ...]:
-    """A staging table's, as COPY fills them. Raises SinkRejected."""
-    return load(columns.empty_table()).columns
 
 
 def is_stageable(names: Sequence[str]) -> bool:

@@ -17,6 +17,7 @@ from azure.eventhub.extensions.checkpointstoreblobaio import BlobCheckpointStore
 from click.testing import CliRunner
 from connectors.eventhubs.clients import HUB
 from lab.servers import blob_wire
+from patience import PATIENCE_S
 from plugins_cli import events_in
 from plugins_eventhubs import EventHubs
 
@@ -143,7 +144,7 @@ pipelines:
         log = structlog.wrap_logger(None, processors=[self._kept])
         processor = processor_of(load(self.file, os.environ), host="host-a", log=log)
         await processor.start()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             await processor.idle()
         await processor.stop()
 

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import structlog
 from azure.eventhub.extensions.checkpointstoreblobaio import BlobCheckpointStore
 from azure.storage.blob.aio import BlobServiceClient
 from click.testing import CliRunner
+from patience import PATIENCE_S, until_async
 
 pytest.importorskip("leasehold.pipeline.connectors.eventhubs.feed.feed")  # the feed that goes on
 
@@ -57,17 +58,16 @@ class Consumers:
         """As a machine that is switched off: nothing is checkpointed or released any more."""
         for process in self._processes:
             process.kill()
-            process.wait(timeout=30)
+            process.wait(timeout=PATIENCE_S)
 
     def processed(self) -> list[set[Event]]:
         """By each, as far as it has said so: of a line that is being written nothing."""
         said = [path.read_text().rpartition("\n")[0].splitlines() for path in self._outs]
         return [{(partition, int(number)) for partition, number in map(str.split, lines)} for lines in said]
 
-    async def until(self, condition: Callable[[list[set[Event]]], bool]) -> None:
-        async with asyncio.timeout(120):
-            while not condition(self.processed()):  # noqa: ASYNC110  # other processes tell nobody
-                await asyncio.sleep(0.02)
+    def counted(self) -> Counter[str]:
+        """By partition."""
+        return Counter(partition for partition, _ in set[Event]().union(*self.processed()))
 
     async def checkpoints(self) -> dict[str, int]:
         """The number of the last event that counts as processed, as the store has it."""
@@ -98,11 +98,9 @@ async def test_nothing_is_lost_and_what_was_not_checkpointed_alone_comes_twice(
     monkeypatch.setattr(import_sources, "CLAIM_S", 2.0)  # they claim twice a second
     append(eventhubs, range(40))
     theirs.start()
-    await theirs.until(lambda each: all(each))  # both have partitions
+    await until_async(lambda: all(theirs.processed()), "both have partitions")
     append(eventhubs, range(40, 400))
-    await theirs.until(
-        lambda each: all(Counter(name for name, _ in set[Event]().union(*each))[p] > 60 for p in PARTITIONS)
-    )
+    await until_async(lambda: all(theirs.counted()[partition] > 60 for partition in PARTITIONS))
     theirs.kill()
     processed = set[Event]().union(*theirs.processed())
     checkpoints = await theirs.checkpoints()
@@ -112,7 +110,7 @@ async def test_nothing_is_lost_and_what_was_not_checkpointed_alone_comes_twice(
     file = tmp_path / "orders.yaml"
     file.write_text(
         f"""
-leases: {{type: blob, connection_string: "{azurite}", container: {next(NAMES)}, duration_s: 8, renew_s: 0.6,
+leases: {{type: blob, connection_string: "{azurite}", container: {next(NAMES)}, duration_s: 15, session_s: 12, renew_s: 0.6,
   balance_s: 0.3, call_timeout_s: 4}}
 pipelines:
   - name: orders
@@ -127,7 +125,7 @@ pipelines:
     )
     processor = processor_of(load(file, os.environ), host="a", log=structlog.wrap_logger(None, processors=[_dropped]))
     await processor.start()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         await processor.idle()
     await processor.stop()
     found = await asyncio.to_thread(events_in, tmp_path / "out", event_of)

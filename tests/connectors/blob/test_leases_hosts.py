@@ -7,7 +7,7 @@ import json
 import os
 import textwrap
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import count
 from pathlib import Path
@@ -18,6 +18,7 @@ import structlog
 from azure.storage.blob.aio import BlobServiceClient
 from click.testing import CliRunner
 from lab.servers.blob_wire import Wire, between
+from patience import PATIENCE_S, rhythm, until_async
 from plugins_cli import events_in
 
 from leasehold.common.azure import storage_account_of
@@ -57,7 +58,7 @@ class Group:
         path.write_text(
             textwrap.dedent(f"""
                 leases: {{type: blob, connection_string: "{connection_string}", container: {self.container},
-                          duration_s: 6, renew_s: 1, balance_s: 0.5, call_timeout_s: 3, margin_s: 0.5}}
+                          duration_s: 15, session_s: 12, renew_s: 1, balance_s: 0.5, call_timeout_s: 4, margin_s: 1}}
                 api: {{enabled: false}}
                 pipelines:
                   - name: copy
@@ -92,11 +93,11 @@ class Group:
 
     async def owned(self, by: Mapping[str, int]) -> None:
         """Wait for these hosts to have so many leases each."""
-        await _until(self._is_owned, by)
+        await until_async(lambda: self._is_owned(by))
 
     async def delivered(self) -> None:
         """Wait for as many events as were written."""
-        await _until(self._has_delivered)
+        await until_async(self._has_delivered)
 
     async def _is_owned(self, by: Mapping[str, int]) -> bool:
         return Counter(lease.owner for lease in await self.leases()) == by
@@ -108,12 +109,6 @@ class Group:
         """What was delivered."""
         events = await asyncio.to_thread(events_in, self.folder / "out")
         return Counter(event["number"] for found in events.values() for event in found)
-
-
-async def _until(is_so: Callable[..., Awaitable[bool]], *what: object) -> None:
-    async with asyncio.timeout(120):
-        while not await is_so(*what):  # noqa: ASYNC110  # it becomes so at Azurite, which sends no event
-            await asyncio.sleep(0.05)
 
 
 def _dropped(logger: object, level: str, event: Any) -> str:
@@ -152,8 +147,9 @@ async def test_hosts_share_and_deliver_where_answers_are_lost_and_calls_throttle
         storming = asyncio.create_task(_storm(wires))
         await group.owned({"a": 2, "b": 2})
         for _ in range(4):
+            met = sum(wire.requests.total() for wire in wires)
             group.write(each=25)
-            await asyncio.sleep(0.5)
+            await until_async(lambda met=met: sum(wire.requests.total() for wire in wires) >= met + EVERY)
         storming.cancel()
         await group.delivered()
     assert await group.numbers() == Counter(range(1, group.written + 1))
@@ -162,14 +158,13 @@ async def test_hosts_share_and_deliver_where_answers_are_lost_and_calls_throttle
 async def _storm(wires: list[Wire]) -> None:
     """Of every few requests one is done and not answered, one is not done, and two are throttled, however slow they come."""
     met = dict.fromkeys(wires, -EVERY)
-    while True:
+    async for _ in rhythm(0.05):
         for wire in wires:
             if wire.requests.total() >= met[wire] + EVERY:
                 met[wire] = wire.requests.total()
                 wire.fault("lose_reply", "set", times=1)
                 wire.fault("cut", "*", times=1)
                 wire.fault("fail", "*", status=503, code="ServerBusy", times=2)
-        await asyncio.sleep(0.05)
 
 
 async def test_commands_look_into_the_container_and_make_nothing(group: Group) -> None:
@@ -183,7 +178,7 @@ async def test_commands_look_into_the_container_and_make_nothing(group: Group) -
     assert (code, f"no leases yet in blob container '{group.container}'" in output) == (1, True)
     async with BlobServiceClient.from_connection_string(group.azurite) as service:
         assert not await service.get_container_client(group.container).exists()
-    async with group.host("a") as (processor, _), asyncio.timeout(30):
+    async with group.host("a") as (processor, _), asyncio.timeout(PATIENCE_S):
         await processor.idle()
     code, output = await told("leases", "list", "--json", file)
     assert [lease["owner"] for lease in json.loads(output)] == [None] * PARTITIONS

@@ -18,6 +18,7 @@ from azure.eventhub.extensions.checkpointstoreblob import BlobCheckpointStore
 from azure.eventhub.extensions.checkpointstoreblobaio import BlobCheckpointStore as AsyncBlobCheckpointStore
 from azure.storage.blob.aio import BlobServiceClient
 from click.testing import CliRunner
+from patience import rhythm
 
 from leasehold.common.azure import storage_account_of
 from leasehold.leases.document import decode_lease
@@ -192,9 +193,8 @@ async def test_while_a_consumer_is_at_work_its_partition_is_refused(
     await store.claim("1", "gone")
 
     async def work() -> None:
-        for number in range(42, 10_000):
-            await store.checkpoint("0", number)
-            await asyncio.sleep(0.1)
+        async for turn in rhythm(0.1):
+            await store.checkpoint("0", 42 + turn)
 
     working = asyncio.create_task(work())
     told = await deployment.from_container("checkpointstore", "--apply")

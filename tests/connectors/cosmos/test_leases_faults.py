@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from azure.core.credentials import AccessToken
-from patience import PATIENCE_S
+from patience import PATIENCE_S, until_async
 from plugins_cosmos import Cosmos
 
 from leasehold.common.azure import CosmosAccount, cosmos_account_of
@@ -199,9 +199,7 @@ async def test_an_opening_that_takes_its_time_is_told_as_such_and_its_failure_to
     store = TimedStore(CosmosStore(leases), 10.0)
     with pytest.raises(StoreUnavailable, match=r"opening .* takes longer than 10 s"):
         await store.list("")
-    async with asyncio.timeout(PATIENCE_S):
-        while leases._refused is None:  # noqa: ASYNC110  # nothing tells of it
-            await asyncio.sleep(0.05)
+    await until_async(lambda: leases._refused is not None)
     with pytest.raises(StoreUnavailable, match="cannot be created"):
         await store.list("")
     await store.close()

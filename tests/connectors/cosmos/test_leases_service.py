@@ -17,6 +17,7 @@ import structlog
 from azure.cosmos.aio import ContainerProxy
 from click.testing import CliRunner
 from connectors.cosmos.bank import Bank, banked
+from patience import PATIENCE_S
 from plugins_cosmos import Cosmos, running
 
 from leasehold.leases.store import LeaseStore
@@ -55,7 +56,7 @@ def file(tmp_path: Path, bank: Bank, elsewhere: Cosmos, monkeypatch: pytest.Monk
     path.write_text(
         textwrap.dedent(f"""
             leases: {{type: cosmos, connection_string: "${{LEASES}}", database: operations, ca_file: "{elsewhere.ca}",
-                      duration_s: 6, renew_s: 0.6, balance_s: 0.3, call_timeout_s: 4}}
+                      duration_s: 15, session_s: 12, renew_s: 0.6, balance_s: 0.3, call_timeout_s: 4}}
             api: {{enabled: false}}
             pipelines:
               - name: transactions
@@ -106,7 +107,7 @@ async def test_a_deployment_of_dotnet_is_taken_over_and_nothing_is_processed_aga
         await bank.create(f"account-{n}")
     processor = host_of(file)
     await processor.start()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         await processor.idle()
     await processor.stop()
     delivered = {name for name, _ in bank.cosmos.control.delivered(bank.name)}
@@ -125,7 +126,7 @@ async def test_hosts_with_leases_in_cosmos_go_through_a_split_and_a_merge(
         await bank.create(f"account-{n}")
     processor = host_of(file)
     await processor.start()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         await processor.idle()
         bank.cosmos.control.split(bank.name, "1")
         for n in range(20, 40):
@@ -165,7 +166,7 @@ async def test_commands_look_into_the_container_and_make_nothing(
     assert elsewhere.control.requests("document.create") == 0
     processor = host_of(file)
     await processor.start()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         await processor.idle()
     await processor.stop()
     code, output = await told("leases", "list", "--json", str(file))

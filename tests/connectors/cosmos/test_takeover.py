@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from connectors.cosmos.bank import Bank, banked
 from connectors.cosmos.deployment import FIRST, GUID, LATER, NEW, Deployment, deployed, is_fresh, read_as_dotnet
+from patience import rhythm
 from plugins_cosmos import Cosmos
 
 from leasehold.leases.errors import GroupMismatch
@@ -112,13 +113,12 @@ async def test_while_a_former_host_is_at_work_its_leases_are_refused(deployment:
     )
 
     async def renew() -> None:
-        while True:
+        async for _ in rhythm(0.2):
             async for item in deployment.leases.read_all_items():
                 if "LeaseToken" in item and item["LeaseToken"].startswith(("0", "-")):
                     await deployment.leases.replace_item(
                         item["id"], {**item, "timestamp": datetime.now(UTC).isoformat()}
                     )
-            await asyncio.sleep(0.2)
 
     renewing = asyncio.create_task(renew())
     line = ("import", "--pipeline", "transactions", "--from", kind, "--apply")

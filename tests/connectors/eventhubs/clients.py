@@ -15,10 +15,10 @@ from azure.eventhub._pyamqp.error import RetryPolicy
 from azure.eventhub._pyamqp.message import BatchMessage, Message
 from azure.eventhub._pyamqp.types import TYPE, VALUE, AMQPTypes
 from azure.eventhub.aio import EventHubConsumerClient, EventHubProducerClient
+from patience import PATIENCE_S
 from plugins_eventhubs import EventHubs
 
 HUB = "raw-event"
-WAIT_S = 20
 
 ID, LEVEL, NUMBER = (b"com.microsoft:producer-" + name for name in (b"id", b"epoch", b"sequence-number"))
 EPOCH = b"com.microsoft:epoch"
@@ -61,7 +61,7 @@ async def consumed(eventhubs: EventHubs, count: int, partition: str = "0", **how
         how = {"starting_position": "-1"} | how
         task = asyncio.create_task(client.receive(on_event, on_error=on_error, partition_id=partition, **how))
         try:
-            async with asyncio.timeout(WAIT_S):
+            async with asyncio.timeout(PATIENCE_S):
                 await ended
         finally:
             task.cancel()
@@ -78,7 +78,7 @@ class Receiver:
 
     async def take(self, count: int) -> list[EventData]:
         """The next ones. Raises what the service says instead."""
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(PATIENCE_S):
             while len(self._messages) < count:
                 await self._client.do_work_async(batch=100)
         taken, self._messages[:] = self._messages[:count], self._messages[count:]
@@ -129,7 +129,7 @@ async def receiver(
 
 
 async def opened(client: SendClientAsync | ReceiveClientAsync) -> None:
-    async with asyncio.timeout(WAIT_S):
+    async with asyncio.timeout(PATIENCE_S):
         await client.open_async()
         is_ready = False
         while not is_ready:
@@ -169,8 +169,8 @@ class Idempotent(SendClientAsync):
         """With numbers from `first` on, as one batch."""
         producer_id, level, _ = self.state
         events = [_numbered(body, producer_id, level, (first + i) & 0x7FFFFFFF) for i, body in enumerate(bodies)]
-        async with asyncio.timeout(WAIT_S):
-            await self.send_message_async(BatchMessage(data=events), timeout=WAIT_S)
+        async with asyncio.timeout(PATIENCE_S):
+            await self.send_message_async(BatchMessage(data=events), timeout=PATIENCE_S)
 
 
 def _numbered(body: str, producer_id: int, level: int, number: int) -> bytes:

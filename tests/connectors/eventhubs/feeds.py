@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 from azure.eventhub._pyamqp.aio import SendClientAsync
 from azure.eventhub._pyamqp.error import RetryPolicy
 from azure.eventhub._pyamqp.message import Message
-from connectors.eventhubs.clients import HUB, WAIT_S, opened, producer
+from connectors.eventhubs.clients import HUB, opened, producer
+from patience import PATIENCE_S
 from plugins_eventhubs import EventHubs
 
 from leasehold.common.clock import Pauses
@@ -20,19 +21,12 @@ from leasehold.pipeline.connectors.eventhubs.feed.feed import EventHubsChangeFee
 from leasehold.pipeline.event import Page
 
 
-async def until(holds: Callable[[], bool]) -> None:
-    """Asks the server in between."""
-    async with asyncio.timeout(WAIT_S):
-        while not await asyncio.to_thread(holds):  # noqa: ASYNC110  (asked of another process)
-            await asyncio.sleep(0.01)
-
-
 @asynccontextmanager
 async def feed(
     eventhubs: EventHubs, hub: str = HUB, account: dict[str, Any] | None = None, **options: Any
 ) -> AsyncIterator[EventHubsChangeFeed]:
     reached = account_of(**{"connection_string": eventhubs.connection_string, "event_hub": hub} | (account or {}))
-    made = EventHubsChangeFeed(reached, **{"pauses": Pauses(first_s=0.01, patience_s=5), "timeout_s": 5} | options)
+    made = EventHubsChangeFeed(reached, **{"pauses": Pauses(first_s=0.01, patience_s=30), "timeout_s": 30} | options)
     try:
         yield made
     finally:
@@ -50,7 +44,7 @@ async def pages(
     found: list[Page] = []
     where = (partition, continuation)
     async with (
-        asyncio.timeout(WAIT_S),
+        asyncio.timeout(PATIENCE_S),
         aclosing(feed.open(*where) if epoch is None else feed.open_as(epoch, *where)) as read,
     ):
         while sum(page.events.num_rows for page in found) < count:
@@ -61,7 +55,7 @@ async def pages(
 async def taken(read: AsyncGenerator[Page, None], count: int) -> list[str]:
     """The next bodies of what is being read."""
     found: list[str] = []
-    async with asyncio.timeout(WAIT_S):
+    async with asyncio.timeout(PATIENCE_S):
         while len(found) < count:
             found += [body.decode() for body in (await anext(read)).events["body"].to_pylist()]
     return found
@@ -88,7 +82,7 @@ async def sent(eventhubs: EventHubs, *messages: Message, partition: str = "0") -
         try:
             await opened(sender)
             for message in messages:
-                await sender.send_message_async(message, timeout=WAIT_S)
+                await sender.send_message_async(message, timeout=PATIENCE_S)
         finally:
             await sender.close_async()
 

@@ -14,6 +14,7 @@ from azure.eventhub._utils import get_last_enqueued_event_properties
 from azure.eventhub.aio import EventHubProducerClient as AsyncProducer
 from azure.eventhub.exceptions import AuthenticationError, ConnectError, EventHubError
 from connectors.eventhubs.clients import HUB, consumed, idempotent, producer, received, receiver, send
+from patience import PATIENCE_S
 from plugins_eventhubs import EventHubs, running
 
 
@@ -43,7 +44,7 @@ def _received_by_threads(eventhubs: EventHubs, count: int) -> list[tuple[int | N
     how: dict[str, Any] = {"partition_id": "2", "starting_position": "-1", "max_wait_time": 1}
     thread = threading.Thread(target=client.receive_batch, args=(on_events,), kwargs=how)
     thread.start()
-    assert is_whole.wait(30)
+    assert is_whole.wait(PATIENCE_S)
     client.close()
     thread.join()
     return found

@@ -14,8 +14,9 @@ import pytest
 from azure.eventhub import EventData
 from azure.eventhub._pyamqp.message import Message, Properties
 from azure.eventhub._pyamqp.types import TYPE, VALUE, AMQPTypes
-from connectors.eventhubs.clients import HUB, WAIT_S, producer
-from connectors.eventhubs.feeds import bodies, events, feed, pages, sent, sent_raw, until
+from connectors.eventhubs.clients import HUB, producer
+from connectors.eventhubs.feeds import bodies, events, feed, pages, sent, sent_raw
+from patience import PATIENCE_S, until_async
 from plugins_eventhubs import EventHubs
 from unit.pipeline.bounds import BATCH_EVENTS_MAX, batch_sizes
 
@@ -196,10 +197,10 @@ async def test_a_reader_that_does_not_take_is_sent_no_more_than_it_may_hold(even
     eventhubs.control.fill(HUB, "0", 20_000)
     async with feed(eventhubs, prefetch=500) as made, aclosing(made.open("0", None)) as read:
         first = await anext(read)
-        await until(lambda: eventhubs.control.count("delivered") >= first.events.num_rows + 250)
+        await until_async(lambda: eventhubs.control.count("delivered") >= first.events.num_rows + 250)
         assert eventhubs.control.count("delivered") <= first.events.num_rows + 500
         seen = first.events.num_rows
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(PATIENCE_S):
             while seen < 20_000:
                 page = await anext(read)
                 assert page.events["sequence"][0].as_py() == seen

@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from connectors.eventhubs.clients import HUB, WAIT_S, receiver
-from connectors.eventhubs.feeds import bodies, feed, sent_raw, until
+from connectors.eventhubs.clients import HUB, receiver
+from connectors.eventhubs.feeds import bodies, feed, sent_raw
+from patience import PATIENCE_S, until_async
 from plugins_eventhubs import EventHubs
 
 from leasehold.common.clock import Pauses
@@ -37,7 +38,7 @@ async def test_a_receiver_goes_on_where_it_was_cut_off(eventhubs: EventHubs, wha
         found = (await anext(read)).events["body"].to_pylist()
         getattr(eventhubs.control, what)()
         eventhubs.control.append(HUB, "0", ["b", "c"])
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(PATIENCE_S):
             while len(found) < 3:
                 found += (await anext(read)).events["body"].to_pylist()
     assert found == [b"a", b"b", b"c"]
@@ -50,7 +51,7 @@ async def test_nothing_is_lost_or_doubled_by_cuts_in_mid_stream(eventhubs: Event
         eventhubs.control.fault(do, of="receive", after=after, times=1)
     async with feed(eventhubs, prefetch=300) as made, aclosing(made.open("0", None)) as read:
         sequences: list[int] = []
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(PATIENCE_S):
             while len(sequences) < 6000:
                 sequences += (await anext(read)).events["sequence"].to_pylist()
     assert sequences == list(range(6000))
@@ -76,7 +77,7 @@ async def test_a_service_that_does_not_tell_where_a_partition_stands_is_asked_ag
     quick = Quick()
     async with feed(eventhubs, pauses=quick.pauses) as made:
         reading = asyncio.create_task(bodies(made, 1, epoch=1))
-        await until(lambda: eventhubs.control.faults()[0]["taken"] == 2)
+        await until_async(lambda: eventhubs.control.faults()[0]["taken"] == 2)
         eventhubs.control.append(HUB, "0", ["a"])
         assert await reading == ["a"]
     assert quick.slept
@@ -113,7 +114,7 @@ async def test_a_later_owners_receiver_displaces_the_earlier_ones(eventhubs: Eve
         await anext(zombie)
         waiting = asyncio.ensure_future(anext(zombie))
         assert await bodies(other, 1, epoch=4) == ["a"]
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(PATIENCE_S):
             with pytest.raises(Fenced) as fenced:
                 await waiting
     assert fenced.value.epoch == 4
@@ -135,7 +136,7 @@ async def test_an_owner_displaces_a_reader_without_rank(eventhubs: EventHubs) ->
     eventhubs.control.append(HUB, "0", ["a"])
     async with receiver(eventhubs), feed(eventhubs) as made:
         assert await bodies(made, 1, epoch=1) == ["a"]
-        await until(lambda: not eventhubs.control.links(role="receiver"))
+        await until_async(lambda: not eventhubs.control.links(role="receiver"))
 
 
 async def test_who_only_looks_is_told_that_somebody_reads_with_an_epoch(eventhubs: EventHubs) -> None:
@@ -156,7 +157,7 @@ async def test_an_event_that_cannot_be_read_is_told_behind_those_before_it_with_
     time = datetime.fromtimestamp(eventhubs.control.events(HUB, "0")[0].time_ms / 1000, UTC)
     async with feed(eventhubs) as made:
         assert await made.start_of("0", time) is None
-        async with asyncio.timeout(WAIT_S), aclosing(made.open("0", None)) as read:
+        async with asyncio.timeout(PATIENCE_S), aclosing(made.open("0", None)) as read:
             assert (await anext(read)).events["body"].to_pylist() == [b"a"]
             with pytest.raises(
                 MalformedRecord, match=r"bodies of two kinds; to continue without it, set the lease to '1'$"
@@ -225,7 +226,7 @@ async def test_a_group_with_too_many_readers_is_waited_for(eventhubs: EventHubs)
     async with feed(eventhubs, pauses=Pauses(first_s=0.01, patience_s=0.1)) as made:
         readers = [made.open("0", None) for _ in range(5)]
         waiting = [asyncio.ensure_future(anext(each)) for each in readers]
-        await until(lambda: len(eventhubs.control.links(role="receiver")) == 5)
+        await until_async(lambda: len(eventhubs.control.links(role="receiver")) == 5)
         with pytest.raises(FeedUnavailable, match="Exceeded the maximum number of allowed receivers"):
             await bodies(made, 1)
         eventhubs.control.append(HUB, "0", ["a"])
@@ -241,5 +242,5 @@ async def test_a_closed_reader_leaves_no_link_and_no_task(eventhubs: EventHubs) 
         read: Any = made.open_as(1, "0", None)
         await anext(read)
         await read.aclose()
-        await until(lambda: not eventhubs.control.links(role="receiver"))
+        await until_async(lambda: not eventhubs.control.links(role="receiver"))
     assert asyncio.all_tasks() == before

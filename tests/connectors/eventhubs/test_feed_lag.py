@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from contextlib import aclosing
 from datetime import UTC, datetime
 
 import pytest
 from connectors.eventhubs.clients import HUB
-from connectors.eventhubs.feeds import feed, until
+from connectors.eventhubs.feeds import feed
+from patience import until_async
 from plugins_eventhubs import EventHubs
 
-from leasehold.pipeline.connectors.eventhubs.account import account_of
-from leasehold.pipeline.connectors.eventhubs.amqp.management import LINES_MAX, QUESTIONS_PER_S
-from leasehold.pipeline.connectors.eventhubs.broker import EventHubsBroker
 from leasehold.pipeline.errors import FeedUnavailable
 from leasehold.pipeline.feed import KnownLag
 
@@ -32,7 +29,7 @@ async def test_a_reader_knows_its_lag_by_what_it_reads_and_asks_nothing(eventhub
             for _ in range(2):
                 page = await anext(pages)
             following = asyncio.ensure_future(anext(pages))
-            await until(lambda: read.known_lag("0", page.to) == KnownLag(0, 0.0))
+            await until_async(lambda: read.known_lag("0", page.to) == KnownLag(0, 0.0))
             eventhubs.control.fill(HUB, "0", 7)
             await following
             assert read.known_lag("0", page.to).events == 7  # type: ignore[union-attr]
@@ -48,8 +45,8 @@ async def test_a_reader_that_finds_nothing_asks_once_and_knows_that_its_lag_is_n
         aclosing(read.open_as(1, "1", "4")) as drained,
     ):
         waiting = [asyncio.ensure_future(anext(pages)) for pages in (empty, drained)]
-        await until(lambda: read.known_lag("0", None) == KnownLag(0, 0.0))
-        await until(lambda: read.known_lag("1", "4") == KnownLag(0, 0.0))
+        await until_async(lambda: read.known_lag("0", None) == KnownLag(0, 0.0))
+        await until_async(lambda: read.known_lag("1", "4") == KnownLag(0, 0.0))
         assert read.known_lag("1", "1") == KnownLag(3, 0.0)  # as its lease has it, which may lag
         assert read.known_lag("1", "5") is None  # behind the end: `lag` tells what is wrong
         assert read.known_lag("1", "@77") is None  # an offset alone
@@ -64,12 +61,12 @@ async def test_a_reader_that_is_not_attached_knows_how_old_its_lag_is(eventhubs:
     async with feed(eventhubs) as read, aclosing(read.open_as(1, "0", None)) as pages:
         page = await anext(pages)
         following = asyncio.ensure_future(anext(pages))
-        await until(lambda: read.known_lag("0", page.to) == KnownLag(0, 0.0))
+        await until_async(lambda: read.known_lag("0", page.to) == KnownLag(0, 0.0))
         eventhubs.control.fault("refuse", of="attach.receiver", condition="amqp:internal-error")
         eventhubs.control.cut(role="receiver")
-        await until(lambda: read.known_lag("0", page.to).age_s > 0)  # type: ignore[union-attr]
+        await until_async(lambda: read.known_lag("0", page.to).age_s > 0)  # type: ignore[union-attr]
         eventhubs.control.heal()
-        await until(lambda: read.known_lag("0", page.to) == KnownLag(0, 0.0))
+        await until_async(lambda: read.known_lag("0", page.to) == KnownLag(0, 0.0))
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
 
@@ -98,20 +95,6 @@ async def test_while_its_owner_reads_a_partition_no_other_reader_looks_for_a_tim
         await anext(pages)
         with pytest.raises(FeedUnavailable, match="no other receiver can search"):
             await other.find_enqueued_time("0", "1")
-
-
-async def test_questions_take_few_connections_and_keep_a_pace(eventhubs: EventHubs) -> None:
-    eventhubs.control.make_hub("wide", 30)
-    broker = EventHubsBroker(account_of(connection_string=eventhubs.connection_string, event_hub="wide"))
-    eventhubs.control.fault("delay", of="management", delay_s=0.5)  # one after another they would take 15 s
-    began = time.monotonic()
-    ends = await asyncio.gather(*(broker.read_extent(str(n)) for n in range(30)))
-    took_s = time.monotonic() - began
-    assert len(ends) == eventhubs.control.count("reads") == 30
-    assert eventhubs.control.statistics()["connections"] == LINES_MAX
-    assert 29 / QUESTIONS_PER_S <= took_s < 12
-    await broker.close()
-    await until(lambda: eventhubs.control.statistics()["connections"] == 0)
 
 
 async def test_a_service_that_is_asked_too_often_is_busy(eventhubs: EventHubs) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from base64 import b64encode
 from types import SimpleNamespace
 from typing import Any
 
@@ -78,6 +80,57 @@ async def test_an_identity_has_its_token_in_place_of_a_key(eventhubs: EventHubs,
             with pytest.raises(FeedError, match="check the key or the identity"):
                 await bodies(made, 1)
         await made.close()
+
+
+async def test_a_custom_endpoint_is_connected_to_instead_of_the_namespace(eventhubs: EventHubs) -> None:
+    eventhubs.control.append(HUB, "0", ["a"])
+    elsewhere = eventhubs.connection_string.replace(f"{eventhubs.host}:{eventhubs.port}", "shop.servicebus.invalid")
+    assert elsewhere != eventhubs.connection_string
+    where = {"connection_string": elsewhere, "endpoint": f"{eventhubs.host}:{eventhubs.port}"}
+    async with feed(eventhubs, account=where) as made:
+        assert await bodies(made, 1) == ["a"]
+
+
+async def test_a_proxy_is_connected_through_with_its_credentials(eventhubs: EventHubs) -> None:
+    eventhubs.control.append(HUB, "0", ["a"])
+    heads: list[str] = []
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append((await reader.readuntil(b"\r\n\r\n")).decode())
+        host, port = heads[-1].split()[1].split(":")
+        there, back = await asyncio.open_connection(host, int(port))
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        await asyncio.gather(_copied(reader, back), _copied(there, writer))
+
+    proxy = await asyncio.start_server(relay, "127.0.0.1", 0)
+    async with proxy:
+        port = proxy.sockets[0].getsockname()[1]
+        where = {**ways(eventhubs)["wss"], "proxy": f"http://user:p%40ss@127.0.0.1:{port}"}
+        async with feed(eventhubs, account=where) as made:
+            assert await bodies(made, 1) == ["a"]
+    assert heads[0].startswith(f"CONNECT {eventhubs.host}:{eventhubs.wss_port} ")
+    assert "Proxy-Authorization: Basic " + b64encode(b"user:p@ss").decode() in heads[0]
+
+
+async def _copied(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(65_536):
+        writer.write(data)
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"endpoint": "sb://gateway"}, "`endpoint` must be a host"),
+        ({"proxy": "proxy:3128", "transport": "websockets"}, "`proxy` must be an address like"),
+        ({"proxy": "http://user:secret@proxy", "transport": "websockets"}, "`proxy` must be an address like"),
+        ({"proxy": "http://user:secret@proxy:3128"}, "only `transport: websockets` speaks"),
+    ],
+)
+def test_a_wrong_way_to_a_hub_is_refused_without_its_secrets(options: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as refused:
+        account_of(namespace="shop.servicebus.windows.net", event_hub=HUB, identity="default", **options)
+    assert "secret" not in str(refused.value)
 
 
 async def test_authorities_that_are_not_there_are_told(eventhubs: EventHubs) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from connectors.eventhubs import clients
+from patience import until_async
 from plugins_eventhubs import EventHubs
 
 from leasehold.pipeline.connectors.eventhubs.account import account_of
@@ -367,11 +368,13 @@ async def test_by_default_too_a_claim_reads_what_came_since_the_last_checkpoint(
     await writer.write(output(0, 1), Permit())
     eventhubs.control.fill(HUB, "0", 200_000, 20)
     end, asked = eventhubs.control.partition(HUB, "0").end, eventhubs.control.count("reads")
-    async with asyncio.timeout(30):
-        while decoded(writer.state).tail < end:
-            position = int(writer.position or 0)
-            await writer.write(output(position, position + 1), Permit())
-            await asyncio.sleep(0.05)
+
+    async def has_passed_them() -> bool:
+        position = int(writer.position or 0)
+        await writer.write(output(position, position + 1), Permit())
+        return decoded(writer.state).tail >= end
+
+    await until_async(has_passed_them)
     assert eventhubs.control.count("reads") == asked
     lease.continuation, lease.state = writer.position, writer.state  # a checkpoint
     position = int(writer.position or 0)
@@ -432,9 +435,7 @@ async def test_a_zombie_s_late_batch_is_refused(eventhubs: EventHubs, sinks: Sin
     heir = await lease.open()
     assert heir.position == "1"
     await heir.write(output(1, 2), Permit())
-    async with asyncio.timeout(30):
-        while not eventhubs.control.count("refused", hub=HUB):  # noqa: ASYNC110  # the late one comes, and is refused
-            await asyncio.sleep(0.05)
+    await until_async(lambda: eventhubs.control.count("refused", hub=HUB), "the late one comes, and is refused")
     assert stored(eventhubs) == bodies(1, 2)
 
 

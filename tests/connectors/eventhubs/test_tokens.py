@@ -17,8 +17,9 @@ from azure.core.credentials import AccessToken
 from azure.eventhub._pyamqp import cbs
 from azure.eventhub._pyamqp.aio import _cbs_async
 from connectors.eventhubs.clients import HUB
-from connectors.eventhubs.feeds import bodies, taken, until
+from connectors.eventhubs.feeds import bodies, taken
 from connectors.producer.parts import events
+from patience import until_async
 from plugins_eventhubs import EventHubs
 
 from leasehold.common.clock import Pauses
@@ -118,7 +119,7 @@ async def test_a_reader_s_token_is_renewed_and_its_link_stays(
             identity.pass_time(49 if hour else 55)
             eventhubs.control.append(HUB, "0", ["five minutes to go"])
             assert await taken(read, 1) == ["five minutes to go"]
-            await until(lambda issued=issued: identity.issued > issued)
+            await until_async(lambda issued=issued: identity.issued > issued)
             eventhubs.control.append(HUB, "0", [f"{hour}"])  # behind the answer to the new token
             assert await taken(read, 1) == [f"{hour}"]
             identity.pass_time(6)
@@ -148,11 +149,11 @@ async def test_a_reader_that_nobody_gives_a_new_token_reads_on_while_the_present
         before = attached(eventhubs, "receiver")
         asked, identity.refusal = identity.asked, RuntimeError("nobody is at home")
         identity.pass_time(55)
-        await until(lambda: identity.asked > asked + 1)
+        await until_async(lambda: identity.asked > asked + 1)
         eventhubs.control.append(HUB, "0", ["b"])
         assert await taken(read, 1) == ["b"]
         issued, identity.refusal = identity.issued, None
-        await until(lambda: identity.issued > issued)
+        await until_async(lambda: identity.issued > issued)
         eventhubs.control.append(HUB, "0", ["c"])
         assert await taken(read, 1) == ["c"]
         identity.pass_time(10)
@@ -196,10 +197,10 @@ async def test_a_reader_that_takes_nothing_for_a_while_keeps_its_link_while_its_
         count = (await anext(read)).events.num_rows
         before, issued = attached(eventhubs, "receiver"), identity.issued
         identity.pass_time(55)
-        await until(lambda: identity.issued > issued)
+        await until_async(lambda: identity.issued > issued)
         identity.pass_time(3)
         beaten.clear()
-        await until(lambda: len(beaten) > 2)
+        await until_async(lambda: len(beaten) > 2)
         await taken(read, 3000 - count)
         eventhubs.control.append(HUB, "0", ["at last"])
         assert await taken(read, 1) == ["at last"]

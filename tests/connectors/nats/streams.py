@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from plugins.jetstream.connection import Connection
@@ -47,9 +46,3 @@ class Made:
     async def forget(self, first: int) -> None:
         """As retention does: what lies before the sequence `first`."""
         await self.connection.api(f"STREAM.PURGE.{self.stream.name}", seq=first)
-
-
-async def eventually(is_so: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(20):
-        while not await is_so():  # noqa: ASYNC110  # it becomes so at the server, which sends no event
-            await asyncio.sleep(0.01)

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from connectors.nats.streams import Made, eventually
-from patience import PATIENCE_S
+from connectors.nats.streams import Made
+from patience import PATIENCE_S, until_async
 from plugins.jetstream import JetStreamFeed, consumer
 from plugins.jetstream.connection import NatsError
 from plugins_nats import nats_machine
@@ -132,7 +132,7 @@ async def test_a_reader_leaves_no_consumer_behind(made: Made, feed: JetStreamFee
     await anext(reader)
     await reader.aclose()
     assert await feed.lag("0", None) == 1
-    await eventually(lambda: _has_no_consumers(made))
+    await until_async(lambda: _has_no_consumers(made))
 
 
 async def _has_no_consumers(made: Made) -> bool:
@@ -150,7 +150,7 @@ async def test_a_server_that_dies_and_comes_back_is_read_on_where_it_was() -> No
         with pytest.raises(FeedUnavailable):
             await _read(feed, position, 1)
         machine.start()
-        await eventually(lambda: _appends(made, b"2"))
+        await until_async(lambda: _appends(made, b"2"))
         again, _ = await _read(feed, position, 1)
         assert found + again == [b"1", b"2"]
         await feed.close()

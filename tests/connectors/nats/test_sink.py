@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import signal
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from connectors.nats.streams import Made, eventually
+from connectors.nats.streams import Made
+from patience import until_async
 from plugins.jetstream import JetStreamFeed, JetStreamSink
 from plugins.jetstream.connection import Refused
 from plugins.jetstream.sink import BATCH_MAX, batch_of
@@ -140,12 +140,15 @@ async def test_an_answer_that_did_not_come_is_asked_for_under_a_higher_epoch() -
 
 async def opened(sink: JetStreamSink, claim: Claim) -> Any:
     """A host tries again, too."""
-    async with asyncio.timeout(20):
-        while True:
-            try:
-                return await sink.open(claim)
-            except SinkUnavailable:
-                await asyncio.sleep(0.05)
+    found: list[Any] = []
+
+    async def is_open() -> bool:
+        with suppress(SinkUnavailable):
+            found.append(await sink.open(claim))
+        return bool(found)
+
+    await until_async(is_open)
+    return found[0]
 
 
 async def test_a_server_that_dies_and_comes_back_has_what_it_had_acknowledged() -> None:
@@ -178,7 +181,7 @@ async def test_a_position_outlives_the_events(made: Made, sink: JetStreamSink) -
     await writer.write(output(0, 3), Open())
     soon = {"max_age": 200_000_000, "duplicate_window": 100_000_000}
     await made.connection.api(f"STREAM.UPDATE.{made.stream.name}", **await made.stream.configuration() | soon)
-    await eventually(lambda: _is_empty(made))
+    await until_async(lambda: _is_empty(made))
     assert (await sink.open(claim(2))).position == "3"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-import time
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,8 +19,9 @@ from leasehold.pipeline.connectors.log.store import Log, PartitionLog
 from leasehold.pipeline.producer import Broker, IdempotentProducer, RetryPolicy
 
 HUB = "raw-event"
-SLOW_S = 0.4
-QUICK = RetryPolicy(retries_max=2, delay_s=0.01, try_timeout_s=5)
+SLOW_S = 2.0
+"""So long that a test on a busy machine does meanwhile what it has to do."""
+QUICK = RetryPolicy(retries_max=2, delay_s=0.01, try_timeout_s=20)
 
 
 class Place(Protocol):
@@ -71,6 +72,7 @@ class EmbeddedLog:
         self.path = path
         self._faults: list[str] = []
         self._fault = ""
+        self._never = threading.Event()
         stored, commit = PartitionLog._store, PartitionLog._commit
 
         def storing(
@@ -89,7 +91,7 @@ class EmbeddedLog:
             commit(log, connection)
             fault, self._fault = self._fault, ""
             if fault == "slow":
-                time.sleep(SLOW_S)
+                self._never.wait(SLOW_S)
             if fault == "after":
                 raise LogUncertain("the commit failed (disk I/O error)")
 

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from connectors.producer.conftest import Place
+from patience import until_async
 
 from leasehold.pipeline.producer import EventBatch, IdempotentProducer, OutgoingEvent, PublishError
 
@@ -38,6 +39,4 @@ async def number_of(producer: IdempotentProducer, partition: str = "0") -> int |
 
 async def stored(place: Place, *bodies: str, partition: str = "0") -> None:
     """Once they are, and nothing else."""
-    async with asyncio.timeout(30):
-        while place.bodies(partition) != list(bodies):  # noqa: ASYNC110  # another process tells nobody
-            await asyncio.sleep(0.01)
+    await until_async(lambda: place.bodies(partition) == list(bodies), seen=lambda: place.bodies(partition))

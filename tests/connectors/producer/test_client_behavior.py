@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 
 import pytest
@@ -283,6 +284,24 @@ async def test_hub_and_partitions_tell_of_themselves(place: Place, producer: Mak
     assert (await one.hub_properties()).name
     told = await one.partition_properties("0")
     assert (told.partition, told.first, told.last, told.is_empty) == ("0", 0, 1, False)
+    assert one.hub_name == (await one.hub_properties()).name
+
+
+async def test_a_hub_tells_when_it_was_created_and_what_its_newest_event_is(place: Place, producer: Make) -> None:
+    one = producer()
+    if one.namespace is None:
+        pytest.skip("an embedded log has no namespace, and keeps neither offsets nor times")
+    assert re.fullmatch(r"[\w.-]+(:\d+)?", one.namespace)
+    created = (await one.hub_properties()).created_on
+    new = await one.partition_properties("0")
+    assert (new.last, new.last_offset, new.last_enqueued_time) == (-1, None, None)
+    await one.send(events("a", "b"), "0")
+    told = await one.partition_properties("0")
+    assert created is not None
+    assert told.last_enqueued_time is not None
+    assert created <= told.last_enqueued_time
+    assert told.last_offset is not None
+    assert int(told.last_offset) > 0
 
 
 async def test_a_closed_producer_refuses_everything(place: Place, producer: Make) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 from connectors.producer.conftest import HUB, Hub, Place
 from connectors.producer.parts import batch_of, cancelled, events, failed, number_of, stored
+from patience import PATIENCE_S, until_async
 
 from leasehold.pipeline.connectors.eventhubs.sink import sender
 from leasehold.pipeline.producer import NUMBER_MAX, AttachRequest, IdempotentProducer, Outcome, Reason, RetryPolicy
@@ -160,22 +161,20 @@ async def test_a_batch_that_arrives_late_is_known(hub: Hub) -> None:
         await one.send(events("a"), "0")
         hub.eventhubs.control.fault("delay", times=1, delay_s=6)
         await one.send(events("b"), "0")
-        async with asyncio.timeout(30):
-            while not hub.eventhubs.control.partition(HUB, "0").repeated:  # noqa: ASYNC110  # the late one
-                await asyncio.sleep(0.02)
+        await until_async(lambda: hub.eventhubs.control.partition(HUB, "0").repeated, "the late one")
         await one.send(events("c"), "0")
     assert hub.bodies("0") == ["a", "b", "c"]
 
 
 async def test_a_send_that_is_cancelled_twice_ends_at_once_and_stays_unsettled(hub: Hub) -> None:
-    async with IdempotentProducer(hub.broker()) as one:
+    async with IdempotentProducer(hub.broker(), retry=RetryPolicy(try_timeout_s=10 * PATIENCE_S)) as one:
         await one.send(events("a"), "0")
         hub.eventhubs.control.fault("lose_ack", times=1)
         task = asyncio.create_task(one.send(events("b"), "0"))
         await stored(hub, "a", "b")
         task.cancel()
         await asyncio.sleep(0)
-        async with asyncio.timeout(10):  # and not the 60 s of a try
+        async with asyncio.timeout(PATIENCE_S):  # and not the time of a try, which is longer
             await cancelled(task)
         made = events("c")
         await one.send(made, "0")

@@ -12,15 +12,15 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from itertools import count
 from types import MappingProxyType
 
 import structlog
+from patience import rhythm
 
 from leasehold.leases.host_record import HostRecord, decode_host, encode_host, host_id
 from leasehold.leases.lease import Lease, LeaseKey
 from leasehold.leases.stores.memory import MemoryStore
-from leasehold.leases.timing import Timing
+from leasehold.leases.timing import Timing, derived_session
 from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryDestination, MemoryOutputSink
 from leasehold.pipeline.transform import NoTransform
 from leasehold.service.api import create_app
@@ -30,7 +30,7 @@ from leasehold.service.group.activity import Activity, BatchStatus, FailureStatu
 from leasehold.service.pipeline import PipelineParts
 from leasehold.service.processor import ProcessorCore
 
-TIMING = Timing(duration_s=6.0, renew_s=0.5, balance_s=0.3, margin_s=0.5, call_timeout_s=2.0, handoff_poll_s=0.05)
+TIMING = Timing(renew_s=0.5, balance_s=0.3, handoff_poll_s=0.05, session=derived_session(15.0))
 NO_TOKENS = Access()
 FILES = [f"transactions-{i}.csv" for i in range(1, 5)]
 STARTED = "2026-01-31T12:00:00+00:00"
@@ -59,10 +59,9 @@ async def lively(feed: MemoryChangeFeed) -> AsyncIterator[None]:
     """Events come, more to some partitions than to others, four times a second: a throughput is of time that has passed."""
 
     async def flow() -> None:
-        for turn in count():
+        async for turn in rhythm(0.25):
             for i, partition in enumerate(await feed.partitions()):
                 feed.append(partition.name, [b"{}"] * (5 + (turn * (i + 3)) % 17))
-            await asyncio.sleep(0.25)
 
     flowing = asyncio.create_task(flow())
     try:

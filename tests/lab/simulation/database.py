@@ -11,13 +11,13 @@ import asyncio
 import csv
 import re
 import sqlite3
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, Literal, get_args
 
 import psycopg
-import pyarrow as pa
 from lab.simulation.broker import Threads
 from lab.simulation.invariants import Onlooker
 from lab.simulation.process import current, incarnation
@@ -28,8 +28,10 @@ from psycopg.sql import Identifier
 from leasehold.leases.lease import Lease
 from leasehold.pipeline.connectors.postgres.copy import Load
 from leasehold.pipeline.connectors.postgres.session import Server, Session, Timeouts
-from leasehold.pipeline.connectors.postgres.sink import PostgresOutputSink, Target
+from leasehold.pipeline.connectors.postgres.shape import Shape, shape_of
+from leasehold.pipeline.connectors.postgres.sink import PostgresOutputSink, PostgresWriter
 from leasehold.pipeline.connectors.postgres.sql import Column, Statement
+from leasehold.pipeline.sink import Claim, Output
 
 Way = Literal["message", "copy", "copy into the table"]
 """How rows come: in the message that decides, or loaded before, into `batch` or at once into their table."""
@@ -43,7 +45,7 @@ CREATE TABLE public.output (sequence, body);
 CREATE TEMPORARY TABLE batch (sequence, body);
 """
 DIALECT = (
-    ('"pg_temp"."batch"', '"batch"'),
+    ('"pg_temp"."leasehold_batch"', '"batch"'),
     ("BEGIN ISOLATION LEVEL READ COMMITTED", "BEGIN"),
     ("SELECT FROM", "SELECT 1 FROM"),
     ("IS NOT DISTINCT FROM", "IS"),
@@ -86,10 +88,9 @@ class Database:
         """One host's way here."""
         timeouts = Timeouts(transaction_s=self._transaction_s)
         sink = _Sink(DSN, table="public.output", timeouts=timeouts)
+        sink.way = self.way
         server = _Server(self, timeouts)
         sink._parts = replace(sink._parts, server=server, thread=Threads(self.weather))  # type: ignore[arg-type]
-        if self.way != "message":
-            sink._parts = replace(sink._parts, target=_CopiedTarget(merge=None, table="public.output", key=()))
         return sink
 
     def run(self, message: str, rows: list[list[str]], sent_at: int) -> list[list[Any]]:
@@ -157,16 +158,22 @@ class Database:
         return lease.sink_state == f"known:{lease.generation}" and not self._db.execute(query, ours).fetchall()
 
 
-class _CopiedTarget(Target):
-    """Whose batches are never few rows."""
-
-    def load(self, table: pa.Table) -> Load:
-        return replace(super().load(table), few=None)
-
-
 class _Sink(PostgresOutputSink):
+    way: Way = "message"
+
     async def prepare(self) -> None:
         """The tables are there."""
+
+    async def open(self, claim: Claim) -> PostgresWriter:
+        writer = await super().open(claim)
+        return writer if self.way == "message" else _CopyingWriter(writer._parts, claim, writer.position)
+
+
+class _CopyingWriter(PostgresWriter):
+    """Whose batches are never few rows."""
+
+    async def _loadable(self, output: Output) -> Load:
+        return replace(await super()._loadable(output), few=None)
 
 
 class _Server(Server):
@@ -215,14 +222,22 @@ class _Session(Session):
     def is_cut(self) -> bool:
         return self.is_lost
 
-    async def prepare_batch(self, columns: tuple[Column, ...]) -> None:
+    async def prepare_batch(self, *_: Any) -> None:
         """It is there."""
 
-    async def load(self, batch: Load, table: Identifier | None = None) -> bool:
+    async def read_shape(self, table: Identifier, columns: tuple[Column, ...], key: Sequence[str]) -> Shape:
+        return shape_of(None, columns)
+
+    async def copy_into(self, table: Identifier, batch: Load) -> bool:
+        if self._database.way != "copy into the table":
+            return False
+        await self.load(table, batch)
+        return True
+
+    async def load(self, table: Identifier, batch: Load) -> None:
         await self._asked("load", "", [])
         self._line.info.transaction_status = pq.TransactionStatus.INTRANS
         self._rows = list(csv.reader(batch.csv.decode().splitlines()))
-        return self._database.way == "copy into the table" and table is not None
 
     async def close(self) -> None:
         self._line.closed = True

@@ -76,7 +76,7 @@ def mutant(
     return Mutant(name, (Edit(module, old, new), *(Edit(*edit) for edit in more)), test, sessions)
 
 
-OVERLOAD = "tests/unit/service/test_host_overload.py"
+OVERLOAD = "tests/lab/test_host_overload.py"
 SESSION = "tests/unit/leases/test_session.py"
 OF_SESSIONS = "tests/unit/leases/test_tenure_sessions.py"
 HOST_SESSIONS = "tests/unit/service/test_host_sessions.py"
@@ -388,8 +388,8 @@ MUTANTS = (
         "one sink's slow answer keeps the partitions of its pipeline waiting",
         "leasehold.service.partitions",
         "found = await self._asks[pipeline.name].get('standing', LeaseKey(pipeline.name, partition),"
-        " lambda: leasehold.pipeline.sink.standing(pipeline.name, partition), 'its sink')",
-        "found = await self._await_answer(leasehold.pipeline.sink.standing(pipeline.name, partition), 'its sink')",
+        " lambda: pipeline.sink.standing(pipeline.name, partition), 'its sink')",
+        "found = await self._await_answer(pipeline.sink.standing(pipeline.name, partition), 'its sink')",
         test="tests/unit/service/test_partitions_background_calls.py::test_a_slow_answer_for_one_partition_delays_no_other_and_comes_in_the_background",
     ),
     mutant(
@@ -1180,8 +1180,8 @@ MUTANTS = (
     mutant(
         "the rows of a staging table are not counted",
         "leasehold.pipeline.connectors.postgres.sink",
-        "return [within, sql.counted(sql.of_parts(table, names), output.rows), within, target.merged(columns, rows)]",
-        "return [within, target.merged(columns, rows)]",
+        "merged=[*merged[:-1], within, counted, within, merged[-1]]",
+        "merged=[*merged[:-1], within, merged[-1]]",
         test="tests/integration/test_postgres_staging.py"
         "::test_staged_rows_that_a_crash_of_the_server_lost_are_processed_again",
     ),

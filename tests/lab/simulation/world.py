@@ -292,7 +292,7 @@ def hasten() -> None:
         module.decode_session = SESSIONS.decoded  # type: ignore[attr-defined]
     session.encode_session = SESSIONS.encoded  # type: ignore[assignment]
     asyncio.timeout = Timeout  # type: ignore[assignment]
-    logging.getLogger("pipeline").addHandler(logging.NullHandler())
+    logging.getLogger("leasehold.pipeline").addHandler(logging.NullHandler())
     gc.disable()
     gc.freeze()
 

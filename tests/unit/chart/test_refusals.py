@@ -200,6 +200,7 @@ LITERALS = {
     "dsn": "postgresql://bank:secret@postgres/bank",
     "listen_dsn": "postgresql://bank:secret@postgres/bank",
     "url": "https://bank.example/in?code=secret",
+    "proxy": "http://bank:secret@proxy:3128",
     "headers": {"Authorization": "Bearer secret"},
 }
 """What a secret looks like where it stands among other things."""

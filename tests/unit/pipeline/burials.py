@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from patience import PATIENCE_S
 
 from leasehold.common.clock import LoopClock
 from leasehold.pipeline.batch import Batch
@@ -185,7 +186,7 @@ class Group:
         if writer.position == end:
             done.set()
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_S):
                 await runner.run(done)
         finally:
             await writer.close("lost")

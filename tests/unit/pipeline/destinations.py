@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from lab.simulation.loop import VirtualClock
+
 from leasehold.pipeline.async_sink import Destination, Entry, Failed
 from leasehold.pipeline.errors import NotTrusted, SinkUnavailable
 from leasehold.pipeline.sink import Claim
@@ -91,7 +93,7 @@ class Scripted(Destination):
             raise ConnectionRefusedError(111, "Connection refused")
         if self._has("stall"):
             await asyncio.get_running_loop().create_future()
-        await asyncio.sleep(self.takes_s)
+        await VirtualClock().sleep(self.takes_s)
         if throttle := self._has("throttle"):
             raise SinkUnavailable("too many requests", retry_after_s=throttle.retry_after_s)
         failed = [entry for entry in entries if self._has("items")]

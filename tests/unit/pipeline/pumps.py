@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -102,11 +102,6 @@ class Pump:
 
     def started(self) -> asyncio.Task[PartitionEnded | None]:
         return asyncio.create_task(self.run())
-
-    async def until(self, condition: Callable[[], object], *, within_s: float = 1000) -> None:
-        async with asyncio.timeout(within_s):
-            while not condition():  # noqa: ASYNC110 - the time is virtual, and conditions are any
-                await asyncio.sleep(0.05)
 
     @property
     def numbers(self) -> list[int]:

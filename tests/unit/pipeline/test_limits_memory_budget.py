@@ -6,6 +6,7 @@ import asyncio
 import gc
 
 import pytest
+from lab.simulation.group import until
 from unit.pipeline.pump.test_runner import Case, Scripted
 
 from leasehold.pipeline.batch import Batch
@@ -37,7 +38,7 @@ def cases(budget: Budget, count: int) -> list[Case]:
 
 async def assert_all_goes_through(case: Case, running: asyncio.Task[object]) -> None:
     case.trust.given.set()
-    await case.until(lambda: case.writer.numbers == list(range(EVENTS)))
+    await until(lambda: case.writer.numbers == list(range(EVENTS)))
     case.stopping.set()
     await running
 
@@ -61,7 +62,7 @@ async def test_a_partition_goes_on_page_by_page_while_others_hold_everything() -
     budget.bytes_max = 10 * size
     greedy, late = cases(budget, 2)
     hoarding = greedy.started()
-    await greedy.until(lambda: budget.held >= budget.bytes_max)
+    await until(lambda: budget.held >= budget.bytes_max)
     await assert_all_goes_through(late, late.started())
     assert max(batch.events for batch in late.transform.batches) == 1
     assert greedy.writer.numbers == []
@@ -89,7 +90,7 @@ async def test_a_runner_that_ends_with_its_hands_full_gives_all_of_it_back(end: 
         case.trust.given.set()
     running = case.started()
     if end != "failed":
-        await case.until(lambda: budget.held > 0)
+        await until(lambda: budget.held > 0)
     if end == "stopped":
         case.stopping.set()
     if end == "cancelled":
@@ -124,7 +125,7 @@ async def test_an_idle_partition_keeps_nothing_of_what_it_delivered() -> None:
     case = Case(feed=MemoryChangeFeed("a"))
     case.append(10)
     running = case.started()
-    await case.until(lambda: case.progress.is_idle and case.progress.events == 10)
+    await until(lambda: case.progress.is_idle and case.progress.events == 10)
     case.transform.batches.clear()
     case.writer.began.clear()
     case.writer.outputs.clear()

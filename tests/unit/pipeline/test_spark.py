@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE_S
 
 from leasehold.pipeline.errors import PySparkReplaced
 from leasehold.pipeline.spark import require_pyspark
@@ -38,7 +39,7 @@ def test_commands_end_with_that_error_before_pyspark_is_imported(tmp_path: Path)
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 2, done.stderr

@@ -2,10 +2,11 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Literal
 
 import httpx
 import pytest
@@ -60,7 +61,6 @@ class Running:
 
 
 Start = Callable[..., Awaitable[Running]]
-Eventually = Callable[[Callable[[], object]], Awaitable[None]]
 
 
 @pytest.fixture
@@ -84,21 +84,6 @@ async def start(store: LeaseStore) -> AsyncIterator[Start]:
         yield started
 
 
-@pytest.fixture
-def eventually() -> Eventually:
-    async def wait(condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(60):
-            while True:
-                found = condition()
-                if isinstance(found, Awaitable):
-                    found = await found
-                if found:
-                    return
-                await asyncio.sleep(0.01)
-
-    return wait
-
-
 @asynccontextmanager
 async def _running(
     name: str,
@@ -112,6 +97,7 @@ async def _running(
     shared_s: float = 0.05,
     traces: Traces | None = None,
     timing: Timing = TIMING,
+    starts: Mapping[str, Literal["earliest", "latest"]] | None = None,
 ) -> AsyncIterator[Running]:
     clock, incarnation = BootClock(), f"{name}-1"
     stats = Stats(clock, now=lambda: NOW) if traces is None else TracedStats(clock, traces, now=lambda: NOW)
@@ -125,6 +111,7 @@ async def _running(
             transform=NoTransform(),
             sink=(sinks or {}).get(pipeline) or MemoryOutputSink(destination),
             checkpoint_s=0.05,
+            starts=starts or {},
         )
         for pipeline, feed in feeds.items()
     ]

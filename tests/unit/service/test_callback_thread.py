@@ -7,6 +7,7 @@ import sys
 import threading
 
 import pytest
+from patience import PATIENCE_S
 
 from leasehold.service.callback_thread import CallbackThread
 
@@ -47,7 +48,7 @@ async def test_a_call_that_never_returns_keeps_neither_its_caller_nor_the_proces
         "asyncio.run(main())\n"
     )
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stderr=asyncio.subprocess.PIPE)
-    _, errors = await asyncio.wait_for(process.communicate(), 30)
+    _, errors = await asyncio.wait_for(process.communicate(), PATIENCE_S)
     assert b"TimeoutError" in errors
     assert process.returncode == 1
 
@@ -64,7 +65,7 @@ async def test_a_thread_that_does_not_start_fails_one_call_and_the_next_one_star
         limit.setattr(threading.Thread, "start", refuse)
         with pytest.raises(RuntimeError, match="can't start new thread"):
             await thread.run(lambda: ran.append(1))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         await thread.run(lambda: ran.append(2))
     assert ran == [2], "a call that has failed does not run later"
     thread.close()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from lab.simulation.group import HostClock, logger, until
 from lab.simulation.weather import Container, Fate, Outlet, Request, Source, Weather
+from patience import PATIENCE_S, until_async
 
 from leasehold.leases.bootstrap import info_id
 from leasehold.leases.document import decode_lease, lease_prefix
@@ -17,7 +18,7 @@ from leasehold.leases.errors import DuplicateHost, GroupMismatch
 from leasehold.leases.lease import Lease
 from leasehold.leases.timing import Timing
 from leasehold.pipeline.connectors.memory import MemoryDestination
-from leasehold.pipeline.errors import SinkNotFound, SinkRejected, SinkUnavailable, TransformError
+from leasehold.pipeline.errors import EngineUnavailable, SinkNotFound, SinkRejected, SinkUnavailable, TransformError
 from leasehold.pipeline.transform import NoTransform
 from leasehold.service.errors import StartFailed
 from leasehold.service.notifications import LeaseAcquired, LeaseReleased, Notifications
@@ -338,6 +339,63 @@ async def test_a_start_that_waits_for_spark_says_so_again_and_again() -> None:
     ]
 
 
+def away() -> Case:
+    """Spark's server does not answer."""
+    case = Case()
+    case.transform = SlowTransform(0)
+    for method in ("prepare", "close"):
+        case._counted("transform", method)
+    case.errors["transform.prepare"] = EngineUnavailable("'sc://spark' cannot be used: away", is_away=True)
+    return case
+
+
+@pytest.mark.virtual
+async def test_a_start_waits_for_spark_that_is_away_with_a_line_every_ten_seconds() -> None:
+    case = away()
+    processor = case.processor()
+    starting = asyncio.create_task(processor.start())
+    await asyncio.sleep(600)
+    assert not starting.done()
+    assert not processor.view.health().is_ready
+    waits = [line for line in case.log if line["event"] == "waiting for Spark"]
+    assert [(line["seconds"], line["error"], line["waits_for"]) for line in waits] == [
+        (seconds, "'sc://spark' cannot be used: away", "Spark (local[2])") for seconds in range(10, 600, 10)
+    ]
+    assert not [line for line in case.log if line["event"] == "still getting ready"]
+    assert not case.store._documents
+    case.errors.clear()
+    await starting
+    assert processor.view.health().is_ready
+    await processor.stop()
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize("other", ["a sink", "another transform", "Spark itself"])
+async def test_a_start_does_not_wait_for_spark_if_waiting_changes_nothing(other: str) -> None:
+    case = away()
+    if other == "a sink":
+        case.errors["sink.prepare"] = SinkRejected("no schema")
+    else:
+        wrong = EngineUnavailable("older") if other == "Spark itself" else TransformError("bad SQL")
+        asyncio.get_running_loop().call_later(60, case.errors.__setitem__, "transform.prepare", wrong)
+    with pytest.raises(StartFailed, match=r"no schema|bad SQL|older"):
+        await case.processor().start()
+    assert case.closed == ALL_CLOSED
+    assert_nothing_left()
+
+
+@pytest.mark.virtual
+async def test_a_start_that_waits_for_spark_can_be_stopped() -> None:
+    case = away()
+    starting = asyncio.create_task(case.processor().start())
+    await asyncio.sleep(60)
+    starting.cancel()
+    await asyncio.wait({starting}, timeout=10)
+    assert starting.cancelled()
+    assert case.closed == ALL_CLOSED
+    assert_nothing_left()
+
+
 @pytest.mark.virtual
 async def test_a_start_without_spark_does_not_mention_it() -> None:
     case = Case()
@@ -464,10 +522,9 @@ async def test_a_plain_callback_that_blocks_for_ever_holds_up_neither_work_nor_s
     try:
         await processor.start()
         case.feed.append("a", [b"0"])
-        await until(lambda: case.destination.commits, within_s=10)
-        began = asyncio.get_running_loop().time()
-        await processor.stop()
-        assert asyncio.get_running_loop().time() - began < 10
+        await until_async(lambda: case.destination.commits)
+        async with asyncio.timeout(PATIENCE_S):
+            await processor.stop()
     finally:
         released.set()
     stored = await case.store.list(lease_prefix("bank"))

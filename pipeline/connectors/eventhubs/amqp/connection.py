@@ -46,7 +46,7 @@ class Hub:
 
         Raises ValueError where `ca_file` cannot be used.
         """
-        names = ("hostname", "transport_type", "custom_endpoint_address", "socket_timeout", "use_tls")
+        names = ("hostname", "transport_type", "http_proxy", "custom_endpoint_address", "socket_timeout", "use_tls")
         return public_options(self._public(), names) | {
             "ssl_context": self._trusted(),
             "retry_policy": sdk().RetryPolicy(retry_total=0),  # pauses are ours
@@ -68,6 +68,7 @@ class Hub:
             options = {
                 "transport_type": _transport_type(account.transport),
                 "custom_endpoint_address": account.custom_endpoint,
+                "http_proxy": account.http_proxy,
             }
             clients = sdk().EventHubConsumerClient
             if account.connection_string is None:

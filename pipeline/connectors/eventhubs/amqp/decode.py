@@ -100,7 +100,8 @@ SYSTEM = "sys."
 BODY = f"{SYSTEM}body"
 """The kind of a body that is not binary: `value` or `sequence`, which are converted to JSON."""
 KEY, OPERATION = PREFIX + "key", PREFIX + "operation"
-"""The properties with our sink's key and operation: a partition key would route the event away from its partition."""
+"""The properties with our sink's key and operation: a partition key would route the event away from its partition. Any publisher
+may set them, and a forwarder copies them, so they are columns only for a feed that trusts properties."""
 
 _SECTIONS: dict[Any, int] = {code: code for code in range(HEADER, FOOTER + 1)} | {
     f"amqp:{name}": code
@@ -142,7 +143,10 @@ _OWN = frozenset((_NUMBER, _OFFSET, _TIME, _KEY))
 
 
 class ReceivedEvent(NamedTuple):
-    """time_ms: since 1970. body: None of a message without one, or of a null. operation: as our sink put it."""
+    """time_ms: since 1970. body: None of a message without one, or of a null.
+
+    operation: as our sink put it, if properties are trusted.
+    """
 
     sequence: int
     offset: bytes
@@ -174,8 +178,24 @@ FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 _OF_64_BITS = range(-(2**63), 2**63)
 
 
-def event_at(data: bytes, at: int, end: int) -> ReceivedEvent:
-    """The event of the message at that place. Raises Malformed."""
+def event_at(data: bytes, at: int, end: int, *, trusts_properties: bool = False) -> ReceivedEvent:
+    """The event of the message at that place. Raises Malformed.
+
+    trusts_properties: whether KEY and OPERATION among its properties are its key and operation. A partition key takes precedence.
+    """
+    event = _event_at(data, at, end)
+    return _with_own_columns(event) if trusts_properties and event.properties else event
+
+
+def _with_own_columns(event: ReceivedEvent) -> ReceivedEvent:
+    own = {name: value for name, value in event.properties if name == OPERATION or (name == KEY and event.key is None)}
+    if not own:
+        return event
+    properties = tuple(pair for pair in event.properties if pair[0] not in own)
+    return event._replace(key=own.get(KEY, event.key), operation=own.get(OPERATION), properties=properties)
+
+
+def _event_at(data: bytes, at: int, end: int) -> ReceivedEvent:
     found = HEAD.match(data, at, end)
     if found is None:
         return event_of(data[at:end])
@@ -193,7 +213,7 @@ def event_at(data: bytes, at: int, end: int) -> ReceivedEvent:
     if (only := _only_body(data, begin, end)) is not None:
         return ReceivedEvent(sequence, offset, time_ms, key, data[only:end])
     properties, body = _rest(_sections(data[begin:end]))
-    return _event(sequence, offset, time_ms, key, body, properties)
+    return ReceivedEvent(sequence, offset, time_ms, key, body, properties)
 
 
 def behind_report(data: bytes, at: int) -> int:
@@ -232,17 +252,7 @@ def event_of(message: bytes) -> ReceivedEvent:
         raise Malformed(f"its place is none: {_NUMBER} {sequence}, {_TIME} {int(time)} ms")
     properties, body = _rest(sections)
     system = tuple((SYSTEM + name, text_of(value)) for name, value in annotations.items() if name not in _OWN)
-    return _event(int(sequence), str(offset).encode(), int(time), text_of(key), body, _once(properties + system))
-
-
-def _event(
-    sequence: int, offset: bytes, time_ms: int, key: str | None, body: bytes | None, properties: Pairs
-) -> ReceivedEvent:
-    """With key and operation from our sink's properties. A partition key takes precedence as the key."""
-    found = {name: value for name, value in properties if name == OPERATION or (name == KEY and key is None)}
-    if found:
-        properties = tuple(pair for pair in properties if pair[0] not in found)
-    return ReceivedEvent(sequence, offset, time_ms, found.get(KEY, key), body, properties, found.get(OPERATION))
+    return ReceivedEvent(int(sequence), str(offset).encode(), int(time), text_of(key), body, _once(properties + system))
 
 
 def _sections(message: bytes) -> list[tuple[int, Any]]:

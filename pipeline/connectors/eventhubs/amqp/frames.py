@@ -209,9 +209,11 @@ class Read:
 class Frames:
     """The frames of one connection, whose octets arrive in pieces. Our link is the peer's `handle` on `channel`."""
 
-    def __init__(self, channel: int, handle: int) -> None:
+    def __init__(self, channel: int, handle: int, *, trusts_properties: bool = False) -> None:
+        """trusts_properties: as `event_at` has it."""
         self._channel = channel
         self._handle = handle
+        self._trusts_properties = trusts_properties
         self._left = b""
         self._message = bytearray()
         self._tails: dict[bytes, tuple[bool, bool]] = {}
@@ -302,7 +304,7 @@ class Frames:
             self._message.clear()
         try:
             begin = behind_report(data, at)
-            read.add(event_at(data, begin, end))
+            read.add(event_at(data, begin, end, trusts_properties=self._trusts_properties))
             self._report = (data, at) if begin > at else self._report
         except Malformed as malformed:
             read.malformed = malformed

@@ -58,8 +58,12 @@ class Management:
 
     async def list_partitions(self) -> list[str]:
         """Their names, as they are now."""
+        return (await self.read_hub())[1]
+
+    async def read_hub(self) -> tuple[int, list[str]]:
+        """When it was created, in milliseconds, and the names of its partitions."""
         found = await self._ask(OF_HUB, self._hub.name)
-        return sorted(_text(name) for name in found[b"partition_ids"])
+        return int(found[b"created_at"]), sorted(_text(name) for name in found[b"partition_ids"])
 
     async def read_extent(self, partition: str) -> PartitionExtent:
         found = await self._ask(OF_PARTITION, f"{self._hub.name}, partition '{partition}'", partition=partition)

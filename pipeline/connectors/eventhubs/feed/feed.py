@@ -88,6 +88,9 @@ class EventHubsChangeFeed(ChangeFeed):
     """start_positions: where single partitions begin that have no lease, by name. prefetch: how many events the service may send
     ahead, of each open partition. timeout_s: for one answer of its.
 
+    trusts_properties: whether `leasehold-key` and `leasehold-operation` in an event's properties are its key and operation. Any
+    publisher can set them, and a forwarder that copies properties would turn events into deletes.
+
     executors_group: the consumer group that Spark's executors read in; None if they do not. executors_env: the environment
     variable that holds their connection string; an identity needs none.
     """
@@ -98,6 +101,7 @@ class EventHubsChangeFeed(ChangeFeed):
         *,
         consumer_group: str = GROUP,
         start_positions: Mapping[str, str] = MappingProxyType({}),
+        trusts_properties: bool = False,
         prefetch: int = 4000,
         page_events_max: int = 10_000,
         page_bytes_max: int = 4 * 1024 * 1024,
@@ -113,7 +117,11 @@ class EventHubsChangeFeed(ChangeFeed):
         self._hub = Hub(account, credential=credential)
         self._group = consumer_group
         self._limits = Limits(
-            prefetch=prefetch, page_events=page_events_max, page_bytes=page_bytes_max, timeout_s=timeout_s
+            prefetch=prefetch,
+            page_events=page_events_max,
+            page_bytes=page_bytes_max,
+            timeout_s=timeout_s,
+            trusts_properties=trusts_properties,
         )
         self._start_positions = dict(start_positions)
         self._pauses = pauses or Pauses()
@@ -474,6 +482,7 @@ class EventHubsRanges(RangeReader):
         return EventHubsChangeFeed(
             self._own_account(),
             consumer_group=self.group,
+            trusts_properties=limits.trusts_properties,
             prefetch=min(limits.prefetch, events),
             page_events_max=limits.page_events,
             page_bytes_max=limits.page_bytes,

@@ -263,12 +263,16 @@ SMALL_BYTES, QUICK_BYTES = 16 * 1024, 512 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """prefetch: events that may be on their way. page_events, page_bytes: of one page. timeout_s: for attaching."""
+    """prefetch: events that may be on their way. page_events, page_bytes: of one page. timeout_s: for attaching.
+
+    trusts_properties: as `decode.event_at` has it.
+    """
 
     prefetch: int
     page_events: int
     page_bytes: int
     timeout_s: float
+    trusts_properties: bool = False
 
 
 @dataclass(slots=True)
@@ -362,7 +366,7 @@ class Receiver:
         self._threaded = threaded
         self._what = what
         self._intake = ReceiveBuffer(link, what)
-        self._frames = Frames(link.channel, link.handle)
+        self._frames = Frames(link.channel, link.handle, trusts_properties=limits.trusts_properties)
         self._ended: Exception | None = None
         self._small_bytes = SMALL_BYTES
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from leasehold.pipeline.connectors.files.delta.schema import fitted, stats_of
 from leasehold.pipeline.connectors.files.delta.table import Added
-from leasehold.pipeline.connectors.files.sink.formats import Compression, encoded, ordered
+from leasehold.pipeline.connectors.files.sink.formats import Compression, ordered, parquet
 from leasehold.pipeline.connectors.files.sink.storage import FilesError, FilesRefused, FilesUncertain, Storage
 from leasehold.pipeline.errors import SinkRejected, SinkUnavailable
 from leasehold.pipeline.sink import SENDS_MAX
@@ -17,7 +17,7 @@ from leasehold.pipeline.staging import StagedPart, Stager
 
 def put_file(place: Storage, table: pa.Table, compression: Compression, unique: str) -> Added:
     """unique: makes the name one that no other writer uses. Raises FilesError."""
-    content = encoded(table, "parquet", compression)
+    content = parquet(table, compression)
     name = f"part-{unique}.{compression}.parquet"
     for attempt in range(1, SENDS_MAX + 1):
         try:

@@ -9,7 +9,7 @@ SinkRejected is about columns: all rows of such output would be refused. OutputR
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -18,17 +18,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from leasehold.pipeline.errors import OutputRefused, SinkRejected
+from leasehold.pipeline.errors import SinkRejected
+from leasehold.pipeline.values import checked, converted, refused_rows
 
+TAKER = "a Delta table"
 STATS_COLUMNS_MAX = 32
 """Delta collects statistics of so many columns by default."""
 _UTC = pa.timestamp("us", "UTC")
 _SIGNED = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64()}
 _WHOLE = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
-_DAYS = (date.min.toordinal() - date(1970, 1, 1).toordinal(), date.max.toordinal() - date(1970, 1, 1).toordinal())
-_DAY_US = 86_400_000_000
-_YEARS = {32: _DAYS, 64: (_DAYS[0] * _DAY_US, (_DAYS[1] + 1) * _DAY_US - 1)}
-"""The first and the last day, or microsecond, of the years 1 to 9999, since 1970, by the bits of the type."""
 _PLAIN = {
     **{each: each for each in (*_WHOLE, pa.float32(), pa.float64(), pa.bool_(), pa.date32())},
     **_SIGNED,
@@ -44,7 +42,7 @@ def type_of(type: pa.DataType, column: str) -> pa.DataType:
         return type_of(type.value_type, column)
     if pa.types.is_fixed_size_binary(type):
         return pa.binary()
-    if pa.types.is_timestamp(type) and type.unit != "ns":
+    if pa.types.is_timestamp(type):
         return _UTC if type.tz else pa.timestamp("us")
     if pa.types.is_decimal(type) and type.precision <= 38 and 0 <= type.scale <= type.precision:
         return pa.decimal128(type.precision, type.scale)
@@ -108,6 +106,7 @@ def added(table: pa.Schema, output: pa.Schema) -> list[pa.Field]:
 
 def fitted(output: pa.Table, table: pa.Schema, key: Sequence[str] = ()) -> pa.Table:
     """The output's rows in the table's types; columns that it lacks stay away. Raises SinkRejected, OutputRefused."""
+    output = checked(output, TAKER)
     present = [field for field in table if field.name in output.schema.names]
     columns = []
     for field in present:
@@ -115,12 +114,11 @@ def fitted(output: pa.Table, table: pa.Schema, key: Sequence[str] = ()) -> pa.Ta
         if column.null_count and (field.name in key or not field.nullable):
             why = "is in `key_columns`" if field.name in key else "is NOT NULL in the table"
             message = f"the output's column '{field.name}' {why}, and is NULL"
-            raise _refused(output, column.is_null(), message, "filter or fill it in the transform")
-        columns.append(_cast(column, field))
+            rows = pc.indices_nonzero(column.is_null()).to_pylist()
+            raise refused_rows(output, rows, message, "filter or fill it in the transform")
+        columns.append(_cast(output, field))
     schema = pa.schema([pa.field(field.name, type_of(field.type, field.name)) for field in present])
-    rows = pa.Table.from_arrays(columns, schema=schema)
-    _check_years(rows, output)
-    return rows
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def stats_of(table: pa.Table) -> str:
@@ -174,42 +172,6 @@ def check_key(columns: pa.Schema, key: Sequence[str]) -> None:
             )
 
 
-def _refused(output: pa.Table, are_bad: pa.ChunkedArray, what: str, remedy: str) -> OutputRefused:
-    """For the first of the rows; their events are named if all rows have a `sequence`."""
-    rows = pc.indices_nonzero(are_bad)
-    sequences: list[int] = []
-    if "sequence" in output.column_names and pa.types.is_integer(output["sequence"].type):
-        found = output["sequence"].take(rows)
-        sequences = [] if found.null_count else list(dict.fromkeys(found.to_pylist()))
-    event = f" (sequence {sequences[0]})" if sequences else ""
-    message = f"{what} in row {rows[0].as_py() + 1} of {output.num_rows}{event}: {remedy}"
-    return OutputRefused(message, sequences=sequences)
-
-
-def _check_years(rows: pa.Table, output: pa.Table) -> None:
-    """A merge or compaction of deltalake puts other years than 1 to 9999 into the log in a form that readers, itself among them,
-    cannot parse. Raises OutputRefused.
-    """
-    for name in rows.column_names:
-        for at, times in _times_in(name, rows[name]):
-            first, last = _YEARS[times.type.bit_width]
-            numbers = times.cast(pa.int32() if times.type.bit_width == 32 else pa.int64())
-            limits = pc.min_max(numbers).as_py()
-            if limits["min"] is not None and not first <= limits["min"] <= limits["max"] <= last:
-                are_bad = pc.fill_null(pc.or_(pc.less(numbers, first), pc.greater(numbers, last)), fill_value=False)
-                message = f"the output's column '{at}' has a year outside 1 to 9999"
-                raise _refused(output, are_bad, message, "filter or correct it in the transform")
-
-
-def _times_in(name: str, column: pa.ChunkedArray) -> Iterator[tuple[str, pa.ChunkedArray]]:
-    """The dates and times of a column, as far as Delta has statistics of them: not those in lists and maps."""
-    if pa.types.is_struct(column.type):
-        for number, field in enumerate(column.type):
-            yield from _times_in(f"{name}.{field.name}", pc.struct_field(column, [number]))
-    elif pa.types.is_date32(column.type) or pa.types.is_timestamp(column.type):
-        yield name, column
-
-
 def _has_limits(type: pa.DataType) -> bool:
     return bool(pa.types.is_integer(type) or pa.types.is_date32(type) or type == _UTC)
 
@@ -240,11 +202,12 @@ def _is_widened(given: pa.DataType, wanted: pa.DataType) -> bool:
     return bool(given == pa.float32() and wanted == pa.float64())
 
 
-def _cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
-    wanted = type_of(field.type, field.name)
+def _cast(output: pa.Table, field: pa.Field) -> pa.ChunkedArray:
+    wanted, place = type_of(field.type, field.name), output.schema.get_field_index(field.name)
+    column = output.column(place)
     try:
-        return column if column.type == wanted else column.cast(wanted)
-    except pa.ArrowException as error:
-        raise (OutputRefused if isinstance(error, pa.ArrowInvalid) else SinkRejected)(
+        return column if column.type == wanted else converted(output, place, lambda values: values.cast(wanted), TAKER)
+    except pa.ArrowNotImplementedError as error:
+        raise SinkRejected(
             f"the output's column '{field.name}' does not fit the table's {wanted} ({error}): cast it in the transform"
         ) from error

@@ -19,11 +19,12 @@ modification when it is read: the source took it at that time at the latest, whi
 from __future__ import annotations
 
 import asyncio
+import errno
 import glob
 import logging
 import os
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -37,8 +38,8 @@ from typing import Literal, ParamSpec, TypeVar
 
 from leasehold.pipeline.connectors.files.feed.position import Fingerprint, Position, compare, decode
 from leasehold.pipeline.connectors.files.feed.reader import Ahead, Cursor, FileReader, FilesRanges, Reading, Step
-from leasehold.pipeline.connectors.files.feed.records import CsvRecords, JsonRecords
-from leasehold.pipeline.errors import FeedError, FeedUnavailable, MalformedRecord
+from leasehold.pipeline.connectors.files.feed.records import CsvRecords, JsonRecords, NotText
+from leasehold.pipeline.errors import FeedError, FeedNotFound, FeedUnavailable, MalformedRecord
 from leasehold.pipeline.event import Page
 from leasehold.pipeline.feed import ChangeFeed, FeedPartition, Start
 from leasehold.pipeline.ranges import EventRange
@@ -47,7 +48,8 @@ from leasehold.pipeline.ranges import EventRange
 #
 # The pattern is a glob: `*`, `?` and `[...]` within one name, `**` for any number of directories. A partition is named by the
 # file's path below the pattern's fixed directory, so that equal names in several sub-directories stay apart. Names that
-# begin with a dot match only if the pattern has the dot; `**` does not follow links to directories.
+# begin with a dot match only if the pattern has the dot. Links to directories are followed in the fixed directory alone, where
+# the search for rings follows them too: `**` leaves them out, and other segments pass over them with a warning.
 #
 # Python's glob is not used: it takes a directory that may not be read for an empty one, and its files for gone.
 
@@ -75,61 +77,145 @@ class Pattern:
         return str(self.directory.joinpath(*self.segments))
 
     def files(self) -> dict[str, Path]:
-        """Partition name -> file, in name order. Regular files alone: nothing else can be read twice. Raises FeedUnavailable."""
+        """As `list_files`, the files alone."""
+        return self.list_files().files
+
+    def list_files(self) -> FilesFound:
+        """What matches. Raises FeedUnavailable, if the fixed directory cannot be listed."""
         try:
-            found = {_name(entry, self.directory): entry for entry in _matching(self.directory, self.segments)}
-            return {name: Path(found[name].path) for name in sorted(found) if _is_file(found[name])}
+            entries = _entries(self.directory)
         except OSError as error:
-            raise FeedUnavailable(
-                f"directory '{error.filename}' cannot be listed ({error.strerror}): create it, or let this process read it"
+            kind = FeedNotFound if error.errno in _LASTING else FeedUnavailable
+            raise kind(
+                f"directory '{self.directory}' cannot be listed ({error.strerror}): create it, or let this process read it"
             ) from error
-
-
-def _matching(directory: str | Path, segments: tuple[str, ...]) -> Iterator[os.DirEntry[str]]:
-    pattern, rest = segments[0], segments[1:]
-    with os.scandir(directory) as scan:
-        entries = list(scan)
-    for entry in entries:
-        if entry.name.startswith(".") and not pattern.startswith("."):
-            continue
-        if pattern == "**":
-            if entry.is_dir(follow_symlinks=False):
-                yield from _matching(entry.path, segments)
-        elif fnmatchcase(entry.name, pattern):
-            if not rest:
-                yield entry
-            elif entry.is_dir():
-                yield from _matching(entry.path, rest)
-    if pattern == "**":
-        yield from _matching(directory, rest)
-
-
-def _name(entry: os.DirEntry[str], directory: Path) -> str:
-    name = Path(entry.path).relative_to(directory).as_posix()
-    try:
-        size = len(name.encode())
-    except UnicodeEncodeError:
-        raise FeedUnavailable(f"file {os.fsencode(entry.path)!r} has a name that is not UTF-8: rename it") from None
-    if size > NAME_BYTES_MAX:
-        raise FeedUnavailable(
-            f"file '{entry.path}' has a path of {size} bytes below '{directory}', and a partition's name has at most"
-            f" {NAME_BYTES_MAX}: shorten it, or begin the pattern further down"
+        search = _Search(self.directory)
+        search.look(entries, self.directory, self.segments)
+        return FilesFound(
+            {name: search.files[name] for name in sorted(search.files)}, search.passed_over, search.closed
         )
-    return name
 
 
-def _is_file(entry: os.DirEntry[str]) -> bool:
-    if entry.is_file():
-        return True
-    if not entry.is_dir():
-        _warn_once(entry.path)
-    return False
+_LASTING = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG)
+PASSED_OVER_MAX = 100
+"""How many entries are named that cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilesFound:
+    """files: by partition, in name order. Regular files alone, because nothing else can be read twice.
+
+    passed_over: entries that match and cannot be used, with the reason. closed: the directories among them.
+    """
+
+    files: dict[str, Path]
+    passed_over: dict[str, str]
+    closed: list[Path]
+
+
+class _Search:
+    """One look for files. An entry that cannot be used is noted, and the others are found."""
+
+    def __init__(self, directory: Path) -> None:
+        self.files: dict[str, Path] = {}
+        self.passed_over: dict[str, str] = {}
+        self.closed: list[Path] = []
+        self._directory = directory
+
+    def look(self, entries: Iterable[os.DirEntry[str]], directory: str | Path, segments: tuple[str, ...]) -> None:
+        pattern, rest = segments[0], segments[1:]
+        entries = [each for each in entries if pattern.startswith(".") or not each.name.startswith(".")]
+        for entry in entries:
+            if pattern == "**":
+                if self._is_directory(entry, follows=False):
+                    self._descend(entry, segments)
+            elif fnmatchcase(entry.name, pattern):
+                if not rest:
+                    self._take(entry)
+                elif self._is_directory(entry):
+                    if entry.is_symlink():
+                        why = "it is a link to a directory, which may lead to the feed's own output: move the directory here"
+                        self._pass_over(entry.path, f"{why}, or begin the pattern with the link")
+                    else:
+                        self._descend(entry, rest)
+        if pattern == "**":
+            try:
+                self.look(_entries(directory), directory, rest)
+            except OSError as error:
+                self._close(Path(directory), error)
+
+    def _descend(self, entry: os.DirEntry[str], segments: tuple[str, ...]) -> None:
+        if self._name(entry, "directory") is None:
+            return
+        try:
+            entries = _entries(entry.path)
+        except FileNotFoundError:
+            return  # it has just been removed
+        except OSError as error:
+            self._close(Path(entry.path), error)
+            return
+        self.look(entries, entry.path, segments)
+
+    def _take(self, entry: os.DirEntry[str]) -> None:
+        try:
+            is_file, is_directory = entry.is_file(), entry.is_dir()
+        except OSError as error:
+            self._pass_over(entry.path, f"it leads nowhere ({error.strerror}): remove it, or let it lead to a file")
+            return
+        if is_directory or (name := self._name(entry, "file")) is None:
+            return
+        if is_file:
+            self.files[name] = Path(entry.path)
+        else:
+            self._pass_over(entry.path, "it is not a regular file, and could not be read again: move it away")
+
+    def _name(self, entry: os.DirEntry[str], kind: str) -> str | None:
+        """None, with a note, if it can be no part of the name of a partition."""
+        name = Path(entry.path).relative_to(self._directory).as_posix()
+        try:
+            size = len(name.encode())
+        except UnicodeEncodeError:
+            self._pass_over(entry.path, f"the {kind} has a name that is not UTF-8: rename it")
+            return None
+        if size > NAME_BYTES_MAX:
+            self._pass_over(
+                entry.path,
+                f"the {kind} has a path of {size} bytes below '{self._directory}', and a partition's name has at most"
+                f" {NAME_BYTES_MAX}: shorten it, or begin the pattern further down",
+            )
+            return None
+        return name
+
+    def _is_directory(self, entry: os.DirEntry[str], *, follows: bool = True) -> bool:
+        try:
+            return entry.is_dir(follow_symlinks=follows)
+        except OSError as error:
+            self._pass_over(
+                entry.path, f"it leads nowhere ({error.strerror}): remove it, or let it lead to a directory"
+            )
+            return False
+
+    def _close(self, directory: Path, error: OSError) -> None:
+        self.closed.append(directory)
+        why = f"the directory cannot be listed ({error.strerror}): let this process read it, or move it away"
+        self._pass_over(str(directory), why)
+
+    def _pass_over(self, path: str, why: str) -> None:
+        shown = os.fsencode(path).decode("utf-8", "backslashreplace")
+        _warn_once(shown, why)
+        if len(self.passed_over) < PASSED_OVER_MAX:
+            self.passed_over[shown] = why
+
+
+def _entries(directory: str | Path) -> list[os.DirEntry[str]]:
+    with os.scandir(directory) as scan:
+        return sorted(scan, key=lambda entry: entry.name)
 
 
 @cache
-def _warn_once(path: str) -> None:
+def _warn_once(path: str, why: str) -> None:
     """Files are listed again and again."""
-    _log.warning("'%s' is passed over: it is not a regular file, and could not be read again", path)
+    _log.warning("'%s' is passed over: %s", path, why)
 
 
 P = ParamSpec("P")
@@ -213,6 +299,7 @@ class FilesChangeFeed(ChangeFeed):
         self._sleep = sleep
         self._threads = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="files")
         self._paths: dict[str, Path] = {}
+        self._passed_over: dict[str, str] = {}
         self._ends: dict[str, Cursor] = {}
         self._planned: dict[str, Cursor] = {}
         self._reported: dict[str, int] = {}
@@ -228,8 +315,24 @@ class FilesChangeFeed(ChangeFeed):
         return f"no file matches '{Path(*self._pattern.segments)}' in {self._pattern.directory} yet"
 
     async def partitions(self) -> list[FeedPartition]:
-        self._paths = await self._run(self._pattern.files)
+        await self._list()
         return [FeedPartition(name) for name in self._paths]
+
+    @property
+    def passed_over(self) -> Mapping[str, str]:
+        return self._passed_over
+
+    async def _list(self) -> None:
+        """Files in a directory that is closed for now are not gone."""
+        found = await self._run(self._pattern.list_files)
+        hidden = {
+            name: path
+            for name, path in (self._paths.items() if found.closed else ())
+            if any(path.is_relative_to(directory) for directory in found.closed)
+        }
+        self._paths, self._passed_over = {**hidden, **found.files}, found.passed_over
+        if hidden:
+            self._paths = dict(sorted(self._paths.items()))
 
     async def start_of(self, partition: str, start: Start) -> str | None:
         """Records have no times of their own: a file that was last modified before a time starts at its end, others whole."""
@@ -311,12 +414,18 @@ class FilesChangeFeed(ChangeFeed):
         """Looks into the first files, as far as their headers. Raises FeedError."""
         if not self._paths:
             await self.partitions()
+        if self._passed_over:
+            raise FeedError("; ".join(f"'{path}' is passed over: {why}" for path, why in self._passed_over.items()))
         for partition in list(self._paths)[:PROBED_MAX]:
             reader = await self._reader_of(partition)
-            with suppress(MalformedRecord):
+            try:
                 step = await self._run(reader.step, await self._cursor(reader, None))
-                self._compare_header(reader, step.cursor)
-                self._check_header(reader, step.cursor)
+            except MalformedRecord as error:
+                if isinstance(error.__cause__, NotText):
+                    raise
+                continue
+            self._compare_header(reader, step.cursor)
+            self._check_header(reader, step.cursor)
 
     def _check_header(self, reader: FileReader, cursor: Cursor) -> None:
         """Raises FeedError if no event of the file can fit the schema."""
@@ -406,7 +515,7 @@ class FilesChangeFeed(ChangeFeed):
     async def _reader_of(self, partition: str) -> FileReader:
         """The path comes from the pattern alone: a partition's name is never taken for one."""
         if partition not in self._paths:
-            self._paths = await self._run(self._pattern.files)
+            await self._list()
         if partition not in self._paths:
             raise FeedUnavailable(
                 f"no file '{partition}' matches '{self._pattern}': put it back, or, if it is done, close its lease:"

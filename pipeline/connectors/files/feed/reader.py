@@ -29,6 +29,7 @@ from leasehold.pipeline.connectors.files.feed.records import (
     Opening,
     RecordFormat,
     Unreadable,
+    check_text,
 )
 from leasehold.pipeline.errors import FeedError, FeedUnavailable, MalformedRecord, PositionLost
 from leasehold.pipeline.event import EVENT_SCHEMA, Page
@@ -344,6 +345,7 @@ class FileReader:
         """Behind what precedes the first record, if all of that is written."""
         data = self._beginning(file)
         try:
+            check_text(data)
             opening = self.reading.format.opening(data)
         except Unreadable as trouble:
             raise self._malformed(cursor, trouble) from trouble

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -33,6 +34,48 @@ class Unreadable(Exception):
         super().__init__(reason)
         self.lines = lines
         self.span = span
+
+
+class NotText(Unreadable):
+    """The file is of another format, whatever its records are."""
+
+
+_MARKS = {
+    b"\x1f\x8b": "compressed with gzip: decompress it",
+    b"\x28\xb5\x2f\xfd": "compressed with zstd: decompress it",
+    b"\xfd7zXZ\x00": "compressed with xz: decompress it",
+    b"\x04\x22\x4d\x18": "compressed with lz4: decompress it",
+    b"\xff\x06\x00\x00sNaPpY": "compressed with snappy: decompress it",
+    b"7z\xbc\xaf\x27\x1c": "a 7z archive: unpack it",
+    b"PK\x03\x04": "a zip archive or an Excel workbook: unpack it, or export it as CSV in UTF-8",
+    b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": "an Excel workbook: export it as CSV in UTF-8",
+    b"PAR1\x15": "Parquet: convert it to CSV or JSON lines",
+    b"ORC\x08": "ORC: convert it to CSV or JSON lines",
+    b"Obj\x01": "Avro: convert it to CSV or JSON lines",
+    b"ARROW1\x00\x00": "Arrow: convert it to CSV or JSON lines",
+    b"SQLite format 3\x00": "a SQLite database: export its tables as CSV or JSON lines",
+    b"\xff\xfe\x00\x00": "UTF-32: convert it to UTF-8",
+    b"\x00\x00\xfe\xff": "UTF-32: convert it to UTF-8",
+    b"\xff\xfe": "UTF-16: convert it to UTF-8",
+    b"\xfe\xff": "UTF-16: convert it to UTF-8",
+}
+"""What files of known formats begin with, longer marks first if one begins with another."""
+_BZIP2 = re.compile(rb"BZh[1-9]1AY&SY")
+_UTF_32 = re.compile(rb"[^\0]\0\0\0|\0\0\0[^\0]")
+_UTF_16 = re.compile(rb"[^\0]\0(?:[^\0]\0|[^\0]?\Z)|\0[^\0](?:\0[^\0]|\0?\Z)", re.DOTALL)
+
+
+def check_text(data: bytes) -> None:
+    """data: the first bytes of a file. Raises NotText if they are of a known format that is neither CSV nor JSON lines."""
+    found = next((what for mark, what in _MARKS.items() if data.startswith(mark)), None)
+    if found is None and _BZIP2.match(data):
+        found = "compressed with bzip2: decompress it"
+    if found is None and _UTF_32.match(data):
+        found = "UTF-32: convert it to UTF-8"
+    if found is None and _UTF_16.match(data[:4]):
+        found = "UTF-16: convert it to UTF-8"
+    if found is not None:
+        raise NotText(f"the file is {found}", 0)
 
 
 class Trouble(NamedTuple):

@@ -27,6 +27,7 @@ from leasehold.common.azure import (
     storage_code_of,
     storage_retry_after_s,
 )
+from leasehold.common.resolving import is_nowhere_at_once
 from leasehold.pipeline.connectors.files.sink.storage import (
     FilesError,
     FilesNowhere,
@@ -34,7 +35,6 @@ from leasehold.pipeline.connectors.files.sink.storage import (
     FilesUnavailable,
     FilesUncertain,
 )
-from leasehold.pipeline.connectors.network import is_nowhere_at_once
 
 T = TypeVar("T")
 _IS_THERE = frozenset(("BlobAlreadyExists", "ConditionNotMet", "BlobImmutableDueToPolicy"))

@@ -10,22 +10,29 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from decimal import Decimal
+from functools import partial
 from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from leasehold.common.nesting import parsed_json
 from leasehold.pipeline.errors import SinkRejected
+from leasehold.pipeline.limits import JSON_LEVELS_MAX
+from leasehold.pipeline.values import checked, converted
 
 Format = Literal["parquet", "jsonl"]
 Compression = Literal["zstd", "snappy", "none"]
 Convert = Callable[[Any], Any]
+TAKERS: Mapping[Format, str] = {"parquet": "a Parquet file", "jsonl": "a file of JSON lines"}
 ROW_GROUP_ROWS_MAX = 128 * 1024
 SAMPLED_RUNS = 40
 RUN_ROWS = 100
+PARQUET_LEVELS_MAX = 99
+"""Arrow writes more, and reads no more."""
 REPEATED = 0.9
 """A column has a dictionary if less than this share of the values in a sample differ: runs of rows, spread over the table."""
 
@@ -41,16 +48,14 @@ def ordered(table: pa.Table) -> pa.Table:
 
 
 def encoded(table: pa.Table, format: Format, compression: Compression = "zstd") -> bytes:
-    """Rows as they come. compression: of Parquet. Raises SinkRejected."""
+    """Rows as they come. compression: of Parquet. Raises SinkRejected, OutputRefused."""
     names = table.column_names
     if not names or len(set(names)) < len(names):
         raise SinkRejected(
             f"the output has the columns {names}, and a file takes each name once: name them in the transform"
         )
-    try:
-        return _parquet(table, compression) if format == "parquet" else _lines(table)
-    except (pa.ArrowException, ValueError, OverflowError) as error:
-        raise SinkRejected(f"the output cannot be written as {format} ({error}): cast it in the transform") from error
+    table = checked(table, TAKERS[format])
+    return _lines(table) if format == "jsonl" else parquet(table, compression)
 
 
 def decoded(content: bytes, format: str) -> pa.Table:
@@ -62,7 +67,61 @@ def decoded(content: bytes, format: str) -> pa.Table:
         return pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
     from pyarrow import json as pj
 
-    return pj.read_json(pa.BufferReader(content), read_options=pj.ReadOptions(use_threads=False))
+    try:
+        return pj.read_json(pa.BufferReader(content), read_options=pj.ReadOptions(use_threads=False))
+    except pa.ArrowInvalid:  # texts among numbers: NaN and infinities
+        rows = [parsed_json(line, JSON_LEVELS_MAX) for line in content.split(b"\n") if line]
+        return pa.table({name: pa.array(_as_floats([row[name] for row in rows])) for name in rows[0]})
+
+
+_FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def _as_floats(values: list[Any]) -> list[Any]:
+    """Values of one column, with the texts of floats as floats if all others are numbers; so within lists, objects and maps."""
+    if any(isinstance(value, dict) for value in values):
+        names = list(dict.fromkeys(name for value in values if value for name in value))
+        fields = {
+            name: iter(_as_floats([value[name] for value in values if value and name in value])) for name in names
+        }
+        return [value and {name: next(fields[name]) for name in value} for value in values]
+    if any(isinstance(value, list) for value in values):
+        items = iter(_as_floats([item for value in values for item in value or ()]))
+        return [value and [next(items) for _ in value] for value in values]
+    texts = {value for value in values if isinstance(value, str)}
+    is_number = texts <= _FLOATS.keys() and any(isinstance(value, int | float) for value in values)
+    return [_FLOATS.get(value, value) for value in values] if texts and is_number else values
+
+
+def parquet(table: pa.Table, compression: Compression) -> bytes:
+    """As `encoded`, of a table whose columns and values are checked. Raises SinkRejected, OutputRefused."""
+    for field in table.schema:
+        if _levels(field.type) > PARQUET_LEVELS_MAX:
+            raise SinkRejected(
+                f"the output's column '{field.name}' is nested too deeply for readers of Parquet, which take"
+                f" {PARQUET_LEVELS_MAX} levels (a list or map is two): cast it to STRING in the transform"
+            )
+        if pa.types.is_decimal(field.type) and field.type.scale < 0:
+            raise SinkRejected(
+                f"the output's column '{field.name}' is {field.type}, and Parquet has no negative scale: cast it in the transform"
+            )
+    try:
+        return _parquet(table, compression)
+    except (pa.ArrowException, OSError) as error:  # pyarrow raises OSError for what the format has no type for
+        for place in range(table.num_columns if isinstance(error, pa.ArrowInvalid) else 0):
+            converted(
+                table, place, lambda values: _parquet(pa.table({"column": values}), compression), TAKERS["parquet"]
+            )
+        raise SinkRejected(f"the output cannot be written as Parquet ({error}): cast it in the transform") from error
+
+
+def _levels(type: pa.DataType) -> int:
+    """How deep the column is in Parquet's schema. Lists and maps have a group for their items."""
+    if pa.types.is_dictionary(type):
+        return _levels(type.value_type)
+    inner = max((_levels(type.field(number).type) for number in range(type.num_fields)), default=0)
+    is_one = not type.num_fields or pa.types.is_struct(type) or pa.types.is_map(type)  # a map's entries are a struct
+    return inner + (1 if is_one else 2)
 
 
 def _parquet(table: pa.Table, compression: Compression) -> bytes:
@@ -95,14 +154,17 @@ def _repeats(values: pa.ChunkedArray) -> bool:
 
 
 def _lines(table: pa.Table) -> bytes:
-    columns = [_values(table[name], name) for name in table.column_names]
     names = table.column_names
+    converters = [_converter(field.type, field.name) for field in table.schema]  # types first: they refuse all rows
+    columns = [
+        converted(table, place, partial(_values, convert=convert), TAKERS["jsonl"])
+        for place, convert in enumerate(converters)
+    ]
     rows = (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
     return b"".join(json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode() + b"\n" for row in rows)
 
 
-def _values(column: pa.ChunkedArray, name: str) -> list[Any]:
-    convert = _converter(column.type, name)
+def _values(column: pa.ChunkedArray, convert: Convert | None) -> list[Any]:
     values = column.to_pylist()
     return values if convert is None else [None if value is None else convert(value) for value in values]
 
@@ -112,6 +174,10 @@ def _converter(type: pa.DataType, name: str) -> Convert | None:
     if pa.types.is_map(type):
         return _map_converter(type, name)
     if pa.types.is_struct(type):
+        if len({field.name for field in type}) < type.num_fields:
+            raise SinkRejected(
+                f"the output's column '{name}' has a struct with a field twice: rename one in the transform"
+            )
         fields = {field.name: _converter(field.type, f"{name}.{field.name}") for field in type}
         return lambda value: {key: _with(fields[key], each) for key, each in value.items()}
     if pa.types.is_list(type) or pa.types.is_large_list(type) or pa.types.is_fixed_size_list(type):
@@ -130,13 +196,7 @@ def _map_converter(type: pa.DataType, name: str) -> Convert:
         )
     convert = _converter(type.item_type, f"{name}{{}}")
 
-    def converted(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = {key: _with(convert, each) for key, each in pairs}
-        if len(found) < len(pairs):
-            raise ValueError(f"a map of column '{name}' has a key twice")
-        return found
-
-    return converted
+    return lambda pairs: {key: _with(convert, each) for key, each in pairs}
 
 
 def _with(convert: Convert | None, value: Any) -> Any:
@@ -158,10 +218,7 @@ def _is_plain(type: pa.DataType) -> bool:
 
 
 def _is_time(type: pa.DataType) -> bool:
-    """Python's times end at microseconds."""
-    return (pa.types.is_date(type) or pa.types.is_time(type) or pa.types.is_timestamp(type)) and getattr(
-        type, "unit", "us"
-    ) != "ns"
+    return bool(pa.types.is_date(type) or pa.types.is_time(type) or pa.types.is_timestamp(type))
 
 
 def _iso(value: Any) -> str:

@@ -59,7 +59,7 @@ async def test_a_task_outlives_its_cancelled_caller_and_its_error_is_reported_by
 
 
 async def test_a_task_that_is_cancelled_ends_its_caller() -> None:
-    task = asyncio.create_task(asyncio.sleep(60))
+    task = asyncio.create_task(asyncio.Event().wait())
     caller = asyncio.create_task(await_shielded(task))
     await asyncio.sleep(0)
     task.cancel()

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from aiohttp import ClientSession
 
 from leasehold.emulators.blob import server as blob
 from leasehold.emulators.cosmos import server as cosmos
+from leasehold.emulators.cosmos.faults import Fault
 from leasehold.emulators.eventhubs import server as eventhubs
 
 JSON = {"Content-Type": "application/json"}
@@ -78,6 +79,8 @@ WRONG: dict[ModuleType, list[tuple[str, Any, str]]] = {
         *EVERYWHERE,
         *OF_REPLIES,
         ("fault", {"do": "cut", "blob": 5}, "blob: 5 must be a text"),
+        ("fault", {"do": "cut", "container": "attic"}, "container: there is no container 'attic': use one of abc"),
+        ("fault", {"do": "cut", "of": "blob.*", "container": "attic"}, "container: there is no container 'attic'"),
         ("fault", {"do": "lag"}, "do: 'lag' is not a fault"),
         ("containers", {"name": "abc"}, "name: 'abc' is not an argument of this order"),
     ],
@@ -93,6 +96,15 @@ WRONG: dict[ModuleType, list[tuple[str, Any, str]]] = {
         ("fault", {"do": "lag", "of": "feed.*", "lsns": 0}, "lsns: 0 must be greater"),
         ("fault", {"do": "lag", "of": "feed.*", "again": 1}, "again: 1 must be true or false"),
         ("fault", {"do": "cut", "range_id": ["0"]}, "range_id: ['0'] must be a text"),
+        (
+            "fault",
+            {"do": "cut", "container": "attic"},
+            "container: there is no container 'attic': use one of bank/tx",
+        ),
+        ("fault", {"do": "cut", "container": "attic/tx"}, "container: there is no container 'attic/tx'"),
+        ("fault", {"do": "cut", "container": CONTAINER, "range_id": "17"}, "range_id: '17' is not a range of tx"),
+        ("fault", {"do": "cut", "range_id": "17"}, "range_id: '17' is not a range of any container"),
+        ("delivered", {"container": "attic/tx"}, "container: there is no container 'attic/tx'"),
         ("split", {"container": 5, "range_id": []}, "container: 5 must be a text; range_id: [] must be a text"),
         ("split", {"container": CONTAINER}, "range_id: is missing"),
         (
@@ -127,6 +139,10 @@ WRONG: dict[ModuleType, list[tuple[str, Any, str]]] = {
         ("clock", {}, "move_s: is missing"),
         ("fault", {"do": "cut", "hub": ""}, "hub: '' must have at least 1 character"),
         ("fault", {"do": "cut", "partition": 0}, "partition: 0 must be a text"),
+        ("fault", {"do": "cut", "hub": "attic"}, "hub: there is no hub 'attic': use one of raw"),
+        ("fault", {"do": "cut", "partition": "2"}, "partition: '2' must be below 2"),
+        ("fault", {"do": "cut", "hub": "raw", "partition": "01"}, "partition: '01' must be below 2"),
+        ("fault", {"do": "cut", "group": "attic"}, "group: there is no consumer group 'attic': use one of $Default"),
         ("fault", {"do": "cut", "passed": 1}, "passed: 1 is not an argument of this order"),
         ("fault", {"do": "refuse", "condition": "ü"}, "condition: 'ü' must match pattern"),
         ("fault", {"do": "refuse", "description": 5}, "description: 5 must be a text"),
@@ -197,10 +213,17 @@ WRONG: dict[ModuleType, list[tuple[str, Any, str]]] = {
     ],
 }
 RIGHT: dict[ModuleType, list[tuple[str, dict[str, Any]]]] = {
-    blob: [("clock", {}), ("clock", {"move_s": -5.5}), ("fault", {"do": "fail", "status": 599, "times": 1})],
+    blob: [
+        ("clock", {}),
+        ("clock", {"move_s": -5.5}),
+        ("fault", {"do": "fail", "status": 599, "times": 1}),
+        ("fault", {"do": "fail", "of": "container.create", "container": "attic", "times": 1}),
+    ],
     cosmos: [
         ("clock", {"move_s": 60}),
         ("fault", {"do": "fail", "status": 400, "times": None}),
+        ("fault", {"do": "fail", "container": CONTAINER, "range_id": "0", "times": 1}),
+        ("fault", {"do": "fail", "container": "tx", "times": 1}),
         ("split", {"container": CONTAINER, "range_id": "0", "at": "1F", "completing": 2}),
         ("merge", {"container": "tx", "left": "2", "right": "3"}),
         ("ranges_of", {"container": "leases", "ranges": 100}),
@@ -218,6 +241,7 @@ RIGHT: dict[ModuleType, list[tuple[str, dict[str, Any]]]] = {
         ("grow", {"hub": "raw", "partitions": 2}),
         ("rules", {"old_s": 15, "reads_per_s_max": 3, "nothing": -1, "beyond": "waits"}),
         ("cut", {"hub": "raw", "partition": "0", "group": "$default", "role": "sender"}),
+        ("fault", {"do": "cut", "hub": "RAW", "partition": "1", "group": "$default"}),
         ("steal", {"hub": None}),
     ],
 }
@@ -314,3 +338,11 @@ async def test_no_hub_without_a_name_survives_a_restart(tmp_path: Path) -> None:
         assert (await sent.order("make_hub", {"hub": "other", "partitions": 1, "groups": "abc"}))[0] == 400
     async with eventhubs.serve(options) as said:
         assert said["hubs"] == ["raw"]
+
+
+@pytest.mark.parametrize(("container", "fits"), [(None, True), ("tx", True), ("bank/tx", True), ("attic/tx", False)])
+def test_a_fault_fits_the_requests_of_its_container_with_and_without_the_database(
+    container: str | None, fits: bool
+) -> None:
+    call: Any = SimpleNamespace(kind="document.create", path=("dbs", "bank", "colls", "tx", "docs"), limit=0)
+    assert Fault(do="cut", container=container).fits(call, "0") is fits

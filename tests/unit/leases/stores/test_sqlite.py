@@ -1,4 +1,4 @@
-# ruff: noqa: ASYNC110, ASYNC240 -- what is waited for (files, threads, processes) has no event; a test's own files block nobody
+# ruff: noqa: ASYNC240 -- what is waited for (files, threads, processes) has no event; a test's own files block nobody
 import asyncio
 import json
 import os
@@ -13,6 +13,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE_S, until_async
 
 from leasehold.common.clock import BootClock
 from leasehold.leases.document import decode_lease, encode_lease, lease_id
@@ -59,7 +60,7 @@ async def store(path: Path) -> AsyncIterator[SqliteStore]:
 @contextmanager
 def written_by_another(path: Path) -> Iterator[sqlite3.Connection]:
     """Another program in the middle of a write, until the end of the block."""
-    with closing(sqlite3.connect(path, isolation_level=None, timeout=10)) as other:
+    with closing(sqlite3.connect(path, isolation_level=None, timeout=PATIENCE_S)) as other:
         other.execute("BEGIN IMMEDIATE")
         yield other
 
@@ -78,8 +79,11 @@ async def test_two_processes_lose_no_update(store: SqliteStore, path: Path) -> N
 async def test_a_process_that_is_killed_leaves_the_container_whole(store: SqliteStore, path: Path) -> None:
     await store.create(COUNTER, "0")
     counter = await counting(path, 1_000_000)
-    while json.loads((await store.read(COUNTER)).body) < 20:
-        await asyncio.sleep(0.01)
+
+    async def has_counted() -> bool:
+        return bool(json.loads((await store.read(COUNTER)).body) >= 20)
+
+    await until_async(has_counted)
     counter.kill()
     assert await counter.wait() == -signal.SIGKILL
     stored = await store.read(COUNTER)
@@ -96,7 +100,7 @@ async def test_many_may_open_a_new_file_at_once(path: Path) -> None:
 
 async def test_opening_waits_for_another_who_opens_the_file_first(path: Path) -> None:
     """In a file without write-ahead log, SQLite refuses the switch at once instead of waiting."""
-    store = SqliteStore(path, busy_timeout_s=30)
+    store = SqliteStore(path, busy_timeout_s=PATIENCE_S)
     with written_by_another(path) as other:
         other.execute("CREATE TABLE other (x)")
         created = asyncio.create_task(store.create(COUNTER, "{}"))
@@ -142,7 +146,7 @@ async def test_a_lock_held_by_another_is_unavailable_and_reads_go_on(store: Sqli
 
 
 async def test_a_lock_held_by_another_never_stops_the_event_loop(path: Path) -> None:
-    store = SqliteStore(path, busy_timeout_s=30)
+    store = SqliteStore(path, busy_timeout_s=PATIENCE_S)
     etag = await store.create(COUNTER, "0")
     with written_by_another(path):
         with pytest.raises(StoreAmbiguous):
@@ -158,8 +162,8 @@ async def test_a_heartbeat_that_waits_longer_than_its_call_does_not_count_and_th
     path: Path, is_carried_out: bool
 ) -> None:
     """The first one is carried out when its call is over, or not at all."""
-    timing, clock = derived_session(5.0), BootClock()  # a call has 1.1 s
-    store = SqliteStore(path, busy_timeout_s=30.0 if is_carried_out else 3.0)
+    timing, clock = derived_session(10.0), BootClock()
+    store = SqliteStore(path, busy_timeout_s=PATIENCE_S if is_carried_out else 2 * timing.call_timeout_s)
     session = Session(store, SessionRecord(host="a", incarnation="1"), clock=clock, timing=timing)
     await session.beat()
     trusted_until = session.trusted_until
@@ -180,7 +184,7 @@ async def test_a_heartbeat_that_waits_longer_than_its_call_does_not_count_and_th
 
 
 async def test_a_write_cancelled_before_its_turn_never_happens(path: Path) -> None:
-    store = SqliteStore(path, busy_timeout_s=30)
+    store = SqliteStore(path, busy_timeout_s=PATIENCE_S)
     etag = await store.create(COUNTER, "0")
     with written_by_another(path):
         first = asyncio.create_task(store.create("hosts/a", "{}"))
@@ -195,14 +199,13 @@ async def test_a_write_cancelled_before_its_turn_never_happens(path: Path) -> No
 
 
 async def test_closing_after_a_cancelled_call_ends_the_thread_and_leaves_one_file(path: Path) -> None:
-    store = SqliteStore(path, busy_timeout_s=5)
+    store = SqliteStore(path, busy_timeout_s=PATIENCE_S)
     etag = await store.create(COUNTER, "0")
     with written_by_another(path), pytest.raises(StoreAmbiguous):
         await TimedStore(store, timeout_s=0.01).replace(COUNTER, "1", etag)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         await store.close()
-        while any(thread.name.startswith("lease-store") for thread in threading.enumerate()):
-            await asyncio.sleep(0.01)
+    await until_async(lambda: not any(thread.name.startswith("lease-store") for thread in threading.enumerate()))
     assert os.listdir(path.parent) == ["leases.db"]
 
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from leasehold.pipeline.async_sink import Entry
 from leasehold.pipeline.async_sink.buffer import EntryBuffer
-from leasehold.pipeline.async_sink.request_scheduler import BACKOFF, RETRY_AFTER_MAX_S, AckPrefix, RateLimiter
+from leasehold.pipeline.async_sink.rate_limiter import BACKOFF, RETRY_AFTER_MAX_S, RateLimiter
+from leasehold.pipeline.async_sink.request_scheduler import AckPrefix
 
 PLENTY = 1_000_000
 

@@ -7,6 +7,7 @@ import random
 from collections import Counter
 
 import pytest
+from lab.simulation.group import until
 from unit.pipeline.destinations import Scripted, Trouble, now
 from unit.pipeline.pumps import Numbers, Pump
 
@@ -20,7 +21,7 @@ from leasehold.pipeline.pump.progress import STOP_S_MAX
 async def test_batches_overlap_and_each_is_told_once_it_is_delivered_in_order() -> None:
     pump = Pump(Scripted(takes_s=1.0), Numbers(2000), batch=500, limits=Limits(batch_entries_max=500))
     running = pump.started()
-    await pump.until(lambda: pump.position == "2000")
+    await until(lambda: pump.position == "2000")
     assert pump.destination.most_at_once > 1
     assert pump.delivered == ["500", "1000", "1500", "2000"]
     assert (pump.progress.events, pump.progress.batches) == (2000, 4)
@@ -35,7 +36,7 @@ async def test_what_is_not_acknowledged_keeps_the_partition_busy_and_then_it_is_
     await asyncio.sleep(2)
     assert list(pump.progress.busy) == ["waiting for acknowledgements"]
     assert not pump.progress.is_idle
-    await pump.until(lambda: pump.progress.is_idle)
+    await until(lambda: pump.progress.is_idle)
     assert (pump.position, pump.progress.busy) == ("10", {})
     pump.stopping.set()
     await running
@@ -49,7 +50,7 @@ async def test_a_batch_that_takes_long_is_no_standstill_while_something_of_it_is
     await asyncio.sleep(5.5)
     assert list(pump.progress.busy) == ["waiting for acknowledgements"]
     assert now() - pump.progress.busy["waiting for acknowledgements"] <= 1
-    await pump.until(lambda: pump.position == "1000")
+    await until(lambda: pump.position == "1000")
     pump.stopping.set()
     await running
 
@@ -58,9 +59,9 @@ async def test_a_batch_that_takes_long_is_no_standstill_while_something_of_it_is
 async def test_a_few_events_are_sent_after_their_time_in_the_buffer() -> None:
     pump = Pump(Scripted(), Numbers(3), limits=Limits(buffer_age_max_s=0.5))
     running = pump.started()
-    await pump.until(lambda: pump.destination.began)
+    await until(lambda: pump.destination.began)
     assert pump.destination.began == [pytest.approx(0.5)]
-    await pump.until(lambda: pump.position == "3")
+    await until(lambda: pump.position == "3")
     pump.stopping.set()
     await running
 

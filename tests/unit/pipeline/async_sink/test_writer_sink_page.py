@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from leasehold.pipeline.async_sink import AsyncSink
+from leasehold.pipeline.async_sink import AsyncSink, Converted, Limits
+from leasehold.pipeline.async_sink.request_scheduler import RequestScheduler
 from leasehold.pipeline.contract import Row, SinkContract, SinkHarness
 from leasehold.pipeline.errors import SinkRejected
 from leasehold.service.config.custom import CustomSink
@@ -97,6 +98,20 @@ async def test_what_it_refuses_stops_the_partition(harness: RedisHarness) -> Non
     suite = TestTheDestinationOfThePage()
     with pytest.raises(SinkRejected, match="Redis refuses suite/a/1/0: -WRONGTYPE"):
         await suite.test_output_arrives_in_order_and_moves_the_position(harness)
+
+
+async def test_the_fuse_of_the_page_stops_for_a_minute(tmp_path: Path) -> None:
+    [text] = re.findall(r"<!-- example: fuse.py -->\n```python\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "fuse.py").write_text(text)
+    desk = RequestScheduler(Limits(batch_entries_max=100), None, limiter=module_of("fuse", tmp_path / "fuse.py").Fuse())
+    for number in range(100):
+        desk.take(Converted(value=number, bytes=1), str(number), 0.0)
+    request = desk.next(0.0)
+    assert len(request.entries) == 50
+    assert desk.due_in_s(0.0) is None  # no more than 50 at a time
+    desk.failed(request, 1.0, retry_after_s=None, jitter=0.0)
+    assert desk.due_in_s(1.0) == 60.0
+    assert (desk.limit, desk.queued_again, desk.throttled) == (50, 50, 1)
 
 
 def test_a_destination_takes_less_than_sixty_lines() -> None:

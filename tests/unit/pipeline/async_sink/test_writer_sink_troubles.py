@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from lab.simulation.group import until
 from unit.pipeline.destinations import Scripted, Trouble, now
 from unit.pipeline.pumps import Numbers, Pump
 
@@ -17,7 +18,7 @@ async def test_a_slow_destination_is_used_to_nine_tenths() -> None:
     events = 60_000
     pump = Pump(Scripted(takes_s=0.02), Numbers(events), Limits(batch_entries_max=100, in_flight_max=8), 10_000)
     running = pump.started()
-    await pump.until(lambda: len(pump.destination.taken) == events)
+    await until(lambda: len(pump.destination.taken) == events)
     took_s = pump.destination.taken[-1].at
     assert events / took_s >= 0.9 * 8 * 100 / 0.02
     assert pump.destination.most_at_once == 8
@@ -74,7 +75,7 @@ async def test_a_destination_that_says_when_to_come_back_is_left_alone_until_the
     destination = Scripted(troubles=[Trouble("throttle", end=29, retry_after_s=30.0)])
     pump = Pump(destination, Numbers(1000))
     running = pump.started()
-    await pump.until(lambda: pump.position == "1000")
+    await until(lambda: pump.position == "1000")
     assert {at for at in destination.began if at < 30} == {0.0}
     assert destination.taken[0].at < 31
     pump.stopping.set()

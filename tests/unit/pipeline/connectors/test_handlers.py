@@ -14,8 +14,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from patience import PATIENCE_S, until_async
 from unit.pipeline.burials import NOW, Group, bodies, files_box, lines_box, log_box
-from unit.pipeline.connectors.test_python import AlwaysTrusted, claim, output, until
+from unit.pipeline.connectors.test_python import AlwaysTrusted, claim, output
 from unit.pipeline.destinations import Trust
 
 from leasehold.pipeline.batch import Batch
@@ -130,7 +131,7 @@ async def test_a_plain_function_runs_in_as_many_threads_as_may_run_side_by_side(
 
     def handle(event: Event) -> None:
         threads.add(threading.current_thread())
-        together.wait(10)
+        together.wait(PATIENCE_S)
 
     sink = HandlerSink(handle, key="sequence", limits=QUICK)
     writer = await sink.open(claim())
@@ -140,18 +141,18 @@ async def test_a_plain_function_runs_in_as_many_threads_as_may_run_side_by_side(
     await sink.close()
     assert len(threads) == 4
     assert all(thread.daemon for thread in threads)
-    await until(lambda: not any(thread.is_alive() for thread in threads))
+    await until_async(lambda: not any(thread.is_alive() for thread in threads))
 
 
 async def test_all_partitions_share_the_threads_of_a_plain_function() -> None:
-    running, most, lock = 0, 0, threading.Lock()
+    running, most, lock, together = 0, 0, threading.Lock(), threading.Barrier(4)
 
     def handle(event: Event) -> None:
         nonlocal running, most
         with lock:
             running += 1
             most = max(most, running)
-        threading.Event().wait(0.01)
+        together.wait(PATIENCE_S)
         with lock:
             running -= 1
 
@@ -168,18 +169,19 @@ async def test_closing_waits_for_plain_calls_that_run_and_makes_no_others() -> N
 
     def handle(event: Event) -> None:
         began.release()
-        release.wait(10)
+        release.wait(PATIENCE_S)
         handled.append(event["sequence"])
 
     sink = HandlerSink(handle, key="sequence", limits=ParallelLimits(max=2, window=8))
     first, second = await sink.open(claim()), await sink.open(claim())
     await first.write(output(0, 2), AlwaysTrusted())
-    await asyncio.to_thread(lambda: [began.acquire(timeout=10) for _ in range(2)])
+    await asyncio.to_thread(lambda: [began.acquire(timeout=PATIENCE_S) for _ in range(2)])
     await second.write(output(2, 4), AlwaysTrusted())
     await asyncio.sleep(0)
     await second.close("lost")  # its calls wait for a thread
     closing = asyncio.create_task(first.close("lost"))
-    await asyncio.sleep(0.05)
+    for _ in range(10):
+        await asyncio.sleep(0)
     assert not closing.done()
     release.set()
     await closing
@@ -192,12 +194,12 @@ async def test_a_partition_is_not_opened_while_plain_calls_of_an_earlier_claim_r
 
     def handle(event: Event) -> None:
         began.set()
-        release.wait(10)
+        release.wait(PATIENCE_S)
 
     sink = HandlerSink(handle, key="sequence", limits=ParallelLimits(max=2, window=8))
     first = await sink.open(claim())
     await first.write(output(0, 1), AlwaysTrusted())
-    assert await asyncio.to_thread(began.wait, 10)
+    assert await asyncio.to_thread(began.wait, PATIENCE_S)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):  # as a worker does, which waits no longer
             await first.close("shutdown")
@@ -234,7 +236,7 @@ async def test_a_partition_is_not_opened_while_cancelled_calls_of_an_earlier_cla
             await first.close("shutdown")
     with pytest.raises(SinkUnavailable, match=r"still run in this process \(1\).* They were cancelled"):
         await sink.open(claim())
-    await until(lambda: not first._caller.end())
+    await until_async(lambda: not first._caller.end())
     await (await sink.open(claim())).close("shutdown")
     await sink.close()
 
@@ -258,7 +260,7 @@ async def test_a_thread_that_does_not_start_blames_no_event(
     )
     writer = await sink.open(claim())
     await writer.write(output(0, 1), AlwaysTrusted())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         await writer.flush()
     assert (handled, next(starts, None)) == ([1], None)
     (said,) = [text for text in caplog.messages if "no thread starts" in text]
@@ -272,19 +274,19 @@ async def test_a_call_that_waited_for_a_thread_is_not_made_without_trust() -> No
 
     def handle(event: Event) -> None:
         began.set()
-        release.wait(10)
+        release.wait(PATIENCE_S)
         handled.append(event["sequence"])
 
     sink, trust = HandlerSink(handle, key="sequence", limits=ParallelLimits(max=1, window=8)), Trust()
     first, second = await sink.open(claim()), await sink.open(claim())
     await first.write(output(0, 1), AlwaysTrusted())
-    assert await asyncio.to_thread(began.wait, 10)
+    assert await asyncio.to_thread(began.wait, PATIENCE_S)
     await second.write(output(1, 2), trust)
-    await asyncio.sleep(0.01)
+    await until_async(lambda: sink._threads._free._waiters)
     trust.given.clear()
     release.set()
     await first.flush()
-    await asyncio.sleep(0.05)
+    await until_async(lambda: trust.given._waiters)  # type: ignore[attr-defined]
     assert handled == [1]
     trust.given.set()
     await second.flush()
@@ -339,7 +341,7 @@ async def test_a_function_that_raises_stop_iteration_fails_as_with_any_error(is_
     sink = HandlerSink(handle_async if is_async else handle, key="partition", limits=limits)
     writer = await sink.open(claim())
     await writer.write(output(0, 2), AlwaysTrusted())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         await writer.flush()
     assert calls == [1, 1, 1, 2]
     await writer.close("shutdown")
@@ -350,7 +352,7 @@ async def test_a_plain_function_that_only_raises_stop_iteration_stops_its_partit
     sink = HandlerSink(lambda event: next(iter(())), key="sequence", limits=ParallelLimits(max=1, attempts=1))
     writer = await sink.open(claim())
     await writer.write(output(0, 1), AlwaysTrusted())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         with pytest.raises(
             SinkRejected, match="RuntimeError: the function raised StopIteration, as `next` does at the end"
         ):
@@ -363,7 +365,7 @@ async def test_a_thread_is_free_again_though_nothing_waits_for_its_call() -> Non
     pool = ThreadPool(1, "test")
     await pool.wait_until_free()
     pool.start(lambda: next(iter(()))).cancel()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         await pool.wait_until_free()
         assert await pool.start(lambda: "made") == ("made", None)
     pool.stop()
@@ -386,7 +388,7 @@ async def test_a_thread_that_nothing_waits_for_any_more_goes_to_the_next() -> No
     waiting[0].cancel()
     pool.give_back()
     waiting[1].cancel()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         await asyncio.wait(waiting)
     assert [task.cancelled() for task in waiting] == [True, True, False]
 
@@ -748,9 +750,11 @@ async def test_letters_are_written_once_though_a_host_dies_before_the_position_p
     append(group, "a1 b? c1 d? e1 f1")
     group.sink._function = _once_stuck(handler, b"c1")  # type: ignore[union-attr]
     running = asyncio.create_task(group.run(6))
-    async with asyncio.timeout(20):
-        while not handler.calls[b"c1"] or len(await group.buried()) < 2:  # noqa: ASYNC110  # neither sets an event
-            await asyncio.sleep(0.01)
+
+    async def has_come_so_far() -> bool:
+        return handler.calls[b"c1"] > 0 and len(await group.buried()) == 2
+
+    await until_async(has_come_so_far)
     running.cancel()
     await asyncio.wait({running})
     assert set(await group.buried()) == set(bodies("b? d?"))
@@ -768,9 +772,7 @@ async def test_an_event_beside_a_buried_one_becomes_a_dead_letter_without_a_sear
     append(group, "a? b?")
     group.sink._function = _once_stuck(handler, b"a?")  # type: ignore[union-attr]
     running = asyncio.create_task(group.run(2))
-    async with asyncio.timeout(20):
-        while not await group.buried():  # noqa: ASYNC110  # what is stored sets no event
-            await asyncio.sleep(0.01)
+    await until_async(group.buried)
     running.cancel()
     await asyncio.wait({running})
     await group.run(2)
@@ -807,9 +809,7 @@ async def test_letters_of_an_earlier_batch_may_come_after_those_of_a_later_one(
         if event["body"] == b"stuck" and not late.is_set():
             await asyncio.Event().wait()
         if event["body"] == b"early?":
-            async with asyncio.timeout(20):
-                while not await group.buried():  # noqa: ASYNC110  # what is stored sets no event
-                    await asyncio.sleep(0.01)
+            await until_async(group.buried)
         if event["body"].endswith(b"?"):
             raise ValueError("no")
         handled.append(event["body"])
@@ -817,9 +817,11 @@ async def test_letters_of_an_earlier_batch_may_come_after_those_of_a_later_one(
     group = group_of(tmp_path, handle, box_of=box_of, attempts=1)
     append(group, "stuck early? b late? c d")
     running = asyncio.create_task(group.run(6))
-    async with asyncio.timeout(20):
-        while len(await group.buried()) < 2:  # noqa: ASYNC110  # what is stored sets no event
-            await asyncio.sleep(0.01)
+
+    async def are_buried() -> bool:
+        return len(await group.buried()) == 2
+
+    await until_async(are_buried)
     running.cancel()
     await asyncio.wait({running})
     late.set()

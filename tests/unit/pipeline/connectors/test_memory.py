@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 import pytest
+from patience import PATIENCE_S
 
 from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryDestination, MemoryOutputSink
 from leasehold.pipeline.contract import ChangeFeedContract, FeedHarness, Row, SinkContract, SinkHarness, event_table
@@ -126,7 +127,7 @@ async def test_an_event_that_comes_while_an_answer_is_on_its_way_is_not_slept_th
     reading = asyncio.create_task(anext(feed.open("a", None)))
     await asyncio.sleep(0)
     feed.append("a", [b"0"])
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         assert (await reading).events.num_rows == 1
 
 

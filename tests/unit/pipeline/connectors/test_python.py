@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import pyarrow as pa
 import pytest
-from patience import PATIENCE_S
+from patience import PATIENCE_S, until_async
 
 from leasehold.pipeline.connectors.python import HandlerContext, PythonOutputSink, PythonWriter
 from leasehold.pipeline.contract import Row, SinkContract, SinkHarness, event_table
@@ -107,12 +107,6 @@ async def writer_of(handler: Any) -> PythonWriter:
     return await PythonOutputSink(lambda: handler).open(claim())
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110  # what other threads do sets no event
-            await asyncio.sleep(0.001)
-
-
 async def test_a_handler_can_continue_the_trace_of_its_batch() -> None:
     handler = Recording()
     writer = await writer_of(handler)
@@ -181,7 +175,7 @@ async def test_plain_methods_run_in_one_thread_of_the_handlers_own_which_ends_wi
     (thread,) = handler.threads
     assert thread is not threading.main_thread()
     assert thread.daemon
-    await until(lambda: not thread.is_alive())
+    await until_async(lambda: not thread.is_alive())
 
 
 @pytest.mark.parametrize("kind", [Recording, PlainRecording])
@@ -191,7 +185,7 @@ async def test_a_delivered_table_is_let_go_of(kind: type[Recording | PlainRecord
     table = weakref.ref(delivered.table)
     await writer.write(delivered, AlwaysTrusted())
     del delivered
-    await until(lambda: table() is None)
+    await until_async(lambda: table() is None)
 
 
 async def test_a_plain_method_may_return_an_awaitable() -> None:
@@ -294,7 +288,7 @@ async def stuck(request: pytest.FixtureRequest) -> AsyncIterator[Stuck]:
 
 async def lost(writer: PythonWriter, handler: Stuck) -> None:
     writing = asyncio.create_task(writer.write(output(), AlwaysTrusted()))
-    await until(handler.started.is_set)
+    await until_async(handler.started.is_set)
     writing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await writing
@@ -321,7 +315,7 @@ async def test_a_plain_close_comes_in_its_turn_even_if_the_host_lost_patience() 
         async with asyncio.timeout(0.01):
             await writer.close("failed")
     handler.let_go.set()
-    await until(lambda: handler.calls[-1][0] == "close")
+    await until_async(lambda: handler.calls[-1][0] == "close")
 
 
 class Fails(Recording):

@@ -14,6 +14,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from patience import PATIENCE_S
 from unit.pipeline.burials import NOW, Group, Picky, Renaming, bodies
 
 from leasehold.pipeline.async_sink import AsyncSink, Converted, Destination, Entry, Limits, refused
@@ -21,6 +22,7 @@ from leasehold.pipeline.connectors.http import Answer, failed_of
 from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryDestination, MemoryOutputSink, MemoryWriter
 from leasehold.pipeline.connectors.postgres import refusal
 from leasehold.pipeline.dead_letters import DeadLetters
+from leasehold.pipeline.dead_letters.refusals import ATTEMPTS, Refusals
 from leasehold.pipeline.errors import OutputRefused, SinkRejected, SinkUnavailable, TooMuchPoison
 from leasehold.pipeline.event import Page
 from leasehold.pipeline.sink import Claim, Output, Permit
@@ -130,13 +132,31 @@ async def test_without_dead_letters_or_for_another_reason_a_refusal_stops_the_pa
     assert await group.buried() == []
 
 
+@pytest.mark.parametrize("kind", ["unnamed", "named"])
+@pytest.mark.parametrize("yields_events", [True, False])
+async def test_without_dead_letters_what_precedes_a_refused_event_is_delivered_and_the_error_names_it(
+    group: Group, kind: str, yields_events: bool
+) -> None:
+    group.policy = None  # type: ignore[assignment]
+    if kind == "named":
+        group.sink = Naming(group.destination, most=3)
+        group.beside = group.sink  # type: ignore[assignment]
+    group.transform.yields_events = yields_events
+    group.feed.append("a", bodies("a b c d e f? g h? i"))
+    for _ in range(2):  # the next owner delivers nothing more
+        with pytest.raises(OutputRefused, match="partition 'a', sequence 5: no"):
+            await group.run_on(9)
+        assert group.delivered == bodies("a b c d e")
+        group.refusals = Refusals(ATTEMPTS, group.feed.compare)
+
+
 async def test_a_sink_that_refuses_the_batch_of_a_dead_event_stops_the_partition(group: Group) -> None:
     """It may refuse the letter that it keeps beside its output, or a row of its history."""
     group.policy = DeadLetters(now=lambda: NOW, share_max=1.0)
     group.feed.append("a", bodies("a b"))
     choosy(group).refuses_all = True
     with pytest.raises(OutputRefused, match="no output"):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await group.run_on(2)
     assert group.delivered == []
 

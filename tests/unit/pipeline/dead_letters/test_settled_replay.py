@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import PATIENCE_S
 from unit.pipeline.burials import NOW, Group, bodies
 from unit.pipeline.dead_letters.test_refusals import Items, converted
 
@@ -121,6 +122,6 @@ async def test_what_the_sink_refuses_of_letters_that_lie_in_another_order_than_t
     group.transform.mended = {b"a!?", b"b!"}
     destination = Items(tells=True)
     sink = AsyncSink(destination, identity="items", convert=converted)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         await replayed(group, 2, sink=sink)
     assert (await group.buried(), set(destination.taken)) == (bodies("b! a!? a!?"), {b"b!"})

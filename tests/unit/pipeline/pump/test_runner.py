@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from lab.simulation.group import until
 from lab.simulation.loop import VirtualClock
 
 from leasehold.pipeline.batch import Batch
@@ -187,11 +188,6 @@ class Case:
     def started(self) -> asyncio.Task[PartitionEnded | None]:
         return asyncio.create_task(self.runner().run(self.stopping))
 
-    async def until(self, condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(1000):
-            while not condition():  # noqa: ASYNC110 - the time is virtual, and conditions are any
-                await asyncio.sleep(0.01)
-
     async def stopped(self, running: asyncio.Task[PartitionEnded | None]) -> None:
         self.stopping.set()
         assert await running is None
@@ -212,7 +208,7 @@ async def test_everything_is_delivered_once_in_order_and_told_before_the_next_is
         sent_when_told.append(len(case.writer.began))
 
     running = asyncio.create_task(case.runner(delivered=delivered).run(case.stopping))
-    await case.until(lambda: len(sent_when_told) == 20)
+    await until(lambda: len(sent_when_told) == 20)
     assert case.writer.numbers == list(range(20))
     assert sent_when_told == list(range(1, 21))
     await case.stopped(running)
@@ -223,7 +219,7 @@ async def test_work_begins_where_the_sink_stands() -> None:
     case = Case(5)
     case.writer.position = "3"
     running = case.started()
-    await case.until(lambda: case.writer.numbers == [3, 4])
+    await until(lambda: case.writer.numbers == [3, 4])
     await case.stopped(running)
 
 
@@ -255,7 +251,7 @@ async def test_one_batch_is_transformed_while_the_one_before_is_delivered() -> N
     case = Case(10)
     case.transform.takes_s = case.writer.takes_s = 1.0
     running = case.started()
-    await case.until(lambda: len(case.writer.outputs) == 10)
+    await until(lambda: len(case.writer.outputs) == 10)
     assert case.clock.monotonic() == pytest.approx(11, abs=0.1)
     assert case.writer.most_at_once == 1
     await case.stopped(running)
@@ -268,7 +264,7 @@ async def test_pages_are_read_ahead_while_a_batch_is_transformed() -> None:
     running = case.started()
     await asyncio.sleep(0.5)
     case.append(7)
-    await case.until(lambda: len(case.writer.outputs) == 2)
+    await until(lambda: len(case.writer.outputs) == 2)
     assert [output.events for output in case.writer.outputs] == [1, 7]
     await case.stopped(running)
 
@@ -285,7 +281,7 @@ async def test_what_is_read_ahead_is_bounded_in_bytes() -> None:
     assert 8 * size < runner._buffer.bytes <= 10 * size
     assert len(case.transform.batches) == 3  # one waits to be sent, one behind it, one to be put there
     case.trust.given.set()
-    await case.until(lambda: case.writer.numbers == list(range(200)))
+    await until(lambda: case.writer.numbers == list(range(200)))
     await case.stopped(running)
 
 
@@ -305,7 +301,7 @@ async def test_a_stop_lets_the_batch_that_is_being_sent_finish_and_drops_what_is
 async def test_a_feed_that_forgets_it_was_cancelled_holds_up_no_stop() -> None:
     case = Case(1, feed=Forgetful("a"))
     running = case.started()
-    await case.until(lambda: case.delivered)
+    await until(lambda: case.delivered)
     async with asyncio.timeout(1):
         await case.stopped(running)
 
@@ -476,7 +472,7 @@ async def test_positions_that_the_feed_cannot_compare_are_not_refused() -> None:
     case = Case(feed=feed)
     case.writer.position = "@70"
     running = case.started()
-    await case.until(lambda: case.writer.numbers == [7])
+    await until(lambda: case.writer.numbers == [7])
     await case.stopped(running)
 
 
@@ -518,7 +514,7 @@ async def test_without_trust_nothing_is_sent_and_the_same_bytes_go_out_when_it_i
     await asyncio.sleep(100)
     assert case.writer.began == []
     case.trust.given.set()
-    await case.until(lambda: case.writer.numbers == [0, 1, 2])
+    await until(lambda: case.writer.numbers == [0, 1, 2])
     await case.stopped(running)
 
 
@@ -535,7 +531,7 @@ async def test_trust_that_ends_inside_the_sink_before_the_send_costs_only_time()
     await asyncio.sleep(10)
     assert case.writer.began == []
     case.trust.given.set()
-    await case.until(lambda: case.writer.numbers == [0, 1, 2])
+    await until(lambda: case.writer.numbers == [0, 1, 2])
     assert len(case.transform.batches) == 3  # nothing was made again
     await case.stopped(running)
 
@@ -625,7 +621,7 @@ class Bearing(MemoryChangeFeed):
 async def test_output_is_sent_with_the_context_of_its_delivery() -> None:
     case, tracer = Case(2, feed=Bearing("a", page_events_max=1)), Tracer()
     running = asyncio.create_task(case.runner(tracer=tracer).run(case.stopping))
-    await case.until(lambda: len(case.writer.outputs) == 2)
+    await until(lambda: len(case.writer.outputs) == 2)
     assert [output.trace for output in case.writer.outputs] == [TraceContext("deliver 1"), TraceContext("deliver 2")]
     assert [(batch.start, batch.to, batch.events, batch.rows) for batch in tracer.begun] == [
         (None, "1", 1, 1),
@@ -645,7 +641,7 @@ async def test_output_that_waits_for_trust_keeps_its_context() -> None:
     await asyncio.sleep(2)
     assert case.writer.outputs == []
     case.trust.given.set()
-    await case.until(lambda: case.writer.outputs)
+    await until(lambda: case.writer.outputs)
     assert tracer.deliveries == ["1"], "identical bytes go out when trust is back"
     await case.stopped(running)
 
@@ -656,5 +652,5 @@ async def test_properties_are_not_looked_at_unless_contexts_are_wanted(monkeypat
     tracer.reads_contexts = False
     monkeypatch.setattr("leasehold.pipeline.pump.runner.contexts_in", None)
     running = asyncio.create_task(case.runner(tracer=tracer).run(case.stopping))
-    await case.until(lambda: case.writer.outputs)
+    await until(lambda: case.writer.outputs)
     await case.stopped(running)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from lab.simulation.group import until
 from unit.pipeline.pump.test_runner import Case, Writer, assert_nothing_left
 
 from leasehold.pipeline.connectors.memory import MemoryChangeFeed
@@ -30,7 +31,7 @@ def case_of(events: int) -> Case:
 async def test_a_batch_that_is_too_large_for_the_sink_goes_out_in_parts() -> None:
     case = case_of(10)
     running = case.started()
-    await case.until(lambda: len(case.writer.numbers) == 10)
+    await until(lambda: len(case.writer.numbers) == 10)
     outputs = case.writer.outputs
     assert [output.events for output in outputs] == [2, 2, 3, 3]
     assert case.writer.numbers == list(range(10))

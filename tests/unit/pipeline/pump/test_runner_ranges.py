@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from lab.simulation.group import until
 from unit.pipeline.pump.test_runner import Case, Transform, Writer
 
 from leasehold.pipeline.connectors.memory import MemoryChangeFeed
@@ -103,12 +104,12 @@ def case(events: int, **settings: Any) -> tuple[Case, RangedFeed, RangedTransfor
 async def test_a_backlog_is_processed_by_executors_and_its_rest_by_the_host() -> None:
     work, _, transform = case(47)
     running = work.started()
-    await work.until(lambda: work.writer.numbers == list(range(47)))
+    await until(lambda: work.writer.numbers == list(range(47)))
     assert [(batch.start, batch.to) for batch in transform.ranged] == [(None, "20"), ("20", "40")]
     assert transform.ranged[0].ranges[1][:2] == ("5", "10")
     assert [batch.start for batch in transform.batches] == [str(n) for n in range(40, 47)]
     work.append(3)
-    await work.until(lambda: work.writer.numbers == list(range(50)))
+    await until(lambda: work.writer.numbers == list(range(50)))
     assert len(transform.ranged) == 2
     assert [batch.events for batch in work.delivered][:3] == [20, 20, 1]
     await work.stopped(running)
@@ -118,10 +119,10 @@ async def test_a_backlog_is_processed_by_executors_and_its_rest_by_the_host() ->
 async def test_ranges_are_planned_again_once_the_host_has_read_as_many_events() -> None:
     work, feed, transform = case(9)
     running = work.started()
-    await work.until(lambda: work.writer.numbers == list(range(9)))
+    await until(lambda: work.writer.numbers == list(range(9)))
     assert transform.ranged == []
     work.append(30)
-    await work.until(lambda: work.writer.numbers == list(range(39)))
+    await until(lambda: work.writer.numbers == list(range(39)))
     assert feed.planned[:2] == [None, "10"]
     assert [(batch.start, batch.to) for batch in transform.ranged] == [("10", "30")]
     await work.stopped(running)
@@ -131,12 +132,12 @@ async def test_ranges_are_planned_again_once_the_host_has_read_as_many_events() 
 async def test_without_a_plan_or_a_reader_the_host_reads_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     work, _, transform = case(30, plan=None)
     running = work.started()
-    await work.until(lambda: work.writer.numbers == list(range(30)))
+    await until(lambda: work.writer.numbers == list(range(30)))
     await work.stopped(running)
     monkeypatch.setattr(RangedFeed, "range_reader", lambda feed: None)
     again, _, other = case(30)
     running = again.started()
-    await again.until(lambda: again.writer.numbers == list(range(30)))
+    await until(lambda: again.writer.numbers == list(range(30)))
     await again.stopped(running)
     assert transform.ranged == other.ranged == []
 
@@ -149,7 +150,7 @@ async def test_a_refused_batch_ends_the_run_behind_what_came_before_and_the_host
         await work.started()
     assert work.writer.numbers == list(range(20))
     running = work.started()
-    await work.until(lambda: work.writer.numbers == list(range(50)))
+    await until(lambda: work.writer.numbers == list(range(50)))
     ranged = [(batch.start, batch.to) for batch in transform.ranged]
     assert ranged == [(None, "20"), ("20", "40"), ("40", "50")]
     assert [batch.start for batch in transform.batches] == [str(n) for n in range(20, 40)]
@@ -164,7 +165,7 @@ async def test_an_engine_that_is_away_is_no_refusal() -> None:
         await work.started()
     transform.failure = None
     running = work.started()
-    await work.until(lambda: work.writer.numbers == list(range(50)))
+    await until(lambda: work.writer.numbers == list(range(50)))
     assert transform.batches == []
     await work.stopped(running)
 
@@ -192,7 +193,7 @@ async def test_what_executors_staged_is_written_and_counted() -> None:
     work.writer = writer = Staging()
     transform.staged = (StagedPart(epoch=1, start=None, name="x", rows=17),)
     running = work.started()
-    await work.until(lambda: work.delivered)
+    await until(lambda: work.delivered)
     assert writer.outputs[0].staged == transform.staged
     assert (work.delivered[0].rows, work.delivered[0].events) == (17, 20)
     assert writer.made == [(None, transform.columns)]
@@ -210,7 +211,7 @@ async def test_output_that_the_sink_wants_in_parts_is_left_to_the_host(monkeypat
     with pytest.raises(RangeRefused, match="too large for one step of the sink"):
         await work.started()
     running = work.started()
-    await work.until(lambda: work.writer.numbers == list(range(20)))
+    await until(lambda: work.writer.numbers == list(range(20)))
     await work.stopped(running)
 
 
@@ -236,7 +237,7 @@ async def run_on(work: Case, runs_max: int) -> None:
     """As a worker does: again, while events that the sink refuses are looked for, until all is delivered."""
     for _ in range(runs_max):
         running = work.started()
-        delivered = asyncio.create_task(work.until(lambda: work.writer.position == "40"))
+        delivered = asyncio.create_task(until(lambda: work.writer.position == "40"))
         await asyncio.wait({running, delivered}, return_when=asyncio.FIRST_COMPLETED)
         delivered.cancel()
         if not running.done():
@@ -275,10 +276,10 @@ async def test_the_host_reads_up_to_buried_dead_letters() -> None:
     work, _, transform = case(40, limits=BatchLimits(events_max=1))
     work.writer.buried = (12,)
     running = work.started()
-    await work.until(lambda: len(work.writer.numbers) >= 13)
+    await until(lambda: len(work.writer.numbers) >= 13)
     first = min((int(batch.start or 0) for batch in transform.ranged), default=40)
     assert first >= 13
-    await work.until(lambda: work.writer.numbers == list(range(40)))
+    await until(lambda: work.writer.numbers == list(range(40)))
     await work.stopped(running)
 
 
@@ -297,7 +298,7 @@ async def test_a_batch_that_fails_with_spark_or_the_sink_is_read_by_the_host_in_
     assert transform.batches == []
     transform.failure = work.writer.error = None
     running = work.started()
-    await work.until(lambda: work.writer.numbers == list(range(20)))
+    await until(lambda: work.writer.numbers == list(range(20)))
     assert len(transform.ranged) == 3
     assert len(transform.batches) == 20
     await work.stopped(running)
@@ -311,7 +312,7 @@ async def test_executors_that_take_too_long_are_stopped_and_the_host_reads() -> 
         await work.started()
     transform.takes_s = 0.0
     running = work.started()
-    await work.until(lambda: work.writer.numbers == list(range(20)))
+    await until(lambda: work.writer.numbers == list(range(20)))
     assert len(transform.ranged) == 1
     await work.stopped(running)
 
@@ -338,7 +339,7 @@ async def test_few_jobs_of_executors_run_at_once_and_the_time_of_each_counts_fro
     assert len(waiting) == 4 * RANGED_JOBS_MAX
     assert [(work.progress.slowest, work.progress.is_idle) for work in waiting] == [(None, False)] * len(waiting)
     for work, _ in sharers:
-        await work.until(lambda work=work: work.delivered)
+        await until(lambda work=work: work.delivered)
     assert work.clock.monotonic() == pytest.approx(5 * (LIMITS.job_s_max - 1), abs=1)
     assert max(one.transform_s for work, _ in sharers for one in work.delivered) < LIMITS.job_s_max
     for work, _ in sharers:
@@ -355,10 +356,10 @@ async def test_a_partition_that_waits_for_its_turn_behind_a_delivered_batch_is_n
     for work, transform in others:
         transform.takes_s = 100.0
         running.append(work.started())
-    await first.until(lambda: first.delivered)
+    await until(lambda: first.delivered)
     await asyncio.sleep(1)
     assert (len(first.delivered), first.progress.slowest, first.progress.is_idle) == (1, None, False)
-    await first.until(lambda: first.progress.is_idle)
+    await until(lambda: first.progress.is_idle)
     assert len(first.delivered) == 2
     for work, _ in sharers:
         work.stopping.set()
@@ -383,7 +384,7 @@ async def test_a_partition_that_ends_while_it_waits_for_its_turn_leaves_the_turn
     await asyncio.wait({running[-2]}, timeout=1)
     assert running[-2].done()
     last, _ = sharers[-1]
-    await last.until(lambda: last.delivered)
+    await until(lambda: last.delivered)
     assert (transform.ranged, last.clock.monotonic()) == ([], pytest.approx(200, abs=1))
     for other, _ in sharers:
         other.stopping.set()
@@ -410,7 +411,7 @@ async def test_what_executors_returned_to_all_partitions_is_bounded_until_it_is_
     for work, _ in others:
         work.trust.given.set()
     for work, _ in others:
-        await work.until(lambda work=work: work.writer.numbers == list(range(20)))
+        await until(lambda work=work: work.writer.numbers == list(range(20)))
     assert (lost.writer.began, budget.held, budget.returned) == ([], 0, 0)
     for work, _ in others:
         work.stopping.set()
@@ -430,7 +431,7 @@ async def test_executors_and_hosts_that_read_do_not_wait_for_each_other() -> Non
     assert [len(transform.ranged) for _, transform in sharers] == [1] * RANGED_JOBS_MAX
     assert (budget.held, budget.returned) == (budget.bytes_max, budget.bytes_max)
     for work, _ in sharers:
-        await work.until(lambda work=work: work.writer.numbers == list(range(20)))
+        await until(lambda work=work: work.writer.numbers == list(range(20)))
         work.stopping.set()
     assert await asyncio.gather(*running) == [None] * len(sharers)
 
@@ -465,7 +466,7 @@ async def test_dead_letters_are_forgotten_only_behind_as_many_good_events_as_are
     work, feed, transform = case(20, letters=letters)
     feed.reader, transform.yields_events, work.writer.buried = reader, yields_events, ()
     running = work.started()
-    await work.until(lambda: work.delivered)
+    await until(lambda: work.delivered)
     assert len(transform.ranged) == 1
     assert guard.one_too_many(20, [0]) == (None if is_forgotten else 0)
     await work.stopped(running)
@@ -489,7 +490,7 @@ async def test_batches_grow_by_what_delivery_takes_too() -> None:
     work, _, transform = case(300)
     work.writer.takes_s = slow
     running = work.started()
-    await work.until(lambda: work.writer.numbers == list(range(300)))
+    await until(lambda: work.writer.numbers == list(range(300)))
     assert {batch.events for batch in transform.ranged} == {20}
     await work.stopped(running)
 
@@ -539,7 +540,7 @@ async def test_ranges_that_change_are_read_by_the_host_if_a_job_reads_them_twice
     work, feed, _ = case(40)
     feed.reader, work.transform = Moving(), Joining()
     running = work.started()
-    await work.until(lambda: len(work.writer.numbers) >= 40)
+    await until(lambda: len(work.writer.numbers) >= 40)
     assert work.writer.numbers == list(range(40))
     assert (work.transform.ranged, feed.planned) == ([], [])
     await work.stopped(running)
@@ -557,7 +558,7 @@ async def test_executors_read_ranges_that_are_read_once_or_do_not_change(
     work, feed, _ = case(40)
     feed.reader, work.transform = reader, transform
     running = work.started()
-    await work.until(lambda: work.writer.numbers == list(range(40)))
+    await until(lambda: work.writer.numbers == list(range(40)))
     assert sum(batch.events for batch in dict.fromkeys(transform.ranged)) == 40
     await work.stopped(running)
 
@@ -570,6 +571,6 @@ async def test_ranges_are_larger_if_all_reads_of_a_job_would_be_more_than_are_pe
     work, feed, _ = case(40)
     feed.reader, work.transform = Few(), Joining()
     running = work.started()
-    await work.until(lambda: work.writer.numbers == list(range(40)))
+    await until(lambda: work.writer.numbers == list(range(40)))
     assert {len(batch.ranges) for batch in work.transform.ranged} == {2}
     await work.stopped(running)

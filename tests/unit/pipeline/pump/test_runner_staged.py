@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from lab.simulation.group import until
 from unit.pipeline.pump.test_runner import Case, Transform, Writer, assert_nothing_left
 
 from leasehold.pipeline.connectors.memory import MemoryChangeFeed
@@ -90,7 +91,7 @@ async def test_what_the_sink_cannot_take_is_read_by_the_host_and_smaller_batches
     assert_nothing_left()
     assert plan.limits.events_max == 10
     running = case.started()
-    await case.until(lambda: writer.position == "40")
+    await until(lambda: writer.position == "40")
     of_host = [each for each in writer.ranges if not each[2]]
     assert of_host[0][0] is None
     assert int(of_host[-1][1]) >= 20
@@ -106,7 +107,7 @@ async def test_what_the_sink_takes_is_not_cut() -> None:
     plan.events_max = 20
     case = case_of(Staging(1000), plan)
     running = case.started()
-    await case.until(lambda: case.writer.position == "40")
+    await until(lambda: case.writer.position == "40")
     assert isinstance(case.writer, Staging)
     assert case.writer.ranges == [(None, "20", True), ("20", "40", True)]
     assert plan.limits == LIMITS

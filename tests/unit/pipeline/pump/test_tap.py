@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from lab.simulation.group import until
 from unit.pipeline.pump.test_runner import Case
 from unit.pipeline.pump.test_runner_ranges import LIMITS, RangedFeed, RangedTransform
 
@@ -41,9 +42,9 @@ async def test_a_watcher_sees_events_when_they_are_read_and_rows_once_they_are_d
     tap.add(notes)
     work.writer.takes_s = 5.0
     running = work.started()
-    await work.until(lambda: notes.read == [0, 1, 2])
+    await until(lambda: notes.read == [0, 1, 2])
     assert notes.delivered == []
-    await work.until(lambda: notes.delivered == [0, 1, 2])
+    await until(lambda: notes.delivered == [0, 1, 2])
     assert len(work.delivered) == 3
     await work.stopped(running)
 
@@ -55,10 +56,10 @@ async def test_a_watcher_that_has_left_sees_nothing_and_others_still_do() -> Non
     tap.add(gone)
     tap.add(stays)
     running = work.started()
-    await work.until(lambda: stays.delivered == [0])
+    await until(lambda: stays.delivered == [0])
     tap.remove(gone)
     work.append(1)
-    await work.until(lambda: stays.delivered == [0, 1])
+    await until(lambda: stays.delivered == [0, 1])
     assert (gone.read, gone.delivered) == ([0], [0])
     tap.close()
     assert (gone.ended, stays.ended, tap.watchers) == (0, 1, ())
@@ -72,6 +73,6 @@ async def test_a_watcher_learns_how_many_events_executors_read() -> None:
     work.transform = RangedTransform()
     tap.add(notes)
     running = work.started()
-    await work.until(lambda: work.writer.numbers == list(range(40)))
+    await until(lambda: work.writer.numbers == list(range(40)))
     assert (notes.ranges, notes.read) == ([20, 20], [])
     await work.stopped(running)

@@ -10,11 +10,9 @@ from types import SimpleNamespace
 
 import pyspark
 import pytest
+from patience import PATIENCE_S
 
 from leasehold.pipeline.spark.engine import SparkEngine
-
-PATIENCE_S = 10.0
-"""How long a call to a frozen server waits, if its channel is not closed."""
 
 
 class Session:
@@ -76,7 +74,8 @@ class Session:
     def _call(self, name: str) -> None:
         if self._server.is_frozen:
             self._server.is_called.set()
-            self.wakes.wait(PATIENCE_S)
+            if not self.wakes.wait(PATIENCE_S):
+                self._server.outlasted.append(name)
         if self.is_cut:
             raise ValueError("Cannot invoke RPC on closed channel!")
         for fails in (self.fails, self._server.fails):
@@ -89,6 +88,7 @@ class Server:
     """sessions: in the order in which they were opened, the root session of a connection first.
 
     fails: what calls raise next, by their names. is_called: set once a call waits because the server is frozen.
+    outlasted: calls whose channel nobody has closed while they waited.
     """
 
     engine: SparkEngine
@@ -96,6 +96,7 @@ class Server:
     fails: dict[str, Exception] = field(default_factory=dict)
     is_frozen: bool = False
     is_called: threading.Event = field(default_factory=threading.Event)
+    outlasted: list[str] = field(default_factory=list)
 
     def thaw(self) -> None:
         self.is_frozen = False

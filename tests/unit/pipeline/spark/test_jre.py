@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyspark
 import pytest
+from patience import PATIENCE_S
 
 from leasehold.pipeline.errors import EngineUnavailable
 from leasehold.pipeline.spark.engine import SparkEngine
@@ -115,5 +116,5 @@ def test_of_long_output_the_last_lines_are_kept() -> None:
     output, writing = read_output()
     with open(writing, "w", encoding="utf-8") as written:
         written.writelines(f"line {i}\n" for i in range(10_000))
-    output.thread.join(5)
+    output.thread.join(PATIENCE_S)
     assert list(output.lines) == [f"line {i}" for i in range(10_000 - LINES_MAX, 10_000)]

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from patience import PATIENCE_S
 
 from leasehold.pipeline.errors import EngineUnavailable
 from leasehold.pipeline.spark import master
@@ -59,6 +60,16 @@ def test_an_address_that_leads_nowhere_is_a_reason_and_no_traceback(address: str
         require_master(f"spark://{address}")
 
 
+@pytest.mark.parametrize(
+    ("address", "is_away"),
+    [("127.0.0.1:1", True), (f"{'x' * 64}.invalid:1", False), (f"{'x' * 64}.invalid:1,127.0.0.1:1", True)],
+)
+def test_only_a_master_that_may_answer_later_is_away(address: str, is_away: bool) -> None:
+    with pytest.raises(EngineUnavailable) as refused:
+        require_master(f"spark://{address}")
+    assert refused.value.is_away is is_away
+
+
 def test_a_listener_that_answers_as_a_master_does_is_reached_and_a_closed_port_is_not() -> None:
     with listener(b"\0\0\0\0\0\0\0\x17\x08") as address:
         require_master(f"spark://{address}")
@@ -83,6 +94,14 @@ def test_a_web_page_is_no_master() -> None:
         pytest.raises(EngineUnavailable, match=f"{address}: it speaks HTTP"),
     ):
         require_master(f"spark://{address}")
+
+
+def test_a_master_s_web_page_is_a_wrong_address_and_a_silent_master_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(master, "ANSWER_S", 0.2)
+    for answer, is_away in ((b"HTTP/1.1 400 Bad Request\r\n\r\n", False), (None, True)):
+        with listener(answer) as address, pytest.raises(EngineUnavailable) as refused:
+            require_master(f"spark://{address}")
+        assert refused.value.is_away is is_away
 
 
 def test_a_name_server_that_never_answers_does_not_delay_the_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +137,7 @@ def listener(answer: bytes | None) -> Iterator[str]:
         serving = threading.Thread(target=serve)
         serving.start()
         yield f"127.0.0.1:{server.getsockname()[1]}"
-        serving.join(30)
+        serving.join(PATIENCE_S)
 
 
 @pytest.mark.parametrize("span", ['class="version me-3"', 'class="version" style="margin-right: 15px;"'])

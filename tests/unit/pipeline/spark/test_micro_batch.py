@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
+from patience import until_async
 
 from leasehold.common.clock import LoopClock
 from leasehold.pipeline.batch import Batch
@@ -77,12 +78,6 @@ class Jobs:
             self.now -= 1
 
 
-async def turns(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110 - a turn of the loop, no time
-            await asyncio.sleep(0)
-
-
 def keys(table: pa.Table) -> str:
     return "".join(table.column("key").to_pylist())
 
@@ -109,7 +104,7 @@ async def test_no_more_jobs_run_at_a_time_than_allowed_and_what_waits_meanwhile_
     async with asyncio.TaskGroup() as group:
         for partition in range(5):
             group.create_task(batches.apply(batch_of(str(partition), "a")))
-            await turns(lambda p=partition: len(jobs.runs) == min(p + 1, 2))
+            await until_async(lambda p=partition: len(jobs.runs) == min(p + 1, 2))
         jobs.gate.set()
     assert jobs.runs == [["0"], ["1"], ["2", "3", "4"]]
     assert jobs.most == 2
@@ -165,7 +160,7 @@ async def test_a_cancelled_batch_that_waits_is_dropped() -> None:
     jobs.gate.clear()
     batches = MicroBatches(jobs, shares_jobs=True, limits=MicroBatchLimits(jobs_max=1))
     running = asyncio.create_task(batches.apply(batch_of("0", "a")))
-    await turns(lambda: len(jobs.runs) == 1)
+    await until_async(lambda: len(jobs.runs) == 1)
     dropped, kept = (asyncio.create_task(batches.apply(batch_of(p, "a"))) for p in "12")
     await asyncio.sleep(0)
     dropped.cancel()
@@ -179,7 +174,7 @@ async def test_a_job_goes_on_while_anybody_wants_a_part_of_it() -> None:
     jobs.gate.clear()
     batches = MicroBatches(jobs, shares_jobs=True)
     leaves, stays = (asyncio.create_task(batches.apply(batch_of(p, "a"))) for p in "01")
-    await turns(lambda: jobs.runs == [["0", "1"]])
+    await until_async(lambda: jobs.runs == [["0", "1"]])
     leaves.cancel()
     await asyncio.gather(leaves, return_exceptions=True)
     jobs.gate.set()
@@ -192,10 +187,10 @@ async def test_a_job_that_nobody_wants_is_cancelled_and_makes_room() -> None:
     jobs.gate.clear()
     batches = MicroBatches(jobs, shares_jobs=True, limits=MicroBatchLimits(jobs_max=1))
     leaving = [asyncio.create_task(batches.apply(batch_of(p, "a"))) for p in "01"]
-    await turns(lambda: jobs.runs == [["0", "1"]])
+    await until_async(lambda: jobs.runs == [["0", "1"]])
     for task in leaving:
         task.cancel()
-    await turns(lambda: jobs.cancelled == [["0", "1"]])
+    await until_async(lambda: jobs.cancelled == [["0", "1"]])
     jobs.gate.set()
     assert keys(await batches.apply(batch_of("2", "b"))) == "b"
 
@@ -335,7 +330,7 @@ async def test_closing_ends_the_jobs_and_tells_who_waits() -> None:
     jobs.gate.clear()
     batches = MicroBatches(jobs, shares_jobs=False, limits=MicroBatchLimits(jobs_max=1))
     waiting = [asyncio.create_task(batches.apply(batch_of(p, "a"))) for p in "01"]
-    await turns(lambda: jobs.runs == [["0"]])
+    await until_async(lambda: jobs.runs == [["0"]])
     await batches.close()
     outcomes = await asyncio.gather(*waiting, return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [EngineUnavailable, EngineUnavailable]

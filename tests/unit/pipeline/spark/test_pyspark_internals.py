@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +24,24 @@ from leasehold.pipeline.spark.master import defaults
 
 PACKAGE = Path(internals.__file__).parent
 NO_METHOD = Py4JError("An error occurred while calling o1.sc. Trace:\npy4j.Py4JException: Method sc([]) does not exist")
+
+
+PANDAS_3 = """
+import pandas
+pandas.__version__ = "3.0.0"
+%s
+from pyspark.sql.pandas.utils import require_minimum_pandas_version
+for _ in range(2):
+    require_minimum_pandas_version()
+exec("require_minimum_pandas_version()")
+"""
+
+
+@pytest.mark.parametrize("imports", ["", "import leasehold.pipeline.spark"])
+def test_a_start_does_not_print_that_pandas_is_newer_than_pyspark_knows(imports: str) -> None:
+    ran = subprocess.run([sys.executable, "-c", PANDAS_3 % imports], capture_output=True, text=True, check=True)
+    assert ("PySpark does not yet fully support pandas >= 3" in ran.stderr) is (not imports)
+    assert not (imports and ran.stderr)
 
 
 def test_the_pyspark_that_is_installed_has_them_all() -> None:

@@ -18,6 +18,7 @@ import schemathesis
 import structlog
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import Unsatisfiable
+from patience import PATIENCE_S
 from schemathesis import Case, GenerationMode
 from schemathesis.checks import load_all_checks
 from schemathesis.specs.openapi.checks import (
@@ -65,14 +66,14 @@ class Served:
 
     def __enter__(self) -> Served:
         self._thread.start()
-        assert self._bound.wait(30)
+        assert self._bound.wait(PATIENCE_S)
         return self
 
     def __exit__(self, *error: object) -> None:
         assert self._loop is not None
         assert self._stop is not None
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(30)
+        self._thread.join(PATIENCE_S)
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
@@ -101,7 +102,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 @pytest.fixture(scope="module")
 def schema(served: Served):
     load_all_checks()
-    document = requests.get(f"{served.url}/openapi.json", headers={"authorization": f"Bearer {READER}"}, timeout=30)
+    document = requests.get(
+        f"{served.url}/openapi.json", headers={"authorization": f"Bearer {READER}"}, timeout=PATIENCE_S
+    )
     return schemathesis.openapi.from_dict(document.json())
 
 
@@ -126,7 +129,7 @@ def test_every_answer_is_documented_and_none_is_a_fault_of_ours(
             case.path_parameters = {name: PLACES[name] for name in case.path_parameters or {}}
         for whose, token in TOKENS.items():
             headers = {} if token is None else {"authorization": f"Bearer {token}"}
-            answer = case.call(served.url, session, headers, timeout=30)
+            answer = case.call(served.url, session, headers, timeout=PATIENCE_S)
             answered[whose].add(answer.status_code)
             assert answer.status_code != 500, answer.text
             case.validate_response(answer, checks=CHECKS)

@@ -147,6 +147,9 @@ TEXTS = {
     "a name in a URL": "https://host/?acco%75nt=DE12",
     "a name with zeros between": "\0".join("account=") + "DE12",
     "part of a document": INNER[:-1],
+    "a name as a value beside it": json.dumps({"name": "account", "value": "DE12"}),
+    "a list of names and values": json.dumps([["kind", 1], ["account", "DE12"]]),
+    "properties in a list": json.dumps({"headers": [{"key": "account", "value": ["DE12"]}]}),
 }
 
 
@@ -225,3 +228,26 @@ def test_fields_whose_names_are_withheld_alike_are_all_shown() -> None:
 def test_names_of_fields_are_cut_and_secrets_in_them_are_masked() -> None:
     shown = shown_of(row(note={"a" * 3000: 1, "postgres://user:hunter2@host/db": 2}), NOTHING)
     assert shown == {"note": {"a" * 2000 + "... (3,000 characters)": 1, "postgres://user:***@host/db": 2}}
+
+
+def test_a_time_that_python_has_no_year_for_does_not_hide_the_other_columns() -> None:
+    far = pa.array([253_402_300_800], pa.timestamp("s"))
+    assert shown_of(pa.table({"far": far, "n": [1]}), NOTHING) == {"far": "(cannot be shown: OverflowError)", "n": 1}
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        {"op": "replace", "path": "/iban", "value": "DE1"},
+        {"op": "replace", "path": "$.person['iban']", "value": "DE1"},
+        {"columns": ["iban"], "rows": [["DE1"]]},
+        {"columns": [{"name": "iban"}], "rows": [["DE1"]]},
+        {"iban ": "DE1"},
+        {"/iban": "DE1"},
+    ],
+)
+def test_a_value_is_masked_beside_a_path_or_a_list_that_names_it(sent: dict[str, Any]) -> None:
+    text = json.dumps(sent)
+    for table in (row(note=text), row(body=text.encode()), row(note=sent)):
+        assert "DE1" not in str(shown_of(table, Mask(["iban"])))
+        assert "DE1" in str(shown_of(table, NOTHING)), "or the test shows nothing"

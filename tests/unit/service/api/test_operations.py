@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import httpx
 import pytest
+from patience import until_async
 from unit.service.conftest import TIMING
 from unit.service.operated import LEASE, reset, taken
 from unit.service.problems import problem
@@ -122,7 +123,7 @@ async def test_a_handoff_to_a_host_without_the_pipeline_is_refused(resting, clie
     assert told["detail"] == "host 'host-d' does not run pipeline 'bank': name one that does"
 
 
-async def test_a_lease_moves_to_the_host_that_is_named(start, eventually) -> None:
+async def test_a_lease_moves_to_the_host_that_is_named(start) -> None:
     a = await start("host-a")
     await start("host-b", feeds=a.feeds)
     async with a.client() as client:
@@ -134,7 +135,7 @@ async def test_a_lease_moves_to_the_host_that_is_named(start, eventually) -> Non
         async def are_shared() -> bool:
             return await owners() == ["host-a", "host-b"]
 
-        await eventually(are_shared)
+        await until_async(are_shared)
         items = (await client.get("/api/leases?owner=host-a")).json()["items"]
         path = f"/api/leases/bank/{items[0]['partition']}"
         epoch = items[0]["epoch"]
@@ -143,9 +144,9 @@ async def test_a_lease_moves_to_the_host_that_is_named(start, eventually) -> Non
         async def has_moved() -> bool:
             return (await client.get(path)).json()["epoch"] > epoch
 
-        await eventually(has_moved)
+        await until_async(has_moved)
         assert ("released", "bank") in {(move, name) for name, move in a.host.stats.moves}
-        await eventually(are_shared)
+        await until_async(are_shared)
 
 
 # Pause
@@ -182,17 +183,17 @@ async def test_an_order_that_cannot_be_read_is_told_and_written_anew(resting, cl
     assert (await client.get("/api/pipelines")).json()["problems"] == []
 
 
-async def test_a_running_group_rests_at_once_and_goes_on(start, eventually) -> None:
+async def test_a_running_group_rests_at_once_and_goes_on(start) -> None:
     running = await start()
     async with running.client() as client:
-        await eventually(lambda: len(running.host.workers) == 2)
+        await until_async(lambda: len(running.host.workers) == 2)
         await client.post("/api/pipelines/bank/pause", json={})
-        await eventually(lambda: not running.host.workers)
+        await until_async(lambda: not running.host.workers)
         running.feeds["bank"].append("a", [b"{}"] * 3)
         assert (await client.get("/api/leases?state=available")).json()["total"] == 2
         assert running.destination.commits == []
         await client.post("/api/pipelines/bank/resume", json={})
-        await eventually(lambda: running.destination.commits)
+        await until_async(lambda: running.destination.commits)
 
 
 async def test_who_waits_until_all_is_done_is_told_of_a_pause_and_does_not_wait_for_ever(resting, client) -> None:

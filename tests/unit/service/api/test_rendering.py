@@ -6,6 +6,7 @@ import asyncio
 import threading
 
 import pytest
+from patience import PATIENCE_S
 
 from leasehold.service.api import rendering as module
 from leasehold.service.api.rendering import Allowance, Renderer
@@ -38,7 +39,7 @@ async def test_a_renderer_has_room_again_when_its_thread_has_worked(monkeypatch:
     done: asyncio.Queue[tuple[str, object]] = asyncio.Queue()
 
     def work() -> list[bytes]:
-        may_go_on.wait(60)
+        may_go_on.wait(PATIENCE_S)
         return [threading.current_thread().name.encode()]
 
     for _ in range(2):

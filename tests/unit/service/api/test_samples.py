@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from patience import PATIENCE_S
 
 from leasehold.pipeline.contract import event_table
 from leasehold.pipeline.event import Page
@@ -195,7 +196,7 @@ async def test_rows_are_parsed_in_another_thread(monkeypatch: pytest.MonkeyPatch
 async def test_rows_that_wait_for_the_thread_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rendering, "WAITING_BYTES_MAX", 1000)
     may_go_on = threading.Event()
-    monkeypatch.setattr(module, "values_of", lambda row, mask: may_go_on.wait(60) and {})
+    monkeypatch.setattr(module, "values_of", lambda row, mask: may_go_on.wait(PATIENCE_S) and {})
     case = Case(Limits(rows_per_s=100))
     case.read(100)
     case.deliver(100)

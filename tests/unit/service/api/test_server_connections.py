@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, suppress
 import httpx
 import pytest
 import structlog
+from patience import PATIENCE_S, rhythm, until_async
 from starlette.types import Receive, Scope, Send
 from unit.service.problems import problem
 
@@ -18,7 +19,6 @@ from leasehold.service.api import events as module
 from leasehold.service.api.server import serve
 
 ASKING = b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n\r\n"
-SOON_S = 10
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -42,21 +42,21 @@ async def connected(port: int, sent: bytes = b"") -> AsyncIterator[Connection]:
 
 async def ended(connection: Connection) -> None:
     """By the server: a closed or a broken connection, and no answer before."""
-    async with asyncio.timeout(SOON_S):
+    async with asyncio.timeout(PATIENCE_S):
         with suppress(ConnectionError):
             assert await connection[0].read() == b""
 
 
 async def answered(connection: Connection) -> bytes:
-    async with asyncio.timeout(SOON_S):
+    async with asyncio.timeout(PATIENCE_S):
         return await connection[0].readuntil(b"}")
 
 
 async def test_the_head_of_a_stream_is_told_at_once_and_leaves_no_stream_behind(
-    port: int, eventually, monkeypatch: pytest.MonkeyPatch
+    port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "STREAMS_MAX", 3)
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=SOON_S) as client:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S) as client:
         for _ in range(3):
             answer = await client.head("/api/events")
             assert (answer.status_code, answer.content) == (200, b"")
@@ -66,7 +66,7 @@ async def test_the_head_of_a_stream_is_told_at_once_and_leaves_no_stream_behind(
         async def has_room() -> bool:
             return (await client.get("/api/events?seconds=0")).status_code == 200
 
-        await eventually(has_room)
+        await until_async(has_room)
         head, whole = await client.head("/api/leases"), await client.get("/api/leases")
         assert head.headers["content-length"] == whole.headers["content-length"] == str(len(whole.content))
 
@@ -83,7 +83,7 @@ async def test_a_head_that_does_not_come_is_not_waited_for(
 async def test_a_head_that_drips_in_wins_no_time_and_an_answer_before_it_neither(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "PATIENCE_S", 3.0)
+    monkeypatch.setattr(server, "PATIENCE_S", 6.0)
     async with connected(port, ASKING) as (reader, writer):
         await answered((reader, writer))
         writer.write(b"GET /health/live HTTP/1.1\r\nx: ")
@@ -98,11 +98,11 @@ async def test_an_answer_that_nobody_reads_is_not_kept(port: int, monkeypatch: p
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
     reader._transport.pause_reading()  # type: ignore[attr-defined]  # as one whose client has stopped
     with pytest.raises(ConnectionError):
-        await asyncio.wait_for(without_end(writer, asked), SOON_S)
+        await asyncio.wait_for(without_end(writer, asked), PATIENCE_S)
 
 
 async def test_an_answer_without_end_that_nobody_reads_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(server, "PATIENCE_S", 3.0)
     gone = asyncio.Event()
 
     async def watch(receive: Receive) -> None:
@@ -123,20 +123,19 @@ async def test_an_answer_without_end_that_nobody_reads_is_cut_off(monkeypatch: p
         connected(port, ASKING) as (reader, _),
     ):
         reader._transport.pause_reading()  # type: ignore[attr-defined]
-        await asyncio.wait_for(gone.wait(), SOON_S)
+        await asyncio.wait_for(gone.wait(), PATIENCE_S)
 
 
 async def without_end(writer: asyncio.StreamWriter, sent: bytes, *, pause_s: float = 0) -> None:
-    while True:
+    async for _ in rhythm(pause_s):
         writer.write(sent)
         await writer.drain()
-        await asyncio.sleep(pause_s)
 
 
 async def test_an_answer_that_takes_longer_than_patience_is_given(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "PATIENCE_S", 1.0)
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=SOON_S) as client:
-        assert "event: ready" in (await client.get("/api/events?seconds=2")).text
+    monkeypatch.setattr(server, "PATIENCE_S", 3.0)
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S) as client:
+        assert "event: ready" in (await client.get("/api/events?seconds=4")).text
 
 
 async def test_where_all_connections_are_taken_the_longest_silent_makes_room(
@@ -157,19 +156,19 @@ async def test_where_all_connections_are_taken_the_longest_silent_makes_room(
 
 
 async def test_where_every_connection_is_being_answered_one_more_is_told_so(
-    port: int, eventually, monkeypatch: pytest.MonkeyPatch
+    port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "CONNECTIONS_MAX", 1)
     async with connected(port, b"GET /api/events HTTP/1.1\r\nhost: localhost\r\n\r\n") as watching:
         await watching[0].readuntil(b"event: ready")
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=SOON_S) as client:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S) as client:
             answer = await client.get("/health/live")
             assert "limit of 1 connections" in str(problem(answer, 503)["detail"])
             assert answer.headers["retry-after"] == "1"
             assert answer.headers["connection"] == "close"
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=SOON_S) as client:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S) as client:
 
         async def has_room() -> bool:
             return (await client.get("/health/live")).status_code == 200
 
-        await eventually(has_room)
+        await until_async(has_room)

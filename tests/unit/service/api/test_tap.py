@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 import structlog
+from patience import PATIENCE_S, until_async
 
 from leasehold.leases.lease import Lease
 from leasehold.pipeline.pump.tap import Tap
@@ -46,7 +47,7 @@ async def asking(running, tmp_path: Path, mask: Mask | None, token: str = OPERAT
         httpx.AsyncClient(
             base_url=f"http://127.0.0.1:{port}",
             headers={"authorization": f"Bearer {token}"},
-            timeout=10,
+            timeout=PATIENCE_S,
             trust_env=False,
         ) as client,
     ):
@@ -57,11 +58,11 @@ def watchers(running) -> int:
     return sum(len(worker.tap.watchers) for worker in running.host.workers.values())
 
 
-async def test_a_tap_shows_masked_events_and_rows_and_ends_with_its_limit(start, tmp_path: Path, eventually) -> None:
+async def test_a_tap_shows_masked_events_and_rows_and_ends_with_its_limit(start, tmp_path: Path) -> None:
     running = await start()
     async with asking(running, tmp_path, Mask(["account"])) as client:
         asked = asyncio.create_task(client.get(f"{TAP}?limit=4"))
-        await eventually(lambda: watchers(running) == 1)
+        await until_async(lambda: watchers(running) == 1)
         running.feeds["bank"].append("a", [b'{"account": "DE12", "n": 1}', b'{"account": "DE12", "n": 2}'])
         answer = await asked
     events = parsed(answer.text)
@@ -72,38 +73,38 @@ async def test_a_tap_shows_masked_events_and_rows_and_ends_with_its_limit(start,
     assert events[3][1]["values"]["body"] == '{"account":"***","n":1}'
     assert "DE12" not in answer.text
     assert events[-1][1] == {"why": "limit", "shown": 4}
-    await eventually(lambda: watchers(running) == 0)
+    await until_async(lambda: watchers(running) == 0)
 
 
-async def test_a_tap_counts_what_it_leaves_out_and_the_work_goes_on(start, tmp_path: Path, eventually) -> None:
+async def test_a_tap_counts_what_it_leaves_out_and_the_work_goes_on(start, tmp_path: Path) -> None:
     running = await start()
     async with asking(running, tmp_path, Mask(())) as client:
         asked = asyncio.create_task(client.get(f"{TAP}?side=input&rows_per_s=2&seconds=4"))
-        await eventually(lambda: watchers(running) == 1)
+        await until_async(lambda: watchers(running) == 1)
         running.feeds["bank"].append("a", [b"{}"] * 100)
         events = parsed((await asked).text)
     assert [name for name, _ in events].count("input") == 2
     assert ("left_out", {"input": 98, "output": 0}) in events
     assert events[-1] == ("end", {"why": "time", "shown": 2})
-    await eventually(lambda: running.host.workers["bank", "a"].progress.events == 100)
+    await until_async(lambda: running.host.workers["bank", "a"].progress.events == 100)
 
 
-async def test_a_tap_ends_when_the_host_gives_the_lease_up(start, tmp_path: Path, eventually) -> None:
+async def test_a_tap_ends_when_the_host_gives_the_lease_up(start, tmp_path: Path) -> None:
     running = await start()
     async with asking(running, tmp_path, Mask(())) as client:
         asked = asyncio.create_task(client.get(TAP))
-        await eventually(lambda: watchers(running) == 1)
+        await until_async(lambda: watchers(running) == 1)
         running.host.workers["bank", "a"].stop()
         events = parsed((await asked).text)
     assert events[-1] == ("end", {"why": "lease", "shown": 0})
 
 
-async def test_a_client_that_leaves_is_forgotten(start, tmp_path: Path, eventually) -> None:
+async def test_a_client_that_leaves_is_forgotten(start, tmp_path: Path) -> None:
     running = await start()
     async with asking(running, tmp_path, Mask(())) as client:
         async with client.stream("GET", TAP):
-            await eventually(lambda: watchers(running) == 1)
-        await eventually(lambda: watchers(running) == 0)
+            await until_async(lambda: watchers(running) == 1)
+        await until_async(lambda: watchers(running) == 0)
 
 
 @pytest.mark.parametrize(("token", "status"), [(READER, 403), ("w" * 40, 401)])
@@ -140,15 +141,15 @@ async def test_another_host_names_the_owner(start, tmp_path: Path) -> None:
 
 
 async def test_taps_are_bounded_and_one_that_ends_makes_room(
-    start, tmp_path: Path, eventually, monkeypatch: pytest.MonkeyPatch
+    start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "TAPS_MAX", 1)
     running = await start()
     async with asking(running, tmp_path, Mask(())) as client:
         async with client.stream("GET", TAP):
-            await eventually(lambda: watchers(running) == 1)
+            await until_async(lambda: watchers(running) == 1)
             refused = await client.get("/api/tap/bank/b")
-        await eventually(lambda: watchers(running) == 0)
+        await until_async(lambda: watchers(running) == 0)
         assert (await client.get("/api/tap/bank/b?seconds=0")).status_code == 200
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "15")
 
@@ -160,18 +161,18 @@ async def test_what_is_out_of_bounds_is_refused(start, tmp_path: Path, query: st
         assert (await client.get(f"{TAP}?{query}")).status_code == 422
 
 
-async def test_the_log_has_each_tap_at_its_start_and_at_its_end(start, tmp_path: Path, eventually) -> None:
+async def test_the_log_has_each_tap_at_its_start_and_at_its_end(start, tmp_path: Path) -> None:
     running = await start()
     with structlog.testing.capture_logs() as logs:
         async with asking(running, tmp_path, Mask(())) as client:
             async with client.stream("GET", f"{TAP}?side=input") as answer:
-                await eventually(lambda: watchers(running) == 1)
+                await until_async(lambda: watchers(running) == 1)
                 [opened] = [each for each in logs if each["event"] == "tap opened"]
                 running.feeds["bank"].append("a", [b'{"n": "content"}'])
                 async with aclosing(answer.aiter_lines()) as lines:
                     while await anext(lines) != "event: input":
                         pass
-            await eventually(lambda: [each for each in logs if each["event"] == "operator action"])
+            await until_async(lambda: [each for each in logs if each["event"] == "operator action"])
     assert (opened["who"], opened["pipeline"], opened["partition"], opened["side"]) == ("alice", "bank", "a", "input")
     [done] = [each for each in logs if each["event"] == "operator action"]
     assert (done["action"], done["outcome"], done["who"]) == ("tap", "done", "alice")

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
+from patience import until_async
 from unit.leases.lease_documents import dotnet
 from unit.service.problems import problem
 
@@ -139,17 +140,17 @@ async def test_an_order_that_is_not_understood_is_refused(client, query: str, st
     problem(await client.post(f"/api/leases/import?{query}", headers=HEADERS), status)
 
 
-async def test_what_a_live_owner_works_on_is_taken_over_once_its_pipeline_is_paused(start, eventually) -> None:
+async def test_what_a_live_owner_works_on_is_taken_over_once_its_pipeline_is_paused(start) -> None:
     running = await start(partitions=["a"])
     running.feeds["bank"].append("a", [b"{}"] * 9)
     async with running.client() as client:
-        await eventually(lambda: running.destination.commits)
+        await until_async(lambda: running.destination.commits)
         text = (await client.get("/api/leases/export?pipeline=bank")).text
         text = re.sub('"continuation":("[0-9]+"|null)', '"continuation":"2"', text)
         refused = (await imported(client, text, force=True)).json()
         assert "'host-a' owns it and is alive" in refused["changes"][0]["why"]
         await client.post("/api/pipelines/bank/pause", json={})
-        await eventually(lambda: not running.host.workers)
+        await until_async(lambda: not running.host.workers)
         assert (await imported(client, text, force=True, apply=True)).json()["written"] == 1
     lease = (await running.keeper.read("bank", "a")).lease
     assert (lease.continuation, lease.generation, lease.owner) == ("2", 1, None)

@@ -99,14 +99,14 @@ def test_installed_packages_and_those_with_compiled_parts_stay(tmp_path: Path) -
             module("quick.parts", tmp_path / "quick/parts.cpython-311-x86_64-linux-gnu.so"),
             module("quick.more", tmp_path / "quick/parts.abi3.so"),
             module("requests", installed / "requests.py"),
-            module("service", tmp_path / "service.py"),
+            module("leasehold", tmp_path / "leasehold.py"),
             module("elsewhere", tmp_path.parent / "elsewhere.py"),
             ModuleType("made"),
         )
     }
     assert set(droppable(modules, "totals")) == {"totals", "helper"}
     assert set(droppable(modules, "requests")) == {"requests"}
-    assert droppable(modules, "made") == droppable(modules, "service") == droppable(modules, "missing") == {}
+    assert droppable(modules, "made") == droppable(modules, "leasehold") == droppable(modules, "missing") == {}
 
 
 def test_modules_of_the_function_stay_because_spark_sends_its_code_by_name(folder: Path) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from patience import PATIENCE_S
 
 
 @pytest.mark.parametrize(
@@ -19,5 +20,5 @@ import pytest
 )
 def test_nobody_waits_for_what_he_does_not_use_yet(needed: str, not_yet: set[str]) -> None:
     command = [sys.executable, "-c", f"import sys, {needed}; print(*{not_yet!r} & sys.modules.keys())"]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    said = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     assert said.stdout.split() == []

@@ -23,6 +23,7 @@ from leasehold.service.cli.main import main
 
 SETTINGS = """
 leases: {path: state/leases.db}
+api: {enabled: false}
 pipelines:
   - name: orders
     feed: {type: "unit.service.cli.test_main_unreadable:Numbers"}
@@ -209,3 +210,23 @@ async def test_what_waits_for_it_is_told_by_the_host_that_was_asked(start, store
     async with running.client() as client:
         problems = (await client.get("/api/pipelines")).json()["problems"]
     assert problems == ["pipeline 'bank', partition 'c' waits: it came from 'b', whose lease is unreadable"]
+
+
+def test_until_idle_ends_with_the_reasons_if_a_lease_cannot_be_read_and_another_waits_for_it(place: Place) -> None:
+    found = place("run", "--until-idle", "FILE")
+    assert found.exit_code == 1
+    assert "pipeline 'orders', partition 'b' stopped: document 'orders/leases/b'" in found.output
+    assert "pipeline 'orders', partition 'c' stopped: it came from 'b', whose lease is unreadable" in found.output
+
+
+def test_until_idle_ends_with_the_reason_if_the_info_document_cannot_be_read(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+
+    async def damage(store: SqliteStore) -> None:
+        stored = await store.read(info_id("orders"))
+        await store.replace(stored.id, "{", stored.etag)
+
+    place.with_store(damage)
+    found = place("run", "--until-idle", "FILE")
+    assert found.exit_code in (1, 2)
+    assert "document 'orders/info' is not JSON" in found.output

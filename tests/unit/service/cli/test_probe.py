@@ -9,6 +9,7 @@ import socket
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE_S
 
 from leasehold.leases.errors import StoreAmbiguous, StoreError, StoreUnavailable
 from leasehold.leases.stores.memory import MemoryStore
@@ -121,7 +122,7 @@ class ScratchContainer(MemoryStore):
 
 async def ask_blobs(container: ScratchContainer) -> list[str]:
     said: list[str] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         await ask_services(Targets(blobs=container), ServiceOptions(creates=True), said.append)  # type: ignore[arg-type]
     return said
 

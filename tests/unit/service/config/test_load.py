@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pwd
 import re
 import time
 from collections import Counter
@@ -139,6 +140,15 @@ def test_a_type_of_somebody_else_keeps_its_arguments_and_hides_them() -> None:
     found = settings(text, T=SECRET)
     assert found.pipelines[0].feed.options == {"token": SECRET, "size": 3}  # type: ignore[union-attr]
     assert SECRET not in repr(found)
+
+
+def test_a_single_partition_has_a_start_of_its_own() -> None:
+    text = (
+        "pipelines: [{name: a, feed: {type: log, path: p, starts: {'0': latest, b: %s}}, sink: {type: log, path: q}}]"
+    )
+    [pipeline] = settings(text % "2026-01-31T12:00:00Z").pipelines
+    assert pipeline.feed.starts == {"0": "latest", "b": datetime(2026, 1, 31, 12, tzinfo=UTC)}
+    assert "must be earliest, latest, or a time" in problem(text % "newest")
 
 
 def test_a_start_is_a_word_or_a_time() -> None:
@@ -321,7 +331,7 @@ def test_what_the_driver_takes_is_a_dsn(dsn: str) -> None:
         ("host: {stop_timeout_s: 0}", "line 1: host.stop_timeout_s is 0, and must be greater than 0"),
         ("host: {stop_timeout_s: nan}", "line 1: host.stop_timeout_s is 'nan', and must be a finite number"),
         ("host: {leases_max: -1}", "line 1: host.leases_max is -1, and must be greater than or equal to 1"),
-        ("log: {level: loud}", "line 1: log.level is 'loud', and must be 'debug', 'info', 'warning' or 'error'"),
+        ("log: {level: loud}", "line 1: log.level is 'loud', and must be 'debug', 'info', 'warning', 'error' or 'off'"),
         ("log: {file: 3}", "line 1: log.file is 3, and must be a path"),
         ("spark: {master: 3}", "line 1: spark.master is 3, and must be a text (put it in quotes)"),
         ("spark: {master: ''}", "line 1: spark.master is '', and must not be empty"),
@@ -662,3 +672,47 @@ def test_every_setting_stands_in_the_documentation_as_it_is() -> None:
 def test_the_example_of_the_documentation_is_right() -> None:
     for example in re.findall(r"```yaml\n(.*?)```", DOCUMENT.read_text(), re.DOTALL):
         assert settings(example)
+
+
+# Paths
+
+
+PATHS = (
+    "leases: {type: sqlite, path: PATH}",
+    "log: {file: PATH}",
+    "api: {readers: PATH}",
+    "api: {operators: PATH}",
+    "feed: {type: files, path: PATH, format: csv}",
+    "feed: {type: log, path: PATH}",
+    "sink: {type: files, path: PATH}",
+    "sink: {type: log, path: PATH}",
+    "dead_letters: {type: files, path: PATH}",
+    "dead_letters: {type: log, path: PATH}",
+    "leases: {type: blob, container: leases, account_url: 'https://a.blob.core.windows.net', ca_file: PATH}",
+)
+
+
+@pytest.mark.parametrize("where", PATHS)
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("~/x", "begins with `~`, and there is no such home directory: write the path without `~`"),
+        ("~nosuchuser/x", "begins with `~nosuchuser`, and there is no such home directory"),
+    ],
+)
+def test_a_path_without_its_home_directory_is_a_problem_like_others(
+    where: str, path: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for a user without an entry in /etc/passwd and without HOME, such as the random uid of a pod."""
+    monkeypatch.delenv("HOME", raising=False)
+
+    def unknown(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    section, _, fields = where.replace("PATH", path).partition(": ")
+    one = {"feed": "{type: log, path: in}", "sink": "{type: log, path: out}"}
+    is_of_pipeline = section in ("feed", "sink", "dead_letters")
+    one |= {section: fields} if is_of_pipeline else {}
+    text = "pipelines:\n  - {name: p, " + ", ".join(f"{key}: {value}" for key, value in one.items()) + "}\n"
+    assert expected in problem(text if is_of_pipeline else f"{section}: {fields}\n{text}")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from patience import PATIENCE_S
 
 from leasehold.pipeline.errors import EngineUnavailable
 from leasehold.pipeline.spark import engine as spark_engine
@@ -50,7 +51,7 @@ def settings_of(**transform: str) -> Settings:
 )
 def test_spark_begins_at_once_where_a_transform_needs_it(starts: threading.Event, transform: dict[str, str]) -> None:
     with settings_of(**transform).starting_spark():
-        assert starts.wait(10)
+        assert starts.wait(PATIENCE_S)
 
 
 def test_without_a_transform_it_does_not_begin(starts: threading.Event) -> None:
@@ -75,7 +76,7 @@ print(*(name for name in ("fastapi", "psycopg", "aiohttp", "pandas") if name in 
 
 
 def test_neither_the_api_nor_a_connector_is_imported_before_it() -> None:
-    ran = subprocess.run([sys.executable, "-c", EARLY], capture_output=True, text=True, timeout=60, check=True)
+    ran = subprocess.run([sys.executable, "-c", EARLY], capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     assert ran.stdout == "\n", ran.stdout
 
 
@@ -89,7 +90,7 @@ class Refusing:
 
     def _start(self, *_: object) -> None:
         self.count += 1
-        assert self.may_fail.wait(10)
+        assert self.may_fail.wait(PATIENCE_S)
         raise EngineUnavailable(f"no master (start {self.count})")
 
 
@@ -130,7 +131,7 @@ def test_who_waits_for_a_start_shares_its_failure_and_who_comes_later_starts_aga
     with ThreadPoolExecutor(3) as threads:
         failures = [threads.submit(failure, engine) for _ in range(3)]
         for _ in failures:
-            assert door.arrived.acquire(timeout=10)
+            assert door.arrived.acquire(timeout=PATIENCE_S)
         starts.may_fail.set()
         assert {each.result() for each in failures} == {"no master (start 1)"}
     assert failure(engine) == "no master (start 2)"

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import httpx
 import pytest
 import structlog
+from patience import until_async
 from unit.service.operated import LEASE, reset, taken
 from unit.service.problems import problem
 
@@ -29,9 +30,14 @@ class Files(MemoryChangeFeed):
     def __init__(self, names: list[str]) -> None:
         super().__init__(names)
         self.away: set[str] = set()
+        self.hidden: dict[str, str] = {}
 
     async def partitions(self) -> list[FeedPartition]:
         return [each for each in await super().partitions() if each.name not in self.away]
+
+    @property
+    def passed_over(self) -> dict[str, str]:
+        return self.hidden
 
     async def lag(self, partition: str, continuation: str | None) -> int:
         if partition in self.away:
@@ -206,16 +212,16 @@ async def test_a_close_comes_through_although_the_owner_writes_meanwhile_and_cou
 # The group
 
 
-async def test_nobody_reads_a_closed_partition_and_its_lag_counts_no_more(start, eventually, files) -> None:
+async def test_nobody_reads_a_closed_partition_and_its_lag_counts_no_more(start, files) -> None:
     running = await start(feeds={"bank": files})
 
-    await eventually(delivering(running))
-    await eventually(lambda: ("bank", "a") in running.host.workers)
+    await until_async(delivering(running))
+    await until_async(lambda: ("bank", "a") in running.host.workers)
     await closed(running)
-    await eventually(lambda: ("bank", "a") not in running.host.workers)
+    await until_async(lambda: ("bank", "a") not in running.host.workers)
     files.append("a", [b"{}"] * 3)
     running.view.forget()
-    await eventually(
+    await until_async(
         lambda: (
             ("bank", "a") in running.host.balancer.scan.seen
             and running.host.balancer.scan.seen["bank", "a"].lease.closed
@@ -234,39 +240,37 @@ async def test_a_group_whose_file_is_gone_becomes_idle_once_its_lease_is_closed(
     assert (look.is_done, look.failed, look.held) == (True, {}, {})
 
 
-async def test_a_file_that_comes_back_under_a_closed_name_is_not_read_and_is_warned_of_once(
-    start, eventually, files
-) -> None:
+async def test_a_file_that_comes_back_under_a_closed_name_is_not_read_and_is_warned_of_once(start, files) -> None:
     with structlog.testing.capture_logs() as logs:
 
         def warnings() -> list[str]:
             return [entry["what"] for entry in logs if "an operator closed" in str(entry.get("what"))]
 
         running = await start(feeds={"bank": files})
-        await eventually(lambda: ("bank", "a") in running.host.workers)
+        await until_async(lambda: ("bank", "a") in running.host.workers)
 
-        await eventually(delivering(running))
+        await until_async(delivering(running))
         await closed(running)
-        await rounds(running, eventually, 3)
+        await rounds(running, 3)
         assert warnings() == []  # it is closed first and moved away then: no surprise
         files.away.add("a")
-        await rounds(running, eventually, 3)
+        await rounds(running, 3)
         files.away.clear()
-        await eventually(warnings)
-        await rounds(running, eventually, 3)
+        await until_async(warnings)
+        await rounds(running, 3)
         assert len(warnings()) == 1
         since_the_close, from_the_beginning = warnings()[0].split("To read it from its beginning")
         assert "`leasehold leases reset FILE bank a --to 5 --yes`" in since_the_close
         assert "`leasehold leases reset FILE bank a --to earliest --yes`" in from_the_beginning
-        await eventually(lambda: ("bank", "a") not in running.host.workers)
+        await until_async(lambda: ("bank", "a") not in running.host.workers)
 
 
-async def rounds(running, eventually, count: int) -> None:
+async def rounds(running, count: int) -> None:
     """Until the host has read the leases so many times more, and the last time has been acted on."""
     for _ in range(count):
         before = running.host.balancer.scan
         running.host.wake()
-        await eventually(lambda seen=before: running.host.balancer.scan is not seen)
+        await until_async(lambda seen=before: running.host.balancer.scan is not seen)
 
 
 # REST
@@ -315,15 +319,15 @@ async def test_what_else_operators_do_to_a_closed_lease_is_refused_with_the_way_
         assert detail == "lease 'a' of pipeline 'bank' is closed, by an operator: a reset opens it again"
 
 
-async def test_a_reset_opens_a_closed_lease_in_a_new_generation_and_hosts_read_it(start, eventually, files) -> None:
+async def test_a_reset_opens_a_closed_lease_in_a_new_generation_and_hosts_read_it(start, files) -> None:
     running = await start(feeds={"bank": files})
 
-    await eventually(delivered := delivering(running))
+    await until_async(delivered := delivering(running))
     await closed(running)
     async with running.client() as client:
         after = (await reset(client, "earliest")).json()["after"]
     assert (after["state"], after["generation"], after["continuation"]) == ("available", 1, None)
-    await eventually(delivered)
+    await until_async(delivered)
     assert not (await running.keeper.read("bank", "a")).lease.closed
 
 
@@ -339,3 +343,17 @@ async def test_an_unreadable_lease_is_not_closed(resting) -> None:
     await store.replace(stored.id, "{}", stored.etag)
     with pytest.raises(Exception, match="field 'version'"):
         await closed(resting)
+
+
+@pytest.mark.parametrize("forget", [False, True])
+async def test_a_lease_whose_partition_may_be_hidden_stays_as_it_is(resting, files, forget: bool) -> None:
+    if forget:
+        await closed(resting)
+    files.away, files.hidden = {"a"}, {"/in": "the directory cannot be listed"}
+    with pytest.raises(
+        NotNow, match=r"its partition may be hidden, because the feed passes over '/in' \(the directory"
+    ):
+        await closed(resting, forget=forget)
+    assert (await resting.keeper.read("bank", "a")).lease.tombstone is forget
+    assert (await closed(resting, "b")).change.is_change
+    assert (await closed(resting, forget=forget, skip_rest=True)).change.is_change

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from patience import until_async
 from unit.service.conftest import SOON_EXPIRED
 
 from leasehold.common.clock import BootClock
@@ -327,7 +328,7 @@ def test_activity_that_cannot_be_trusted_silences_its_host_alone(broken: dict[st
 # A running group
 
 
-async def test_any_host_tells_of_the_whole_group(start, eventually) -> None:
+async def test_any_host_tells_of_the_whole_group(start) -> None:
     feeds = {"bank": MemoryChangeFeed(["a", "b", "c", "d"])}
     for partition in "abcd":
         feeds["bank"].append(partition, [b"{}"] * 3)
@@ -338,12 +339,12 @@ async def test_any_host_tells_of_the_whole_group(start, eventually) -> None:
         hosts = (await first.view.read_group()).hosts
         return [host.leases for host in hosts.values()] == [2, 2]
 
-    await eventually(are_shared)
+    await until_async(are_shared)
 
     async def is_told() -> bool:
         return len({batch.partition for batch in (await second.view.read_group()).batches}) == 4
 
-    await eventually(is_told)
+    await until_async(is_told)
     told = await second.view.read_group()
     assert {host.is_live for host in told.hosts.values()} == {True}
     assert told.hosts["host-b"].is_this
@@ -351,7 +352,7 @@ async def test_any_host_tells_of_the_whole_group(start, eventually) -> None:
     assert all(batch.at <= NOW for batch in told.batches)
 
 
-async def test_a_failing_partition_is_told_with_its_error_by_every_host(start, eventually) -> None:
+async def test_a_failing_partition_is_told_with_its_error_by_every_host(start) -> None:
     class Refusing(MemoryOutputSink):
         async def open(self, claim):
             raise SinkRejected("table 'balances' has no column 'amount'")
@@ -362,11 +363,11 @@ async def test_a_failing_partition_is_told_with_its_error_by_every_host(start, e
     async def is_told() -> bool:
         return (await observer.view.read_group()).failures == {("bank", "a"): "table 'balances' has no column 'amount'"}
 
-    await eventually(is_told)
+    await until_async(is_told)
 
 
 @pytest.mark.parametrize("events", [0, 1])
-async def test_a_mended_partition_is_no_failure_any_more(start, eventually, events: int) -> None:
+async def test_a_mended_partition_is_no_failure_any_more(start, events: int) -> None:
     class Moody(MemoryOutputSink):
         refuses = True
 
@@ -382,16 +383,16 @@ async def test_a_mended_partition_is_no_failure_any_more(start, eventually, even
     async def is_failing() -> bool:
         return bool((await running.view.read_group()).failures)
 
-    await eventually(is_failing)
+    await until_async(is_failing)
     sink.refuses = False
 
     async def is_mended() -> bool:
         return not (await running.view.read_group()).failures
 
-    await eventually(is_mended)
+    await until_async(is_mended)
 
 
-async def test_a_lease_whose_owner_went_silent_shows_as_expired_and_its_host_as_dead(start, store, eventually) -> None:
+async def test_a_lease_whose_owner_went_silent_shows_as_expired_and_its_host_as_dead(start, store) -> None:
     """Seen by a host that may not take it: it serves another pipeline as well, and wants no more leases."""
     silent = await start("host-z", runs=False, feeds={"bank": MemoryChangeFeed(["a"])}, timing=SOON_EXPIRED)
     await silent.keeper.create(Lease(pipeline="bank", partition="a"))
@@ -404,7 +405,7 @@ async def test_a_lease_whose_owner_went_silent_shows_as_expired_and_its_host_as_
         told = await watching.view.read_group()
         return told.leases["bank", "a"].state == "expired" and told.hosts["host-z"].is_live is False
 
-    await eventually(has_expired)
+    await until_async(has_expired)
 
 
 # Reading
@@ -438,13 +439,13 @@ async def test_an_untrusted_document_stops_only_itself(start, store) -> None:
     assert len(told.problems) == 2
 
 
-async def test_the_backlog_is_read_anew_by_every_look(start, eventually) -> None:
+async def test_the_backlog_is_read_anew_by_every_look(start) -> None:
     running = await start(feeds={"bank": MemoryChangeFeed(["a"])})
 
     async def is_done() -> bool:
         return (await running.view.read_backlog()).is_done
 
-    await eventually(is_done)
+    await until_async(is_done)
     running.feeds["bank"].append("a", [b"{}"])
     assert not (await running.view.read_backlog()).is_done
-    await eventually(is_done)
+    await until_async(is_done)

@@ -9,6 +9,7 @@ from math import inf
 
 import pytest
 from lab.simulation.loop import VirtualClock
+from patience import until_async
 from unit.service.conftest import NOW
 
 from leasehold.leases.keeper import Keeper
@@ -299,7 +300,7 @@ async def seconds_of(running) -> float | None:  # type: ignore[no-untyped-def]
     return found
 
 
-async def test_an_owner_knows_the_age_without_a_measurement(start, eventually) -> None:  # type: ignore[no-untyped-def]
+async def test_an_owner_knows_the_age_without_a_measurement(start) -> None:  # type: ignore[no-untyped-def]
     class Away(MemoryOutputSink):
         is_away = False
 
@@ -315,24 +316,24 @@ async def test_an_owner_knows_the_age_without_a_measurement(start, eventually) -
 
     feed, sink = Asked(), Away(MemoryDestination())
     running = await start(feeds={"bank": feed}, sinks={"bank": sink})
-    await eventually(lambda: running.host.workers)
-    await eventually(lambda: running.host.workers[KEY].progress.waiting.has_begun)
+    await until_async(lambda: running.host.workers)
+    await until_async(lambda: running.host.workers[KEY].progress.waiting.has_begun)
     assert await seconds_of(running) == 0
     sink.is_away = True
     for age_s in (30, 20):
         feed.append("a", [b"{}"], at=NOW - timedelta(seconds=age_s))
-    await eventually(lambda: running.host.failures)
+    await until_async(lambda: running.host.failures)
     assert await seconds_of(running) == 30
     sink.is_away = False
 
     async def is_done() -> bool:
         return await seconds_of(running) == 0
 
-    await eventually(is_done)
+    await until_async(is_done)
     assert feed.asked == []
 
 
-async def test_a_document_that_is_deleted_before_it_can_be_delivered_ages_no_longer(start, eventually) -> None:  # type: ignore[no-untyped-def]
+async def test_a_document_that_is_deleted_before_it_can_be_delivered_ages_no_longer(start) -> None:  # type: ignore[no-untyped-def]
     class Deleting(Asked):
         is_deleted = False
 
@@ -352,21 +353,21 @@ async def test_a_document_that_is_deleted_before_it_can_be_delivered_ages_no_lon
 
     feed = Deleting(30)
     running = await start(feeds={"bank": feed}, sinks={"bank": Away(MemoryDestination())})
-    await eventually(lambda: running.host.failures)
+    await until_async(lambda: running.host.failures)
     waiting = running.host.workers[KEY].progress.waiting
     assert (await running.view.read_lag(0)).seconds == 30
     feed.is_deleted, run = True, waiting.run
-    await eventually(lambda: waiting.run > run)
+    await until_async(lambda: waiting.run > run)
     assert waiting.first_us is not None
 
     async def is_at_rest() -> bool:
         return (await running.view.read_lag(0)).seconds == 0
 
-    await eventually(is_at_rest)
+    await until_async(is_at_rest)
     assert waiting.is_empty
 
 
-async def test_the_age_of_a_partition_that_stops_is_known_at_once(start, eventually) -> None:  # type: ignore[no-untyped-def]
+async def test_the_age_of_a_partition_that_stops_is_known_at_once(start) -> None:  # type: ignore[no-untyped-def]
     """A measurement may be 15 seconds old, and its worker ended since."""
 
     class Slow(MemoryOutputSink):
@@ -381,23 +382,23 @@ async def test_the_age_of_a_partition_that_stops_is_known_at_once(start, eventua
 
     feed, sink = Asked(30), Slow(MemoryDestination())
     running = await start(feeds={"bank": feed}, sinks={"bank": sink})
-    await eventually(lambda: running.host.workers)
-    await eventually(lambda: running.host.workers[KEY].progress.waiting.first_us)
+    await until_async(lambda: running.host.workers)
+    await until_async(lambda: running.host.workers[KEY].progress.waiting.first_us)
     await running.view.read_lag(0)
     sink.refuses.set()
-    await eventually(lambda: not running.host.workers)
+    await until_async(lambda: not running.host.workers)
     assert await seconds_of(running) == pytest.approx(30, abs=3)
     assert feed.asked == []
 
 
-async def test_the_time_of_what_executors_read_is_asked_for_once(start, eventually, lease_behind) -> None:  # type: ignore[no-untyped-def]
+async def test_the_time_of_what_executors_read_is_asked_for_once(start, lease_behind) -> None:  # type: ignore[no-untyped-def]
     """They do not report it, and the lease is behind what is delivered."""
     feed, sink = Asked(40), MemoryOutputSink(MemoryDestination())
     running = await start(feeds={"bank": feed}, sinks={"bank": sink})
-    await eventually(lambda: running.host.stats.events["bank"] == 1)
+    await until_async(lambda: running.host.stats.events["bank"] == 1)
     waiting = running.host.workers[KEY].progress.waiting
     feed.append("a", [b"{}"], at=NOW - timedelta(seconds=30))
-    await eventually(lambda: running.host.stats.events["bank"] == 2)
+    await until_async(lambda: running.host.stats.events["bank"] == 2)
     waiting.position = "1"
     waiting.add_unknown(1)
     for _ in range(3):
@@ -405,19 +406,19 @@ async def test_the_time_of_what_executors_read_is_asked_for_once(start, eventual
     assert feed.asked == ["1"]
 
 
-async def test_what_was_delivered_before_a_partition_stops_does_not_wait(start, eventually, lease_behind) -> None:  # type: ignore[no-untyped-def]
+async def test_what_was_delivered_before_a_partition_stops_does_not_wait(start, lease_behind) -> None:  # type: ignore[no-untyped-def]
     """The lease may be seconds behind, and the measurement is older than the end of the work."""
     feed = Asked(30)
     running = await start(feeds={"bank": feed})
-    await eventually(lambda: running.host.stats.events["bank"] == 1)
+    await until_async(lambda: running.host.stats.events["bank"] == 1)
     assert (await running.keeper.read(*KEY)).lease.continuation is None
     assert (await running.view.read_lag(0)).seconds == 0
     running.host.stop()
-    await eventually(lambda: not running.host.workers)
+    await until_async(lambda: not running.host.workers)
     assert await seconds_of(running) == pytest.approx(0, abs=2)
 
 
-async def test_a_partition_without_an_owner_is_asked_about_once(start, eventually) -> None:  # type: ignore[no-untyped-def]
+async def test_a_partition_without_an_owner_is_asked_about_once(start) -> None:  # type: ignore[no-untyped-def]
     feed = Asked(30, 20)
     running = await start(runs=False, feeds={"bank": feed})
     await running.keeper.create(lease())
@@ -429,21 +430,21 @@ async def test_a_partition_without_an_owner_is_asked_about_once(start, eventuall
     async def has_grown() -> bool:
         return (await seconds_of(running) or 0) > (before or 0) + 0.05
 
-    await eventually(has_grown)  # without another measurement
+    await until_async(has_grown)  # without another measurement
     assert feed.asked == [None]
 
 
-async def test_a_lease_that_was_reset_is_no_longer_the_workers(start, eventually) -> None:  # type: ignore[no-untyped-def]
+async def test_a_lease_that_was_reset_is_no_longer_the_workers(start) -> None:  # type: ignore[no-untyped-def]
     feed = Asked(30)
     running = await start(feeds={"bank": feed})
-    await eventually(lambda: running.host.stats.events["bank"] == 1)
+    await until_async(lambda: running.host.stats.events["bank"] == 1)
     own = running.host.workers[KEY].owned.lease
     assert running.view._worker_of(own) is running.host.workers[KEY]
     assert running.view._worker_of(replace(own, generation=own.generation + 1)) is None
     assert running.view._worker_of(replace(own, epoch=own.epoch + 1)) is None
 
 
-async def test_the_partition_of_a_working_host_is_as_old_as_its_lease_showed_at_most(start, eventually) -> None:  # type: ignore[no-untyped-def]
+async def test_the_partition_of_a_working_host_is_as_old_as_its_lease_showed_at_most(start) -> None:  # type: ignore[no-untyped-def]
     feed = Asked(30)
     owner = await start("host-a", feeds={"bank": feed}, runs=False)
     looks = await start("host-b", feeds={"bank": feed}, runs=False)

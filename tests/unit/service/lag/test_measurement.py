@@ -9,7 +9,7 @@ import pytest
 
 from leasehold.leases.lease import Child, Lease, LeaseKey
 from leasehold.pipeline.connectors.memory import MemoryChangeFeed
-from leasehold.pipeline.errors import FeedUnavailable
+from leasehold.pipeline.errors import FeedNotFound, FeedUnavailable
 from leasehold.pipeline.feed import FeedPartition
 from leasehold.service.lag.measurement import (
     KEPT_S,
@@ -374,6 +374,58 @@ async def test_a_failed_partition_whose_feed_fails_as_well_does_not_hold_up_the_
     broken = Broken(["a"], {"a"}, FeedUnavailable("the file is gone"))
     look = await read_backlog([lease("a")], {"bank": broken}, {LeaseKey("bank", "a"): "the file is gone"})
     assert verdict(look, look) == "failed"
+
+
+async def test_a_lease_that_cannot_be_read_ends_the_wait_and_so_do_partitions_that_wait_for_it() -> None:
+    stuck = {
+        LeaseKey("bank", "b"): "document 'b' is not JSON",
+        LeaseKey("bank", "c"): "it came from 'b', whose lease is unreadable",
+    }
+    busy = await read_backlog([lease("a", "2")], {"bank": feed(a=3, b=2, c=0)}, {}, waiting=stuck, stuck=stuck)
+    assert (busy.missing, verdict(busy, busy)) == (frozenset(), "busy")
+    rest = await read_backlog([lease("a", "3")], {"bank": feed(a=3, b=2, c=0)}, {}, waiting=stuck, stuck=stuck)
+    assert (rest.failed, verdict(rest, rest)) == (stuck, "failed")
+
+
+async def test_a_lease_that_was_repaired_between_two_looks_is_worked_on_first() -> None:
+    stuck = {LeaseKey("bank", "a"): "document 'a' is not JSON"}
+    first = await read_backlog([], {"bank": feed(a=3)}, {}, stuck=stuck)
+    second = await read_backlog([lease("a", "1")], {"bank": feed(a=3)}, {}, stuck=stuck)
+    assert (second.failed, verdict(first, second)) == ({}, "busy")
+
+
+async def test_a_pipeline_whose_partitions_cannot_be_listed_until_a_person_helps_ends_the_wait() -> None:
+    class Unlisted(MemoryChangeFeed):
+        async def partitions(self) -> list[FeedPartition]:
+            raise FeedNotFound("directory 'in' cannot be listed")
+
+    feeds = {"bank": Unlisted(["a"]), "other": feed(b=2)}
+    other = replace(lease("b", "1"), pipeline="other")
+    busy = await read_backlog([other], feeds, {})
+    assert verdict(busy, busy) == "busy"
+    rest = await read_backlog([replace(other, continuation="2")], feeds, {})
+    assert (rest.failed, rest.unknown) == ({LeaseKey("bank", ""): "directory 'in' cannot be listed"}, ())
+    assert verdict(rest, rest) == "failed"
+
+
+async def test_a_pipeline_whose_leases_cannot_be_created_until_a_person_helps_ends_the_wait() -> None:
+    stuck = {LeaseKey("bank", ""): "document 'bank/info' is not JSON"}
+    look = await read_backlog([], {"bank": feed(a=3)}, {}, stuck=stuck)
+    assert (look.failed, look.missing, verdict(look, look)) == (stuck, frozenset(), "failed")
+
+
+async def test_what_a_feed_passes_over_ends_the_wait_once_the_others_are_read() -> None:
+    class Partial(MemoryChangeFeed):
+        @property
+        def passed_over(self) -> dict[str, str]:
+            return {"/in/loop.csv": "it leads nowhere"}
+
+    source = Partial(["a"])
+    source.append("a", [b"{}"])
+    busy = await read_backlog([lease("a")], {"bank": source}, {})
+    assert verdict(busy, busy) == "busy"
+    rest = await read_backlog([lease("a", "1")], {"bank": source}, {})
+    assert (rest.failed, verdict(rest, rest)) == ({LeaseKey("bank", "/in/loop.csv"): "it leads nowhere"}, "failed")
 
 
 async def test_an_unfinished_event_that_is_all_a_partition_has_left_ends_the_wait_as_a_failure() -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
+from patience import until_async
 from unit.service.conftest import NOW
 
 from leasehold.leases.document import Fields
@@ -17,6 +18,7 @@ from leasehold.leases.lease import Lease, LeaseKey
 from leasehold.pipeline.connectors.memory import MemoryChangeFeed
 from leasehold.pipeline.errors import FeedUnavailable, PositionLost
 from leasehold.pipeline.feed import FeedPartition, KnownLag
+from leasehold.service import partitions
 from leasehold.service.group.activity import ACTIVITY_BYTES_MAX, Activity, activity_document, decode_activity
 from leasehold.service.lag.age import FirstEvents
 from leasehold.service.lag.measurement import read_backlog
@@ -35,13 +37,13 @@ HOSTS = ("host-a", "host-b", "host-c")
 
 
 class Metered(MemoryChangeFeed):
-    """readers: by partition, the end that its open reader knows, and how old that is. asked, listed: when it was."""
+    """readers: by partition, the end that its open reader knows, and how old that is. listings: how many were made."""
 
     def __init__(self, partitions: list[str]) -> None:
         super().__init__(partitions)
         self.readers: dict[str, tuple[int, float]] = {}
         self.asked: list[str] = []
-        self.listed: list[float] = []
+        self.listings = 0
         self.error: Exception | None = None
 
     def known_lag(self, partition: str, continuation: str | None) -> KnownLag | None:
@@ -60,7 +62,7 @@ class Metered(MemoryChangeFeed):
         self._logs |= MemoryChangeFeed([partition])._logs
 
     async def partitions(self) -> list[FeedPartition]:
-        self.listed.append(asyncio.get_running_loop().time())
+        self.listings += 1
         return await super().partitions()
 
 
@@ -301,21 +303,21 @@ def test_lags_that_are_none_are_refused(entry: object) -> None:
 # Hosts
 
 
-async def test_hosts_know_the_lags_of_each_others_partitions_and_ask_nothing(start, eventually) -> None:  # type: ignore[no-untyped-def]
+async def test_hosts_know_the_lags_of_each_others_partitions_and_ask_nothing(start) -> None:  # type: ignore[no-untyped-def]
     feed = Metered(["0", "1", "2", "3"])
     feed.readers = dict.fromkeys("0123", (9, 0.0))
     hosts = [await start(name, feeds={"bank": feed}) for name in ("host-a", "host-b")]
-    await eventually(lambda: all(len(each.host.workers) == 2 for each in hosts))
+    await until_async(lambda: all(len(each.host.workers) == 2 for each in hosts))
     for each in hosts:
 
         async def told(view=each.view) -> bool:  # type: ignore[no-untyped-def]
             return (await view.read_lag(0)).events == 36
 
-        await eventually(told)
+        await until_async(told)
     assert all(each.host.workers for each in hosts)
 
 
-async def test_a_reader_that_fails_to_tell_its_lag_costs_a_question_and_no_host(start, eventually) -> None:  # type: ignore[no-untyped-def]
+async def test_a_reader_that_fails_to_tell_its_lag_costs_a_question_and_no_host(start) -> None:  # type: ignore[no-untyped-def]
     class Faulty(Metered):
         def known_lag(self, partition: str, continuation: str | None) -> KnownLag | None:
             raise PositionLost(f"{continuation!r} is no position")
@@ -326,42 +328,44 @@ async def test_a_reader_that_fails_to_tell_its_lag_costs_a_question_and_no_host(
     async def told() -> bool:
         return bool((await running.view.read_lag(0)).is_known and feed.asked)
 
-    await eventually(told)
+    await until_async(told)
     tick = (await running.view.read_group()).hosts["host-a"].tick
 
     async def announced() -> bool:
         return bool((await running.view.read_group()).hosts["host-a"].tick > tick)
 
-    await eventually(announced)
+    await until_async(announced)
     assert (await read_backlog([lease("0")], {"bank": feed}, {}, ask=running.host.group_lag.ask)).is_done
 
 
-async def test_hosts_list_the_partitions_once_a_second(start, eventually) -> None:  # type: ignore[no-untyped-def]
+async def test_hosts_list_the_partitions_no_more_often_than_their_pace(start, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     feed = Metered(["0"])
     hosts = [await start(name, feeds={"bank": feed}) for name in ("host-a", "host-b")]
-    await eventually(lambda: all(each.host.group_lag.hosts == 2 for each in hosts))
-    feed.listed.clear()
-    began = asyncio.get_running_loop().time()
-    for _ in range(50):
+    await until_async(lambda: all(each.host.group_lag.hosts == 2 for each in hosts))
+    await until_async(lambda: feed.listings >= 2)
+    assert partitions.LISTINGS_PER_S == 1
+    monkeypatch.setattr(partitions, "LISTINGS_PER_S", 0.001)
+    before_all = feed.listings
+    for _ in range(20):
         for each in hosts:
+            before = each.host.balancer.scan
             each.host.wake()
+            await until_async(lambda host=each.host, seen=before: host.balancer.scan is not seen)
             await each.view.read_lag(0)
-        await asyncio.sleep(0.02)
     await hosts[0].view.read_backlog()
-    took_s = asyncio.get_running_loop().time() - began
-    assert len(feed.listed) <= took_s + 2
+    assert feed.listings <= before_all + 1, "one listing may have been under way"
 
 
-async def test_a_lease_that_is_newer_than_the_listing_is_no_orphan(start, eventually, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+async def test_a_lease_that_is_newer_than_the_listing_is_no_orphan(start, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setattr("leasehold.service.partitions.LISTINGS_PER_S", 0.001)
     feed = Metered(["0"])
     running = await start("host-a", feeds={"bank": feed})
-    await eventually(lambda: running.host.workers)
+    await until_async(lambda: running.host.workers)
     feed.grow("1")
     await running.keeper.create(lease("1"))  # by a host that has seen it before us
     running.host.wake()
-    await eventually(lambda: ("bank", "1") in running.host.workers)
-    assert len(feed.listed) == 2
+    await until_async(lambda: ("bank", "1") in running.host.workers)
+    assert feed.listings == 2
 
 
 # Idle

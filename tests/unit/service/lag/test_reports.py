@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 import numpy as np
 import pytest
 from lab.simulation.loop import VirtualClock
+from patience import until_async
 from unit.service.conftest import NOW
 
 from leasehold.leases.host_record import HostRecord
@@ -397,10 +398,10 @@ class Slow(MemoryOutputSink):
         return await super()._request(request)
 
 
-async def test_a_host_reports_with_each_heartbeat_and_the_others_read_it(start, eventually) -> None:  # type: ignore[no-untyped-def]
+async def test_a_host_reports_with_each_heartbeat_and_the_others_read_it(start) -> None:  # type: ignore[no-untyped-def]
     feed, sink = MemoryChangeFeed(["a"]), Slow()
     owner = await start("host-b", feeds={"bank": feed}, sinks={"bank": sink})
-    await eventually(lambda: KEY in owner.host.workers)
+    await until_async(lambda: KEY in owner.host.workers)
     other = await start("host-a", feeds={"bank": feed}, sinks={"bank": sink})
     feed.append("a", [b"{}"], at=NOW - timedelta(seconds=30))
 
@@ -412,8 +413,8 @@ async def test_a_host_reports_with_each_heartbeat_and_the_others_read_it(start, 
     async def says(waited_s: float) -> bool:
         return await reported() == waited_s
 
-    await eventually(lambda: says(30))
+    await until_async(lambda: says(30))
     assert (await other.view.read_lag(0)).seconds == pytest.approx(30, abs=3)
     sink.may.set()
-    await eventually(lambda: says(0))
+    await until_async(lambda: says(0))
     assert (await other.view.read_lag(0)).seconds == 0

@@ -8,6 +8,7 @@ import pytest
 from lab.servers.conventions import MODULES, VALUES
 from opentelemetry.semconv._incubating.attributes import db_attributes, messaging_attributes
 from opentelemetry.semconv.schemas import Schemas
+from patience import until_async
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from leasehold.pipeline.connectors.http import http_sink
@@ -137,10 +138,10 @@ def test_counters_gauges_and_histograms_keep_their_figures() -> None:
     assert histogram.points == (Point({"stage": "wait"}, 6.15, (1, 2, 1), (0.1, 1.0)),)
 
 
-async def test_every_figure_of_metrics_is_sent_as_it_is(start, eventually) -> None:
+async def test_every_figure_of_metrics_is_sent_as_it_is(start) -> None:
     running = await start(partitions=["a"])
     running.feeds["bank"].append("a", [b"{}"] * 3)
-    await eventually(lambda: running.host.stats.events["bank"] == 3)
+    await until_async(lambda: running.host.stats.events["bank"] == 3)
     metrics = Metrics(running.host)
     text = {
         line.split(" ")[0]: float(line.rsplit(" ", 1)[1])
@@ -158,10 +159,10 @@ async def test_every_figure_of_metrics_is_sent_as_it_is(start, eventually) -> No
                 assert sum(point.counts) == text[f"{figure.name}_count{{{labels}}}"]
 
 
-async def test_the_conventions_metrics_count_what_metrics_counts(start, eventually) -> None:
+async def test_the_conventions_metrics_count_what_metrics_counts(start) -> None:
     running = await start(partitions=["a"])
     running.feeds["bank"].append("a", [b"{}"] * 3)
-    await eventually(lambda: running.host.stats.events["bank"] == 3)
+    await until_async(lambda: running.host.stats.events["bank"] == 3)
     found = {figure.name: figure for figure in figures_of(running.host)}
     (consumed,), (processed,) = (
         found[name].points for name in ("messaging.client.consumed.messages", "messaging.process.duration")

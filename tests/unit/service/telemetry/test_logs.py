@@ -129,13 +129,23 @@ def test_azures_sdks_speak_with_debug_alone_since_their_errors_are_told_by_us(tm
     assert [line["event"] for line in lines()] == (["Health check task failed: throttled"] if level == "debug" else [])
 
 
-@pytest.mark.parametrize(("level", "expected"), [("debug", "diwe"), ("info", "iwe"), ("warning", "we"), ("error", "e")])
+@pytest.mark.parametrize(
+    ("level", "expected"), [("debug", "diwe"), ("info", "iwe"), ("warning", "we"), ("error", "e"), ("off", "")]
+)
 def test_a_level_lets_through_itself_and_worse(tmp_path: Path, level: str, expected: str) -> None:
     lines = configured(tmp_path, format="json", level=level)
     log = logs.logger()
     for name in ("debug", "info", "warning", "error"):
         getattr(log, name)(name[0])
     assert "".join(line["event"] for line in lines()) == expected
+
+
+def test_off_silences_other_libraries_and_warnings_too(tmp_path: Path) -> None:
+    lines = configured(tmp_path, level="off")
+    logging.getLogger("py4j.java_gateway").critical("gateway gone")
+    logging.getLogger("leasehold.leases.keeper").critical("mine")
+    warnings.warn("deprecated", stacklevel=1)
+    assert lines() == []
 
 
 def test_a_field_does_not_pass_for_what_every_line_says(tmp_path: Path) -> None:

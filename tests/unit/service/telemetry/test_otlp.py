@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import itertools
 import subprocess
 import sys
 import time
@@ -11,6 +9,7 @@ import time
 import pytest
 import structlog
 from lab.servers.otlp import Collector, attributes
+from patience import PATIENCE_S, until_async
 from structlog.testing import capture_logs
 
 from leasehold.service.config.settings import TelemetrySettings
@@ -29,12 +28,12 @@ def traces_to(url: str) -> OtlpTraces:
 
 
 @pytest.mark.usefixtures("environ")
-async def test_a_host_s_batches_arrive_as_traces_with_their_stages(start, eventually, collector: Collector) -> None:
+async def test_a_host_s_batches_arrive_as_traces_with_their_stages(start, collector: Collector) -> None:
     traces = traces_to(collector.url)
     running = await start(partitions=["a"], traces=traces)
     running.feeds["bank"].append("a", [b"{}"] * 3)
     names = {"process", "checkpoint", "acquire"}
-    await eventually(lambda: names <= {span.name.partition(" ")[0] for span in collector.spans})
+    await until_async(lambda: names <= {span.name.partition(" ")[0] for span in collector.spans})
     await traces.close()
     named = {span.name.partition(" ")[0]: span for span in collector.spans}
     process, acquire = named["process"], named["acquire"]
@@ -43,9 +42,7 @@ async def test_a_host_s_batches_arrive_as_traces_with_their_stages(start, eventu
     assert not process.parent_span_id
     assert [link.span_id for link in process.links] == [acquire.span_id]
     stages = [named[name] for name in ("receive", "transform", "queue", "deliver")]
-    for before, after in itertools.pairwise(stages):
-        assert abs(before.end_time_unix_nano - after.start_time_unix_nano) < 5_000_000, after.name
-    assert abs(stages[0].start_time_unix_nano - process.start_time_unix_nano) < 5_000_000
+    assert sorted(stages, key=lambda stage: stage.start_time_unix_nano) == stages
     assert process.end_time_unix_nano <= time.time_ns()
     assert {name: value for name, value in attributes(process).items() if name.startswith("leasehold.")} == {
         "leasehold.pipeline": "bank",
@@ -89,34 +86,34 @@ async def test_the_variables_of_opentelemetry_hold(environ: pytest.MonkeyPatch, 
 async def test_a_collector_that_hangs_is_waited_for_by_nobody(
     environ: pytest.MonkeyPatch, collector: Collector
 ) -> None:
-    environ.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", str(hangs_s := 30))
+    """An exporter that had given up would say so."""
+    environ.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", str(PATIENCE_S))
     collector.answers.clear()
-    traces, began = traces_to(collector.url), time.monotonic()
-    for _ in range(10 * QUEUE):
-        traces.send(SPAN)
-        assert time.monotonic() - began < hangs_s, "a span has waited for the collector"
-    assert _waiting(traces) <= QUEUE
-    await traces.close()
-    assert time.monotonic() - began < hangs_s
+    with capture_logs() as said:
+        traces = traces_to(collector.url)
+        for _ in range(10 * QUEUE):
+            traces.send(SPAN)
+        assert _waiting(traces) <= QUEUE
+        await traces.close()
+        assert said == []
     assert (traces.made, traces.exported, collector.requests) == (10 * QUEUE, 0, [])
 
 
 @pytest.mark.usefixtures("environ")
-async def test_a_collector_that_is_away_is_told_once_and_so_is_its_return(eventually, collector: Collector) -> None:
+async def test_a_collector_that_is_away_is_told_once_and_so_is_its_return(collector: Collector) -> None:
     collector.status = 400
     with capture_logs() as said:
         traces = traces_to(collector.url)
         for _ in range(10 * QUEUE):
             traces.send(SPAN)
-        await eventually(lambda: said)
+        await until_async(lambda: said)
         collector.status = 200
 
         async def again() -> bool:
             traces.send(SPAN)
-            await asyncio.sleep(0.03)
             return len(said) > 1
 
-        await eventually(again)
+        await until_async(again)
         await traces.close()
     assert [line["event"] for line in said] == ["cannot export traces", "exporting traces again"]
     assert 0 < traces.exported < traces.made
@@ -134,5 +131,5 @@ def test_where_nobody_asks_nothing_of_opentelemetry_is_imported() -> None:
         "traces = leasehold.service.wiring.build.traces_of(TelemetrySettings(), {}, host='a', log=structlog.get_logger())\n"
         "print(traces, [name for name in sys.modules if name.partition('.')[0] in ('opentelemetry', 'requests')])"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert found.stdout == "None []\n"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+from patience import until_async
 from unit.service.conftest import TIMING
 
 from leasehold.leases.errors import StoreUnavailable
@@ -124,12 +125,12 @@ def acquire(stats: TracedStats, sink: Endpoint = SINK) -> RunTracer:
 # A host
 
 
-async def test_a_host_tells_of_acquisition_batch_checkpoint_and_release(start, eventually, book: Notebook) -> None:
+async def test_a_host_tells_of_acquisition_batch_checkpoint_and_release(start, book: Notebook) -> None:
     running = await start(partitions=["a"], traces=book)
     running.feeds["bank"].append("a", [b"{}"] * 3)
-    await eventually(lambda: book.named("checkpoint"))
+    await until_async(lambda: book.named("checkpoint"))
     running.host.stop()
-    await eventually(lambda: book.named("release"))
+    await until_async(lambda: book.named("release"))
     (acquire,), (process,) = book.named("acquire"), book.named("process")
     inside = [noted.span.name.partition(" ")[0] for noted in book.notes if noted.within is process]
     assert inside == ["deliver", "receive", "transform", "queue", "checkpoint"]
@@ -141,13 +142,13 @@ async def test_a_host_tells_of_acquisition_batch_checkpoint_and_release(start, e
         assert noted.span.attributes["leasehold.epoch"] == 1
 
 
-async def test_a_handoff_is_told_by_both_hosts_and_renewals_are(start, eventually, book: Notebook) -> None:
+async def test_a_handoff_is_told_by_both_hosts_and_renewals_are(start, book: Notebook) -> None:
     theirs = Notebook()
     without_sessions = replace(TIMING, session=None)
     first = await start("host-a", traces=book, timing=without_sessions)
-    await eventually(lambda: len(first.host.workers) == 2)
+    await until_async(lambda: len(first.host.workers) == 2)
     await start("host-b", feeds=first.feeds, traces=theirs, timing=without_sessions)
-    await eventually(lambda: theirs.named("handoff") and book.named("handoff") and book.named("renew"))
+    await until_async(lambda: theirs.named("handoff") and book.named("handoff") and book.named("renew"))
     given, asked = book.named("handoff")[0], theirs.named("handoff")[0]
     assert given.span.attributes["leasehold.to"] == "host-b"
     assert (given.span.attributes["leasehold.side"], asked.span.attributes["leasehold.side"]) == ("owner", "taker")

@@ -141,3 +141,38 @@ def test_what_an_answer_means(kind: Kind, status: int, substatus: str, expected:
 
 def test_a_patch_of_a_document_that_is_not_there_may_be_skipped() -> None:
     assert verdict(Write(kind="patch", id="a", key=("x",)), Answer(404, {}), "skip") == "taken"
+
+
+@pytest.mark.parametrize(
+    "id", ["", ".", "..", "a ", " ", "a\n", "a\tb", "a\rb", "a\0b", "a/b", "a\\b", "a?", "a#", "x" * 1024]
+)
+@pytest.mark.parametrize("operation", ["upsert", "patch", "delete"])
+def test_an_id_that_the_sdk_or_an_address_does_not_take_is_refused_whatever_the_operation(
+    id: str, operation: str
+) -> None:
+    with pytest.raises(ValueError, match="has no `id` that Cosmos DB takes"):
+        write_of({"id": id, "account": "x", "n": 1, "operation": operation})
+
+
+@pytest.mark.parametrize("id", [" a", "...", ".a", "a.", "\u00a0", "ä", "a b", "x" * 1023, "%2e", "+"])
+def test_other_ids_are_taken(id: str) -> None:
+    assert write_of({"id": id, "account": "x"}).id == id
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b'{"id":"a","account":"x","n":1,"n":2}', "a key twice"),
+        (b'{"id":"a","account":"x","n":[{"m":1,"m":1}]}', "a key twice"),
+        (b'{"id":"a","account":"x","n":"caf\xe9"}', "not UTF-8"),
+        ('{"id":"a","account":"x"}'.encode("utf-16"), "not UTF-8"),
+        (b'{"id":"a","account":"x","n":NaN}', "JSON does not hold"),
+        (b'{"id":"a","account":"x","n":1e400}', "JSON does not hold"),
+        (b'{"id":"a","account":"x","n":"\\ud800"}', "half a character"),
+        (b'{"id":"a","account":"\\ud800"}', "half a character"),
+        (b'{"id":"a"', "not JSON"),
+    ],
+)
+def test_a_body_that_no_document_holds_exactly_is_refused(body: bytes, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        write_of({"body": body}, content="body")

@@ -171,3 +171,34 @@ def test_pages_keep_order_limits_and_transactions(
         assert (len(held) <= events_max and size <= bytes_max) or len(set(held)) == 1
     assert all(a[-1] < b[0] for a, b in pairwise(lsns))
     assert [page.to for page in pages] == [*(f'"{held[-1]}"' for held in lsns[:-1]), *(['"99"'] if pages else [])]
+
+
+HALF, WHOLE = '"a\\ud83d"', "a\N{REPLACEMENT CHARACTER}"
+
+
+@pytest.mark.parametrize(
+    "written", ['{"id":%s,"account":"k","_lsn":7,"_ts":1}', '{"id":"a","account":%s,"_lsn":7,"_ts":1}']
+)
+def test_half_a_character_is_replaced_in_id_and_key_and_stays_in_the_body(written: str) -> None:
+    [record] = latest(written % HALF)
+    assert record.body == (written % HALF).encode()
+    assert WHOLE in (record.key, dict(record.properties)["id"])
+    [page] = pages_of("0", [record], '"7"', events_max=10, bytes_max=1000)
+    page.events.validate(full=True)
+
+
+def test_half_a_character_in_a_deleted_document_or_a_key_of_several_parts_is_replaced() -> None:
+    metadata = '{"lsn":7,"crts":1,"operationType":"delete","id":HALF,"partitionKey":{"/account":HALF}}'
+    [record] = versions(f'{{"metadata":{metadata.replace("HALF", HALF)}}}')
+    assert (record.key, record.properties) == (WHOLE, (("id", WHOLE),))
+    [record] = latest(f'{{"id":"a","account":{HALF},"b":1,"_lsn":7,"_ts":1}}', paths=("/account", "/b"))
+    assert record.key == f'["{WHOLE}", 1]'
+
+
+@given(st.text(st.characters(max_codepoint=0xFFFF) | st.characters(categories=["Cs"])), st.text())
+def test_any_text_of_json_becomes_a_page(half: str, rest: str) -> None:
+    records = latest(json.dumps({"id": half + rest, "account": rest + half, "_lsn": 7, "_ts": 1}))
+    [page] = pages_of("0", records, '"7"', events_max=10, bytes_max=10**6)
+    page.events.validate(full=True)
+    [event] = page.events.to_pylist()
+    assert json.loads(event["body"])["id"] == half + rest

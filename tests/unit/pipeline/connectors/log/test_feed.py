@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from patience import PATIENCE_S, until_async
 
 from leasehold.pipeline.connectors.log import LogChangeFeed, append
 from leasehold.pipeline.connectors.log.feed import LOOKS_PER_S_MAX, LogWatch, pause_s
@@ -94,7 +95,7 @@ def kept(tmp_path: Path) -> Iterator[Callable[..., Log]]:
 
 async def read(feed: LogChangeFeed, partition: str, continuation: str | None, count: int) -> pa.Table:
     tables: list[pa.Table] = []
-    async with asyncio.timeout(20), aclosing(feed.open(partition, continuation)) as pages:
+    async with asyncio.timeout(PATIENCE_S), aclosing(feed.open(partition, continuation)) as pages:
         while sum(table.num_rows for table in tables) < count:
             tables.append((await anext(pages)).events)
     return pa.concat_tables(tables)
@@ -143,11 +144,9 @@ class Watched:
     def wait(self, watch: LogWatch) -> asyncio.Task[None]:
         return asyncio.create_task(watch.wait_for_change(self._look, self._mark))
 
-    async def until(self, *, marks: int = 0, looks: int = 0) -> None:
-        """Until its file and the log itself were looked at so often."""
-        async with asyncio.timeout(60):
-            while self.marks < marks or self.looks < looks:  # noqa: ASYNC110 - the watch looks on a thread of its own
-                await asyncio.sleep(0.001)
+    async def looked_at(self, *, marks: int = 0, looks: int = 0) -> None:
+        """Wait until its file and the log itself were looked at so often."""
+        await until_async(lambda: self.marks >= marks and self.looks >= looks)
 
     def _look(self) -> bool:
         self.looks += 1
@@ -170,9 +169,9 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[LogWatch]:
 async def test_of_an_idle_log_only_the_file_is_looked_at(watch: LogWatch) -> None:
     log = Watched()
     waiting = log.wait(watch)
-    await log.until(marks=3)
+    await log.looked_at(marks=3)
     before = log.looks
-    await log.until(marks=30)
+    await log.looked_at(marks=30)
     assert log.looks == before
     waiting.cancel()
 
@@ -180,12 +179,12 @@ async def test_of_an_idle_log_only_the_file_is_looked_at(watch: LogWatch) -> Non
 async def test_what_is_written_and_committed_later_is_noticed(watch: LogWatch, monkeypatch: pytest.MonkeyPatch) -> None:
     log = Watched()
     waiting = log.wait(watch)
-    await log.until(marks=3)
+    await log.looked_at(marks=3)
     monkeypatch.setattr("leasehold.pipeline.connectors.log.feed.FRESH_S", 60.0)
     log.mark += 1
-    await log.until(looks=log.looks + 3)
+    await log.looked_at(looks=log.looks + 3)
     log.has_changed = True
-    await asyncio.wait_for(waiting, timeout=60)
+    await asyncio.wait_for(waiting, timeout=PATIENCE_S)
 
 
 async def test_a_change_that_the_file_does_not_show_is_noticed_later(
@@ -194,9 +193,9 @@ async def test_a_change_that_the_file_does_not_show_is_noticed_later(
     monkeypatch.setattr("leasehold.pipeline.connectors.log.feed.IDLE_LOOK_S", 0.0)
     log = Watched()
     waiting = log.wait(watch)
-    await log.until(marks=3)
+    await log.looked_at(marks=3)
     log.has_changed = True
-    await asyncio.wait_for(waiting, timeout=60)
+    await asyncio.wait_for(waiting, timeout=PATIENCE_S)
 
 
 async def test_idle_logs_do_not_delay_the_events_of_a_busy_one(
@@ -204,16 +203,16 @@ async def test_idle_logs_do_not_delay_the_events_of_a_busy_one(
 ) -> None:
     idle, busy = [Watched() for _ in range(1_000)], Watched()
     waiting = [log.wait(watch) for log in idle]
-    await idle[-1].until(marks=3)
+    await idle[-1].looked_at(marks=3)
     monkeypatch.setattr(
         "leasehold.pipeline.connectors.log.feed.LOOKS_PER_S_MAX", 10
     )  # idle ones are looked at every 100 seconds
     monkeypatch.setattr("leasehold.pipeline.connectors.log.feed.FRESH_S", 600.0)
-    await idle[-1].until(marks=idle[-1].marks + 1)
+    await idle[-1].looked_at(marks=idle[-1].marks + 1)
     reading = busy.wait(watch)
-    await busy.until(looks=3)
+    await busy.looked_at(looks=3)
     busy.has_changed = True
-    await asyncio.wait_for(reading, timeout=60)
+    await asyncio.wait_for(reading, timeout=PATIENCE_S)
     for each in waiting:
         each.cancel()
 

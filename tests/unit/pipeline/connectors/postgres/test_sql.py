@@ -10,17 +10,15 @@ from psycopg.sql import Identifier
 from leasehold.pipeline.connectors.postgres.sql import (
     Column,
     Tables,
-    appended,
     counted,
     in_order,
-    last_in_order,
+    numbered,
     outranked,
     staging_created,
     staging_dropped,
     staging_name,
     staging_names,
     time_left,
-    upserted,
 )
 from leasehold.pipeline.sink import Claim
 
@@ -111,24 +109,18 @@ def test_a_staging_table_is_dropped_within_the_time_of_its_lock() -> None:
     assert 'DROP TABLE IF EXISTS "lea\'ses"""."t"' in dropped
 
 
-def test_rows_are_appended_in_the_order_of_parts_and_rows() -> None:
-    rows = in_order(Identifier("t"), COLUMNS, ["b", "a'"])
-    assert text(appended(Identifier("target"), COLUMNS, rows)) == (
-        'INSERT INTO "target" ("k", "o""dd") SELECT "k", "o""dd" FROM'
-        ' (SELECT staged."k", staged."o""dd" FROM "t" AS staged'
+def test_staged_rows_are_read_in_the_order_of_parts_and_rows() -> None:
+    assert text(in_order(Identifier("t"), COLUMNS, ["b", "a'"])) == (
+        '(SELECT staged."k", staged."o""dd" FROM "t" AS staged'
         " JOIN (VALUES ('b', 0), ('a''', 1)) AS named (part, number) ON staged.\"leasehold_part\" = named.part"
-        ' ORDER BY named.number, staged."leasehold_row") AS batch'
+        ' ORDER BY named.number, staged."leasehold_row") AS rows'
     )
 
 
-def test_rows_are_upserted_by_the_last_of_each_key() -> None:
-    rows = last_in_order(Identifier("t"), COLUMNS, ["a"], ["k"])
-    assert text(upserted(Identifier("target"), COLUMNS, ["k"], rows)) == (
-        'INSERT INTO "target" ("k", "o""dd") SELECT "k", "o""dd" FROM'
-        ' (SELECT DISTINCT ON (staged."k") staged."k", staged."o""dd" FROM "t" AS staged'
-        " JOIN (VALUES ('a', 0)) AS named (part, number) ON staged.\"leasehold_part\" = named.part"
-        ' ORDER BY staged."k", named.number DESC, staged."leasehold_row" DESC) AS batch'
-        ' ORDER BY "k" ON CONFLICT ("k") DO UPDATE SET "o""dd" = excluded."o""dd"'
+def test_staged_rows_have_the_numbers_of_that_order() -> None:
+    assert text(numbered(Identifier("t"), COLUMNS, ["a"])) == (
+        '(SELECT staged."k", staged."o""dd", staged."leasehold_row", named.number AS "leasehold_part" FROM "t" AS staged'
+        " JOIN (VALUES ('a', 0)) AS named (part, number) ON staged.\"leasehold_part\" = named.part) AS rows"
     )
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 from pathlib import Path
 
+from patience import until_async
 from rich.console import Console
 
 from leasehold.leases.stores.sqlite import SqliteStore
@@ -47,9 +47,7 @@ async def first_line(folder: Path, total: int) -> str:
     processor, text = processor_in(folder), io.StringIO()
     screen = Console(file=text)
     async with DemoView(processor, total, await count_done(processor), screen).draw():
-        async with asyncio.timeout(10):
-            while not text.getvalue():  # noqa: ASYNC110 - a screen sends no event
-                await asyncio.sleep(0.01)
+        await until_async(text.getvalue)
     await processor.stop()
     return text.getvalue().splitlines()[0]
 

@@ -120,15 +120,26 @@ def test_an_application_property_hides_one_of_the_system_with_its_name() -> None
     assert found(message).properties == (("sys.message-id", "mine"),)
 
 
+OURS = {"leasehold-key": "mine", "leasehold-operation": "delete"}
+
+
 @pytest.mark.parametrize(
     ("key", "expected"), [(None, ("mine", ())), ("routed", ("routed", (("leasehold-key", "mine"),)))]
 )
-def test_a_partition_key_is_the_key_whatever_a_property_says(key: str | None, expected: object) -> None:
-    properties = {"leasehold-key": "mine", "leasehold-operation": "delete"}
+def test_a_partition_key_is_the_key_whatever_a_trusted_property_says(key: str | None, expected: object) -> None:
     own = {} if key is None else {"x_opt_partition_key": key}
-    event = found(sections((0x74, properties), (0x75, b"x"), **own))
+    message = sections((0x74, OURS), (0x75, b"x"), **own)
+    event = event_at(message, 0, len(message), trusts_properties=True)
     assert (event.key, event.properties) == expected
     assert event.operation == "delete"
+
+
+@pytest.mark.parametrize("key", [None, "routed"])
+def test_properties_of_any_publisher_are_neither_key_nor_operation(key: str | None) -> None:
+    """Such as of a forwarder that copies all properties from a hub that a sink of ours wrote."""
+    message = placed(event(encoded(data=[b"x"], application_properties=OURS))._replace(key=key), 7, 70, 9)
+    one = found(message)
+    assert (one.key, one.operation, dict(one.properties)) == (key, None, OURS)
 
 
 def test_a_message_without_a_body_is_an_event_without_one() -> None:

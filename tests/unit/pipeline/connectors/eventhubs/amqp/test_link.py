@@ -7,12 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from patience import until_async
 
 from leasehold.pipeline.connectors.eventhubs.amqp.link import ReceiverLink
 from leasehold.pipeline.connectors.eventhubs.feed import receiver
 from leasehold.pipeline.connectors.eventhubs.feed.receiver import ReceiveBuffer
-
-WAIT_S = 10
 
 
 class Sdk:
@@ -82,12 +81,6 @@ class Source:
             raise self.refusal
 
 
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not condition():  # noqa: ASYNC110  # conditions are any
-            await asyncio.sleep(0)
-
-
 def intake_of(source: Source, **options: Any) -> ReceiveBuffer:
     made: Any = source
     return ReceiveBuffer(made, "x", **options)
@@ -98,7 +91,7 @@ async def test_all_that_came_is_taken_at_once_and_what_the_sdk_had_read_comes_fi
     for piece in (b"b", b"c"):
         source.coming.put_nowait(piece)
     taking = intake_of(source)
-    await until(lambda: source.reads == 2)
+    await until_async(lambda: source.reads == 2)
     assert await taking.take() == b"abc"
     source.coming.put_nowait(b"d")
     assert await taking.take() == b"d"
@@ -110,12 +103,12 @@ async def test_nothing_is_read_beyond_the_bound_until_somebody_takes() -> None:
     for _ in range(10):
         source.coming.put_nowait(b"x" * 10)
     taking = intake_of(source, bytes_max=25)
-    await until(lambda: source.reads == 3)
+    await until_async(lambda: source.reads == 3)
     for _ in range(50):
         await asyncio.sleep(0)
     assert source.reads == 3
     assert len(await taking.take()) == 30
-    await until(lambda: source.reads == 6)
+    await until_async(lambda: source.reads == 6)
     await taking.close()
 
 
@@ -124,7 +117,7 @@ async def test_an_end_is_told_behind_what_came_before_it() -> None:
     for piece in (b"a", ConnectionError("gone")):
         source.coming.put_nowait(piece)
     taking = intake_of(source)
-    await until(lambda: source.reads == 2)
+    await until_async(lambda: source.reads == 2)
     assert await taking.take() == b"a"
     for _ in range(2):
         with pytest.raises(ConnectionError, match="gone"):
@@ -137,7 +130,7 @@ async def test_a_link_is_kept_alive_while_its_reader_has_no_room(monkeypatch: py
     source = Source()
     source.coming.put_nowait(b"x" * 10)
     taking = intake_of(source, bytes_max=1)
-    await until(lambda: source.beats >= 3)
+    await until_async(lambda: source.beats >= 3)
     source.refusal = ConnectionError("the token has expired")
     assert await taking.take() == b"x" * 10
     with pytest.raises(ConnectionError, match="expired"):

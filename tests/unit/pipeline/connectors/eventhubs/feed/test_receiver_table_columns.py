@@ -8,6 +8,7 @@ import sys
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
+from patience import PATIENCE_S
 
 from leasehold.pipeline.connectors.eventhubs.feed.receiver import maps, octets, repeated, texts, whole_numbers
 
@@ -49,4 +50,4 @@ events = [ReceivedEvent(0, b"0", 0, None, b"x"), ReceivedEvent(1, b"9", 0, "k", 
 assert page.to == "1@9" and page.position_after(1) == "0@0"
 assert "pandas" not in sys.modules
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE_S)

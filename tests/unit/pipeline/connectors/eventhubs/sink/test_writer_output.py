@@ -80,13 +80,15 @@ def without_reserved(properties: Mapping[str, str | None]) -> dict[str, str | No
 
 
 @given(st.lists(EVENTS, min_size=1, max_size=20))
-def test_a_feed_makes_columns_again_of_what_the_sink_put_into_properties(rows: list[dict[str, Any]]) -> None:
+def test_a_feed_that_trusts_properties_makes_columns_again_of_what_the_sink_put_into_properties(
+    rows: list[dict[str, Any]],
+) -> None:
     marker = Marker(lease="p/0", generation=0, level=3, start=None, to="9", count=len(rows))
     for index, (row, body) in enumerate(
         zip(rows, bodies_of(pa.Table.from_pylist(rows, PUBLISHED_SCHEMA), marker), strict=True)
     ):
         message = placed(event(body), index, index * 10, 1000)
-        found = event_at(message, 0, len(message))
+        found = event_at(message, 0, len(message), trusts_properties=True)
         assert (found.body, found.key, found.operation) == (row["body"] or b"", row["key"], row["operation"])
         own = {"leasehold-index": str(index), **dict(row["properties"] or ())}
         assert dict(found.properties) == {**marker.properties(), **own}

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from delta_readers import read_replaced
+from patience import PATIENCE_S
 from unit.pipeline.connectors.files.delta.tables import Permit, claim, numbers_in, output, sink_in
 from unit.pipeline.connectors.files.sink.places import Killed
 
@@ -81,7 +82,7 @@ class Frozen:
             is_it = name == self._point and self._reached == self._times
         if is_it:
             self.is_there.set()
-            assert self.goes_on.wait(60)
+            assert self.goes_on.wait(PATIENCE_S)
 
 
 def displaced(path: Path, point: str, times: int, key: Sequence[str]) -> BaseException | None:
@@ -99,9 +100,9 @@ def displaced(path: Path, point: str, times: int, key: Sequence[str]) -> BaseExc
     with watch_points(frozen):
         thread = threading.Thread(target=own_first)
         thread.start()
-        assert frozen.is_there.wait(60)
+        assert frozen.is_there.wait(PATIENCE_S)
         asyncio.run(deliver(path, 2, 4, key))
         frozen.goes_on.set()
-        thread.join(60)
+        thread.join(PATIENCE_S)
     [end] = ends
     return end

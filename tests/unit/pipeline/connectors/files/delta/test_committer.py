@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from patience import PATIENCE_S
 from unit.pipeline.connectors.files.delta.blob_server import Answer, BlobServer, Request, serving
 from unit.pipeline.connectors.files.delta.tables import Permit, claim, numbers_in, output, sink_in
 
@@ -49,7 +50,7 @@ async def test_an_owner_whose_stored_commit_was_followed_by_a_claim_is_fenced_an
             return None
         server.blobs[request.name] = request.body
         stored.set()
-        assert claimed.wait(60)
+        assert claimed.wait(PATIENCE_S)
         return Answer(0)
 
     sink, successor = server.sink(), server.sink()
@@ -171,7 +172,7 @@ async def test_in_a_directory_too_a_stored_commit_keeps_its_rows(
         commit(table, *arguments, **options)
         if not is_done:
             is_done = True
-            asyncio.run_coroutine_threadsafe(successor.open(claim(2)), loop).result(60)
+            asyncio.run_coroutine_threadsafe(successor.open(claim(2)), loop).result(PATIENCE_S)
             raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:

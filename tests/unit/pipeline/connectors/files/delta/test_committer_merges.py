@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 from delta_log import read_log
 from deltalake import DeltaTable, Field, Schema
 from deltalake.schema import PrimitiveType, StructType
+from patience import until
 from unit.pipeline.connectors.files.delta.tables import Permit, claim, sink_in
 
 from leasehold.pipeline.connectors.files.delta import DeltaSink
@@ -62,10 +62,7 @@ async def write_at_once(sink: DeltaSink, rows: Mapping[DeltaWriter, pa.Table]) -
 
     def wait_for_all(table: Table) -> None:
         loop.call_soon_threadsafe(is_held.set)
-        ends_at = time.monotonic() + 30
-        while len(committer._waiting) < len(rows):
-            assert time.monotonic() < ends_at, "the writes are not queued"
-            time.sleep(0.001)
+        until(lambda: len(committer._waiting) == len(rows), "the writes are queued")
 
     await sink.prepare()
     holding = asyncio.create_task(asyncio.to_thread(committer.use, wait_for_all))

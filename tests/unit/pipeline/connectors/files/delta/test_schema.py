@@ -35,6 +35,7 @@ TABLE = pa.schema([("a", pa.int64()), ("b", pa.string()), ("d", pa.decimal128(10
         (pa.date64(), pa.date32()),
         (pa.timestamp("ms", "Europe/Berlin"), UTC_US),
         (pa.timestamp("s"), pa.timestamp("us")),
+        (pa.timestamp("ns", "UTC"), UTC_US),
         (pa.decimal256(38, 0), pa.decimal128(38, 0)),
         (pa.large_list(pa.uint8()), pa.list_(pa.field("element", pa.int16()))),
         (pa.struct([("x", pa.large_string())]), pa.struct([("x", pa.string())])),
@@ -48,7 +49,7 @@ def test_types_that_delta_has_in_another_form_are_taken(given: pa.DataType, kept
 @pytest.mark.parametrize(
     "type",
     [
-        *(pa.uint64(), pa.float16(), pa.time64("us"), pa.duration("us"), pa.timestamp("ns", "UTC"), pa.null()),
+        *(pa.uint64(), pa.float16(), pa.time64("us"), pa.duration("us"), pa.null()),
         *(pa.month_day_nano_interval(), pa.decimal256(40, 0), pa.list_(pa.uint64()), pa.decimal128(4, -2)),
     ],
     ids=str,
@@ -141,9 +142,8 @@ def test_a_year_outside_1_to_9999_is_refused_with_its_row(number: int, type: pa.
 
     columns = columns_of(rows(0).schema)
     bad = [4, 6] if number > 0 else [4]
-    where = r"c\.t" if is_nested else "c"
     with pytest.raises(
-        OutputRefused, match=rf"'{where}' has a year outside 1 to 9999 in row 1 of 3 \(sequence 4\)"
+        OutputRefused, match=r"'c', which has a year outside of 1 to 9999, in row 1 of 3 \(sequence 4\)"
     ) as refused:
         fitted(rows(number), columns)
     assert list(refused.value.sequences) == bad
@@ -153,7 +153,7 @@ def test_a_year_outside_1_to_9999_is_refused_with_its_row(number: int, type: pa.
 
 def test_a_value_without_a_place_in_the_type_is_refused_as_a_value() -> None:
     rows = pa.table({"t": pa.array([2**62], pa.timestamp("s", "UTC"))})
-    with pytest.raises(OutputRefused, match="'t' does not fit"):
+    with pytest.raises(OutputRefused, match="'t', which has a year outside of 1 to 9999"):
         fitted(rows, pa.schema([("t", UTC_US)]))
 
 

@@ -13,6 +13,7 @@ import pytest
 from delta_log import read_log
 from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
+from patience import PATIENCE_S
 from unit.pipeline.connectors.files.delta.owners import Frozen, ending_at
 from unit.pipeline.connectors.files.delta.tables import Permit, claim, numbers_in, output, sink_in
 from unit.pipeline.connectors.files.sink.places import Killed
@@ -217,10 +218,10 @@ def test_an_owner_that_wakes_with_staged_output_after_another_one_has_written_is
     with watch_points(frozen):
         thread = threading.Thread(target=own_first)
         thread.start()
-        assert frozen.is_there.wait(60)
+        assert frozen.is_there.wait(PATIENCE_S)
         asyncio.run(deliver(tmp_path, 2, 6))
         frozen.goes_on.set()
-        thread.join(60)
+        thread.join(PATIENCE_S)
     assert len(ends) == 1
     asyncio.run(deliver(tmp_path, 3, 10))
     assert numbers_in(tmp_path) == list(range(1, 11))

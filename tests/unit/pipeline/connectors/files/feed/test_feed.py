@@ -53,7 +53,7 @@ class Feed(FilesChangeFeed):
         async with self._polled:
             self._polls[asyncio.current_task()] += 1
             self._polled.notify_all()
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0)
 
     async def polled(self, reader: asyncio.Task[None]) -> None:
         """Returns once the reader waits, having seen all that was changed before."""
@@ -450,7 +450,7 @@ async def test_a_record_that_is_whole_at_the_next_look_is_not_told(
             put(path, line_ends.pop())
         else:
             looked_again.set()
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0)
 
     put(path, "10,x")
     feed = FilesChangeFeed(str(path), sleep=sleep)
@@ -675,3 +675,20 @@ def unreadable(path: Path) -> Iterator[None]:
     finally:
         if is_root:
             os.seteuid(0)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+@pytest.mark.parametrize("yields_malformed", [False, True])
+async def test_a_file_of_another_format_is_refused_by_its_name_and_is_no_dead_letter(
+    tmp_path: Path, suffix: str, yields_malformed: bool
+) -> None:
+    (tmp_path / f"x.{suffix}").write_bytes("a\r\n1\r\n".encode("utf-16"))
+    feed = FilesChangeFeed(f"{tmp_path}/*.{suffix}", yields_malformed=yields_malformed)
+    named = rf"file 'x\.{suffix}', line 1: the file is UTF-16: convert it to UTF-8"
+    with pytest.raises(MalformedRecord, match=named):
+        await anext(feed.open(f"x.{suffix}", None))
+    with pytest.raises(FeedError, match=named):
+        await feed.probe()
+    assert await feed.lag(f"x.{suffix}", None) == 1
+    assert await feed.find_held_back(f"x.{suffix}", None) is None
+    await feed.close()

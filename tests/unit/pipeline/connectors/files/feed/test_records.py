@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import bz2
 import csv
+import gzip
 import io
 import itertools
 import json
+import lzma
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,13 +17,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leasehold.pipeline.connectors.files.feed.position import Position, decode
 from leasehold.pipeline.connectors.files.feed.reader import WINDOW_BYTES_MIN, Cursor, FileReader, Reading, Step
-from leasehold.pipeline.connectors.files.feed.records import CsvRecords, JsonRecords
+from leasehold.pipeline.connectors.files.feed.records import BOM, CsvRecords, JsonRecords, NotText, check_text
 from leasehold.pipeline.errors import MalformedRecord
 from leasehold.pipeline.event import EVENT_SCHEMA
 
@@ -489,3 +493,61 @@ def _without_times(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def _elsewhere(position: Position | None) -> Position | None:
     """As it would be in another file with the same contents."""
     return position and replace(position, file="")
+
+
+# Files of other formats
+
+
+def parquet() -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"n": [1]}), sink)
+    return sink.getvalue().to_pybytes()
+
+
+TEXT = '{"n": 1}\n{"n": 2}\n'
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        (TEXT.encode("utf-16"), "the file is UTF-16: convert it to UTF-8"),
+        (TEXT.encode("utf-16-le"), "the file is UTF-16"),
+        (TEXT.encode("utf-16-be"), "the file is UTF-16"),
+        ("\ufeffa,b\r\n1,2\r\n".encode("utf-16-be"), "the file is UTF-16"),
+        ("a".encode("utf-16-le"), "the file is UTF-16"),
+        ("Ж,b\n".encode("utf-16"), "the file is UTF-16"),
+        (TEXT.encode("utf-32"), "the file is UTF-32: convert it to UTF-8"),
+        (TEXT.encode("utf-32-be"), "the file is UTF-32"),
+        (gzip.compress(TEXT.encode()), "the file is compressed with gzip: decompress it"),
+        (bz2.compress(TEXT.encode()), "the file is compressed with bzip2"),
+        (lzma.compress(TEXT.encode()), "the file is compressed with xz"),
+        (pa.compress(TEXT.encode(), codec="zstd", asbytes=True), "the file is compressed with zstd"),
+        (pa.compress(TEXT.encode(), codec="lz4", asbytes=True), "the file is compressed with lz4"),
+        (b"PK\x03\x04\x14\x00", "the file is a zip archive or an Excel workbook"),
+        (parquet(), "the file is Parquet: convert it to CSV or JSON lines"),
+        (b"SQLite format 3\x00", "the file is a SQLite database"),
+    ],
+)
+def test_a_file_of_another_known_format_is_named(content: bytes, named: str) -> None:
+    with pytest.raises(NotText, match=named):
+        check_text(content)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"a",
+        b"PAR1,x\n",
+        b"BZh9,x\n",
+        b"PK,x\n",
+        b"ORC,x\n",
+        BOM + b"a\n",
+        "ж,x\n".encode(),
+        b"a\n\0\n",
+        b"a,b\0\n",
+        b"\0",
+    ],
+)
+def test_a_text_is_not_taken_for_another_format(content: bytes) -> None:
+    check_text(content)

@@ -16,10 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from patience import PATIENCE_S
 
 from leasehold.pipeline.connectors.files.sink.formats import Format, decoded, encoded, ordered
 from leasehold.pipeline.contract import event_table
-from leasehold.pipeline.errors import SinkRejected
+from leasehold.pipeline.errors import OutputRefused, SinkRejected
 
 
 def lines_of(table: pa.Table) -> list[dict[str, Any]]:
@@ -75,6 +76,7 @@ def test_an_instant_comes_back_from_json_lines(values: list[datetime]) -> None:
     ("type", "value"),
     [
         (pa.timestamp("ns"), 1),
+        (pa.list_(pa.timestamp("ns")), [1]),
         (pa.duration("us"), timedelta(1)),
         (pa.map_(pa.int64(), pa.string()), [(1, "a")]),
         (pa.map_(pa.string(), pa.string()), [("a", "1"), ("a", "2")]),
@@ -83,6 +85,24 @@ def test_an_instant_comes_back_from_json_lines(values: list[datetime]) -> None:
 def test_what_json_lines_would_lose_is_refused_by_its_name(type: pa.DataType, value: Any) -> None:
     with pytest.raises(SinkRejected, match="'v'"):
         in_json(type, value)
+
+
+FLOATS = st.none() | st.floats()
+
+
+@given(
+    st.lists(
+        st.tuples(
+            FLOATS, st.none() | st.lists(FLOATS), st.none() | st.fixed_dictionaries({"x": FLOATS, "t": st.just("NaN")})
+        )
+    )
+)
+def test_floats_of_json_lines_can_be_read_whatever_they_are(rows: list[tuple[Any, Any, Any]]) -> None:
+    rows = [(1.5, [1.5], {"x": 1.5, "t": "NaN"}), *rows]  # a column without numbers has no type in JSON
+    kinds = [pa.float64(), pa.list_(pa.float64()), pa.struct([("x", pa.float64()), ("t", pa.string())])]
+    columns = [pa.array(list(column), kind) for column, kind in zip(zip(*rows, strict=True), kinds, strict=True)]
+    table = pa.table(columns, names=["a", "b", "c"])
+    assert repr(decoded(encoded(table, "jsonl"), "jsonl").to_pylist()) == repr(table.to_pylist())
 
 
 @pytest.mark.parametrize("format", ["parquet", "jsonl"])
@@ -121,7 +141,7 @@ print(set(os.listdir("/proc/self/task")) - threads or "none")
 def test_reading_a_file_leaves_no_threads_that_abort_an_ending_process() -> None:
     # Two threads of Arrow's pool once aborted `leasehold files read` on its way out, after the output was complete.
     started = subprocess.run(
-        [sys.executable, "-c", READ_FILES], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", READ_FILES], capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert (started.stdout, started.stderr) == ("none\n", "")
 
@@ -154,3 +174,40 @@ def test_columns_that_cannot_be_compared_have_dictionaries() -> None:
 def test_a_table_without_rows_is_a_file() -> None:
     table = pa.schema([("id", pa.int64())]).empty_table()
     assert decoded(encoded(table, "parquet"), "parquet") == table
+
+
+def nested(kind: str, levels: int) -> pa.DataType:
+    found = pa.int64()
+    for _ in range(levels):
+        found = {
+            "list": pa.list_(found),
+            "map": pa.map_(pa.string(), found),
+            "struct": pa.struct([("a", found)]),
+        }[kind]
+    return found
+
+
+@pytest.mark.parametrize(("kind", "most"), [("list", 49), ("map", 49), ("struct", 98)])
+def test_parquet_is_written_as_deep_as_it_can_be_read_and_no_deeper(kind: str, most: int) -> None:
+    deepest = pa.table({"v": pa.nulls(1, nested(kind, most))})
+    assert decoded(encoded(deepest, "parquet"), "parquet").equals(deepest)
+    with pytest.raises(SinkRejected, match="column 'v' is nested too deeply"):
+        encoded(pa.table({"v": pa.nulls(1, nested(kind, most + 1))}), "parquet")
+
+
+def test_a_decimal_that_parquet_has_no_type_for_is_refused_by_its_name() -> None:
+    table = pa.table({"v": pa.array([Decimal(12000)], pa.decimal128(20, -3))})
+    with pytest.raises(SinkRejected, match="'v' is decimal128\\(20, -3\\)"):
+        encoded(table, "parquet")
+
+
+def test_a_decimal_within_another_type_that_parquet_has_none_for_is_refused() -> None:
+    with pytest.raises(SinkRejected, match="cannot be written as Parquet"):
+        encoded(pa.table({"v": pa.nulls(1, pa.list_(pa.decimal128(20, -3)))}), "parquet")
+
+
+def test_json_lines_refuse_a_struct_with_a_field_twice_as_a_column() -> None:
+    column = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
+    with pytest.raises(SinkRejected, match="'v' has a struct with a field twice") as error:
+        encoded(pa.table({"sequence": [1], "v": column}), "jsonl")
+    assert not isinstance(error.value, OutputRefused)

@@ -27,7 +27,7 @@ EVENTS = 12
 BAD: Mapping[int, dict[str, Any]] = {3: {"account": None}, 5: {"amount": None}, 8: {"days": 1}, 9: {"account": None}}
 """What is in no row of a table, by the place of its event in a round."""
 NULL_KEY, NULL_VALUE = "is in `key_columns`, and is NULL", "is NOT NULL in the table, and is NULL"
-YEAR = "the output's column 'day' has a year outside 1 to 9999"
+YEAR = "column 'day', which has a year outside of 1 to 9999"
 TABLE, LEASES = "lake/rows", "state/leases.db"
 
 

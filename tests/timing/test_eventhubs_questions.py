@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 
 import httpx
 import pytest
+from patience import until_async
 from plugins_eventhubs import EventHubs
 
 from leasehold.common.clock import BootClock, Pauses
@@ -70,7 +71,7 @@ class Group:
         return await asyncio.to_thread(self.control.count, what)
 
     async def shared_out(self) -> None:
-        await self.until(lambda: {len(each.host.workers) for each in self.hosts} == {PARTITIONS // HOSTS})
+        await until_async(lambda: {len(each.host.workers) for each in self.hosts} == {PARTITIONS // HOSTS})
 
     async def everybody_knows(self, lag: int) -> None:
         for view in [each.view for each in self.hosts]:
@@ -79,15 +80,7 @@ class Group:
                 found = await view.read_lag()
                 return found.is_known and found.events == lag
 
-            await self.until(knows)
-
-    async def until(self, condition: Callable[[], bool | Awaitable[bool]]) -> None:
-        async with asyncio.timeout(30):
-            while True:
-                found = condition()
-                if found if isinstance(found, bool) else await found:
-                    return
-                await asyncio.sleep(0.05)
+            await until_async(knows)
 
     async def ask_all_the_time(self) -> None:
         """An open dashboard, KEDA and Prometheus, and more often than any of them."""
@@ -131,7 +124,7 @@ async def test_a_group_asks_at_most_five_times_a_second_and_knows_its_lag(group:
     # Nobody reads the partitions of a paused pipeline: now the hosts have to ask.
     answer = await group.clients[0].post("/api/pipelines/bank/pause", json={})
     assert answer.json()["paused"]
-    await group.until(lambda: not any(each.host.workers for each in group.hosts))
+    await until_async(lambda: not any(each.host.workers for each in group.hosts))
     for n in range(PARTITIONS):
         await asyncio.to_thread(group.control.fill, HUB, str(n), 5)
     reads, seconds = await group.reads_while_asked()

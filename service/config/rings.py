@@ -1,0 +1,196 @@
+"""Rings of pipelines: what one writes into files or an embedded log, it reads again, itself or by way of others.
+
+Found in the text of the settings, so that another mistake does not hide a ring. Patterns and paths are compared by name, whatever
+files exist now. Links are followed.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from leasehold.service.config.strict_yaml import KeyPath
+from leasehold.service.config.types import expanded_path
+
+Parts = tuple[str, ...]
+ENDLESS = "which would never end: use another"
+_OF_LOGS = (("*.db",), ("*.db-wal",), ("*.db-shm",))
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """What one section writes. log: the directory of an embedded log. files: globs of all files, part by part."""
+
+    place: KeyPath
+    log: str | None
+    files: tuple[Parts, ...]
+
+
+def rings_in(pipelines: Sequence[object], host_log: object, folder: Path) -> Iterator[tuple[KeyPath, str]]:
+    """The place of what closes each ring, and the problem. host_log: the setting `log.file`."""
+    known = {index: each for index, each in enumerate(pipelines) if isinstance(each, dict)}
+    written = {index: list(_written(index, each, folder)) for index, each in known.items()}
+    readers = {index: _Reader.of(each, folder) for index, each in known.items()}
+    reaches = {
+        index: {to for to, reader in readers.items() if any(map(reader.reads, written[index]))} for index in known
+    }
+    told: set[frozenset[int]] = set()
+    for each, index in ((each, index) for index, writes in written.items() for each in writes):
+        for to in (to for to, reader in readers.items() if reader.reads(each)):
+            way = _way(reaches, to, index) or ()
+            if way and (len(way) == 1 or frozenset(way) not in told):
+                told.add(frozenset(way))
+                yield each.place, _problem([known[one].get("name") for one in (*way, to)], readers[to])
+    if (path := resolved_path(host_log, folder)) is not None:
+        own = _Written(("log", "file"), None, (_escaped(path),))
+        for index, reader in readers.items():
+            if reader.reads(own):
+                yield own.place, f"is a file that the feed of pipelines[{index}] reads, {ENDLESS}"
+
+
+def _problem(names: Sequence[object], reader: _Reader) -> str:
+    """names: of the pipelines in the ring, the first one again at the end."""
+    if len(names) == 2:
+        return f"is {'where' if reader.log is None else 'the log that'} its feed reads, {ENDLESS}"
+    return f"closes a ring, {' -> '.join(str(name) for name in names)}, {ENDLESS}"
+
+
+def _way(reaches: Mapping[int, set[int]], start: int, end: int) -> list[int] | None:
+    """The shortest way between two pipelines, with both; None if there is none."""
+    ways = [[start]]
+    seen = {start}
+    for way in ways:
+        if way[-1] == end:
+            return way
+        for to in sorted(reaches[way[-1]] - seen):
+            seen.add(to)
+            ways.append([*way, to])
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """What a feed reads. log: the directory of an embedded log. pattern: a glob of files, part by part."""
+
+    log: str | None = None
+    pattern: Parts | None = None
+
+    @classmethod
+    def of(cls, pipeline: Mapping[str, Any], folder: Path) -> _Reader:
+        kind, path, _ = _section(pipeline, "feed")
+        if kind == "log" and (log := resolved_path(path, folder)) is not None:
+            return cls(log)
+        if kind == "files" and (pattern := _pattern(path, folder)) is not None:
+            return cls(None, pattern)
+        return cls()
+
+    def reads(self, written: _Written) -> bool:
+        if self.log is not None:
+            return self.log == written.log
+        return self.pattern is not None and any(overlap(self.pattern, each) for each in written.files)
+
+
+def _written(index: int, pipeline: Mapping[str, Any], folder: Path) -> Iterator[_Written]:
+    for side in ("sink", "dead_letters"):
+        kind, path, section = _section(pipeline, side)
+        if kind not in ("files", "log") or (place := resolved_path(path, folder)) is None:
+            continue
+        shapes = _OF_LOGS if kind == "log" else _shapes(section.get("format") or "parquet", pipeline.get("name"))
+        files = tuple(_escaped(place) + shape for shape in shapes)
+        yield _Written(("pipelines", index, side, "path"), place if kind == "log" else None, files)
+
+
+def _shapes(format: object, name: object) -> tuple[Parts, ...]:
+    """Globs of what the sink `files` writes below its directory, as leasehold.pipeline.connectors.files names it."""
+    if format == "delta":
+        records = ("_leasehold", "positions", f"{name}*", "*", "0*.json")
+        return ("part-*.parquet",), ("_delta_log", "0*.json"), ("_delta_log", "0*.parquet"), records
+    return (
+        ("_leasehold", f"{name}*", "*", "0*.json"),
+        (f"{name}*", "*", "0*", f"0*-*.{format}"),
+        (f"{name}*", "*", "staged", "0*", "0*", f"0*-*.{format}"),
+    )
+
+
+def _section(pipeline: Mapping[str, Any], side: str) -> tuple[object, object, Mapping[str, Any]]:
+    section = pipeline.get(side)
+    found = section if isinstance(section, dict) else {}
+    return found.get("type"), found.get("path"), found
+
+
+def resolved_path(path: object, folder: Path) -> str | None:
+    """None for an invalid path, which is reported elsewhere."""
+    try:
+        return os.path.realpath(folder / expanded_path(Path(path))) if isinstance(path, str) else None
+    except ValueError:
+        return None
+
+
+def _pattern(path: object, folder: Path) -> Parts | None:
+    """With links in what is fixed of it followed."""
+    try:
+        whole = Path(os.path.abspath(Path(glob.escape(str(folder))) / expanded_path(Path(path)))).parts  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return None
+    fixed = next((i for i, part in enumerate(whole) if glob.has_magic(part)), len(whole) - 1)
+    real = os.path.realpath(Path(*whole[:fixed]))
+    return (*_escaped(real), *whole[fixed:], *(["*"] if whole[-1] == "**" else []))
+
+
+def _escaped(path: str) -> Parts:
+    return tuple(map(glob.escape, Path(path).parts))
+
+
+def overlap(pattern: Parts, files: Parts) -> bool:
+    """Whether some path matches both, part by part. `**` in the pattern stands for any folders, as the feed has it."""
+    below = [False] * len(files) + [True]
+    for part in reversed(pattern):
+        here = [False] * (len(files) + 1)
+        for j in range(len(files), -1, -1):
+            is_left = j < len(files)
+            if part == "**":
+                passes = j + 1 < len(files) and not files[j].startswith(".") and here[j + 1]
+                here[j] = below[j] or passes
+            else:
+                here[j] = is_left and below[j + 1] and _share_a_name(part, files[j])
+        below = here
+    return below[0]
+
+
+ANY = "?"
+MANY = "*"
+
+
+def _share_a_name(one: str, other: str) -> bool:
+    """Whether some name matches two globs. A set of characters (`[0-9]`) counts as any character."""
+    if other.startswith(".") and not one.startswith("."):
+        return False
+    a, b = _characters(one), _characters(other)
+    below = [all(each == MANY for each in b[j:]) for j in range(len(b) + 1)]
+    for each in reversed(a):
+        here = [False] * (len(b) + 1)
+        for j in range(len(b), -1, -1):
+            if each == MANY:
+                here[j] = below[j] or (j < len(b) and here[j + 1])
+            elif j < len(b):
+                is_met = below[j + 1] and (ANY in (each, b[j]) or each == b[j])
+                here[j] = (here[j + 1] or below[j]) if b[j] == MANY else is_met
+        below = here
+    return below[0]
+
+
+def _characters(name: str) -> tuple[str, ...]:
+    """MANY, ANY, or `=` and a character."""
+    found: list[str] = []
+    at = 0
+    while at < len(name):
+        end = name.find("]", at + 2) if name[at] == "[" else -1
+        inside = name[at + 1 : end] if end > 0 else name[at]
+        is_plain = end > 0 or inside not in (ANY, MANY)
+        found.append(ANY if len(inside) > 1 else f"={inside}" if is_plain else inside)
+        at = end + 1 if end > 0 else at + 1
+    return tuple(found)

@@ -1,0 +1,46 @@
+"""`leasehold test --kill` on the pages' examples with a real Spark, and planted bugs that kills alone find."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from acceptance.test_cases import MOST_S, replace, write_examples
+from plugins_cli import Commands
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_examples("README.md", tmp_path)
+    write_examples("docs/testing.md", tmp_path)
+    return tmp_path
+
+
+def test_hosts_of_the_examples_are_killed_and_their_output_is_that_of_undisturbed_hosts(
+    folder: Path, leasehold: Commands
+) -> None:
+    letters = leasehold("test", "letters.yaml", "--kill")
+    assert letters.ended(MOST_S) == 0, letters.out + letters.err
+    balances = leasehold("test", "balances.yaml", "--kill")
+    assert balances.ended(MOST_S) == 0, balances.out + balances.err
+    assert "deposits and withdrawals are added up: killed at 'committed'" in balances.err
+    assert balances.out.endswith("2 cases: 2 passed, 0 failed\n")
+    assert balances.left_behind() == []
+
+
+def test_a_count_that_the_merge_assigns_is_found_by_kills_alone(folder: Path, leasehold: Commands) -> None:
+    replace(folder / "balances.yaml", "events = balances.events + excluded.events", "events = excluded.events")
+    command = leasehold("test", "balances.yaml", "--kill")
+    assert command.ended(MOST_S) == 1, command.out + command.err
+    assert "rows expected" not in command.out
+    assert "the output depends on how events are cut into batches" in command.out
+    assert '"events": 1, "account": "alice", "balance": 100.00' in command.out
+
+
+def test_a_handler_that_adds_is_found_by_kills_alone(folder: Path, leasehold: Commands) -> None:
+    assert leasehold("test", "handler.yaml").ended(MOST_S) == 0
+    command = leasehold("test", "handler.yaml", "--kill")
+    assert command.ended(MOST_S) == 1, command.out + command.err
+    assert "FAILED handler.cases.yaml:2: amounts are added up (pipeline totals)" in command.out
+    assert re.search(r"! \{alice: 3, bob: 5\} +\| ", command.out)
