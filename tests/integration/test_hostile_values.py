@@ -39,14 +39,14 @@ from unit.pipeline.connectors.files.sink.places import Permit, claim
 from unit.pipeline.connectors.log.test_sink import blocks_in
 
 from leasehold.pipeline.connectors.cosmos.records import pages_of, records_of
-from leasehold.pipeline.connectors.files.feed import FilesFeed
-from leasehold.pipeline.connectors.files.sink import Directory, FilesSink, snapshot_of
+from leasehold.pipeline.connectors.files.feed import FilesChangeFeed
+from leasehold.pipeline.connectors.files.sink import Directory, FilesOutputSink, snapshot_of
 from leasehold.pipeline.connectors.files.sink.formats import Format
 from leasehold.pipeline.connectors.files.sink.storage import Storage
 from leasehold.pipeline.connectors.handlers import HandlerSink
-from leasehold.pipeline.connectors.log import LogSink
-from leasehold.pipeline.connectors.postgres import PostgresLetters, PostgresSink, letters_merge, storable
-from leasehold.pipeline.connectors.python import PythonSink
+from leasehold.pipeline.connectors.log import LogOutputSink
+from leasehold.pipeline.connectors.postgres import PostgresLettersFeed, PostgresOutputSink, letters_merge, storable
+from leasehold.pipeline.connectors.python import PythonOutputSink
 from leasehold.pipeline.dead_letters import LetterBox
 from leasehold.pipeline.errors import FeedUnavailable
 from leasehold.pipeline.limits import ParallelLimits
@@ -73,7 +73,7 @@ async def send(sink: Sink, table: pa.Table) -> None:
 
 def files(place: Callable[[], Storage], format: Format) -> Write:
     async def write(table: pa.Table) -> Sequence[Any]:
-        await send(FilesSink(place(), format=format), table)
+        await send(FilesOutputSink(place(), format=format), table)
         [(_, content)] = list(snapshot_of(place()).contents())
         if format == "jsonl":
             return [json.loads(line)["v"] for line in content.split(b"\n") if line]
@@ -104,7 +104,7 @@ def python(_: Path) -> Write:
 
             async def close(self, context: Any, reason: str) -> None: ...
 
-        await send(PythonSink(Handler), table)
+        await send(PythonOutputSink(Handler), table)
         return found
 
     return write
@@ -150,7 +150,7 @@ async def test_executors_stage_a_value_or_refuse_it_as_the_page_says(sink: str, 
     """After a refusal, the host reads the events itself."""
     made: Sink = sink_in(tmp_path)
     if not sink.endswith("Delta"):
-        made = FilesSink(Directory(tmp_path), format="jsonl" if sink.endswith("lines") else "parquet")
+        made = FilesOutputSink(Directory(tmp_path), format="jsonl" if sink.endswith("lines") else "parquet")
     await made.prepare()
     writer = await made.open(claim(1))
 
@@ -171,7 +171,7 @@ async def test_an_event_is_published_to_a_log_as_the_page_says(value: str, times
     name, given = EVENTS[value]
 
     async def write(table: pa.Table) -> Sequence[Any]:
-        await send(LogSink(tmp_path), table)
+        await send(LogOutputSink(tmp_path), table)
         return [each for block in blocks_in(tmp_path, claim(1).partition) for each in block.events[name].to_pylist()]
 
     table = rows_with(given, times, name, **({} if name == "body" else {"body": b"x"}))
@@ -214,8 +214,8 @@ async def test_a_value_is_stored_in_postgresql_or_refused_as_the_page_says(
 
 
 def postgres_box(dsn: str) -> LetterBox:
-    sink = PostgresSink(dsn, merge=letters_merge("public"), letters=True)
-    return LetterBox(feed=PostgresLetters(dsn, "pipe"), sink=sink, rows=storable)
+    sink = PostgresOutputSink(dsn, merge=letters_merge("public"), letters=True)
+    return LetterBox(feed=PostgresLettersFeed(dsn, "pipe"), sink=sink, rows=storable)
 
 
 BOXES: dict[str, Callable[[Path, str], LetterBox]] = {
@@ -274,7 +274,7 @@ def spark_schema(ddl: str) -> dict[str, Any]:
 @pytest.mark.parametrize("value", RECORDS)
 async def test_a_line_becomes_an_event_as_the_page_says(value: str, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(b"{}\n" + RECORDS[value] + b"\n{}\n")
-    feed = FilesFeed(str(tmp_path / "a.jsonl"), key="k", yields_malformed=True, final_record="accept")
+    feed = FilesChangeFeed(str(tmp_path / "a.jsonl"), key="k", yields_malformed=True, final_record="accept")
     [partition] = await feed.partitions()
     found: list[tuple[dict[str, Any], str | None]] = []
     async with asyncio.timeout(20), aclosing(feed.open(partition.name, None)) as pages:

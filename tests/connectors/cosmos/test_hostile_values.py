@@ -15,7 +15,7 @@ from hostile import COLUMNS, EXACT, IDS, TIMES, check_cell, outcome, rows_of, ro
 from plugins_cosmos import Cosmos
 from writers import delivered, writing
 
-from leasehold.pipeline.connectors.cosmos import CosmosFeed, cosmos_sink
+from leasehold.pipeline.connectors.cosmos import CosmosChangeFeed, cosmos_sink
 from leasehold.pipeline.errors import OutputRefused
 from leasehold.pipeline.sink import Output
 
@@ -79,7 +79,7 @@ async def test_half_a_character_in_id_and_key_passes_the_emulator_and_the_feed(
     await container.upsert_item({"id": "a\ud83d", "account": "k\udc00", "n": 1})
     await container.upsert_item({"id": "b", "account": "k\udc00", "n": 2})
     assert [item["id"] async for item in container.read_all_items()] == ["a\ud83d", "b"]
-    feed = CosmosFeed(account_of(cosmos), DATABASE, CONTAINER)
+    feed = CosmosChangeFeed(account_of(cosmos), DATABASE, CONTAINER)
     try:
         [place] = [each.name for each in await feed.partitions() if await feed.lag(each.name, None)]
         reader = feed.open(place, None)

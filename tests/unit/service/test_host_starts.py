@@ -6,11 +6,11 @@ from typing import Any
 
 from patience import until_async
 
-from leasehold.pipeline.connectors.memory import MemoryFeed
+from leasehold.pipeline.connectors.memory import MemoryChangeFeed
 
 
 async def test_a_single_partition_begins_where_its_own_start_says(start: Any) -> None:
-    feed = MemoryFeed(("a", "b"))
+    feed = MemoryChangeFeed(("a", "b"))
     feed.append("a", [b"old"] * 2)
     feed.append("b", [b"old"] * 4)
     running = await start(feeds={"bank": feed}, starts={"b": "latest"})
