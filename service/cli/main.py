@@ -374,7 +374,7 @@ def tap(
 @click.option(
     "--fail",
     type=click.Choice(get_args(FailureName)),
-    help="Show a failure and the recovery: a part of the bank is killed, or is stopped until it has lost its partitions.",
+    help="Show a failure and the recovery: one host of the bank is killed, or is stopped until it has lost its partitions.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, and nothing else there.")
 def run_demo(directory: Path | None, transactions: Path | None, fail: FailureName | None, as_json: bool) -> None:

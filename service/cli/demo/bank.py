@@ -261,7 +261,7 @@ class _Run:
         """One part of the bank fails; then `process`, which recovers from it. Raises DemoFailed."""
         bank = Bank(self.directory, {DSN: self.dsn}, self.stop, partial(_say, self.screen))
         async with bank.failed(failure) as victim:
-            _say(self.screen, f"{failure.part} {failure.told}")
+            _say(self.screen, f"{failure.part} {failure.what}")
             settings = config.load(self.directory / "bank.yaml", {DSN: self.dsn})
             processor = processor_of(settings, host=self.host, log=logs.logger())
             known = await count_done(processor)

@@ -1,8 +1,8 @@
-"""`leasehold demo --fail NAME`: a part of the bank fails in a process of its own, and the demo's host recovers from it.
+"""`leasehold demo --fail NAME`: one host of the bank fails in a process of its own, and the demo's host recovers from it.
 
-The event generator, the stream processor and the view generator are hosts of one pipeline each. Those before the failing part
-finish their work. The failing part is killed after it has stored a batch and before it has checkpointed its position, or it is
-stopped with a batch in hand and continues after its partitions have a new owner.
+The event generator, the stream processor and the view generator are hosts of one pipeline each. Those before the failing host
+finish their work. The failing host is killed after it has stored a batch, and before it has checkpointed its position. Or it is
+stopped with a batch in hand, and continues after its partitions have a new owner.
 """
 
 from __future__ import annotations
@@ -38,11 +38,13 @@ class DemoFailed(ServiceError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """pipeline: the one whose host fails. armed: its crash point. told: what has happened to it."""
+    """- `pipeline`: the one whose host fails. `armed`: its crash point.
+    - `what`: what happens to the host, in words.
+    """
 
     pipeline: str
     armed: str
-    told: str
+    what: str
 
     @property
     def part(self) -> str:
@@ -55,13 +57,13 @@ class Failure:
 
 _KILLED = "was killed (SIGKILL) after it had stored a batch, and before it could checkpoint its position"
 FAILURES: dict[FailureName, Failure] = {
-    "event-generator-crash": Failure(pipeline="generate", armed="appended:2", told=_KILLED),
-    "stream-processor-crash": Failure(pipeline="transform", armed="appended:2", told=_KILLED),
-    "view-generator-crash": Failure(pipeline="balances", armed="committed:2", told=_KILLED),
+    "event-generator-crash": Failure(pipeline="generate", armed="appended:2", what=_KILLED),
+    "stream-processor-crash": Failure(pipeline="transform", armed="appended:2", what=_KILLED),
+    "view-generator-crash": Failure(pipeline="balances", armed="committed:2", what=_KILLED),
     "duplicated-consumer": Failure(
         pipeline="transform",
         armed="before append:2:SIGSTOP",
-        told="was stopped (SIGSTOP) with a batch in hand, and does not know that its leases expire",
+        what="was stopped (SIGSTOP) with a batch in hand, and does not know that its leases expire",
     ),
 }
 
@@ -77,7 +79,7 @@ class Bank:
 
     @asynccontextmanager
     async def failed(self, failure: Failure) -> AsyncIterator[Victim]:
-        """The failing part, killed or frozen; in the end it is gone. Raises DemoFailed."""
+        """The failing host, killed or frozen. It is ended in the end. Raises DemoFailed."""
         for pipeline, part in PARTS.items():
             if pipeline == failure.pipeline:
                 break
