@@ -146,7 +146,7 @@ _Endpoint = Annotated[Text, AfterValidator(_endpoint)]
 
 
 class TelemetrySettings(Section):
-    """Where traces, metrics and logs are sent, for OpenTelemetry."""
+    """The receivers of traces, metrics and logs, for OpenTelemetry."""
 
     traces: _Endpoint | None = Field(
         default=None,
@@ -375,7 +375,6 @@ class Pipeline(Section):
     else:
 
         def __init__(self, *positional, **values):
-            """`Pipeline("orders", feed=..., handler=on_changes)`: the arguments of `leasehold.service.config.programs`."""
             from leasehold.service.config.programs import fields_of, of_program
 
             with of_program(values):
