@@ -111,7 +111,7 @@ class Processor:
         self._stopping: asyncio.Event | None = None
         self._core: ProcessorCore | None = None
         self.port: int | None = None
-        """Where the REST API listens, once it does."""
+        """The port of the REST API. None until it listens."""
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -176,7 +176,7 @@ class Processor:
         return await idle
 
     async def lag(self) -> tuple[PartitionLag, ...]:
-        """Of each partition of the group: how many events and seconds it is behind, or why that is unknown."""
+        """How many events and seconds each partition of the group is behind, or why that is unknown."""
         found = await self._there(lambda core: core.view.read_lag(0.0))
         return found.partitions
 

@@ -23,7 +23,7 @@ class Sql:
 
 @contextmanager
 def of_program(given: Mapping[str, object]) -> Iterator[None]:
-    """Says of arguments of the handler what they are called in a program."""
+    """Problems name the arguments of a handler as a program writes them."""
     try:
         yield
     except ConfigurationError as error:
