@@ -1,4 +1,4 @@
-"""The endpoint of a feed's source or a sink's destination, for telemetry. Pure."""
+"""The address of a feed's source or a sink's destination, for telemetry. Pure."""
 
 from __future__ import annotations
 

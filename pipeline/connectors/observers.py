@@ -61,7 +61,7 @@ class Observer:
 def observers(
     handler: Any, *, name: str, gets: Gets, loop: HandlerLoop, is_manual: bool = False
 ) -> Callable[[], Observer]:
-    """What makes one for each lease. Raises SinkRejected if it cannot be a handler."""
+    """What makes one for each lease. Raises SinkRejected for anything else."""
     form = form_of(handler, name, is_manual=is_manual)
     makes: dict[Form, Callable[[], Handler]] = {
         "function": partial(OfFunction, handler),

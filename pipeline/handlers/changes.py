@@ -24,7 +24,7 @@ class LeaseLost(SinkRejected):
 
 
 class Retry(SinkUnavailable):
-    """A handler raises this to be called again with the same changes.
+    """Raise it in a handler to be called again with the same changes.
 
     after_s: the shortest pause before that; by default it grows with each failure in a row.
     """
@@ -146,7 +146,7 @@ def _document(row: Mapping[str, Any]) -> Document:
 def _no_document(row: Mapping[str, Any], why: str) -> OutputRefused:
     sequence = row["sequence"]
     where = f"the event with sequence {sequence} of partition '{row['partition']}'"
-    text = f"{where} cannot be read as a document, because {why}: set `gets: events`"
+    text = f"{where} cannot be a document, because {why}: set `gets: events`"
     return OutputRefused(text, sequences=[sequence])
 
 

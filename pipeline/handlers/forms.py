@@ -32,7 +32,7 @@ def name_of(handler: object) -> str:
 
 
 def form_of(handler: object, name: str, *, is_parallel: bool = False, is_manual: bool = False) -> Form:
-    """Raises SinkRejected if it cannot be a handler."""
+    """Raises SinkRejected for anything else."""
     if isinstance(handler, Handler):
         raise SinkRejected(
             f"handler '{name}' is an object, and each lease needs its own: give the class {type(handler).__name__}, or a function"

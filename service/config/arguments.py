@@ -15,7 +15,7 @@ from leasehold.service.texts import names_a_secret
 
 Model = type[BaseModel]
 _NO_SECTION = ("unknown_type", "model_type", "model_attributes_type", "dict_type")
-"""Kinds of errors for a value that cannot be read as a section."""
+"""Kinds of errors of a value that cannot be a section."""
 
 
 def check_named(section: Model, positional: tuple[object, ...], values: Mapping[str, object]) -> None:

@@ -23,7 +23,7 @@ class Sql:
 
 @contextmanager
 def of_program(given: Mapping[str, object]) -> Iterator[None]:
-    """Problems name the arguments of a handler as a program writes them."""
+    """Names arguments of the handler as a program does, in errors."""
     try:
         yield
     except ConfigurationError as error:

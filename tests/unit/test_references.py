@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import leasehold
 from tests.prose import docstrings
 
 ROOT = Path(__file__).parents[2]
@@ -102,6 +103,7 @@ def index() -> tuple[dict[str, set[str]], dict[str, list[Scope]], set[str]]:
                     words.update(IDENTIFIER.findall(ast.unparse(node)))
                 case ast.FunctionDef() | ast.AsyncFunctionDef():
                     words.add(node.name)
+    modules["leasehold"].update(leasehold.__all__)
     for name in [*modules]:
         parent, _, last = name.rpartition(".")
         if parent:

@@ -135,7 +135,7 @@ async def test_documents_come_as_dicts_and_a_body_that_is_none_stops_its_partiti
     processor = processor_of(on_changes, gets="documents", feed=MemoryFeed(changes={"0": (b"x",)}))
     async with processor:
         (why,) = (await processor.idle()).failed.values()
-    assert "the event with sequence 0 of partition '0' cannot be read as a document" in why
+    assert "the event with sequence 0 of partition '0' cannot be a document" in why
 
 
 async def test_a_retry_is_called_again_with_the_same_changes() -> None:
