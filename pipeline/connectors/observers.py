@@ -12,6 +12,7 @@ import pyarrow as pa
 from leasehold.pipeline.connectors.handler_loop import HandlerLoop
 from leasehold.pipeline.connectors.python import HandlerContext
 from leasehold.pipeline.errors import SinkRejected
+from leasehold.pipeline.event import Receipt
 from leasehold.pipeline.handlers.changes import Context, Gets, LeaseLost, changes_in, changes_of
 from leasehold.pipeline.handlers.events import AckRefused, Events
 from leasehold.pipeline.handlers.forms import SHAPE, Form, form_of, is_async
@@ -92,9 +93,17 @@ def context_of(context: HandlerContext) -> Context:
         position=context.position,
         to=context.to,
         trace=trace,
+        **facts_of(context.receipt),
         acknowledge=context.acknowledge,
         is_released=context.is_released,
     )
+
+
+def facts_of(receipt: Receipt | None) -> dict[str, Any]:
+    """The arguments of `Context` that the source answers."""
+    if receipt is None:
+        return {}
+    return {"request_charge": receipt.request_charge, "session_token": receipt.session_token}
 
 
 # Side by side: what is called with the events of one key.
@@ -121,7 +130,9 @@ def bound(
             partition=claim.partition,
             owner=claim.owner,
             epoch=claim.epoch,
-            position=claim.continuation,
+            position=events.position,
+            trace=events.trace,
+            **facts_of(events.receipt),
             key=events.key,
             attempt=events.attempt,
             acknowledge=acknowledge if is_manual else None,

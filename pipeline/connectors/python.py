@@ -36,9 +36,9 @@ import pyarrow as pa
 
 from leasehold.common.cancellation import await_shielded, heeding
 from leasehold.pipeline.errors import SinkRejected, SinkUnavailable
+from leasehold.pipeline.event import Receipt
 from leasehold.pipeline.handlers.changes import LeaseLost
 from leasehold.pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter
-from leasehold.pipeline.tracing import TraceContext
 from leasehold.pipeline.values import checked
 
 T = TypeVar("T")
@@ -64,6 +64,8 @@ class HandlerContext:
     traceparent: str | None = None
     """In `process`, the trace context (W3C) of the delivery; None if traces are off."""
     tracestate: str | None = None
+    receipt: Receipt | None = None
+    """In `process`, of the source for these changes; None if it gives none."""
     acknowledge: Callable[[int], Awaitable[None]] | None = field(default=None, repr=False, compare=False)
     """Called with a sequence up to which all is processed; None unless positions follow such calls."""
     is_released: Callable[[], bool] = field(default=lambda: False, repr=False, compare=False)
@@ -190,7 +192,7 @@ class PythonWriter(SinkWriter):
         permit.check()
         if output.table.num_rows:
             table = checked(output.table, f"handler '{self._name}'")
-            await self._call("process", partial(self._handler.process, self._context(output.to, output.trace), table))
+            await self._call("process", partial(self._handler.process, self._context(output), table))
         self.position = output.to
 
     async def end(self, permit: Permit) -> None:
@@ -203,8 +205,9 @@ class PythonWriter(SinkWriter):
         finally:
             self._thread.stop()
 
-    def _context(self, to: str | None = None, trace: TraceContext | None = None) -> HandlerContext:
+    def _context(self, output: Output | None = None) -> HandlerContext:
         claim, acknowledge = self._claim, self._acknowledge
+        trace = None if output is None else output.trace
         return HandlerContext(
             pipeline=claim.pipeline,
             partition=claim.partition,
@@ -212,9 +215,10 @@ class PythonWriter(SinkWriter):
             epoch=claim.epoch,
             generation=claim.generation,
             position=self.position,
-            to=to,
+            to=None if output is None else output.to,
             traceparent=None if trace is None else trace.parent,
             tracestate=None if trace is None else trace.state,
+            receipt=None if output is None else output.receipt,
             acknowledge=acknowledge,
             is_released=lambda: self._is_closed,
         )
@@ -272,8 +276,7 @@ class ManualWriter(PythonWriter):
         self._open.append((last, rows, output.to))
         self._move()
         if rows:
-            context = self._context(output.to, output.trace)
-            await self._call("process", partial(self._handler.process, context, output.table))
+            await self._call("process", partial(self._handler.process, self._context(output), output.table))
 
     async def wait_for_progress(self) -> None:
         await self._changed.wait()

@@ -141,11 +141,15 @@ class HandlerWriter(RequestWriter[Call]):
         rows = [entry.value.row for entry in call.entries]
         if self._limits.events_max is None:
             return rows[0]
+        output: Output = call.entries[-1].value.output
         return Events(
             rows,
             key=call.first.key if call.has_key else None,
             partition=self._claim.partition,
             attempt=self._calls.attempt(call),
+            position=self._calls.position,
+            trace=output.trace,
+            receipt=output.receipt,
             acknowledge=partial(self._acknowledge, call),
             is_released=lambda: self._is_closed,
         )
