@@ -276,7 +276,24 @@ async def test_the_api_is_that_of_the_command_and_lag_is_told() -> None:
         async with client.get(f"http://127.0.0.1:{processor.port}/health/live") as answer:
             assert answer.status == 200
         (lag,) = await processor.lag()
-    assert (lag.pipeline, lag.partition, lag.events) == ("orders", "0", 0)
+    assert (lag.pipeline, lag.partition, lag.events, lag.seconds, lag.why) == ("orders", "0", 0, 0.0, None)
+
+
+async def test_the_estimate_names_the_owner_and_why_a_partition_stands_still() -> None:
+    async def on_changes(changes: list[Event], context: Context) -> None:
+        if context.partition == "1":
+            raise ValueError("a negative amount")
+
+    feed = MemoryFeed(changes={"0": (), "1": (1, 2, 3)})
+    pipeline = Pipeline("orders", feed=feed, handler=on_changes)
+    async with Processor(pipeline, leases=MemoryLeases(), host="here") as processor:
+        await processor.idle()
+        well, failing = await processor.lag()
+    assert (well.partition, well.events, well.seconds, well.owner, well.why) == ("0", 0, 0.0, "here", None)
+    assert (failing.partition, failing.events, failing.seconds is None or failing.seconds >= 0) == ("1", 3, True)
+    assert failing.why is not None
+    assert "is failing" in failing.why
+    assert "ValueError: a negative amount" in failing.why
 
 
 async def test_an_observer_hears_on_the_loop_of_the_program() -> None:
