@@ -112,8 +112,7 @@ class PythonOutputSink(Sink):
         self._name = name or ("" if factory is None else name_of(factory))
         self._manual_max = manual_max
         self._ended = ended
-        self._reported: dict[tuple[str, str], str] = {}
-        """By pipeline and partition, the failure whose traceback is logged already."""
+        self._tracebacks = Tracebacks()
 
     @property
     def identity(self) -> str:
@@ -133,12 +132,12 @@ class PythonOutputSink(Sink):
 
     async def open(self, claim: Claim) -> PythonWriter:
         assert self._factory is not None, "call prepare first"
-        with _failing(f"handler '{self._name}' cannot be created"):
+        with as_sink_errors(f"handler '{self._name}' cannot be created"):
             handler = self._factory()
         for method in ("open", "process", "close"):
             if not callable(getattr(handler, method, None)):
                 raise SinkRejected(f"'{self._name}' returned {type(handler).__name__} without the method '{method}'")
-        report = partial(self._report, (claim.pipeline, claim.partition))
+        report = partial(self._tracebacks.log, (claim.pipeline, claim.partition))
         if self._manual_max is None:
             writer = PythonWriter(self._name, handler, claim, report)
         else:
@@ -149,12 +148,20 @@ class PythonOutputSink(Sink):
     async def close(self) -> None:
         self._ended()
 
-    def _report(self, lease: tuple[str, str], what: str, error: BaseException | None) -> None:
-        """Log a failure once, with its traceback, until something succeeds or another failure comes."""
+
+class Tracebacks:
+    """Those of failing handlers, each logged once: until something succeeds, or another failure comes."""
+
+    def __init__(self) -> None:
+        self._logged: dict[tuple[str, str], str] = {}
+        """By pipeline and partition."""
+
+    def log(self, lease: tuple[str, str], what: str, error: BaseException | None) -> None:
+        """error: None if something has succeeded."""
         if error is None:
-            self._reported.pop(lease, None)
-        elif self._reported.get(lease) != (text := f"{type(error).__name__}: {error}"):
-            self._reported[lease] = text
+            self._logged.pop(lease, None)
+        elif self._logged.get(lease) != (text := f"{type(error).__name__}: {error}"):
+            self._logged[lease] = text
             fields = {"pipeline": lease[0], "partition": lease[1]}
             _log.error("%s", what, exc_info=error, extra=fields)
 
@@ -231,7 +238,7 @@ class PythonWriter(SinkWriter):
             f"handler '{self._name}' failed in '{method}' for partition '{self._claim.partition}' "
             f"behind position {self.position}"
         )
-        failing = partial(_failing, what, self._report)
+        failing = partial(as_sink_errors, what, self._report)
         if inspect.iscoroutinefunction(getattr(self._handler, method)):
             await self._thread.idle()
             awaitable = call()
@@ -316,7 +323,7 @@ class ManualWriter(PythonWriter):
 
 
 @contextmanager
-def _failing(what: str, report: Report = lambda what, error: None) -> Generator[None]:
+def as_sink_errors(what: str, report: Report = lambda what, error: None) -> Generator[None]:
     """Whatever a handler raises becomes a sink's error; an exit and an unrequested cancellation are failures, too."""
     try:
         yield

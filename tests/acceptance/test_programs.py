@@ -1,4 +1,7 @@
-"""The programs of docs/examples/programs, run as users run them, against the emulators and PostgreSQL: one is killed midway, another goes on."""
+"""The programs of docs/examples/programs, as users run them, against the emulators and PostgreSQL.
+
+One is killed midway, and another goes on.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +99,9 @@ def test_orders_of_a_container_reach_a_function_and_only_a_batch_in_progress_rep
     program: Callable[..., Program], leasehold: Commands
 ) -> None:
     account = emulated(leasehold, "cosmos", "--ranges", "2", "--container", "shop/orders:/customer")
-    container = CosmosClient(account["endpoint"], account["key"]).get_database_client("shop").get_container_client("orders")
+    container = (
+        CosmosClient(account["endpoint"], account["key"]).get_database_client("shop").get_container_client("orders")
+    )
     written: list[int] = []
 
     def write(count: int) -> None:
@@ -141,7 +146,9 @@ def test_readings_of_a_hub_go_on_behind_the_last_checkpoint_by_hand_and_the_hand
     killed = program("readings.py", HUB=hub["connection_string"])
     until(lambda: seen(killed).keys() >= {*written}, "the first readings", lambda: killed.log)
     survivor = program("readings.py", HUB=hub["connection_string"])
-    until(lambda: ["closed", "0", "shutdown"] in killed.lines or ["closed", "1", "shutdown"] in killed.lines, "a handoff")
+    until(
+        lambda: ["closed", "0", "shutdown"] in killed.lines or ["closed", "1", "shutdown"] in killed.lines, "a handoff"
+    )
     assert [line[2] for line in killed.lines if line[0] == "closed"] == ["shutdown"]
     write(120)
     until(lambda: len(seen(killed)) > 240 and len(seen(survivor)), "both work", lambda: survivor.log)

@@ -29,7 +29,9 @@ async def test_a_handler_gets_the_charge_and_the_session_token_of_what_it_is_cal
         container = await database.create_container("orders", {"paths": ["/customer"], "kind": "Hash"})  # type: ignore[arg-type]
         for number in range(DOCUMENTS):
             await container.create_item({"id": str(number), "customer": f"c{number}"})
-        feed = CosmosFeed(endpoint=cosmos.endpoint, key=cosmos.key, database="shop", container="orders", page_items_max=10)  # type: ignore[arg-type]
+        feed = CosmosFeed(
+            endpoint=cosmos.endpoint, key=cosmos.key, database="shop", container="orders", page_items_max=10
+        )  # type: ignore[arg-type]
         given = {} if parallel is None else {"parallel": parallel}
         pipeline = Pipeline("orders", feed=feed, handler=on_changes, batch_events_max=7, **given)
         async with Processor(pipeline, leases=MemoryLeases()):
