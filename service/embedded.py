@@ -33,7 +33,8 @@ from leasehold.service.notifications import METHODS, Notifications, require_noti
 
 if TYPE_CHECKING:
     from leasehold.leases.store import LeaseStore
-    from leasehold.service.lag.measurement import Backlog, PartitionLag
+    from leasehold.service.group.estimate import Estimate
+    from leasehold.service.lag.measurement import Backlog
     from leasehold.service.processor import ProcessorCore
 
 T = TypeVar("T")
@@ -175,10 +176,9 @@ class Processor:
             raise RuntimeError("the processor was stopped before it was idle")
         return await idle
 
-    async def lag(self) -> tuple[PartitionLag, ...]:
-        """How many events and seconds each partition of the group is behind, or why that is unknown."""
-        found = await self._there(lambda core: core.view.read_lag(0.0))
-        return found.partitions
+    async def lag(self) -> tuple[Estimate, ...]:
+        """How many events and seconds each partition is behind, its owner, and why it stands still."""
+        return await self._there(_estimated)
 
     async def _there(self, call: Callable[[ProcessorCore], Awaitable[T]]) -> T:
         """The call's answer, from the host's loop."""
@@ -312,6 +312,13 @@ class _HostThread:
         loop.run_forever()
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
+
+
+async def _estimated(core: ProcessorCore) -> tuple[Estimate, ...]:
+    from leasehold.service.group.estimate import estimates
+
+    lag = await core.view.read_lag(0.0)
+    return tuple(estimates(lag, *await core.view.read_standstills()))
 
 
 async def _outcome_of(future: Future[None]) -> None:
