@@ -141,7 +141,9 @@ def _open(log: LogSettings) -> logging.Handler:
     except (OSError, ValueError) as error:
         raise ConfigurationError(
             "configuration",
-            [f"log.file is '{log.file}', and cannot be opened ({_reason(error)}): name a file that this user may write"],
+            [
+                f"log.file is '{log.file}', and cannot be opened ({_reason(error)}): name a file that this user may write"
+            ],
         ) from None
     return handler
 
@@ -159,7 +161,7 @@ class _File(WatchedFileHandler):
             self.handleError(record)
         self._has_reported = self._has_reported and self._is_failing
 
-    def handleError(self, record: logging.LogRecord) -> None:
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # as logging calls it
         error = sys.exception()
         if not isinstance(error, OSError):
             super().handleError(record)
@@ -167,11 +169,8 @@ class _File(WatchedFileHandler):
         self._is_failing = True
         if not self._has_reported:
             self._has_reported = True
-            print(
-                f"leasehold: log.file is '{self.baseFilename}', and cannot be written ({_reason(error)}): lines are lost until"
-                " it can be",
-                file=sys.stderr,
-            )
+            why = f"cannot be written ({_reason(error)}): lines are lost until it can be"
+            sys.stderr.write(f"leasehold: log.file is '{self.baseFilename}', and {why}\n")
 
 
 def _reason(error: Exception) -> str:

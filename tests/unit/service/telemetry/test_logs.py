@@ -205,7 +205,9 @@ def test_a_file_that_cannot_be_opened_is_a_problem_of_the_configuration(tmp_path
         logs.configure(LogSettings(file=tmp_path / "missing/host.log"), "host-a")
 
 
-def test_a_device_that_takes_nothing_and_a_pipe_that_would_wait_are_problems_of_the_configuration(tmp_path: Path) -> None:
+def test_a_device_that_takes_nothing_and_a_pipe_that_would_wait_are_problems_of_the_configuration(
+    tmp_path: Path,
+) -> None:
     os.mkfifo(tmp_path / "pipe")
     for file, why in (("/dev/full", "no space left on device"), (str(tmp_path / "pipe"), "it is a pipe")):
         with pytest.raises(ConfigurationError, match=rf"log\.file is '{file}', and cannot be opened \({why}"):
@@ -225,7 +227,9 @@ def test_lines_that_cannot_be_written_cost_the_host_nothing_and_are_reported_onc
         logs.logger().info("lost too")
         place.mkdir()
         logs.logger().info("after")
-    reported = f"leasehold: log.file is '{place}/host.log', and cannot be written (no such file or directory): lines are lost"
+    reported = (
+        f"leasehold: log.file is '{place}/host.log', and cannot be written (no such file or directory): lines are lost"
+    )
     assert capsys.readouterr().err.splitlines() == [f"{reported} until it can be"] * 2
     assert (place / "host.log").read_text().endswith("after\n")
 

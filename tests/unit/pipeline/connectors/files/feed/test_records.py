@@ -548,16 +548,25 @@ TEXT = '{"n": 1}\n{"n": 2}\n'
         ("编号\n一百\n".encode("utf-16-le"), "the file is UTF-16"),
         (("编号,金额\n" + 3000 * "金").encode("utf-16-be"), "the file is UTF-16"),
         (b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n", "the file is PDF: export its tables as CSV"),
-        *((zlib.compress(TEXT.encode(), level), "the file is compressed with zlib: decompress it") for level in range(10)),
+        *(
+            (zlib.compress(TEXT.encode(), level), "the file is compressed with zlib: decompress it")
+            for level in range(10)
+        ),
         (zlib.compress(TEXT.encode() * 10_000), "the file is compressed with zlib"),
         (b"\x1f\x9d\x90{D", "the file is compressed with compress"),
         (lzma.compress(TEXT.encode(), lzma.FORMAT_ALONE), "the file is compressed with lzma: decompress it"),
         (lzma.compress(TEXT.encode(), lzma.FORMAT_ALONE, preset=9), "the file is compressed with lzma"),
         (b"\x50\x2a\x4d\x18\x04\0\0\0", "the file is compressed with zstd"),
         (bz2.compress(b""), "the file is compressed with bzip2"),
-        *((a_zip(names), "the file is a zip archive or an Excel workbook") for names in (["a.csv"], ["[Content_Types].xml"])),
+        *(
+            (a_zip(names), "the file is a zip archive or an Excel workbook")
+            for names in (["a.csv"], ["[Content_Types].xml"])
+        ),
         (a_zip([]), "the file is an empty zip archive"),
-        *((orc_file(codec), "the file is ORC: convert it to CSV") for codec in ("UNCOMPRESSED", "ZLIB", "SNAPPY", "LZ4", "ZSTD")),
+        *(
+            (orc_file(codec), "the file is ORC: convert it to CSV")
+            for codec in ("UNCOMPRESSED", "ZLIB", "SNAPPY", "LZ4", "ZSTD")
+        ),
         (b"Obj\x01\x04\x14avro.codec", "the file is Avro: convert it to CSV"),
     ],
 )
