@@ -144,10 +144,12 @@ def _place_of(kind: object, section: Mapping[str, Any], folder: Path) -> Place |
         if kind == "log" and (path := resolved_path(section.get("path"), folder)) is not None:
             return "log", path
         if kind == "eventhubs":
-            from leasehold.pipeline.connectors.eventhubs import account_of  # here, as it imports the SDK
+            from leasehold.pipeline.connectors.eventhubs.account import account_of  # here, as it imports the SDK
 
             has_string = section.get("connection_string") is not None
-            found = {name: section.get(name) for name in ("connection_string", "namespace", "event_hub")}
+            found: dict[str, Any] = {
+                name: section.get(name) for name in ("connection_string", "namespace", "event_hub")
+            }
             hub = account_of(**found, identity=None if has_string else "default")
             return "eventhubs", hub.host.lower(), hub.hub.lower()
         if kind == "cosmos":

@@ -137,7 +137,8 @@ def _open(log: LogSettings) -> logging.Handler:
         if log.file.is_fifo():
             raise OSError("it is a pipe, which waits for a reader")
         handler = _File(log.file, encoding="utf-8", errors="backslashreplace")
-        os.write(handler.stream.fileno(), b"")
+        if handler.stream is not None:
+            os.write(handler.stream.fileno(), b"")
     except (OSError, ValueError) as error:
         raise ConfigurationError(
             "configuration",
