@@ -90,7 +90,7 @@ class Output:
     source: pa.Table | None = None
     """The events that it was made of (EVENT_SCHEMA), for writers that park events; otherwise None."""
     receipt: Receipt | None = None
-    """Of the source, for what was read; None if it gives none, or if executors read."""
+    """The source's, for what was read; None if it gives none, or if executors read."""
     trace: TraceContext | None = None
     """The context to publish it with, in every event or request; None for none. It stays the same while the output is sent
     again, since identical bytes settle a send whose answer was lost."""

@@ -83,7 +83,7 @@ class Context:
     """The request units that Cosmos DB charged for reading these changes; None of other feeds. With `parallel`, for the batch of
     the last of them."""
     session_token: str | None = None
-    """Of the answer of Cosmos DB with the last of these changes: a client that reads with it finds them."""
+    """From Cosmos DB's answer with the last of these changes. A client that reads with it finds them."""
     key: str | None = None
     """With `parallel`, the key of the changes."""
     attempt: int = 1
