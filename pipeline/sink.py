@@ -251,6 +251,11 @@ class Standing(NamedTuple):
 
 
 class Sink(ABC):
+    """A destination. `claim` is the first step of an owner, and its writer delivers one batch after the other.
+
+    Every method raises SinkError and its subclasses alone.
+    """
+
     holds_position: bool
 
     @property
