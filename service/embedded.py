@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from inspect import iscoroutinefunction
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 from leasehold.common.cancellation import await_shielded
 from leasehold.service.config.leases import LeaseSettings
@@ -113,6 +113,11 @@ class Processor:
         self._core: ProcessorCore | None = None
         self.port: int | None = None
         """The port of the REST API. None until it listens."""
+
+    def __enter__(self) -> NoReturn:
+        raise TypeError("a processor starts and stops in `async with`: write `async with processor:`")
+
+    def __exit__(self, *error: object) -> None: ...
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -264,10 +269,11 @@ def _misuse(pipelines: tuple[object, ...], unknown: Mapping[str, object]) -> Ite
     hints = {
         "timing": "intervals belong to `leases`, like SqliteLeases(duration_s=30)",
         "store": "it is called `leases`",
+        "pipelines": "they come first, without a name: Processor(Pipeline(...), leases=...)",
     }
     for name in unknown:
         yield f"`{name}` is not a setting: {hints.get(name, 'known here are leases, host, spark, api, on, log, telemetry')}"
-    if not pipelines:
+    if not pipelines and "pipelines" not in unknown:
         yield "needs a pipeline: Processor(Pipeline(...), leases=...)"
     names = set()
     for each in pipelines:
