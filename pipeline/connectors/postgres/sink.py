@@ -438,7 +438,7 @@ class PostgresWriter(SinkWriter):
 class _Brought:
     """What a batch's message begins with, what brings its rows into the target, and the columns for which that was made.
 
-    kept: refuses targets that may lose rows since they were looked at.
+    kept: refuses targets that may lose rows since their last check.
     """
 
     first: Sequence[sql.Statement] = (sql.BEGIN,)
@@ -475,7 +475,7 @@ class _Parts:
         return await self.check_plan(session, sql.users(self.target.merge))
 
     def kept(self, session: Session, shape: Shape) -> list[sql.Statement]:
-        """What refuses targets that may lose rows since they were looked at."""
+        """Refuses targets that may lose rows since their last check."""
         kept = session.kept if self.target.merge is not None else self.kept_of.get(shape.version)
         return [] if kept is None else [kept]
 
