@@ -139,7 +139,7 @@ def _open(log: LogSettings) -> logging.Handler:
             os.close(os.open(log.file, os.O_WRONLY | os.O_NONBLOCK))
         handler = _File(log.file, encoding="utf-8", errors="backslashreplace")
         os.write(handler.stream.fileno(), b"")
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise ConfigurationError(
             "configuration",
             [
@@ -175,8 +175,8 @@ class _File(WatchedFileHandler):
                 sys.stderr.write(f"leasehold: log.file is '{self.baseFilename}', and {why}\n")
 
 
-def _reason(error: Exception) -> str:
-    return (getattr(error, "strerror", None) or str(error)).lower()
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
 
 
 def _install(handler: logging.Handler, level: int) -> None:
