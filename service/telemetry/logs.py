@@ -20,6 +20,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from logging.handlers import WatchedFileHandler
 from typing import Any, TypeGuard, cast
@@ -134,12 +135,12 @@ def _open(log: LogSettings) -> logging.Handler:
     if log.file is None:
         return logging.StreamHandler(sys.stderr)
     try:
-        if log.file.is_fifo():
-            raise OSError("it is a pipe, which waits for a reader")
+        if log.file.is_fifo():  # to open it would wait for its reader
+            os.close(os.open(log.file, os.O_WRONLY | os.O_NONBLOCK))
         handler = _File(log.file, encoding="utf-8", errors="backslashreplace")
         if handler.stream is not None:
             os.write(handler.stream.fileno(), b"")
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise ConfigurationError(
             "configuration",
             [
@@ -171,11 +172,12 @@ class _File(WatchedFileHandler):
         if not self._has_reported:
             self._has_reported = True
             why = f"cannot be written ({_reason(error)}): lines are lost until it can be"
-            sys.stderr.write(f"leasehold: log.file is '{self.baseFilename}', and {why}\n")
+            with suppress(OSError, AttributeError):  # it may be closed
+                sys.stderr.write(f"leasehold: log.file is '{self.baseFilename}', and {why}\n")
 
 
-def _reason(error: Exception) -> str:
-    return (getattr(error, "strerror", None) or str(error)).lower()
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
 
 
 def _install(handler: logging.Handler, level: int) -> None:

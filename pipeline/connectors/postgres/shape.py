@@ -188,7 +188,8 @@ def upserted(
 
     In the order of their keys: partitions that touch the same rows then lock them in the same order, and do not deadlock. If it
     would touch a row twice, the rows do come one by one, as they arrived. A trigger or a second index may make one key of two
-    that are different by this order. Rows that have nothing but the key keep the order of their arrival, because the first one stays.
+    that are different by this order. If the output has nothing but the key, the first row stays, so the rows keep the order of
+    their arrival.
 
     rows: numbered as executors staged them; None for the table of the batch.
     """

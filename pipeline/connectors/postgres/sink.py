@@ -439,7 +439,7 @@ class PostgresWriter(SinkWriter):
 class _Brought:
     """What a batch's message begins with, what brings its rows into the target, and the columns for which that was made.
 
-    kept: refuses targets that have begun to lose rows since the check.
+    kept: refuses targets that may lose rows since their last check.
     """
 
     first: Sequence[sql.Statement] = (sql.BEGIN,)
@@ -476,7 +476,7 @@ class _Parts:
         return await self.check_plan(session, sql.users(self.target.merge))
 
     def kept(self, session: Session, shape: Shape) -> list[sql.Statement]:
-        """Refuses targets that have begun to lose rows since the check."""
+        """Refuses targets that may lose rows since their last check."""
         kept = session.kept if self.target.merge is not None else self.kept_of.get(shape.version)
         return [] if kept is None else [kept]
 

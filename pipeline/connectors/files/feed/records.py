@@ -92,7 +92,7 @@ def check_text(data: bytes) -> None:
 
 
 def _is_utf_16(data: bytes) -> bool:
-    """Whether it cannot be UTF-8, and has lines of readable characters in UTF-16, whatever their script."""
+    """Whether it cannot be UTF-8, and has lines of readable characters in UTF-16. Latin letters are not needed."""
     if _decoded(data, "utf-8") is not None:
         return False
     texts = (_decoded(data, encoding) for encoding in ("utf-16-le", "utf-16-be"))

@@ -205,13 +205,23 @@ def test_a_file_that_cannot_be_opened_is_a_problem_of_the_configuration(tmp_path
         logs.configure(LogSettings(file=tmp_path / "missing/host.log"), "host-a")
 
 
-def test_a_device_that_takes_nothing_and_a_pipe_that_would_wait_are_problems_of_the_configuration(
+def test_a_device_that_takes_nothing_and_a_pipe_without_a_reader_are_problems_of_the_configuration(
     tmp_path: Path,
 ) -> None:
     os.mkfifo(tmp_path / "pipe")
-    for file, why in (("/dev/full", "no space left on device"), (str(tmp_path / "pipe"), "it is a pipe")):
+    for file, why in (("/dev/full", "no space left on device"), (str(tmp_path / "pipe"), "no such device or address")):
         with pytest.raises(ConfigurationError, match=rf"log\.file is '{file}', and cannot be opened \({why}"):
             logs.configure(LogSettings(file=Path(file)), "host-a")
+
+
+def test_a_pipe_with_a_reader_takes_lines(tmp_path: Path) -> None:
+    """As /dev/stdout in a container."""
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    logs.configure(LogSettings(file=tmp_path / "pipe"), "host-a")
+    logs.logger().info("hello")
+    assert b"hello" in os.read(reader, 1000)
+    os.close(reader)
 
 
 def test_lines_that_cannot_be_written_cost_the_host_nothing_and_are_reported_once(
