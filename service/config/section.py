@@ -91,7 +91,7 @@ WRITTEN = {
     "sink": "like {type: python, handler: module:name}",
     "parallel": "like {key: key, max: 64}",
 }
-"""What to write for a setting that is no section."""
+"""What to write for a setting that cannot be a section."""
 
 
 def unknown_setting(name: str, known: Iterable[str]) -> str:

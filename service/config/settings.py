@@ -146,7 +146,7 @@ _Endpoint = Annotated[Text, AfterValidator(_endpoint)]
 
 
 class TelemetrySettings(Section):
-    """Where traces, metrics and logs are sent, for OpenTelemetry."""
+    """The collector of traces, metrics and logs, for OpenTelemetry."""
 
     traces: _Endpoint | None = Field(
         default=None,
