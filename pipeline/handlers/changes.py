@@ -79,6 +79,11 @@ class Context:
     """Up to where the changes go; None in `open` and `close`, and with `parallel`."""
     trace: TraceContext | None = None
     """The trace context (W3C) of the delivery; None if traces are off."""
+    request_charge: float | None = None
+    """The request units that Cosmos DB charged for reading these changes; None of other feeds. With `parallel`, for the batch of
+    the last of them."""
+    session_token: str | None = None
+    """From Cosmos DB's answer with the last of these changes. A client that reads with it finds them."""
     key: str | None = None
     """With `parallel`, the key of the changes."""
     attempt: int = 1

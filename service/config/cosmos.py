@@ -190,7 +190,7 @@ class CosmosSink(CosmosAccount, Buffering):
         from leasehold.pipeline.connectors.cosmos.point_operations import Writing
 
         writing = Writing(content=self.content, operation=self.operation, key_paths=())
-        check_rows(table, writing.converted, "the container")
+        check_rows(table, writing, "the container")
 
 
 class CosmosLeases(CosmosAccount, LeaseSettings):

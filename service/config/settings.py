@@ -146,7 +146,7 @@ _Endpoint = Annotated[Text, AfterValidator(_endpoint)]
 
 
 class TelemetrySettings(Section):
-    """The receivers of traces, metrics and logs, for OpenTelemetry."""
+    """The collector of traces, metrics and logs, for OpenTelemetry."""
 
     traces: _Endpoint | None = Field(
         default=None,

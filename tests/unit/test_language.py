@@ -71,7 +71,7 @@ IN_MESSAGES = [
 ]
 """Phrases that are fine in an explanation, and do not help the reader of an error or a log."""
 
-CODE = ("SELECT ", "CREATE ", "INSERT ", "PRAGMA ", "<!doctype")
+CODE = ("SELECT ", "(SELECT ", "(VALUES ", "CREATE ", "INSERT ", "PRAGMA ", "<!doctype")
 """How messages begin that are not prose."""
 
 

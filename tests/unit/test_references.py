@@ -87,6 +87,8 @@ def index() -> tuple[dict[str, set[str]], dict[str, list[Scope]], set[str]]:
     for path in MODULES:
         tree = ast.parse(path.read_text())
         modules[dotted(path)] = _names_of(tree.body)
+        if (stub := path.with_suffix(".pyi")).exists():
+            modules[dotted(path)] |= _names_of(ast.parse(stub.read_text()).body)
         words.update(path.relative_to(ROOT).with_suffix("").parts)
         apart = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
         for node in ast.walk(tree):
