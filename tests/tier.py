@@ -79,7 +79,10 @@ NOT_OVER_CONNECT = "nests_as_deep or beyond_the_cap or restarts_under_its_name"
 UNIT = Tier(paths=("tests/unit",), processes=2, options=("--durations=10", "-q"))
 TIERS = {
     "test": Tier(
-        paths=("tests/acceptance", "tests/integration", "tests/spark"), processes=3, options=("--durations=30", "-q"), beside=UNIT
+        paths=("tests/acceptance", "tests/integration", "tests/spark"),
+        processes=3,
+        options=("--durations=30", "-q"),
+        beside=UNIT,
     ),
     "unit": UNIT,
     "contracts": Tier(paths=("tests/connectors",), processes=4, options=("-k", "contract")),
