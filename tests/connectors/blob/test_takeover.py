@@ -35,8 +35,8 @@ SETTINGS = """
 leases: {leases}
 pipelines:
   - name: orders
-    feed: {{type: "integration.blob.test_takeover:Hub"}}
-    sink: {{type: python, handler: "integration.blob.test_takeover:Hub"}}
+    feed: {{type: "connectors.blob.test_takeover:Hub"}}
+    sink: {{type: python, handler: "connectors.blob.test_takeover:Hub"}}
 """
 API = {"api_version": "2019-07-07"}
 
