@@ -75,7 +75,7 @@ def site_path(path: str) -> str | None:
         return PAGES[path]
     if not (ROOT / path).exists() or path.startswith(".."):
         return None
-    if path.startswith("docs/"):
+    if path.startswith("docs/") and (ROOT / path).is_file():
         return path.removeprefix("docs/")
     return f"source/{path}/index.md" if (ROOT / path).is_dir() else f"source/{path}.md"
 

@@ -85,6 +85,7 @@ def test_the_api_has_the_settings_of_every_section(site: ModuleType) -> None:
         ("plugins.md", "[a](../tests/plugins/jetstream)", "[a](source/tests/plugins/jetstream/index.md)"),
         ("decisions/x.md", "[a](../../service/host.py)", "[a](../source/service/host.py.md)"),
         ("decisions/x.md", "[a](../protocol.md)", "[a](../protocol.md)"),
+        ("handlers.md", "[a](examples/programs)", "[a](source/docs/examples/programs/index.md)"),
         ("rest.md", "[a](#bounds)", "[a](#bounds)"),
         ("rest.md", "[a](https://example.org/x)", "[a](https://example.org/x)"),
         ("rest.md", "[a](../missing.py)", "[a](../missing.py)"),
