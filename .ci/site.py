@@ -124,8 +124,10 @@ def source_pages(path: str) -> Iterator[tuple[str, str]]:
     assert shown is not None
     if (ROOT / path).is_dir():
         inside = [each.name for each in sorted((ROOT / path).iterdir()) if each.is_file()]
-        yield shown, f"# {path}\n\n" + "".join(f"- [{name}]({name}.md)\n" for name in inside)
-        for name in inside:
+        pages = {name: str(site_path(f"{path}/{name}")) for name in inside}
+        links = {name: posixpath.relpath(page, posixpath.dirname(shown)) for name, page in pages.items()}
+        yield shown, f"# {path}\n\n" + "".join(f"- [{name}]({link})\n" for name, link in links.items())
+        for name in (name for name, page in pages.items() if page.startswith("source/")):  # docs/ is there already
             yield from source_pages(f"{path}/{name}")
     else:
         suffix = Path(path).suffix.removeprefix(".") or "text"
