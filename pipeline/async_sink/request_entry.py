@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -156,17 +156,12 @@ def check_rows(table: pa.Table, convert: Convert, destination: str) -> None:
 
 
 def check_columns(columns: pa.Schema, convert: Convert, destination: str) -> None:
-    """Raises SinkRejected if no row with these columns can become an entry, as far as that is known."""
-    if isinstance(convert, ColumnCheck):
-        convert.check_columns(columns, destination)
+    """Raises SinkRejected if no row with these columns can become an entry, as far as that is known.
 
-
-@runtime_checkable
-class ColumnCheck(Protocol):
-    """What a converter may define."""
-
-    def check_columns(self, columns: pa.Schema, destination: str) -> None:
-        """Raises SinkRejected."""
+    A converter that knows has a method `check_columns(columns, destination)`.
+    """
+    if (check := getattr(convert, "check_columns", None)) is not None:
+        check(columns, destination)
 
 
 def check_json_columns(columns: pa.Schema, destination: str) -> None:
