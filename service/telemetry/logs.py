@@ -138,6 +138,7 @@ def _open(log: LogSettings) -> logging.Handler:
         if log.file.is_fifo():  # to open it would wait for its reader
             os.close(os.open(log.file, os.O_WRONLY | os.O_NONBLOCK))
         handler = _File(log.file, encoding="utf-8", errors="backslashreplace")
+        assert handler.stream is not None, "opened at once"
         os.write(handler.stream.fileno(), b"")
     except OSError as error:
         raise ConfigurationError(
