@@ -147,10 +147,10 @@ def _place_of(kind: object, section: Mapping[str, Any], folder: Path) -> Place |
             from leasehold.pipeline.connectors.eventhubs.account import account_of  # here, as it imports the SDK
 
             has_string = section.get("connection_string") is not None
-            found: dict[str, Any] = {
+            given: dict[str, Any] = {
                 name: section.get(name) for name in ("connection_string", "namespace", "event_hub")
             }
-            hub = account_of(**found, identity=None if has_string else "default")
+            hub = account_of(**given, identity=None if has_string else "default")
             return "eventhubs", hub.host.lower(), hub.hub.lower()
         if kind == "cosmos":
             found = {name: section.get(name) for name in ("endpoint", "connection_string", "key")}

@@ -464,9 +464,10 @@ class _Answers(Generic[K, T]):
 async def _list(
     feeds: Mapping[str, ChangeFeed], listings: Mapping[str, Sequence[FeedPartition]], patience: LagTimeouts
 ) -> _Answers[str, Sequence[FeedPartition]]:
-    answers: _Answers[str, Sequence[FeedPartition]] = await _ask_noting(
-        {name: feeds[name].partitions for name in feeds if name not in listings}, patience
-    )
+    calls: dict[str, Callable[[], Awaitable[Sequence[FeedPartition]]]] = {
+        name: feeds[name].partitions for name in feeds if name not in listings
+    }
+    answers = await _ask_noting(calls, patience)
     answers.found.update(listings)
     return answers
 

@@ -3,7 +3,7 @@
     configure(LogSettings(level="debug", format="json"), "host-a")  # once, for the whole process
     logger().info("lease acquired", pipeline="transform", partition="0", epoch=4)
 
-A program that runs a `ProcessorCore` may call `configure`, set up structlog in its own way, or do nothing (`default_logger`).
+A program that runs a `Processor` may call `configure`, set up structlog in its own way, or do nothing (`default_logger`).
 
 Standard-library logging comes out in the same form: this project's at the configured level, others' from warning on.
 The SDKs of Azure and OpenTelemetry log only with `debug`, because a failure there is reported once, in a line of ours with a
@@ -29,8 +29,8 @@ import structlog
 from structlog.stdlib import ExtraAdder, ProcessorFormatter
 from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
 
+from leasehold.service.config.load import ConfigurationError
 from leasehold.service.config.settings import LogSettings
-from leasehold.service.errors import ConfigurationError
 from leasehold.service.texts import MASK, names_a_secret, readable
 
 PACKAGES = ("leasehold",)
@@ -138,8 +138,8 @@ def _open(log: LogSettings) -> logging.Handler:
         if log.file.is_fifo():  # to open it would wait for its reader
             os.close(os.open(log.file, os.O_WRONLY | os.O_NONBLOCK))
         handler = _File(log.file, encoding="utf-8", errors="backslashreplace")
-        if handler.stream is not None:
-            os.write(handler.stream.fileno(), b"")
+        assert handler.stream is not None, "opened at once"
+        os.write(handler.stream.fileno(), b"")
     except OSError as error:
         raise ConfigurationError(
             "configuration",
