@@ -29,8 +29,8 @@ import structlog
 from structlog.stdlib import ExtraAdder, ProcessorFormatter
 from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
 
-from leasehold.service.config.load import ConfigurationError
 from leasehold.service.config.settings import LogSettings
+from leasehold.service.errors import ConfigurationError
 from leasehold.service.texts import MASK, names_a_secret, readable
 
 PACKAGES = ("leasehold",)
