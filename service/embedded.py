@@ -112,7 +112,7 @@ class Processor:
         self._stopping: asyncio.Event | None = None
         self._core: ProcessorCore | None = None
         self.port: int | None = None
-        """Where the REST API listens, once it does."""
+        """The port of the REST API. None until it listens."""
 
     def __enter__(self) -> NoReturn:
         raise TypeError("a processor starts and stops in `async with`: write `async with processor:`")
@@ -182,7 +182,7 @@ class Processor:
         return await idle
 
     async def lag(self) -> tuple[Estimate, ...]:
-        """Of each partition of the group: how many events and seconds it is behind, its owner, and why it stands still."""
+        """How many events and seconds each partition is behind, its owner, and why it stands still."""
         return await self._there(_estimated)
 
     async def _there(self, call: Callable[[ProcessorCore], Awaitable[T]]) -> T:

@@ -66,13 +66,13 @@ class Observer:
 def observers(
     handler: Any, *, name: str, gets: Gets, loop: HandlerLoop, is_manual: bool = False
 ) -> Callable[[], Observer]:
-    """What makes one for each lease. Raises SinkRejected if it is no handler."""
+    """What makes one for each lease. Raises SinkRejected for anything else."""
     make = _maker_of(handler, name, is_manual=is_manual)
     return lambda: Observer(make(), name=name, gets=gets, loop=loop)
 
 
 def _maker_of(handler: Any, name: str, *, is_manual: bool = False, has_timeout: bool = False) -> Callable[[], Handler]:
-    """Raises SinkRejected if it is no handler."""
+    """Raises SinkRejected for anything else."""
     needs = {"is_manual": is_manual, "has_timeout": has_timeout}
     makes: dict[Form, Callable[[], Handler]] = {
         "function": partial(OfFunction, handler),
@@ -121,7 +121,7 @@ def facts_of(receipt: Receipt | None) -> dict[str, Any]:
 def for_lease(
     handler: Any, claim: Claim, report: Report, *, name: str, gets: Gets, loop: HandlerLoop, limits: ParallelLimits
 ) -> ForLease:
-    """The handler for one lease, as the sink calls it. Raises SinkRejected if it is no handler."""
+    """The handler for one lease, as the sink calls it. Raises SinkRejected for anything else."""
     made = _maker_of(handler, name, is_manual=limits.manual_ack, has_timeout=limits.timeout_s is not None)()
     writer = PythonWriter(name, Observer(made, name=name, gets=gets, loop=loop), claim, report)
 

@@ -92,7 +92,7 @@ class PythonOutputSink(Sink):
     """- `factory`: what makes an observer, called without arguments on the event loop.
     - `load`: what finds the factory, in a thread, if there is none yet.
     - `name`: of the handler, for people.
-    - `manual_max`: positions follow the observer's acknowledgements, of which so many events may lack at a time.
+    - `manual_max`: positions follow the observer's acknowledgements. At most so many events wait for one.
     - `ended`: called when the sink is closed.
     """
 
@@ -258,7 +258,7 @@ class ManualWriter(PythonWriter):
         super().__init__(name, handler, claim, report)
         self._open_max = open_max
         self._open: deque[tuple[int | None, int, str]] = deque()
-        """Of each batch that is not acknowledged whole: its last sequence, how many events it has, and where it ends."""
+        """The last sequence, the number of events and the end of each batch that is not acknowledged whole."""
         self._up_to: int | None = None
         self._count = 0
         self._loop = asyncio.get_running_loop()

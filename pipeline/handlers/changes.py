@@ -24,12 +24,12 @@ class LeaseLost(SinkRejected):
 
 
 class Retry(SinkUnavailable):
-    """Raised by a handler that is to be called again with the same changes.
+    """Raise it in a handler to be called again with the same changes.
 
     after_s: the shortest pause before that; by default it grows with each failure in a row.
     """
 
-    def __init__(self, message: str = "the handler asked for it", *, after_s: float | None = None) -> None:
+    def __init__(self, message: str = "the handler raised Retry", *, after_s: float | None = None) -> None:
         super().__init__(message)
         self.retry_after_s = after_s
 
@@ -151,7 +151,7 @@ def _document(row: Mapping[str, Any]) -> Document:
 def _no_document(row: Mapping[str, Any], why: str) -> OutputRefused:
     sequence = row["sequence"]
     where = f"the event with sequence {sequence} of partition '{row['partition']}'"
-    text = f"{where} is no document, because {why}: set `gets: events`"
+    text = f"{where} cannot be a document, because {why}: set `gets: events`"
     return OutputRefused(text, sequences=[sequence])
 
 

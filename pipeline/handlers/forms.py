@@ -32,7 +32,7 @@ def name_of(handler: object) -> str:
 
 
 def form_of(handler: object, name: str, *, is_manual: bool = False, has_timeout: bool = False) -> Form:
-    """Raises SinkRejected if it is no handler, or if its settings need an `async def` one."""
+    """Raises SinkRejected for anything else, and if the settings need an `async def` handler."""
     if isinstance(handler, Handler):
         raise SinkRejected(
             f"handler '{name}' is an object, and each lease needs its own: give the class {type(handler).__name__}, or a function"

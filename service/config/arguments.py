@@ -15,7 +15,7 @@ from leasehold.service.texts import names_a_secret
 
 Model = type[BaseModel]
 _NO_SECTION = ("unknown_type", "model_type", "model_attributes_type", "dict_type")
-"""Kinds of errors of a value that is no section."""
+"""Kinds of errors of a value that cannot be a section."""
 _MAPPINGS = {"sink.parallel": '{"key": "key", "max": 64}'}
 """Sections without a public class."""
 

@@ -264,7 +264,7 @@ class PythonSink(SinkSettings):
 
     @property
     def name(self) -> str:
-        """Of the handler, for people."""
+        """How messages name the handler."""
         return self.handler if isinstance(self.handler, str) else forms.name_of(self.handler)
 
     @model_validator(mode="after")

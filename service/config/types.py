@@ -50,6 +50,8 @@ def _folder(info: ValidationInfo) -> str:
 
 def expanded_path(value: Path) -> Path:
     """With the home directory that `~` stands for. Raises ValueError."""
+    if "\0" in str(value):
+        raise ValueError("has the character NUL in it, and no path can have it: take it out")
     try:
         return value.expanduser()
     except RuntimeError:

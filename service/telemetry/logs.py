@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -133,13 +134,48 @@ def _open(log: LogSettings) -> logging.Handler:
     if log.file is None:
         return logging.StreamHandler(sys.stderr)
     try:
-        return WatchedFileHandler(log.file, encoding="utf-8", errors="backslashreplace")
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        if log.file.is_fifo():
+            raise OSError("it is a pipe, which waits for a reader")
+        handler = _File(log.file, encoding="utf-8", errors="backslashreplace")
+        if handler.stream is not None:
+            os.write(handler.stream.fileno(), b"")
+    except (OSError, ValueError) as error:
         raise ConfigurationError(
             "configuration",
-            [f"log.file is '{log.file}', and cannot be opened ({reason}): name a file that this user may write"],
+            [
+                f"log.file is '{log.file}', and cannot be opened ({_reason(error)}): name a file that this user may write"
+            ],
         ) from None
+    return handler
+
+
+class _File(WatchedFileHandler):
+    """A line that cannot be written is lost, and costs the host nothing. Standard error has the reason, once until it works."""
+
+    _is_failing = _has_reported = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._is_failing = False
+        try:
+            super().emit(record)
+        except OSError:  # of opening the file again, which logging lets through
+            self.handleError(record)
+        self._has_reported = self._has_reported and self._is_failing
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # as logging calls it
+        error = sys.exception()
+        if not isinstance(error, OSError):
+            super().handleError(record)
+            return
+        self._is_failing = True
+        if not self._has_reported:
+            self._has_reported = True
+            why = f"cannot be written ({_reason(error)}): lines are lost until it can be"
+            sys.stderr.write(f"leasehold: log.file is '{self.baseFilename}', and {why}\n")
+
+
+def _reason(error: Exception) -> str:
+    return (getattr(error, "strerror", None) or str(error)).lower()
 
 
 def _install(handler: logging.Handler, level: int) -> None:

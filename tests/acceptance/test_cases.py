@@ -30,7 +30,7 @@ def replace(path: Path, old: str, new: str) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    write_examples("README.md", tmp_path)
+    write_examples("docs/first-pipeline.md", tmp_path)
     write_examples("docs/testing.md", tmp_path)
     return tmp_path
 

@@ -143,6 +143,23 @@ def test_balances_of_a_users_own_transactions_are_exact_to_the_cent(
     assert not list(temporary.glob("leasehold-bank-*")), "the state goes where no directory was named"
 
 
+def test_a_killed_event_generator_loses_and_repeats_nothing(open_directory: Path, leasehold: Commands) -> None:
+    demo = leasehold("demo", "--fail", "event-generator-crash", env={"TMPDIR": str(open_directory)})
+    assert demo.ended(2 * PATIENCE_S) == 0, demo.out + demo.err
+    assert demo.out.splitlines()[-1] == LAST_LINE
+    stored, known = map(int, _found(r"(\d+) of 1,000 transactions are stored, and the leases know of (\d+):", demo.out))
+    assert stored > known, "it died between its output and its checkpoint"
+    [recovered] = _found(r"recovered: .*, (\d+) of them by the demo's host", demo.out)
+    assert stored + int(recovered) == 1000
+    assert demo.left_behind() == []
+
+
+def _found(pattern: str, text: str) -> tuple[str, ...]:
+    found = re.search(pattern, text)
+    assert found is not None, text
+    return found.groups()
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

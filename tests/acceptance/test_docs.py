@@ -23,8 +23,12 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def examples(page: str, folder: Path) -> str:
-    """Writes the page's example files into the folder; the page."""
-    text = (DOCS / page).read_text()
+    """Writes the example files of a page of the docs into the folder; the page."""
+    return write_examples(DOCS / page, folder)
+
+
+def write_examples(page: Path, folder: Path) -> str:
+    text = page.read_text()
     for name, example in re.findall(r"<!-- example: (\S+) -->\n```\w+\n(.*?)```", text, re.DOTALL):
         (folder / name).write_text(example)
     return text

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import leasehold
 from tests.prose import docstrings
 
 ROOT = Path(__file__).parents[2]
@@ -86,6 +87,8 @@ def index() -> tuple[dict[str, set[str]], dict[str, list[Scope]], set[str]]:
     for path in MODULES:
         tree = ast.parse(path.read_text())
         modules[dotted(path)] = _names_of(tree.body)
+        if (stub := path.with_suffix(".pyi")).exists():
+            modules[dotted(path)] |= _names_of(ast.parse(stub.read_text()).body)
         words.update(path.relative_to(ROOT).with_suffix("").parts)
         apart = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
         for node in ast.walk(tree):
@@ -100,6 +103,7 @@ def index() -> tuple[dict[str, set[str]], dict[str, list[Scope]], set[str]]:
                     words.update(IDENTIFIER.findall(ast.unparse(node)))
                 case ast.FunctionDef() | ast.AsyncFunctionDef():
                     words.add(node.name)
+    modules["leasehold"].update(leasehold.__all__)
     for name in [*modules]:
         parent, _, last = name.rpartition(".")
         if parent:

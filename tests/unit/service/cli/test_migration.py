@@ -219,7 +219,7 @@ def test_what_was_exported_comes_back_whole(place: Place, tmp_path: Path) -> Non
         lease("1", '"20"', closed=True, children=(Child("2", '"20"'), Child("3", '"20"'))),
         lease("2", None),
     ]
-    place.keep(*kept, info=Info(identity=Identity("etags", "python"), complete=True))
+    place.keep(*kept, info=Info(identity=Identity("etags", "postgres"), complete=True))
     out = tmp_path / "leases.jsonl"
     told = place("export", "-o", str(out))
     assert (told.exit_code, told.stdout, told.stderr) == (0, "", f"4 lines written to {out}\n")
