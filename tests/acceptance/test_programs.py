@@ -201,3 +201,76 @@ def test_totals_in_postgresql_are_exact(
 @pytest.mark.parametrize("program", sorted(PROGRAMS.glob("*.py")), ids=lambda path: path.name)
 def test_a_program_is_short(program: Path) -> None:
     assert len(program.read_text().splitlines()) <= LINES_MAX
+
+
+ONE = """
+import asyncio
+from leasehold import FilesFeed, Pipeline, Processor, SqliteLeases
+
+async def {name}(changes, context):
+    for event in changes:
+        print(context.partition, event.json()["n"], flush=True)
+
+feed, leases = FilesFeed(path="*.jsonl"), SqliteLeases(path="leases.db")
+if __name__ == "__main__":
+    asyncio.run(Processor(Pipeline("numbers", feed=feed, handler={name}), leases=leases).run())
+"""
+MOVED = """
+import asyncio
+from leasehold import FilesFeed, Pipeline, Processor, SqliteLeases
+from work.handlers import Numbers
+
+feed, leases = FilesFeed(path="*.jsonl"), SqliteLeases(path="leases.db")
+asyncio.run(Processor(Pipeline("numbers", feed=feed, handler=Numbers), leases=leases).run())
+"""
+A_CLASS = """
+from leasehold import Handler
+
+class Numbers(Handler):
+    async def process(self, changes, context):
+        for event in changes:
+            print(context.partition, event.json()["n"], flush=True)
+"""
+IN_A_FILE = """
+leases: {type: sqlite, path: leases.db}
+api: {enabled: false}
+pipelines:
+  - {name: numbers, feed: {type: files, path: "*.jsonl"}, sink: {type: python, handler: "work.handlers:Numbers"}}
+"""
+
+
+def test_a_handler_that_is_renamed_moved_and_started_otherwise_goes_on_where_it_was(
+    tmp_path: Path, leasehold: Commands
+) -> None:
+    (tmp_path / "work").mkdir()
+    files = {
+        "one.py": ONE.format(name="on_numbers"),
+        "two.py": ONE.format(name="renamed"),
+        "work/__init__.py": "",
+        "work/handlers.py": A_CLASS,
+        "work/__main__.py": MOVED,
+        "numbers.yaml": IN_A_FILE,
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    numbers = iter(range(100))
+
+    def append(count: int) -> list[list[str]]:
+        """The lines to be printed."""
+        added = [next(numbers) for _ in range(count)]
+        with (tmp_path / "a.jsonl").open("a") as file:
+            file.write("".join(json.dumps({"n": number}) + "\n" for number in added))
+        return [["a.jsonl", str(number)] for number in added]
+
+    for command in (["one.py"], ["two.py"], ["-m", "two"], ["-m", "work"], ["one.py"]):
+        expected = append(3)
+        program = subprocess.Popen([sys.executable, *command], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+        assert program.stdout is not None
+        assert [program.stdout.readline().split() for _ in expected] == expected, command
+        program.send_signal(signal.SIGTERM)
+        rest, _ = program.communicate(timeout=PATIENCE_S)
+        assert (rest, program.returncode) == ("", 0), command
+    expected = append(3)
+    host = leasehold("run", "--until-idle", "numbers.yaml")
+    assert host.ended() == 0, host.err
+    assert [line.split() for line in host.out.splitlines()][:3] == expected

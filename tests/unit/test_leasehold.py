@@ -21,7 +21,6 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "docs/handlers.md", ROOT / "docs/plugins.md"]
 PUBLIC_PAGES = [*PAGES, ROOT / "README.md", ROOT / "docs/producer.md", ROOT / "docs/sinks.md"]
 INTERNAL = ("leasehold.leases", "leasehold.pipeline", "leasehold.service")
-IMPORT_S_MAX = 0.15
 
 
 def output_of(*arguments: str, returncode: int = 0) -> str:
@@ -36,17 +35,14 @@ def test_each_name_is_the_one_that_its_module_defines(name: str) -> None:
     assert getattr(leasehold, name) is getattr(importlib.import_module(module), defined)
 
 
-def test_importing_it_loads_no_other_package_in_a_fraction_of_a_second() -> None:
+def test_importing_it_loads_no_other_package() -> None:
     code = (
-        "import sys, time; before = set(sys.modules); began = time.perf_counter(); import leasehold;"
-        "seconds = time.perf_counter() - began; import json;"
-        "print(json.dumps([seconds, sorted(set(sys.modules) - before)]))"
+        "import sys; before = set(sys.modules); import leasehold; import json;"
+        "print(json.dumps(sorted(set(sys.modules) - before)))"
     )
-    runs = [json.loads(output_of("-c", code)) for _ in range(3)]
-    modules = set(runs[0][1])
+    modules = set(json.loads(output_of("-c", code)))
     assert "leasehold" in modules
     assert {name for name in modules if name.partition(".")[0] not in {"leasehold"} | sys.stdlib_module_names} == set()
-    assert min(seconds for seconds, _ in runs) < IMPORT_S_MAX
 
 
 def test_its_version_is_that_of_the_distribution() -> None:

@@ -434,50 +434,6 @@ async def on_nothing(changes: list[Event], context: Context) -> None: ...
 PIPELINE = Pipeline("orders", feed=FEED, handler=on_nothing)
 
 
-@pytest.mark.parametrize(
-    ("make", "problem"),
-    [
-        (lambda: Processor(), "needs a pipeline: Processor(Pipeline(...), leases=...)"),
-        (lambda: Processor([PIPELINE]), "takes pipelines, and no list of them: write Processor(*pipelines"),  # type: ignore[arg-type]
-        (lambda: Processor(Pipeline), "got one thing that is the class Pipeline"),  # type: ignore[arg-type]
-        (lambda: Processor(PIPELINE, PIPELINE), "two pipelines are named 'orders'"),
-        (lambda: Processor(PIPELINE, timing=30), "`timing` is not a setting: intervals belong to `leases`"),
-        (
-            lambda: Processor(PIPELINE, leases=on_nothing),
-            "`leases` is of type function, and must be a section, like SqliteLeases()",
-        ),  # type: ignore[arg-type]
-        (lambda: Processor(PIPELINE, leases=SqliteLeases), "`leases` is the class SqliteLeases, and must be a section"),  # type: ignore[arg-type]
-        (lambda: Processor(PIPELINE, spark=30), "`spark` is of type int, and must be a section, like Spark()"),  # type: ignore[arg-type]
-        (lambda: Processor(PIPELINE, host="a b"), "`name` is 'a b', and must be 1 to 128 of"),
-        (lambda: Pipeline("a", feed=FEED, sink=on_nothing), "`sink` is a function: give it as `handler`"),  # type: ignore[arg-type]
-        (lambda: Pipeline("a", feed=on_nothing, handler=on_nothing), "`feed` is of type function"),  # type: ignore[arg-type]
-        (lambda: Pipeline("a", feed=FEED), "needs `handler`, a function of yours, or `sink`"),
-        (lambda: Pipeline("a", feed=FEED, handler=on_nothing, start="latest"), "`start` is not a setting"),
-        (
-            lambda: Pipeline("a", feed=FEED, handler=3),
-            "handler 'int' is of type int: write `async def NAME(changes, context)`",
-        ),
-        (
-            lambda: Pipeline("a", feed=FEED, handler=lambda: 3, gets="evnts"),
-            "`gets` is 'evnts', and must be 'documents'",
-        ),  # type: ignore[arg-type]
-        (lambda: Pipeline("a", feed=FEED, handler=lambda one: None), "cannot be called with (changes, context)"),
-        (lambda: Pipeline("a", feed=FEED, handler=Handler), "has no method `process`"),
-        (lambda: Pipeline("a", feed=FEED, handler=Kept), "does not derive from leasehold.Handler"),
-        (lambda: Pipeline("a", feed=FEED, sink=LogSink(path="a"), gets="events"), "`gets` requires `handler`"),  # type: ignore[arg-type]
-    ],
-)
-def test_misuse_is_refused_where_it_is_written(make: Any, problem: str) -> None:
-    with pytest.raises(ConfigurationError) as refused:
-        make()
-    assert problem in str(refused.value)
-
-
-def test_an_observer_that_would_miss_something_is_refused() -> None:
-    with pytest.raises(TypeError, match="is a class: pass an object of it"):
-        Processor(PIPELINE, on=Notifications)  # type: ignore[arg-type]
-
-
 PROGRAM = """
 import asyncio
 from leasehold import MemoryFeed, MemoryLeases, Pipeline, Processor
