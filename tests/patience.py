@@ -18,6 +18,9 @@ import pytest
 PATIENCE_S = 120 * float(os.environ.get("TEST_PATIENCE", "1"))
 """A process that gets a tenth of a core starts its Spark in this time."""
 
+CHANCE_S = 0.2
+"""How long a fault has time to show, where nothing may happen. A slow machine finds fewer faults so, and never fails for it."""
+
 
 def until(condition: Callable[[], object], what: str = "", seen: Callable[[], object] | None = None) -> float:
     """Wait until the condition holds. Returns how long that took, in seconds.

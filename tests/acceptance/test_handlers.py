@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from acceptance.test_docs import examples, lines_of, shell
+from pages import examples, lines_of, shell
 from patience import PATIENCE_S, until
 from plugins_cli import Commands, leases_in
 

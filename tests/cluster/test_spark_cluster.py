@@ -18,7 +18,7 @@ import pytest
 from jobs import PER_KEY, MakeBatch, Write, keyed
 from lab.scenarios.chaos_wire import Wire
 from lab.servers.spark_cluster import HOST, SparkCluster, free_port
-from patience import PATIENCE_S, until_async
+from patience import CHANCE_S, PATIENCE_S, until_async
 from plugins_cluster import settings_on
 from pyspark.sql.connect.dataframe import DataFrame
 
@@ -114,7 +114,7 @@ async def test_jobs_at_one_time_see_their_own_events(
             has_second.set()
 
     def collect_late(frame: DataFrame) -> pa.Table:
-        has_second.wait(2)  # for the view of the other job, if it does not wait for this one
+        has_second.wait(CHANCE_S)  # for the view of the other job, if it does not wait for this one
         return collect(frame)
 
     async with prepared(engine_on(own_cluster, connect), sql="SELECT partition, key FROM events ORDER BY key") as own:

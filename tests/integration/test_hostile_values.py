@@ -31,6 +31,7 @@ from hostile import (
     rows_with,
     shown,
 )
+from patience import PATIENCE_S
 from plugins_bank import Make
 from plugins_pg import Postgres
 from unit.pipeline.burials import files_box, lines_box, log_box
@@ -277,7 +278,7 @@ async def test_a_line_becomes_an_event_as_the_page_says(value: str, tmp_path: Pa
     feed = FilesFeed(str(tmp_path / "a.jsonl"), key="k", yields_malformed=True, final_record="accept")
     [partition] = await feed.partitions()
     found: list[tuple[dict[str, Any], str | None]] = []
-    async with asyncio.timeout(20), aclosing(feed.open(partition.name, None)) as pages:
+    async with asyncio.timeout(PATIENCE_S), aclosing(feed.open(partition.name, None)) as pages:
         while len(found) < 3:
             page = await anext(pages)
             found += [(event, page.malformed) for event in page.events.to_pylist()]
