@@ -163,6 +163,36 @@ def test_all_tests_wait_for_states_and_measure_no_time() -> None:
     assert {path: told for path, told in found.items() if told} == {}
 
 
+IMPORT = re.compile(r"^(?:from|import) +(?:tests\.)?(\w+)\b[\w.]*?(?:\.| import .*\b)(test_\w+)", re.MULTILINE)
+
+
+def borrowed(source: str, tier: str) -> list[str]:
+    """Tests of other tiers that a module imports. What tiers share is in modules without tests."""
+    return [f"{other}: {name}" for other, name in IMPORT.findall(source) if other != tier]
+
+
+def test_no_tier_imports_tests_of_another() -> None:
+    modules = [path for path in TESTS.rglob("*.py") if "node_modules" not in path.parts]
+    found = {str(path): borrowed(path.read_text(), path.relative_to(TESTS).parts[0]) for path in modules}
+    assert {path: names for path, names in found.items() if names} == {}
+
+
+@pytest.mark.parametrize(
+    ("source", "count"),
+    [
+        ("from acceptance.test_cases import replace", 1),
+        ("from tests.acceptance.test_cases import replace", 1),
+        ("import acceptance.test_cases as cases", 1),
+        ("from unit.pipeline import test_pump", 1),
+        ("from lab.test_chaos import x", 0),
+        ("from unit.pipeline.burials import NOW", 0),
+        ("from pages import examples\n\ndef test_a(): ...", 0),
+    ],
+)
+def test_an_import_of_another_tier_is_found(source: str, count: int) -> None:
+    assert len(borrowed(source, "lab")) == count
+
+
 VIRTUAL = "@pytest.mark.virtual\n"
 
 
