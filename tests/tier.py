@@ -70,7 +70,7 @@ class Tier:
 
 ON_SPARK = (
     *(f"tests/integration/test_spark_{name}.py" for name in ("jobs", "parse")),
-    *(f"tests/spark/test_{name}.py" for name in ("letters", "ranges", "sharing", "dead_letters")),
+    *(f"tests/spark/test_{name}.py" for name in ("dead_letters", "letters", "ranges", "sharing")),
     *(f"tests/acceptance/test_{name}.py" for name in ("hosts", "cli_spark")),
 )
 """What hosts and transforms do on their own Spark, and again on a cluster and on a Connect server."""
@@ -79,12 +79,10 @@ NOT_OVER_CONNECT = "nests_as_deep or beyond_the_cap or restarts_under_its_name"
 UNIT = Tier(paths=("tests/unit",), processes=2, options=("--durations=10", "-q"))
 TIERS = {
     "test": Tier(
-        paths=("tests/acceptance", "tests/integration", "tests/spark"),
-        processes=3,
-        options=("--durations=30", "-q"),
-        beside=UNIT,
+        paths=("tests/acceptance", "tests/integration"), processes=3, options=("--durations=30", "-q"), beside=UNIT
     ),
     "unit": UNIT,
+    "spark": Tier(paths=("tests/spark",), processes=3),
     "contracts": Tier(paths=("tests/connectors",), processes=4, options=("-k", "contract")),
     "connectors": Tier(paths=("tests/connectors",), processes=5),
     "cluster": Tier(paths=("tests/cluster",), processes=1),

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
-from acceptance.test_docs import examples
 from azure.cosmos import CosmosClient
 from azure.eventhub import EventData, EventHubProducerClient
+from pages import examples
 from patience import until
 from plugins_cli import Command, Commands
 

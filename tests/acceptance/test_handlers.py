@@ -6,7 +6,7 @@ import json
 import re
 from pathlib import Path
 
-from acceptance.test_docs import examples, lines_of, shell
+from pages import examples, lines_of, shell
 from patience import until
 from plugins_cli import Commands, leases_in
 

@@ -8,7 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import click
-from acceptance.test_docs import lines_of, write_examples
+from pages import examples, lines_of
 from patience import until
 from plugins_cli import Command, Commands
 from plugins_node import free_port
@@ -27,7 +27,7 @@ def test_it_is_short() -> None:
 def test_changes_are_processed_with_a_function_and_with_sql_as_it_shows(
     tmp_path: Path, leasehold: Commands, python: Commands, postgres: Postgres
 ) -> None:
-    page = write_examples(ROOT / "README.md", tmp_path)
+    page = examples("../README.md", tmp_path)
     port = str(free_port())
     (emulate,) = lines_of(page, "emulate cosmos")
     emulator = leasehold(*emulate.split()[1:], "--port", port, "--control-port", "0")

@@ -6,8 +6,7 @@ import asyncio
 import time
 
 import pytest
-from connectors.eventhubs.clients import HUB
-from connectors.eventhubs.test_azure_eventhub_faults import published, received
+from connectors.eventhubs.clients import HUB, published, received
 from patience import until_async
 from plugins_eventhubs import EventHubs
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 from lab.scenarios import previous_release
-from lab.scenarios.host import Failed, until
 from lab.scenarios.previous_release import FILES, ROOT, Bank, Host, imported_from, unpacked
+from patience import Failed, until
 
 from leasehold.leases.lease import Lease
 
@@ -53,7 +53,7 @@ class Life:
 
     def delivers(self) -> None:
         before = self.bank.delivered()
-        until(lambda: self.bank.delivered() > before + 10 * FILES, "more events are delivered", 60)
+        until(lambda: self.bank.delivered() > before + 10 * FILES, "more events are delivered")
 
     def downgrade(self, what: str) -> None:
         leasehold = str(Path(sys.executable).with_name("leasehold"))
@@ -81,19 +81,19 @@ def _upgrade(life: Life) -> None:
     for name in ("o1", "o2", "o3"):
         bank.start(name, life.old)
     bank.write()
-    until(lambda: bank.is_shared("o1", "o2", "o3"), "the old hosts share the leases", 60)
+    until(lambda: bank.is_shared("o1", "o2", "o3"), "the old hosts share the leases")
     life.see("old")
     for n, leaving in enumerate(("o1", "o2", "o3"), 1):
         bank.start(f"n{n}")
-        until(lambda n=n: f"n{n}" in {each.owner for each in bank.leases().values()}, f"n{n} has a share", 60)
+        until(lambda n=n: f"n{n}" in {each.owner for each in bank.leases().values()}, f"n{n} has a share")
         life.delivers()
         life.see(f"n{n} beside {leaving}")
         if n < 3:
             life.stop(bank.hosts[leaving])
         else:
             bank.hosts[leaving].kill()
-    until(lambda: bank.is_shared("n1", "n2", "n3"), "the new hosts share the leases", 60)
-    until(lambda: all(each.by_session for each in bank.leases().values()), "sessions judge all leases", 60)
+    until(lambda: bank.is_shared("n1", "n2", "n3"), "the new hosts share the leases")
+    until(lambda: all(each.by_session for each in bank.leases().values()), "sessions judge all leases")
     life.delivers()
     bank.is_rolling = False
     life.see("new")
@@ -103,15 +103,15 @@ def _meet(life: Life) -> None:
     """An old host comes into the upgraded group."""
     bank = life.bank
     late = bank.start("o4", life.old)
-    until(lambda: late.said("needs attention"), "the old host reports what it cannot read", 60)
+    until(lambda: late.said("needs attention"), "the old host reports what it cannot read")
     ends = time.monotonic() + STAYS_S
-    until(lambda: time.monotonic() > ends, "the old host has judged all leases", 2 * STAYS_S)
+    until(lambda: time.monotonic() > ends, "the old host has judged all leases")
     life.delivers()
     life.see("old host in a new group")
     life.reports = late.said("needs attention")
     bank.hosts["n3"].kill()
     killed_at = time.monotonic()
-    until(lambda: bank.is_shared("n1", "n2"), "the other new hosts have the leases of n3", 60)
+    until(lambda: bank.is_shared("n1", "n2"), "the other new hosts have the leases of n3")
     life.took_over_s = time.monotonic() - killed_at
     life.stop(late)
 
@@ -129,7 +129,7 @@ def _go_back(life: Life) -> None:
     life.downgrade("again")
     for name in ("o5", "o6"):
         bank.start(name, life.old)
-    until(lambda: bank.is_shared("o5", "o6"), "the old hosts share the leases again", 60)
+    until(lambda: bank.is_shared("o5", "o6"), "the old hosts share the leases again")
     life.delivers()
     bank.settle()
     for name in ("o5", "o6"):

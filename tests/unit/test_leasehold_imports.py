@@ -30,8 +30,9 @@ SECTIONS = """
 from datetime import timedelta
 from pathlib import Path
 from leasehold import (
-    Api, BlobLeases, CosmosFeed, CosmosLeases, CosmosSink, EventHubsFeed, EventHubsLetters, EventHubsSink, FilesFeed, FilesLetters,
-    FilesSink, HostSettings, HttpSink, LogFeed, LogLetters, LogSettings, LogSink, MemoryFeed, MemoryLeases, MemorySink, Pipeline,
+    Api, BlobLeases, CosmosFeed, CosmosLeases, CosmosSink, EventHubsFeed, EventHubsLetters, EventHubsSink, FilesFeed,
+    FilesLetters, FilesSink, HostSettings, HttpSink, LogFeed, LogLetters, LogSettings, LogSink, MemoryFeed, MemoryLeases,
+    MemorySink, Pipeline,
     PostgresLeases, PostgresLetters, PostgresSink, Processor, Spark, Sql, SqliteLeases, TelemetrySettings,
 )
 
@@ -40,12 +41,14 @@ def transform(frame): return frame
 
 cosmos = {"endpoint": "https://a.documents.azure.com", "key": "a2V5", "database": "a"}
 blob = {"account_url": "https://a.blob.core.windows.net", "container": "leases"}
-hub = {"connection_string": "Endpoint=sb://a.servicebus.windows.net/;SharedAccessKeyName=a;SharedAccessKey=a2V5", "event_hub": "a"}
+name = "Endpoint=sb://a.servicebus.windows.net/;SharedAccessKeyName=a;SharedAccessKey=a2V5"
+hub = {"connection_string": name, "event_hub": "a"}
 dsn = "postgresql://a@b/c"
 made = [
     FilesFeed(path="*.jsonl"), LogFeed(path="log"), CosmosFeed(**cosmos, container="b"), MemoryFeed(changes={"0": (1,)}),
     EventHubsFeed(**hub, checkpoint_blobs={"account_url": blob["account_url"], "container": "checkpoints"}),
-    PostgresSink(dsn=dsn, table="a"), LogSink(path="b"), FilesSink(path="c", format="jsonl"), FilesSink(path="d", format="parquet"),
+    PostgresSink(dsn=dsn, table="a"), LogSink(path="b"), FilesSink(path="c", format="jsonl"),
+    FilesSink(path="d", format="parquet"),
     EventHubsSink(**hub, consumer_group="sinks"), HttpSink(url="https://a.example/b"), CosmosSink(**cosmos, container="c"),
     MemorySink(), SqliteLeases(), PostgresLeases(dsn=dsn), CosmosLeases(**cosmos), BlobLeases(**blob), MemoryLeases(),
     PostgresLetters(dsn=dsn), LogLetters(path="e"), FilesLetters(path="f"), EventHubsLetters(**hub),
@@ -56,7 +59,8 @@ feeds = [each for name, each in by_kind.items() if name.endswith("Feed")]
 sinks = [each for name, each in by_kind.items() if name.endswith("Sink")]
 leases = [each for name, each in by_kind.items() if name.endswith("Leases")]
 pipelines = [Pipeline(f"f{at}", feed=feed, handler=on_changes, parallel={"key": "key"}) for at, feed in enumerate(feeds)]
-pipelines += [Pipeline(f"s{at}", feed=feeds[0], sink=sink) for at, sink in enumerate(sinks) if not isinstance(sink, EventHubsSink)]
+sinks = [each for each in sinks if not isinstance(each, EventHubsSink)]
+pipelines += [Pipeline(f"s{at}", feed=feeds[0], sink=sink) for at, sink in enumerate(sinks)]
 pipelines += [Pipeline("sql", feed=feeds[0], transform=Sql("SELECT * FROM events"), sink=made[6])]
 pipelines += [Pipeline("letters", feed=feeds[0], handler=on_changes, dead_letters=made[19])]
 for store in leases:

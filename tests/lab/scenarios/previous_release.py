@@ -26,7 +26,7 @@ from typing import Any
 
 import yaml
 from lab.scenarios.chaos_host import events_in
-from lab.scenarios.host import Failed, until
+from patience import Failed, until
 
 from leasehold.leases.document import decode_lease, lease_prefix
 from leasehold.leases.lease import Lease
@@ -271,7 +271,7 @@ class Bank:
         """Write no more, and see everything delivered. Raises Failed."""
         self._writes.clear()
         time.sleep(2 * WRITTEN_EVERY_S)  # the line that is being written
-        until(lambda: self.delivered() >= self.written, f"{self.written} events are delivered", 120)
+        until(lambda: self.delivered() >= self.written, f"{self.written} events are delivered")
 
     @property
     def written(self) -> int:
