@@ -32,7 +32,7 @@ test: setup  ## what shows that the product works here: unit tests, and real hos
 	-@$(MAKE) --no-print-directory -k -j 2 $(ARCHIVE) browser
 	@$(call TIER,test)
 
-spark: setup $(ARCHIVE)  ## Spark in the host, in depth: starts, dead JVMs, ranges, plans that are kept, dead letters
+spark: setup $(ARCHIVE)  # Spark in the host, in depth: starts, dead JVMs, ranges, plans that are kept, dead letters
 	@$(call TIER,spark)
 
 connectors: setup node $(ARCHIVE)  ## all other connectors: Cosmos DB, Blob Storage, Event Hubs, HTTP, NATS

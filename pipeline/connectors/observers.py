@@ -140,6 +140,10 @@ def _called(
 
     def arguments(events: Events) -> tuple[Any, Context]:
         async def acknowledge(sequence: int) -> None:
+            if events.is_stale:  # the host's loop may have ended, too
+                raise LeaseLost(
+                    f"partition '{claim.partition}' is no longer this host's: its next owner processes its events again"
+                )
             try:
                 await host.run(name, lambda: events.ack(sequence))
             except AckRefused as error:

@@ -295,7 +295,7 @@ class ManualWriter(PythonWriter):
 
     async def _acknowledge_from_anywhere(self, sequence: int) -> None:
         """Raises LeaseLost."""
-        if asyncio.get_running_loop() is self._loop:
+        if self._is_closed or asyncio.get_running_loop() is self._loop:
             self._acknowledge_here(sequence)
             return
         done: Future[None] = Future()
