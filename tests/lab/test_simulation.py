@@ -6,6 +6,7 @@ Besides, what they and the scenarios are asked for in vain is refused before any
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import cast
 
 import pytest
 from lab.scenarios import chaos, faults, letters, sinks
@@ -26,6 +28,7 @@ from lab.simulation.process import Process, held
 from lab.simulation.quota import REFUSED_S, Quota
 from lab.simulation.run import Verdict, simulated
 from lab.simulation.setup import HINTED, LARGE, SINKS, TIGHT, Setup
+from lab.simulation.shelf import Shelf
 from lab.simulation.weather import Fate, Request, Weather
 
 from leasehold.leases.lease import Lease
@@ -304,6 +307,18 @@ def test_what_a_restore_took_has_to_arrive_once_more_and_nothing_else() -> None:
     assert onlooker.found == []
     onlooker.arrives("a", 0, [1])
     assert onlooker.found == ["I1 at 100.000: event 1 of 'a' arrived twice"]
+
+
+def test_a_file_is_missed_where_readers_look_for_it_and_not_where_its_entry_was_folded_away() -> None:
+    def manifest(first: int, last: int, *files: str) -> tuple[str, bytes]:
+        name = f"{first:012d}" if first == last else f"{first:012d}-{last:012d}"
+        return f"_leasehold/bank/p/{name}.json", json.dumps({"files": [{"name": each} for each in files]}).encode()
+
+    shelf = Shelf(onlooker_of(4), cast(Weather, None))
+    shelf._files = dict([manifest(0, 3, "a"), manifest(1, 1, "late"), manifest(4, 4, "b"), ("a", b""), ("b", b"")])
+    assert shelf.missing() == []
+    del shelf._files["a"], shelf._files["b"]
+    assert shelf.missing() == ["a", "b"]
 
 
 def test_a_word_that_no_mutant_has_is_refused_with_the_names_that_there_are(
