@@ -39,7 +39,8 @@ class Shape:
     and if it becomes another table.
 
     fits: of the output's columns, in their order. copies: whether rows may be copied into it at once.
-    is_keyed: whether one unique index alone decides which rows are one, and nothing changes a row before.
+    is_keyed: whether one unique index alone decides which rows are one.
+
     locks: whether this role may lock it. That takes a right on the whole table. A view is never locked.
     """
 

@@ -96,7 +96,7 @@ def reads_batch(plans: Sequence[Any]) -> bool:
 
 
 def _may_read(node: Mapping[str, Any]) -> bool:
-    """Whether a function in FROM may read tables. Of the server's own only those do that are given a query as text."""
+    """Whether a function in FROM may read tables. A function of the server's own does if it is given a query as text."""
     if node.get("Node Type") != "Function Scan":
         return False
     is_servers = node.get("Schema") == "pg_catalog"
