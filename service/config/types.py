@@ -66,6 +66,10 @@ def _resolved_glob(value: str, info: ValidationInfo) -> str:
     return str(Path(glob.escape(_folder(info))) / expanded_path(Path(value)))
 
 
+def _as_text(value: object) -> object:
+    return str(value) if isinstance(value, Path) else value
+
+
 def _certificates(value: Path, info: ValidationInfo) -> Path:
     """Read here for a file of settings, so that a missing one is reported with all other problems. A program reads them at its
     start."""
@@ -147,7 +151,6 @@ LeaseSeconds = Annotated[float, BeforeValidator(_not_bool), Field(ge=0.1, le=360
 SecondsOrNone = Annotated[float, BeforeValidator(_not_bool), Field(ge=0, le=86_400)]
 Share = Annotated[float, BeforeValidator(_not_bool), Field(ge=0, le=1)]
 Memory = Annotated[str, _matching(_MEMORY, "must be a number with k, m, g or t, like 512m")]
-Glob = Annotated[Text, AfterValidator(_resolved_glob)]
 HostName = Annotated[
     str,
     _matching(_HOST_NAME, "must be 1 to 128 of A-Z, a-z, 0-9, dot, dash and underscore, the first a letter or digit"),
@@ -195,6 +198,7 @@ if TYPE_CHECKING:
     DsnOrNone = SecretOrNone
     Url = Secret
     FilePath = Converted[str | Path, Path]
+    Glob = Converted[str | Path, str]
     FilePathOrNone = Converted[str | Path | None, Path | None]
     Certificates = FilePathOrNone
 else:
@@ -206,6 +210,7 @@ else:
     Url = Annotated[SecretStr, Field(min_length=1), AfterValidator(_url)]
     FilePath = Annotated[Path, AfterValidator(_resolved)]
     FilePathOrNone = FilePath | None
+    Glob = Annotated[Text, BeforeValidator(_as_text), AfterValidator(_resolved_glob)]
     Certificates = Annotated[Path, AfterValidator(_resolved), AfterValidator(_certificates)] | None
 
 NONE: Any = None

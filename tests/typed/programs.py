@@ -104,6 +104,7 @@ stores = (
     BlobLeases(account_url="https://a.blob.core.windows.net", container="leases", credential=credential),
     MemoryLeases(),
 )
+assert_type(FilesFeed(path=Path("words-*.jsonl")).path, str)
 assert_type(stores[0].path, Path)
 assert_type(sinks[3].ca_file, Path | None)
 assert_type(stores[1].dsn, SecretStr)
