@@ -29,8 +29,9 @@ LATEST_S = 3.0
 
 
 class ByHand(WatchedHandler):
-    """One tenure. begun: the last event that a call began with. open: what was processed, or is about to be, and not checkpointed.
-    ahead: what the lease does not cover, beside that."""
+    """One tenure. begun: the last event of the calls so far. open: what was processed, or is about to be, and not checkpointed.
+    ahead: what the lease does not cover.
+    """
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
