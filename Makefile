@@ -164,7 +164,7 @@ pods: setup node  # of that image: three share a bank, a fourth joins, one is ki
 start: setup  # of that image: how soon a host lives and is ready, beside a bare Spark session, by turns; into build/start.json (PAIRS=7)
 	PYTHONPATH=tests .venv/bin/python tests/starts.py --pairs $(or $(PAIRS),7)
 
-dist: setup  # dist/: a wheel, tried in empty environments with the oldest and the newest PySpark and azure-eventhub
+dist: setup  # dist/: a wheel and an sdist, tried in empty environments with the oldest and the newest PySpark and azure-eventhub
 	.venv/bin/python tests/dist.py
 
 audit: setup  # what is known against the packages of uv.lock, says PyPI or OSV; needs the network, not part of `make test` (ADVISORIES=osv)

@@ -3,8 +3,8 @@
 It is installed in empty environments outside of the tree, with the dependencies of uv.lock and then with other releases of those
 whose private parts are used (`RELEASES`). It brings one package, and nothing else at the top. In each
 environment the private parts are found, and the demo runs. Modules of users are called as our folders, and another distribution
-installs one called `leases`. Once, all that is built again from the sdist. At last `pyspark-client` overwrites PySpark, which a
-command reports.
+installs one called `leases`. One environment gets the sdist instead, which makes the same wheel. At last `pyspark-client`
+overwrites PySpark, which a command reports.
 """
 
 from __future__ import annotations
@@ -111,14 +111,14 @@ def constraints(locked: str, releases: Collection[str]) -> str:
     return "\n".join([*kept, *releases, ""])
 
 
-def install(wheel: Path, folder: Path, releases: Collection[str]) -> Path:
-    """The Python of an environment that has nothing but the wheel and what it needs."""
+def install(package: Path, folder: Path, releases: Collection[str]) -> Path:
+    """The Python of an environment that has nothing but the wheel or the sdist, and what it needs."""
     python, locked = folder / "environment/bin/python", folder / "locked.txt"
     what = ("--locked", "--all-extras", "--no-dev", "--no-hashes", "--no-emit-project")
     run(UV, "export", "--quiet", *what, "--output-file", str(locked), cwd=ROOT)
     locked.write_text(constraints(locked.read_text(), releases))
     run(UV, "venv", "--quiet", "--python", sys.executable, str(folder / "environment"), cwd=folder)
-    needed = ("--constraint", str(locked), f"leasehold[demo] @ {wheel.as_uri()}")
+    needed = ("--constraint", str(locked), f"leasehold[demo] @ {package.as_uri()}")
     run(UV, "pip", "install", "--quiet", "--python", str(python), *needed, cwd=folder)
     return python
 
@@ -131,20 +131,21 @@ def main() -> None:
         if missing := modules_of(wheel) ^ modules_of(rebuilt(sdist, Path(directory))):
             sys.exit(f"dist: {sdist.name} and {wheel.name} differ in {sorted(missing)[:5]}")
     sys.stdout.write(f"dist/{wheel.name}: {', '.join(sorted(found))}, and the same from {sdist.name}\n")
-    for releases in RELEASES:
+    for package, releases in zip((wheel, sdist, wheel), RELEASES, strict=True):
         with tempfile.TemporaryDirectory(prefix="leasehold-dist-") as directory:
-            try_out(wheel, Path(directory), releases)
+            try_out(package, Path(directory), releases)
             if releases == RELEASES[-1]:
                 replace_pyspark(Path(directory))
-        sys.stdout.write(f"  with {' and '.join(releases) or 'the releases of uv.lock'}: the demo's balances match\n")
+        others = " and ".join(releases) or "the releases of uv.lock"
+        sys.stdout.write(f"  {package.name} with {others}: the demo's balances match\n")
 
 
-def try_out(wheel: Path, folder: Path, releases: Collection[str]) -> None:
+def try_out(package: Path, folder: Path, releases: Collection[str]) -> None:
     """Raises SystemExit."""
-    python = install(wheel, folder, releases)
+    python = install(package, folder, releases)
     place = run(str(python), "-c", "import leasehold; print(leasehold.__path__[0])", cwd=folder).strip()
     if not Path(place).is_relative_to(folder / "environment"):
-        sys.exit(f"dist: `leasehold` is imported from {place}, not from the wheel")
+        sys.exit(f"dist: `leasehold` is imported from {place}, not from what was installed")
     run(str(python), "-c", PRIVATE_PARTS, cwd=folder)
     use_names_of_ours(python, folder)
     told = json.loads(run(str(python.with_name("leasehold")), "demo", "--json", cwd=folder, timeout_s=DEMO_S))

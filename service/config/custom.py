@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
@@ -78,7 +78,7 @@ class MemoryFeed(GivenFeed):
     """Changes in memory, for tests: by partition, each bytes, a text, or what becomes JSON."""
 
     part: Any = Field(default=None, exclude=True)
-    changes: Mapping[str, tuple[Any, ...]] = Field(default={}, exclude=True)
+    changes: Mapping[str, Sequence[Any]] = Field(default={}, exclude=True)
 
     def make(self, context: FeedContext) -> ChangeFeed:
         from leasehold.pipeline.connectors.memory import MemoryChangeFeed
