@@ -32,14 +32,13 @@ Held = Mapping[str, Counter[str | None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """A live host, according to its document. has_session: without one, it can own no lease that sessions judge."""
+    """A live host, according to its document. pipelines: those for which it may take leases."""
 
     name: str
     pipelines: frozenset[str]
     leases_max: int | None = None
     draining: bool = False
     is_new: bool = False
-    has_session: bool = False
 
     def serves(self, pipeline: str) -> bool:
         return pipeline in self.pipelines and not self.draining
@@ -71,8 +70,8 @@ def plan_in_steps(
     - peers: the live hosts, including `me`.
     - working: the leases that `me` processes. Any other lease in its name was left by an earlier incarnation or a lost
       answer, and `me` takes it back at once.
-    - expired: leases whose owner did not move its tick for a lease duration.
-    - overdue: leases that `me` requested a lease duration ago and may now steal.
+    - expired: leases whose owner is dead, or has renounced them.
+    - overdue: leases that `me` requested long ago and may now steal.
     - rng: spreads hosts that take from the same set of free leases, so that they do not all start with the same one.
     - last: leases that just failed on `me`, which it prefers to leave to other hosts.
     - paused: pipelines that no host processes; their leases are neither taken nor requested, and count in no share.
@@ -196,11 +195,9 @@ def standing_of(
     by_pipeline = _by_pipeline(lease for lease in leases if not lease.closed and lease.pipeline not in paused)
     if len(leases) > STEP_MAX:
         yield
-    is_mixed = not all(peer.has_session for peer in able.values())
     moving: dict[LeaseKey, str | None] = {}
     free: dict[str, list[Lease]] = {}
     held: dict[str, Counter[str | None]] = {}
-    by_tick: dict[str, Counter[str | None]] = {}
     turn = _Turn()
     for pipeline, found in by_pipeline.items():
         if turn.is_over(len(found)):
@@ -211,17 +208,10 @@ def standing_of(
         held[pipeline] = Counter(holders)
         if None in held[pipeline]:
             free[pipeline] = [lease for lease, holding in zip(found, holders, strict=True) if holding is None]
-        if is_mixed:
-            by_tick[pipeline] = Counter(
-                holding for lease, holding in zip(found, holders, strict=True) if not lease.by_session
-            )
-    if by_tick == held:
-        by_tick = {}
-    shares = shares_of_expired = yield from shares_of(able, held, by_tick)
+    shares = shares_of_expired = yield from shares_of(able, held)
     unseeing = able.keys() - seeing.keys()
     if expired and unseeing:  # they would let what expires lie, and ask for their part of it later
-        others = _held_by_others(held, unseeing), _held_by_others(by_tick, unseeing)
-        shares_of_expired = yield from shares_of(seeing, *others)
+        shares_of_expired = yield from shares_of(seeing, _held_by_others(held, unseeing))
     return Standing(by_pipeline, free, held, moving, shares, shares_of_expired)
 
 
@@ -286,33 +276,8 @@ def holder(lease: Lease, able: Mapping[str, Peer], is_expired: bool) -> str | No
     return None if is_expired else lease.owner
 
 
-def shares_of(able: Mapping[str, Peer], held: Held, by_tick: Held) -> Steps[dict[str, dict[str, int]]]:
-    """pipeline -> host -> how many of the pipeline's leases that host should hold.
-
-    by_tick: how many of `held` sessions do not judge; empty if they judge none.
-
-    Hosts without sessions do not see the leases that sessions judge. They share the others with all hosts, and ask for
-    their part themselves: nothing is left free for them. What they do not hold is for the hosts that have sessions.
-    """
-    with_session = {name: peer for name, peer in able.items() if peer.has_session}
-    if not by_tick or len(with_session) == len(able):
-        return (yield from _shares_beside({}, held, able))
-    of_all = yield from _shares_beside({}, by_tick, able)
-    without = {
-        pipeline: {
-            name: min(share, by_tick.get(pipeline, Counter())[name])
-            for name, share in shares.items()
-            if name not in with_session
-        }
-        for pipeline, shares in of_all.items()
-    }
-    given = {pipeline: sum(shares.values()) for pipeline, shares in without.items()}
-    left = yield from _shares_beside(given, held, with_session)
-    return {pipeline: without.get(pipeline, {}) | left.get(pipeline, {}) for pipeline in without.keys() | left.keys()}
-
-
-def _shares_beside(given: Mapping[str, int], held: Held, able: Mapping[str, Peer]) -> Steps[dict[str, dict[str, int]]]:
-    """given: how many leases of each pipeline are for other hosts. held: by pipeline and holder, how many leases."""
+def shares_of(able: Mapping[str, Peer], held: Held) -> Steps[dict[str, dict[str, int]]]:
+    """pipeline -> host -> how many of the pipeline's leases that host should hold."""
     turn, hosts_of = _Turn(), defaultdict[str, list[str]](list)
     for name, peer in sorted(able.items()):
         if turn.is_over(len(peer.pipelines)):
@@ -326,9 +291,8 @@ def _shares_beside(given: Mapping[str, int], held: Held, able: Mapping[str, Peer
         hosts, counts = hosts_of.get(pipeline, []), held.get(pipeline, Counter())
         if turn.is_over(len(hosts)):
             yield
-        size = counts.total() - given.get(pipeline, 0)
         room = {name: max(0, limits[name] - totals[name]) for name in hosts if name in limits} if limits else {}
-        shares[pipeline] = _shared(size, hosts, room, totals, counts)
+        shares[pipeline] = _shared(counts.total(), hosts, room, totals, counts)
         for name, share in shares[pipeline].items():
             totals[name] += share
     return shares
@@ -419,4 +383,4 @@ def _is_takeable(lease: Lease, expired: Collection[LeaseKey], overdue: Collectio
 
 def _serves(able: Mapping[str, Peer], name: str, lease: Lease) -> bool:
     peer = able.get(name)
-    return peer is not None and lease.pipeline in peer.pipelines and (peer.has_session or not lease.by_session)
+    return peer is not None and lease.pipeline in peer.pipelines

@@ -1,8 +1,8 @@
 """START HERE: one host. It shows that it lives, takes its share of the leases, and runs a worker for each one it owns.
 
-    heartbeat    writes the host's document, so that others see that it lives     leasehold.leases.membership
+    beats        of the host's document, so that others see that it lives         leasehold.leases.session
     balance      reads the group and takes leases, round after round              leasehold.service.balancer
-    workers      one for each lease: renew, read, transform, deliver, checkpoint  leasehold.service.worker
+    workers      one for each lease: win, read, transform, deliver, checkpoint  leasehold.service.worker
 
 Hosts share nothing but the lease store. A host that cannot read it continues with its leases as long as it may trust
 them, and takes none.
@@ -22,11 +22,11 @@ from structlog.typing import FilteringBoundLogger as Log
 from leasehold.common.cancellation import is_cancelled
 from leasehold.common.clock import Clock, retry_after_s
 from leasehold.leases.errors import DuplicateHost, LeaseLost, StoreError
+from leasehold.leases.host_watch import HostWatch
 from leasehold.leases.keeper import Keeper
 from leasehold.leases.lease import Lease, LeaseKey
 from leasehold.leases.membership import Membership
 from leasehold.leases.session import Session
-from leasehold.leases.session_watch import SessionWatch
 from leasehold.leases.tenure import OwnedLease
 from leasehold.leases.timing import Timing
 from leasehold.pipeline.feed import FeedPartition
@@ -46,8 +46,6 @@ from leasehold.service.worker import Worker, WorkerResult, about
 
 T = TypeVar("T")
 OUTCOMES_KEPT = 50
-HEARTBEATS_SKIPPED = 2
-"""How many of three are not written while the session shows that the host lives; what it does is for people alone."""
 
 
 class Host:
@@ -64,7 +62,7 @@ class Host:
         rng: random.Random,
         log: Log,
         stop_timeout_s: float = 25.0,
-        activity: Callable[[Host], Mapping[str, object]] = lambda host: {},
+        activity: Callable[[Host, int], Mapping[str, object]] = lambda host, room: {},
         stats: Stats | None = None,
         budget: Budget | None = None,
     ) -> None:
@@ -88,14 +86,13 @@ class Host:
         }
         self._store = keeper.store
         self._membership = membership
-        if membership.session is not None:
-            membership.session.report = self._report_waits
+        self.session.report = self._report_waits
+        self.session.describe = lambda room: activity(self, room)
         self._clock = clock
         self._timing = timing
         self._rng = rng
         self._log = log
         self._stop_timeout_s = stop_timeout_s
-        self._activity = activity
         self._stopping = asyncio.Event()
         self._reports = Reports(clock, log)
         self.balancer = Balancer(
@@ -116,14 +113,13 @@ class Host:
         self._tasks: dict[asyncio.Task[None], Worker] = {}
 
     @property
-    def session(self) -> Session | None:
-        """None if hosts have no sessions."""
+    def session(self) -> Session:
         return self._membership.session
 
     @property
-    def sessions(self) -> SessionWatch:
-        """Those of the group, as this host saw them last."""
-        return self._membership.sessions
+    def watch(self) -> HostWatch:
+        """The hosts of the group, as this host saw them last."""
+        return self._membership.watch
 
     @property
     def is_draining(self) -> bool:
@@ -174,8 +170,6 @@ class Host:
             except* DuplicateHost as errors:
                 duplicate = errors.exceptions[0]
         if duplicate is not None:  # raised in there, Python up to 3.11.3 would put it into a group again
-            # One of its two documents may still be its own, and the namesake would give way to that.
-            await self._attempt("leaving", self._membership.leave())
             raise duplicate from None
         await self._leave()
 
@@ -183,18 +177,13 @@ class Host:
 
     async def _live(self) -> None:
         async with asyncio.TaskGroup() as group:
-            heartbeat = group.create_task(self._heartbeat(), name="heartbeat")
             balance = group.create_task(self.balancer.run(group), name="balance")
-            beside = (
-                []
-                if (session := self._membership.session) is None
-                else [
-                    group.create_task(self._keep_beating(session), name="session"),
-                    group.create_task(self.balancer.keep_looking(session.timing), name="look"),
-                    group.create_task(session.hints.keep_sending(), name="hints"),
-                    group.create_task(self._hint_watch().run(), name="hint watch"),
-                ]
-            )
+            beside = [
+                group.create_task(self._keep_beating(), name="beats"),
+                group.create_task(self.balancer.keep_looking(), name="look"),
+                group.create_task(self.session.hints.keep_sending(), name="hints"),
+                group.create_task(self._hint_watch().run(), name="hint watch"),
+            ]
             beside += [
                 group.create_task(writer.run(), name=f"checkpoint blobs {name}")
                 for name, writer in self.checkpoint_writers.items()
@@ -203,7 +192,6 @@ class Host:
             try:
                 await self._stopping.wait()
                 await self._drain(balance)
-                heartbeat.cancel()
                 for task in beside:
                     task.cancel()
             finally:
@@ -212,13 +200,11 @@ class Host:
                 await self.balancer.partitions.close()
 
     async def _start(self) -> None:
-        """A host that may not work here must not be counted: it announces itself last."""
+        """A host that may not work here must not be counted: it shows itself last."""
         for name, bootstrap in self.balancer.partitions.bootstraps.items():
             if await self._persist(f"opening pipeline '{name}'", bootstrap.open):
                 self._log.info("transform changed", pipeline=name)
-        if (session := self._membership.session) is not None:
-            await self._persist("opening this host's session", session.beat)
-        await self._persist("announcing this host", lambda: self._membership.announce({}))
+        await self._persist("announcing this host", self.session.open)
         self._log.info("host started", pipelines=sorted(self.pipelines))
 
     async def _persist(self, doing: str, step: Callable[[], Awaitable[T]]) -> T | None:
@@ -238,36 +224,24 @@ class Host:
             if not await sleep_unless_stopped(self._stopping, pause):
                 return None
 
-    async def _keep_beating(self, session: Session) -> None:
-        streak, term = Streak(self._clock), session.term
+    async def _keep_beating(self) -> None:
+        session, streak = self.session, Streak(self._clock)
+        term, lasts_s = session.term, session.timing.duration_s
 
         def beaten() -> None:
-            nonlocal term
+            nonlocal term, lasts_s
             streak.log_end(self._log, "heartbeat recovered")
-            self._report_namesake(session.record.contested_by)
-            if session.term != term:
+            if session.timing.duration_s != lasts_s:
+                lasts_s = session.timing.duration_s
+                self._log.warning("others wait longer or shorter for this host", lasts_s=lasts_s)
+            if session.term not in (0, term):
                 term = session.term
                 self.wake()
-                self._log.warning(
-                    "session lapsed", why="no heartbeat was answered in time; leases are won again", term=term
-                )
+                self._log.warning("trust lapsed", why="no heartbeat arrived in time; leases are won again", term=term)
 
         await session.keep_beating(
             self._rng, lambda error: streak.log_failure(self._log, "heartbeat failed", error), beaten
         )
-
-    async def _heartbeat(self) -> None:
-        """Less often once the host is judged by its session, but often enough for people to see that it reports."""
-        is_often = (HEARTBEATS_SKIPPED + 1) * self._timing.renew_s < self._timing.duration_s
-        skips, skipped = HEARTBEATS_SKIPPED if is_often else 0, 0
-        while True:
-            await self._clock.sleep(self._timing.renew_s * (1 - 0.1 * self._rng.random()))
-            if (session := self._membership.session) is not None and session.is_agreed and skipped < skips:
-                skipped += 1
-                continue
-            skipped = 0
-            await self._persist("announcing this host", lambda: self._membership.announce(self._activity(self)))
-            self._report_namesake(self._membership.me.contested_by)
 
     def _hint_watch(self) -> HintWatch:
         return HintWatch(
@@ -279,14 +253,6 @@ class Host:
             rng=self._rng,
             log=self._log,
         )
-
-    def _report_namesake(self, namesake: str | None) -> None:
-        if namesake is not None:
-            self._reports.report(
-                "namesake",
-                namesake,
-                f"another process (incarnation {namesake}) ran under this host's name and gave way",
-            )
 
     def _waited_s(self, key: LeaseKey) -> float | None:
         """For how long the oldest event has waited that a worker has read; 0 if it has delivered all of those."""
@@ -373,9 +339,7 @@ class Host:
         The round under way is not cancelled: it may be taking a lease, and the result would be lost.
         """
         self._log.info("host draining", leases=len(self.workers))
-        if (session := self._membership.session) is not None:
-            await self._attempt("announcing the drain", session.beat(draining=True))
-        await self._attempt("announcing the drain", self._membership.announce(self._activity(self), draining=True))
+        await self._attempt("announcing the drain", self.session.beat(draining=True))
         for worker in self.workers.values():
             worker.stop()
         await asyncio.wait({balance})
@@ -388,7 +352,7 @@ class Host:
             await asyncio.gather(*late, return_exceptions=True)
 
     async def _leave(self) -> None:
-        await self._attempt("leaving", self._membership.leave())
+        await self._attempt("leaving", self.session.end())
         await asyncio.gather(*(writer.flush() for writer in self.checkpoint_writers.values()))
         self._log.info("host stopped")
 

@@ -110,7 +110,7 @@ class Skies:
     @property
     def under_way_s(self) -> float:
         """How long it takes until the last message has arrived that is on its way; what hangs longer than any counts no more."""
-        return min(max(QUICK_S, self._arrives_by - self._now()), LATE_MAX * self._setup.timing.duration_s)
+        return min(max(QUICK_S, self._arrives_by - self._now()), LATE_MAX * self._setup.timing.patience_s)
 
     def replica(self, read: int) -> tuple[int, int] | None:
         """From where to where a replica answers that has less than the `read` events; None for one that has all."""
@@ -186,11 +186,11 @@ class Skies:
         if request.where == "store" and request.host in self.slow:
             return Fate(timing.call_timeout_s * (0.8 + 0.15 * rng.random()))
         if request.where == "sink" and request.host in self.hanging:
-            return Fate((2 + rng.random()) * timing.duration_s)
+            return Fate((2 + rng.random()) * timing.patience_s)
         return None
 
     def _bad(self, rng: random.Random, quick: float) -> Fate:
-        duration = self._setup.timing.duration_s
+        duration = self._setup.timing.patience_s
         return rng.choice(
             (
                 Fate(quick, "refused"),
@@ -206,4 +206,4 @@ class Skies:
 
     def overtaken(self, rng: random.Random, by: int | None = None) -> Fate:
         """Its answer is lost, and it arrives among later requests to the same place."""
-        return Fate(LATE_MAX * self._setup.timing.duration_s, "late", overtaken_by=by or rng.randint(1, 3))
+        return Fate(LATE_MAX * self._setup.timing.patience_s, "late", overtaken_by=by or rng.randint(1, 3))
