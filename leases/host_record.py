@@ -80,6 +80,7 @@ class HostRecord:
             leases_max=self.leases_max,
             draining=self.draining,
             is_new=is_new,
+            lasts_s=self.lasts_s,
         )
 
 

@@ -21,13 +21,14 @@ from leasehold.leases.host_record import BELL_ID, HOSTS_PREFIX, RENOUNCED, HostR
 from leasehold.leases.store import Stored
 from leasehold.leases.timing import LASTS_S_MAX, Timing
 
+QUIET = 0.8
 WITHOUT_TERM = 2
 """After so many durations without a term a host counts as dead."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostWatch:
-    """records: hosts as last seen. If the document is gone, until the host expires or no lease names it.
+    """records: hosts as last seen. If the document is gone, until no lease names the host.
 
     began: when the last look began. present: those that have a document, with its ETag. invalid: documents that cannot be read.
     """
@@ -70,7 +71,7 @@ class HostWatch:
                 except InvalidDocument as error:
                     invalid[stored.id] = error
                     unread[stored.id.removeprefix(HOSTS_PREFIX)] = stored.etag
-        gone = (self.records.keys() - self.expired()) & frozenset(named)  # otherwise it has left
+        gone = self.records.keys() & frozenset(named)  # otherwise it has left
         etags: dict[Tenant, str | None] = {
             tenant: present[tenant].etag if tenant in present else unread.get(tenant[0])
             for tenant in {*found, *named, *gone}
@@ -126,6 +127,10 @@ class HostWatch:
     def known(self, for_s: float) -> frozenset[Tenant]:
         """Those that were first seen so long ago: they see by now who has expired."""
         return self._met.still_for(for_s, self.began)
+
+    def quiet(self) -> bool:
+        """Whether a host has not moved for so long that it may soon be dead."""
+        return bool(self._watch.still_for(lambda tenant: QUIET * self._lasts_s(tenant), self.began))
 
     def next_expiry(self) -> float:
         """When the next one would have expired (Clock seconds), if none moves."""

@@ -30,7 +30,7 @@ from leasehold.leases.host_record import Tenant
 from leasehold.leases.lease import Lease, LeaseKey
 from leasehold.leases.session import Session
 from leasehold.leases.side_by_side import rounds_of, run_side_by_side
-from leasehold.leases.store import Hint, LeaseStore, Stored
+from leasehold.leases.store import Hint, LeaseStore, OutcomesStore, Stored
 from leasehold.leases.tenure import Began, OwnedLease, VersionedLease, begin, id_of, versioned
 from leasehold.leases.timing import Timing
 
@@ -188,7 +188,7 @@ class Keeper:
         bell: Bell | None = None,
     ) -> None:
         """session: of a process that runs a host: only that takes leases. bell: of any other process that changes some."""
-        self.store = store
+        self.store = self.outcomes = OutcomesStore(store, clock)
         self.host = host
         self.incarnation = incarnation
         self.timing = timing
@@ -328,9 +328,21 @@ class Keeper:
             now = await self.read(*wanted.key)
             if not now.lease.is_same_tenure(wanted):
                 return None
-            wanted, etag, began = now.lease, now.etag, Began(began.at, 0)  # perhaps by an earlier try: it must be won again
+            wanted, etag, began = (
+                now.lease,
+                now.etag,
+                Began(began.at, 0),
+            )  # perhaps by an earlier try: it must be won again
         self.ring()
         return OwnedLease(self.store, wanted, etag, began, self._clock, self.session)
+
+    async def probe(self, seen: VersionedLease) -> None:
+        """Whether leases can be written: by a write that the store must refuse, because of its ETag. Raises StoreUnavailable,
+        StoreAmbiguous.
+        """
+        assert self.session is not None, "only a host probes"
+        with suppress(StoreConflict, StoreMissing):
+            await self.store.replace(id_of(seen.lease), encode_lease(seen.lease), self.session.own_etag)
 
     async def ask(self, seen: VersionedLease) -> None:
         """Write this host's name into `handoff_to`. Raises StoreConflict, StoreMissing, StoreUnavailable, StoreAmbiguous.

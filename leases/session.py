@@ -75,6 +75,8 @@ class Session:
         self._pace = Pace(lasts_s=timing.duration_s, setting_s=timing.duration_s, calm_since=clock.monotonic())
         self._id = host_id(record.name)
         self._etag: str | None = None
+        self.own_etag = ""
+        """One that this host's document has had, and so no other has."""
         self._lock = asyncio.Lock()
         self._under_way: set[asyncio.Task[None]] = set()
         self._records: dict[int, HostRecord] = {}
@@ -205,7 +207,9 @@ class Session:
                     return
                 if not isinstance(error, StoreConflict | StoreMissing):
                     raise error or AssertionError("a beat that was answered has arrived")
-            raise StoreConflict(f"'{self._id}' was changed by others {TRIES_MAX} times in a row: look for what writes it")
+            raise StoreConflict(
+                f"'{self._id}' was changed by others {TRIES_MAX} times in a row: look for what writes it"
+            )
 
     async def end(self) -> None:
         """Remove the document: other hosts need not wait until it expires. Keeps a namesake's. Raises StoreError."""
@@ -286,6 +290,7 @@ class Session:
             new = await self._store.create(self._id, body)
         else:
             new = await self._store.replace(self._id, body, etag)
+        self.own_etag = new
         if self._etag == etag:  # otherwise a later one is known
             self._etag = new
         self._note_arrival(tick)
@@ -344,5 +349,3 @@ class Session:
                 " moves: this one stops; give every process a host.name of its own"
             )
         return now - before.since >= before.lasts_s
-
-

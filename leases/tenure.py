@@ -147,6 +147,10 @@ class OwnedLease:
         self.session.hints.add(Hint(None, self._lease.pipeline))
         self._lose(LeaseLost(f"{name_of(self._lease)} is closed: its partition has ended"))
 
+    def leave(self) -> None:
+        """Nothing may be sent for it by this tenure any more, whether or not it could be released."""
+        self._lose(LeaseLost(f"{name_of(self._lease)} was left by this host"))
+
     def doubt(self, seen: VersionedLease | None, started: float) -> None:
         """If a listing that began at `started` does not show this tenure, a write has to find out.
 
@@ -226,7 +230,7 @@ class OwnedLease:
         self._lease, self._etag = lease, etag
         self._unsettled_since = self._raising_to = None
         self.is_doubted = False
-        self._written = max(self._written, began, key=lambda each: each.at)
+        self._written = max(self._written, began)
         if noticed:
             self.changed.set()
 

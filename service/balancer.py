@@ -33,11 +33,13 @@ from leasehold.leases.lease import Lease, LeaseKey
 from leasehold.leases.membership import DEAD_AFTER, HostScan, Membership
 from leasehold.leases.pause_orders import Controls
 from leasehold.leases.session import Session
+from leasehold.leases.shares import Shares
 from leasehold.leases.side_by_side import run_side_by_side
-from leasehold.leases.tenure import OwnedLease
+from leasehold.leases.tenure import OwnedLease, VersionedLease
 from leasehold.leases.timing import Timing
 from leasehold.pipeline.crash_point import crash_point
 from leasehold.service.failures import Failures, Reports, Streak, verdict
+from leasehold.service.fitness import Fitness
 from leasehold.service.partitions import Partitions
 from leasehold.service.pipeline import PipelineParts
 from leasehold.service.shutdown import sleep_unless_stopped
@@ -46,7 +48,7 @@ from leasehold.service.texts import described
 from leasehold.service.worker import Worker, about
 
 T = TypeVar("T")
-NOTHING = Plan((), (), 0)
+NOTHING = Plan(take=(), ask=(), share=0)
 CLOCK_TICK_S = 0.001
 """A shorter sleep may leave the clock where it is, where its numbers are large."""
 
@@ -143,6 +145,8 @@ class Balancer:
         self._requests: Watch[LeaseKey] = Watch()
         self._outlived: Watch[LeaseKey] = Watch()
         self._rested_on: tuple[object, ...] = ()
+        self._shares = Shares()
+        self.fitness: Fitness | None = None
         self._refusals = Streak(clock)
 
     @property
@@ -208,6 +212,8 @@ class Balancer:
             self._has_decided.clear()
             watch, timing = self._membership.watch, self._session.timing
             pause_s = timing.handoff_poll_s / 2 if self._is_changing else timing.look_s
+            if looked_at > watch.began:
+                pause_s /= 4  # it did not count: this host had not beaten for long
             due = max(looked_at, watch.began) + (timing.ring_gap_s if self._is_handing_over else pause_s)
             if looked_at < (expiry := watch.next_expiry()):
                 due = min(due, expiry)
@@ -228,7 +234,7 @@ class Balancer:
         self._notice(scan, host_scan)
         self._rest(host_scan.controls)
         audits = await self.partitions.refresh(scan, group, host_scan.peers)
-        wanted = await self._plan(scan, host_scan) if self._may_plan else NOTHING
+        wanted = await self._proved(await self._plan(scan, host_scan) if self._may_plan else NOTHING, scan)
         changes = await self._take_all(wanted.take, scan, group)
         await run_side_by_side(wanted.ask, lambda key: self._ask(key, scan, changes), doing="asking for")
         outlived = [LeaseKey(name, each) for name, audit in audits.items() for each in audit.outlived]
@@ -321,6 +327,22 @@ class Balancer:
         """A host without trust would lose at once what it takes, and one that has not seen the others would take all."""
         return self._session.is_trusted and self._membership.watch.began > -inf
 
+    async def _proved(self, wanted: Plan, scan: Scan) -> Plan:
+        """The plan without what this host has not shown that it can process. A lease that never had an owner needs no proof."""
+        moves = {key.pipeline for key in (*wanted.take, *wanted.ask) if scan.seen[key].lease.epoch}
+        if not moves or self.fitness is None:
+            return wanted
+        unfit = moves - await self.fitness.prove(moves)
+        if not unfit:
+            return wanted
+        take = tuple(key for key in wanted.take if key.pipeline not in unfit or not scan.seen[key].lease.epoch)
+        return replace(wanted, take=take, ask=tuple(key for key in wanted.ask if key.pipeline not in unfit))
+
+    def lease_of(self, pipeline: str) -> VersionedLease | None:
+        """One that is known."""
+        seen = () if self.scan is None else self.scan.seen.items()
+        return next((each for key, each in seen if key.pipeline == pipeline and not each.lease.closed), None)
+
     def _expired_in(self, scan: Scan) -> frozenset[LeaseKey]:
         """Leases whose owner is dead, or has renounced them. They were read before the look at the hosts began."""
         watch = self._membership.watch
@@ -336,10 +358,12 @@ class Balancer:
 
     async def _plan(self, scan: Scan, host_scan: HostScan) -> Plan:
         """The plan; empty if it was empty and nothing has changed since. The event loop gets a turn after each step."""
-        peers, overdue = host_scan.peers, self._overdue(scan)
+        now, overdue = self._clock.monotonic(), self._overdue(scan)
+        peers = self._shares.capped(host_scan.peers, scan.leases, now)
+        passed = self._shares.passed(scan, peers, self.expired, self._keeper.host, now)
         held_off, working = self._failures.held_off, frozenset(self._workers)
         paused = host_scan.controls.paused
-        found = (scan.shape, peers, working, self.expired, overdue, held_off, paused)
+        found = (scan.shape, peers, working, self.expired, overdue, held_off, paused, passed)
         if found == self._rested_on:
             return NOTHING
         steps = plan_in_steps(
@@ -352,8 +376,11 @@ class Balancer:
             self._rng,
             last=held_off,
             paused=paused,
+            passed=passed,
         )
         wanted = await _take_turns(steps)
+        if passed:
+            self._shares.bench(wanted.lacking, now)
         self._rested_on = () if wanted.take or wanted.ask else found
         return wanted
 
@@ -414,6 +441,8 @@ class Balancer:
             changes.is_outpaced = True
             return None
         self._stats.record_acquisition(owned.lease, before=before, took_s=self._clock.monotonic() - began)
+        if self.fitness is not None:
+            self.fitness.note_take(key, was_renounced=before.owner is not None and key in self.expired)
         crash_point("lease acquired")
         return owned
 

@@ -22,6 +22,7 @@ from structlog.typing import FilteringBoundLogger as Log
 from leasehold.common.cancellation import is_cancelled
 from leasehold.common.clock import Clock, retry_after_s
 from leasehold.leases.errors import DuplicateHost, LeaseLost, StoreError
+from leasehold.leases.host_record import HostRecord
 from leasehold.leases.host_watch import HostWatch
 from leasehold.leases.keeper import Keeper
 from leasehold.leases.lease import Lease, LeaseKey
@@ -34,6 +35,7 @@ from leasehold.pipeline.limits import Budget
 from leasehold.service.balancer import Balancer
 from leasehold.service.checkpoint_blobs import CheckpointWriter
 from leasehold.service.failures import Failure, Failures, Reports, Streak
+from leasehold.service.fitness import Fitness
 from leasehold.service.hints import HintWatch
 from leasehold.service.lag.age import FirstEvents, owned_wait_s, wait_to_report
 from leasehold.service.lag.measurement import known_lag_of
@@ -110,6 +112,21 @@ class Host:
             rng=rng,
             log=log,
         )
+        self.fitness = Fitness(
+            self.pipelines,
+            keeper=keeper,
+            session=self.session,
+            workers=self.workers,
+            failures=self.failures,
+            others=self._live_others,
+            lease_of=self.balancer.lease_of,
+            is_quiet=lambda: self.watch.quiet(),
+            changed=self.wake,
+            clock=clock,
+            timing=timing,
+            log=log,
+        )
+        self.balancer.fitness = self.fitness
         self._tasks: dict[asyncio.Task[None], Worker] = {}
 
     @property
@@ -184,6 +201,7 @@ class Host:
                 group.create_task(self.session.hints.keep_sending(), name="hints"),
                 group.create_task(self._hint_watch().run(), name="hint watch"),
             ]
+            beside.append(group.create_task(self.fitness.run(), name="fitness"))
             beside += [
                 group.create_task(writer.run(), name=f"checkpoint blobs {name}")
                 for name, writer in self.checkpoint_writers.items()
@@ -254,6 +272,9 @@ class Host:
             log=self._log,
         )
 
+    def _live_others(self) -> list[HostRecord]:
+        return [each for name, each in self.watch.live().items() if name != self.name]
+
     def _waited_s(self, key: LeaseKey) -> float | None:
         """For how long the oldest event has waited that a worker has read; 0 if it has delivered all of those."""
         worker, now = self.workers.get(key), self.stats.now
@@ -299,6 +320,7 @@ class Host:
             budget=self.budget,
             failures=self.failures,
             checkpoint_writer=self.checkpoint_writers.get(key.pipeline),
+            delivered=self.fitness.note_delivery,
         )
         task = group.create_task(self._work(key, worker), name=f"worker {key.pipeline}/{key.partition}")
         self._tasks[task] = worker

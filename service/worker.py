@@ -25,7 +25,7 @@ from structlog.typing import FilteringBoundLogger as Log
 
 from leasehold.common.clock import Backoff, Clock, retry_after_s
 from leasehold.leases.errors import LeaseLost, LeasesError, StoreError
-from leasehold.leases.lease import Child, Lease
+from leasehold.leases.lease import Child, Lease, LeaseKey
 from leasehold.leases.tenure import WINNING, OwnedLease, keep_won
 from leasehold.leases.timing import Timing
 from leasehold.pipeline.crash_point import crash_point
@@ -161,7 +161,9 @@ class Worker:
         budget: Budget,
         failures: Failures,
         checkpoint_writer: CheckpointWriter | None = None,
+        delivered: Callable[[LeaseKey], None] = lambda key: None,
     ) -> None:
+        """delivered: called after each batch whose position is kept."""
         self.owned = owned
         self.pipeline = pipeline
         self.progress = Progress()
@@ -174,6 +176,7 @@ class Worker:
         self._budget = budget
         self._failures = failures
         self._checkpoint_writer = checkpoint_writer
+        self._delivered = delivered
         self._renewal_streak, self._checkpoint_streak = Streak(clock), Streak(clock)
         self._stopping = asyncio.Event()
         self._permit = TrustPermit(owned, clock, self._suspended, self._restored)
@@ -209,6 +212,7 @@ class Worker:
         finally:
             self.tap.close()
             await run_uninterrupted(self._close(outcome))
+            self.owned.leave()
         return outcome
 
     async def _supervise(self) -> WorkerResult:
@@ -355,6 +359,7 @@ class Worker:
             trace = self._stats.trace_fields(self.owned.lease)
             self._log.warning("dead letters", count=batch.dead_letters, see="leasehold dead-letters list", **trace)
         if await self._keep_position():
+            self._delivered(self.owned.lease.key)
             self._failures.record_recovery(self.owned.lease.key)
 
     async def _keep_position(self) -> bool:

@@ -174,9 +174,7 @@ class Metrics(Collector):
 
     def _session(self, session: Session) -> Iterator[Metric]:
         yield GaugeMetricFamily("leasehold_host_beat_age_seconds", "Since the last heartbeat.", session.beat_age_s)
-        yield GaugeMetricFamily(
-            "leasehold_host_lasts_seconds", "How long it may be silent.", session.timing.duration_s
-        )
+        yield GaugeMetricFamily("leasehold_host_lasts_seconds", "How long it may be silent.", session.timing.duration_s)
         yield CounterMetricFamily("leasehold_host_lapses", "Times that its trust lapsed.", session.lapses)
 
     def _store(self) -> Iterator[Metric]:

@@ -312,7 +312,9 @@ class Onlooker:
         is longer. No time of it counts then, and no host judges until the grace after it is over.
         """
         longest = self.timing.lasting(max(each.record.lasts_s for found in self._hosts.values() for each in found))
-        judging_s = (longest.duration_s - longest.beat_s - longest.margin_s) / SLOWEST  # not what the code makes of them
+        judging_s = (
+            longest.duration_s - longest.beat_s - longest.margin_s
+        ) / SLOWEST  # not what the code makes of them
         grace_s = (self.timing.beat_s + 2 * self.timing.beat_timeout_s) / FASTEST
         noticed = [
             (began, ended)

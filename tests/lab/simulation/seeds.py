@@ -1,5 +1,4 @@
-"""Runs seeds, on all cores: `make sim SEEDS=500 FIRST=1 SIZE=small`, or one of them again: `make sim SEED=7`.
-"""
+"""Runs seeds, on all cores: `make sim SEEDS=500 FIRST=1 SIZE=small`, or one of them again: `make sim SEED=7`."""
 
 from __future__ import annotations
 

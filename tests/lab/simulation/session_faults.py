@@ -28,6 +28,7 @@ Fault = Callable[["World", random.Random, Timing], str | None]
 
 WRITES = ("create", "replace", "delete")
 
+
 def is_write(request: Request) -> bool:
     return request.where == "store" and request.operation in WRITES
 

@@ -21,7 +21,7 @@ from leasehold.leases.stores.memory import MemoryStore
 from leasehold.pipeline.connectors.log.partition_file import LogError
 from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryDestination, MemoryOutputSink, MemoryWriter
 from leasehold.pipeline.errors import Ambiguous, FeedUnavailable, PipelineError, SinkError, SinkUnavailable
-from leasehold.pipeline.sink import Claim
+from leasehold.pipeline.sink import Claim, Standing
 
 T = TypeVar("T")
 Where = Literal["store", "feed", "sink"]
@@ -152,6 +152,11 @@ class Outlet(MemoryOutputSink):
     async def open(self, claim: Claim) -> MemoryWriter:
         position = await self._asked("open", claim, lambda: self.destination.claim(claim))
         return MemoryWriter(self.destination, claim, position, partial(self._asked, "write", claim))
+
+    async def standing(self, pipeline: str, partition: str) -> Standing | None:
+        fate = self._weather.fate(Request(_host(), "sink", "standing", partition))
+        found = super().standing(pipeline, partition)
+        return await sent(lambda: _fulfilled(fate, lambda: found, SinkUnavailable, SinkUnavailable))
 
     async def _asked(self, operation: str, claim: Claim, request: Callable[[], T]) -> T:
         fate = self._weather.fate(Request(_host(), "sink", operation, claim.partition))

@@ -257,7 +257,7 @@ def hasten() -> None:
         module.decode_lease, module.encode_lease = LEASES.decoded, LEASES.encoded  # type: ignore[attr-defined]
     for module in (host_record, host_watch):
         module.decode_host = HOSTS.decoded  # type: ignore[attr-defined]
-    session.encode_host = HOSTS.encoded  # type: ignore[assignment]
+    session.encode_host = HOSTS.encoded  # type: ignore[assignment, attr-defined]
     asyncio.timeout = Timeout  # type: ignore[assignment]
     logging.getLogger("leasehold.pipeline").addHandler(logging.NullHandler())
     gc.disable()

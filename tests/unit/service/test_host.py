@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import pytest
-from lab.simulation.group import WITHOUT_SESSIONS, Group, Running, until
+from lab.simulation.group import Group, Running, until
 from lab.simulation.weather import Fate, Outlet, Request
 
 from leasehold.leases.balance import Peer, Plan, Steps, plan_in_steps
@@ -54,7 +54,7 @@ async def test_a_host_whose_view_has_not_changed_plans_nothing_anew_until_somebo
     monkeypatch.setattr("leasehold.service.balancer.plan_in_steps", planned)
     group = Group("abcd")
     await settled(group, "host-a")
-    await asyncio.sleep(2 * group.timing.duration_s)  # until it is new to nobody
+    await asyncio.sleep(2 * group.timing.patience_s)  # until it is new to nobody
     plans.clear()
     await asyncio.sleep(300)
     assert plans == []
@@ -170,9 +170,7 @@ async def test_a_move_repeats_and_drops_nothing() -> None:
 @pytest.mark.virtual
 @pytest.mark.parametrize("after_s", [0.0, 3.0, 8.0, 16.0, 40.0])
 @pytest.mark.parametrize("is_busy", [False, True])
-@pytest.mark.parametrize(
-    ("timing", "least_s", "most_s"), [(WITHOUT_SESSIONS, 60.0 - 17, 60.0 + 17 + 2), (Timing(), 7.0 - 3.0 - 0.1, 10.0)]
-)
+@pytest.mark.parametrize(("timing", "least_s", "most_s"), [(Timing(), 7.0 - 3.0 - 0.1, 10.0)])
 async def test_a_killed_hosts_leases_are_taken_in_time(
     after_s: float, is_busy: bool, timing: Timing, least_s: float, most_s: float
 ) -> None:
@@ -199,7 +197,7 @@ async def test_a_dead_host_is_missed_in_time_although_an_earlier_one_is_dead_sti
     await until(owned_by(group, "host-a", "host-b"))
     await asyncio.sleep(11)
     await b.kill()
-    assert await until(owned_by(group, "host-a")) <= group.timing.duration_s + group.timing.renew_s + 2
+    assert await until(owned_by(group, "host-a")) <= group.timing.duration_s + group.timing.look_s + 2
     await a.stop()
 
 
@@ -303,10 +301,10 @@ async def test_of_two_hosts_of_one_name_one_stops_and_both_report() -> None:
     [earlier] = await settled(group, "host-a")
     flow = asyncio.create_task(flowing(group))
     later = await group.start("host-a")
-    await until(earlier.task.done, within_s=group.timing.renew_s + 1)
+    await until(earlier.task.done, within_s=group.timing.balance_s + 1)
     assert isinstance(earlier.task.exception(), DuplicateHost)
     assert earlier.process.tasks == []
-    await until(lambda: later.said("needs attention"), within_s=2 * group.timing.renew_s)
+    await until(lambda: later.said("needs attention"), within_s=2 * group.timing.balance_s)
     assert earlier.host.balancer.scan is not None
     await until(group.is_balanced)
     flow.cancel()
@@ -319,7 +317,7 @@ async def test_of_two_hosts_of_one_name_one_stops_and_both_report() -> None:
 
 @pytest.mark.virtual
 async def test_an_outage_of_the_container_of_twenty_seconds_moves_nothing() -> None:
-    group = Group("abcdef", timing=WITHOUT_SESSIONS)
+    group = Group("abcdef")
     hosts = await settled(group, "host-a", "host-b", "host-c")
     flow = asyncio.create_task(flowing(group))
     for begins in (0, 5, 11, 30):

@@ -17,7 +17,7 @@ from functools import partial
 
 import pytest
 from lab.simulation.broker import Broker
-from lab.simulation.group import WITHOUT_SESSIONS, Group, Running, until
+from lab.simulation.group import Group, Running, until
 from lab.simulation.weather import Fate, Once, Request, of
 
 from leasehold.leases.document import lease_id
@@ -40,7 +40,7 @@ async def ended(group: Group) -> None:
 
 def taken_in_time_s(group: Group) -> float:
     """docs/protocol.md: how long a dead owner's lease may lie."""
-    return group.timing.duration_s + group.timing.renew_s + 2
+    return group.timing.duration_s + group.timing.look_s + 2
 
 
 # Levels
@@ -180,7 +180,7 @@ async def test_a_host_that_others_forestall_looks_soon_for_what_is_left() -> Non
 @pytest.mark.virtual
 async def test_an_owner_that_takes_what_was_put_back_gives_out_no_tick_twice() -> None:
     """To one who had seen that tick it had stood still since then, and the lease was taken while it was still trusted."""
-    group = Group("a", timing=WITHOUT_SESSIONS)
+    group = Group("a")
     a = await group.start("host-a")
     await until(group.is_balanced)
     await group.start("host-b")

@@ -464,7 +464,7 @@ def test_intervals_that_do_not_fit_and_names_used_twice_are_refused_with_their_r
     case = Case()
     pipeline = PipelineParts(name="bank", feed=case.feed, sink=case.sink)
     with pytest.raises(ValueError, match=r"renew more often.*two pipelines are named 'bank'"):
-        ProcessorCore([pipeline, pipeline], case.store, host="a", timing=Timing(duration_s=10.0, renew_s=17.0))
+        ProcessorCore([pipeline, pipeline], case.store, host="a", timing=Timing(duration_s=10.0))
 
 
 # Notifications

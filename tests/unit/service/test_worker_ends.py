@@ -87,7 +87,7 @@ async def test_a_request_for_handoff_is_found_at_the_next_renewal_too() -> None:
     tenure = await at_work(group)
     keeper = group.keeper("host-b", "host-b-1")
     await keeper.ask(await keeper.read("bank", "a"))
-    await until(tenure.task.done, within_s=group.timing.renew_s + 1)
+    await until(tenure.task.done, within_s=group.timing.balance_s + 1)
     assert group.leases["a"].handoff_to == "host-b"
 
 
@@ -138,7 +138,7 @@ async def test_the_batch_in_hand_is_cancelled_when_the_lease_is_stolen() -> None
     group.append("a", 1)
     await asyncio.sleep(1)
     await taken(group)
-    await until(tenure.task.done, within_s=group.timing.renew_s + 1)
+    await until(tenure.task.done, within_s=group.timing.balance_s + 1)
     assert handler.calls[-1] == ("close", "stolen")
     assert_nothing_left()
 
@@ -157,7 +157,7 @@ async def test_a_lease_that_is_gone_reset_or_revoked_is_lost(how: str) -> None:
     }
     changes[how]()
     before = group.documents("bank/leases/")
-    await until(tenure.task.done, within_s=group.timing.renew_s + 1)
+    await until(tenure.task.done, within_s=group.timing.balance_s + 1)
     assert tenure.task.result().reason == "lost"
     assert handler.calls[-1] == ("close", "lost")
     assert group.documents("bank/leases/") == before  # not touched

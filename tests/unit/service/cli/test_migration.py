@@ -195,7 +195,7 @@ def test_one_that_is_refused_keeps_all_from_being_written(place: Place) -> None:
 
 def test_an_owner_long_gone_is_watched_and_then_dropped(place: Place) -> None:
     file = place.folder / "orders.yaml"
-    quick = "path: state/leases.db, duration_s: 2.5, renew_s: 0.5, balance_s: 0.3, margin_s: 0.1, call_timeout_s: 1.5"
+    quick = "path: state/leases.db, duration_s: 2.5, balance_s: 0.3, call_timeout_s: 1.5"
     file.write_text(file.read_text().replace("path: state/leases.db", quick))
     place.keep(lease(owner="host-a", incarnation="1", tick=7))
     told = place.taking("dotnet", [dotnet("0", '"20"')], "--apply")
@@ -401,29 +401,6 @@ def test_a_reset_that_cannot_be_done_is_refused_before_anybody_is_asked(place: P
     ):
         told = place("reset", "orders", partition, "--to", to)
         assert (told.exit_code, why in told.stderr) == (1, True), told.stderr
-
-
-def test_a_downgrade_says_what_it_did_and_a_second_one_that_nothing_is_left(place: Place) -> None:
-    assert place("downgrade").stderr.startswith("leasehold: no leases yet in ")
-    place.keep(lease("0", by_session=True, epoch=3), lease("1"))
-    done = place("downgrade", "--json")
-    assert json.loads(done.stdout) == {
-        "downgraded": [{"pipeline": "orders", "partition": "0", "owner": None}],
-        "unchanged": {"orders": 1},
-        "removed": [],
-    }
-    assert place.leases["0"] == lease("0", epoch=3)
-    again = place("downgrade")
-    assert (again.exit_code, again.stdout) == (
-        0,
-        "pipeline 'orders': 0 leases put back to version 1, 2 unchanged\n",
-    )
-
-
-def test_a_downgrade_of_a_lease_store_in_memory_is_refused(place: Place) -> None:
-    file = place.folder / "orders.yaml"
-    file.write_text(SETTINGS.replace("path: state/leases.db", "type: memory"))
-    assert "use a persistent lease store" in place("downgrade").stderr
 
 
 def test_an_import_rings_for_hosts_once_it_has_written(place: Place) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from leasehold.leases.timing import Timing, derived_session, derived_timing
+from leasehold.leases.timing import Timing, derived_timing
 from leasehold.pipeline.connectors.postgres import PostgresOutputSink
 from leasehold.pipeline.limits import BatchLimits
 from leasehold.service.config.files import FilesFeed
@@ -121,18 +121,9 @@ def test_a_lease_duration_alone_is_enough(duration_s: float) -> None:
     assert timing == derived_timing(duration_s)
 
 
-def test_sessions_can_be_turned_off_and_have_a_length_of_their_own() -> None:
-    assert settings("leases: {sessions: off}" + PIPELINES).leases.timing == Timing(session=None)
-    assert settings("leases: {session_s: 13}" + PIPELINES).leases.timing == derived_timing(session_s=13)
-    with pytest.raises(ConfigurationError, match="session_s has no effect with sessions = off"):
-        settings("leases: {sessions: off, session_s: 13}" + PIPELINES)
-
-
 def test_intervals_that_are_set_stay_as_they_are() -> None:
-    text = "leases: {duration_s: 30, renew_s: 4, balance_s: 2, call_timeout_s: 3, margin_s: 1}"
-    assert settings(text + PIPELINES).leases.timing == Timing(
-        duration_s=30, renew_s=4, balance_s=2, call_timeout_s=3, margin_s=1, session=derived_session(7.0, 3.0)
-    )
+    text = "leases: {duration_s: 30, balance_s: 2, call_timeout_s: 3}"
+    assert settings(text + PIPELINES).leases.timing == Timing(duration_s=30, balance_s=2, call_timeout_s=3)
 
 
 def test_a_type_of_somebody_else_keeps_its_arguments_and_hides_them() -> None:
@@ -345,7 +336,7 @@ def test_what_the_driver_takes_is_a_dsn(dsn: str) -> None:
             "line 1: leases.type is 'redis', and must be sqlite, postgres, cosmos, blob, memory, or a class to import",
         ),
         ("leases: {type: memory, path: x}", "line 1: leases.path is not a setting"),
-        ("leases: {renew_s: 1e-300}", "line 1: leases.renew_s is 1e-300, and must be greater than or equal to 0.1"),
+        ("leases: {balance_s: 1e-300}", "line 1: leases.balance_s is 1e-300, and must be greater than or equal to 0.1"),
         ("leases: {balance_s: 0.09}", "line 1: leases.balance_s is 0.09, and must be greater than or equal to 0.1"),
         ("leases: {duration_s: 0}", "line 1: leases.duration_s is 0, and must be greater than or equal to 0.1"),
         ("leases: {duration_s: 3601}", "line 1: leases.duration_s is 3601, and must be less than or equal to 3600"),
@@ -577,7 +568,7 @@ def test_a_text_that_is_not_plain_settings_is_refused_with_its_place(text: str, 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("leases: {renew_s: 99999999999999999999999999}", "line 1: a number of more than 18 digits"),
+        ("leases: {balance_s: 99999999999999999999999999}", "line 1: a number of more than 18 digits"),
         ('host: {name: "a\\0"}', "line 1: a text holds a NUL"),
         ("leases: !!int many", "line 1: this is not a number"),
         ("leases: {type: !!int many}", "line 1: this is not a number"),

@@ -43,7 +43,7 @@ LEASES = (
     Lease(pipeline="bank", partition="0", epoch=4, generation=1, tick=99, continuation="12", closed=True,
           children=(Child("1", "12", begun=True), Child("2", "12"))),
     Lease(pipeline="bank", partition="1", owner="host-a", incarnation="1f", epoch=7, continuation="15", sink_state="s",
-          parents=("0",), by_session=True, handoff_to="host-b"),
+          parents=("0",), handoff_to="host-b"),
     Lease(pipeline="bank", partition="2", epoch=3, parents=("0",), unknown={"later": [1]}),
     Lease(pipeline="shop", partition="a/b", epoch=9, generation=2, continuation="x", scope="[0,9)"),
 )  # fmt: skip
@@ -287,7 +287,7 @@ async def test_a_frozen_host_can_write_no_lease_of_the_old_store(case: Case) -> 
 async def test_a_live_host_of_either_store_refuses_the_copy(case: Case, which: str) -> None:
     await case.fill()
     store: MemoryStore = getattr(case, which)
-    me = HostRecord(name="host-z", incarnation="9", lease_duration_s=60)
+    me = HostRecord(name="host-z", incarnation="9")
     session = session_of(me, store, clock=case.clock, timing=Timing())
     membership = Membership(store, me, clock=case.clock, timing=Timing(), session=session)
     assert session is not None

@@ -40,7 +40,7 @@ from leasehold.service.group.status import AgeStatus, GroupStatus, Unrenewed, gr
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 LEASE = Lease(pipeline="bank", partition="a", owner="host-a", incarnation="1", epoch=3, tick=9)
 MARK = ("host-a", "1", 3, 9)
-RECORD = HostRecord(name="host-a", incarnation="1", tick=5, pipelines=("bank",), lease_duration_s=60.0)
+RECORD = HostRecord(name="host-a", incarnation="1", tick=5, pipelines=("bank",))
 BATCH = BatchStatus(
     host="host-a",
     pipeline="bank",
@@ -133,9 +133,7 @@ def test_a_pipeline_counts_its_leases_by_state() -> None:
 
 
 def test_hosts_with_other_lease_durations_and_untrusted_documents_are_problems() -> None:
-    told = group(
-        records=(RECORD, replace(RECORD, name="host-b", lease_duration_s=30.0)), invalid=(InvalidDocument("x"),)
-    )
+    told = group(records=(RECORD, replace(RECORD, name="host-b", lasts_s=30.0)), invalid=(InvalidDocument("x"),))
     assert told.problems[0] == "x"
     assert "'host-b' runs with leases.duration_s = 30" in told.problems[1]
 
@@ -397,7 +395,7 @@ async def test_a_lease_whose_owner_went_silent_shows_as_expired_and_its_host_as_
     silent = await start("host-z", runs=False, feeds={"bank": MemoryChangeFeed(["a"])}, timing=SOON_EXPIRED)
     await silent.keeper.create(Lease(pipeline="bank", partition="a"))
     await silent.keeper.take(await silent.keeper.read("bank", "a"), lambda state: state)
-    record = replace(RECORD, name="host-z", lease_duration_s=SOON_EXPIRED.duration_s)
+    record = replace(RECORD, name="host-z", lasts_s=SOON_EXPIRED.duration_s)
     await store.create("_hosts/host-z", encode_host(record))
     watching = await start("host-a", feeds={"bank": silent.feeds["bank"]}, leases_max=0, timing=SOON_EXPIRED)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import structlog
-from lab.simulation.group import WITHOUT_SESSIONS, Group, until
+from lab.simulation.group import Group, until
 from lab.simulation.weather import Fate, Request
 
 from leasehold.common.clock import BootClock
@@ -37,7 +37,7 @@ EVENTS = {
 
 @pytest.mark.virtual
 async def test_what_hosts_say_of_a_lease_names_it_and_its_epoch_through_failures_and_moves() -> None:
-    group, refused = Group("abcdef", timing=WITHOUT_SESSIONS), set[str]()
+    group, refused = Group("abcdef"), set[str]()
 
     def judge(request: Request) -> Fate:
         return Fate(ends="refused" if request.operation in refused and "hosts" not in request.id else "ok")
@@ -52,7 +52,7 @@ async def test_what_hosts_say_of_a_lease_names_it_and_its_epoch_through_failures
     refused.add("replace")
     c = group.started("host-c")
     await until(lambda: c.said("asking for a lease failed") and a.said("renewal failed"))
-    await asyncio.sleep(group.timing.duration_s)
+    await asyncio.sleep(group.timing.patience_s)
     appended()
     await until(lambda: a.said("suspended"))
     refused.clear()
