@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from math import inf
-from typing import NamedTuple
 
 from leasehold.common.clock import Clock, retry_after_s
 from leasehold.common.clock import Pace as Turns
@@ -29,7 +28,7 @@ from leasehold.leases.hints import Hints
 from leasehold.leases.host_record import HOST_BYTES_MAX, HostRecord, encode_host, found_host, host_id
 from leasehold.leases.store import LeaseStore, TimedStore
 from leasehold.leases.timing import Timing
-from leasehold.leases.trust import LATE_MAX_S, Attempt, Pace, Trust
+from leasehold.leases.trust import LATE_MAX_S, Attempt, Encounter, Pace, Trust, encountered
 
 JITTER = 0.02
 WON_AGAIN_PER_S = 20.0
@@ -40,15 +39,6 @@ TRIES_MAX = 4
 """How often a beat starts over because the document was changed by others."""
 ACTIVITY_S = 10.0
 """How old a report for people may be when a beat carries it."""
-
-
-class Met(NamedTuple):
-    """Another process's document under this host's name, and since when it stands still (Clock seconds)."""
-
-    incarnation: str
-    tick: int
-    lasts_s: float
-    since: float
 
 
 class Session:
@@ -84,7 +74,7 @@ class Session:
         self._shown: HostRecord | None = None
         """The last one that is known to have arrived."""
         self._replaced: set[str] = set()
-        self._met: Met | None = None
+        self._met: Encounter | None = None
         self._described_at = -inf
         self._unread_s = 0.0
         self._rings = 0
@@ -332,20 +322,19 @@ class Session:
 
         Raises DuplicateHost.
         """
-        if self._shown is None:
+        met = Encounter(found.incarnation, found.tick, found.lasts_s, self._clock.monotonic())
+        is_first, is_replaced = self._shown is None, found.incarnation in self._replaced
+        decision = encountered(met, self._met, is_first=is_first, is_replaced=is_replaced)
+        if is_first:
             self._replaced.add(found.incarnation)
-            return True
-        self._trust, now = self._trust.lost(), self._clock.monotonic()
-        if found.incarnation in self._replaced:
-            self._replaced.discard(found.incarnation)  # once: if it comes again, it may be alive
-            return True
-        before, met = self._met, Met(found.incarnation, found.tick, found.lasts_s, now)
-        if before is None:
-            self._met = met
-            return False
-        if before[:2] != met[:2]:
+        else:
+            self._trust = self._trust.lost()
+            self._replaced.discard(found.incarnation)  # replaced at once only once: if it comes again, it may be alive
+        if decision == "give way":
             raise DuplicateHost(
                 f"another process (incarnation {found.incarnation}) runs as host '{self.record.name}', since its document"
                 " moves: this one stops; give every process a host.name of its own"
             )
-        return now - before.since >= before.lasts_s
+        if decision == "wait":
+            self._met = self._met or met
+        return decision == "replace"

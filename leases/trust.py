@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import inf
+from typing import Literal, NamedTuple
 
 from leasehold.leases.timing import CALM_S, LASTS_S_MAX, MARGIN, QUICK, SLOW
 
@@ -113,3 +114,31 @@ class Pace:
         if now - self.calm_since < CALM_S:
             return self
         return replace(self, lasts_s=max(lasts_s / 2, self.setting_s), calm_since=now)
+
+
+class Encounter(NamedTuple):
+    """Another process's document under this host's name, and since when it stands still (Clock seconds)."""
+
+    incarnation: str
+    tick: int
+    lasts_s: float
+    since: float
+
+    def is_moved_since(self, before: Encounter) -> bool:
+        return (self.incarnation, self.tick) != (before.incarnation, before.tick)
+
+
+def encountered(
+    found: Encounter, before: Encounter | None, *, is_first: bool, is_replaced: bool
+) -> Literal["replace", "wait", "give way"]:
+    """What becomes of it. is_first: nothing of this host's has arrived yet, so it is of an earlier process.
+
+    is_replaced: this host has replaced that incarnation at its first write, so it is of a backup.
+    """
+    if is_first or is_replaced:
+        return "replace"
+    if before is None:
+        return "wait"
+    if found.is_moved_since(before):
+        return "give way"
+    return "replace" if found.since - before.since >= before.lasts_s else "wait"

@@ -171,9 +171,9 @@ class Fitness:
         self._foreign: dict[LeaseKey, tuple[int, float]] = {}
         """Leases that failed at their last owner: how often they came so, and until when their failures do not count."""
 
-    @property
-    def states(self) -> Mapping[str, State]:
-        return {name: each.health.state for name, each in self._watched.items()}
+    def gives_up(self, pipeline: str) -> bool:
+        """Whether nothing of the pipeline may be begun here."""
+        return self._watched[pipeline].health.state in ("leaving", "renounced")
 
     def note_delivery(self, key: LeaseKey) -> None:
         self._foreign.pop(key, None)

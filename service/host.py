@@ -325,7 +325,7 @@ class Host:
         task = group.create_task(self._work(key, worker), name=f"worker {key.pipeline}/{key.partition}")
         self._tasks[task] = worker
         task.add_done_callback(self._tasks.pop)
-        if self._stopping.is_set():  # while it was being taken
+        if self._stopping.is_set() or self.fitness.gives_up(key.pipeline):  # while it was being taken
             worker.stop()
 
     async def _work(self, key: LeaseKey, worker: Worker) -> None:

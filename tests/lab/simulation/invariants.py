@@ -50,7 +50,7 @@ class Onlooker:
 
     found: the violations; first: set by the first one. exactly_once: whether the sink promises that. rates: how fast
     each host's clock runs, by incarnation. history: of each place, its lease as
-    it was written. is_calm: whether nothing that was sent before all became well is under way any more.
+    it was written. moves: when a lease got another owner, and which. is_calm: whether nothing that was sent before all became well is under way any more.
     """
 
     timing: Timing
@@ -69,12 +69,14 @@ class Onlooker:
     leases: dict[str, Lease] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     is_calm: bool = False
+    moves: list[tuple[float, str]] = field(default_factory=list)
     history: dict[Place, list[Lease]] = field(default_factory=dict)
     # since when the mark of a lease stands still, in true time; what has been unreadable for all until then
     _moved: dict[str, tuple[float, float]] = field(default_factory=dict)
     _asked: dict[tuple[str, str], float] = field(default_factory=dict)
     _owners: dict[tuple[str, int, int], tuple[str, str]] = field(default_factory=dict)
     _cleared: set[str] = field(default_factory=set)
+    _last_owner: dict[str, str] = field(default_factory=dict)
     _eras: Counter[str] = field(default_factory=Counter)
     _generations: Counter[str] = field(default_factory=Counter)
     _reset_at: dict[str, float] = field(default_factory=dict)
@@ -261,6 +263,10 @@ class Onlooker:
             )
         if new.incarnation is not None:
             self._expired.discard((name, new.incarnation))
+        if new.owner is not None and self._last_owner.get(name, new.owner) != new.owner:
+            self.moves.append((self.now(), name))
+        if new.owner is not None:
+            self._last_owner[name] = new.owner
         if old.owner is not None and new.owner is not None and old.owner != new.owner:
             self.counts["takeovers"] += 1
             self._check_takeover(by, old, new)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from lab.simulation.documents import order_pause, resume, run_document_faults
 from lab.simulation.faults import calm, release, run_faults
+from lab.simulation.gray_faults import disabled, one_way, run_gray_faults, slowed
 from lab.simulation.group import Running
 from lab.simulation.hub import on_virtual_time
 from lab.simulation.loop import run_virtual
@@ -38,6 +39,11 @@ HOLD_OFFS_S = 90.0
 QUIET_SCANS = 10
 SCANS = 4
 """Within so many balance intervals a host has read its leases once, though some of its listings were refused."""
+GRAY_S = 120.0
+"""For how long something is neither well nor dead, while events come."""
+PROGRESS_S = 90.0
+"""Until everything is delivered that came meanwhile: a host that cannot do its work is found out, and others take over."""
+MOVES_PER_MINUTE, MOVES_AT_FIRST = 1.0, 2
 GARBAGE_MAX = 100_000
 """Objects that may be left over from earlier seeds."""
 NOTICED_S = 3.0
@@ -109,12 +115,14 @@ async def _lived(world: World, total_s: float) -> None:
     faults = asyncio.create_task(run_faults(world, FAULTS_SHARE * total_s))
     documents = asyncio.create_task(run_document_faults(world, FAULTS_SHARE * total_s))
     sessions = asyncio.create_task(run_session_faults(world, FAULTS_SHARE * total_s))
+    gray = asyncio.create_task(run_gray_faults(world, FAULTS_SHARE * total_s))
     restores = asyncio.create_task(_restored(world, FAULTS_SHARE * total_s))
     await _pause(world, FAULTS_SHARE * total_s)
     await _until(world, faults.done, world.timing.patience_s, "end of faults")
     faults.result()
     await documents
     await sessions
+    await gray
     world.tell("CALM", "no more faults")
     calm(world)
     timing = world.timing
@@ -133,6 +141,7 @@ async def _lived(world: World, total_s: float) -> None:
         world.onlooker.check_scans(world.skies.quota.listed_at, names, SCANS * timing.balance_s)
     world.skies.quota = None  # who asks others for leases looks each second: no promise holds while that is refused
     world.onlooker.is_calm = True
+    await _progressed(world, settling_s)
     await _released(world, settling_s)
     if world.setup.document_faults:
         await _paused(world, settling_s)
@@ -212,6 +221,47 @@ def _idle_workers(world: World) -> list[Worker]:
         for _, worker in sorted(running.host.workers.items())
         if worker.progress.is_idle
     ]
+
+
+async def _progressed(world: World, settling_s: float) -> None:
+    """Progress: while a host, or its way to the store, is neither well nor dead, and others can do all, events are delivered, and
+    leases do not move back and forth. Afterwards all is as before."""
+    rng = random.Random(f"{world.setup.seed} progress")
+    alive = [running for running in world.alive if running.leases_max is None]
+    if len(alive) < 2 or len(alive) < len(world.alive) or world.setup.opens_slowly:
+        return
+    sick, way = rng.choice(alive).name, rng.choice(("slow", "slow for all", "one way", "disabled", "disabled"))
+    match way:
+        case "slow":
+            world.skies.gray = [slowed(rng, sick, 4.0)]
+        case "slow for all":
+            world.skies.gray = [slowed(rng, "", 3.0)]
+        case "one way":
+            world.skies.gray = one_way(rng, sick)
+        case _:
+            world.skies.gray = [disabled(rng, sick)]
+    what = f"{way}: {', '.join(cut.is_meant.__name__ for cut in world.skies.gray)} of {sick}"
+    world.tell("CALM", f"gray: {what}")
+    world.onlooker.counts[f"gray {way}"] += 1
+    began, appended = world.now, 0
+    dies = rng.choice(alive) if rng.random() < 0.4 else None
+    if dies is not None and len(alive) > 2 and dies.name != sick:
+        world.tell("CALM", f"{dies.process.name} dies meanwhile")
+        await dies.kill()
+    while world.now - began < GRAY_S:
+        for partition, log in sorted(world.feed._logs.items()):
+            if log.children is None:
+                world.append(partition, 1)
+                appended += 1
+        await _pause(world, GRAY_S / 8)
+    await _until(world, world.onlooker.is_delivered, PROGRESS_S, f"progress although {what}", "progress")
+    moves = Counter(name for at, name in world.onlooker.moves if at >= began)
+    minutes = (world.now - began) / 60
+    if often := {name: count for name, count in moves.items() if count > MOVES_PER_MINUTE * minutes + MOVES_AT_FIRST}:
+        world.onlooker.violated("progress", f"{often} moves in {minutes:.1f} minutes, although only {what}")
+    world.skies.gray = []
+    world.tell("CALM", "all is well again")
+    await _settled(world, settling_s)
 
 
 async def _paused(world: World, settling_s: float) -> None:

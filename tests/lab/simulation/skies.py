@@ -78,7 +78,7 @@ class Hold:
 
 class Skies:
     """rng: whom fates are drawn from. running: the host that a process is. outages, slow (to the store), hanging, snares, cuts,
-    holds: laid by faults. quota: what binds the lease store once faults have stopped."""
+    holds: laid by faults. gray: cuts that last while all else is well. quota: what binds the lease store once faults have stopped."""
 
     def __init__(
         self,
@@ -96,6 +96,7 @@ class Skies:
         self.snares: list[Snare] = []
         self.cuts: list[Cut] = []
         self.holds: list[Hold] = []
+        self.gray: list[Cut] = []
         self.quota: Quota | None = None
         self._setup = setup
         self._slow_s: dict[Where, float] = {"store": setup.store_s, "feed": 0.0, "sink": setup.sink_s}
@@ -153,6 +154,9 @@ class Skies:
     def _drawn_fate(self, request: Request) -> Fate:
         rng = self.rng
         quick = 0.002 + 0.02 * rng.random()
+        for cut in self.gray:
+            if cut.host in ("", request.host) and cut.is_meant(request):
+                return cut.fate._replace(back_s=cut.back_s)
         if self.is_calm:
             refused = self.quota.fate(request, self._now()) if self.quota and request.where == "store" else None
             self._onlooker.counts["throttled"] += refused is not None

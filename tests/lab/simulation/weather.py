@@ -43,7 +43,8 @@ class Fate(NamedTuple):
 
     refused: surely not carried out; retry_after_s: what the service says of it. lost: carried out without an answer. ghost:
     neither. late: without an answer at once, and carried out after late_s, when nobody waits for it any more; or before that,
-    just ahead of the overtaken_by-th request that comes to the same document or partition.
+    just ahead of the overtaken_by-th request that comes to the same document or partition. is_quick_to_refuse: a refusal does not
+    take back_s.
     """
 
     late_s: float = 0.005
@@ -51,6 +52,7 @@ class Fate(NamedTuple):
     overtaken_by: int = 0
     retry_after_s: float | None = None
     back_s: float = 0.0
+    is_quick_to_refuse: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -246,7 +248,7 @@ def _answer(
     try:
         result = call()
     except Exception as error:
-        return _later_fail(answer, error, fate.back_s)
+        return _later_fail(answer, error, 0.0 if fate.is_quick_to_refuse else fate.back_s)
     if fate.ends == "lost":
         return _fail(answer, lost("no answer"))
     if fate.back_s:
