@@ -337,11 +337,13 @@ class Keeper:
         return OwnedLease(self.store, wanted, etag, began, self._clock, self.session)
 
     async def probe(self, seen: VersionedLease) -> None:
-        """Whether leases can be written: by a write that the store must refuse, because of its ETag. Raises StoreUnavailable,
-        StoreAmbiguous.
+        """Whether leases can be read, and written: by a write that the store must refuse, because of its ETag.
+
+        Raises StoreUnavailable, StoreAmbiguous.
         """
         assert self.session is not None, "only a host probes"
         with suppress(StoreConflict, StoreMissing):
+            await self.store.read(id_of(seen.lease))
             await self.store.replace(id_of(seen.lease), encode_lease(seen.lease), self.session.own_etag)
 
     async def ask(self, seen: VersionedLease) -> None:

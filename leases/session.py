@@ -27,7 +27,7 @@ from leasehold.leases.errors import (
 from leasehold.leases.hints import Hints
 from leasehold.leases.host_record import HOST_BYTES_MAX, HostRecord, encode_host, found_host, host_id
 from leasehold.leases.store import LeaseStore, TimedStore
-from leasehold.leases.timing import Timing
+from leasehold.leases.timing import QUICK, Timing
 from leasehold.leases.trust import LATE_MAX_S, Attempt, Encounter, Pace, Trust, encountered
 
 JITTER = 0.02
@@ -192,7 +192,7 @@ class Session:
                     self._trust = self._trust.failed(tick)
                     raise error
                 if error is not None:
-                    await self._read()
+                    await self._read_beside(writing)
                 if self._trust.has_arrived(tick):
                     return
                 if not isinstance(error, StoreConflict | StoreMissing):
@@ -220,7 +220,7 @@ class Session:
             if known is None or (not self._trust.term and self._trust.term_to_name(now)):
                 return
             is_rung = self._shown is not None and self._rings > self._shown.ring
-            pause_s = self.timing.ring_gap_s if is_rung else self.timing.beat_s * (1 - JITTER * jitter)
+            pause_s = self.timing.ring_gap_s if is_rung else self._pause_s * (1 - JITTER * jitter)
             if (left_s := known.began + pause_s - now) <= 0:
                 return
             sleeping = asyncio.create_task(self._clock.sleep(left_s))
@@ -230,6 +230,12 @@ class Session:
             finally:
                 sleeping.cancel()
                 nudged.cancel()
+
+    @property
+    def _pause_s(self) -> float:
+        """Beats that take long begin sooner, so that the last one that is known to have arrived is not too old to judge by."""
+        timing, took_s = self.timing, self._pace.took_s
+        return max(timing.beat_s / 2, timing.beat_s - (took_s if took_s >= QUICK * timing.duration_s else 0.0))
 
     async def _begin(self) -> tuple[int, asyncio.Task[None]]:
         """An attempt that has begun: its tick, and what waits for its answer."""
@@ -298,6 +304,17 @@ class Session:
         if self._trust.last_term > before.last_term:
             self.wake()
         self._nudged.set()
+
+    async def _read_beside(self, writing: asyncio.Task[None]) -> None:
+        """Returns early if the attempt is answered meanwhile. Raises as `_read` does."""
+        reading = asyncio.create_task(self._read(), name="read of a beat")
+        try:
+            if not writing.done():
+                await asyncio.wait({reading, writing}, return_when=asyncio.FIRST_COMPLETED)
+            if not (writing.done() and self._trust.has_arrived(self.record.tick)):
+                await reading
+        finally:
+            reading.cancel()
 
     async def _read(self) -> None:
         """What stands under this host's name. Raises DuplicateHost, StoreUnavailable."""

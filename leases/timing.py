@@ -9,7 +9,7 @@ from leasehold.leases.expiry import Intervals
 
 LASTS_S = 7.0
 """By default, a host may be silent for so long. docs/decisions/0021 has the reasons for this and the four shares."""
-BEAT, LOOK, MARGIN, CALL = (each / LASTS_S for each in (2.88, 2.4, 0.5, 1.5))
+BEAT, LOOK, MARGIN, CALL = (each / LASTS_S for each in (2.88, 2.4, 0.5, 1.6))
 LASTS_S_MAX = 60.0
 """How long a host that is slow may ask others to wait; one whose setting is longer asks for its setting."""
 SLOW, QUICK = 1 / 4, 1 / 10

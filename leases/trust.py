@@ -98,11 +98,15 @@ class Trust:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How long a host asks others to wait: its setting, or longer while its beats are slow. calm_since: Clock seconds."""
+    """How long a host asks others to wait: its setting, or longer while its beats are slow. took_s: the last beat.
+
+    calm_since: since when none was slow (Clock seconds).
+    """
 
     lasts_s: float
     setting_s: float
     calm_since: float
+    took_s: float = 0.0
 
     def measured(self, took_s: float, now: float) -> Pace:
         """After a beat that was known to have arrived `took_s` after its start."""
@@ -110,10 +114,10 @@ class Pace:
         while took_s >= SLOW * lasts_s and lasts_s < longest:
             lasts_s = min(2 * lasts_s, longest)
         if lasts_s > self.lasts_s or took_s >= QUICK * lasts_s:
-            return replace(self, lasts_s=lasts_s, calm_since=now)
+            return replace(self, lasts_s=lasts_s, calm_since=now, took_s=took_s)
         if now - self.calm_since < CALM_S:
-            return self
-        return replace(self, lasts_s=max(lasts_s / 2, self.setting_s), calm_since=now)
+            return replace(self, took_s=took_s)
+        return replace(self, lasts_s=max(lasts_s / 2, self.setting_s), calm_since=now, took_s=took_s)
 
 
 class Encounter(NamedTuple):

@@ -140,6 +140,8 @@ class Balancer:
         self._has_decided = asyncio.Event()
         """Set by a round that has decided whether leases are being handed over."""
         self._is_changing = False
+        self._is_unjudged = False
+        """Whether owners are dead whose leases were read after the last look that counted."""
         self._read_at = 0.0
         self._hosts_read_at = 0.0
         self._requests: Watch[LeaseKey] = Watch()
@@ -204,6 +206,8 @@ class Balancer:
             self._is_changing = is_moved and not self._failed and not streak.count
             if is_moved or seen.expired() - watch.expired():
                 self.wake()
+            elif self._is_unjudged and self.scan is not None and seen.began >= self.scan.ended:
+                self._wake.set()  # leases that were read before can be judged now
 
     async def _sleep_until_look(self, looked_at: float) -> None:
         """Looks are more frequent while leases are handed over, which a round may begin meanwhile."""
@@ -212,8 +216,10 @@ class Balancer:
             self._has_decided.clear()
             watch, timing = self._membership.watch, self._session.timing
             pause_s = timing.handoff_poll_s / 2 if self._is_changing else timing.look_s
-            if looked_at > watch.began:
-                pause_s /= 4  # it did not count: this host had not beaten for long
+            if (
+                self._is_unjudged or looked_at > watch.began
+            ):  # the last look did not count, as this host had not beaten for long
+                pause_s /= 8
             due = max(looked_at, watch.began) + (timing.ring_gap_s if self._is_handing_over else pause_s)
             if looked_at < (expiry := watch.next_expiry()):
                 due = min(due, expiry)
@@ -231,6 +237,7 @@ class Balancer:
         scan, host_scan = await self._read()
         self.has_met_others |= not host_scan.live <= {self._keeper.host}
         self.expired = self._expired_in(scan)
+        self._is_unjudged = self._membership.watch.began < scan.ended and bool(self._dead_owners(scan))
         self._notice(scan, host_scan)
         self._rest(host_scan.controls)
         audits = await self.partitions.refresh(scan, group, host_scan.peers)
@@ -342,6 +349,9 @@ class Balancer:
         """One that is known."""
         seen = () if self.scan is None else self.scan.seen.items()
         return next((each for key, each in seen if key.pipeline == pipeline and not each.lease.closed), None)
+
+    def _dead_owners(self, scan: Scan) -> frozenset[Tenant]:
+        return self._membership.watch.expired() & scan.tenants
 
     def _expired_in(self, scan: Scan) -> frozenset[LeaseKey]:
         """Leases whose owner is dead, or has renounced them. They were read before the look at the hosts began."""

@@ -37,7 +37,7 @@ PROVED_FOR_S = 60.0
 """How long a delivery, or a probe that succeeded, shows that a host is fit."""
 PROBED_EVERY_S = 5.0
 REST = Backoff(first_s=55.0, max_s=1800.0)
-"""From renouncing to the first try to resume: longer each time until something is delivered. No lease moves twice a minute."""
+"""From falling sick to the first try to resume: longer each time until something is delivered. No lease moves twice a minute."""
 FOREIGN_REST = Backoff(first_s=60.0, max_s=1800.0)
 """For how long a lease may fail here that failed at its last owner, before that says anything about this host."""
 
@@ -80,6 +80,10 @@ class Facts:
         return self.loses_work or self.reads_fail_s >= self.lasts_s
 
     @property
+    def is_proved_now(self) -> bool:
+        return self.proved_s <= 2 * PROBED_EVERY_S
+
+    @property
     def wants_probe(self) -> bool:
         if self.peer_is_sick_s is not None and not self.answers_the_sick:
             return True
@@ -93,24 +97,34 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """Of one pipeline. since: when the state began. rests: how often it was renounced since something was delivered."""
+    """Of one pipeline. since: when it got well or sick. rests: how often it was renounced since something was delivered.
+
+    has_lost_work: whether it is sick because leases are better off elsewhere.
+    """
 
     state: State = "well"
     since: float = -inf
     rests: int = 0
+    has_lost_work: bool = False
 
     def judged(self, facts: Facts, *, workers: int) -> Health:
         """The next state. Pure."""
         match self.state:
             case "well" if facts.is_sick:
-                return replace(self, state="sick", since=facts.now)
+                return replace(self, state="sick", since=facts.now, has_lost_work=facts.loses_work)
+            case "sick" if not workers and self.has_lost_work:  # others asked for its leases
+                return replace(self, state="renounced", rests=self.rests + 1)
             case "sick" if not facts.is_sick:
                 return replace(self, state="well", since=facts.now)
-            case "sick" if facts.loses_work and facts.peer_is_fit and workers:
-                return replace(self, state="leaving", since=facts.now)
+            case "sick" if facts.loses_work and facts.peer_is_fit:
+                return replace(self, state="leaving")
+            case "sick" if facts.loses_work:
+                return replace(self, has_lost_work=True)
             case "leaving" if not workers:
-                return replace(self, state="renounced", since=facts.now, rests=self.rests + 1)
-            case "renounced" if self.may_resume(facts.now) and facts.proved_s < facts.now - self.since:
+                return replace(self, state="renounced", rests=self.rests + 1)
+            case "renounced" if (
+                self.may_resume(facts.now) and facts.proved_s < facts.now - self.since and not facts.is_sick
+            ):
                 return replace(self, state="well", since=facts.now)
         return self
 
@@ -189,8 +203,8 @@ class Fitness:
 
     async def prove(self, pipelines: Collection[str]) -> frozenset[str]:
         """Those of the pipelines for which this host is fit: it has shown that lately, or a probe shows it now."""
-        await asyncio.gather(*(self._probe(name) for name in pipelines if self._proved_s(name) > PROVED_FOR_S))
-        return frozenset(name for name in pipelines if self._proved_s(name) <= PROVED_FOR_S)
+        await asyncio.gather(*(self._probe(name) for name in pipelines if not self._is_proved(name)))
+        return frozenset(filter(self._is_proved, pipelines))
 
     async def run(self) -> None:
         """Never returns."""
@@ -251,8 +265,10 @@ class Fitness:
             return 0.0
         return now - failure.since
 
-    def _proved_s(self, name: str) -> float:
-        return self._clock.monotonic() - self._watched[name].proved_at
+    def _is_proved(self, name: str) -> bool:
+        """What is older than a failure here, or than another host's sickness, proves nothing: both may have one cause."""
+        facts = self._facts(name, ())
+        return facts.proved_s <= min([PROVED_FOR_S, *filter(None, (facts.peer_is_sick_s, *facts.failing))])
 
     async def _probe_if_wanted(self, name: str, others: Collection[HostRecord]) -> None:
         watched, facts = self._watched[name], self._facts(name, others)
@@ -275,4 +291,6 @@ class Fitness:
             watched.probe_failed = True
             self._log.debug("probe failed", pipeline=name, error=str(error))
         else:
-            watched.proved_at, watched.probe_failed = self._clock.monotonic(), False
+            watched.probe_failed = False
+            if pipeline.sink.reports_standing or not any(self._facts(name, ()).failing):
+                watched.proved_at = self._clock.monotonic()  # otherwise the sink was not asked

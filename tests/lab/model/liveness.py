@@ -121,11 +121,11 @@ class State(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    until: int = 7
+    until: int = 6
     beats: int = 3
     wins: int = 1
-    looks: int = 3
-    reads: int = 2
+    looks: int = 2
+    reads: int = 1
     turns: int = 0
     """How often the owner may renounce or resume."""
 

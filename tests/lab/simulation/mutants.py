@@ -240,8 +240,8 @@ MUTANTS = (
     mutant(
         "a host gives its leases up although no other is fit",
         "leasehold.service.fitness",
-        'case "sick" if facts.loses_work and facts.peer_is_fit and workers:',
-        'case "sick" if facts.loses_work and workers:',
+        'case "sick" if facts.loses_work and facts.peer_is_fit:',
+        'case "sick" if facts.loses_work or facts.peer_is_fit:',
         test=FITNESS,
     ),
     mutant(

@@ -157,8 +157,8 @@ class Outlet(MemoryOutputSink):
 
     async def standing(self, pipeline: str, partition: str) -> Standing | None:
         fate = self._weather.fate(Request(_host(), "sink", "standing", partition))
-        found = super().standing(pipeline, partition)
-        return await sent(lambda: _fulfilled(fate, lambda: found, SinkUnavailable, SinkUnavailable))
+        found = partial(super().standing, pipeline, partition)
+        return await sent(lambda: _fulfilled(fate, found, SinkUnavailable, SinkUnavailable))
 
     async def _asked(self, operation: str, claim: Claim, request: Callable[[], T]) -> T:
         fate = self._weather.fate(Request(_host(), "sink", operation, claim.partition))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 
 import pytest
@@ -107,7 +108,7 @@ def test_a_slow_host_asks_for_more_time_before_its_beats_take_a_third_of_it() ->
 
 def test_a_host_asks_for_less_time_after_a_minute_in_which_no_beat_was_slow_and_never_below_its_setting() -> None:
     pace = Pace(lasts_s=4 * D, setting_s=D, calm_since=0.0)
-    assert pace.measured(0.1, CALM_S - 1) == pace
+    assert pace.measured(0.1, CALM_S - 1) == replace(pace, took_s=0.1)
     shrunk = pace.measured(0.1, CALM_S)
     assert (shrunk.lasts_s, shrunk.calm_since) == (2 * D, CALM_S)
     assert pace.measured(0.1 * 4 * D, CALM_S - 1).calm_since == CALM_S - 1

@@ -37,9 +37,16 @@ def test_a_host_that_cannot_read_the_leases_gets_no_others_and_keeps_its_own() -
 
 def test_a_sick_host_gives_its_leases_up_only_if_another_is_fit() -> None:
     sick = Health(state="sick")
-    assert sick.judged(ALL_FAIL, workers=2) == sick
+    assert sick.judged(ALL_FAIL, workers=2).state == "sick"
     assert sick.judged(replace(ALL_FAIL, peer_is_fit=True), workers=2).state == "leaving"
     assert sick.judged(WELL, workers=2).state == "well"
+
+
+def test_a_sick_host_whose_leases_others_have_asked_for_rests_like_one_that_gave_them_up() -> None:
+    sick = Health().judged(ALL_FAIL, workers=2)
+    assert sick.judged(replace(WELL, failing=()), workers=0).state == "renounced"
+    blind = Health().judged(replace(WELL, reads_fail_s=D), workers=2)
+    assert blind.judged(WELL, workers=0).state == "well"
 
 
 def test_a_host_renounces_once_nothing_of_it_works_any_more() -> None:
@@ -47,7 +54,7 @@ def test_a_host_renounces_once_nothing_of_it_works_any_more() -> None:
     assert leaving.judged(ALL_FAIL, workers=1) == leaving
     assert leaving.shown(ALL_FAIL) == "s"
     renounced = leaving.judged(ALL_FAIL, workers=0)
-    assert (renounced.state, renounced.shown(ALL_FAIL), renounced.since) == ("renounced", "r", 1000.0)
+    assert (renounced.state, renounced.shown(ALL_FAIL), renounced.rests) == ("renounced", "r", 1)
 
 
 def test_a_host_resumes_after_a_rest_and_a_probe_and_rests_longer_each_time() -> None:
