@@ -345,10 +345,11 @@ class Balancer:
         take = tuple(key for key in wanted.take if key.pipeline not in unfit or not scan.seen[key].lease.epoch)
         return replace(wanted, take=take, ask=tuple(key for key in wanted.ask if key.pipeline not in unfit))
 
-    def lease_of(self, pipeline: str) -> VersionedLease | None:
-        """One that is known."""
+    def lease_of(self, pipeline: str, turn: int) -> VersionedLease | None:
+        """One that is known: another one at each turn, as some may be slow."""
         seen = () if self.scan is None else self.scan.seen.items()
-        return next((each for key, each in seen if key.pipeline == pipeline and not each.lease.closed), None)
+        open_ = [each for key, each in seen if key.pipeline == pipeline and not each.lease.closed]
+        return open_[turn % len(open_)] if open_ else None
 
     def _dead_owners(self, scan: Scan) -> frozenset[Tenant]:
         return self._membership.watch.expired() & scan.tenants

@@ -122,9 +122,7 @@ class Health:
                 return replace(self, has_lost_work=True)
             case "leaving" if not workers:
                 return replace(self, state="renounced", rests=self.rests + 1)
-            case "renounced" if (
-                self.may_resume(facts.now) and facts.proved_s < facts.now - self.since and not facts.is_sick
-            ):
+            case "renounced" if self.may_resume(facts.now) and facts.is_proved_now and not facts.is_sick:
                 return replace(self, state="well", since=facts.now)
         return self
 
@@ -144,6 +142,7 @@ class _Watched:
     proved_at: float = -inf
     probed_at: float = -inf
     probe_failed: bool = False
+    probes: int = 0
     sick_peers: frozenset[str] = frozenset()
     sick_since: float = -inf
 
@@ -160,14 +159,14 @@ class Fitness:
         workers: Mapping[LeaseKey, Worker],
         failures: Failures,
         others: Callable[[], Iterable[HostRecord]],
-        lease_of: Callable[[str], VersionedLease | None],
+        lease_of: Callable[[str, int], VersionedLease | None],
         is_quiet: Callable[[], bool],
         changed: Callable[[], None],
         clock: Clock,
         timing: Timing,
         log: Log,
     ) -> None:
-        """others: the other hosts that live. lease_of: a lease of the pipeline, if one is known. is_quiet: whether one of them
+        """others: the other hosts that live. lease_of: a lease of the pipeline, if one is known, each turn another one. is_quiet: whether one of them
         may soon be dead. changed: called when leases may be taken that were not to be, or the other way round."""
         self._pipelines = pipelines
         self._keeper = keeper
@@ -278,8 +277,9 @@ class Fitness:
 
     async def _probe(self, name: str) -> None:
         """Whether lease writes, feed and sink can be reached. Nothing is changed by it."""
-        watched, pipeline, seen = self._watched[name], self._pipelines[name], self._lease_of(name)
-        watched.probed_at = self._clock.monotonic()
+        watched, pipeline = self._watched[name], self._pipelines[name]
+        watched.probes, watched.probed_at = watched.probes + 1, self._clock.monotonic()
+        seen = self._lease_of(name, watched.probes)
         try:
             async with asyncio.timeout(self._timing.call_timeout_s):
                 if seen is not None:
@@ -289,7 +289,7 @@ class Fitness:
                     await pipeline.sink.standing(name, seen.lease.partition)
         except (LeasesError, PipelineError, TimeoutError) as error:
             watched.probe_failed = True
-            self._log.debug("probe failed", pipeline=name, error=str(error))
+            self._log.debug("probe failed", pipeline=name, error=str(error) or type(error).__name__)
         else:
             watched.probe_failed = False
             if pipeline.sink.reports_standing or not any(self._facts(name, ()).failing):

@@ -17,7 +17,7 @@ from lab.simulation.weather import Container, Request, answered, host_of
 from leasehold.leases import document
 from leasehold.leases.document import lease_prefix
 from leasehold.leases.errors import StoreAmbiguous, StoreConflict, StoreUnavailable
-from leasehold.leases.host_record import HOSTS_PREFIX, HostRecord, found_host
+from leasehold.leases.host_record import HOSTS_PREFIX, RENOUNCED, HostRecord, found_host
 from leasehold.leases.lease import Lease
 from leasehold.leases.store import READS, ChangedDocuments, Hint, Operation, Stored
 
@@ -168,6 +168,11 @@ class WatchedContainer(Container):
 
     def edit_host(self, id: str, body: str | None) -> None:
         """A text editor changes a host's document, or removes it."""
+        before, now = self._documents.get(id), found_host(id, body) if body else None
+        was = None if before is None else found_host(id, before.body)
+        if was is not None and now is not None and was.incarnation == now.incarnation:
+            if (was.lasts_s, RENOUNCED in was.fitness) != (now.lasts_s, RENOUNCED in now.fitness):
+                self._world.onlooker.misled(was.incarnation)
         self._note_host(id, body)
         if body is None:
             self._documents.pop(id, None)

@@ -95,7 +95,11 @@ async def run_gray_faults(world: World, until_s: float) -> None:
                 put_back(world, rng.choice(backups))
         world.skies.cuts[:0] = cuts
         asyncio.get_running_loop().call_later(for_s, over, world, cuts)
-        if not host and any(cut.is_meant(Request("", "store", "replace", f"{HOSTS_PREFIX}a")) for cut in cuts):
+        if (
+            what == "black hole"
+            and not host
+            and any(cut.is_meant(Request("", "store", "replace", f"{HOSTS_PREFIX}a")) for cut in cuts)
+        ):
             world.onlooker.writes_fail(True)
             asyncio.get_running_loop().call_later(for_s, ended, world)
         world.faults[what] = world.faults.get(what, 0) + 1

@@ -21,6 +21,8 @@ from leasehold.leases.timing import Timing
 Place = tuple[str, int]
 """(partition, generation)"""
 LATE_S = 1e-6
+MISLED_S = 70.0
+"""What a host's document that was put back may do: the host writes it again when it beats, and somebody has taken by then."""
 SLOWEST, FASTEST = 0.97, 1.03
 """The rates of clocks (simulation.setup)."""
 
@@ -76,6 +78,7 @@ class Onlooker:
     _asked: dict[tuple[str, str], float] = field(default_factory=dict)
     _owners: dict[tuple[str, int, int], tuple[str, str]] = field(default_factory=dict)
     _cleared: set[str] = field(default_factory=set)
+    _misled: dict[str, float] = field(default_factory=dict)
     _last_owner: dict[str, str] = field(default_factory=dict)
     _eras: Counter[str] = field(default_factory=Counter)
     _generations: Counter[str] = field(default_factory=Counter)
@@ -191,6 +194,10 @@ class Onlooker:
         while self._outages_open:
             self.writes_fail(False)
 
+    def misled(self, incarnation: str) -> None:
+        """An editor puts back that a host may be silent for another time, or has renounced: others believe it for a while."""
+        self._misled[incarnation] = self.now()
+
     def beaten(self, incarnation: str, started: float, lasts_s: float) -> None:
         """A beat that was sent at `started` is carried out."""
         self._beaten[incarnation] = started, lasts_s
@@ -280,6 +287,8 @@ class Onlooker:
         asked = self._asked.get((name, new.owner or ""))
         waited = (now - asked) * rate if asked is not None and old.handoff_to == new.owner else 0.0
         if waited >= self.timing.patience_s - LATE_S:
+            return
+        if now - self._misled.get(old.incarnation, -inf) <= MISLED_S:
             return
         shown = self._hosts.get(old.incarnation) or [Shown(0.0, HostRecord(name="", incarnation=""))]
         if any(old.pipeline in each.record.which_are(RENOUNCED) for each in shown[-2:]):

@@ -13,7 +13,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lab.simulation.documents import order_pause, resume, run_document_faults
 from lab.simulation.faults import calm, release, run_faults
@@ -316,7 +316,10 @@ async def _succession(world: World) -> None:
     died_at = world.now
     await victim.kill()
     world.tell("CALM", f"{victim.process.name} dies, and leaves {left}")
-    within_s = world.setup.succession_s + SUCCESSION_S
+    slowest = world.timing.lasting(
+        max(each.session.timing.duration_s for each in world.alive)
+    )  # it was slow a while ago
+    within_s = replace(world.setup, timing=slowest).succession_s + SUCCESSION_S
     await _pause(world, world.timing.duration_s / 2)
     for partition in left:
         world.edit(partition, lambda lease: lease.handoff_requested("nobody"))

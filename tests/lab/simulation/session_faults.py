@@ -57,7 +57,7 @@ def partial_outage(world: World, rng: random.Random, timing: Timing) -> str | No
     hangs_s = timing.beat_timeout_s * (1 + rng.random()) if mode == "ghost" else 0.0
     cut = Cut(host, KINDS[kind], Fate(0.01 + hangs_s, mode))
     world.skies.cuts.insert(0, cut)  # before those that let requests pass slowly
-    is_dark = host == "" and kind in ("writes", "hosts")
+    is_dark = host == "" and kind in ("writes", "hosts") and mode != "lost"  # then a read shows that they arrive
     if is_dark:
         world.onlooker.writes_fail(True)
 

@@ -113,6 +113,18 @@ class World(Group):
     def trace(self) -> list[str]:
         return [f"{at:9.3f} {who:12} {what if isinstance(what, str) else what()}" for at, who, what in self._told]
 
+    def put(self, id: str, body: str) -> None:
+        if id.startswith(HOSTS_PREFIX):
+            self.store.edit_host(id, body)
+        else:
+            super().put(id, body)
+
+    def remove(self, id: str) -> None:
+        if id.startswith(HOSTS_PREFIX):
+            self.store.edit_host(id, None)
+        else:
+            super().remove(id)
+
     def passes(self, number: int) -> bool:
         """Whether the transform lets an event through: where it filters, every fourth dozen goes."""
         return not self.setup.filters or number // 12 % 4 != 3
