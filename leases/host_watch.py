@@ -143,6 +143,5 @@ class HostWatch:
         return [stored for tenant, stored in self.present.items() if tenant in still]
 
     def _lasts_s(self, tenant: Tenant) -> float:
-        """What the document names. If this host has never seen one, the longest that it may have named."""
-        record = self.records.get(tenant)
-        return self.setting_s if record is None else record.lasts_s
+        """What the document names. If there is none, the longest that the last one may have named."""
+        return self.records[tenant].lasts_s if tenant in self.present else self.setting_s

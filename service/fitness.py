@@ -12,7 +12,7 @@ such a host. If there is none, nothing moves (docs/protocol.md, S10).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Literal
@@ -36,6 +36,8 @@ State = Literal["well", "sick", "leaving", "renounced"]
 PROVED_FOR_S = 60.0
 """How long a delivery, or a probe that succeeded, shows that a host is fit."""
 PROBED_EVERY_S = 5.0
+PROBE_CALLS = 2
+"""How many calls of a probe follow each other."""
 REST = Backoff(first_s=55.0, max_s=1800.0)
 """From falling sick to the first try to resume: longer each time until something is delivered. No lease moves twice a minute."""
 FOREIGN_REST = Backoff(first_s=60.0, max_s=1800.0)
@@ -166,8 +168,8 @@ class Fitness:
         timing: Timing,
         log: Log,
     ) -> None:
-        """others: the other hosts that live. lease_of: a lease of the pipeline, if one is known, each turn another one. is_quiet: whether one of them
-        may soon be dead. changed: called when leases may be taken that were not to be, or the other way round."""
+        """others: the other hosts that live. is_quiet: whether one of them may soon be dead. lease_of: a lease of the pipeline, if
+        one is known, each turn another one. changed: called when this host's leases are to move, or may move to it."""
         self._pipelines = pipelines
         self._keeper = keeper
         self._session = session
@@ -280,13 +282,12 @@ class Fitness:
         watched, pipeline = self._watched[name], self._pipelines[name]
         watched.probes, watched.probed_at = watched.probes + 1, self._clock.monotonic()
         seen = self._lease_of(name, watched.probes)
+        asked: list[Awaitable[object]] = [pipeline.feed.partitions()]
+        if seen is not None:
+            asked += [self._keeper.probe(seen), pipeline.sink.probe(name, seen.lease.partition)]
         try:
-            async with asyncio.timeout(self._timing.call_timeout_s):
-                if seen is not None:
-                    await self._keeper.probe(seen)
-                await pipeline.feed.partitions()
-                if seen is not None:
-                    await pipeline.sink.standing(name, seen.lease.partition)
+            async with asyncio.timeout(PROBE_CALLS * self._timing.call_timeout_s):
+                await asyncio.gather(*asked)
         except (LeasesError, PipelineError, TimeoutError) as error:
             watched.probe_failed = True
             self._log.debug("probe failed", pipeline=name, error=str(error) or type(error).__name__)

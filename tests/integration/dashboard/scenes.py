@@ -31,6 +31,7 @@ from leasehold.service.pipeline import PipelineParts
 from leasehold.service.processor import ProcessorCore
 
 TIMING = Timing(duration_s=15.0, balance_s=0.3, handoff_poll_s=0.05)
+ROOM = 16 * 1024
 NO_TOKENS = Access()
 FILES = [f"transactions-{i}.csv" for i in range(1, 5)]
 STARTED = "2026-01-31T12:00:00+00:00"
@@ -92,7 +93,7 @@ class Group:
         before = decode_host(stored.id, stored.body) if stored else _record(name, tuple(self.feeds))
         record = replace(before, tick=before.tick + 1, **told)  # type: ignore[arg-type]  # as the test has them
         if activity is not None:
-            record = replace(record, activity=activity_document(activity))
+            record = replace(record, activity=activity_document(activity, ROOM))
         if stored is None:
             await self.store.create(host_id(name), encode_host(record))
         else:

@@ -158,7 +158,7 @@ MUTANTS = (
     mutant(
         "observers wait as long as by default, whatever a document names",
         "leasehold.leases.host_watch",
-        "return self.setting_s if record is None else record.lasts_s",
+        "return self.records[tenant].lasts_s if tenant in self.present else self.setting_s",
         "return 7.0",
         test=WATCH,
     ),

@@ -16,8 +16,8 @@ from unit.leases.lease_documents import INFO, LOCK, PREFIX, dotnet, java, v2
 
 from leasehold.leases.bootstrap import Identity, Info, decode_info, encode_info, info_id
 from leasehold.leases.document import decode_lease, encode_lease, lease_id, lease_prefix
+from leasehold.leases.host_record import BELL_ID
 from leasehold.leases.lease import Child, Lease
-from leasehold.leases.session import BELL_ID
 from leasehold.leases.stores.sqlite import SqliteStore
 from leasehold.pipeline.connectors.cosmos.ranges import lsn_of
 from leasehold.pipeline.connectors.memory import MemoryChangeFeed
