@@ -121,10 +121,9 @@ def plan_in_steps(
             need_of_expired = max(0, shares_of_expired.get(me, 0) - mine - len(picked))
             take += picked + _picked(left, need_of_expired, _assigned(left, shares_of_expired, held, me), rng, last)
         if passed:
-            left = [
-                lease.key for lease in group.leases.get(pipeline, ()) if lease.key in passed and lease.key not in take
-            ]
-            take += rng.sample(left, len(left))
+            open_ = {lease.key for lease in group.leases.get(pipeline, ())}
+            untaken = sorted(open_.intersection(passed).difference(take))
+            take += rng.sample(untaken, len(untaken))
             lacking |= {name for name, share in shares.items() if name != me and share > held[name]}
         if need > len(free):
             ask += _asked(group.surplus(pipeline, held, returning), shares, held, me)[: need - len(free)]

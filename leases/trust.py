@@ -88,8 +88,8 @@ class Trust:
         return replace(found, term=attempt.term, last_term=attempt.term)
 
     def ended(self) -> Trust:
-        """Without a term, so that nothing is sent before the next one begins."""
-        return replace(self, term=0)
+        """Without a term, so that nothing is sent before the next one begins. No attempt that is under way may begin it."""
+        return replace(self, term=0, last_term=max(self.last_term, *(each.term for each in self.open), 0))
 
     def lost(self) -> Trust:
         """Another process's document has taken the place of this host's."""

@@ -168,8 +168,10 @@ class Fitness:
         timing: Timing,
         log: Log,
     ) -> None:
-        """others: the other hosts that live. is_quiet: whether one of them may soon be dead. lease_of: a lease of the pipeline, if
-        one is known, each turn another one. changed: called when this host's leases are to move, or may move to it."""
+        """others: the other hosts that live. is_quiet: whether one of them may soon be dead. changed: called when leases are to move.
+
+        lease_of: a lease of the pipeline, if one is known; each turn another one.
+        """
         self._pipelines = pipelines
         self._keeper = keeper
         self._session = session

@@ -64,7 +64,7 @@ class Document(NamedTuple):
 
 
 class Beat(NamedTuple):
-    """A write of the owner's document. outcome: None until it has arrived; then whether it was carried out."""
+    """A write of the owner's document. outcome: None until it has been carried out."""
 
     etag: int
     attempt: Attempt
@@ -211,7 +211,7 @@ def _owner(state: State, variant: Variant) -> Iterator[State]:
             etag=state.document.etag,
             reads_left=state.reads_left - 1,
         )
-    if state.wins_left and state.trust.term not in (0, state.won_term) and may_send(state, variant):
+    if state.wins_left and may_send(state, variant):
         yield state._replace(
             wins=(*state.wins, Win(state.own_lease_etag, state.trust.term)), wins_left=state.wins_left - 1
         )
@@ -228,26 +228,20 @@ def _network(state: State, variant: Variant) -> Iterator[State]:
         rest = tuple(each for each in state.beats if each is not beat)
         if beat.outcome is None:  # it arrives, or never does
             yield state._replace(beats=rest)
-            is_done = beat.etag == state.document.etag
-            document = state.document
-            if is_done:
+            if beat.etag == state.document.etag:  # otherwise it is refused, which shows nothing
                 attempt = beat.attempt
                 document = Document(beat.etag + 1, attempt.tick, attempt.term, attempt.lasts_s, beat.renounced)
-            yield state._replace(document=document, beats=_sorted((*rest, beat._replace(outcome=is_done))))
-        elif beat.outcome:  # its answer comes back; if not, it stays on its way for ever
+                yield state._replace(document=document, beats=_sorted((*rest, beat._replace(outcome=True))))
+        else:  # its answer comes back; if not, it stays on its way for ever
             yield state._replace(
                 trust=arrived(state, beat.attempt.tick, variant), etag=max(state.etag, beat.etag + 1), beats=rest
             )
-        else:
-            yield state._replace(beats=rest)
     for win in state.wins:
         rest_of_wins = tuple(each for each in state.wins if each is not win)
         if win.outcome is None:
-            is_done = win.etag == state.lease_etag
-            yield state._replace(
-                lease_etag=state.lease_etag + is_done, wins=(*rest_of_wins, win._replace(outcome=is_done))
-            )
-        elif win.outcome:
+            if win.etag == state.lease_etag:
+                yield state._replace(lease_etag=state.lease_etag + 1, wins=(*rest_of_wins, win._replace(outcome=True)))
+        else:
             term = state.trust.term if variant.wins_in_term_of_answer else win.term
             yield state._replace(won_term=term, own_lease_etag=win.etag + 1, wins=rest_of_wins)
     for etag in state.takes:

@@ -170,9 +170,8 @@ class WatchedContainer(Container):
         """A text editor changes a host's document, or removes it."""
         before, now = self._documents.get(id), found_host(id, body) if body else None
         was = None if before is None else found_host(id, before.body)
-        if was is not None and now is not None and was.incarnation == now.incarnation:
-            if (was.lasts_s, RENOUNCED in was.fitness) != (now.lasts_s, RENOUNCED in now.fitness):
-                self._world.onlooker.misled(was.incarnation)
+        if was is not None and now is not None and _judged_by(was) != _judged_by(now):
+            self._world.onlooker.misled(was.incarnation)
         self._note_host(id, body)
         if body is None:
             self._documents.pop(id, None)
@@ -195,6 +194,10 @@ class WatchedContainer(Container):
         if now is not None:
             self._world.onlooker.host_moved(now.incarnation, now)
         return now
+
+
+def _judged_by(host: HostRecord) -> tuple[float, bool]:
+    return host.lasts_s, RENOUNCED in host.fitness
 
 
 def _part_of(id: str) -> int:

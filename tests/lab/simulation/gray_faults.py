@@ -1,5 +1,5 @@
-"""What is neither well nor an outage: slow stores, requests that arrive without answers, hosts that cannot do one thing, and backups
-of the hosts' documents that are put back.
+"""What is neither well nor an outage: slow stores, requests that arrive without answers, hosts that cannot do one thing, and
+backups of the hosts' documents that are put back.
 
 They come among all other faults, and once more when all else is well: then work has to go on (`progressed`).
 """
@@ -69,8 +69,10 @@ def black_hole(rng: random.Random, host: str) -> Cut:
     return Cut(host, rng.choice(SLOW), Fate(FOR_EVER_S, "ghost"))
 
 
-def disabled(rng: random.Random, host: str) -> Cut:
-    return Cut(host, rng.choice(DISABLED), Fate(QUICK_S, "refused"))
+def disabled(rng: random.Random, host: str, *, retries_itself: bool = False) -> Cut:
+    """retries_itself: whether the sink tries again and again, so that the host learns of it only after `batch_timeout_s`."""
+    meant = [each for each in DISABLED if each is not is_of_sink or not retries_itself]
+    return Cut(host, rng.choice(meant), Fate(QUICK_S, "refused"))
 
 
 async def run_gray_faults(world: World, until_s: float) -> None:

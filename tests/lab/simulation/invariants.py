@@ -51,8 +51,8 @@ class Onlooker:
     parents, start: what a partition came from, and with which event it has to begin then.
 
     found: the violations; first: set by the first one. exactly_once: whether the sink promises that. rates: how fast
-    each host's clock runs, by incarnation. history: of each place, its lease as
-    it was written. moves: when a lease got another owner, and which. is_calm: whether nothing that was sent before all became well is under way any more.
+    each host's clock runs, by incarnation. history: of each place, its lease as it was written. moves: when a lease got another
+    owner, and which. is_calm: whether nothing that was sent before all became well is under way any more.
     """
 
     timing: Timing

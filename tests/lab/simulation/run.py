@@ -28,6 +28,7 @@ from lab.simulation.world import World, narrowed
 
 from leasehold.leases.balance import Peer, plan
 from leasehold.leases.errors import StoreConflict
+from leasehold.leases.host_record import HOSTS_PREFIX, found_host
 from leasehold.leases.keeper import Keeper
 from leasehold.leases.lease import Lease, LeaseKey
 from leasehold.service.worker import Worker
@@ -239,7 +240,9 @@ async def _progressed(world: World, settling_s: float) -> None:
         case "one way":
             world.skies.gray = one_way(rng, sick)
         case _:
-            world.skies.gray = [disabled(rng, sick)]
+            world.skies.gray = [
+                disabled(rng, sick, retries_itself=world.setup.parallel is not None or world.setup.sink == "async")
+            ]
     what = f"{way}: {', '.join(cut.is_meant.__name__ for cut in world.skies.gray)} of {sick}"
     world.tell("CALM", f"gray: {what}")
     world.onlooker.counts[f"gray {way}"] += 1
@@ -316,9 +319,8 @@ async def _succession(world: World) -> None:
     died_at = world.now
     await victim.kill()
     world.tell("CALM", f"{victim.process.name} dies, and leaves {left}")
-    slowest = world.timing.lasting(
-        max(each.session.timing.duration_s for each in world.alive)
-    )  # it was slow a while ago
+    records = [found_host(each.id, each.body) for each in world.documents(HOSTS_PREFIX)]
+    slowest = world.timing.lasting(max(each.lasts_s for each in records if each is not None))  # it may have been slow
     within_s = replace(world.setup, timing=slowest).succession_s + SUCCESSION_S
     await _pause(world, world.timing.duration_s / 2)
     for partition in left:

@@ -78,7 +78,7 @@ class Hold:
 
 class Skies:
     """rng: whom fates are drawn from. running: the host that a process is. outages, slow (to the store), hanging, snares, cuts,
-    holds: laid by faults. gray: cuts that last while all else is well. quota: what binds the lease store once faults have stopped."""
+    holds: laid by faults. gray: cuts that last while all else is well. quota: what binds the lease store after the faults."""
 
     def __init__(
         self,
@@ -154,13 +154,8 @@ class Skies:
     def _drawn_fate(self, request: Request) -> Fate:
         rng = self.rng
         quick = 0.002 + 0.02 * rng.random()
-        for cut in self.gray:
-            if cut.host in ("", request.host) and cut.is_meant(request):
-                return cut.fate._replace(back_s=cut.back_s)
         if self.is_calm:
-            refused = self.quota.fate(request, self._now()) if self.quota and request.where == "store" else None
-            self._onlooker.counts["throttled"] += refused is not None
-            return refused or Fate(quick)
+            return self._calm_fate(request) or Fate(quick)
         if self.cuts and ("", request.where) not in self.outages:
             for cut in self.cuts:
                 if cut.host in ("", request.host) and cut.is_meant(request):
@@ -178,6 +173,14 @@ class Skies:
         if request.operation == "publish":
             self._uncertain[request.id] = self._now()
         return self._bad(rng, quick)
+
+    def _calm_fate(self, request: Request) -> Fate | None:
+        for cut in self.gray:
+            if cut.host in ("", request.host) and cut.is_meant(request):
+                return cut.fate._replace(back_s=cut.back_s)
+        refused = self.quota.fate(request, self._now()) if self.quota and request.where == "store" else None
+        self._onlooker.counts["throttled"] += refused is not None
+        return refused
 
     def _laid_fate(self, request: Request, quick: float) -> Fate | None:
         """What faults have laid for it."""

@@ -73,6 +73,14 @@ def test_without_a_term_or_with_another_process_in_its_place_a_host_sends_nothin
     assert (started().lost().until, started().lost().term_to_name(2.0)) == (-inf, 0)
 
 
+def test_a_term_that_is_to_begin_with_another_document_does_not_begin_with_one_that_is_under_way() -> None:
+    lapsed = begun(started(), 3, 1.0 + T).arrived(3, 1.1 + T)
+    naming = begun(lapsed, 4, 1.2 + T)
+    assert naming.open[-1].term == 2
+    assert naming.ended().arrived(4, 1.3 + T).term == 0
+    assert begun(naming.ended(), 5, 1.4 + T).arrived(5, 1.5 + T).term == 3
+
+
 def test_attempts_that_are_too_old_to_matter_are_forgotten() -> None:
     trust = started()
     for tick in range(3, 200):
