@@ -21,7 +21,6 @@ from leasehold.leases.host_record import BELL_ID, HOSTS_PREFIX, RENOUNCED, HostR
 from leasehold.leases.store import Stored
 from leasehold.leases.timing import LASTS_S_MAX, Timing
 
-QUIET = 0.8
 WITHOUT_TERM = 2
 """After so many durations without a term a host counts as dead."""
 
@@ -127,10 +126,6 @@ class HostWatch:
     def known(self, for_s: float) -> frozenset[Tenant]:
         """Those that were first seen so long ago: they see by now who has expired."""
         return self._met.still_for(for_s, self.began)
-
-    def quiet(self) -> bool:
-        """Whether a host has not moved for so long that it may soon be dead."""
-        return bool(self._watch.still_for(lambda tenant: QUIET * self._lasts_s(tenant), self.began))
 
     def next_expiry(self) -> float:
         """When the next one would have expired (Clock seconds), if none moves."""

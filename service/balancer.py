@@ -216,9 +216,7 @@ class Balancer:
             self._has_decided.clear()
             watch, timing = self._membership.watch, self._session.timing
             pause_s = timing.handoff_poll_s / 2 if self._is_changing else timing.look_s
-            if (
-                self._is_unjudged or looked_at > watch.began
-            ):  # the last look did not count, as this host had not beaten for long
+            if self._is_unjudged and self._session.beat_age_s < timing.beat_s:
                 pause_s /= 8
             due = max(looked_at, watch.began) + (timing.ring_gap_s if self._is_handing_over else pause_s)
             if looked_at < (expiry := watch.next_expiry()):
@@ -241,7 +239,7 @@ class Balancer:
         self._notice(scan, host_scan)
         self._rest(host_scan.controls)
         audits = await self.partitions.refresh(scan, group, host_scan.peers)
-        wanted = await self._proved(await self._plan(scan, host_scan) if self._may_plan else NOTHING, scan)
+        wanted = await self._proved(await self._plan(scan, host_scan) if self._may_plan else NOTHING)
         changes = await self._take_all(wanted.take, scan, group)
         await run_side_by_side(wanted.ask, lambda key: self._ask(key, scan, changes), doing="asking for")
         outlived = [LeaseKey(name, each) for name, audit in audits.items() for each in audit.outlived]
@@ -334,16 +332,13 @@ class Balancer:
         """A host without trust would lose at once what it takes, and one that has not seen the others would take all."""
         return self._session.is_trusted and self._membership.watch.began > -inf
 
-    async def _proved(self, wanted: Plan, scan: Scan) -> Plan:
-        """The plan without what this host has not shown that it can process. A lease that never had an owner needs no proof."""
-        moves = {key.pipeline for key in (*wanted.take, *wanted.ask) if scan.seen[key].lease.epoch}
-        if not moves or self.fitness is None:
+    async def _proved(self, wanted: Plan) -> Plan:
+        """The plan without requests for what this host has not shown that it can process: somebody works on that."""
+        pipelines = {key.pipeline for key in wanted.ask}
+        if not pipelines or self.fitness is None:
             return wanted
-        unfit = moves - await self.fitness.prove(moves)
-        if not unfit:
-            return wanted
-        take = tuple(key for key in wanted.take if key.pipeline not in unfit or not scan.seen[key].lease.epoch)
-        return replace(wanted, take=take, ask=tuple(key for key in wanted.ask if key.pipeline not in unfit))
+        fit = await self.fitness.prove(pipelines)
+        return replace(wanted, ask=tuple(key for key in wanted.ask if key.pipeline in fit))
 
     def lease_of(self, pipeline: str, turn: int) -> VersionedLease | None:
         """One that is known: another one at each turn, as some may be slow."""

@@ -5,8 +5,8 @@
     leaving   --- nothing is sent any more -----------------> renounced   shown to the others: they take its leases
     renounced --- a probe succeeds, after a while ----------> well        in a new term
 
-A host is fit if it has delivered, or has probed lease writes, feed and sink, within the last minute. Leases move only to
-such a host. If there is none, nothing moves (docs/protocol.md, S10).
+A host is fit if it has delivered, or has probed lease writes, feed and sink, within the last minute. A lease that somebody
+works on moves only to such a host. If there is none, nothing moves (docs/protocol.md, S10).
 """
 
 from __future__ import annotations
@@ -19,15 +19,14 @@ from typing import Literal
 
 from structlog.typing import FilteringBoundLogger as Log
 
+from leasehold.common.cancellation import is_cancelled
 from leasehold.common.clock import Backoff, Clock
-from leasehold.leases.errors import LeasesError
 from leasehold.leases.host_record import FIT, RENOUNCED, SICK, UNKNOWN, HostRecord
 from leasehold.leases.keeper import Keeper
 from leasehold.leases.lease import LeaseKey
 from leasehold.leases.session import Session
 from leasehold.leases.tenure import VersionedLease
 from leasehold.leases.timing import Timing
-from leasehold.pipeline.errors import PipelineError
 from leasehold.service.failures import Failures
 from leasehold.service.pipeline import PipelineParts
 from leasehold.service.worker import Worker
@@ -51,7 +50,7 @@ class Facts:
     failing: for how long each partition has failed that has a worker; 0 if it does not. writes_fail_s, reads_fail_s: for how
     long writes of leases, or readings, have failed. proved_s: how long ago it delivered, or a probe succeeded. probe_failed:
     whether the last probe did. peer_is_fit: whether another live host shows that. peer_is_sick_s: for how long others have shown
-    that they are sick; None if none does. peer_is_quiet: whether another host may soon be dead.
+    that they are sick; None if none does.
     """
 
     now: float
@@ -63,7 +62,6 @@ class Facts:
     probe_failed: bool = False
     peer_is_fit: bool = False
     peer_is_sick_s: float | None = None
-    peer_is_quiet: bool = False
 
     @property
     def is_suspect(self) -> bool:
@@ -87,9 +85,7 @@ class Facts:
 
     @property
     def wants_probe(self) -> bool:
-        if self.peer_is_sick_s is not None and not self.answers_the_sick:
-            return True
-        return self.is_suspect or (self.peer_is_quiet and self.proved_s > PROVED_FOR_S / 2)
+        return self.is_suspect or (self.peer_is_sick_s is not None and not self.answers_the_sick)
 
     @property
     def answers_the_sick(self) -> bool:
@@ -162,13 +158,12 @@ class Fitness:
         failures: Failures,
         others: Callable[[], Iterable[HostRecord]],
         lease_of: Callable[[str, int], VersionedLease | None],
-        is_quiet: Callable[[], bool],
         changed: Callable[[], None],
         clock: Clock,
         timing: Timing,
         log: Log,
     ) -> None:
-        """others: the other hosts that live. is_quiet: whether one of them may soon be dead. changed: called when leases are to move.
+        """others: the other hosts that live. changed: called when leases are to move, or may.
 
         lease_of: a lease of the pipeline, if one is known; each turn another one.
         """
@@ -179,7 +174,6 @@ class Fitness:
         self._failures = failures
         self._others = others
         self._lease_of = lease_of
-        self._is_quiet = is_quiet
         self._changed = changed
         self._clock = clock
         self._timing = timing
@@ -259,7 +253,6 @@ class Fitness:
             probe_failed=watched.probe_failed,
             peer_is_fit=any(name in each.which_are(FIT) for each in others if not each.draining),
             peer_is_sick_s=now - watched.sick_since if watched.sick_peers else None,
-            peer_is_quiet=self._is_quiet(),
         )
 
     def _failing_s(self, key: LeaseKey, now: float) -> float:
@@ -290,7 +283,9 @@ class Fitness:
         try:
             async with asyncio.timeout(PROBE_CALLS * self._timing.call_timeout_s):
                 await asyncio.gather(*asked)
-        except (LeasesError, PipelineError, TimeoutError) as error:
+        except (Exception, asyncio.CancelledError) as error:  # of anybody's feed or sink
+            if is_cancelled(error):
+                raise
             watched.probe_failed = True
             self._log.debug("probe failed", pipeline=name, error=str(error) or type(error).__name__)
         else:

@@ -120,7 +120,6 @@ class Host:
             failures=self.failures,
             others=self._live_others,
             lease_of=self.balancer.lease_of,
-            is_quiet=lambda: self.watch.quiet(),
             changed=self.wake,
             clock=clock,
             timing=timing,
