@@ -17,7 +17,7 @@ ARCHIVE = build/spark.jsa
 JAVA = -XX:TieredStopAtLevel=1 -Xshare:auto -Xlog:disable -XX:SharedArchiveFile=$(abspath $(ARCHIVE))
 
 .DEFAULT_GOAL = help
-.PHONY: help demo test connectors contracts timing lab everything check sim mutants scenarios chaos bench repetition memory unit thorough fuzz
+.PHONY: help demo test spark connectors contracts timing lab everything check sim mutants scenarios chaos bench repetition memory unit thorough fuzz
 .PHONY: lint types arrows format setup matrix bare docs scale cluster
 .PHONY: interop letters node browser image pods start dist audit poison stalls failover outage clean
 
@@ -31,6 +31,9 @@ demo: setup  ## the bank, end to end: files -> log -> Spark -> PostgreSQL, balan
 test: setup  ## what shows that the product works here: unit tests, and real hosts, Spark, PostgreSQL and a browser (LOAD=4: beside 4 busy processes)
 	-@$(MAKE) --no-print-directory -k -j 2 $(ARCHIVE) browser
 	@$(call TIER,test)
+
+spark: setup $(ARCHIVE)  # Spark in the host, in depth: starts, dead JVMs, ranges, plans that are kept, dead letters
+	@$(call TIER,spark)
 
 connectors: setup node $(ARCHIVE)  ## all other connectors: Cosmos DB, Blob Storage, Event Hubs, HTTP, NATS
 	@$(call TIER,connectors)

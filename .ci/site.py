@@ -2,7 +2,8 @@
 
 Links in Markdown lead to files of the repository, so that they work there too. For the site they are rewritten.
 Pages at the top of the repository have pages of the site (PAGES). Any other file or directory that a page links to gets one
-below source/. The Python API is generated from the tables of docs/handlers.md and docs/plugins.md. Decisions are listed in the
+below source/. The Python API is generated from docstrings, for the names that
+docs/handlers.md and docs/plugins.md list, and from the settings in docs/configuration.md. Decisions are listed in the
 order of their numbers.
 """
 
@@ -31,9 +32,33 @@ PAGES = {
 API = "api.md"
 FENCE = re.compile(r"^ *(```+|~~~+).*?^ *\1 *$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<=\]\()(?P<path>[^)\s#:]+)(?=[#)])")
-IMPORTABLE = ("docs/handlers.md", "docs/plugins.md")
-"""Pages with tables of what may be imported."""
+IMPORTABLE = {"docs/handlers.md": "For programs", "docs/plugins.md": "For feeds, sinks and lease stores of your own"}
+"""Pages with tables of what may be imported -> the title of these names on the page of the API."""
+LEASES = [f"{kind}Leases" for kind in ("Sqlite", "Postgres", "Cosmos", "Blob", "Memory")]
+SECTIONS = {
+    "HostSettings": ("host", None),
+    "LogSettings": ("log", None),
+    "TelemetrySettings": ("telemetry", None),
+    "Spark": ("spark", None),
+    "Api": ("api", None),
+    "Pipeline": ("pipelines[]", None),
+    "leases": ("leases", None),
+    **{name: ("leases", name.removesuffix("Leases").lower()) for name in LEASES},
+    **{
+        f"{kind}{part}": (f"pipelines[].{place}", kind.lower())
+        for kind in ("Files", "Log", "Cosmos", "EventHubs", "Postgres", "Http")
+        for part, place in (("Feed", "feed"), ("Sink", "sink"), ("Letters", "dead_letters"))
+    },
+}
+"""The class of a section -> its place in a file, and its type. `leases` are the settings that all kinds of leases have."""
+SECTION_OPTIONS = "\n    options: {members: false, show_bases: false, show_signature: false}"
 PUBLIC = re.compile(r"^\| from `(leasehold[.\w]*)` \|.*\n\| --- .*\n((?:\|.*\n)+)", re.MULTILINE)
+
+KEYS = re.compile(r"^\| Key \|.*\n\| --- .*\n((?:\|.*\n)+)", re.MULTILINE)
+KEY = re.compile(
+    r"^\| `((?:pipelines\[\]\.(?:feed|sink|dead_letters)(?=\.)|pipelines\[\]|\w+))\.([\w.]+)", re.MULTILINE
+)
+KIND = re.compile(r"^\| `([^`]+)\.type` \| `(\w+)`", re.MULTILINE)
 
 
 # Paths, as posixpath has them, relative to ROOT or to the site
@@ -50,7 +75,7 @@ def site_path(path: str) -> str | None:
         return PAGES[path]
     if not (ROOT / path).exists() or path.startswith(".."):
         return None
-    if path.startswith("docs/"):
+    if path.startswith("docs/") and (ROOT / path).is_file():
         return path.removeprefix("docs/")
     return f"source/{path}/index.md" if (ROOT / path).is_dir() else f"source/{path}.md"
 
@@ -99,24 +124,48 @@ def source_pages(path: str) -> Iterator[tuple[str, str]]:
     assert shown is not None
     if (ROOT / path).is_dir():
         inside = [each.name for each in sorted((ROOT / path).iterdir()) if each.is_file()]
-        yield shown, f"# {path}\n\n" + "".join(f"- [{name}]({name}.md)\n" for name in inside)
-        for name in inside:
+        pages = {name: str(site_path(f"{path}/{name}")) for name in inside}
+        links = {name: posixpath.relpath(page, posixpath.dirname(shown)) for name, page in pages.items()}
+        yield shown, f"# {path}\n\n" + "".join(f"- [{name}]({link})\n" for name, link in links.items())
+        for name in (name for name, page in pages.items() if page.startswith("source/")):  # docs/ is there already
             yield from source_pages(f"{path}/{name}")
     else:
         suffix = Path(path).suffix.removeprefix(".") or "text"
         yield shown, f"# {path}\n\n~~~~~~ {suffix}\n{(ROOT / path).read_text()}\n~~~~~~\n"
 
 
-def public_names() -> list[str]:
-    """What docs/handlers.md and docs/plugins.md allow others to import, as in `leasehold.Processor`."""
-    tables = [found for page in IMPORTABLE for found in PUBLIC.findall((ROOT / page).read_text())]
+def public_names(page: str) -> list[str]:
+    """The names that a page of IMPORTABLE allows others to import, as in `leasehold.Processor`."""
+    tables = PUBLIC.findall((ROOT / page).read_text())
     rows = [(package, row.split("|")[1]) for package, table in tables for row in table.splitlines()]
     return [f"{package}.{name}" for package, cell in rows for name in re.findall(r"`(\w+)`", cell)]
 
 
+def settings() -> dict[str, list[str]]:
+    """The class of each section -> the rows of its settings, as docs/configuration.md has them in tables."""
+    found: dict[str, list[str]] = {}
+    for table in KEYS.findall((ROOT / "docs/configuration.md").read_text()):
+        if (first := KEY.match(table)) is None or (first[2] == "type" and not KIND.match(table)):
+            continue  # the sections of a file, and `type: module:Class`
+        place, kinds = first[1], dict(KIND.findall(table))
+        rows = [KEY.sub(r"| `\2", row) for row in table.splitlines() if not KIND.match(row)]
+        found |= {name: rows for name, of in SECTIONS.items() if of == (place, kinds.get(place))}
+    return found | {name: [*found[name], *found["leases"]] for name in LEASES}
+
+
 def api_page() -> str:
-    opening = "What [programs](handlers.md) and [your own parts](plugins.md) may import. All else may change with any release."
-    return f"# Python API\n\n{opening}\n\n" + "".join(f"::: {name}\n\n" for name in public_names())
+    rows = settings()
+    parts = ["# Python API", "What others may import. All else may change with any release."]
+    for page, title in IMPORTABLE.items():
+        parts += [f"## {title}", f"[{page.removeprefix('docs/')}]({page.removeprefix('docs/')}) shows them in use."]
+        for name in public_names(page):
+            table = rows.get(name.rpartition(".")[2])
+            parts.append(f"::: {name}" + (SECTION_OPTIONS if table else ""))
+            if table:
+                parts.append(
+                    "\n".join(["| Argument | Type | Default | Meaning |", "| --- | --- | --- | --- |", *table])
+                )
+    return "\n\n".join([*parts, ""])
 
 
 def decisions() -> list[str]:

@@ -61,6 +61,8 @@ class Hint(NamedTuple):
 
 
 class LeaseStore(ABC):
+    """Documents that are changed by compare-and-swap. Every method raises StoreError and its subclasses alone."""
+
     @abstractmethod
     async def list(self, prefix: str) -> list[Stored]:
         """Every document whose id starts with `prefix`, in id order. Raises StoreUnavailable."""

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from leasehold.pipeline.errors import FailsTogether, PoisonEvent
-from leasehold.pipeline.event import EVENT_SCHEMA, Page
+from leasehold.pipeline.event import EVENT_SCHEMA, Page, Receipt
 from leasehold.pipeline.limits import BatchLimits
 
 
@@ -49,6 +49,12 @@ class Batch:
         return [each for page in self.pages for each in page.events.column("sequence").to_pylist()]
 
     @property
+    def receipt(self) -> Receipt | None:
+        """The charges of its pages, and the session token of the last; None if the source gives none."""
+        found = [page.receipt for page in self.pages if page.receipt is not None]
+        return Receipt(sum(each.request_charge for each in found), found[-1].session_token) if found else None
+
+    @property
     def table(self) -> pa.Table:
         """All events, EVENT_SCHEMA, in one chunk: Spark takes 100 chunks three times as slowly as one."""
         return pa.concat_tables([EVENT_SCHEMA.empty_table(), *(page.events for page in self.pages)]).combine_chunks()
@@ -76,7 +82,7 @@ class Batch:
         for page in self.pages:
             end = start + page.events.num_rows
             gone = [place - start for place in places if start <= place < end]
-            pages.append(Page(without(page.events, gone), page.to) if gone else page)
+            pages.append(Page(without(page.events, gone), page.to, receipt=page.receipt) if gone else page)
             start = end
         return Batch(self.partition, self.start, tuple(pages), self.opened_at)
 

@@ -1,4 +1,4 @@
-"""What telemetry says of a feed's source or a sink's destination. Pure."""
+"""The address of a feed's source or a sink's destination, for telemetry. Pure."""
 
 from __future__ import annotations
 

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import index
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -168,11 +169,14 @@ class OutputRefused(SinkRejected):
     """A violated constraint, a value that has no place there: some event's, while others' output would be taken.
 
     sequences: the `sequence` of each refused row, if the rows have that column; else any event of the batch may be to blame.
+    Raises TypeError for other sequences than whole numbers, and ValueError without a message.
     """
 
     def __init__(self, message: str, *, sequences: Iterable[int] = ()) -> None:
+        if not message.strip():
+            raise ValueError("a refusal needs a message: name the row, the column and the reason")
         super().__init__(message)
-        self.sequences = tuple(sequences)
+        self.sequences = tuple(map(index, sequences))
 
 
 class OutputSuspected(SinkError):

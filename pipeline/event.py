@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -34,6 +34,14 @@ EVENT_SCHEMA = pa.schema(
 
 
 @dataclass(frozen=True, slots=True)
+class Receipt:
+    """What the source answered beside the events, such as Cosmos DB: the request units that it charged, and a session token."""
+
+    request_charge: float
+    session_token: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Page:
     """Some consecutive events of one partition."""
 
@@ -45,6 +53,8 @@ class Page:
     """Returns the position just behind the first n events (0 < n < len), or None if the feed cannot be cut there."""
     malformed: str | None = None
     """Why the page's only event is malformed. It holds the record as it was read, for dead letters only."""
+    receipt: Receipt | None = None
+    """For what was read with the page's first event; None if the source gives none."""
     bytes: int = field(init=False)
     """Size of the events in memory."""
 
@@ -54,13 +64,14 @@ class Page:
     def first(self, n: int) -> Page | None:
         """The first n events (0 < n < len), without copying them; None if the feed cannot be cut there."""
         to = self.position_after(n)
-        return None if to is None else type(self)(self.events.slice(0, n), to, self.position_after)
+        return None if to is None else replace(self, events=self.events.slice(0, n), to=to)
 
     def behind(self, n: int) -> Page:
         """All but the first n events (0 < n < len), without copying them."""
         after = self.position_after
         whole, taken = (after.whole, after.taken) if isinstance(after, _Behind) else (after, 0)
-        return type(self)(self.events.slice(n), self.to, _Behind(whole, taken + n))
+        receipt = None if self.receipt is None else replace(self.receipt, request_charge=0.0)
+        return replace(self, events=self.events.slice(n), position_after=_Behind(whole, taken + n), receipt=receipt)
 
 
 @dataclass(frozen=True, slots=True)

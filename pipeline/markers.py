@@ -7,15 +7,20 @@ carry one per batch (docs/protocol.md, (b)).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from leasehold.pipeline.errors import PipelineError
+
+Compare = Callable[[str | None, str | None], int]
 PREFIX = "leasehold-"
 INTEGER_DIGITS_MAX = 19
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,14 +53,19 @@ class Search:
     A batch counts only once all of its events are there, from the first to the last: what the tail cut off, or what is still on
     its way, does not. Events of others may lie between.
 
+    Every publisher can copy a marker, or make one up. A copy of an earlier batch does not count, nor what `compare` does not take
+    for a position. A marker that was made up ahead of the others counts (docs/guarantees.md).
+
     newest: the newest complete marker of it so far. later: the latest generation that there were markers of, -1 for none.
     """
 
-    def __init__(self, lease: str, generation: int | None) -> None:
+    def __init__(self, lease: str, generation: int | None, compare: Compare = lambda a, b: 1) -> None:
+        """compare: of the feed's positions. By default, each batch has a later position than the batches before."""
         self.newest: Marker | None = None
         self.later = -1 if generation is None else generation
         self._lease = lease
         self._generation = generation
+        self._compare = compare
         self._counting: Marker | None = None
         self._seen = 0
 
@@ -77,8 +87,23 @@ class Search:
             self._counting = None
             return
         self._seen += 1
-        if self._seen == marker.count:
+        if self._seen == marker.count and self._is_ahead(marker):
             self.newest = marker
+
+    def _is_ahead(self, marker: Marker) -> bool:
+        try:
+            if self._compare(marker.to, None if self.newest is None else self.newest.to) > 0:
+                return True
+            why = "is a copy of an earlier one"
+        except PipelineError as error:
+            why = f"names no position ({error})"
+        _log.warning(
+            "a marker of lease '%s' %s: let nothing but Leasehold publish properties that begin with `%s`",
+            self._lease,
+            why,
+            PREFIX,
+        )
+        return False
 
 
 def lease_of(pipeline: str, partition: str) -> str:

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from leasehold.pipeline.endpoint import Endpoint, endpoint_of
 from leasehold.pipeline.errors import Ambiguous, NotTrusted, Poison
+from leasehold.pipeline.event import Receipt
 from leasehold.pipeline.staging import StagedPart, Stager
 from leasehold.pipeline.tracing import TraceContext
 
@@ -88,6 +89,8 @@ class Output:
     stager."""
     source: pa.Table | None = None
     """The events that it was made of (EVENT_SCHEMA), for writers that park events; otherwise None."""
+    receipt: Receipt | None = None
+    """The source's, for what was read; None if it gives none, or if executors read."""
     trace: TraceContext | None = None
     """The context to publish it with, in every event or request; None for none. It stays the same while the output is sent
     again, since identical bytes settle a send whose answer was lost."""
@@ -248,6 +251,11 @@ class Standing(NamedTuple):
 
 
 class Sink(ABC):
+    """A destination. `claim` is the first step of an owner, and its writer delivers one batch after the other.
+
+    Every method raises SinkError and its subclasses alone.
+    """
+
     holds_position: bool
 
     @property

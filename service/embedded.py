@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from inspect import iscoroutinefunction
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 from leasehold.common.cancellation import await_shielded
 from leasehold.service.config.leases import LeaseSettings
@@ -33,7 +33,8 @@ from leasehold.service.notifications import METHODS, Notifications, require_noti
 
 if TYPE_CHECKING:
     from leasehold.leases.store import LeaseStore
-    from leasehold.service.lag.measurement import Backlog, PartitionLag
+    from leasehold.service.group.estimate import Estimate
+    from leasehold.service.lag.measurement import Backlog
     from leasehold.service.processor import ProcessorCore
 
 T = TypeVar("T")
@@ -111,7 +112,12 @@ class Processor:
         self._stopping: asyncio.Event | None = None
         self._core: ProcessorCore | None = None
         self.port: int | None = None
-        """Where the REST API listens, once it does."""
+        """The port of the REST API. None until it listens."""
+
+    def __enter__(self) -> NoReturn:
+        raise TypeError("a processor starts and stops in `async with`: write `async with processor:`")
+
+    def __exit__(self, *error: object) -> None: ...
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -175,10 +181,9 @@ class Processor:
             raise RuntimeError("the processor was stopped before it was idle")
         return await idle
 
-    async def lag(self) -> tuple[PartitionLag, ...]:
-        """Of each partition of the group: how many events and seconds it is behind, or why that is unknown."""
-        found = await self._there(lambda core: core.view.read_lag(0.0))
-        return found.partitions
+    async def lag(self) -> tuple[Estimate, ...]:
+        """How many events and seconds each partition is behind, its owner, and why it stands still."""
+        return await self._there(_estimated)
 
     async def _there(self, call: Callable[[ProcessorCore], Awaitable[T]]) -> T:
         """The call's answer, from the host's loop."""
@@ -264,10 +269,11 @@ def _misuse(pipelines: tuple[object, ...], unknown: Mapping[str, object]) -> Ite
     hints = {
         "timing": "intervals belong to `leases`, like SqliteLeases(duration_s=30)",
         "store": "it is called `leases`",
+        "pipelines": "they come first, without a name: Processor(Pipeline(...), leases=...)",
     }
     for name in unknown:
         yield f"`{name}` is not a setting: {hints.get(name, 'known here are leases, host, spark, api, on, log, telemetry')}"
-    if not pipelines:
+    if not pipelines and "pipelines" not in unknown:
         yield "needs a pipeline: Processor(Pipeline(...), leases=...)"
     names = set()
     for each in pipelines:
@@ -312,6 +318,13 @@ class _HostThread:
         loop.run_forever()
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
+
+
+async def _estimated(core: ProcessorCore) -> tuple[Estimate, ...]:
+    from leasehold.service.group.estimate import estimates
+
+    lag = await core.view.read_lag(0.0)
+    return tuple(estimates(lag, *await core.view.read_standstills()))
 
 
 async def _outcome_of(future: Future[None]) -> None:

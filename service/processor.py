@@ -71,7 +71,7 @@ class ProcessorCore:
         traces: Traces | None = None,
         on: Notifications | None = None,
     ) -> None:
-        """- `host`: unique among the hosts on these leases; `leasehold.host_name` reserves one on this machine.
+        """- `host`: unique among the hosts on these leases.
         - `buffer_bytes_max`: of what is read and not delivered yet, over all pipelines, and once more of what executors return.
         - `traces`: closed with the rest.
         - `log`: by default as structlog is set up, or else from `info` on to standard error (`leasehold.service.telemetry.logs`).

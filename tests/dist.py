@@ -2,7 +2,9 @@
 
 It is installed in empty environments outside of the tree, with the dependencies of uv.lock and then with other releases of those
 whose private parts are used (`RELEASES`). It brings one package, and nothing else at the top. In each
-environment the private parts are found, and the demo runs. At last `pyspark-client` overwrites PySpark, which a command reports.
+environment the private parts are found, and the demo runs. Modules of users are called as our folders, and another distribution
+installs one called `leases`. Once, all that is built again from the sdist. At last `pyspark-client` overwrites PySpark, which a
+command reports.
 """
 
 from __future__ import annotations
@@ -26,6 +28,38 @@ RELEASES: tuple[tuple[str, ...], ...] = ((), ("pyspark==4.1.*",), ("pyspark==4.0
 """What each environment has instead of the releases in uv.lock, which are the newest."""
 ALONG = {"pyspark": {"pyspark", "py4j"}, "azure-eventhub": {"azure-eventhub"}}
 """Packages of uv.lock that give way with one of RELEASES."""
+OF_USERS = {
+    "leases.py": "STORE = 'state/leases.db'\n",
+    "service.py": "def shown(event):\n    return 'seen: ' + event.json()['word']\n",
+    "pipeline.py": """
+from leasehold import FilesFeed, Pipeline, Processor, SqliteLeases
+from leases import STORE
+from service import shown
+
+def on_changes(changes, context):
+    for event in changes:
+        print(shown(event), flush=True)
+
+async def main():
+    words = Pipeline("words", feed=FilesFeed(path="words-*.jsonl"), handler=on_changes)
+    async with Processor(words, leases=SqliteLeases(path=STORE)) as processor:
+        await processor.idle()
+
+if __name__ == "__main__":
+    import asyncio
+    asyncio.run(main())
+""",
+    "words.yaml": """
+leases: {path: state/leases.db}
+api: {enabled: false}
+pipelines:
+  - name: words
+    feed: {type: files, path: "words-*.jsonl"}
+    sink: {type: python, handler: "pipeline:on_changes"}
+""",
+    "words-1.jsonl": '{"word": "apple"}\n',
+}
+"""What a user keeps in a folder: modules that are called as folders of this repository."""
 PRIVATE_PARTS = "from leasehold.pipeline.connectors.eventhubs.amqp.sdk_internals import sdk; sdk()"
 
 
@@ -43,9 +77,22 @@ def finish(*command: str, cwd: Path, timeout_s: float) -> subprocess.CompletedPr
     return subprocess.run(command, cwd=cwd, env=kept, capture_output=True, text=True, timeout=timeout_s, check=False)
 
 
-def built(folder: Path) -> Path:
+def built(folder: Path) -> tuple[Path, Path]:
+    """The wheel, and the sdist."""
     shutil.rmtree(folder, ignore_errors=True)
     run(UV, "build", "--quiet", "--out-dir", str(folder), cwd=ROOT)
+    (wheel,), (sdist,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
+    return wheel, sdist
+
+
+def modules_of(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as opened:
+        return {name for name in opened.namelist() if name.partition("/")[0] in PACKAGES}
+
+
+def rebuilt(sdist: Path, folder: Path) -> Path:
+    """The wheel that the sdist makes, where nothing of ours is."""
+    run(UV, "build", "--quiet", "--wheel", "--out-dir", str(folder), str(sdist), cwd=folder)
     (wheel,) = folder.glob("*.whl")
     return wheel
 
@@ -77,10 +124,13 @@ def install(wheel: Path, folder: Path, releases: Collection[str]) -> Path:
 
 
 def main() -> None:
-    wheel = built(ROOT / "dist")
+    wheel, sdist = built(ROOT / "dist")
     if (found := top_level(wheel)) != PACKAGES:
         sys.exit(f"dist: {wheel.name} installs {sorted(found)}, and is to install {sorted(PACKAGES)}")
-    sys.stdout.write(f"dist/{wheel.name}: {', '.join(sorted(found))}\n")
+    with tempfile.TemporaryDirectory(prefix="leasehold-dist-") as directory:
+        if missing := modules_of(wheel) ^ modules_of(rebuilt(sdist, Path(directory))):
+            sys.exit(f"dist: {sdist.name} and {wheel.name} differ in {sorted(missing)[:5]}")
+    sys.stdout.write(f"dist/{wheel.name}: {', '.join(sorted(found))}, and the same from {sdist.name}\n")
     for releases in RELEASES:
         with tempfile.TemporaryDirectory(prefix="leasehold-dist-") as directory:
             try_out(wheel, Path(directory), releases)
@@ -96,9 +146,30 @@ def try_out(wheel: Path, folder: Path, releases: Collection[str]) -> None:
     if not Path(place).is_relative_to(folder / "environment"):
         sys.exit(f"dist: `leasehold` is imported from {place}, not from the wheel")
     run(str(python), "-c", PRIVATE_PARTS, cwd=folder)
+    use_names_of_ours(python, folder)
     told = json.loads(run(str(python.with_name("leasehold")), "demo", "--json", cwd=folder, timeout_s=DEMO_S))
     if not told["balances"] or told["lost"] or told["duplicated"]:
         sys.exit(f"dist: the demo's balances are wrong: {told}")
+
+
+def use_names_of_ours(python: Path, folder: Path) -> None:
+    """A script and a file of settings run beside modules called as our folders. Raises SystemExit."""
+    place, others = folder / "words", folder / "others"
+    place.mkdir()
+    for name, text in OF_USERS.items():
+        (place / name).write_text(text)
+    (others / "leases").mkdir(parents=True)
+    (others / "leases/__init__.py").write_text("")
+    (others / "pyproject.toml").write_text('[project]\nname = "others-leases"\nversion = "1"\n')
+    run(UV, "pip", "install", "--quiet", "--python", str(python), str(others), cwd=folder)
+    if (shown := run(str(python), "pipeline.py", cwd=place)) != "seen: apple\n":
+        sys.exit(f"dist: a script pipeline.py beside leases.py printed {shown!r}")
+    with (place / "words-1.jsonl").open("a") as file:
+        file.write('{"word": "banana"}\n')
+    command = (str(python.with_name("leasehold")), "run", "--until-idle", str(place / "words.yaml"))
+    if "seen: banana\n" not in (shown := run(*command, cwd=folder)):
+        sys.exit(f"dist: `handler: pipeline:on_changes` beside the settings printed {shown!r}")
+    run(UV, "pip", "check", "--python", str(python), cwd=folder)
 
 
 def replace_pyspark(folder: Path) -> None:

@@ -21,6 +21,7 @@ LOGS = ROOT / "build/everything"
 TARGETS = (
     ("check",),
     ("test",),
+    ("spark",),
     ("connectors",),
     ("lab",),
     ("timing",),

@@ -16,15 +16,20 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import polars
 import pyarrow as pa
 from unit.pipeline.burials import NOW
+from unit.pipeline.connectors.files.sink.places import Permit, claim
 from unit.pipeline.destinations import Trusted
 
+from leasehold.pipeline.connectors.files.sink import FilesOutputSink, snapshot_of
+from leasehold.pipeline.connectors.files.sink.formats import Format
+from leasehold.pipeline.connectors.files.sink.storage import Storage
 from leasehold.pipeline.dead_letters import LetterBox
 from leasehold.pipeline.dead_letters.record import LEASE, dead_events, event_of, letters_of, read_kept
 from leasehold.pipeline.errors import OutputRefused, Poison, SinkRejected
 from leasehold.pipeline.event import EVENT_SCHEMA
-from leasehold.pipeline.sink import Claim, Output
+from leasehold.pipeline.sink import Claim, Output, Sink
 
 PAGE = Path(__file__).parents[1] / "docs" / "guarantees.md"
 EXACT, ROW, COLUMN = "exact", "row refused", "column refused"
@@ -330,3 +335,32 @@ def _claim(pipeline: str) -> Claim:
     return Claim(
         pipeline=pipeline, partition="0", owner="h", epoch=1, generation=0, continuation=None, state="", compare=compare
     )
+
+
+def files(place: Callable[[], Storage], format: Format) -> Write:
+    async def write(table: pa.Table) -> Sequence[Any]:
+        await send(FilesOutputSink(place(), format=format), table)
+        [(_, content)] = list(snapshot_of(place()).contents())
+        if format == "jsonl":
+            return [json.loads(line)["v"] for line in content.split(b"\n") if line]
+        found = polars.read_parquet(content)["v"].to_arrow()
+        assert found.to_pylist() is not None  # every row can be read
+        return list(found)
+
+    return write
+
+
+Write = Callable[[pa.Table], Awaitable[Sequence[Any]]]
+
+
+async def send(sink: Sink, table: pa.Table) -> None:
+    try:
+        await sink.prepare()
+        writer = await sink.open(claim(1))
+        try:
+            await writer.write(Output(table=table, start=None, to="1", events=table.num_rows), Permit())
+            await writer.flush()
+        finally:
+            await writer.close("shutdown")
+    finally:
+        await sink.close()

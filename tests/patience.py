@@ -13,14 +13,19 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from threading import Event
 
-import pytest
-
 PATIENCE_S = 120 * float(os.environ.get("TEST_PATIENCE", "1"))
 """A process that gets a tenth of a core starts its Spark in this time."""
 
+CHANCE_S = 0.2
+"""How long a fault has time to show, where nothing may happen. A slow machine finds fewer faults so, and never fails for it."""
+
+
+class Failed(AssertionError):
+    """What was waited for did not come about."""
+
 
 def until(condition: Callable[[], object], what: str = "", seen: Callable[[], object] | None = None) -> float:
-    """Wait until the condition holds. Returns how long that took, in seconds.
+    """Wait until the condition holds. Returns how long that took, in seconds. Raises Failed.
 
     what: the condition in words. seen: what to show if it does not come about; by default, what the condition returned.
     """
@@ -54,7 +59,7 @@ async def rhythm(every_s: float) -> AsyncIterator[int]:
 
 
 def give_up(what: str, seen: object) -> None:
-    pytest.fail(f"not within {PATIENCE_S:g} s: {what or 'the condition'}. Seen last: {seen!r}")
+    raise Failed(f"not within {PATIENCE_S:g} s: {what or 'the condition'}. Seen last: {seen!r}")
 
 
 def pause_s(waited_s: float) -> float:

@@ -35,9 +35,11 @@ def _heed_interrupts() -> None:
 class Command:
     """`leasehold ARGUMENTS` as a process of its own, in a session of its own, so that what it leaves behind can be told."""
 
-    def __init__(self, *arguments: str | Path, cwd: Path, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, *arguments: str | Path, cwd: Path, env: Mapping[str, str] | None = None, program: str = LEASEHOLD
+    ) -> None:
         self.process = subprocess.Popen(
-            [LEASEHOLD, *arguments],
+            [program, *arguments],
             cwd=cwd,
             env={**os.environ, "PYTHONFAULTHANDLER": "1", **(env or {})},
             stdout=subprocess.PIPE,
@@ -128,10 +130,20 @@ class Commands(Protocol):
 
 @pytest.fixture
 def leasehold(tmp_path: Path) -> Iterator[Commands]:
+    yield from _started_in(tmp_path, LEASEHOLD)
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> Iterator[Commands]:
+    """`python ARGUMENTS`, likewise."""
+    yield from _started_in(tmp_path, sys.executable)
+
+
+def _started_in(folder: Path, program: str) -> Iterator[Commands]:
     commands: list[Command] = []
 
     def start(*arguments: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Command:
-        commands.append(Command(*arguments, cwd=cwd or tmp_path, env=env))
+        commands.append(Command(*arguments, cwd=cwd or folder, env=env, program=program))
         return commands[-1]
 
     yield start

@@ -32,7 +32,7 @@ def by_tcp(socket: str) -> Iterator[int]:
     """The port behind which a server's Unix socket is."""
     with loop_beside() as loop:
         wire = Wire(socket)
-        asyncio.run_coroutine_threadsafe(wire.listen(), loop).result(10)
+        asyncio.run_coroutine_threadsafe(wire.listen(), loop).result(PATIENCE_S)
         yield wire.port
         loop.call_soon_threadsafe(wire.close)
 

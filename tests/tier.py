@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
+from typing import IO
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build/tiers"
@@ -46,11 +47,20 @@ while True:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tier:
-    """processes: that run tests side by side; 1: the tests run one after the other, and nothing beside them."""
+    """processes: that run tests side by side; 1: the tests run one after the other.
+
+    beside: tests that a pytest of its own runs at the same time. Each process collects all tests of its pytest, so few processes
+    should collect many tests.
+    """
 
     paths: tuple[str, ...]
     processes: int
     options: tuple[str, ...] = ()
+    beside: Tier | None = None
+
+    @property
+    def parts(self) -> tuple[Tier, ...]:
+        return (self, *(self.beside.parts if self.beside else ()))
 
     @property
     def arguments(self) -> list[str]:
@@ -59,17 +69,20 @@ class Tier:
 
 
 ON_SPARK = (
-    *(f"tests/integration/test_spark_{name}.py" for name in ("jobs", "letters", "parse", "ranges", "sharing")),
-    *(f"tests/acceptance/test_{name}.py" for name in ("hosts", "cli_spark", "dead_letters")),
+    *(f"tests/integration/test_spark_{name}.py" for name in ("jobs", "parse")),
+    *(f"tests/spark/test_{name}.py" for name in ("dead_letters", "letters", "ranges", "sharing")),
+    *(f"tests/acceptance/test_{name}.py" for name in ("hosts", "cli_spark")),
 )
 """What hosts and transforms do on their own Spark, and again on a cluster and on a Connect server."""
 NOT_OVER_CONNECT = "nests_as_deep or beyond_the_cap or restarts_under_its_name"
 """What differs there: the protocol nests less deeply, the server limits outputs, and a start is a part of one bound."""
+UNIT = Tier(paths=("tests/unit",), processes=2, options=("--durations=10", "-q"))
 TIERS = {
     "test": Tier(
-        paths=("tests/acceptance", "tests/integration", "tests/unit"), processes=4, options=("--durations=30", "-q")
+        paths=("tests/acceptance", "tests/integration"), processes=3, options=("--durations=30", "-q"), beside=UNIT
     ),
-    "unit": Tier(paths=("tests/unit",), processes=3),
+    "unit": UNIT,
+    "spark": Tier(paths=("tests/spark",), processes=3),
     "contracts": Tier(paths=("tests/connectors",), processes=4, options=("-k", "contract")),
     "connectors": Tier(paths=("tests/connectors",), processes=5),
     "cluster": Tier(paths=("tests/cluster",), processes=1),
@@ -94,6 +107,18 @@ class Run:
     def is_whole(self) -> bool:
         """Whether it ran to its end, and every failure is known by its name."""
         return self.exitstatus in (0, 1) and (self.exitstatus == 0) == (not self.failures)
+
+
+def joined(runs: Sequence[Run]) -> Run:
+    """What all of them reported. It is not whole if one of them is not."""
+    broken = next((each for each in runs if not each.is_whole), None)
+    return Run(
+        passed=sum(each.passed for each in runs),
+        failed=sum(each.failed for each in runs),
+        skipped=sum(each.skipped for each in runs),
+        failures=() if broken else tuple(name for each in runs for name in each.failures),
+        exitstatus=(broken.exitstatus or 1) if broken else max(each.exitstatus for each in runs),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,13 +180,31 @@ def runs_again(first: Run) -> bool:
 # Processes
 
 
-def run_pytest(arguments: Sequence[str], report: Path) -> Run:
-    """Raises KeyboardInterrupt after an interrupt, as soon as pytest has cleaned up."""
+def run_pytests(runs: Sequence[Sequence[str]]) -> Run:
+    """Run pytest once with each of these arguments, all at the same time. The output of the first is shown at once, that of the
+    others at the end. Raises KeyboardInterrupt after an interrupt, as soon as pytest has cleaned up."""
+    reports = [BUILD / f"report-{number}.json" for number in range(len(runs))]
+    with tempfile.TemporaryFile() as later:
+        processes = [
+            _start(arguments, report, later if number else None)
+            for number, (arguments, report) in enumerate(zip(runs, reports, strict=True))
+        ]
+        with _interrupts_passed_on(processes):
+            _wait(processes)
+        later.seek(0)
+        sys.stdout.buffer.write(later.read())
+    return joined([_read(report, each.returncode) for report, each in zip(reports, processes, strict=True)])
+
+
+def _start(arguments: Sequence[str], report: Path, output: IO[bytes] | None) -> subprocess.Popen[bytes]:
     report.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", f"--report={report}", *arguments]
-    process = subprocess.Popen(command, cwd=ROOT, start_new_session=True, preexec_fn=_die_with_parent)
-    with _interrupts_passed_on(process):
-        code = _wait(process)
+    return subprocess.Popen(
+        command, cwd=ROOT, stdout=output, stderr=output, start_new_session=True, preexec_fn=_die_with_parent
+    )
+
+
+def _read(report: Path, code: int) -> Run:
     try:
         found = json.loads(report.read_text())
     except (OSError, ValueError):
@@ -170,14 +213,15 @@ def run_pytest(arguments: Sequence[str], report: Path) -> Run:
 
 
 @contextmanager
-def _interrupts_passed_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
+def _interrupts_passed_on(processes: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
     """The first one ends pytest with the clean-up of its fixtures, the second at once. Raises KeyboardInterrupt at the end."""
     seen: list[int] = []
 
     def interrupt(number: int, _: FrameType | None) -> None:
         seen.append(number)
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL) if len(seen) > 1 else process.send_signal(signal.SIGTERM)
+        for each in processes:
+            with suppress(ProcessLookupError):
+                os.killpg(each.pid, signal.SIGKILL) if len(seen) > 1 else each.send_signal(signal.SIGTERM)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, interrupt)
@@ -186,13 +230,13 @@ def _interrupts_passed_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
         raise KeyboardInterrupt
 
 
-def _wait(process: subprocess.Popen[bytes]) -> int:
-    """Until the process ends. Orphans of its tests are children of this process, and are waited for as they end."""
-    while True:
+def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Until all of them have ended. Orphans of their tests are children of this process, and are waited for as they end."""
+    left = {each.pid: each for each in processes}
+    while left:
         pid, status = os.waitpid(-1, 0)
-        if pid == process.pid:
-            process.returncode = os.waitstatus_to_exitcode(status)
-            return process.returncode
+        if ended := left.pop(pid, None):
+            ended.returncode = os.waitstatus_to_exitcode(status)
 
 
 def adopt_orphans() -> None:
@@ -268,12 +312,13 @@ def note(name: str, verdict: Verdict, seconds: float, cpu: float, load: int) -> 
         file.write("\t".join(map(str, row)) + "\n")
 
 
-def try_tier(tier: Tier, run: Callable[[Sequence[str], Path], Run], known: Collection[str]) -> Verdict:
-    first = run(tier.arguments, BUILD / "first.json")
+def try_tier(tier: Tier, run: Callable[[Sequence[Sequence[str]]], Run], known: Collection[str]) -> Verdict:
+    """run: pytest, once with each of these arguments at the same time."""
+    first = run([part.arguments for part in tier.parts])
     again = None
     if runs_again(first):
         say(f"once more, alone: {len(first.failures)}")
-        again = run(["-p", "no:xdist", *first.failures], BUILD / "again.json")
+        again = run([["-p", "no:xdist", *first.failures]])
     return judged(first, again, known)
 
 
@@ -289,7 +334,7 @@ def main() -> int:
         with loaded(options.load):
             verdict = try_tier(
                 tier,
-                lambda arguments, file: run_pytest([*arguments, *more], file),
+                lambda runs: run_pytests([[*arguments, *more] for arguments in runs]),
                 known_flakes(KNOWN.read_text() if KNOWN.exists() else ""),
             )
             seconds, cpu = time.monotonic() - began, cpu_s()

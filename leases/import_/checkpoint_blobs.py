@@ -1,4 +1,4 @@
-"""Blobs of BlobCheckpointStore and of the older EventProcessorHost -> leases to import. Pure.
+"""Blobs of BlobCheckpointStore and of the older EventProcessorHost -> leases to import; and leases -> its blobs. Pure.
 
     {namespace}/{hub}/{group}/checkpoint/{partition}     metadata `offset`, `sequencenumber`; the name in lower case
     {namespace}/{hub}/{group}/ownership/{partition}      metadata `ownerid`: the owner, empty if it was released
@@ -30,6 +30,7 @@ CONTENT_BYTES_MAX = 16 * 1024
 BLOB_NAME_CHARACTERS_MAX = 1024
 _STORED = re.compile(r"(?P<folder>.+)/(?P<what>ownership|checkpoint)/(?P<partition>[^/]+)", re.DOTALL)
 _OFFSET = re.compile(r"[0-9A-Za-z:._-]{1,128}", re.ASCII)
+_PLACE = re.compile(r"(?P<number>[0-9]{0,18})@(?P<offset>[0-9A-Za-z:._-]{1,128})", re.ASCII)
 _NEVER = frozenset(("", "-1", "None", "null"))
 """The values of an offset if nothing was checkpointed."""
 
@@ -81,6 +82,29 @@ def _exported(number: int, document: Document) -> CheckpointBlob:
         written=_moment(known.get("lastModified")),
         is_leased=isinstance(lease, dict) and lease.get("state") == "leased",
     )
+
+
+def host_blob(lease: Lease, folder: str) -> dict[str, object]:
+    """The blob from which an EventProcessorHost of .NET continues behind the lease's position, as `blobs_of` reads it.
+
+    Its epochs begin above the lease's, so its receivers displace any that still runs here. Raises InvalidDocument if the
+    position has no offset.
+    """
+    place = _PLACE.fullmatch("0@-1" if lease.continuation is None else lease.continuation)
+    if place is None:
+        raise InvalidDocument(
+            f"lease '{lease.partition}': an EventProcessorHost continues by the offset of an event hub, and the position"
+            f" '{lease.continuation}' has none: let a host process another event without `executors_read`, and export again"
+        )
+    content = {
+        "Offset": None if lease.continuation is None else place["offset"],
+        **({"SequenceNumber": int(place["number"])} if place["number"] else {}),
+        "PartitionId": lease.partition,
+        "Owner": "",
+        "Token": "",
+        "Epoch": lease.epoch,
+    }
+    return {"name": f"{folder}/{lease.partition}", "content": content}
 
 
 def is_wanted(kind: Kind, name: str) -> bool:

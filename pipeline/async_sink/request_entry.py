@@ -156,9 +156,21 @@ def check_rows(table: pa.Table, convert: Convert, destination: str) -> None:
 
 
 def check_columns(columns: pa.Schema, convert: Convert, destination: str) -> None:
-    """Raises SinkRejected if no row with these columns can become an entry, as far as that is known."""
-    if isinstance(convert, JsonRow):
-        convert.check_columns(columns, destination)
+    """Raises SinkRejected if no row with these columns can become an entry, as far as that is known.
+
+    A converter that knows has a method `check_columns(columns, destination)`.
+    """
+    if (check := getattr(convert, "check_columns", None)) is not None:
+        check(columns, destination)
+
+
+def check_json_columns(columns: pa.Schema, destination: str) -> None:
+    """Raises SinkRejected for a column of a type that JSON has no form for."""
+    for field in columns:
+        if (why := _not_json(field.type)) is not None:
+            raise SinkRejected(
+                f"{destination} cannot take column '{field.name}', which has {why}: cast it to STRING in the transform"
+            )
 
 
 def sequence_of(row: Mapping[str, Any]) -> int | None:
@@ -177,6 +189,19 @@ def json_bytes(value: object) -> bytes:
         raise ValueError("has bytes that are not UTF-8: encode them with base64() in the transform") from None
     except ValueError as error:
         raise ValueError(f"JSON does not hold: {error}") from None
+
+
+def row_bytes(row: Mapping[str, Any]) -> bytes:
+    """An object with the columns. Raises ValueError with the column that JSON does not hold."""
+    try:
+        return json_bytes(row)
+    except ValueError:
+        for name, value in row.items():
+            try:
+                json_bytes({name: value})
+            except ValueError as error:
+                raise ValueError(f"{error} (column '{name}')") from None
+        raise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,14 +225,10 @@ class JsonRow:
                 f"the output has a column '{self.key_field}', which `key_field` would replace: choose another"
                 " `key_field`, or leave the column out in the transform"
             )
-        for field in columns:
-            if (why := _not_json(field.type)) is not None:
-                raise SinkRejected(
-                    f"{destination} cannot take column '{field.name}', which has {why}: cast it to STRING in the transform"
-                )
+        check_json_columns(columns, destination)
 
     def _row_bytes(self, row: Mapping[str, Any], key: str) -> bytes:
-        return json_bytes(row if self.key_field is None else {**row, self.key_field: key})
+        return row_bytes(row if self.key_field is None else {**row, self.key_field: key})
 
 
 def json_row(content: Content = "row", *, key_field: str | None = None, order_by: str | None = None) -> JsonRow:

@@ -1,4 +1,4 @@
-"""The sink `python` with `parallel`: your function is called for many keys side by side, and for each key in order.
+"""The sink `python` with `parallel`: your handler is called for many keys side by side, and for each key in order.
 
     async def handle(event): ...        # one event, as a dict; it is processed once this returns
     async def handle(events): ...       # with `events_max`: `Events` of one key
@@ -15,6 +15,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
 from threading import Thread
@@ -22,22 +23,38 @@ from typing import Any, NamedTuple, cast
 
 from leasehold.common.cancellation import await_shielded, heeding
 from leasehold.common.clock import Clock, LoopClock
-from leasehold.pipeline.connectors.python import IDENTITY, HandlerThread, name_of
+from leasehold.pipeline.connectors.python import IDENTITY, HandlerThread, Report, Tracebacks, as_sink_errors, name_of
 from leasehold.pipeline.errors import SinkRejected, SinkUnavailable
 from leasehold.pipeline.handlers.stats import HandlerStats
 from leasehold.pipeline.handlers.writer import Caller, HandlerWriter
 from leasehold.pipeline.imports import is_generator
 from leasehold.pipeline.limits import ParallelLimits
-from leasehold.pipeline.sink import Claim, Sink
+from leasehold.pipeline.sink import Claim, CloseReason, Sink
 
 _log = logging.getLogger(__name__)
 Function = Callable[[Any], Awaitable[None] | None]
 
 
+async def do_nothing(*arguments: object) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForLease:
+    """What is called for one lease: `call` side by side, between `open` and `close`, which gets the reason and the position."""
+
+    call: Function
+    open: Callable[[], Awaitable[None]] = do_nothing
+    close: Callable[[CloseReason, str | None], Awaitable[None]] = do_nothing
+
+
+def _of_function(function: Function, claim: Claim, report: Report) -> ForLease:
+    return ForLease(call=function)
+
+
 class HandlerSink(Sink):
     """- `handler`: the function. `load`: what finds it, in a thread, if it is not there yet. `name`: for people.
     - `key`: the column whose values are the keys.
-    - `bound`: makes of it the function that is called for one lease.
+    - `for_lease`: makes of it what is called for one lease.
     - `ended`: called when the sink is closed.
 
     Raises ValueError where the limits contradict each other, and SinkRejected for a function that they do not fit.
@@ -54,7 +71,7 @@ class HandlerSink(Sink):
         clock: Clock | None = None,
         load: Callable[[], Function] | None = None,
         name: str | None = None,
-        bound: Callable[[Function, Claim], Function] = lambda function, claim: function,
+        for_lease: Callable[[Any, Claim, Report], ForLease] = _of_function,
         ended: Callable[[], None] = lambda: None,
     ) -> None:
         self._limits = limits or ParallelLimits()
@@ -63,11 +80,12 @@ class HandlerSink(Sink):
         assert (handler is None) != (load is None)
         self._name = name or ("" if handler is None else name_of(handler))
         self._function = None if handler is None else checked(handler, self._name, self._limits)
-        self._load, self._bound, self._ended = load, bound, ended
+        self._load, self._for_lease, self._ended = load, for_lease, ended
         self._key = key
         self._clock = clock or LoopClock()
         self._threads = ThreadPool(self._limits.max, self._name)
         self._stats = HandlerStats(self._clock)
+        self._tracebacks = Tracebacks()
         self._callers: dict[tuple[str, str], Async | Plain] = {}
         """By pipeline and partition, the calls of the last claim."""
 
@@ -93,9 +111,16 @@ class HandlerSink(Sink):
 
     async def open(self, claim: Claim) -> HandlerWriter:
         assert self._function is not None, "call prepare first"
+        self._check_idle(claim)
+        report = partial(self._tracebacks.log, (claim.pipeline, claim.partition))
+        with as_sink_errors(f"handler '{self._name}' cannot be created", report):
+            called = self._for_lease(self._function, claim, report)
+        await called.open()
         return HandlerWriter(
             claim,
-            self._caller(claim, self._bound(self._function, claim)),
+            self._caller(claim, called.call),
+            close=called.close,
+            report=report,
             key=self._key,
             limits=self._limits,
             clock=self._clock,
@@ -108,6 +133,11 @@ class HandlerSink(Sink):
         self._ended()
 
     def _caller(self, claim: Claim, function: Function) -> Caller:
+        caller = Async(function) if is_async(function) else Plain(function, self._threads)
+        self._callers[claim.pipeline, claim.partition] = caller
+        return caller
+
+    def _check_idle(self, claim: Claim) -> None:
         """Raises SinkUnavailable while calls of an earlier claim run: the same events would be handled beside them."""
         key = claim.pipeline, claim.partition
         if key in self._callers and (left := self._callers[key].end()):
@@ -116,8 +146,6 @@ class HandlerSink(Sink):
                 f" run in this process ({left}), and events are handled again only after them. {self._callers[key].REMEDY}, or"
                 " restart the host"
             )
-        self._callers[key] = Async(function) if is_async(function) else Plain(function, self._threads)
-        return self._callers[key]
 
 
 def checked(found: object, name: str, limits: ParallelLimits) -> Function:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, cast
 
 import pyarrow as pa
 
 from leasehold.pipeline.connectors.handler_loop import HandlerLoop
-from leasehold.pipeline.connectors.python import HandlerContext
+from leasehold.pipeline.connectors.handlers import ForLease, do_nothing
+from leasehold.pipeline.connectors.python import HandlerContext, PythonWriter, Report
 from leasehold.pipeline.errors import SinkRejected
+from leasehold.pipeline.event import Receipt
 from leasehold.pipeline.handlers.changes import Context, Gets, LeaseLost, changes_in, changes_of
 from leasehold.pipeline.handlers.events import AckRefused, Events
 from leasehold.pipeline.handlers.forms import SHAPE, Form, form_of, is_async
 from leasehold.pipeline.handlers.handler import Handler
+from leasehold.pipeline.limits import ParallelLimits
 from leasehold.pipeline.sink import Claim, CloseReason
 from leasehold.pipeline.tracing import TraceContext
 
@@ -37,6 +40,8 @@ class Observer:
         self.close = self._calling(handler.close, self._of_reason)
 
     def _calling(self, method: Any, arguments: Callable[..., tuple[Any, ...]]) -> Callable[..., Any]:
+        if getattr(method, "__func__", None) in (Handler.open, Handler.close):
+            return do_nothing  # without a thread
         if not is_async(method):
             return lambda *given: method(*arguments(*given))
 
@@ -61,24 +66,29 @@ class Observer:
 def observers(
     handler: Any, *, name: str, gets: Gets, loop: HandlerLoop, is_manual: bool = False
 ) -> Callable[[], Observer]:
-    """What makes one for each lease. Raises SinkRejected if it is no handler."""
-    form = form_of(handler, name, is_manual=is_manual)
-    makes: dict[Form, Callable[[], Handler]] = {
-        "function": partial(OfFunction, handler),
-        "class": handler,
-        "factory": partial(_made_by, handler, name),
-    }
-    make = makes[form]
+    """What makes one for each lease. Raises SinkRejected for anything else."""
+    make = _maker_of(handler, name, is_manual=is_manual)
     return lambda: Observer(make(), name=name, gets=gets, loop=loop)
 
 
-def _made_by(factory: Callable[[], object], name: str) -> Handler:
+def _maker_of(handler: Any, name: str, *, is_manual: bool = False, has_timeout: bool = False) -> Callable[[], Handler]:
+    """Raises SinkRejected for anything else."""
+    needs = {"is_manual": is_manual, "has_timeout": has_timeout}
+    makes: dict[Form, Callable[[], Handler]] = {
+        "function": partial(OfFunction, handler),
+        "class": handler,
+        "factory": partial(_made_by, handler, name, needs),
+    }
+    return makes[form_of(handler, name, **needs)]
+
+
+def _made_by(factory: Callable[[], object], name: str, needs: Mapping[str, bool]) -> Handler:
     handler = factory()
     if not isinstance(handler, Handler):
         raise SinkRejected(
             f"'{name}' returned {type(handler).__name__}, which does not derive from leasehold.Handler: {SHAPE}"
         )
-    form_of(type(handler), type(handler).__name__)
+    form_of(type(handler), type(handler).__name__, **needs)
     return handler
 
 
@@ -92,23 +102,48 @@ def context_of(context: HandlerContext) -> Context:
         position=context.position,
         to=context.to,
         trace=trace,
+        **facts_of(context.receipt),
         acknowledge=context.acknowledge,
         is_released=context.is_released,
     )
 
 
+def facts_of(receipt: Receipt | None) -> dict[str, Any]:
+    """The arguments of `Context` that the source answers."""
+    if receipt is None:
+        return {}
+    return {"request_charge": receipt.request_charge, "session_token": receipt.session_token}
+
+
 # Side by side: what is called with the events of one key.
 
 
-def bound(
+def for_lease(
+    handler: Any, claim: Claim, report: Report, *, name: str, gets: Gets, loop: HandlerLoop, limits: ParallelLimits
+) -> ForLease:
+    """The handler for one lease, as the sink calls it. Raises SinkRejected for anything else."""
+    made = _maker_of(handler, name, is_manual=limits.manual_ack, has_timeout=limits.timeout_s is not None)()
+    writer = PythonWriter(name, Observer(made, name=name, gets=gets, loop=loop), claim, report)
+
+    async def close(reason: CloseReason, position: str | None) -> None:
+        writer.position = position
+        await writer.close(reason)
+
+    called = _called(made.process, claim, name=name, gets=gets, loop=loop, is_manual=limits.manual_ack)
+    return ForLease(call=called, open=writer.open, close=close)
+
+
+def _called(
     function: Any, claim: Claim, *, name: str, gets: Gets, loop: HandlerLoop, is_manual: bool
 ) -> Callable[[Events], Answer]:
-    """The function for one lease, as the sink calls it."""
-
     host = HandlerLoop(asyncio.get_running_loop())
 
     def arguments(events: Events) -> tuple[Any, Context]:
         async def acknowledge(sequence: int) -> None:
+            if events.is_stale:  # the host's loop may have ended, too
+                raise LeaseLost(
+                    f"partition '{claim.partition}' is no longer this host's: its next owner processes its events again"
+                )
             try:
                 await host.run(name, lambda: events.ack(sequence))
             except AckRefused as error:
@@ -121,7 +156,9 @@ def bound(
             partition=claim.partition,
             owner=claim.owner,
             epoch=claim.epoch,
-            position=claim.continuation,
+            position=events.position,
+            trace=events.trace,
+            **facts_of(events.receipt),
             key=events.key,
             attempt=events.attempt,
             acknowledge=acknowledge if is_manual else None,

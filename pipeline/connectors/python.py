@@ -36,9 +36,9 @@ import pyarrow as pa
 
 from leasehold.common.cancellation import await_shielded, heeding
 from leasehold.pipeline.errors import SinkRejected, SinkUnavailable
+from leasehold.pipeline.event import Receipt
 from leasehold.pipeline.handlers.changes import LeaseLost
 from leasehold.pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter
-from leasehold.pipeline.tracing import TraceContext
 from leasehold.pipeline.values import checked
 
 T = TypeVar("T")
@@ -64,6 +64,8 @@ class HandlerContext:
     traceparent: str | None = None
     """In `process`, the trace context (W3C) of the delivery; None if traces are off."""
     tracestate: str | None = None
+    receipt: Receipt | None = None
+    """In `process`, of the source for these changes; None if it gives none."""
     acknowledge: Callable[[int], Awaitable[None]] | None = field(default=None, repr=False, compare=False)
     """Called with a sequence up to which all is processed; None unless positions follow such calls."""
     is_released: Callable[[], bool] = field(default=lambda: False, repr=False, compare=False)
@@ -90,7 +92,7 @@ class PythonOutputSink(Sink):
     """- `factory`: what makes an observer, called without arguments on the event loop.
     - `load`: what finds the factory, in a thread, if there is none yet.
     - `name`: of the handler, for people.
-    - `manual_max`: positions follow the observer's acknowledgements, of which so many events may lack at a time.
+    - `manual_max`: positions follow the observer's acknowledgements. At most so many events wait for one.
     - `ended`: called when the sink is closed.
     """
 
@@ -110,8 +112,7 @@ class PythonOutputSink(Sink):
         self._name = name or ("" if factory is None else name_of(factory))
         self._manual_max = manual_max
         self._ended = ended
-        self._reported: dict[tuple[str, str], str] = {}
-        """By pipeline and partition, the failure whose traceback is logged already."""
+        self._tracebacks = Tracebacks()
 
     @property
     def identity(self) -> str:
@@ -131,12 +132,12 @@ class PythonOutputSink(Sink):
 
     async def open(self, claim: Claim) -> PythonWriter:
         assert self._factory is not None, "call prepare first"
-        with _failing(f"handler '{self._name}' cannot be created"):
+        with as_sink_errors(f"handler '{self._name}' cannot be created"):
             handler = self._factory()
         for method in ("open", "process", "close"):
             if not callable(getattr(handler, method, None)):
                 raise SinkRejected(f"'{self._name}' returned {type(handler).__name__} without the method '{method}'")
-        report = partial(self._report, (claim.pipeline, claim.partition))
+        report = partial(self._tracebacks.log, (claim.pipeline, claim.partition))
         if self._manual_max is None:
             writer = PythonWriter(self._name, handler, claim, report)
         else:
@@ -147,12 +148,20 @@ class PythonOutputSink(Sink):
     async def close(self) -> None:
         self._ended()
 
-    def _report(self, lease: tuple[str, str], what: str, error: BaseException | None) -> None:
-        """Log a failure once, with its traceback, until something succeeds or another failure comes."""
+
+class Tracebacks:
+    """Those of failing handlers, each logged once: until something succeeds, or another failure comes."""
+
+    def __init__(self) -> None:
+        self._logged: dict[tuple[str, str], str] = {}
+        """By pipeline and partition."""
+
+    def log(self, lease: tuple[str, str], what: str, error: BaseException | None) -> None:
+        """error: None if something has succeeded."""
         if error is None:
-            self._reported.pop(lease, None)
-        elif self._reported.get(lease) != (text := f"{type(error).__name__}: {error}"):
-            self._reported[lease] = text
+            self._logged.pop(lease, None)
+        elif self._logged.get(lease) != (text := f"{type(error).__name__}: {error}"):
+            self._logged[lease] = text
             fields = {"pipeline": lease[0], "partition": lease[1]}
             _log.error("%s", what, exc_info=error, extra=fields)
 
@@ -190,7 +199,7 @@ class PythonWriter(SinkWriter):
         permit.check()
         if output.table.num_rows:
             table = checked(output.table, f"handler '{self._name}'")
-            await self._call("process", partial(self._handler.process, self._context(output.to, output.trace), table))
+            await self._call("process", partial(self._handler.process, self._context(output), table))
         self.position = output.to
 
     async def end(self, permit: Permit) -> None:
@@ -203,8 +212,9 @@ class PythonWriter(SinkWriter):
         finally:
             self._thread.stop()
 
-    def _context(self, to: str | None = None, trace: TraceContext | None = None) -> HandlerContext:
+    def _context(self, output: Output | None = None) -> HandlerContext:
         claim, acknowledge = self._claim, self._acknowledge
+        trace = None if output is None else output.trace
         return HandlerContext(
             pipeline=claim.pipeline,
             partition=claim.partition,
@@ -212,9 +222,10 @@ class PythonWriter(SinkWriter):
             epoch=claim.epoch,
             generation=claim.generation,
             position=self.position,
-            to=to,
+            to=None if output is None else output.to,
             traceparent=None if trace is None else trace.parent,
             tracestate=None if trace is None else trace.state,
+            receipt=None if output is None else output.receipt,
             acknowledge=acknowledge,
             is_released=lambda: self._is_closed,
         )
@@ -227,7 +238,7 @@ class PythonWriter(SinkWriter):
             f"handler '{self._name}' failed in '{method}' for partition '{self._claim.partition}' "
             f"behind position {self.position}"
         )
-        failing = partial(_failing, what, self._report)
+        failing = partial(as_sink_errors, what, self._report)
         if inspect.iscoroutinefunction(getattr(self._handler, method)):
             await self._thread.idle()
             awaitable = call()
@@ -247,7 +258,7 @@ class ManualWriter(PythonWriter):
         super().__init__(name, handler, claim, report)
         self._open_max = open_max
         self._open: deque[tuple[int | None, int, str]] = deque()
-        """Of each batch that is not acknowledged whole: its last sequence, how many events it has, and where it ends."""
+        """The last sequence, the number of events and the end of each batch that is not acknowledged whole."""
         self._up_to: int | None = None
         self._count = 0
         self._loop = asyncio.get_running_loop()
@@ -272,8 +283,7 @@ class ManualWriter(PythonWriter):
         self._open.append((last, rows, output.to))
         self._move()
         if rows:
-            context = self._context(output.to, output.trace)
-            await self._call("process", partial(self._handler.process, context, output.table))
+            await self._call("process", partial(self._handler.process, self._context(output), output.table))
 
     async def wait_for_progress(self) -> None:
         await self._changed.wait()
@@ -285,7 +295,7 @@ class ManualWriter(PythonWriter):
 
     async def _acknowledge_from_anywhere(self, sequence: int) -> None:
         """Raises LeaseLost."""
-        if asyncio.get_running_loop() is self._loop:
+        if self._is_closed or asyncio.get_running_loop() is self._loop:
             self._acknowledge_here(sequence)
             return
         done: Future[None] = Future()
@@ -313,7 +323,7 @@ class ManualWriter(PythonWriter):
 
 
 @contextmanager
-def _failing(what: str, report: Report = lambda what, error: None) -> Generator[None]:
+def as_sink_errors(what: str, report: Report = lambda what, error: None) -> Generator[None]:
     """Whatever a handler raises becomes a sink's error; an exit and an unrequested cancellation are failures, too."""
     try:
         yield

@@ -24,12 +24,12 @@ class LeaseLost(SinkRejected):
 
 
 class Retry(SinkUnavailable):
-    """Raised by a handler that is to be called again with the same changes.
+    """Raise it in a handler to be called again with the same changes.
 
     after_s: the shortest pause before that; by default it grows with each failure in a row.
     """
 
-    def __init__(self, message: str = "the handler asked for it", *, after_s: float | None = None) -> None:
+    def __init__(self, message: str = "the handler raised Retry", *, after_s: float | None = None) -> None:
         super().__init__(message)
         self.retry_after_s = after_s
 
@@ -79,6 +79,11 @@ class Context:
     """Up to where the changes go; None in `open` and `close`, and with `parallel`."""
     trace: TraceContext | None = None
     """The trace context (W3C) of the delivery; None if traces are off."""
+    request_charge: float | None = None
+    """The request units that Cosmos DB charged for reading these changes; None of other feeds. With `parallel`, for the batch of
+    the last of them."""
+    session_token: str | None = None
+    """From Cosmos DB's answer with the last of these changes. A client that reads with it finds them."""
     key: str | None = None
     """With `parallel`, the key of the changes."""
     attempt: int = 1
@@ -146,7 +151,7 @@ def _document(row: Mapping[str, Any]) -> Document:
 def _no_document(row: Mapping[str, Any], why: str) -> OutputRefused:
     sequence = row["sequence"]
     where = f"the event with sequence {sequence} of partition '{row['partition']}'"
-    text = f"{where} is no document, because {why}: set `gets: events`"
+    text = f"{where} cannot be a document, because {why}: set `gets: events`"
     return OutputRefused(text, sequences=[sequence])
 
 

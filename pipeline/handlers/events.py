@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
 from leasehold.pipeline.errors import SinkRejected
+from leasehold.pipeline.event import Receipt
+from leasehold.pipeline.tracing import TraceContext
 
 
 class AckRefused(SinkRejected):
@@ -23,6 +25,8 @@ class Events(Sequence[Mapping[str, Any]]):
     - `partition`: whose events they are.
     - `attempt`: 1 for the first call with the first of these events, 2 for the second, whatever the first one failed with. The
       count starts over with the next claim of the partition.
+    - `position`: up to where all events of the partition are processed.
+    - `trace`, `receipt`: of the batch with the last of these events.
     - `acknowledge`: called with how many of the events are acknowledged by now, from the first on; False if that is too late.
     - `is_released`: called for `is_stale`.
     """
@@ -34,12 +38,18 @@ class Events(Sequence[Mapping[str, Any]]):
         key: str | None,
         partition: str,
         attempt: int = 1,
+        position: str | None = None,
+        trace: TraceContext | None = None,
+        receipt: Receipt | None = None,
         acknowledge: Callable[[int], bool] = lambda count: True,
         is_released: Callable[[], bool] = lambda: False,
     ) -> None:
         self.key = key
         self.partition = partition
         self.attempt = attempt
+        self.position = position
+        self.trace = trace
+        self.receipt = receipt
         self._rows = rows
         self._acknowledge = acknowledge
         self._is_released = is_released

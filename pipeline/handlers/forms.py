@@ -31,8 +31,8 @@ def name_of(handler: object) -> str:
     return str(getattr(handler, "__qualname__", None) or type(handler).__qualname__)
 
 
-def form_of(handler: object, name: str, *, is_parallel: bool = False, is_manual: bool = False) -> Form:
-    """Raises SinkRejected if it is no handler."""
+def form_of(handler: object, name: str, *, is_manual: bool = False, has_timeout: bool = False) -> Form:
+    """Raises SinkRejected for anything else, and if the settings need an `async def` handler."""
     if isinstance(handler, Handler):
         raise SinkRejected(
             f"handler '{name}' is an object, and each lease needs its own: give the class {type(handler).__name__}, or a function"
@@ -48,15 +48,23 @@ def form_of(handler: object, name: str, *, is_parallel: bool = False, is_manual:
         )
     else:
         form = _form_of_function(handler, name)
-    if is_parallel and form != "function":
-        raise SinkRejected(
-            f"handler '{name}' has to be a function with `parallel`: write `async def NAME(changes, context)`"
-        )
-    if is_manual and form == "function" and not is_async(handler):
-        raise SinkRejected(
-            f"handler '{name}' is a plain function, which cannot await `context.checkpoint`: define it with `async def`"
-        )
+    called = handler.process if isinstance(handler, type) and issubclass(handler, Handler) else handler
+    if form != "factory" and not is_async(called):
+        _check_plain(name, "`process` is" if form == "class" else "it is", is_manual, has_timeout)
     return form
+
+
+def _check_plain(name: str, subject: str, is_manual: bool, has_timeout: bool) -> None:
+    """Raises SinkRejected."""
+    if is_manual:
+        raise SinkRejected(
+            f"handler '{name}': {subject} a plain function, which cannot await `context.checkpoint`: define it with `async def`"
+        )
+    if has_timeout:
+        raise SinkRejected(
+            f"handler '{name}': {subject} a plain function, and `parallel.timeout_s` needs an `async def` one, because a thread"
+            " cannot be cancelled: remove the setting, or define the handler with `async def`"
+        )
 
 
 def _form_of_class(handler: type, name: str) -> Form:

@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 
 
 class Handler:
-    """One object for each lease, whose methods are called one at a time. Define `process`; each may be `def` or `async def`.
+    """One object for each lease, whose methods are called one at a time; with `parallel`, `process` for many keys at a time.
+
+    Define `process`. Each method may be `def` or `async def`.
 
     A plain method runs in a thread. `close` follows every `open` that returned.
     """

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -60,7 +60,7 @@ class _Taken:
 
 
 class HandlerWriter(RequestWriter[Call]):
-    """key: the column whose values are the keys."""
+    """key: the column whose values are the keys. close: awaited after the last call. report: logs the traceback of a failure."""
 
     parks = True
 
@@ -74,6 +74,8 @@ class HandlerWriter(RequestWriter[Call]):
         clock: Clock,
         name: str,
         stats: HandlerStats,
+        close: Callable[[CloseReason, str | None], Awaitable[None]],
+        report: Callable[[str, BaseException | None], None],
     ) -> None:
         self._calls = CallScheduler(limits, claim.continuation)
         super().__init__(claim, self._calls, clock=clock, name=name)
@@ -81,6 +83,7 @@ class HandlerWriter(RequestWriter[Call]):
         self._key = key
         self._limits = limits
         self._stats = stats
+        self._close, self._report = close, report
         self._park: Park | None = None
         stats.calls.append(self._calls)
 
@@ -97,6 +100,7 @@ class HandlerWriter(RequestWriter[Call]):
             _log.info(text, self._name, unsettled, self._claim.partition, reason, extra=self._fields)
         await super().close(reason)
         await self._caller.wait_until_idle()
+        await self._close(reason, self.position)
 
     def _begin(self, output: Output) -> None:
         check_columns(output.table.column_names, self._key, self._limits, self._name)
@@ -141,11 +145,15 @@ class HandlerWriter(RequestWriter[Call]):
         rows = [entry.value.row for entry in call.entries]
         if self._limits.events_max is None:
             return rows[0]
+        output: Output = call.entries[-1].value.output
         return Events(
             rows,
             key=call.first.key if call.has_key else None,
             partition=self._claim.partition,
             attempt=self._calls.attempt(call),
+            position=self._calls.position,
+            trace=output.trace,
+            receipt=output.receipt,
             acknowledge=partial(self._acknowledge, call),
             is_released=lambda: self._is_closed,
         )
@@ -172,6 +180,7 @@ class HandlerWriter(RequestWriter[Call]):
             if any(not self._calls.is_open(entry) for entry in call.entries):
                 self._changed.set()
             return
+        self._report(f"{self._name} failed for partition '{self._claim.partition}', key {call.first.key!r}", error)
         await self._bury(call, what, attempts=max(1, self._calls.failures(call)))
 
     async def _bury(self, call: Call, what: str, *, attempts: int) -> None:

@@ -309,7 +309,15 @@ class Runner:
             size += source.nbytes
         self._share.hold(size)
         self._share.free(batch.bytes)
-        output = Output(table=table, start=batch.start, to=batch.to, events=batch.events, dead=dead, source=source)
+        output = Output(
+            table=table,
+            start=batch.start,
+            to=batch.to,
+            events=batch.events,
+            dead=dead,
+            source=source,
+            receipt=batch.receipt,
+        )
         ended = self._clock.monotonic()
         waited_s, took_s = started - batch.opened_at, ended - started
         output = self._trace(output, waited_s, took_s, self._contexts_of(batch))

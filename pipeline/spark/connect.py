@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 from leasehold.common.resolving import is_nowhere_at_once
 from leasehold.pipeline.errors import EngineUnavailable
 from leasehold.pipeline.spark.jvm import Running
+from leasehold.pipeline.spark.master import address
 from leasehold.pipeline.spark.pyspark_internals import close_channel, release_of, same_version
 from leasehold.pipeline.spark.reason import reason_of
 from leasehold.pipeline.spark.watch import Progress
@@ -131,11 +132,6 @@ def _killed_after(seconds: float, connected: Connected, is_late: threading.Event
         yield
     finally:
         timer.cancel()
-
-
-def address(remote: str) -> str:
-    """For people: without its parameters, among which may be a token."""
-    return remote.partition(";")[0].rstrip("/")
 
 
 def require_version(remote: str, version: str) -> None:

@@ -14,12 +14,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from leasehold.pipeline.errors import EngineUnavailable
-from leasehold.pipeline.spark.connect import Connected, address, connect
-from leasehold.pipeline.spark.jvm import Running, start_jvm
-from leasehold.pipeline.spark.master import INVARIANTS, defaults
+from leasehold.pipeline.spark.master import INVARIANTS, address, defaults
+
+if TYPE_CHECKING:
+    from leasehold.pipeline.spark.connect import Connected
+    from leasehold.pipeline.spark.jvm import Running
 
 T = TypeVar("T")
 JOB_THREADS_MAX = 32
@@ -117,6 +119,10 @@ class SparkEngine:
     def _start(self) -> Running:
         self._stop()
         self._failed = None
+        # A host without transforms never imports PySpark.
+        from leasehold.pipeline.spark.connect import connect
+        from leasehold.pipeline.spark.jvm import start_jvm
+
         try:
             return connect(self._remote, self._launched) if self._remote else start_jvm(self._conf, self._launched)
         except EngineUnavailable as error:

@@ -193,3 +193,8 @@ def _first_answer(connection: socket.socket) -> str | None:
     except OSError:
         return None
     return _Lasting("it speaks HTTP, which is a master's web page at best") if answer.startswith(b"HTTP/") else None
+
+
+def address(remote: str) -> str:
+    """A Spark Connect server's, for people: without its parameters, among which may be a token."""
+    return remote.partition(";")[0].rstrip("/")

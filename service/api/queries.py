@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from http import HTTPStatus
 from typing import Annotated, Any
 from urllib.parse import quote, unquote
@@ -68,14 +69,14 @@ class LeaseFilter(PipelineFilter):
     limit: int = Field(default=100, ge=1, le=1000, description="How many on a page.")
     cursor: str | None = Field(default=None, description="Where the page begins: `next` of the page before.")
 
-    @property
-    def after(self) -> tuple[str, str]:
+    def find_place(self, pipelines: Collection[str]) -> tuple[str, str]:
         """The lease behind which the page begins: pipeline names have no slash in them. Raises HTTPException."""
         pipeline, slash, partition = (self.cursor or "").partition("/")
-        if self.cursor and not slash:
+        if self.cursor and not (slash and pipeline in pipelines):
+            why = f", because there is no pipeline {shown(pipeline)}" if slash else ""
             raise HTTPException(
                 HTTPStatus.BAD_REQUEST,
-                f"{shown(self.cursor)} is not a cursor: take `next` of the page before, or begin without one",
+                f"{shown(self.cursor)} is not a cursor{why}: take `next` of the page before, or begin without one",
             )
         return pipeline, partition
 
@@ -105,7 +106,7 @@ def reading(view: View) -> APIRouter:
     async def leases(wanted: Annotated[LeaseFilter, Query()]) -> schemas.Leases:
         """Leases in the order of pipeline and partition, page by page."""
         known(view, wanted.pipeline)
-        after = wanted.after
+        after = wanted.find_place(view.pipelines)
         found = [status for status in (await view.read_group()).leases.values() if wanted.is_met_by(status)]
         rest = [status for status in found if status.lease.key > after]
         page = rest[: wanted.limit]

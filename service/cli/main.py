@@ -10,7 +10,7 @@ import asyncio
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import click
 
@@ -34,6 +34,7 @@ from leasehold.service.cli.common import (
 )
 from leasehold.service.cli.copy import copy_leases
 from leasehold.service.cli.dead_letters import dead_letters
+from leasehold.service.cli.demo.failing import FailureName
 from leasehold.service.cli.emulate import emulate
 from leasehold.service.cli.files import files, log
 from leasehold.service.cli.migration import close_leases, export_leases, import_leases, reset_leases
@@ -370,12 +371,18 @@ def tap(
     type=PathName(path_type=Path, dir_okay=False),
     help="A CSV file of your own: transaction_id,account,kind,amount,occurred_at.",
 )
+@click.option(
+    "--fail",
+    type=click.Choice(get_args(FailureName)),
+    help="Show a failure and the recovery: one host of the bank is killed, or is stopped until it has lost its partitions.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, and nothing else there.")
-def run_demo(directory: Path | None, transactions: Path | None, as_json: bool) -> None:
+def run_demo(directory: Path | None, transactions: Path | None, fail: FailureName | None, as_json: bool) -> None:
     """A bank, end to end: files, a log, Spark and PostgreSQL, all on this machine. Its balances are checked."""
     from leasehold.service.cli.demo.bank import DemoOptions, run_demo
 
-    result = done(run_demo(DemoOptions(directory=directory, transactions=transactions, as_json=as_json)))
+    options = DemoOptions(directory=directory, transactions=transactions, as_json=as_json, fail=fail)
+    result = done(run_demo(options))
     sys.exit(0 if result.matches else FAILED)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
@@ -53,6 +53,11 @@ if TYPE_CHECKING:
 
 CONNECTION_STRING = "LEASEHOLD_IMPORT_CONNECTION_STRING"
 """Environment variables of the account with the old blobs: they are secrets."""
+ACCOUNT_URL = click.option(
+    "--account-url",
+    help="The account of that container, where it is not that of the leases: azure-identity finds the credentials. Or set"
+    f" {CONNECTION_STRING} in the environment.",
+)
 
 
 @click.command("reset", context_settings=NAMES_MAY_BEGIN_WITH_A_DASH)
@@ -155,25 +160,78 @@ def _ask(file: Path, pipeline: str, partitions: Sequence[str], place: str) -> No
 @click.option(
     "-o", "--output", type=PathName(path_type=Path, dir_okay=False), help="A file, instead of standard output."
 )
-def export_leases(file: Path, pipeline: str | None, output: Path | None) -> None:
+@click.option(
+    "--to",
+    "target",
+    type=click.Choice(["leasehold", "eventprocessorhost"]),
+    default="leasehold",
+    show_default=True,
+    help="What reads them: `leasehold leases import`, or an EventProcessorHost of Event Hubs (.NET).",
+)
+@click.option(
+    "--prefix", help="The folder of an EventProcessorHost's blobs: its prefix and its consumer group, such as $Default."
+)
+@click.option("--container", help="The container in which to write these blobs, instead of printing them.")
+@ACCOUNT_URL
+def export_leases(
+    file: Path,
+    pipeline: str | None,
+    output: Path | None,
+    target: str,
+    prefix: str | None,
+    container: str | None,
+    account_url: str | None,
+) -> None:
     """Print all leases, complete, as JSON lines for `leasehold leases import --from leasehold`.
 
-    Stop the hosts first. Otherwise the leases move while they are read.
+    With `--to eventprocessorhost`, export the blobs from which such a host continues. Stop the hosts first. Otherwise the leases
+    move while they are read.
     """
-    from leasehold.service.group.migration import export_leases
+    from leasehold.leases.document import to_json
+    from leasehold.service.group.migration import export_host_blobs, export_leases
+
+    is_for_hosts = target == "eventprocessorhost"
+    if is_for_hosts != (prefix is not None) or (is_for_hosts and pipeline is None):
+        fail("--to eventprocessorhost needs --pipeline and --prefix, and --prefix needs it", code=USAGE)
+    if (container or account_url) and (output or not is_for_hosts):
+        fail("--container and --account-url need --to eventprocessorhost, without --output", code=USAGE)
+    settings = settings_of(file)
 
     async def read(view: View, keeper: Keeper) -> tuple[list[str], list[str]]:
-        return await export_leases(keeper, [each for name, each in view.pipelines.items() if pipeline in (None, name)])
+        if prefix is None or pipeline is None:
+            named = [each for name, each in view.pipelines.items() if pipeline in (None, name)]
+            return await export_leases(keeper, named)
+        blobs, problems = await export_host_blobs(keeper, view.pipelines[pipeline], prefix)
+        if container and not problems:
+            await _write_blobs(settings, container, account_url, blobs)
+        return [to_json(blob) for blob in blobs], problems
 
     lines, problems = read_offline(file, read, pipeline)
+    if problems and is_for_hosts:
+        fail(*(f"nothing was exported: {problem}" for problem in problems))
     text = "".join(f"{line}\n" for line in lines)
-    if output is None:
+    if container:
+        click.echo(f"{counted(len(lines), 'blob')} written to {container}/{prefix}", err=True)
+    elif output is None:
         click.echo(text, nl=False)
     else:
         _write(output, text)
         click.echo(f"{counted(len(lines), 'line')} written to {output}", err=True)
     if problems:
         fail(*(f"not exported: {problem}" for problem in problems))
+
+
+async def _write_blobs(
+    settings: Settings, container: str, account_url: str | None, blobs: Sequence[Mapping[str, object]]
+) -> None:
+    """Raises StartFailed, StoreError."""
+    if (others := _blobs_of(settings, container, account_url)) is None:
+        fail(f"name the account of the blobs: --account-url, or {CONNECTION_STRING}", code=USAGE)
+    try:
+        for blob in blobs:
+            await others.write(str(blob["name"]), json.dumps(blob["content"]))
+    finally:
+        await others.close()
 
 
 @click.command("import")
@@ -195,11 +253,7 @@ def export_leases(file: Path, pipeline: str | None, output: Path | None) -> None
 @click.option(
     "--container", help="The container with the old blobs. By default that of the leases, where they are in blobs."
 )
-@click.option(
-    "--account-url",
-    help="The account of that container, where it is not that of the leases: azure-identity finds the credentials. Or set"
-    f" {CONNECTION_STRING} in the environment.",
-)
+@ACCOUNT_URL
 @click.option("--apply", is_flag=True, help="Write. Without it, only show what would change.")
 @click.option("--force", is_flag=True, help="Also move back, and take leases that were exported with another feed.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")

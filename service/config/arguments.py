@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, get_args
 
@@ -15,13 +15,15 @@ from leasehold.service.texts import names_a_secret
 
 Model = type[BaseModel]
 _NO_SECTION = ("unknown_type", "model_type", "model_attributes_type", "dict_type")
-"""Kinds of errors of a value that is no section."""
+"""Kinds of errors of a value that cannot be a section."""
+_MAPPINGS = {"sink.parallel": '{"key": "key", "max": 64}'}
+"""Sections without a public class."""
 
 
 def check_named(section: Model, positional: tuple[object, ...], values: Mapping[str, object]) -> None:
     """Raises ConfigurationError for arguments without a name."""
     if positional:
-        names = [name for name in arguments_of(section) if name not in values]
+        names = sorted((name for name in arguments_of(section) if name not in values), key=_rank(section))
         raise ConfigurationError(
             section.__name__,
             [f"takes its arguments by name: write {section.__name__}({names[0]}={_short(positional[0])})"],
@@ -38,6 +40,12 @@ def raising(section: Model, source: str | None = None) -> Iterator[None]:
         unknown = [each for each in errors if each["type"] == "extra_forbidden"]
         found = [line for each in unknown or errors for line in _described(section, each)]
         raise ConfigurationError(source or section.__name__, found) from None
+
+
+def _rank(section: Model) -> Callable[[str], int]:
+    """The argument that is meant, if it has no name: one that is required, or where a thing is."""
+    required = {field.alias or name for name, field in section.model_fields.items() if field.is_required()}
+    return lambda name: 0 if name in required else 1 if name in ("path", "port", "name") else 2
 
 
 def arguments_of(section: Model) -> list[str]:
@@ -75,6 +83,8 @@ def _messages(error: ErrorDetails, place: str, owner: Model | None, annotation: 
         if isinstance(value, Mapping):
             return ["needs a `type`: write " + _example(annotation)]
         what = f"the class {value.__name__}" if isinstance(value, type) else f"of type {type(value).__name__}"
+        if (written := _MAPPINGS.get(place)) is not None:
+            return [f"is {what}, and must be a mapping, like {written}"]
         return [f"is {what}, and must be a section, like {_example(annotation)}"]
     return message_of(error).split("\n")
 

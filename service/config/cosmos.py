@@ -73,6 +73,8 @@ class CosmosAccount(WithCredential):
 
 
 class CosmosFeed(CosmosAccount, FeedSettings):
+    """The change feed of a container in Cosmos DB. Each of its physical ranges is a partition."""
+
     type: Literal["cosmos"] = Field(
         default="cosmos",
         description="The change feed of a Cosmos DB container; each of its physical ranges is a partition.",
@@ -132,6 +134,8 @@ class CosmosFeed(CosmosAccount, FeedSettings):
 
 
 class CosmosSink(CosmosAccount, Buffering):
+    """A container of Cosmos DB, into which rows are written as documents, at least once."""
+
     type: Literal["cosmos"] = Field(
         default="cosmos",
         description="A Cosmos DB container, whose documents are upserted, patched or deleted; every row at least once.",
@@ -186,10 +190,12 @@ class CosmosSink(CosmosAccount, Buffering):
         from leasehold.pipeline.connectors.cosmos.point_operations import Writing
 
         writing = Writing(content=self.content, operation=self.operation, key_paths=())
-        check_rows(table, writing.converted, "the container")
+        check_rows(table, writing, "the container")
 
 
 class CosmosLeases(CosmosAccount, LeaseSettings):
+    """Leases in a container of Cosmos DB, for hosts anywhere, in the documents of the .NET processor."""
+
     type: Literal["cosmos"] = Field(
         default="cosmos",
         description="A container in Cosmos DB, for hosts anywhere; leases of Cosmos feeds as the .NET processor keeps them.",

@@ -264,7 +264,7 @@ class PythonSink(SinkSettings):
 
     @property
     def name(self) -> str:
-        """Of the handler, for people."""
+        """How messages name the handler."""
         return self.handler if isinstance(self.handler, str) else forms.name_of(self.handler)
 
     @model_validator(mode="after")
@@ -280,12 +280,8 @@ class PythonSink(SinkSettings):
 
     def _form_of(self, handler: object) -> object:
         """The handler itself. Raises SinkRejected."""
-        forms.form_of(handler, self.name, is_parallel=self.parallel is not None, is_manual=self.is_manual)
-        if self.parallel is not None and self.parallel.timeout_s is not None and not forms.is_async(handler):
-            raise SinkRejected(
-                f"handler '{self.name}' is a plain function, and `parallel.timeout_s` needs an `async def` one, because a thread"
-                " cannot be cancelled: remove the setting, or define the handler with `async def`"
-            )
+        has_timeout = self.parallel is not None and self.parallel.timeout_s is not None
+        forms.form_of(handler, self.name, is_manual=self.is_manual, has_timeout=has_timeout)
         return handler
 
     def import_code(self) -> None:
@@ -304,7 +300,7 @@ class PythonSink(SinkSettings):
 
     def make(self, timing: Timing, *, letters: bool = False) -> Sink:
         from leasehold.pipeline.connectors.handler_loop import PROGRAM, HandlerLoop
-        from leasehold.pipeline.connectors.observers import bound, observers
+        from leasehold.pipeline.connectors.observers import for_lease, observers
         from leasehold.pipeline.connectors.python import PythonOutputSink
 
         loop, gets, name, is_manual = HandlerLoop(PROGRAM.get()), self.gets or "events", self.name, self.is_manual
@@ -323,6 +319,6 @@ class PythonSink(SinkSettings):
             name=name,
             key=self.parallel.key,
             limits=replace(limits, events_max=limits.events_max or 1),
-            bound=partial(bound, name=name, gets=gets, loop=loop, is_manual=is_manual),
+            for_lease=partial(for_lease, name=name, gets=gets, loop=loop, limits=limits),
             ended=loop.stop,
         )

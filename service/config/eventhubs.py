@@ -133,6 +133,8 @@ class CheckpointBlobsSettings(StorageAccount):
 
 
 class EventHubsFeed(EventHub, FeedSettings):
+    """An event hub, with its own partitions."""
+
     type: Literal["eventhubs"] = Field(
         default="eventhubs", description="An event hub (Azure Event Hubs), with its own partitions."
     )
@@ -231,6 +233,8 @@ class EventHubsFeed(EventHub, FeedSettings):
 
 
 class EventHubsSink(EventHub, SinkSettings):
+    """An event hub, in which each event is published exactly once."""
+
     type: Literal["eventhubs"] = Field(
         default="eventhubs", description="An event hub, exactly once: idempotent publishing, a marker on every event."
     )
@@ -274,6 +278,8 @@ class EventHubsSink(EventHub, SinkSettings):
 
 
 class EventHubsLetters(LettersSettings, EventHubsSink):
+    """Dead letters in an event hub."""
+
     type: Literal["eventhubs"] = Field(
         default="eventhubs",
         description="An event hub, best with nothing but dead letters in it, which it keeps for no longer than its retention.",

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 
 class FilesFeed(FeedSettings):
+    """CSV files or JSON lines. Each file is a partition, and each record an event."""
+
     type: Literal["files"] = Field(
         default="files", description="Every file is a partition, every record in it an event."
     )
@@ -133,6 +135,8 @@ class FilesPlaceSettings(StorageAccount, SinkSettings):
 
 
 class FilesSink(FilesPlaceSettings):
+    """Parquet files, JSON lines or a Delta table, in a directory or in Azure Blob Storage, exactly once."""
+
     type: Literal["files"] = Field(
         default="files",
         description="Parquet or JSON lines in a directory or in Azure Blob Storage, exactly once: a manifest lists the"
@@ -212,6 +216,8 @@ class FilesSink(FilesPlaceSettings):
 
 
 class FilesLetters(LettersSettings, FilesPlaceSettings):
+    """Dead letters in files."""
+
     type: Literal["files"] = Field(
         default="files",
         description="Parquet or JSON lines in a directory or in Azure Blob Storage, as the sink `files` writes them.",

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 
 class HttpSink(Buffering):
+    """An HTTP service that takes rows as JSON by POST, at least once."""
+
     type: Literal["http"] = Field(
         default="http", description="An HTTP endpoint that takes JSON by POST; every row at least once."
     )

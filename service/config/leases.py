@@ -74,6 +74,8 @@ class LeaseSettings(Section):
 
 
 class SqliteLeases(LeaseSettings):
+    """Leases in a file on a local disk, for the processes of one machine."""
+
     type: Literal["sqlite"] = Field(
         default="sqlite", description="A file on a local disk, for the processes of one machine."
     )
@@ -90,6 +92,8 @@ class SqliteLeases(LeaseSettings):
 
 
 class BlobLeases(StorageAccount, LeaseSettings):
+    """Leases in a container of Azure Blob Storage, for hosts anywhere."""
+
     type: Literal["blob"] = Field(default="blob", description="A container in Azure Blob Storage, for hosts anywhere.")
     container: BlobContainerName = Field(
         default="leases",
@@ -120,6 +124,8 @@ class BlobLeases(StorageAccount, LeaseSettings):
 
 
 class MemoryLeases(LeaseSettings):
+    """Leases in the memory of this process, for tests."""
+
     type: Literal["memory"] = Field(
         default="memory", description="This process's memory: nothing is shared, nothing survives."
     )

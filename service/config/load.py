@@ -20,7 +20,7 @@ from pydantic_core import ErrorDetails
 
 from leasehold.service.config.reference import describe, names_in, types_of
 from leasehold.service.config.rings import resolved_path, rings_in
-from leasehold.service.config.section import message_of, shown, unknown_setting
+from leasehold.service.config.section import WRITTEN, message_of, shown, unknown_setting
 from leasehold.service.config.settings import Settings
 from leasehold.service.config.strict_yaml import UNREADABLE, Document, KeyPath, Problem, read
 from leasehold.service.errors import ConfigurationError
@@ -268,7 +268,8 @@ def _messages(error: ErrorDetails, where: _Where) -> list[str]:
         return [f"is missing: {choice}"]
     if kind == "unknown_type":
         return [f"must be {message}"]
-    return message_of(error).split("\n")
+    written = WRITTEN.get(str(where.place[-1])) if kind in ("model_type", "model_attributes_type") else None
+    return [f"{text}{'' if written is None else ', ' + written}" for text in message_of(error).split("\n")]
 
 
 def _unknown(where: _Where) -> str:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 
 class LogFeed(FeedSettings):
+    """An embedded log on a local disk, as a `LogSink` writes it."""
+
     type: Literal["log"] = Field(default="log", description="An embedded log, as the sink `log` writes it.")
     path: FilePath = Field(description="The log's directory.")
 
@@ -34,6 +36,8 @@ class LogFeed(FeedSettings):
 
 
 class LogSink(SinkSettings):
+    """An embedded log on a local disk, with partitions, exactly once."""
+
     type: Literal["log"] = Field(
         default="log", description="An embedded log: partitioned files on a local disk, exactly once."
     )
@@ -62,6 +66,8 @@ class LogSink(SinkSettings):
 
 
 class LogLetters(LettersSettings):
+    """Dead letters in an embedded log."""
+
     type: Literal["log"] = Field(default="log", description="An embedded log, on a local disk.")
     path: FilePath = Field(description="Its directory, with nothing but dead letters in it.")
 

@@ -35,6 +35,8 @@ def check_postgres_identity(dsn: Secret, identity: Identity | None) -> None:
 
 
 class PostgresSink(WithCredential, SinkSettings):
+    """A table, or a merge of your own, in PostgreSQL. Output and position are committed in one transaction: exactly once."""
+
     type: Literal["postgres"] = Field(
         default="postgres", description="PostgreSQL, exactly once: output and position in one transaction."
     )
@@ -109,6 +111,8 @@ class PostgresSink(WithCredential, SinkSettings):
 
 
 class PostgresLetters(WithCredential, LettersSettings):
+    """Dead letters in a table of PostgreSQL."""
+
     type: Literal["postgres"] = Field(
         default="postgres",
         description="The table `leasehold_dead_letters`. In the sink's own database: in the transaction of the batch.",
@@ -157,6 +161,8 @@ class PostgresLetters(WithCredential, LettersSettings):
 
 
 class PostgresLeases(WithCredential, LeaseSettings):
+    """Leases in a table of PostgreSQL, for hosts anywhere."""
+
     type: Literal["postgres"] = Field(default="postgres", description="A table in PostgreSQL, for hosts anywhere.")
     dsn: Dsn = Field(description="How to connect: a postgresql:// address or key=value pairs.")
     identity: Text | None = Field(default=None, description=POSTGRES_IDENTITY)

@@ -23,7 +23,7 @@ class Sql:
 
 @contextmanager
 def of_program(given: Mapping[str, object]) -> Iterator[None]:
-    """Says of arguments of the handler what they are called in a program."""
+    """Names arguments of the handler as a program does, in errors."""
     try:
         yield
     except ConfigurationError as error:

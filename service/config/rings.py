@@ -1,33 +1,47 @@
-"""Rings of pipelines: what one writes into files or an embedded log, it reads again, itself or by way of others.
+"""Rings of pipelines: what one writes into files, a log, a hub or a container, it reads again, itself or by way of others.
 
 Found in the text of the settings, so that another mistake does not hide a ring. Patterns and paths are compared by name, whatever
-files exist now. Links are followed.
+files exist now. Links are followed. Hubs and containers are compared by their accounts' addresses and their names.
+
+A hub or a container may hold more than one kind of event on purpose, such as documents that are completed in their place.
+So a ring through one is none as soon as a transform in it may leave events out. No transform sees an event that becomes a dead
+letter.
 """
 
 from __future__ import annotations
 
 import glob
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from leasehold.common.azure import cosmos_account_of
 from leasehold.service.config.strict_yaml import KeyPath
 from leasehold.service.config.types import expanded_path
 
 Parts = tuple[str, ...]
+Place = tuple[str, ...]
+"""The type of what is written and read, and its name."""
 ENDLESS = "which would never end: use another"
+UNLESS = ", or let a transform leave out events (`WHERE`, or a function)"
+_LEAVES_OUT = re.compile(
+    r"\b(?:where|having|join|limit|except|minus|intersect|explode|inline|stack|tablesample|delete)\b", re.IGNORECASE
+)
+"""In SQL with which a batch of events may have no output, or only deletes."""
 _OF_LOGS = (("*.db",), ("*.db-wal",), ("*.db-shm",))
 
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """What one section writes. log: the directory of an embedded log. files: globs of all files, part by part."""
+    """What one section writes. into: a log, a hub or a container. files: globs of all files, part by part."""
 
     place: KeyPath
-    log: str | None
-    files: tuple[Parts, ...]
+    into: Place | None
+    files: tuple[Parts, ...] = ()
 
 
 def rings_in(pipelines: Sequence[object], host_log: object, folder: Path) -> Iterator[tuple[KeyPath, str]]:
@@ -38,13 +52,19 @@ def rings_in(pipelines: Sequence[object], host_log: object, folder: Path) -> Ite
     reaches = {
         index: {to for to, reader in readers.items() if any(map(reader.reads, written[index]))} for index in known
     }
+    leaves_out = {index for index, each in known.items() if _may_leave_out(each)}
     told: set[frozenset[int]] = set()
     for each, index in ((each, index) for index, writes in written.items() for each in writes):
         for to in (to for to, reader in readers.items() if reader.reads(each)):
             way = _way(reaches, to, index) or ()
+            is_shared = any(readers[one].is_shared for one in way)
+            is_letters = "dead_letters" in each.place
+            if is_shared and any(one in leaves_out for one in way if not (is_letters and one == index)):
+                continue
             if way and (len(way) == 1 or frozenset(way) not in told):
                 told.add(frozenset(way))
-                yield each.place, _problem([known[one].get("name") for one in (*way, to)], readers[to])
+                problem = _problem([known[one].get("name") for one in (*way, to)], readers[to])
+                yield each.place, problem + (UNLESS if is_shared and not (is_letters and len(way) == 1) else "")
     if (path := resolved_path(host_log, folder)) is not None:
         own = _Written(("log", "file"), None, (_escaped(path),))
         for index, reader in readers.items():
@@ -52,11 +72,19 @@ def rings_in(pipelines: Sequence[object], host_log: object, folder: Path) -> Ite
                 yield own.place, f"is a file that the feed of pipelines[{index}] reads, {ENDLESS}"
 
 
+def _may_leave_out(pipeline: Mapping[str, Any]) -> bool:
+    sql = pipeline.get("sql")
+    return pipeline.get("function") is not None or (isinstance(sql, str) and _LEAVES_OUT.search(sql) is not None)
+
+
 def _problem(names: Sequence[object], reader: _Reader) -> str:
     """names: of the pipelines in the ring, the first one again at the end."""
     if len(names) == 2:
-        return f"is {'where' if reader.log is None else 'the log that'} its feed reads, {ENDLESS}"
+        return f"is {'where' if reader.source is None else f'the {_WORDS[reader.source[0]]} that'} its feed reads, {ENDLESS}"
     return f"closes a ring, {' -> '.join(str(name) for name in names)}, {ENDLESS}"
+
+
+_WORDS = {"log": "log", "eventhubs": "hub", "cosmos": "container"}
 
 
 def _way(reaches: Mapping[int, set[int]], start: int, end: int) -> list[int] | None:
@@ -74,34 +102,62 @@ def _way(reaches: Mapping[int, set[int]], start: int, end: int) -> list[int] | N
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """What a feed reads. log: the directory of an embedded log. pattern: a glob of files, part by part."""
+    """What a feed reads. source: a log, a hub or a container. pattern: a glob of files, part by part."""
 
-    log: str | None = None
+    source: Place | None = None
     pattern: Parts | None = None
 
     @classmethod
     def of(cls, pipeline: Mapping[str, Any], folder: Path) -> _Reader:
-        kind, path, _ = _section(pipeline, "feed")
-        if kind == "log" and (log := resolved_path(path, folder)) is not None:
-            return cls(log)
-        if kind == "files" and (pattern := _pattern(path, folder)) is not None:
-            return cls(None, pattern)
-        return cls()
+        kind, path, section = _section(pipeline, "feed")
+        if kind == "files":
+            return cls(None, _pattern(path, folder))
+        return cls(_place_of(kind, section, folder))
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it may hold more than one kind of event on purpose."""
+        return self.source is not None and self.source[0] != "log"
 
     def reads(self, written: _Written) -> bool:
-        if self.log is not None:
-            return self.log == written.log
+        if self.source is not None:
+            return self.source == written.into
         return self.pattern is not None and any(overlap(self.pattern, each) for each in written.files)
 
 
 def _written(index: int, pipeline: Mapping[str, Any], folder: Path) -> Iterator[_Written]:
     for side in ("sink", "dead_letters"):
         kind, path, section = _section(pipeline, side)
-        if kind not in ("files", "log") or (place := resolved_path(path, folder)) is None:
-            continue
-        shapes = _OF_LOGS if kind == "log" else _shapes(section.get("format") or "parquet", pipeline.get("name"))
-        files = tuple(_escaped(place) + shape for shape in shapes)
-        yield _Written(("pipelines", index, side, "path"), place if kind == "log" else None, files)
+        into = _place_of(kind, section, folder)
+        if kind in ("files", "log") and (place := resolved_path(path, folder)) is not None:
+            shapes = _OF_LOGS if kind == "log" else _shapes(section.get("format") or "parquet", pipeline.get("name"))
+            files = tuple(_escaped(place) + shape for shape in shapes)
+            yield _Written(("pipelines", index, side, "path"), into, files)
+        elif into is not None:
+            key = {"eventhubs": "event_hub", "cosmos": "container"}[into[0]]
+            yield _Written(("pipelines", index, side, *([key] if key in section else [])), into)
+
+
+def _place_of(kind: object, section: Mapping[str, Any], folder: Path) -> Place | None:
+    """None for what has no place of its own, and for invalid settings, which are reported elsewhere."""
+    with suppress(ValueError, TypeError, AttributeError, LookupError):
+        if kind == "log" and (path := resolved_path(section.get("path"), folder)) is not None:
+            return "log", path
+        if kind == "eventhubs":
+            from leasehold.pipeline.connectors.eventhubs.account import account_of  # here, as it imports the SDK
+
+            has_string = section.get("connection_string") is not None
+            given: dict[str, Any] = {
+                name: section.get(name) for name in ("connection_string", "namespace", "event_hub")
+            }
+            hub = account_of(**given, identity=None if has_string else "default")
+            return "eventhubs", hub.host.lower(), hub.hub.lower()
+        if kind == "cosmos":
+            found = {name: section.get(name) for name in ("endpoint", "connection_string", "key")}
+            has_key = found["key"] is not None or found["connection_string"] is not None
+            account = cosmos_account_of(**found, identity=None if has_key else "default")
+            return "cosmos", account.host.lower(), section["database"], section["container"]
+    return None
 
 
 def _shapes(format: object, name: object) -> tuple[Parts, ...]:

@@ -80,8 +80,24 @@ def shown(value: object) -> str:
     return text if len(text) <= SHOWN_CHARACTERS_MAX else text[:SHOWN_CHARACTERS_MAX] + "..."
 
 
+ELSEWHERE = {
+    "handler": "it belongs to the sink, as in `sink: {type: python, handler: module:name}`",
+    "start": "it belongs to the feed, and is earliest, latest or a time",
+    "store": "it is called `leases`",
+    "timing": "intervals belong to `leases`, like `duration_s: 30`",
+}
+"""Settings that people look for where they are not."""
+WRITTEN = {
+    "sink": "like {type: python, handler: module:name}",
+    "parallel": "like {key: key, max: 64}",
+}
+"""What to write for a setting that cannot be a section."""
+
+
 def unknown_setting(name: str, known: Iterable[str]) -> str:
     names = list(known)
+    if name in ELSEWHERE:
+        return f"is not a setting here: {ELSEWHERE[name]}"
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return (
         f"is not a setting: did you mean `{near[0]}`?"

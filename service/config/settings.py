@@ -146,6 +146,8 @@ _Endpoint = Annotated[Text, AfterValidator(_endpoint)]
 
 
 class TelemetrySettings(Section):
+    """The collector of traces, metrics and logs, for OpenTelemetry."""
+
     traces: _Endpoint | None = Field(
         default=None,
         description="Where to send traces: a collector of OTLP over HTTP, like http://collector:4318. By default where the"
@@ -164,6 +166,8 @@ class TelemetrySettings(Section):
 
 
 class HostSettings(Section):
+    """This process: its name, and how much it takes and holds."""
+
     name: HostName | None = Field(
         default=None,
         description="This host's name, unique among the hosts on these leases. Keep it across restarts: a host takes the leases"
@@ -186,6 +190,8 @@ class HostSettings(Section):
 
 
 class Spark(Section):
+    """Where transforms run."""
+
     master: Text = Field(
         default="local[*]", description="Spark's master URL. `local[*]`: inside this process, on all cores."
     )
@@ -214,6 +220,8 @@ class Spark(Section):
 
 
 class Api(Section):
+    """The REST API and the dashboard of this host."""
+
     enabled: bool = Field(default=True, description="Whether this host serves the REST API.")
     host: Text = Field(default="127.0.0.1", description="The address to listen on; without tokens loopback only.")
     port: Port = Field(default=8080, description="The port to listen on. 0: a free one, which the log names.")
@@ -249,6 +257,8 @@ class Api(Section):
 
 
 class LogSettings(Section):
+    """What is logged, how and where."""
+
     level: Literal["debug", "info", "warning", "error", "off"] = Field(
         default="info", description="The lowest level that is logged. `off`: nothing is, not even of other libraries."
     )
@@ -257,6 +267,17 @@ class LogSettings(Section):
 
 
 class Pipeline(Section):
+    """One feed, and where its changes go: `Pipeline("orders", feed=CosmosFeed(...), handler=on_changes)`.
+
+    - `name`: leases and positions are kept under it, so do not change it later.
+    - `handler`: a function `(changes, context)`, a subclass of `Handler`, or a function that makes one. `gets`, `parallel`,
+      `checkpoint_s` (in seconds, or "manual") and `buffered_entries_max` belong to it.
+    - `sink`: instead of `handler`.
+    - `transform`: `Sql(...)`, or a function from DataFrame to DataFrame at the top level of a module. By default none.
+
+    Raises ConfigurationError with all problems.
+    """
+
     name: PipelineName = Field(
         description="Its own name, under which leases and positions are kept: do not change it later."
     )
@@ -354,7 +375,6 @@ class Pipeline(Section):
     else:
 
         def __init__(self, *positional, **values):
-            """`Pipeline("orders", feed=..., handler=on_changes)`: the arguments of `leasehold.service.config.programs`."""
             from leasehold.service.config.programs import fields_of, of_program
 
             with of_program(values):

@@ -49,9 +49,11 @@ class Held(NamedTuple):
 
 
 class BlobSource(Protocol):
-    """A container with other processors' blobs. Raises StoreUnavailable."""
+    """A container with other processors' blobs. Raises StoreError."""
 
     async def list_blobs(self, kind: Kind, folder: str) -> Sequence[CheckpointBlob]: ...
+
+    async def write(self, name: str, content: str) -> None: ...
 
     async def close(self) -> None: ...
 

@@ -28,6 +28,7 @@ from leasehold.leases.errors import (
     StoreUnavailable,
 )
 from leasehold.leases.host_record import HOSTS_PREFIX, found_host, host_id
+from leasehold.leases.import_.checkpoint_blobs import host_blob
 from leasehold.leases.import_.export_format import ExportedPipeline, lines_of
 from leasehold.leases.import_.plan import Candidate, Compare, Kind, PlannedChange, Rules, planned
 from leasehold.leases.keeper import Keeper, Scan
@@ -87,6 +88,21 @@ async def export_leases(keeper: Keeper, pipelines: Iterable[PipelineParts]) -> t
             ExportedPipeline(pipeline=pipeline.name, info=await _read_info(keeper.store, pipeline), leases=leases)
         )
     return lines_of(groups), problems
+
+
+async def export_host_blobs(
+    keeper: Keeper, pipeline: PipelineParts, folder: str
+) -> tuple[list[Mapping[str, object]], list[str]]:
+    """The blobs of an EventProcessorHost, and why leases are missing among them. Raises StoreUnavailable."""
+    scan = await keeper.scan([pipeline.name])
+    blobs: list[Mapping[str, object]] = []
+    problems = [str(error) for error in scan.invalid]
+    for lease in sorted((each for each in scan.leases if not each.closed), key=lambda lease: lease.partition):
+        try:
+            blobs.append(host_blob(lease, folder))
+        except InvalidDocument as error:
+            problems.append(str(error))
+    return blobs, problems
 
 
 async def _read_info(store: LeaseStore, pipeline: PipelineParts) -> Info:

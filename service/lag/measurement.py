@@ -315,9 +315,9 @@ async def read_backlog(
     failed = {key: why for key, why in failures.items() if key in still_open and still_open[key].owner is None}
     listed = await _list(feeds, listings, patience)
     rare = {key: lease for key, lease in still_open.items() if ask and feeds[lease.pipeline].is_metered}
-    ends = await ask_all(
+    ends = await _ask_noting(
         {key: _ends_of(feeds[lease.pipeline], lease) for key, lease in still_open.items() if key not in rare},
-        patience=patience,
+        patience,
     )
     ends.found.update((key, end) for key, lease in rare.items() if (end := _known_end(feeds[lease.pipeline], lease)))
     passed_over = {
@@ -325,7 +325,7 @@ async def read_backlog(
     }
     unlistable = {LeaseKey(name, UNLISTED): why for name, why in listed.lasting.items()}
     still_stuck = {key: why for key, why in stuck.items() if key not in still_open}
-    failed = {**passed_over, **failed, **still_stuck, **unlistable}
+    failed = {**passed_over, **ends.lasting, **failed, **still_stuck, **unlistable}
     blocked = {key.pipeline for key in failed if key.partition == UNLISTED}
     missing = _missing(listed.found, feeds, leases) | (waiting.keys() - {lease.key for lease in leases})
     missing = {key for key in missing - failed.keys() if key.pipeline not in blocked}
@@ -464,20 +464,27 @@ class _Answers(Generic[K, T]):
 async def _list(
     feeds: Mapping[str, ChangeFeed], listings: Mapping[str, Sequence[FeedPartition]], patience: LagTimeouts
 ) -> _Answers[str, Sequence[FeedPartition]]:
-    lasting: dict[str, str] = {}
+    calls: dict[str, Callable[[], Awaitable[Sequence[FeedPartition]]]] = {
+        name: feeds[name].partitions for name in feeds if name not in listings
+    }
+    answers = await _ask_noting(calls, patience)
+    answers.found.update(listings)
+    return answers
 
-    async def list_one(name: str) -> Sequence[FeedPartition]:
+
+async def _ask_noting(calls: Mapping[K, Callable[[], Awaitable[T]]], patience: LagTimeouts) -> _Answers[K, T]:
+    """As `ask_all`, and which errors do not end by themselves."""
+    lasting: dict[K, str] = {}
+
+    async def ask(key: K) -> T:
         try:
-            return await feeds[name].partitions()
+            return await calls[key]()
         except FeedError as error:
             if isinstance(error, FeedNotFound) or not isinstance(error, FeedUnavailable):
-                lasting[name] = str(error)
+                lasting[key] = str(error)
             raise
 
-    answers = await ask_all(
-        {name: partial(list_one, name) for name in feeds if name not in listings}, patience=patience
-    )
-    answers.found.update(listings)
+    answers = await ask_all({key: partial(ask, key) for key in calls}, patience=patience)
     return replace(answers, lasting=lasting)
 
 

@@ -3,7 +3,7 @@
     configure(LogSettings(level="debug", format="json"), "host-a")  # once, for the whole process
     logger().info("lease acquired", pipeline="transform", partition="0", epoch=4)
 
-A program that runs a `ProcessorCore` may call `configure`, set up structlog in its own way, or do nothing (`default_logger`).
+A program that runs a `Processor` may call `configure`, set up structlog in its own way, or do nothing (`default_logger`).
 
 Standard-library logging comes out in the same form: this project's at the configured level, others' from warning on.
 The SDKs of Azure and OpenTelemetry log only with `debug`, because a failure there is reported once, in a line of ours with a
@@ -16,9 +16,11 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from logging.handlers import WatchedFileHandler
 from typing import Any, TypeGuard, cast
@@ -133,13 +135,49 @@ def _open(log: LogSettings) -> logging.Handler:
     if log.file is None:
         return logging.StreamHandler(sys.stderr)
     try:
-        return WatchedFileHandler(log.file, encoding="utf-8", errors="backslashreplace")
+        if log.file.is_fifo():  # to open it would wait for its reader
+            os.close(os.open(log.file, os.O_WRONLY | os.O_NONBLOCK))
+        handler = _File(log.file, encoding="utf-8", errors="backslashreplace")
+        assert handler.stream is not None, "opened at once"
+        os.write(handler.stream.fileno(), b"")
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
         raise ConfigurationError(
             "configuration",
-            [f"log.file is '{log.file}', and cannot be opened ({reason}): name a file that this user may write"],
+            [
+                f"log.file is '{log.file}', and cannot be opened ({_reason(error)}): name a file that this user may write"
+            ],
         ) from None
+    return handler
+
+
+class _File(WatchedFileHandler):
+    """A line that cannot be written is lost, and costs the host nothing. Standard error has the reason, once until it works."""
+
+    _is_failing = _has_reported = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._is_failing = False
+        try:
+            super().emit(record)
+        except OSError:  # of opening the file again, which logging lets through
+            self.handleError(record)
+        self._has_reported = self._has_reported and self._is_failing
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # as logging calls it
+        error = sys.exception()
+        if not isinstance(error, OSError):
+            super().handleError(record)
+            return
+        self._is_failing = True
+        if not self._has_reported:
+            self._has_reported = True
+            why = f"cannot be written ({_reason(error)}): lines are lost until it can be"
+            with suppress(OSError, AttributeError):  # it may be closed
+                sys.stderr.write(f"leasehold: log.file is '{self.baseFilename}', and {why}\n")
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
 
 
 def _install(handler: logging.Handler, level: int) -> None:

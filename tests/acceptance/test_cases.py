@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from patience import until
+from pages import examples, replace
 from plugins_cli import Commands
 
 MOST_S = 400
@@ -17,21 +17,10 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs/examples"
 
 
-def write_examples(page: str, folder: Path) -> None:
-    for name, text in re.findall(r"<!-- example: (\S+) -->\n```\w+\n(.*?)```", (ROOT / page).read_text(), re.DOTALL):
-        (folder / name).write_text(text)
-
-
-def replace(path: Path, old: str, new: str) -> None:
-    text = path.read_text()
-    assert text.count(old) == 1
-    path.write_text(text.replace(old, new))
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    write_examples("README.md", tmp_path)
-    write_examples("docs/testing.md", tmp_path)
+    examples("first-pipeline.md", tmp_path)
+    examples("testing.md", tmp_path)
     return tmp_path
 
 
@@ -52,12 +41,3 @@ def test_a_wrong_sign_in_the_sql_is_found_in_one_run(folder: Path, leasehold: Co
     (shown,) = re.findall(r"```text\n(FAILED balances.*?)```", (ROOT / "docs/testing.md").read_text(), re.DOTALL)
     assert shown in command.out
     assert "! {account: alice, value: 100.00, events: 2} | {account: alice, value: 100.20, events: 2}" in shown
-
-
-def test_an_interrupt_ends_it_and_leaves_nothing_behind(folder: Path, leasehold: Commands) -> None:
-    command = leasehold("test", "balances.yaml", "--kill")
-    until(lambda: command.found("(killed at)"), "a first kill")
-    assert command.has_java()
-    command.interrupt()
-    assert command.ended(MOST_S) == 130, command.err
-    assert command.left_behind() == []

@@ -120,3 +120,22 @@ def test_the_list_advises_no_reset_if_a_run_continues_at_the_sinks_position(
     listed = leasehold("leases", "list", "words.yaml")
     assert listed.ended() == 0
     assert "restore what was read, or reset the lease to a new position" in listed.out + listed.err
+
+
+def test_a_file_that_can_no_longer_be_read_ends_the_run_with_the_reason(tmp_path: Path, leasehold: Commands) -> None:
+    """To read the memory of a process at 0 fails with EIO, as to read a broken disk does."""
+    (tmp_path / "words.yaml").write_text(UNTIL_IDLE)
+    (tmp_path / "in").mkdir()
+    for name in ("a", "b"):
+        (tmp_path / f"in/{name}.jsonl").write_text('{"n": 1}\n')
+    (tmp_path / "in/broken.jsonl").symlink_to("/proc/self/mem")
+    done = leasehold("run", "words.yaml", "--until-idle")
+    assert done.ended() == 1
+    file = f"file '{tmp_path}/in/broken.jsonl' cannot be read now (Input/output error)"
+    assert f"pipeline 'words', partition 'broken.jsonl' stopped: {file}" in done.err
+    assert "words: 2 events in, 2 rows out" in done.out
+    (tmp_path / "in/broken.jsonl").unlink()
+    (tmp_path / "in/a.jsonl").unlink()
+    done = leasehold("run", "words.yaml", "--until-idle")
+    assert done.ended() == 1
+    assert "pipeline 'words', partition 'a.jsonl' stopped: " in done.err

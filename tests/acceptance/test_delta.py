@@ -11,10 +11,10 @@ from typing import Any
 
 import polars
 import pytest
-from acceptance.test_docs import examples, lines_of, shell
 from delta_readers import query, read_rows
 from deltalake import DeltaTable
-from patience import PATIENCE_S, until
+from pages import examples, lines_of, shell
+from patience import PATIENCE_S
 from plugins_cli import Command, Commands
 
 
@@ -60,18 +60,6 @@ def test_tables_are_written_read_compacted_and_vacuumed_as_the_page_says(
     typed("leasehold files vacuum")
     assert all(Path(file).exists() for file in files), "their version is not a week old"
     assert balances(tmp_path / "lake/transactions") == everything
-
-
-def test_a_column_of_another_type_stops_the_partition_and_is_named(tmp_path: Path, leasehold: Commands) -> None:
-    page = examples("delta-sink.md", tmp_path)
-    shell(lines_of(page, "printf")[0], tmp_path)
-    assert leasehold("run", "--until-idle", "lake.yaml").ended() == 0
-    settings = tmp_path / "lake.yaml"
-    settings.write_text(settings.read_text().replace("balance DECIMAL(18,2)", "balance STRING"))
-    shell(lines_of(page, "printf")[0].replace(">", ">>"), tmp_path)
-    host = leasehold("run", "lake.yaml")
-    until(lambda: host.found("(column .balance. .*)"), "the column is named")
-    assert balances(tmp_path / "lake/balances") == [("ann", 15), ("bob", 20)]
 
 
 def balances(table: Path) -> list[tuple[str, float]]:

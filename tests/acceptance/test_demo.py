@@ -46,8 +46,8 @@ def interrupted() -> Iterator[tuple[Path, Command]]:
 
 
 @pytest.fixture(scope="module")
-def kept(interrupted: tuple[Path, Command]) -> Iterator[Path]:
-    """That directory, once the demo has been run to its end."""
+def kept(interrupted: tuple[Path, Command]) -> Iterator[tuple[Path, str]]:
+    """That directory once the demo has been run to its end, and what it printed."""
     directory, _ = interrupted
     demo = Command("demo", "--dir", directory, cwd=directory.parent)
     try:
@@ -59,7 +59,7 @@ def kept(interrupted: tuple[Path, Command]) -> Iterator[Path]:
         assert demo.out.splitlines()[-1] == LAST_LINE
         assert demo.err == ""
         assert demo.left_behind() + _of(directory) == []
-        yield directory
+        yield directory, demo.out
     finally:
         demo.end()
 
@@ -91,33 +91,33 @@ def test_ctrl_c_ends_it_and_leaves_nothing_running(interrupted: tuple[Path, Comm
     assert demo.left_behind() + _of(directory) == []
 
 
-def test_running_it_again_in_its_directory_changes_nothing(kept: Path, leasehold: Commands) -> None:
-    before = _state(kept)
-    again = leasehold("demo", "--dir", kept, "--json")
+def test_running_it_again_in_its_directory_changes_nothing(kept: tuple[Path, str], leasehold: Commands) -> None:
+    directory, _ = kept
+    before = _state(directory)
+    again = leasehold("demo", "--dir", directory, "--json")
     assert again.ended() == 0, again.err
-    assert _state(kept) == before
+    assert _state(directory) == before
     assert len(before["history"]) >= 4
     result = json.loads(again.out)
     assert again.out.count("\n") == 1
     assert list(result) == ["balances", "transactions", "lost", "duplicated", "seconds"]
     assert result["balances"] == {name: str(balance) for name, balance, _ in before["balances"]}
-    assert result["balances"] == _computed(kept.glob("transactions-*.csv"))
+    assert result["balances"] == _computed(directory.glob("transactions-*.csv"))
     assert len(result["balances"]) == 5
     assert (result["transactions"], result["lost"], result["duplicated"]) == (1000, 0, 0)
     assert result["seconds"] > 0
     assert again.err.splitlines()[-1] == LAST_LINE
 
 
-def test_its_last_lines_name_a_command_that_shows_the_balances(kept: Path, leasehold: Commands) -> None:
-    again = leasehold("demo", "--dir", kept)
-    assert again.ended() == 0, again.err
-    command = shlex.split(again.out.splitlines()[-2])
+def test_its_last_lines_name_a_command_that_shows_the_balances(kept: tuple[Path, str], leasehold: Commands) -> None:
+    directory, out = kept
+    command = shlex.split(out.splitlines()[-2])
     assert command[0] == "leasehold"
     rows = leasehold(*command[1:])
     assert rows.ended() == 0, rows.err
-    for name, balance in _computed(kept.glob("transactions-*.csv")).items():
+    for name, balance in _computed(directory.glob("transactions-*.csv")).items():
         assert re.search(rf"^ {name} +\| +{balance} \| +\d+$", rows.out, re.MULTILINE), rows.out
-    assert rows.left_behind() + _of(kept) == []
+    assert rows.left_behind() + _of(directory) == []
 
 
 def test_balances_of_a_users_own_transactions_are_exact_to_the_cent(
@@ -141,6 +141,23 @@ def test_balances_of_a_users_own_transactions_are_exact_to_the_cent(
     assert len(result["balances"]) == 300
     assert (result["transactions"], result["lost"], result["duplicated"]) == (20_000, 0, 0)
     assert not list(temporary.glob("leasehold-bank-*")), "the state goes where no directory was named"
+
+
+def test_a_killed_event_generator_loses_and_repeats_nothing(open_directory: Path, leasehold: Commands) -> None:
+    demo = leasehold("demo", "--fail", "event-generator-crash", env={"TMPDIR": str(open_directory)})
+    assert demo.ended(2 * PATIENCE_S) == 0, demo.out + demo.err
+    assert demo.out.splitlines()[-1] == LAST_LINE
+    stored, known = map(int, _found(r"(\d+) of 1,000 transactions are stored, and the leases know of (\d+):", demo.out))
+    assert stored > known, "it died between its output and its checkpoint"
+    [recovered] = _found(r"recovered: .*, (\d+) of them by the demo's host", demo.out)
+    assert stored + int(recovered) == 1000
+    assert demo.left_behind() == []
+
+
+def _found(pattern: str, text: str) -> tuple[str, ...]:
+    found = re.search(pattern, text)
+    assert found is not None, text
+    return found.groups()
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import shlex
 import signal
 import subprocess
@@ -15,29 +13,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import psycopg
+from pages import examples, lines_of, shell
 from patience import PATIENCE_S, until
 from plugins_cli import Command, Commands, leases_in
-from plugins_node import free_port
 
 DOCS = Path(__file__).parents[2] / "docs"
-
-
-def examples(page: str, folder: Path) -> str:
-    """Writes the page's example files into the folder; the page."""
-    text = (DOCS / page).read_text()
-    for name, example in re.findall(r"<!-- example: (\S+) -->\n```\w+\n(.*?)```", text, re.DOTALL):
-        (folder / name).write_text(example)
-    return text
-
-
-def shell(line: str, folder: Path) -> None:
-    subprocess.run(line, shell=True, cwd=folder, check=True, executable="/bin/bash", timeout=PATIENCE_S)
-
-
-def lines_of(page: str, word: str) -> list[str]:
-    """The lines with the word that a reader types, without their comments."""
-    typed = [line.partition("  #")[0].rstrip() for line in re.findall(r"^\$ (.+)", page, re.MULTILINE)]
-    return [line for line in typed if word in line]
 
 
 def test_a_fail_over_goes_as_operations_says(tmp_path: Path, leasehold: Commands) -> None:
@@ -93,54 +73,6 @@ def test_postgresql_for_trying_counts_the_words_as_its_page_says(open_directory:
     assert server.ended() == 0, server.err
     assert typed(query).out.strip("\n") == promised, "without a server as well"
     assert server.left_behind() == []
-
-
-def test_a_local_cloud_counts_deposits_as_its_page_says(open_directory: Path, leasehold: Commands) -> None:
-    page = examples("local.md", open_directory)
-    for name in ("bank.yaml", "deposit.py"):
-        example = (DOCS / "examples/local" / name).read_text()
-        assert example.endswith((open_directory / name).read_text()), f"{name} is the page's"
-    ports = {"8081": str(free_port()), "9001": str(free_port())}
-    emulate = [
-        *shlex.split(lines_of(page, "emulate cosmos")[0])[1:],
-        "--port",
-        ports["8081"],
-        "--control-port",
-        ports["9001"],
-    ]
-    emulator = leasehold(*emulate, cwd=open_directory)
-    server = leasehold(*lines_of(page, "leasehold postgres state/postgres")[0].split()[1:], cwd=open_directory)
-    until(lambda: server.found(r"(--query)") or server.process.poll() is not None, "PostgreSQL runs")
-    until(lambda: emulator.found(r"(Ctrl-C)") or emulator.process.poll() is not None, "the account serves")
-    account = shlex.split(lines_of(page, "export BANK_COSMOS")[0])[1].partition("=")[2]
-    assert account in emulator.out.replace(ports["8081"], "8081")
-    dsn = shlex.split(server.found(r"export (LEASEHOLD_POSTGRES_DSN=.*)") or "")[0].partition("=")[2]
-    environment = {"LEASEHOLD_POSTGRES_DSN": dsn, "BANK_COSMOS": account.replace("8081", ports["8081"])}
-
-    def typed(line: str) -> str:
-        command = leasehold(*shlex.split(line)[1:], cwd=open_directory, env=environment)
-        assert command.ended() == 0, command.err
-        return command.out.strip("\n")
-
-    def deposit() -> None:
-        program = [sys.executable, "deposit.py"]
-        subprocess.run(program, cwd=open_directory, env=os.environ | environment, check=True, timeout=PATIENCE_S)
-
-    deposit()
-    typed(lines_of(page, "run --until-idle")[0])
-    (query,) = lines_of(page, "state/postgres --query")
-    assert typed(query) == page.partition(f"$ {query}\n")[2].partition("```")[0].strip("\n")
-
-    shell(lines_of(page, "curl -X POST")[0].replace("9001", ports["9001"]), open_directory)
-    emulator.process.send_signal(signal.SIGKILL)
-    emulator.process.wait()
-    emulator = leasehold(*emulate, cwd=open_directory)
-    until(lambda: emulator.found(r"(Ctrl-C)") or emulator.process.poll() is not None, "it serves again")
-    deposit()
-    typed(lines_of(page, "run --until-idle")[0])
-    assert " alice   |   25.00 |        4\n" in typed(query)
-    emulator.interrupt()
-    assert emulator.ended() == 0, emulator.err
 
 
 def test_two_hosts_share_their_leases_in_postgresql_as_its_page_says(open_directory: Path, leasehold: Commands) -> None:

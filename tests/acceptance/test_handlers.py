@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
-from acceptance.test_docs import examples, lines_of, shell
-from patience import PATIENCE_S, until
+from pages import examples, lines_of, shell
+from patience import until
 from plugins_cli import Commands, leases_in
 
 
@@ -34,23 +31,22 @@ def test_the_orders_are_handled_and_the_one_that_fails_is_a_dead_letter(
     assert "handled: cat -4" in replay.out
 
 
-def test_the_first_example_is_a_program(open_directory: Path) -> None:
+def test_the_first_example_is_a_program_and_its_file_continues_where_it_ended(
+    open_directory: Path, leasehold: Commands, python: Commands
+) -> None:
     page = examples("handlers.md", open_directory)
     shell(lines_of(page, "printf")[0], open_directory)
-    program = subprocess.Popen(
-        [sys.executable, *lines_of(page, "python orders_program.py")[0].split()[1:]],
-        cwd=open_directory,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert program.stdout is not None
-    paid = [program.stdout.readline() for _ in range(5)]
-    program.send_signal(signal.SIGTERM)
-    _, log = program.communicate(timeout=PATIENCE_S)
-    assert program.returncode == 0, log
-    assert sorted(paid) == [f"paid: {name}\n" for name in ("ann", "ann", "bob", "cat", "dan")]
+    program = python(*lines_of(page, "python orders_program.py")[0].split()[1:], cwd=open_directory)
+    until(lambda: program.out.count("paid: ") == 5, "five orders", lambda: program.out + program.err)
+    program.process.terminate()
+    assert program.ended() == 0, program.err
+    assert sorted(program.out.split()[1::2]) == ["ann", "ann", "bob", "cat", "dan"]
     assert [lease.owner for lease in leases_in(open_directory / "leases.db", "orders")] == [None]
+    with (open_directory / "orders-1.jsonl").open("a") as file:
+        file.write('{"customer": "eve", "amount": 6}\n')
+    host = leasehold("run", "--until-idle", "orders_program.yaml", cwd=open_directory)
+    assert host.ended() == 0, host.err
+    assert re.findall(r"^paid: (.+)$", host.out, re.MULTILINE) == ["eve"]
 
 
 STORES = """

@@ -1,98 +1,58 @@
-"""README's examples, run as they are written."""
+"""README's examples, run as they are written: over the emulator that it starts, and into a PostgreSQL."""
 
 from __future__ import annotations
 
-import json
 import re
-import signal
-import subprocess
-import sys
-from collections import Counter
+import shlex
+from decimal import Decimal
 from pathlib import Path
 
 import click
-import pytest
-from patience import PATIENCE_S, until
-from plugins_cli import Commands, leases_in
+from pages import examples, lines_of
+from patience import until
+from plugins_cli import Command, Commands
+from plugins_node import free_port
+from plugins_pg import Postgres
 
 from leasehold.service.cli.main import main
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text()
-(INPUT,) = re.findall(r"^\$ (printf .*)$", README, re.MULTILINE)
-WORDS = {"words-1.jsonl": ["apple", "avocado", "bean"], "words-2.jsonl": ["cat", "Curry", "éclair", "dates"]}
+LINES_MAX = 130
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Words in JSON lines, and README's examples beside them."""
-    for name, words in WORDS.items():
-        (tmp_path / name).write_text("".join(f'{{"word": "{word}"}}\n' for word in words))
-    for name, text in re.findall(r"<!-- example: (\S+) -->\n```\w+\n(.*?)```", README, re.DOTALL):
-        (tmp_path / name).write_text(text)
-    return tmp_path
+def test_it_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= LINES_MAX
 
 
-def test_the_pipeline_of_letters_is_run_as_written_and_shows_what_the_page_shows(
-    folder: Path, leasehold: Commands
+def test_changes_are_processed_with_a_function_and_with_sql_as_it_shows(
+    tmp_path: Path, leasehold: Commands, python: Commands, postgres: Postgres
 ) -> None:
-    for words in WORDS:
-        (folder / words).unlink()  # the page makes its own
-    subprocess.run(["sh", "-c", INPUT], cwd=folder, check=True)
-    steps = shown("letters.yaml")
-    assert len(steps) == 7
-    for arguments, output in steps:
-        command = leasehold(*arguments)
-        if arguments == ["run", "letters.yaml"]:
-            until(lambda: command.found("(lease acquired)"), "a first lease")  # noqa: B023
-            command.interrupt()
-        assert command.ended() == 0, command.err
-        assert "FAILED" not in command.out
-        assert command.left_behind() == []
-        if output:
-            assert sorted(command.out.splitlines()) == sorted(output)
-    assert [bool(output) for _, output in steps] == [False, True, True, False, False, False, False]
+    page = examples("../README.md", tmp_path)
+    port = str(free_port())
+    (emulate,) = lines_of(page, "emulate cosmos")
+    emulator = leasehold(*emulate.split()[1:], "--port", port, "--control-port", "0")
+    until(lambda: emulator.found(r"(Ctrl-C)") or emulator.process.poll() is not None, "the account serves")
+    account = shlex.split(lines_of(page, "export SHOP_COSMOS")[0])[1].partition("=")[2]
+    assert account in emulator.out.replace(port, "8081")
+    environment = {"SHOP_COSMOS": account.replace("8081", port), "LEASEHOLD_POSTGRES_DSN": postgres.dsn}
+    order, orders = [line.split()[1] for line in lines_of(page, "python ") if line.startswith("python ")]
+    assert python(order, env=environment).ended() == 0
 
+    def handled(program: Command) -> str:
+        until(lambda: program.found(r"(\d order-1\n)") or program.process.poll() is not None, "the order is handled")
+        program.process.terminate()
+        assert program.ended() == 0, program.err
+        return program.out
 
-def test_the_pipeline_of_letters_counts_every_word_by_its_first_letter(folder: Path, leasehold: Commands) -> None:
-    run = leasehold("run", "--until-idle", "letters.yaml")
-    assert (run.ended(), run.out) == (0, "letters: 7 events in, 5 rows out\n"), run.err
-    read = leasehold("files", "read", "letters.yaml", "letters")
-    assert read.ended() == 0, read.err
-    counted: dict[str, Counter[str]] = {name: Counter() for name in WORDS}
-    for row in map(json.loads, read.out.splitlines()):
-        counted[row["partition"]][row["letter"]] += row["words"]
-    assert counted == {name: Counter(word[0].upper() for word in words) for name, words in WORDS.items()}
+    assert handled(python(orders, env=environment)).count("order-1") == 1
 
-
-def shown(settings: str) -> list[tuple[list[str], list[str]]]:
-    """The arguments of each `leasehold` command that the page runs with these settings, and the output that it shows."""
-    blocks = "".join(re.findall(r"```console\n(.*?)```", README, re.DOTALL))
-    steps = [(line.partition("\n")[0], line.splitlines()[1:]) for line in re.split(r"^\$ ", blocks, flags=re.MULTILINE)]
-    return [
-        (command.partition("#")[0].split()[1:], output)
-        for command, output in steps
-        if command.startswith("leasehold") and settings in command
-    ]
-
-
-def test_the_embedded_program_gets_all_words_and_its_file_goes_on_where_it_ended(
-    folder: Path, leasehold: Commands
-) -> None:
-    program = subprocess.Popen(
-        [sys.executable, "embedded.py"], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert program.stdout is not None
-    expected = sorted(f"{name} {word}\n" for name, words in WORDS.items() for word in words)
-    assert sorted(program.stdout.readline() for _ in expected) == expected
-    program.send_signal(signal.SIGTERM)
-    _, log = program.communicate(timeout=PATIENCE_S)
-    assert program.returncode == 0, log
-    assert {lease.owner for lease in leases_in(folder / "state/leases.db", "words")} == {None}
-    (folder / "words-new.jsonl").write_text('{"word": "quince"}\n')
-    host = leasehold("run", "--until-idle", "embedded.yaml", cwd=folder)
-    assert host.ended() == 0, host.err
-    assert re.findall(r"^words-.*", host.out, re.MULTILINE) == ["words-new.jsonl quince"]
+    totals = tmp_path / "totals.yaml"
+    totals.write_text(totals.read_text() + "api: {port: 0}\n")  # 8080 may be in use here
+    run = leasehold("run", "--until-idle", totals.name, env=environment)
+    assert run.ended() == 0, run.err
+    assert postgres.fetch("SELECT * FROM totals") == [("ann", Decimal("12.5"))]
+    emulator.interrupt()
+    assert emulator.ended() == 0, emulator.err
 
 
 def test_every_command_that_a_page_names_is_there() -> None:

@@ -94,7 +94,9 @@ async def crowd(urls: list[str], meanwhile: Callable[[], Awaitable[None]]) -> Co
     over = asyncio.Event()
 
     async def ask(number: int) -> None:
-        async with httpx.AsyncClient(headers=bearer(READER), timeout=PATIENCE_S, trust_env=False) as client:
+        async with httpx.AsyncClient(
+            headers=bearer(READER), timeout=PATIENCE_S, trust_env=False, verify=False
+        ) as client:  # which has no certificates to load
             turn = number
             while not over.is_set():
                 url = urls[turn % len(urls)]

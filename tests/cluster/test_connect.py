@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -128,3 +129,27 @@ def test_a_host_ends_while_its_connect_server_stands_still(
     host.interrupt()
     until(lambda: '"host stopped"' in host.err, "the host stops")
     assert host.ended(ENDED_S) == 0, host.err
+
+
+def test_a_host_that_starts_waits_for_a_connect_server_that_starts_later(
+    tmp_path: Path, leasehold: Commands, cluster: SparkCluster
+) -> None:
+    cluster.connect.kill()
+    port = free_port()
+    append(tmp_path / "words-1.jsonl", "a", "b")
+    host = leasehold("run", settings(tmp_path, cluster.connect_url, port))
+
+    def waits() -> list[str]:
+        lines = (json.loads(line) for line in host.err.splitlines() if line.startswith("{"))
+        return [line["error"] for line in lines if line["event"] == "waiting for Spark"]
+
+    until(lambda: len(waits()) >= 2, "the log names the server twice, 10 s apart")
+    assert all(f"the Spark Connect server at '{cluster.connect_url}'" in error for error in waits())
+    with pytest.raises(urllib.error.HTTPError, match="503"):
+        asked(port, "/health/ready")
+
+    cluster.connect.start()
+    until(lambda: delivered(tmp_path, "query") == ["a", "b"], "the words are delivered")
+    until(lambda: delivered(tmp_path, "function") == ["A", "B"], "and shouted")
+    host.interrupt()
+    assert host.ended() == 0, host.err

@@ -6,34 +6,26 @@ import asyncio
 import gc
 import signal
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pyarrow as pa
 import pytest
+from cluster.engines import SQL, applied_again, engine_on, far_driver, prepared, waiting
 from jobs import PER_KEY, MakeBatch, Write, keyed
-from lab.scenarios.chaos_wire import Wire
-from lab.servers.spark_cluster import HOST, SparkCluster, free_port
-from patience import PATIENCE_S, until_async
-from plugins_cluster import settings_on
+from lab.servers.spark_cluster import SparkCluster
+from patience import CHANCE_S, PATIENCE_S, until_async
 from pyspark.sql.connect.dataframe import DataFrame
 
 from leasehold.pipeline.errors import EngineUnavailable, PipelineError, TransformError
 from leasehold.pipeline.spark.engine import SparkEngine
-from leasehold.pipeline.spark.transform import SparkTransform
 
 pytestmark = pytest.mark.timeout(300)
 
-SQL = "SELECT partition, key FROM events"
 STILL_S = 12.0
-FAR = "127.0.0.2"
-"""Where executors look for the driver, if the way there can be cut."""
-
-Apply = Callable[[], Awaitable[pa.Table]]
 
 
 @pytest.fixture(params=["cluster", "connect"])
@@ -53,43 +45,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Standing still is noticed sooner."""
     monkeypatch.setattr("leasehold.pipeline.spark.watch.STILL_S", STILL_S)
     monkeypatch.setattr("leasehold.pipeline.spark.runs.ANSWER_S", STILL_S)
-
-
-def engine_on(cluster: SparkCluster, kind: str, **conf: str) -> SparkEngine:
-    settings: dict[str, Any] = settings_on(cluster, kind)
-    if conf:
-        settings["conf"] = settings.get("conf", {}) | {name.replace("_", "."): value for name, value in conf.items()}
-    return SparkEngine(**settings)
-
-
-@asynccontextmanager
-async def prepared(engine: SparkEngine, **spec: Any) -> AsyncIterator[SparkTransform]:
-    transform = SparkTransform(engine, "tried", **spec)
-    try:
-        await transform.prepare()
-        yield transform
-    finally:
-        await transform.close()
-
-
-def waiting(marker: Path, seconds: int) -> str:
-    """A function whose worker creates the marker for the key `w`, and takes so long for it then."""
-    return PER_KEY.format(
-        body=f"key == 'w' and (open({str(marker)!r}, 'w').close(), __import__('time').sleep({seconds}))"
-    )
-
-
-async def applied_again(apply: Apply) -> pa.Table:
-    """As a host does: what Spark's absence has failed is tried again."""
-    outputs: list[pa.Table] = []
-
-    async def is_applied() -> bool:
-        with suppress(EngineUnavailable):
-            outputs.append(await apply())
-        return bool(outputs)
-
-    await until_async(is_applied)
-    return outputs[0]
 
 
 async def test_events_go_through_a_query_and_back(own_cluster: SparkCluster, every_kind: str, batch: MakeBatch) -> None:
@@ -114,7 +69,7 @@ async def test_jobs_at_one_time_see_their_own_events(
             has_second.set()
 
     def collect_late(frame: DataFrame) -> pa.Table:
-        has_second.wait(2)  # for the view of the other job, if it does not wait for this one
+        has_second.wait(CHANCE_S)  # for the view of the other job, if it does not wait for this one
         return collect(frame)
 
     async with prepared(engine_on(own_cluster, connect), sql="SELECT partition, key FROM events ORDER BY key") as own:
@@ -306,25 +261,6 @@ async def test_a_master_that_dies_and_comes_back_is_used_again(
         assert outcome
         output = await applied_again(lambda: transform.apply(batch("0", keyed("c"))))
         assert output.column("key").to_pylist() == ["c"]
-
-
-@asynccontextmanager
-async def far_driver() -> AsyncIterator[tuple[dict[str, str], Wire, Wire]]:
-    """Settings of a driver that executors and masters reach through two wires: to its own port, and to its block manager."""
-    ports = {"spark_driver_port": free_port(), "spark_driver_blockManager_port": free_port()}
-    wires = [Wire((HOST, port)) for port in ports.values()]
-    conf = {
-        "spark_driver_host": FAR,
-        "spark_driver_bindAddress": HOST,
-        **{name: str(port) for name, port in ports.items()},
-    }
-    try:
-        for wire, port in zip(wires, ports.values(), strict=True):
-            await wire.listen((FAR, port))
-        yield conf, wires[0], wires[1]
-    finally:
-        for wire in wires:
-            wire.close()
 
 
 @pytest.mark.usefixtures("impatient")

@@ -99,8 +99,8 @@ def write_through_a_kill(
         enough.clear()
         emulator.start()
         before = len(acknowledged)
-        while len(acknowledged) < before + 5:
-            assert not stop.wait(0.05)
+        until(lambda: stop.is_set() or len(acknowledged) >= before + 5, "writes after the restart")
+        assert not stop.is_set()
     finally:
         stop.set()
         thread.join(PATIENCE_S)

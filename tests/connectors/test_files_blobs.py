@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 from plugins_node import ON_BOTH
-from unit.pipeline.connectors.files.sink.places import Permit, claim, numbers_in, output
-from unit.pipeline.connectors.files.sink.test_sink_contract import FilesSinkHarness
+from unit.pipeline.connectors.files.sink.places import FilesSinkHarness, Permit, claim, numbers_in, output
 
 from leasehold.common.azure import storage_account_of
 from leasehold.pipeline.connectors.files.sink import FilesOutputSink, FilesUnavailable, snapshot_of

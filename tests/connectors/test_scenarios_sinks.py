@@ -10,7 +10,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from lab.scenarios.cases import POINTS_OF_SINK, exit_code, points_of_sink, table
-from lab.scenarios.host import Failed
 from lab.scenarios.outlets import AGAIN_MAX, SINKS, InDeltaMerged
 from lab.scenarios.sinks import (
     ACCOUNTS,
@@ -25,6 +24,7 @@ from lab.scenarios.sinks import (
     judged,
     opened,
 )
+from patience import Failed
 
 from leasehold.pipeline.connectors.files.delta.table import Table, location_of
 

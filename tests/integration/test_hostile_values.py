@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -22,27 +22,29 @@ from hostile import (
     RECORDS,
     ROW,
     TIMES,
+    Write,
     cell,
     check_cell,
     check_letters,
+    files,
     is_same,
     outcome,
     rows_of,
     rows_with,
+    send,
     shown,
 )
+from patience import PATIENCE_S
 from plugins_bank import Make
 from plugins_pg import Postgres
 from unit.pipeline.burials import files_box, lines_box, log_box
 from unit.pipeline.connectors.files.delta.tables import sink_in
-from unit.pipeline.connectors.files.sink.places import Permit, claim
-from unit.pipeline.connectors.log.test_sink import blocks_in
+from unit.pipeline.connectors.files.sink.places import claim
+from unit.pipeline.connectors.log.blocks import blocks_in
 
 from leasehold.pipeline.connectors.cosmos.records import pages_of, records_of
 from leasehold.pipeline.connectors.files.feed import FilesChangeFeed
-from leasehold.pipeline.connectors.files.sink import Directory, FilesOutputSink, snapshot_of
-from leasehold.pipeline.connectors.files.sink.formats import Format
-from leasehold.pipeline.connectors.files.sink.storage import Storage
+from leasehold.pipeline.connectors.files.sink import Directory, FilesOutputSink
 from leasehold.pipeline.connectors.handlers import HandlerSink
 from leasehold.pipeline.connectors.log import LogOutputSink
 from leasehold.pipeline.connectors.postgres import PostgresLettersFeed, PostgresOutputSink, letters_merge, storable
@@ -53,35 +55,7 @@ from leasehold.pipeline.limits import ParallelLimits
 from leasehold.pipeline.parsing.arrow_reader import read_fast
 from leasehold.pipeline.parsing.parse import parse
 from leasehold.pipeline.parsing.schema import read_schema
-from leasehold.pipeline.sink import Output, Sink
-
-Write = Callable[[pa.Table], Awaitable[Sequence[Any]]]
-
-
-async def send(sink: Sink, table: pa.Table) -> None:
-    try:
-        await sink.prepare()
-        writer = await sink.open(claim(1))
-        try:
-            await writer.write(Output(table=table, start=None, to="1", events=table.num_rows), Permit())
-            await writer.flush()
-        finally:
-            await writer.close("shutdown")
-    finally:
-        await sink.close()
-
-
-def files(place: Callable[[], Storage], format: Format) -> Write:
-    async def write(table: pa.Table) -> Sequence[Any]:
-        await send(FilesOutputSink(place(), format=format), table)
-        [(_, content)] = list(snapshot_of(place()).contents())
-        if format == "jsonl":
-            return [json.loads(line)["v"] for line in content.split(b"\n") if line]
-        found = polars.read_parquet(content)["v"].to_arrow()
-        assert found.to_pylist() is not None  # every row can be read
-        return list(found)
-
-    return write
+from leasehold.pipeline.sink import Sink
 
 
 def delta(path: Path, *key: str) -> Write:
@@ -277,7 +251,7 @@ async def test_a_line_becomes_an_event_as_the_page_says(value: str, tmp_path: Pa
     feed = FilesChangeFeed(str(tmp_path / "a.jsonl"), key="k", yields_malformed=True, final_record="accept")
     [partition] = await feed.partitions()
     found: list[tuple[dict[str, Any], str | None]] = []
-    async with asyncio.timeout(20), aclosing(feed.open(partition.name, None)) as pages:
+    async with asyncio.timeout(PATIENCE_S), aclosing(feed.open(partition.name, None)) as pages:
         while len(found) < 3:
             page = await anext(pages)
             found += [(event, page.malformed) for event in page.events.to_pylist()]

@@ -317,10 +317,13 @@ async def test_a_staged_batch_is_decided_by_one_message(
     assert DECISIVE in decisive
     assert b"\nCOMMIT" in decisive
     assert decisive.index(DECISIVE) < decisive.index(b"INSERT INTO")
-    *_, counted, last_limit, merged, _ = decisive.split(b"\n;\n")  # each that may be long has the time that is left
+    *_, counted, last_limit, merged, kept, _ = decisive.split(
+        b"\n;\n"
+    )  # each that may be long has the time that is left
     assert b"statement_timeout" in last_limit
     assert b"INSERT INTO" in merged
     assert b"leasehold_missing" in counted
+    assert b"leasehold_changed" in kept
     assert decisive.count(b"statement_timeout") == 2
     assert b"DROP TABLE" in dropping
     assert b"DROP" not in decisive

@@ -8,6 +8,7 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pytest
+from patience import until_async
 from plugins_bank import EXECUTORS_ENV, Make, Open, claim, output, staged
 from plugins_pg import Line as Connection
 from plugins_pg import Network, Postgres
@@ -117,6 +118,57 @@ async def test_a_merge_that_writes_into_the_output_alone_is_refused(
 async def test_a_merge_that_stores_nothing_is_refused_at_the_start(sink_of: Make, merge: str) -> None:
     with pytest.raises(SinkRejected, match="stores no row of the output, and its position would move"):
         await sink_of(merge=merge).prepare()
+
+
+UNREAD = "`merge` never reads the output, and its position would move over it: read the table `batch`"
+
+
+@pytest.mark.parametrize(
+    "merge",
+    [
+        "INSERT INTO t VALUES (1, 2)",
+        "UPDATE t SET value = value + 1",
+        "INSERT INTO t SELECT id, value FROM batch WHERE false",
+        "INSERT INTO t SELECT id, value FROM batch WHERE 1 = 2",
+        "MERGE INTO t USING (SELECT * FROM batch WHERE false) b ON t.id = b.id WHEN NOT MATCHED THEN INSERT VALUES (b.id, 1)",
+        "WITH unused AS (SELECT * FROM batch) DELETE FROM t",
+        "INSERT INTO t SELECT id, value FROM public.batch",
+    ],
+)
+async def test_a_merge_that_never_reads_the_output_is_refused_at_the_start(
+    postgres: Postgres, sink_of: Make, merge: str
+) -> None:
+    postgres.fetch(f"CREATE TABLE t {IDS}; CREATE TABLE public.batch {IDS}")
+    sink = sink_of(merge=merge)
+
+    async def start() -> None:
+        await sink.prepare()
+        await sink.check_columns(rows(0, 0).schema)
+
+    with pytest.raises(SinkRejected, match=UNREAD):
+        await start()
+
+
+@pytest.mark.parametrize(
+    "merge",
+    [
+        "INSERT INTO t SELECT id, value FROM batch WHERE id > 100",
+        "INSERT INTO t SELECT count(*), 1 FROM batch",
+        "UPDATE t SET value = value + (SELECT sum(value) FROM batch)",
+        "DELETE FROM t WHERE id IN (SELECT id FROM batch)",
+        "DELETE FROM t WHERE NOT EXISTS (SELECT FROM batch)",
+        "WITH b AS (SELECT * FROM batch), d AS (DELETE FROM t USING b WHERE b.id = t.id) INSERT INTO t SELECT id, 1 FROM b",
+        "INSERT INTO t SELECT * FROM read_batch()",
+    ],
+)
+async def test_a_merge_that_reads_the_output_in_any_way_is_taken(postgres: Postgres, sink_of: Make, merge: str) -> None:
+    postgres.fetch(f"""CREATE TABLE t {IDS};
+        CREATE FUNCTION read_batch() RETURNS SETOF t LANGUAGE plpgsql AS
+        $$ BEGIN RETURN QUERY SELECT id, value FROM batch; END $$""")
+    sink = sink_of(merge=merge)
+    await sink.prepare()
+    await sink.check_columns(rows(0, 0).schema)
+    await (await sink.open(claim())).write(output(rows(0, FEW)), Open())
 
 
 @pytest.mark.parametrize("count", [FEW, MANY])
@@ -251,17 +303,46 @@ WEAKENED = {
         "CREATE OR REPLACE VIEW t AS SELECT * FROM u",
         r"into public\.u, which is UNLOGGED",
     ),
+    "behind a view": (
+        "CREATE TABLE a (id bigint, value bigint); CREATE VIEW t AS SELECT * FROM a",
+        "ALTER TABLE a SET UNLOGGED",
+        r"into public\.a, which is UNLOGGED",
+    ),
+    "a deeper partition": (
+        f"""{PLAIN} PARTITION BY RANGE (id);
+        CREATE TABLE p PARTITION OF t FOR VALUES FROM (0) TO (1000000) PARTITION BY RANGE (id);
+        CREATE TABLE q PARTITION OF p FOR VALUES FROM (0) TO ({FEW})""",
+        "CREATE UNLOGGED TABLE r PARTITION OF p DEFAULT",
+        r"into public\.r, which is UNLOGGED",
+    ),
+    "a deeper partition that changes": (
+        f"""{PLAIN} PARTITION BY RANGE (id); CREATE TABLE p PARTITION OF t DEFAULT PARTITION BY RANGE (id);
+        CREATE TABLE q PARTITION OF p DEFAULT""",
+        "ALTER TABLE q SET UNLOGGED",
+        r"into public\.q, which is UNLOGGED",
+    ),
+    "a foreign partition": (
+        f"""{PLAIN} PARTITION BY RANGE (id); CREATE TABLE p PARTITION OF t DEFAULT PARTITION BY RANGE (id);
+        CREATE TABLE q PARTITION OF p FOR VALUES FROM (0) TO ({FEW});
+        CREATE FOREIGN DATA WRAPPER far; CREATE SERVER far FOREIGN DATA WRAPPER far""",
+        "CREATE FOREIGN TABLE r PARTITION OF p DEFAULT SERVER far",
+        r"into public\.r, which is a foreign table|foreign-data wrapper",
+    ),
 }
+MERGE = "INSERT INTO t SELECT id, value FROM batch"
 
 
 @pytest.mark.parametrize("count", [FEW, MANY])
 @pytest.mark.parametrize("case", WEAKENED)
+@pytest.mark.parametrize("more", [{"table": "t"}, {"merge": MERGE}], ids=["table", "merge"])
 async def test_a_table_that_may_lose_rows_since_it_was_first_written_is_refused(
-    postgres: Postgres, sink_of: Make, case: str, count: int
+    postgres: Postgres, sink_of: Make, case: str, count: int, more: dict[str, Any]
 ) -> None:
     made, change, words = WEAKENED[case]
+    if "merge" in more:
+        words = words.replace("`table` is", r"into public\.t, which is")
     postgres.fetch(made)
-    sink = sink_of(table="t", connections_max=1)
+    sink = sink_of(**more, connections_max=1)
     await sink.prepare()
     writer = await sink.open(claim())
     await writer.write(output(rows(0, FEW)), Open())
@@ -269,6 +350,52 @@ async def test_a_table_that_may_lose_rows_since_it_was_first_written_is_refused(
     with pytest.raises(SinkRejected, match=words):
         await writer.write(output(rows(FEW, count), "1", "2"), Open())
     assert writer.position == "1"
+
+
+async def test_a_partition_that_is_added_to_a_merge_s_table_is_written(postgres: Postgres, sink_of: Make) -> None:
+    postgres.fetch(f"{PLAIN} PARTITION BY RANGE (id); CREATE TABLE p PARTITION OF t FOR VALUES FROM (0) TO ({FEW})")
+    sink = sink_of(merge=MERGE, connections_max=1)
+    await sink.prepare()
+    writer = await sink.open(claim())
+    await writer.write(output(rows(0, FEW)), Open())
+    postgres.fetch("CREATE TABLE q PARTITION OF t DEFAULT")
+    await writer.write(output(rows(FEW, FEW), "1", "2"), Open())
+    assert postgres.fetch("SELECT count(*) FROM q") == [(FEW,)]
+
+
+PATHS = {
+    "the server's": "ALTER SYSTEM SET search_path = other, public",
+    "the role's": "ALTER ROLE {} SET search_path = other, public",
+}
+
+
+@pytest.mark.parametrize("is_new", [False, True], ids=["the connection", "a new connection"])
+@pytest.mark.parametrize("whose", PATHS)
+async def test_a_merge_writes_where_it_did_at_the_start_whatever_becomes_of_the_search_path(
+    postgres: Postgres, sink_of: Make, whose: str, is_new: bool
+) -> None:
+    role = f"pathfinder_{postgres.name}"
+    postgres.fetch(f"CREATE ROLE {role} LOGIN SUPERUSER; CREATE TABLE public.t (id bigint, value bigint)")
+    sink = sink_of(dsn=postgres.dsn_of(role), merge=MERGE, connections_max=1)
+    try:
+        await sink.prepare()
+        writer = await sink.open(claim())
+        await writer.write(output(rows(0, FEW)), Open())
+        postgres.fetch("CREATE SCHEMA other; CREATE TABLE other.t (id bigint, value bigint)")
+        postgres.fetch(PATHS[whose].format(role))
+        postgres.fetch("SELECT pg_reload_conf()")
+        await until_async(lambda: whose == "the role's" or postgres.fetch("SHOW search_path") == [("other, public",)])
+        if is_new:
+            postgres.fetch(f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = '{role}'")
+        await writer.write(output(rows(FEW, FEW), "1", "2"), Open())
+        assert postgres.fetch("SELECT (SELECT count(*) FROM public.t), (SELECT count(*) FROM other.t)") == [
+            (2 * FEW, 0)
+        ]
+    finally:
+        await sink.close()
+        postgres.fetch("ALTER SYSTEM RESET search_path")
+        postgres.fetch("SELECT pg_reload_conf()")
+        postgres.fetch(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
 # Tables that change

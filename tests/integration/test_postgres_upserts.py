@@ -137,6 +137,35 @@ async def test_rows_are_one_if_the_unique_index_says_so(
     assert sorted(found, key=lambda row: (row[0] is None, str(row[0]).lower(), row[1])) == expected
 
 
+KEEP = """CREATE OR REPLACE FUNCTION keep_key() RETURNS trigger LANGUAGE plpgsql AS
+    $$ BEGIN NEW.came := NEW.k; NEW.k := lower(NEW.k); RETURN NEW; END $$;
+    CREATE OR REPLACE TRIGGER keep BEFORE INSERT ON kv FOR EACH ROW EXECUTE FUNCTION keep_key()"""
+FOLD = "CREATE UNIQUE INDEX IF NOT EXISTS kv_k ON kv (k text_folded)"
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        ("folded PRIMARY KEY", ""),
+        ("text NOT NULL", FOLD),
+        ('text COLLATE "C" UNIQUE', FOLD),
+        ('text COLLATE "C" PRIMARY KEY', KEEP),
+    ],
+    ids=["a type that folds case", "an index that folds case", "two indexes", "a trigger"],
+)
+async def test_of_rows_that_have_only_a_key_the_first_to_arrive_stays(
+    postgres: Postgres, sink_of: Make, monkeypatch: pytest.MonkeyPatch, kind: str, more: str, way: Way
+) -> None:
+    postgres.fetch(FOLDED)
+    setup = f"CREATE TABLE IF NOT EXISTS kv (k {kind}, came text); {more}"
+    sink = sink_of(setup=setup, table="kv", mode="upsert", key=["k"], executors_env=EXECUTORS_ENV)
+    await sink.prepare()
+    writer = await sink.open(claim())
+    await write_rows(writer, pa.table({"k": ["b", "A", "B", "a", "b"]}), way, monkeypatch)
+    assert sorted(postgres.fetch("SELECT coalesce(came, k::text) FROM kv")) == [("A",), ("b",)]
+
+
 @pytest.mark.parametrize("way", WAYS)
 async def test_keys_of_several_columns_with_nulls_are_one_if_the_unique_index_says_so(
     postgres: Postgres, sink_of: Make, way: Way, monkeypatch: pytest.MonkeyPatch

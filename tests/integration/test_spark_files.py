@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from jobs import MakeBatch, Prepare
-from unit.pipeline.connectors.files.sink.test_snapshot import wrote
+from unit.pipeline.connectors.files.sink.places import wrote
 
 from leasehold.pipeline.spark.engine import SparkEngine
 

@@ -6,14 +6,18 @@ import re
 from pathlib import Path
 
 import pytest
-from acceptance.test_cases import MOST_S, replace, write_examples
+from pages import examples, replace
+from patience import until
 from plugins_cli import Commands
+
+MOST_S = 400
+"""A busy machine takes ten times as long as an idle one."""
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    write_examples("README.md", tmp_path)
-    write_examples("docs/testing.md", tmp_path)
+    examples("first-pipeline.md", tmp_path)
+    examples("testing.md", tmp_path)
     return tmp_path
 
 
@@ -44,3 +48,12 @@ def test_a_handler_that_adds_is_found_by_kills_alone(folder: Path, leasehold: Co
     assert command.ended(MOST_S) == 1, command.out + command.err
     assert "FAILED handler.cases.yaml:2: amounts are added up (pipeline totals)" in command.out
     assert re.search(r"! \{alice: 3, bob: 5\} +\| ", command.out)
+
+
+def test_an_interrupt_ends_it_and_leaves_nothing_behind(folder: Path, leasehold: Commands) -> None:
+    command = leasehold("test", "balances.yaml", "--kill")
+    until(lambda: command.found("(killed at)"), "a first kill")
+    assert command.has_java()
+    command.interrupt()
+    assert command.ended(MOST_S) == 130, command.err
+    assert command.left_behind() == []

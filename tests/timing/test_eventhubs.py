@@ -6,13 +6,13 @@ import asyncio
 import time
 
 import pytest
-from connectors.eventhubs.clients import HUB
-from connectors.eventhubs.test_azure_eventhub_faults import published, received
+from connectors.eventhubs.clients import HUB, published, received
 from patience import until_async
 from plugins_eventhubs import EventHubs
 
-from leasehold.pipeline.connectors.eventhubs import EventHubsBroker, account_of
+from leasehold.pipeline.connectors.eventhubs.account import account_of
 from leasehold.pipeline.connectors.eventhubs.amqp.management import LINES_MAX, QUESTIONS_PER_S
+from leasehold.pipeline.connectors.eventhubs.broker import EventHubsBroker
 
 
 async def test_questions_take_few_connections_and_keep_a_pace(eventhubs: EventHubs) -> None:

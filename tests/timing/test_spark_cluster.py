@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from cluster.test_spark_cluster import SQL, applied_again, engine_on, far_driver, prepared, waiting
+from cluster.engines import SQL, applied_again, engine_on, far_driver, prepared, waiting
 from jobs import PER_KEY, MakeBatch, Write, keyed
 from lab.servers.spark_cluster import SparkCluster
 from patience import until_async

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
-from leasehold.service.config import settings
-from leasehold.service.config.section import CUSTOM
+from leasehold.service.config.reference import types_of
 from leasehold.service.probing import blob, cosmos, eventhubs
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "guarantees.md").read_text()
 
 
-@pytest.mark.parametrize("kind", ["Feed", "Sink"])
+@pytest.mark.parametrize("kind", ["feed", "sink"])
 def test_every_connector_of_the_settings_has_a_row(kind: str) -> None:
-    models = [found for name, found in vars(settings).items() if name.endswith(f"{kind}Settings")]
-    types = {name for model in models for name in get_args(model.model_fields["type"].annotation)} - {CUSTOM}
-    known = {name for name in types if isinstance(name, str) and name.isalpha()}
-    assert len(known) >= 2
-    assert [name for name in sorted(known) if f"| {kind.lower()} `{name}` |" not in PAGE] == []
+    known = sorted(name for name in types_of(f"pipelines[].{kind}") if name.isalpha())
+    assert len(known) >= 4
+    assert [name for name in known if f"| {kind} `{name}` |" not in PAGE] == []
 
 
 def test_every_question_of_the_probe_is_named_by_what_it_asks_and_no_other() -> None:

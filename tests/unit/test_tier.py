@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -20,9 +21,9 @@ class Pytest:
 
     def __init__(self, *runs: tier.Run) -> None:
         self.runs = list(runs)
-        self.arguments: list[Sequence[str]] = []
+        self.arguments: list[Sequence[Sequence[str]]] = []
 
-    def __call__(self, arguments: Sequence[str], report: Path) -> tier.Run:
+    def __call__(self, arguments: Sequence[Sequence[str]]) -> tier.Run:
         self.arguments.append(arguments)
         return self.runs.pop(0)
 
@@ -43,7 +44,7 @@ def test_a_test_that_passes_alone_is_flaky_and_counts_as_passed() -> None:
     pytest_ = Pytest(run("a::b"), run())
     verdict = tier.try_tier(A_TIER, pytest_, ())
     assert (verdict.is_good, verdict.counts, verdict.flaky) == (True, "11 passed, 0 failed, 2 skipped", ("a::b",))
-    assert pytest_.arguments[1] == ["-p", "no:xdist", "a::b"]
+    assert pytest_.arguments[1] == [["-p", "no:xdist", "a::b"]]
 
 
 def test_a_test_that_fails_twice_fails_the_run_beside_one_that_is_flaky() -> None:
@@ -86,6 +87,47 @@ def test_a_second_run_that_breaks_leaves_all_failures() -> None:
     assert tier.try_tier(A_TIER, Pytest(run("a", "b"), run(exitstatus=4, passed=0)), ()).failed == 2
 
 
+def test_runs_side_by_side_count_together() -> None:
+    both = tier.joined([run("a"), run("b", "c", passed=5)])
+    assert both == tier.Run(passed=15, failed=3, skipped=4, failures=("a", "b", "c"), exitstatus=1)
+    assert tier.joined([run(), run()]).is_whole
+
+
+@pytest.mark.parametrize("broken", [run(exitstatus=1), run(exitstatus=-9), run("a", exitstatus=0), run(exitstatus=5)])
+def test_runs_side_by_side_are_broken_if_one_is(broken: tier.Run) -> None:
+    for both in ([broken, run("b")], [run("b"), broken], [run(), broken]):
+        assert not tier.joined(both).is_whole
+
+
+PROGRAM = """
+import tier
+from pathlib import Path
+
+def part(name, **more):
+    return tier.Tier(paths=(f"test_{name}.py",), processes=1, options=("-p", "no:cacheprovider", "-v"), **more)
+
+tier.BUILD = tier.ROOT = Path.cwd()
+verdict = tier.try_tier(part("a", beside=part("b")), tier.run_pytests, ())
+print(verdict.counts)
+"""
+
+
+def test_a_tier_may_have_a_second_pytest_at_the_same_time(tmp_path: Path) -> None:
+    """Each waits for the other, and the output of the second comes last."""
+    for name, other in (("a", "b"), ("b", "a")):
+        (tmp_path / f"test_{name}.py").write_text(
+            "from pathlib import Path\nfrom patience import until\n"
+            f"def test_waits():\n    Path({name!r}).touch()\n    until(Path({other!r}).exists)\n"
+        )
+    (tmp_path / "conftest.py").write_text("pytest_plugins = ['plugins_report']\n")
+    environment = {**os.environ, "PYTHONPATH": str(tier.ROOT / "tests")}
+    ran = subprocess.run(
+        [sys.executable, "-c", PROGRAM], cwd=tmp_path, env=environment, check=True, stdout=subprocess.PIPE, text=True
+    )
+    assert "2 passed, 0 failed, 0 skipped" in ran.stdout
+    assert ran.stdout.index("test_a.py::") < ran.stdout.index("1 passed") < ran.stdout.index("test_b.py::")
+
+
 def test_the_report_counts_and_names_failures_and_errors_once_and_without_groups() -> None:
     def report(nodeid: str) -> SimpleNamespace:
         return SimpleNamespace(nodeid=nodeid)
@@ -120,4 +162,5 @@ def test_one_process_runs_all_tests_of_a_group(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", tier.TIERS)
 def test_every_tier_has_its_files(name: str) -> None:
-    assert [path for path in tier.TIERS[name].paths if not (tier.ROOT / path).exists()] == []
+    paths = [path for part in tier.TIERS[name].parts for path in part.paths]
+    assert [path for path in paths if not (tier.ROOT / path).exists()] == []

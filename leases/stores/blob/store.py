@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from leasehold.leases.document import BODY_BYTES_MAX
-from leasehold.leases.errors import StoreMissing, StoreUnavailable
+from leasehold.leases.errors import StoreConflict, StoreMissing, StoreUnavailable
 from leasehold.leases.import_.checkpoint_blobs import CONTENT_BYTES_MAX, Kind, is_wanted
 from leasehold.leases.import_.checkpoint_blobs import CheckpointBlob as OthersBlob
 from leasehold.leases.store import LeaseStore, Stored
@@ -104,7 +104,7 @@ class BlobStore(LeaseStore):
 
 
 class OthersBlobs:
-    """Other processors' lease blobs, read unchanged, for `leasehold leases import`. Writes and creates nothing."""
+    """Other processors' lease blobs, for `leasehold leases import` and `export`. The container must exist."""
 
     def __init__(self, container: LeaseBlobContainer) -> None:
         self._container = container
@@ -126,6 +126,24 @@ class OthersBlobs:
         wanted = [each for each in found if is_wanted(kind, each.name) and FORM not in each.metadata]
         read = await asyncio.gather(*(self._read(kind, each) for each in wanted))
         return [each for each in read if each is not None]
+
+    async def write(self, name: str, content: str) -> None:
+        """Creates or overwrites a blob. Raises StoreConflict if a running host has it, StoreUnavailable, StoreAmbiguous."""
+        blob = Packed(metadata={}, content=content.encode())
+        try:
+            found = await self._container.look(name)
+        except StoreMissing:
+            await self._create(name, blob)
+            return
+        if found.is_leased:
+            raise StoreConflict(f"blob '{name}' is leased by a running host: stop it, and run the command again")
+        await self._container.replace(name, blob, found.etag)
+
+    async def _create(self, name: str, blob: Packed) -> None:
+        try:
+            await self._container.create(name, blob)
+        except StoreMissing:
+            raise StoreUnavailable(f"{self} does not exist: create it, or name the container of the old host") from None
 
     async def close(self) -> None:
         await self._container.close()

@@ -15,6 +15,7 @@ from leasehold.common.azure import cosmos_retry_after_s
 from leasehold.common.nesting import parsed_json
 from leasehold.pipeline.connectors.cosmos.ranges import RangeSection
 from leasehold.pipeline.errors import FeedError, FeedUnavailable, PositionLost
+from leasehold.pipeline.event import Receipt
 from leasehold.pipeline.limits import JSON_LEVELS_MAX
 
 Mode = Literal["latest", "all_versions"]
@@ -79,6 +80,14 @@ class Answer:
     @property
     def session(self) -> str:
         return self.headers.get("x-ms-session-token", "")
+
+    @property
+    def receipt(self) -> Receipt:
+        try:
+            charge = float(self.headers.get("x-ms-request-charge", "0"))
+        except ValueError:
+            charge = 0.0
+        return Receipt(charge, self.session or None)
 
     @property
     def retry_after_s(self) -> float | None:

@@ -402,13 +402,16 @@ class CosmosChangeFeed(ChangeFeed):
         if answer.status == NOT_MODIFIED:
             return []
         paths = await self._paths()
-        return await self._run_on_thread(lambda: self._cut(partition, self._behind(answer, paths, after), answer.etag))
+        return await self._run_on_thread(lambda: self._cut(partition, self._behind(answer, paths, after), answer))
 
-    def _cut(self, partition: str, records: list[Record], etag: str) -> list[Page]:
+    def _cut(self, partition: str, records: list[Record], answer: Answer) -> list[Page]:
+        """The answer's receipt is that of the first page; the others were not charged."""
         if not records:
             return []
-        to = furthest(position_behind(records[-1].lsn), etag)
-        return pages_of(partition, records, to, events_max=self._page_items_max, bytes_max=self._page_bytes_max)
+        to = furthest(position_behind(records[-1].lsn), answer.etag)
+        pages = pages_of(partition, records, to, events_max=self._page_items_max, bytes_max=self._page_bytes_max)
+        first, free = answer.receipt, replace(answer.receipt, request_charge=0.0)
+        return [replace(page, receipt=free if number else first) for number, page in enumerate(pages)]
 
     async def _records(self, answer: Answer, after: str | None) -> list[Record]:
         paths = await self._paths()

@@ -8,11 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import pyarrow as pa
+
 from leasehold.common.nesting import NestedTooDeeply, parsed_json
 from leasehold.pipeline.async_sink import Converted, json_bytes
-from leasehold.pipeline.async_sink.request_entry import Content, body_of
+from leasehold.pipeline.async_sink.request_entry import Content, body_of, check_json_columns, row_bytes
 from leasehold.pipeline.connectors.cosmos.change_feed_request import GONE, THROTTLED, TIMEOUT, Answer
+from leasehold.pipeline.errors import SinkRejected
 from leasehold.pipeline.limits import JSON_LEVELS_MAX
+from leasehold.pipeline.values import is_text
 
 # Paths of a container's partition key, like /account, /address/city or /"a/b": which fields they lead through. Pure.
 
@@ -78,7 +82,32 @@ class Writing:
     operation: str
     key_paths: Sequence[str]
 
-    def converted(self, row: Mapping[str, Any], key: str) -> Converted | None:
+    def check_columns(self, columns: pa.Schema, destination: str) -> None:
+        """Raises SinkRejected if no row can become a document with an id and the partition key."""
+        if self.content == "body":
+            return
+        document = pa.schema([field for field in columns if field.name != self.operation])
+        check_json_columns(document, destination)
+        subject = f"{destination} cannot take the output"
+        if "id" in document.names and not _is_text(document.field("id").type):
+            raise SinkRejected(
+                f"{subject}: its column 'id' is {document.field('id').type}, and an `id` of Cosmos DB is a text: cast it to"
+                " STRING in the transform"
+            )
+        for path in self.key_paths:
+            first, *rest = fields_of(path)
+            if first not in document.names and first != "id":
+                raise SinkRejected(
+                    f"{subject}: it has no column '{first}', and {path} is the container's partition key: select it in the"
+                    " transform"
+                )
+            if first in document.names and not rest and pa.types.is_nested(document.field(first).type):
+                raise SinkRejected(
+                    f"{subject}: its column '{first}' is {document.field(first).type}, and {path}, the container's partition key,"
+                    " is a text, a number or a boolean: choose one of its fields, or cast it in the transform"
+                )
+
+    def __call__(self, row: Mapping[str, Any], key: str) -> Converted | None:
         """None for a patch that changes nothing. Writes of one document keep their order. Raises ValueError."""
         word = row.get(self.operation)
         if word not in KINDS:
@@ -93,7 +122,7 @@ class Writing:
     def _document(self, row: Mapping[str, Any]) -> dict[str, Any]:
         if self.content == "row":
             rest = {name: value for name, value in row.items() if name != self.operation}
-            found = parsed_json(json_bytes(rest), JSON_LEVELS_MAX)
+            found = parsed_json(row_bytes(rest), JSON_LEVELS_MAX)
         else:
             try:
                 found = parsed_json(
@@ -171,6 +200,10 @@ def _id(document: Mapping[str, Any]) -> str:
             f" its end, and not . or .. (it is {_shown(name)})"
         )
     return name
+
+
+def _is_text(type: pa.DataType) -> bool:
+    return is_text(type.value_type if pa.types.is_dictionary(type) else type)
 
 
 def _bytes(name: str) -> int:

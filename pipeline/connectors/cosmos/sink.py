@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+import pyarrow as pa
+
 from leasehold.common.azure import CosmosAccount
 from leasehold.pipeline.async_sink import AsyncSink, Converted, Entry, Failed, Limits, refused
 from leasehold.pipeline.async_sink.request_entry import Content, Destination
@@ -65,9 +67,7 @@ def cosmos_sink(
         namespace=database,
         collection=container,
     )
-    return AsyncSink(
-        destination, identity=f"cosmos:{to.name}", convert=destination.converted, limits=limits, endpoint=endpoint
-    )
+    return AsyncSink(destination, identity=f"cosmos:{to.name}", convert=destination, limits=limits, endpoint=endpoint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class _Outcome:
 
 
 class CosmosDestination(Destination):
-    """Entries are `Write`s."""
+    """Entries are `Write`s, which it makes of rows itself."""
 
     def __init__(self, container: CosmosContainer, *, content: Content, operation: str, patch_missing: Missing) -> None:
         self._container = container
@@ -91,9 +91,13 @@ class CosmosDestination(Destination):
         self._patch_missing: Missing = patch_missing
         self._writing: Writing | None = None
 
-    def converted(self, row: Mapping[str, Any], key: str) -> Converted | None:
+    def __call__(self, row: Mapping[str, Any], key: str) -> Converted | None:
         assert self._writing is not None, "call prepare first"
-        return self._writing.converted(row, key)
+        return self._writing(row, key)
+
+    def check_columns(self, columns: pa.Schema, destination: str) -> None:
+        assert self._writing is not None, "call prepare first"
+        self._writing.check_columns(columns, destination)
 
     async def prepare(self) -> None:
         try:

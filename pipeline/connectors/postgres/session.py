@@ -35,6 +35,7 @@ from leasehold.pipeline.connectors.postgres.sql import (
     Statement,
     loaded,
     one_message,
+    pinned,
     staged,
     unstaged,
 )
@@ -63,7 +64,12 @@ class Timeouts:
 
 
 class Session:
-    """One connection and what it holds. `is_sent`: everything that a commit needs has been handed to the network."""
+    """One connection and what it holds. `is_sent`: everything that a commit needs has been handed to the network.
+
+    kept: what refuses, behind a user's merge, that its targets are no longer as they were when its batch was prepared.
+    """
+
+    kept: Statement | None = None
 
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
@@ -91,14 +97,18 @@ class Session:
         return await self._connection.execute(message, binary=extended)
 
     async def prepare_batch(
-        self, table: Identifier, columns: tuple[Column, ...], check: Callable[[Session], Awaitable[None]] | None = None
+        self,
+        table: Identifier,
+        columns: tuple[Column, ...],
+        check: Callable[[Session], Awaitable[Statement]] | None = None,
     ) -> None:
-        """Make the temporary table of batches, if it does not have these columns. check: whether it can be used as it is made."""
+        """Make the temporary table of batches, if it does not have these columns. check: whether it can be used as it is made;
+        its answer is `kept`."""
         if columns != self._staged:
             self._staged = None
             await self.execute(staged(table, columns))
             if check is not None:
-                await check(self)
+                self.kept = await check(self)
             self._staged = columns
 
     async def remove_batch(self, table: Identifier) -> None:
@@ -174,6 +184,8 @@ class Server:
         self._timeouts = timeouts
         self._idle: list[Session] = []
         self._slots = asyncio.Semaphore(connections_max)
+        self._path: str | None = None
+        """The search_path of the first connection, for all that follow: the same names lead to the same tables."""
         self.address = address_of(self._parameters)
 
     async def talk(self, doing: str, conversation: Callable[[Session], Awaitable[T]]) -> T:
@@ -235,7 +247,10 @@ class Server:
             if connection.info.server_version < VERSION_MIN * 10_000:
                 raise SinkRejected(f"PostgreSQL {self.address} is too old: it has to be {VERSION_MIN} or later")
             async with asyncio.timeout(self._timeouts.connect_s):
-                await connection.execute(settings_of(self._timeouts))
+                cursor = await connection.execute(one_message(settings_of(self._timeouts), pinned(self._path)))
+                while cursor.nextset():
+                    """The last answer is the path."""
+                [self._path] = await cursor.fetchone() or [None]
         except BaseException as error:
             await connection.close()
             if isinstance(error, TimeoutError):

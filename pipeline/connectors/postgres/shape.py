@@ -35,8 +35,8 @@ PLAIN = Fit(type=None, way="assigned")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What one table is to output with certain columns. version: changes with each column and rule, if it gets a partition
-    that may lose rows, and if it becomes another table.
+    """What one table is to output with certain columns. version: changes with each column and rule, and if it becomes another
+    table.
 
     fits: of the output's columns, in their order. copies: whether rows may be copied into it at once.
     locks: whether this role may lock it. That takes a right on the whole table. A view is never locked.
@@ -129,11 +129,7 @@ _COLUMNS = SQL(
 _RULES = SQL(
     "SELECT string_agg(concat(r.oid, ':', r.xmin), ' ' ORDER BY r.oid) FROM pg_rewrite r WHERE r.ev_class = t.oid"
 )
-_WEAK = SQL(
-    "SELECT count(*) > 0 FROM pg_inherits h JOIN pg_class c ON c.oid = h.inhrelid"
-    " WHERE h.inhparent = t.oid AND t.relkind = 'p' AND (c.relkind = 'f' OR c.relpersistence <> 'p')"
-)
-_VERSION = SQL("concat(t.oid, t.relkind, t.relpersistence, ({}), ({}), ({}))").format(_COLUMNS, _RULES, _WEAK)
+_VERSION = SQL("concat(t.oid, t.relkind, t.relpersistence, ({}), ({}))").format(_COLUMNS, _RULES)
 """A row of the catalog that is changed has another transaction."""
 
 
@@ -192,20 +188,22 @@ def upserted(
 
     In the order of their keys: partitions that touch the same rows then lock them in the same order, and do not deadlock. If it
     would touch a row twice, the rows do come one by one, as they arrived. A trigger or a second index may make one key of two
-    that are different by this order.
+    that are different by this order. If the output has nothing but the key, the first row stays, so the rows keep the order of
+    their arrival.
 
     rows: numbered as executors staged them; None for the table of the batch.
     """
-    keys = SQL(", ").join(map(Identifier, key))
+    conflict = SQL("ON CONFLICT ({}) DO {}").format(SQL(", ").join(map(Identifier, key)), _action(columns, key))
     places: Statement = SQL("ctid") if rows is None else SQL("{}, {}").format(Identifier(PART), Identifier(ROW))
     by_key = SQL(", ").join([*_order(columns, key, shape), places])
-    conflict = SQL("ON CONFLICT ({}) DO {}").format(keys, _action(columns, key))
     into = _into(table, columns)
     taken = SQL(", ").join(
         SQL("{} AS {}").format(value, Identifier(column.name))
         for column, value in zip(columns, _values(columns, shape), strict=True)
     )
     given = SQL("SELECT {} FROM {}").format(taken, rows or STAGED)
+    if {c.name for c in columns} <= set(key):
+        return SQL("{} {} ORDER BY {} {}").format(into, given, places, conflict)
     one = SQL(", ").join(SQL("leasehold_one.{}").format(Identifier(c.name)) for c in columns)
     block = SQL(
         """#variable_conflict use_column

@@ -24,7 +24,7 @@ from leasehold.pipeline.connectors.postgres.copy import FEW_BYTES, FEW_ROWS, Loa
 from leasehold.pipeline.connectors.postgres.session import Server, Session, Timeouts, endpoint_of
 from leasehold.pipeline.connectors.postgres.shape import NO_SHAPE, Shape
 from leasehold.pipeline.connectors.postgres.stager import PostgresStager, is_stageable, read_variable, role_of
-from leasehold.pipeline.connectors.postgres.target import Target, relations_in, table_name
+from leasehold.pipeline.connectors.postgres.target import Target, reads_batch, relations_in, table_name
 from leasehold.pipeline.crash_point import crash_point
 from leasehold.pipeline.dead_letters.record import letters_of
 from leasehold.pipeline.endpoint import Endpoint
@@ -262,10 +262,12 @@ class PostgresWriter(SinkWriter):
         async def converse(session: Session) -> None:
             brought = await self._bring(session, output, batch)
             crash_point("batch staged")
-            message = sql.one_message(*brought.first, moved, *brought.merged, *others, sql.COMMIT)
+            message = sql.one_message(*brought.first, moved, *brought.merged, *brought.kept, *others, sql.COMMIT)
             try:
                 await self._decide(session, message, permit)
             except psycopg.Error as error:
+                if refusal.is_changed(error):
+                    parts.kept_of.clear()
                 if (loss := refusal.loss_of(error)) is not None:
                     raise self._lossy(brought, loss) from error
                 raise
@@ -303,12 +305,12 @@ class PostgresWriter(SinkWriter):
             return _Brought(first=[])
         await parts.prepare_batch(session, batch.columns)
         shape = await parts.read_shape(session, batch.columns)
-        merged = parts.target.merged(batch.columns, shape)
+        merged, kept = parts.target.merged(batch.columns, shape), parts.kept(session, shape)
         if batch.few is None:
             await session.load(parts.target.batch, batch)
-            return _Brought(first=[], merged=merged, columns=batch.columns, shape=shape)
+            return _Brought(first=[], merged=merged, kept=kept, columns=batch.columns, shape=shape)
         first: list[sql.Statement] = [sql.BEGIN, sql.filled(parts.target.batch, batch.columns, batch.few)]
-        return _Brought(first=first, merged=merged, columns=batch.columns, shape=shape)
+        return _Brought(first=first, merged=merged, kept=kept, columns=batch.columns, shape=shape)
 
     async def make_stager(self, start: str | None, columns: pa.Schema) -> Stager | None:
         claim, parts = self._claim, self._parts
@@ -342,11 +344,13 @@ class PostgresWriter(SinkWriter):
             await parts.prepare_batch(session, columns)
             filled = sql.refilled(columns, sql.in_order(table, columns, names))
             counted, merged = sql.counted(sql.BATCH, output.rows), target.merged(columns, shape)
-            return _Brought(merged=[within, filled, counted, within, *merged], columns=columns, shape=shape)
+            merged = [within, filled, counted, within, *merged]
+            return _Brought(merged=merged, kept=parts.kept(session, shape), columns=columns, shape=shape)
         counted = sql.counted(sql.of_parts(table, names), output.rows)
         rows = sql.numbered(table, columns, names) if target.key else sql.in_order(table, columns, names)
         merged = target.merged(columns, shape, rows)
-        return _Brought(merged=[*merged[:-1], within, counted, within, merged[-1]], columns=columns, shape=shape)
+        merged = [*merged[:-1], within, counted, within, merged[-1]]
+        return _Brought(merged=merged, kept=parts.kept(session, shape), columns=columns, shape=shape)
 
     def _check_staged(self, output: Output, error: psycopg.Error) -> None:
         """Raises what an error of the server means for staged rows in particular."""
@@ -433,10 +437,14 @@ class PostgresWriter(SinkWriter):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Brought:
-    """What a batch's message begins with, what brings its rows into the target, and the columns for which that was made."""
+    """What a batch's message begins with, what brings its rows into the target, and the columns for which that was made.
+
+    kept: refuses targets that may lose rows since their last check.
+    """
 
     first: Sequence[sql.Statement] = (sql.BEGIN,)
     merged: Sequence[sql.Statement] = ()
+    kept: Sequence[sql.Statement] = ()
     columns: tuple[sql.Column, ...] = ()
     shape: Shape = NO_SHAPE
 
@@ -453,8 +461,8 @@ class _Parts:
     executors_env: str | None
     timeouts_of: dict[tuple[str, str], tuple[str | None, int]] = field(default_factory=dict)
     """Pipeline and partition -> where the batch begins that has taken too long, and how often that was."""
-    versions: set[str] = field(default_factory=set)
-    """The versions of the table that were found to keep rows."""
+    kept_of: dict[str, sql.Statement] = field(default_factory=dict)
+    """The versions of the table that were found to keep rows, each with a statement that refuses it if it no longer does."""
 
     async def prepare_batch(self, session: Session, columns: tuple[sql.Column, ...]) -> None:
         """Raises SinkRejected if the merge stores nothing of it, or stores it where it could be lost."""
@@ -462,10 +470,15 @@ class _Parts:
             self.target.batch, columns, None if self.target.merge is None else self._check_merge
         )
 
-    async def _check_merge(self, session: Session) -> None:
+    async def _check_merge(self, session: Session) -> sql.Statement:
         assert self.target.merge is not None
         await self.check_path(session)
-        await self.check_plan(session, sql.users(self.target.merge))
+        return await self.check_plan(session, sql.users(self.target.merge))
+
+    def kept(self, session: Session, shape: Shape) -> list[sql.Statement]:
+        """Refuses targets that may lose rows since their last check."""
+        kept = session.kept if self.target.merge is not None else self.kept_of.get(shape.version)
+        return [] if kept is None else [kept]
 
     async def check_path(self, session: Session) -> None:
         """Raises SinkRejected if a merge may read another table than the output."""
@@ -476,16 +489,27 @@ class _Parts:
                 " one, because the role's search_path names pg_temp behind other schemas: take that out of search_path"
             )
 
-    async def check_plan(self, session: Session, statement: sql.Statement) -> None:
-        """Raises SinkRejected if it stores nothing, or in a table whose rows may vanish while the position stays."""
+    async def check_plan(self, session: Session, statement: sql.Statement) -> sql.Statement:
+        """Raises SinkRejected if it stores nothing, or in a table whose rows may vanish while the position stays.
+
+        Returns what refuses, behind the same statement later, that its tables are others or may lose rows by then.
+        """
         rows = await (await session.execute(sql.explained(statement), extended=True)).fetchall()
-        written = relations_in([plan for (plan,) in rows])
+        plans = [plan for (plan,) in rows]
+        written = relations_in(plans)
         if not written:
             raise SinkRejected(
                 f"PostgreSQL {self.server.address}: `{self.target.kind}` stores no row of the output, and its position would move"
                 " over it: write an INSERT, UPDATE, DELETE or MERGE into a table. If that is called `batch`, name its schema"
             )
+        if self.target.merge is not None and not reads_batch(plans):
+            raise SinkRejected(
+                f"PostgreSQL {self.server.address}: `merge` never reads the output, and its position would move over it: read the"
+                " table `batch`, by a condition that can be true"
+            )
+        [[[state]]] = await _answers(await session.execute(sql.state(written)))
         await self.check_relations(session, written)
+        return sql.kept(written, state)
 
     async def check_index(self, session: Session) -> None:
         """Raises SinkRejected if a constraint by `key` is one that no upsert can use."""
@@ -522,9 +546,8 @@ class _Parts:
             raise SinkRejected(
                 f"PostgreSQL {self.server.address}: `table` is {_why_weak(shape.kind, shape.persistence)}: use an ordinary table"
             )
-        if shape.version and shape.version not in self.versions:
-            await self.check_plan(session, self.target.plannable)
-            self.versions.add(shape.version)
+        if shape.version and shape.version not in self.kept_of:
+            self.kept_of[shape.version] = await self.check_plan(session, self.target.plannable)
         return shape
 
     async def copy_into_target(self, session: Session, batch: Load) -> bool:

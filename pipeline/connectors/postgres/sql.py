@@ -172,16 +172,50 @@ def explained(statement: Statement) -> Composed:
 
 def weak(relations: Iterable[tuple[str, str]]) -> Composed:
     """Schema, name, kind and persistence of those, and of their partitions, whose rows may vanish while the position stays."""
-    named = SQL(", ").join(SQL("({}, {})").format(Literal(schema), Literal(name)) for schema, name in relations)
     return SQL(
         """SELECT pn.nspname::text, p.relname::text, p.relkind::text, p.relpersistence::text
+        FROM ({}) AS p JOIN pg_namespace pn ON pn.oid = p.relnamespace
+        WHERE p.relkind = 'f' OR p.relpersistence <> 'p' ORDER BY 1, 2"""
+    ).format(_with_partitions(relations))
+
+
+def state(relations: Iterable[tuple[str, str]]) -> Composed:
+    """One number, another one if they or their partitions get another kind or persistence, rules, or views."""
+    return SQL(
+        """SELECT hashtextextended(coalesce(string_agg(concat(p.oid, p.relkind, p.relpersistence, p.relhasrules, (
+            SELECT string_agg(concat(d.objid, ':', r.xmin), ' ' ORDER BY d.objid, d.refobjsubid) FROM pg_depend d
+            JOIN pg_rewrite r ON r.oid = d.objid
+            JOIN pg_class v ON v.oid = r.ev_class AND v.relkind = 'v' AND v.relpersistence = 'p'
+            WHERE d.classid = 'pg_rewrite'::regclass AND d.refclassid = 'pg_class'::regclass AND d.refobjid = p.oid
+        )), ' ' ORDER BY p.oid), ''), 0) FROM ({}) AS p"""
+    ).format(_with_partitions(relations))
+
+
+def kept(relations: Iterable[tuple[str, str]], found: int) -> Composed:
+    """Raises CHANGED if their state is not as it was found. Behind the statement that locks them, nothing can change any more."""
+    return SQL(
+        "SELECT CASE found.state WHEN {} THEN 1 ELSE ({} || found.state)::integer END FROM (SELECT ({}) AS state) AS found"
+    ).format(Literal(found), Literal(f"{CHANGED}: "), state(relations))
+
+
+def _with_partitions(relations: Iterable[tuple[str, str]]) -> Composed:
+    """The tables of these names, and their partitions."""
+    named = SQL(", ").join(SQL("({}, {})").format(Literal(schema), Literal(name)) for schema, name in relations)
+    return SQL(
+        """SELECT p.oid, p.relname, p.relnamespace, p.relkind, p.relpersistence, p.relhasrules
         FROM (VALUES {}) AS named (schema, name)
         JOIN pg_namespace n ON n.nspname = named.schema OR (n.oid = pg_my_temp_schema() AND named.schema = 'pg_temp')
         JOIN pg_class t ON t.relnamespace = n.oid AND t.relname = named.name
         CROSS JOIN LATERAL (SELECT t.oid UNION SELECT relid FROM pg_partition_tree(t.oid)) AS parts (oid)
-        JOIN pg_class p ON p.oid = parts.oid JOIN pg_namespace pn ON pn.oid = p.relnamespace
-        WHERE p.relkind = 'f' OR p.relpersistence <> 'p' ORDER BY 1, 2"""
+        JOIN pg_class p ON p.oid = parts.oid"""
     ).format(named)
+
+
+def pinned(path: str | None) -> Composed:
+    """Sets the search_path for the session, and returns it; None for as it is. The server's and the role's no longer count."""
+    return SQL("SELECT set_config('search_path', coalesce({}, current_setting('search_path')), false)").format(
+        Literal(path)
+    )
 
 
 def _table_exists(schema: str, name: str) -> Composed:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,16 +83,28 @@ def table_name(text: str) -> tuple[str, ...]:
 
 def relations_in(plans: Sequence[Any]) -> list[tuple[str, str]]:
     """Schema and name of all relations that a statement writes into, by its plans as JSON, without the output itself."""
-    found = {written for plan in plans for written in _written(plan)}
-    return sorted(each for each in found if not (each[0].startswith("pg_temp") and each[1] == "batch"))
+    modified = (node for node in _nodes(plans) if node.get("Node Type") == "ModifyTable")
+    targets = (each for node in modified for each in (node, *node.get("Target Tables", ())))
+    return sorted({_relation(each) for each in targets if "Relation Name" in each and not _is_batch(each)})
 
 
-def _written(plan: Any) -> Iterator[tuple[str, str]]:
-    if isinstance(plan, list):
-        for each in plan:
-            yield from _written(each)
-    elif isinstance(plan, dict):
-        targets = [plan, *plan.get("Target Tables", ())] if plan.get("Node Type") == "ModifyTable" else []
-        yield from ((each["Schema"], each["Relation Name"]) for each in targets if "Relation Name" in each)
-        for value in plan.values():
-            yield from _written(value)
+def reads_batch(plans: Sequence[Any]) -> bool:
+    """Whether a statement may read the output, by its plans as JSON. What a function in FROM reads is not known."""
+    kinds = ((node.get("Node Type"), node) for node in _nodes(plans))
+    return any(kind == "Function Scan" or (kind != "ModifyTable" and _is_batch(node)) for kind, node in kinds)
+
+
+def _is_batch(node: Mapping[str, Any]) -> bool:
+    return str(node.get("Schema")).startswith("pg_temp") and node.get("Relation Name") == "batch"
+
+
+def _relation(node: Mapping[str, Any]) -> tuple[str, str]:
+    return node["Schema"], node["Relation Name"]
+
+
+def _nodes(plan: Any) -> Iterator[Mapping[str, Any]]:
+    """All objects in it."""
+    if isinstance(plan, dict):
+        yield plan
+    for each in plan.values() if isinstance(plan, dict) else plan if isinstance(plan, list) else ():
+        yield from _nodes(each)

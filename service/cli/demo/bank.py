@@ -12,9 +12,10 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from functools import partial
 from importlib import resources
 from pathlib import Path
 
@@ -25,7 +26,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from leasehold.leases.lease import Lease
+from leasehold.pipeline.connectors.log import LogChangeFeed
 from leasehold.service.cli.demo import transactions as demo_data
+from leasehold.service.cli.demo.failing import FAILURES, Bank, DemoFailed, Failure, FailureName, Victim
 from leasehold.service.cli.demo.postgres import DSN, check_place, make_directory, query_command, run_postgres
 from leasehold.service.cli.demo.transactions import Transaction
 from leasehold.service.cli.host_name import host_name
@@ -33,8 +36,7 @@ from leasehold.service.cli.run import process, stopping
 from leasehold.service.cli.tables import balances_table, screen_of, stopped
 from leasehold.service.config import load as config
 from leasehold.service.config.leases import SqliteLeases
-from leasehold.service.config.settings import HostSettings, LogSettings
-from leasehold.service.errors import ServiceError
+from leasehold.service.config.settings import HostSettings, LogSettings, Settings
 from leasehold.service.lag.measurement import Backlog, measure_lag
 from leasehold.service.processor import ProcessorCore
 from leasehold.service.telemetry import logs
@@ -130,6 +132,8 @@ def _shown(lease: Lease) -> str:
 
 
 PARTITIONS = 4
+OUTPUT = {"generate": "raw-event", "transform": "transformed-event"}
+"""Pipeline -> the log that it writes."""
 ACCOUNTS_SHOWN = 20
 
 
@@ -137,17 +141,17 @@ TEMPLATE = "bank.yaml, a template for settings of your own"
 BALANCES = "SELECT * FROM balances"
 
 
-class DemoFailed(ServiceError):
-    """The demo did not finish."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
-    """directory: where the state stays; None for one that goes. transactions: a file to use instead of the made-up ones."""
+    """directory: where the state stays; None for one that goes. transactions: a file to use instead of the made-up ones.
+
+    fail: the failure to show.
+    """
 
     directory: Path | None = None
     transactions: Path | None = None
     as_json: bool = False
+    fail: FailureName | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +224,8 @@ async def run_demo(options: DemoOptions) -> DemoResult:
         name = stack.enter_context(host_name(HostSettings(), SqliteLeases(path=directory / "leases.db")))
         logs.configure(LogSettings(file=directory / "host.log"), name)
         async with run_postgres(directory / "postgres") as dsn:
-            await _process(directory, dsn, name, expected, screen, stop)
+            run = _Run(directory, dsn, name, expected, screen, stop)
+            await (run.process() if options.fail is None else run.fail(FAILURES[options.fail]))
             found = await asyncio.to_thread(_ledger, dsn)
         result = DemoResult(found, expected, time.monotonic() - started)
     _report(result, options.directory, screen)
@@ -229,25 +234,112 @@ async def run_demo(options: DemoOptions) -> DemoResult:
     return result
 
 
-async def _process(
-    directory: Path, dsn: str, host: str, expected: Ledger, screen: Console, stop: asyncio.Event
-) -> None:
-    settings = config.load(directory / "bank.yaml", {DSN: dsn})
-    processor = processor_of(settings, host=host, log=logs.logger())
-    before = await count_done(processor)
-    _say(screen, "starting Spark, which takes some seconds")
-    async with DemoView(processor, sum(expected.events.values()), before, screen).draw():
-        last = await process(
-            processor,
-            settings.api,
-            stop,
-            until_idle=True,
-            log=logs.logger(),
-            listening=lambda port: _say(screen, f"dashboard: http://{settings.api.host}:{port}/"),
-        )
-    _heed(last, screen)
-    if not any(processor.stats.events.values()):
-        _say(screen, _nothing_done(expected))
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """The demo's host. stop: set when the user wants to stop."""
+
+    directory: Path
+    dsn: str
+    host: str
+    expected: Ledger
+    screen: Console
+    stop: asyncio.Event
+
+    @property
+    def transactions(self) -> int:
+        return sum(self.expected.events.values())
+
+    async def process(self) -> None:
+        """All pipelines, until nothing is left to do. Raises DemoFailed."""
+        settings = config.load(self.directory / "bank.yaml", {DSN: self.dsn})
+        processor = processor_of(settings, host=self.host, log=logs.logger())
+        await self._process(settings, processor, await count_done(processor))
+        if not any(processor.stats.events.values()):
+            _say(self.screen, _nothing_done(self.expected))
+
+    async def fail(self, failure: Failure) -> None:
+        """One part of the bank fails; then `process`, which recovers from it. Raises DemoFailed."""
+        bank = Bank(self.directory, {DSN: self.dsn}, self.stop, partial(_say, self.screen))
+        async with bank.failed(failure) as victim:
+            _say(self.screen, f"{failure.part} {failure.what}")
+            settings = config.load(self.directory / "bank.yaml", {DSN: self.dsn})
+            processor = processor_of(settings, host=self.host, log=logs.logger())
+            known = await count_done(processor)
+            before = {pipeline: await self._stored(pipeline) for pipeline in known}
+            stored = before[failure.pipeline]
+            _say(
+                self.screen,
+                f"{stored:,} of {self.transactions:,} transactions are stored, and the leases know of"
+                f" {known[failure.pipeline]:,}: the demo's host takes the leases when they expire (10 s)",
+            )
+            async with self._woken(failure, victim, processor):
+                await self._process(settings, processor, before)
+            _say(
+                self.screen,
+                f"recovered: the other {self.transactions - stored:,} transactions were processed,"
+                f" {processor.stats.events[failure.pipeline]:,} of them by the demo's host",
+            )
+        stored = await self._stored(failure.pipeline)
+        if stored != self.transactions:
+            raise DemoFailed(
+                f"pipeline {failure.pipeline} has stored {stored:,} events instead of {self.transactions:,}"
+            )
+
+    async def _process(self, settings: Settings, processor: ProcessorCore, before: Mapping[str, int]) -> None:
+        _say(self.screen, "starting Spark, which takes some seconds")
+        async with DemoView(processor, self.transactions, before, self.screen).draw():
+            last = await process(
+                processor,
+                settings.api,
+                self.stop,
+                until_idle=True,
+                log=logs.logger(),
+                listening=lambda port: _say(self.screen, f"dashboard: http://{settings.api.host}:{port}/"),
+            )
+        _heed(last, self.screen)
+
+    @asynccontextmanager
+    async def _woken(self, failure: Failure, victim: Victim, processor: ProcessorCore) -> AsyncIterator[None]:
+        """If the victim is frozen, it continues as soon as it owns nothing, and ends before this context does."""
+        if not failure.freezes:
+            yield
+            return
+        waking = asyncio.create_task(self._wake(failure, victim, processor), name="wake the frozen host")
+        try:
+            yield
+            await waking
+        finally:
+            waking.cancel()
+            await asyncio.gather(waking, return_exceptions=True)
+
+    async def _wake(self, failure: Failure, victim: Victim, processor: ProcessorCore) -> None:
+        while not _is_displaced(processor, failure):  # noqa: ASYNC110  # scans set no event
+            await asyncio.sleep(REFRESH_S)
+        _say(self.screen, f"{failure.part} continues (SIGCONT) with its old batch: its partitions have new owners")
+        victim.resume()
+        if (code := await victim.changed()) != 0:
+            raise DemoFailed(f"{failure.part} ended with exit code {code}: {victim.words}")
+        _say(self.screen, f"{failure.part} has ended: nothing of its old batch was stored, because its epoch was over")
+
+    async def _stored(self, pipeline: str) -> int:
+        """How many transactions its output holds; 0 if there is none yet."""
+        if pipeline == "balances":
+            with suppress(psycopg.errors.UndefinedTable):
+                return sum((await asyncio.to_thread(_ledger, self.dsn)).events.values())
+            return 0
+        if not (path := self.directory / OUTPUT[pipeline]).exists():
+            return 0
+        feed = LogChangeFeed(path)
+        try:
+            return sum([await feed.lag(found.name, None) for found in await feed.partitions()])
+        finally:
+            await feed.close()
+
+
+def _is_displaced(processor: ProcessorCore, failure: Failure) -> bool:
+    scan = processor.host.balancer.scan
+    leases = [lease for lease in scan.leases if lease.pipeline == failure.pipeline] if scan else []
+    return bool(leases) and all(lease.owner not in (failure.part, None) for lease in leases)
 
 
 def _nothing_done(expected: Ledger) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 from connectors.test_files_blobs import Places, places
-from hostile import COLUMNS, check_cell, outcome, rows_with
-from integration.test_hostile_values import files
+from hostile import COLUMNS, check_cell, files, outcome, rows_with
 from plugins_node import ON_BOTH
 
 from leasehold.pipeline.connectors.files.sink.formats import Format

@@ -175,7 +175,7 @@ async def test_throttling_without_an_end_is_over_in_time(
 ) -> None:
     etag = await store.create(ID, "{}")
     wire.fault("fail", "set", status=503, code="ServerBusy")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         with pytest.raises(StoreUnavailable):
             await open_store(timeout_s=0.4).replace(ID, "{}", etag)
 

@@ -35,8 +35,8 @@ SETTINGS = """
 leases: {leases}
 pipelines:
   - name: orders
-    feed: {{type: "integration.blob.test_takeover:Hub"}}
-    sink: {{type: python, handler: "integration.blob.test_takeover:Hub"}}
+    feed: {{type: "connectors.blob.test_takeover:Hub"}}
+    sink: {{type: python, handler: "connectors.blob.test_takeover:Hub"}}
 """
 API = {"api_version": "2019-07-07"}
 
@@ -261,6 +261,43 @@ async def test_a_lease_that_a_host_holds_is_refused_until_it_lets_go(deployment:
     await held.release()
     assert (await deployment.from_container("eventprocessorhost", "--apply")).code == 0
     assert await deployment.places() == {"0": "41@4100"}
+
+
+async def export_to_hosts(deployment: Deployment, container: str) -> Told:
+    line = ["leases", "export", str(deployment.file), "--pipeline", "orders", "--to", "eventprocessorhost"]
+    result = await asyncio.to_thread(
+        CliRunner().invoke, main, [*line, "--prefix", "$Default", "--container", container]
+    )
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return Told(result.exit_code, result.output)
+
+
+async def test_leases_go_back_to_the_older_host(deployment: Deployment) -> None:
+    name = deployment.blobs.container_name
+    deployment.keep_leases_in(deployment.ours)
+    await hosted(deployment, "0", 41)
+    await hosted(deployment, "1", 7)
+    assert (await deployment.from_container("eventprocessorhost", "--apply")).code == 0
+    await hosted(deployment, "0", 3)  # as if our hosts had worked on since
+    await deployment.blobs.delete_blob("$Default/1")
+    told = await export_to_hosts(deployment, name)
+    assert (told.code, told.out) == (0, f"2 blobs written to {name}/$Default\n")
+    stored = [json.loads(await (await deployment.blobs.download_blob(f"$Default/{n}")).readall()) for n in "01"]
+    assert [(each["Offset"], each["SequenceNumber"], each["Epoch"]) for each in stored] == [
+        ("4100", 41, 12),
+        ("700", 7, 12),
+    ]
+    assert "2 unchanged" in (await deployment.from_container("eventprocessorhost")).out
+
+
+async def test_a_blob_of_a_running_host_is_not_overwritten(deployment: Deployment) -> None:
+    blob = await hosted(deployment, "0", 41)
+    assert (await deployment.from_container("eventprocessorhost", "--apply")).code == 0
+    await blob.acquire_lease(lease_duration=15)
+    told = await export_to_hosts(deployment, deployment.blobs.container_name)
+    assert (told.code, "blob '$Default/0' is leased by a running host: stop it" in told.out) == (1, True), told.out
+    told = await export_to_hosts(deployment, "nothing-there")
+    assert (told.code, "'nothing-there' does not exist: create it" in told.out) == (1, True), told.out
 
 
 # --- where the old blobs are ---

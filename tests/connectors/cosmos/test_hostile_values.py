@@ -12,6 +12,7 @@ import pytest
 from azure.cosmos.aio import ContainerProxy
 from connectors.cosmos.test_cosmos_sink import CONTAINER, DATABASE, QUICK, account_of, container, sent
 from hostile import COLUMNS, EXACT, IDS, TIMES, check_cell, outcome, rows_of, rows_with
+from patience import PATIENCE_S
 from plugins_cosmos import Cosmos
 from writers import delivered, writing
 
@@ -84,7 +85,7 @@ async def test_half_a_character_in_id_and_key_passes_the_emulator_and_the_feed(
         [place] = [each.name for each in await feed.partitions() if await feed.lag(each.name, None)]
         reader = feed.open(place, None)
         events: list[dict[str, Any]] = []
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(PATIENCE_S):
             while len(events) < 2:
                 events += (await anext(reader)).events.to_pylist()
         await reader.aclose()

@@ -11,7 +11,7 @@ from azure.eventhub import EventData
 from azure.eventhub._pyamqp._encode import encode_payload
 from azure.eventhub._pyamqp.aio import ReceiveClientAsync, SendClientAsync
 from azure.eventhub._pyamqp.endpoints import ApacheFilters, Source
-from azure.eventhub._pyamqp.error import RetryPolicy
+from azure.eventhub._pyamqp.error import AMQPException, RetryPolicy
 from azure.eventhub._pyamqp.message import BatchMessage, Message
 from azure.eventhub._pyamqp.types import TYPE, VALUE, AMQPTypes
 from azure.eventhub.aio import EventHubConsumerClient, EventHubProducerClient
@@ -205,3 +205,13 @@ async def idempotent(
             yield sender
         finally:
             await sender.close_async()
+
+
+async def published(eventhubs: EventHubs) -> Exception | None:
+    """What became of a batch of one event, by a link of its own."""
+    async with idempotent(eventhubs) as sender:
+        try:
+            await sender.publish(["a"], 1)
+        except (AMQPException, TimeoutError) as error:
+            return error
+    return None

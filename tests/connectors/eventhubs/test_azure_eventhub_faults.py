@@ -10,22 +10,12 @@ from azure.eventhub import EventData
 from azure.eventhub._pyamqp.error import AMQPConnectionError, AMQPException, AMQPLinkError, MessageException
 from azure.eventhub.exceptions import AuthenticationError, ConnectError, EventDataSendError, EventHubError
 from connectors.eventhubs import clients
-from connectors.eventhubs.clients import HUB, idempotent, producer, received, receiver
+from connectors.eventhubs.clients import HUB, idempotent, producer, published, received, receiver
 from patience import until_async
 from plugins_eventhubs import EventHubs
 
 BUSY = b"com.microsoft:server-busy"
 FORCED = b"amqp:link:detach-forced"
-
-
-async def published(eventhubs: EventHubs) -> Exception | None:
-    """What became of a batch of one event, by a link of its own."""
-    async with idempotent(eventhubs) as sender:
-        try:
-            await sender.publish(["a"], 1)
-        except (AMQPException, TimeoutError) as error:
-            return error
-    return None
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ import sys
 from itertools import count
 from pathlib import Path
 
-from unit.pipeline.connectors.files.sink.places import numbers_in
-from unit.pipeline.connectors.files.sink.test_directory import deliver
+from unit.pipeline.connectors.files.sink.places import deliver, numbers_in
 
 from leasehold.pipeline.connectors.files.sink import Directory, leftovers, snapshot_of
 
@@ -26,7 +25,7 @@ def watched(call):
     return stepped
 import asyncio
 from pathlib import Path
-from unit.pipeline.connectors.files.sink.test_directory import STEPS, deliver
+from unit.pipeline.connectors.files.sink.places import STEPS, deliver
 print("ready", flush=True)
 for line in sys.stdin:  # one process forks for every step: to start Python is what takes time
     wanted, path = int(line.split()[0]), Path(line.split()[1])

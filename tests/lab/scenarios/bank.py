@@ -21,7 +21,8 @@ from typing import Any
 import psycopg
 import yaml
 from lab.scenarios.grounds import LOGS, PARTITIONS, Ground, MakeGround, behind
-from lab.scenarios.host import Failed, Host, Process
+from lab.scenarios.host import Host, Process
+from patience import Failed
 
 from leasehold.leases.lease import Lease
 from leasehold.service.cli.demo import transactions as demo_data

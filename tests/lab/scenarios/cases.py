@@ -11,8 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import NoReturn, Protocol, TypeVar
 
-from lab.scenarios.host import Failed, Process, until
+from lab.scenarios.host import Process
 from lab.scenarios.place import say
+from patience import Failed, until
 
 from leasehold.leases.lease import Lease
 from leasehold.pipeline.crash_point import POINTS

@@ -24,7 +24,8 @@ from typing import Any
 import psycopg
 import yaml
 from azure.cosmos import ContainerProxy, CosmosClient, DatabaseProxy, PartitionKey
-from lab.scenarios.host import Failed, Host
+from lab.scenarios.host import Host
+from patience import Failed
 from plugins_cosmos import Cosmos
 
 from leasehold.emulators.cosmos.epk import epk_of

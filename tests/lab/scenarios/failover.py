@@ -20,8 +20,8 @@ from statistics import median
 from typing import Any
 
 from lab.scenarios.copy_group import PIPELINE, CopyGroup
-from lab.scenarios.host import until
 from lab.scenarios.place import say
+from patience import until
 from plugins_cli import leases_in
 
 from leasehold.leases.lease import Lease
@@ -52,7 +52,7 @@ class Group(CopyGroup):
         killed.send_signal(signal.SIGKILL)
         began = time.monotonic()
         killed.wait()
-        until(lambda: self.owners().keys() == self.hosts.keys(), "the others have all leases", 120)
+        until(lambda: self.owners().keys() == self.hosts.keys(), "the others have all leases")
         return time.monotonic() - began
 
 

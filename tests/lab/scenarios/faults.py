@@ -24,8 +24,8 @@ from lab.scenarios import moves
 from lab.scenarios.bank import Bank, Result
 from lab.scenarios.cases import displaced, exit_code, named, points_of_sink, table, told_to_end
 from lab.scenarios.grounds import FEEDS, LEASES, ROLES, MakeGround, behind, grounds
-from lab.scenarios.host import Failed
 from lab.scenarios.place import place, say
+from patience import Failed
 
 SINKS = {
     "log": {"generate": "log", "transform": "log", "balances": "postgres"},

@@ -8,36 +8,19 @@ import re
 import signal
 import subprocess
 import sys
-import threading
-import time
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from patience import pause_s
+from patience import PATIENCE_S, Failed, until
 
 from leasehold.pipeline.crash_point import VARIABLE
 
-END_S = 240
+END_S = 2 * PATIENCE_S
 """On a machine that is busy with other things, too."""
-
-
-class Failed(Exception):
-    """A process did not do what it had to."""
-
-
-def until(condition: Callable[[], Any], what: str, within_s: float = END_S) -> Any:
-    """What the condition came to in the end. Raises Failed."""
-    started = time.monotonic()
-    while not (found := condition()):
-        waited_s = time.monotonic() - started
-        if waited_s > within_s:
-            raise Failed(f"{what}: not within {within_s:g} s")
-        threading.Event().wait(pause_s(waited_s))
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +81,7 @@ class Process:
     def end(self) -> None:
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(10)
+        self.process.wait(PATIENCE_S)
 
     @property
     def words(self) -> str:
@@ -149,7 +132,7 @@ class Host(Process):
 
     def _get(self, path: str) -> str:
         try:
-            with urllib.request.urlopen(f"{self._url}{path}", timeout=30) as answer:
+            with urllib.request.urlopen(f"{self._url}{path}", timeout=PATIENCE_S) as answer:
                 return str(answer.read().decode())
         except OSError as error:
             raise Failed(f"host {self.name} does not answer {path}: {error}; {self.words}") from error

@@ -11,8 +11,8 @@ from typing import Any
 
 from lab.scenarios.bank import Bank
 from lab.scenarios.grounds import MADE, ROLES, behind
-from lab.scenarios.host import Failed
 from lab.scenarios.hubs import FEED_GROUP, LEVEL_STOLEN, LINK_STOLEN, Hubs
+from patience import Failed
 
 OUT_OF_ORDER = "com.microsoft:out-of-order-sequence"
 

@@ -31,10 +31,11 @@ from typing import Any
 import psycopg
 from lab.scenarios.cases import POINTS_OF_SINK, displaced, exit_code, named, table, told_to_end
 from lab.scenarios.grounds import is_locked
-from lab.scenarios.host import Failed, Process
+from lab.scenarios.host import Process
 from lab.scenarios.letters_host import LEASES, Order
 from lab.scenarios.letters_kinds import KINDS, NAME, SERVED, Address, Where
 from lab.scenarios.place import place, say
+from patience import Failed
 from plugins_cli import leases_in
 
 from leasehold.leases.lease import Lease

@@ -13,7 +13,8 @@ from collections.abc import Callable
 
 from lab.scenarios.bank import TRANSACTIONS, Bank
 from lab.scenarios.grounds import PARTITIONS, behind
-from lab.scenarios.host import Batch, Failed, Host, until
+from lab.scenarios.host import Batch, Host
+from patience import Failed, until
 
 MOVED = PARTITIONS // 2
 Batches = dict[str, list[Batch]]
@@ -43,7 +44,13 @@ def _moved(
     with bank.running("a", role, slow=True, until_idle=False) as a:
         _see_full(bank, role, a)
         with bank.running("b", role, *behind(role), until_idle=False) as b:
-            moved = until(lambda: _asked_for(bank, role), "host b asks for its share")
+            moved: set[str] = set()
+
+            def is_asked_for() -> set[str]:
+                moved.update(_asked_for(bank, role))
+                return moved
+
+            until(is_asked_for, "host b asks for its share")
             until(lambda: has_come(a, b, moved), f"leases are {how}")
             bank.gate.touch()
             until(lambda: bank.counted() >= TRANSACTIONS, "everything is delivered")

@@ -23,7 +23,6 @@ from typing import Any
 import psutil
 import psycopg
 from lab.scenarios.copy_group import COPIED, PIPELINE, CopyGroup
-from lab.scenarios.host import Failed, until
 from lab.scenarios.outage_books import (
     BEGINNINGS,
     Handoff,
@@ -36,6 +35,7 @@ from lab.scenarios.outage_books import (
     read_lines,
 )
 from lab.scenarios.place import place, say
+from patience import Failed, until
 from plugins_cli import events_in
 
 from leasehold.leases.document import decode_lease, lease_prefix
@@ -109,14 +109,14 @@ class Group(CopyGroup):
         """Every host has its share and works on it. Raises Failed."""
         while len(self.hosts) < HOSTS:
             self.start()
-        until(self.is_settled, "shares are even", 120)
+        until(self.is_settled, "shares are even")
         delivered = self.count_batches()
         until(lambda: is_beyond(self.count_batches(), delivered), "every partition delivers")
 
     def leave(self) -> None:
         """The host that has been there longest leaves in good order. Raises Failed."""
         self._stop(next(iter(self.hosts)))
-        until(self.is_settled, "the others share its leases", 120)
+        until(self.is_settled, "the others share its leases")
 
     def stop(self) -> None:
         """All hosts leave. Raises Failed."""
@@ -144,7 +144,7 @@ class Group(CopyGroup):
         starting = threading.Thread(target=self._start_database, name="PostgreSQL")
         starting.start()
         try:
-            until(self._database_answers, "PostgreSQL answers", START_S)
+            until(self._database_answers, "PostgreSQL answers")
             return time.time()
         finally:
             starting.join()
@@ -204,7 +204,7 @@ def go_without_database(group: Group, lasts_s: float) -> Outage:
     after = {lease.partition: lease for lease in group.leases()}
     group.stop_writing()
     with suppress(Failed):  # the books tell what is missing
-        until(lambda: is_whole(group.written, group.arrived()), "everything arrives", 60)
+        until(lambda: is_whole(group.written, group.arrived()), "everything arrives")
     group.stop()
     return Outage(
         killed_at=killed_at,

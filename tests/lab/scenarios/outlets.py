@@ -14,7 +14,7 @@ import duckdb
 import pyarrow.dataset as ds
 from delta_log import LOG
 from delta_readers import read_replaced, read_rows
-from lab.scenarios.host import Failed
+from patience import Failed
 from plugins_endpoint import Endpoint, endpoint_served
 
 from leasehold.pipeline.connectors.files.sink import Directory, snapshot_of

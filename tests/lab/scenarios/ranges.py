@@ -27,10 +27,10 @@ import yaml
 from delta_log import read_log
 from delta_readers import read_rows
 from lab.scenarios.cases import displaced, exit_code, named, table, told_to_end
-from lab.scenarios.host import Failed
 from lab.scenarios.place import say
 from lab.scenarios.room import LEASES, HostRoom
 from new_postgres import new_postgres
+from patience import Failed
 
 from leasehold.pipeline.connectors.files.delta import Table, location_of, vacuum_table
 from leasehold.pipeline.connectors.files.delta.staged import staging_of

@@ -28,7 +28,6 @@ from typing import Any
 
 import psycopg
 import pyarrow as pa
-from lab.scenarios.host import Failed, until
 from lab.scenarios.outlets import (
     DATABASE,
     LINES,
@@ -42,6 +41,7 @@ from lab.scenarios.outlets import (
 )
 from lab.scenarios.place import place, say
 from lab.scenarios.sinks import ACCOUNTS, Room, is_in_order
+from patience import Failed, until
 from plugins_cli import events_in
 from plugins_endpoint import endpoint_served
 

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lab.scenarios.grounds import is_locked
-from lab.scenarios.host import Failed, Host, Process
+from lab.scenarios.host import Host, Process
+from patience import Failed
 from plugins_cli import leases_in
 
 from leasehold.leases.lease import Lease

@@ -23,10 +23,10 @@ from queue import SimpleQueue
 
 import yaml
 from lab.scenarios.cases import displaced, exit_code, named, points_of_sink, table, told_to_end
-from lab.scenarios.host import Failed
 from lab.scenarios.outlets import LINES, SINKS, MakeOutlet, Outlet, outlets
 from lab.scenarios.place import say
 from lab.scenarios.room import LEASES, HostRoom
+from patience import Failed
 
 ROLE = "deliver"
 ACCOUNTS = ("a", "b")

@@ -29,8 +29,8 @@ from lab.scenarios.grounds import (
     slow_postgres,
     spread,
 )
-from lab.scenarios.host import until
 from nats.aio.msg import Msg
+from patience import until
 from plugins.jetstream.connection import Connection
 from plugins.jetstream.sink import target_of
 from plugins.jetstream.stream import Stream

@@ -22,7 +22,7 @@ from lab.simulation.process import current, incarnation
 from lab.simulation.weather import Request, answered, host_of
 
 from leasehold.leases.lease import LeaseKey
-from leasehold.pipeline.connectors.handlers import Async, HandlerSink
+from leasehold.pipeline.connectors.handlers import Async, HandlerSink, do_nothing
 from leasehold.pipeline.errors import SinkUnavailable
 from leasehold.pipeline.handlers.events import Events
 from leasehold.pipeline.handlers.stats import HandlerStats
@@ -78,6 +78,8 @@ class SideBySide(HandlerSink):
         return _Writer(
             claim,
             Async(handler),
+            close=do_nothing,
+            report=lambda text, error: None,
             key=KEY,
             limits=limits,
             clock=self._clock,

@@ -470,8 +470,8 @@ MUTANTS = (
     mutant(
         "what is left of a page begins where the page began",
         "leasehold.pipeline.event",
-        "self.events.slice(n), self.to, _Behind(whole, taken + n)",
-        "self.events, self.to, _Behind(whole, taken + n)",
+        "events=self.events.slice(n), position_after=_Behind(whole, taken + n)",
+        "events=self.events, position_after=_Behind(whole, taken + n)",
     ),
     mutant(
         "the owner level is not raised after an ambiguous send",

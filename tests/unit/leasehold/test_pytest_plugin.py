@@ -122,7 +122,9 @@ def test_a_case_is_not_run_with_another_folders_module_of_the_same_name(tmp_path
         for file, text in files.items():
             (tmp_path / name / file).write_text(text)
     (tmp_path / "a/handlers_m.py").write_text(HANDLER)
-    (tmp_path / "b/handlers_m.py").write_text(HANDLER.replace("Handler:", "Other:"))  # `leasehold test` finds that
+    (tmp_path / "b/handlers_m.py").write_text(
+        HANDLER.replace("class Handler", "class Other")
+    )  # `leasehold test` finds that
     result = run(tmp_path)
     assert "1 failed, 1 passed" in result.stdout, result.stdout
     own, loaded = tmp_path / "b/handlers_m.py", tmp_path / "a/handlers_m.py"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from leasehold.pipeline.batch import Batch, due_in_s, is_full
 from leasehold.pipeline.contract import event_table
-from leasehold.pipeline.event import EVENT_SCHEMA, Page
+from leasehold.pipeline.event import EVENT_SCHEMA, Page, Receipt
 from leasehold.pipeline.limits import BatchLimits
 
 
@@ -158,3 +158,20 @@ def test_a_batch_is_cut_between_pages_where_the_next_cannot_be() -> None:
 
 def test_parts_of_a_batch_are_whole_transactions() -> None:
     assert [part.events for part in transactions(3, 4, 9, 10).cut(3)] == [3, 1, 6]
+
+
+@given(sizes_and_cut)
+def test_parts_of_a_batch_carry_what_its_pages_were_charged_once(case: tuple[list[int], int]) -> None:
+    sizes, n = case
+    batch = batch_of(*sizes)
+    pages = tuple(replace(page, receipt=Receipt(2.0**at, f"0:{at}")) for at, page in enumerate(batch.pages))
+    parts = replace(batch, pages=pages).cut_at(n)
+    receipts = [part.receipt for part in parts]
+    assert all(receipt is not None for receipt in receipts)
+    assert sum(receipt.request_charge for receipt in receipts if receipt) == 2.0 ** len(sizes) - 1
+    assert receipts[-1] is not None
+    assert receipts[-1].session_token == f"0:{len(sizes) - 1}"
+
+
+def test_a_batch_of_a_source_without_receipts_has_none() -> None:
+    assert batch_of(2, 3).receipt is None

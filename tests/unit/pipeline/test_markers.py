@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from leasehold.pipeline.errors import PositionLost
 from leasehold.pipeline.markers import PREFIX, Marker, Search, lease_of, marker_in, without_markers
 
 MAP = pa.map_(pa.string(), pa.string())
@@ -97,6 +98,31 @@ def test_a_batch_that_was_begun_twice_counts_by_its_second_beginning() -> None:
     assert newest_complete([batch(first)[0], *batch(second)], "bank/p", 0) == second
     assert newest_complete([batch(first)[0], *batch(second)[:2], batch(first)[1]], "bank/p", 0) is None
     assert newest_complete([batch(first)[0], batch(marker(0, 2, level=2))[1]], "bank/p", 0) is None
+
+
+def by_number(a: str | None, b: str | None) -> int:
+    try:
+        return int(a or -1) - int(b or -1)
+    except ValueError as error:
+        raise PositionLost(str(error)) from error
+
+
+def test_a_copy_of_an_earlier_batch_does_not_move_the_position_back(caplog: pytest.LogCaptureFixture) -> None:
+    first, second, copied = marker(0, 2), marker(2, 4), marker(0, 2)
+    search = Search("bank/p", 0, by_number)
+    for properties in (*batch(first), *batch(second), *batch(copied), *batch(second)):
+        search.see(properties)
+    assert search.newest == second
+    assert caplog.text.count("a marker of lease 'bank/p' is a copy of an earlier one") == 2
+
+
+def test_a_marker_that_names_no_position_of_the_feed_does_not_count(caplog: pytest.LogCaptureFixture) -> None:
+    search = Search("bank/p", 0, by_number)
+    made_up = Marker(lease="bank/p", generation=0, level=1, start="2", to="x", count=1)
+    for properties in (*batch(made_up), *batch(marker(0, 2)), *batch(made_up)):
+        search.see(properties)
+    assert search.newest == marker(0, 2)
+    assert "names no position" in caplog.text
 
 
 @settings(deadline=None)  # Arrow takes its time on the first call

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -238,3 +239,15 @@ def test_a_column_that_the_key_field_would_replace_is_refused() -> None:
     with pytest.raises(SinkRejected, match="'t', which `key_field` would replace: choose another"):
         check_rows(with_sequence(pa.array([1])), json_row(key_field="t"), "a test")
     check_rows(with_sequence(pa.array([1])), json_row(key_field="key"), "a test")
+
+
+# What a refusal carries, a plug-in's too
+
+
+def test_a_refusal_names_sequences_as_whole_numbers_and_has_a_message() -> None:
+    assert OutputRefused("no", sequences=np.array([1, 2])).sequences == (1, 2)
+    for wrong in ("12", [1.0], [None], ["1"]):
+        with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
+            OutputRefused("no", sequences=wrong)  # type: ignore[arg-type]  # as a plug-in may
+    with pytest.raises(ValueError, match="a refusal needs a message: name the row, the column and the reason"):
+        OutputRefused(" ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import signal
@@ -24,6 +25,8 @@ from leasehold import (
     FilesFeed,
     Handler,
     LeaseLoss,
+    LeaseLost,
+    LogLetters,
     LogSink,
     MemoryFeed,
     MemoryLeases,
@@ -40,6 +43,14 @@ from leasehold.leases.stores.memory import MemoryStore
 from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryOutputSink
 
 FEED = MemoryFeed(changes={"0": tuple({"id": number} for number in range(5))})
+
+
+def keyed_feed(events: int) -> MemoryChangeFeed:
+    """Of three keys, one after the other."""
+    feed = MemoryChangeFeed(["0"])
+    for number in range(events):
+        feed.append("0", [json.dumps({"id": number}).encode()], key=str(number % 3))
+    return feed
 
 
 class Kept:
@@ -124,6 +135,93 @@ async def test_events_of_a_key_come_in_order_side_by_side() -> None:
     assert {context.key for context in kept.contexts} == {"0"}
 
 
+@pytest.mark.parametrize("is_factory", [False, True])
+async def test_a_handler_of_keys_side_by_side_is_opened_and_closed_around_all_of_them(is_factory: bool) -> None:
+    calls: list[Any] = []
+    together, failed = asyncio.Event(), set[int]()
+
+    class OnChanges(Handler):
+        async def open(self, context: Context) -> None:
+            self.running = 0
+            calls.append(("open", context.partition))
+
+        async def process(self, changes: list[Event], context: Context) -> None:
+            (change,) = changes
+            self.running += 1
+            if self.running == 3:
+                together.set()
+            await together.wait()
+            number = change.json()["id"]
+            if number in (1, 4) and number not in failed:
+                failed.add(number)
+                raise (Retry() if number == 1 else ValueError("the first call"))
+            calls.append((context.key, number, context.attempt))
+
+        def close(self, context: Context, reason: str) -> None:
+            calls.append(("close", reason, context.position))
+
+    def make() -> Handler:
+        return OnChanges()
+
+    handler = make if is_factory else OnChanges
+    parallel = {"key": "key", "max": 3, "backoff_s": 0.01}
+    await drained(processor_of(handler, feed=keyed_feed(9), parallel=parallel))
+    assert calls[0] == ("open", "0")
+    assert calls[-1] == ("close", "shutdown", "9")
+    by_key = {key: [call[1:] for call in calls[1:-1] if call[0] == key] for key in "012"}
+    assert by_key == {"0": [(0, 1), (3, 1), (6, 1)], "1": [(1, 2), (4, 2), (7, 1)], "2": [(2, 1), (5, 1), (8, 1)]}
+
+
+async def test_a_key_of_a_handler_s_that_keeps_failing_is_parked_and_its_error_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    done: list[tuple[str | None, int]] = []
+
+    class OnChanges(Handler):
+        async def process(self, changes: list[Event], context: Context) -> None:
+            if changes[0].json()["id"] == 1:
+                raise ValueError("a negative amount")
+            done.append((context.key, changes[0].json()["id"]))
+
+    parallel = {"key": "key", "max": 3, "backoff_s": 0.01, "attempts": 2}
+    with caplog.at_level(logging.ERROR, "leasehold.pipeline.connectors.python"):
+        await drained(
+            processor_of(
+                OnChanges,
+                feed=keyed_feed(9),
+                parallel=parallel,
+                dead_letters=LogLetters(path=tmp_path / "dead"),
+            )
+        )
+    assert {key for key, _ in done} == {"0", "2"}
+    assert [number for key, number in done if key == "0"] == [0, 3, 6]
+    (record,) = [each for each in caplog.records if each.name == "leasehold.pipeline.connectors.python"]
+    assert record.exc_info is not None
+    assert isinstance(record.exc_info[1], ValueError)
+
+
+@pytest.mark.parametrize("parallel", [None, {"key": "partition", "events_max": 9}])
+async def test_a_checkpoint_by_hand_after_the_end_of_the_lease_raises_lease_lost(
+    parallel: dict[str, Any] | None,
+) -> None:
+    contexts: list[tuple[list[Event], Context]] = []
+
+    class OnChanges(Handler):
+        async def process(self, changes: list[Event], context: Context) -> None:
+            contexts.append((changes, context))
+
+    given = {} if parallel is None else {"parallel": parallel}
+    async with processor_of(OnChanges, checkpoint_s="manual", **given) as processor:
+        await until_async(lambda: contexts)
+        changes, context = contexts[0]
+        assert not context.is_lost
+        await context.checkpoint(changes[0])
+        await processor.stop()
+        assert context.is_lost
+        with pytest.raises(LeaseLost, match="partition '0'"):
+            await context.checkpoint(changes[-1])
+
+
 async def test_documents_come_as_dicts_and_a_body_that_is_none_stops_its_partition_by_name() -> None:
     found: list[Any] = []
 
@@ -135,7 +233,7 @@ async def test_documents_come_as_dicts_and_a_body_that_is_none_stops_its_partiti
     processor = processor_of(on_changes, gets="documents", feed=MemoryFeed(changes={"0": (b"x",)}))
     async with processor:
         (why,) = (await processor.idle()).failed.values()
-    assert "the event with sequence 0 of partition '0' is no document" in why
+    assert "the event with sequence 0 of partition '0' cannot be a document" in why
 
 
 async def test_a_retry_is_called_again_with_the_same_changes() -> None:
@@ -276,7 +374,24 @@ async def test_the_api_is_that_of_the_command_and_lag_is_told() -> None:
         async with client.get(f"http://127.0.0.1:{processor.port}/health/live") as answer:
             assert answer.status == 200
         (lag,) = await processor.lag()
-    assert (lag.pipeline, lag.partition, lag.events) == ("orders", "0", 0)
+    assert (lag.pipeline, lag.partition, lag.events, lag.seconds, lag.why) == ("orders", "0", 0, 0.0, None)
+
+
+async def test_the_estimate_names_the_owner_and_why_a_partition_stands_still() -> None:
+    async def on_changes(changes: list[Event], context: Context) -> None:
+        if context.partition == "1":
+            raise ValueError("a negative amount")
+
+    feed = MemoryFeed(changes={"0": (), "1": (1, 2, 3)})
+    pipeline = Pipeline("orders", feed=feed, handler=on_changes)
+    async with Processor(pipeline, leases=MemoryLeases(), host="here") as processor:
+        await processor.idle()
+        well, failing = await processor.lag()
+    assert (well.partition, well.events, well.seconds, well.owner, well.why) == ("0", 0, 0.0, "here", None)
+    assert (failing.partition, failing.events, failing.seconds is None or failing.seconds >= 0) == ("1", 3, True)
+    assert failing.why is not None
+    assert "is failing" in failing.why
+    assert "ValueError: a negative amount" in failing.why
 
 
 async def test_an_observer_hears_on_the_loop_of_the_program() -> None:
@@ -317,50 +432,6 @@ async def on_nothing(changes: list[Event], context: Context) -> None: ...
 
 
 PIPELINE = Pipeline("orders", feed=FEED, handler=on_nothing)
-
-
-@pytest.mark.parametrize(
-    ("make", "problem"),
-    [
-        (lambda: Processor(), "needs a pipeline: Processor(Pipeline(...), leases=...)"),
-        (lambda: Processor([PIPELINE]), "takes pipelines, and no list of them: write Processor(*pipelines"),  # type: ignore[arg-type]
-        (lambda: Processor(Pipeline), "got one thing that is the class Pipeline"),  # type: ignore[arg-type]
-        (lambda: Processor(PIPELINE, PIPELINE), "two pipelines are named 'orders'"),
-        (lambda: Processor(PIPELINE, timing=30), "`timing` is not a setting: intervals belong to `leases`"),
-        (
-            lambda: Processor(PIPELINE, leases=on_nothing),
-            "`leases` is of type function, and must be a section, like SqliteLeases()",
-        ),  # type: ignore[arg-type]
-        (lambda: Processor(PIPELINE, leases=SqliteLeases), "`leases` is the class SqliteLeases, and must be a section"),  # type: ignore[arg-type]
-        (lambda: Processor(PIPELINE, spark=30), "`spark` is of type int, and must be a section, like Spark()"),  # type: ignore[arg-type]
-        (lambda: Processor(PIPELINE, host="a b"), "`name` is 'a b', and must be 1 to 128 of"),
-        (lambda: Pipeline("a", feed=FEED, sink=on_nothing), "`sink` is a function: give it as `handler`"),  # type: ignore[arg-type]
-        (lambda: Pipeline("a", feed=on_nothing, handler=on_nothing), "`feed` is of type function"),  # type: ignore[arg-type]
-        (lambda: Pipeline("a", feed=FEED), "needs `handler`, a function of yours, or `sink`"),
-        (lambda: Pipeline("a", feed=FEED, handler=on_nothing, start="latest"), "`start` is not a setting"),
-        (
-            lambda: Pipeline("a", feed=FEED, handler=3),
-            "handler 'int' is of type int: write `async def NAME(changes, context)`",
-        ),
-        (
-            lambda: Pipeline("a", feed=FEED, handler=lambda: 3, gets="evnts"),
-            "`gets` is 'evnts', and must be 'documents'",
-        ),  # type: ignore[arg-type]
-        (lambda: Pipeline("a", feed=FEED, handler=lambda one: None), "cannot be called with (changes, context)"),
-        (lambda: Pipeline("a", feed=FEED, handler=Handler), "has no method `process`"),
-        (lambda: Pipeline("a", feed=FEED, handler=Kept), "does not derive from leasehold.Handler"),
-        (lambda: Pipeline("a", feed=FEED, sink=LogSink(path="a"), gets="events"), "`gets` requires `handler`"),  # type: ignore[arg-type]
-    ],
-)
-def test_misuse_is_refused_where_it_is_written(make: Any, problem: str) -> None:
-    with pytest.raises(ConfigurationError) as refused:
-        make()
-    assert problem in str(refused.value)
-
-
-def test_an_observer_that_would_miss_something_is_refused() -> None:
-    with pytest.raises(TypeError, match="is a class: pass an object of it"):
-        Processor(PIPELINE, on=Notifications)  # type: ignore[arg-type]
 
 
 PROGRAM = """

@@ -36,7 +36,7 @@ from leasehold.pipeline.errors import (
     SinkRejected,
     SinkUnavailable,
 )
-from leasehold.pipeline.markers import Search, lease_of
+from leasehold.pipeline.markers import Compare, Search, lease_of
 from leasehold.pipeline.producer import (
     PartitionProducer,
     ProducerPosition,
@@ -187,7 +187,9 @@ class EventHubsOutputSink(Sink):
             self._first.setdefault(key, tail.behind)
         elif key in self._first and not tail.is_binding:
             tail = replace(tail, behind=max(tail.behind, self._first[key]))
-        search, end = await self._search(lease, claim.generation, target, tail, claim.report_progress)
+        search, end = await self._search(
+            lease, claim.generation, target, tail, claim.report_progress, compare=claim.compare
+        )
         self._first.pop(key, None)
         if search.later > claim.generation:
             raise generation_lost(claim, self._broker.name, search.later)
@@ -226,12 +228,13 @@ class EventHubsOutputSink(Sink):
         target: str,
         tail: Tail,
         report_progress: Callable[[], None] = lambda: None,
+        compare: Compare = lambda a, b: 1,
     ) -> tuple[Search, int]:
         """All markers of the lease behind `tail.behind`, and the partition's end. What was read is kept for the next attempt."""
         key = (lease, generation, target)
         reading = self._unfinished.pop(key, None)
         if reading is None or not reading.covers(tail.behind):
-            reading = Reading(Search(lease, generation), tail.behind, tail.behind)
+            reading = Reading(Search(lease, generation, compare), tail.behind, tail.behind)
         try:
             end = await self._tails.read(target, reading, is_binding=tail.is_binding, report_progress=report_progress)
         except BaseException:

@@ -194,7 +194,7 @@ class HubWriter(PublishingWriter):
         """Find the claim's first batch in the partition: after a raise of the level, the service may take new events for known
         ones, which it acknowledges and discards. If a group does this twice, the lease continues with the next series of groups.
         """
-        where, search = self._tails.named(self._target), Search(marker.lease, marker.generation)
+        where, search = self._tails.named(self._target), Search(marker.lease, marker.generation, self._compare)
         reading = Reading(search, self._state.tail, self._state.tail)
         try:
             await self._tails.read(self._target, reading)

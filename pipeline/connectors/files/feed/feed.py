@@ -19,7 +19,6 @@ modification when it is read: the source took it at that time at the latest, whi
 from __future__ import annotations
 
 import asyncio
-import errno
 import glob
 import logging
 import os
@@ -37,7 +36,15 @@ from types import MappingProxyType
 from typing import Literal, ParamSpec, TypeVar
 
 from leasehold.pipeline.connectors.files.feed.position import Fingerprint, Position, compare, decode
-from leasehold.pipeline.connectors.files.feed.reader import Ahead, Cursor, FileReader, FilesRanges, Reading, Step
+from leasehold.pipeline.connectors.files.feed.reader import (
+    LASTING,
+    Ahead,
+    Cursor,
+    FileReader,
+    FilesRanges,
+    Reading,
+    Step,
+)
 from leasehold.pipeline.connectors.files.feed.records import CsvRecords, JsonRecords, NotText
 from leasehold.pipeline.errors import FeedError, FeedNotFound, FeedUnavailable, MalformedRecord
 from leasehold.pipeline.event import Page
@@ -85,7 +92,7 @@ class Pattern:
         try:
             entries = _entries(self.directory)
         except OSError as error:
-            kind = FeedNotFound if error.errno in _LASTING else FeedUnavailable
+            kind = FeedNotFound if error.errno in LASTING else FeedUnavailable
             raise kind(
                 f"directory '{self.directory}' cannot be listed ({error.strerror}): create it, or let this process read it"
             ) from error
@@ -96,7 +103,6 @@ class Pattern:
         )
 
 
-_LASTING = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG)
 PASSED_OVER_MAX = 100
 """How many entries are named that cannot be used."""
 
@@ -517,7 +523,7 @@ class FilesChangeFeed(ChangeFeed):
         if partition not in self._paths:
             await self._list()
         if partition not in self._paths:
-            raise FeedUnavailable(
+            raise FeedNotFound(
                 f"no file '{partition}' matches '{self._pattern}': put it back, or, if it is done, close its lease:"
                 f" `leasehold leases close FILE {quote(self._pipeline)} {quote(partition)}`"
             )

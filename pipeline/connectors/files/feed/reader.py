@@ -7,6 +7,7 @@ file has taken its place. What may be another file is verified from its first by
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -31,7 +32,7 @@ from leasehold.pipeline.connectors.files.feed.records import (
     Unreadable,
     check_text,
 )
-from leasehold.pipeline.errors import FeedError, FeedUnavailable, MalformedRecord, PositionLost
+from leasehold.pipeline.errors import FeedError, FeedNotFound, FeedUnavailable, MalformedRecord, PositionLost
 from leasehold.pipeline.event import EVENT_SCHEMA, Page
 from leasehold.pipeline.ranges import EventRange, RangeReader
 
@@ -74,6 +75,11 @@ WINDOW_BYTES = 1024 * 1024
 VERIFY_BYTES = 16 * 1024 * 1024
 COUNT_BYTES = 16 * 1024 * 1024
 OVERLAP_BYTES = 1024
+LASTING = (
+    *(errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG),
+    *(errno.EIO, errno.ENXIO, errno.ENODEV, errno.EBADMSG),
+)
+"""A person has to put something right, as far as is known."""
 OPENING_BYTES = 8
 """In addition to the header: a byte order mark, and the octet that shows that the header is too large."""
 WITHIN_QUOTES = "the file ends within quotes"
@@ -464,18 +470,21 @@ class FileReader:
             try:
                 status = os.fstat(file)
                 if not stat.S_ISREG(status.st_mode):
-                    raise FeedUnavailable(f"file '{self.path}' is not a regular file: put the file back")
+                    raise FeedNotFound(f"file '{self.path}' is not a regular file: put the file back")
                 yield file, FileStatus(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
             finally:
                 os.close(file)
         except FileNotFoundError as error:
-            raise FeedUnavailable(
+            raise FeedNotFound(
                 f"file '{self.path}' does not exist any longer: put it back, and reading continues"
             ) from error
         except PermissionError as error:
             raise FeedError(f"file '{self.path}': permission denied: give this process's user read access") from error
         except OSError as error:
-            raise FeedUnavailable(f"file '{self.path}' cannot be read now ({error.strerror})") from error
+            kind = FeedNotFound if error.errno in LASTING else FeedUnavailable
+            raise kind(
+                f"file '{self.path}' cannot be read now ({error.strerror}): look at its disk or share, and reading continues"
+            ) from error
 
     def _check_size(self, seen: FileStatus, position: Position) -> None:
         if seen.size < position.offset:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -45,12 +47,16 @@ _MARKS = {
     b"\x28\xb5\x2f\xfd": "compressed with zstd: decompress it",
     b"\xfd7zXZ\x00": "compressed with xz: decompress it",
     b"\x04\x22\x4d\x18": "compressed with lz4: decompress it",
+    b"\x1f\x9d": "compressed with compress (.Z): decompress it",
+    b"\x1f\xa0": "compressed with pack (.z): decompress it",
+    b"LZIP\x01": "compressed with lzip: decompress it",
     b"\xff\x06\x00\x00sNaPpY": "compressed with snappy: decompress it",
     b"7z\xbc\xaf\x27\x1c": "a 7z archive: unpack it",
     b"PK\x03\x04": "a zip archive or an Excel workbook: unpack it, or export it as CSV in UTF-8",
+    b"PK\x05\x06": "an empty zip archive: move it away",
+    b"%PDF-": "PDF: export its tables as CSV in UTF-8",
     b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": "an Excel workbook: export it as CSV in UTF-8",
     b"PAR1\x15": "Parquet: convert it to CSV or JSON lines",
-    b"ORC\x08": "ORC: convert it to CSV or JSON lines",
     b"Obj\x01": "Avro: convert it to CSV or JSON lines",
     b"ARROW1\x00\x00": "Arrow: convert it to CSV or JSON lines",
     b"SQLite format 3\x00": "a SQLite database: export its tables as CSV or JSON lines",
@@ -60,7 +66,13 @@ _MARKS = {
     b"\xfe\xff": "UTF-16: convert it to UTF-8",
 }
 """What files of known formats begin with, longer marks first if one begins with another."""
-_BZIP2 = re.compile(rb"BZh[1-9]1AY&SY")
+LOOK_BYTES = 4096
+_SHAPES = (
+    (rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)", "compressed with bzip2: decompress it"),
+    (rb"\]\0\0.{9}(?:\xff|\0)\0", "compressed with lzma: decompress it"),
+    (rb"[\x50-\x5f]\x2a\x4d\x18", "compressed with zstd: decompress it"),
+    (rb"ORC.{,12}?[\0-\x08\x0e-\x1f]", "ORC: convert it to CSV or JSON lines"),
+)
 _UTF_32 = re.compile(rb"[^\0]\0\0\0|\0\0\0[^\0]")
 _UTF_16 = re.compile(rb"[^\0]\0(?:[^\0]\0|[^\0]?\Z)|\0[^\0](?:\0[^\0]|\0?\Z)", re.DOTALL)
 
@@ -68,14 +80,42 @@ _UTF_16 = re.compile(rb"[^\0]\0(?:[^\0]\0|[^\0]?\Z)|\0[^\0](?:\0[^\0]|\0?\Z)", r
 def check_text(data: bytes) -> None:
     """data: the first bytes of a file. Raises NotText if they are of a known format that is neither CSV nor JSON lines."""
     found = next((what for mark, what in _MARKS.items() if data.startswith(mark)), None)
-    if found is None and _BZIP2.match(data):
-        found = "compressed with bzip2: decompress it"
+    found = found or next((what for shape, what in _SHAPES if re.match(shape, data, re.DOTALL)), None)
     if found is None and _UTF_32.match(data):
         found = "UTF-32: convert it to UTF-8"
-    if found is None and _UTF_16.match(data[:4]):
+    if found is None and (_UTF_16.match(data[:4]) or _is_utf_16(data[:LOOK_BYTES])):
         found = "UTF-16: convert it to UTF-8"
+    if found is None and _is_zlib(data[:LOOK_BYTES]):
+        found = "compressed with zlib: decompress it"
     if found is not None:
         raise NotText(f"the file is {found}", 0)
+
+
+def _is_utf_16(data: bytes) -> bool:
+    """Whether it cannot be UTF-8, and has lines of readable characters in UTF-16. Latin letters are not needed."""
+    if _decoded(data, "utf-8") is not None:
+        return False
+    texts = (_decoded(data, encoding) for encoding in ("utf-16-le", "utf-16-be"))
+    return any(text and re.search(r'[\n,"]', text) and re.sub(r"\s", "", text).isprintable() for text in texts)
+
+
+def _is_zlib(data: bytes) -> bool:
+    """The mark is two bytes, with which a text may begin as well."""
+    if data[:1] != b"x" or int.from_bytes(data[:2], "big") % 31 or _decoded(data, "utf-8") is not None:
+        return False
+    try:
+        zlib.decompressobj().decompress(data, LOOK_BYTES)
+    except zlib.error:
+        return False
+    return True
+
+
+def _decoded(data: bytes, encoding: str) -> str | None:
+    """None if it is not in this encoding. The last character may be incomplete."""
+    try:
+        return codecs.getincrementaldecoder(encoding)().decode(data)
+    except UnicodeDecodeError:
+        return None
 
 
 class Trouble(NamedTuple):

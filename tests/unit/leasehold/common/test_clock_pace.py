@@ -27,7 +27,7 @@ async def test_callers_pass_evenly_and_in_order() -> None:
     pace = Pace(hand.monotonic, hand.sleep)
 
     async def call(number: int) -> None:
-        await pace.wait(4.0)
+        await pace.wait(per_s=4.0)
         passed.append((number, hand.now))
 
     await asyncio.gather(*map(call, range(4)))
@@ -48,10 +48,10 @@ async def test_the_pace_is_that_of_the_moment() -> None:
 async def test_callers_that_give_up_cost_the_others_nothing() -> None:
     hand = Hand()
     pace = Pace(hand.monotonic, hand.sleep)
-    await pace.wait(1.0)
-    callers = [asyncio.ensure_future(pace.wait(1.0)) for _ in range(100)]
+    await pace.wait(per_s=1.0)
+    callers = [asyncio.ensure_future(pace.wait(per_s=1.0)) for _ in range(100)]
     for caller in callers:
         caller.cancel()
     await asyncio.gather(*callers, return_exceptions=True)
-    await pace.wait(1.0)
+    await pace.wait(per_s=1.0)
     assert hand.now == 1.0

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from leasehold.leases.import_.checkpoint_blobs import CheckpointBlob, Deployment, Kind, blobs_of, deployments
+from leasehold.leases.errors import InvalidDocument
+from leasehold.leases.import_.checkpoint_blobs import CheckpointBlob, Deployment, Kind, blobs_of, deployments, host_blob
 from leasehold.leases.lease import Lease
 
 STORE = "bank.servicebus.windows.net/raw-event/$default"
@@ -132,6 +134,30 @@ def test_a_lease_of_the_older_host_goes_on_above_its_epoch(fields: dict[str, Any
     assert found.lease == Lease(pipeline="orders", partition="0", continuation="41@4294967296", epoch=3)
     assert found.lease is not None
     assert found.lease.acquired("host-a", "1f", "").epoch == 4
+
+
+@pytest.mark.parametrize("continuation", ["41@4294967296", "@4294967296", "0@0"])
+def test_a_blob_for_the_older_host_is_read_back_as_the_lease_it_was(continuation: str) -> None:
+    lease = Lease(pipeline="orders", partition="0", continuation=continuation, epoch=7, owner="host-a", incarnation="1")
+    blob = host_blob(lease, "billing/$Default")
+    assert blob["name"] == "billing/$Default/0"
+    [found] = deployments("eventprocessorhost", blobs_of([blob]), pipeline="orders")["billing/$Default"].candidates
+    assert found.lease is not None
+    assert (found.lease.continuation, found.lease.epoch, found.owner) == (continuation, 7, None)
+
+
+def test_a_blob_for_the_older_host_has_the_fields_that_it_writes_itself() -> None:
+    lease = Lease(pipeline="orders", partition="0", continuation="41@4294967296", epoch=7)
+    named = {"Offset": "4294967296", "SequenceNumber": 41, "PartitionId": "0", "Owner": "", "Token": "", "Epoch": 7}
+    assert host_blob(lease, "$Default")["content"] == named
+    never = replace(lease, continuation=None)
+    assert host_blob(never, "$Default")["content"] == named | {"Offset": None, "SequenceNumber": 0}
+
+
+@pytest.mark.parametrize("continuation", ["41", '"1234"', "41@", "x@1", "1@2@3", "1@" + "9" * 129])
+def test_a_position_without_an_offset_is_refused_for_the_older_host(continuation: str) -> None:
+    with pytest.raises(InvalidDocument, match=r"^lease '0': an EventProcessorHost continues by the offset"):
+        host_blob(Lease(pipeline="orders", partition="0", continuation=continuation), "$Default")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Event
 
 import pytest
-from patience import PATIENCE_S, until_async
+from patience import CHANCE_S, PATIENCE_S, until_async
 
 from leasehold.common.clock import BootClock
 from leasehold.leases.document import decode_lease, encode_lease, lease_id
@@ -106,7 +106,7 @@ async def test_opening_waits_for_another_who_opens_the_file_first(path: Path) ->
     with written_by_another(path) as other:
         other.execute("CREATE TABLE other (x)")
         created = asyncio.create_task(store.create(COUNTER, "{}"))
-        await asyncio.wait([created], timeout=0.2)
+        await asyncio.wait([created], timeout=CHANCE_S)
         assert not created.done()
         other.execute("COMMIT")
     await created
@@ -211,7 +211,7 @@ async def test_a_write_cancelled_before_its_turn_never_happens(path: Path) -> No
     with written_by_another(path):
         first = asyncio.create_task(store.create("hosts/a", "{}"))
         second = asyncio.create_task(store.replace(COUNTER, "1", etag))
-        await asyncio.wait([first, second], timeout=0.05)
+        await asyncio.wait([first, second], timeout=CHANCE_S)
         second.cancel()
         with suppress(asyncio.CancelledError):
             await second

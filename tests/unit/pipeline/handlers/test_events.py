@@ -18,7 +18,7 @@ from lab.simulation.group import Group, until
 
 from leasehold.pipeline.connectors.handler_loop import HandlerLoop
 from leasehold.pipeline.connectors.handlers import HandlerSink
-from leasehold.pipeline.connectors.observers import bound
+from leasehold.pipeline.connectors.observers import for_lease
 from leasehold.pipeline.handlers.events import AckRefused, Events
 from leasehold.pipeline.limits import BatchLimits, ParallelLimits
 from leasehold.pipeline.sink import Claim
@@ -91,10 +91,10 @@ class Pages:
         async def replaced(events: Events) -> None:
             raise AssertionError
 
-        def of_claim(function: object, claim: Claim) -> Any:
-            return bound(handle, claim, name="handle", gets="events", loop=loop, is_manual=True)
+        def of_claim(function: object, claim: Claim, report: Any) -> Any:
+            return for_lease(handle, claim, report, name="handle", gets="events", loop=loop, limits=self.limits)
 
-        return HandlerSink(replaced, key="key", limits=self.limits, bound=of_claim)
+        return HandlerSink(replaced, key="key", limits=self.limits, for_lease=of_claim)
 
     def end(self) -> None:
         for writer in self.module.writers:

@@ -239,7 +239,7 @@ def test_a_start_is_tried_again_after_spark_was_away_and_not_after_a_refusal(mon
         calls.append(remote)
         raise EngineUnavailable(f"attempt {len(calls)}", is_away=len(calls) < 3)
 
-    monkeypatch.setattr("leasehold.pipeline.spark.engine.connect", refuse)
+    monkeypatch.setattr("leasehold.pipeline.spark.connect.connect", refuse)
     engine = SparkEngine(remote="sc://spark")
     engine.begin()
     found = []

@@ -381,7 +381,7 @@ async def test_a_filter_that_is_not_understood_is_refused_by_name(client, query:
 
 
 @pytest.mark.parametrize(
-    "cursor", ["", "/", "bank/", "bank/zzz", "bank/%%%", "bank/\x00", "bank/" + "x" * 5000, "bank/a\r\nb", "zzz/zzz"]
+    "cursor", ["", "bank/", "bank/zzz", "bank/%%%", "bank/\x00", "bank/" + "x" * 5000, "bank/a\r\nb"]
 )
 async def test_a_cursor_is_a_place_to_begin_though_its_lease_has_gone(client, cursor: str) -> None:
     answer = await client.get("/api/leases", params={"cursor": cursor})
@@ -394,6 +394,13 @@ async def test_what_no_page_has_returned_is_refused_as_a_cursor(client, cursor: 
     detail = str(problem(await client.get("/api/leases", params={"cursor": cursor}), 400)["detail"])
     assert detail.endswith("is not a cursor: take `next` of the page before, or begin without one")
     assert len(str(detail)) < 250
+
+
+@pytest.mark.parametrize("cursor", ["zz/zz", "/", "/a", "BANK/a", "bank%2F/a", "x" * 5000 + "/a"])
+async def test_a_cursor_that_names_no_pipeline_is_refused_with_the_reason(client, cursor: str) -> None:
+    detail = str(problem(await client.get("/api/leases", params={"cursor": cursor}), 400)["detail"])
+    assert "is not a cursor, because there is no pipeline '" in detail
+    assert len(detail) < 400
 
 
 @pytest.mark.parametrize("path", ROUTES)

@@ -219,7 +219,7 @@ def test_what_was_exported_comes_back_whole(place: Place, tmp_path: Path) -> Non
         lease("1", '"20"', closed=True, children=(Child("2", '"20"'), Child("3", '"20"'))),
         lease("2", None),
     ]
-    place.keep(*kept, info=Info(identity=Identity("etags", "python"), complete=True))
+    place.keep(*kept, info=Info(identity=Identity("etags", "postgres"), complete=True))
     out = tmp_path / "leases.jsonl"
     told = place("export", "-o", str(out))
     assert (told.exit_code, told.stdout, told.stderr) == (0, "", f"4 lines written to {out}\n")
@@ -232,6 +232,48 @@ def test_what_was_exported_comes_back_whole(place: Place, tmp_path: Path) -> Non
         each.partition: replace(each, owner=None, incarnation=None, sink_state="") for each in kept
     }
     assert elsewhere.info.complete
+
+
+HOSTS = ("export", "--pipeline", "orders", "--to", "eventprocessorhost", "--prefix", "$Default")
+
+
+def test_leases_are_exported_for_the_older_host_of_a_hub(place: Place) -> None:
+    place.keep(lease("0", "41@4100", epoch=12), lease("1", None), lease("2", "9@900", closed=True))
+    told = place(*HOSTS)
+    assert told.exit_code == 0, told.output
+    assert [json.loads(line) for line in told.stdout.splitlines()] == [
+        {"name": f"$Default/{name}", "content": {**fields, "PartitionId": name, "Owner": "", "Token": ""}}
+        for name, fields in (
+            ("0", {"Offset": "4100", "SequenceNumber": 41, "Epoch": 12}),
+            ("1", {"Offset": None, "SequenceNumber": 0, "Epoch": 0}),
+        )
+    ]
+
+
+def test_nothing_is_exported_for_the_older_host_if_a_position_has_no_offset(place: Place) -> None:
+    place.keep(lease("0", "41@4100"), lease("1", "42"))
+    told = place(*HOSTS)
+    assert (told.exit_code, told.stdout) == (1, "")
+    assert "nothing was exported: lease '1': an EventProcessorHost continues by the offset" in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("export", "--to", "eventprocessorhost", "--prefix", "$Default"), "needs --pipeline and --prefix"),
+        (("export", "--to", "eventprocessorhost", "--pipeline", "orders"), "needs --pipeline and --prefix"),
+        (("export", "--prefix", "$Default"), "--prefix needs it"),
+        (("export", "--container", "old"), "need --to eventprocessorhost, without --output"),
+        ((*HOSTS, "--container", "old", "-o", "blobs"), "need --to eventprocessorhost, without --output"),
+        ((*HOSTS, "--container", "old"), "name the account of the blobs: --account-url, or LEASEHOLD_IMPORT"),
+    ],
+)
+def test_options_of_an_export_that_do_not_fit_together_are_refused(
+    place: Place, arguments: tuple[str, ...], why: str
+) -> None:
+    place.keep(lease("0", "41@4100"))
+    told = place(*arguments)
+    assert (told.exit_code, why in " ".join(told.stderr.split())) == (2, True), told.output
 
 
 def test_an_export_of_another_feed_is_refused_unless_forced(place: Place) -> None:

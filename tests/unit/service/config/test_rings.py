@@ -1,7 +1,8 @@
-"""Rings of pipelines by files, embedded logs and dead letters are refused, and nothing that only looks like one."""
+"""Rings of pipelines by files, logs, hubs, containers and dead letters are refused, and nothing that only looks like one."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ from leasehold.pipeline.connectors.files.feed.feed import Pattern
 from leasehold.service.config.rings import overlap
 
 
-def pipeline(name: str, feed: str, sink: str, letters: str | None = None) -> str:
-    more = f", dead_letters: {{{letters}}}" if letters else ""
+def pipeline(name: str, feed: str, sink: str, letters: str | None = None, sql: str | None = None) -> str:
+    more = f", dead_letters: {{{letters}}}, on_error: dead_letter" if letters else ""
+    more += "" if sql is None else f', sql: "{sql}"'
     return f"  - {{name: {name}, feed: {{{feed}}}, sink: {{{sink}}}{more}}}\n"
 
 
@@ -22,6 +24,19 @@ def files(path: str, format: str = "jsonl") -> str:
 
 def log(path: str) -> str:
     return f"type: log, path: '{path}'"
+
+
+def hub(name: str, group: str = "$Default", at: str = "bank") -> str:
+    return f"type: eventhubs, namespace: {at}.servicebus.windows.net, event_hub: {name}, consumer_group: {group}"
+
+
+def cosmos(container: str, at: str = "bank") -> str:
+    address = f"endpoint: 'https://{at}.documents.azure.com', identity: default"
+    return f"type: cosmos, {address}, database: shop, container: {container}"
+
+
+ALL = "SELECT partition, sequence, body FROM events"
+SOME = f"{ALL} WHERE key = 'new'"
 
 
 def fine(*pipelines: str, head: str = "") -> bool:
@@ -142,6 +157,90 @@ def test_a_folder_with_the_characters_of_a_glob_is_itself(tmp_path: Path) -> Non
     folder = tmp_path / "a[1]*"
     folder.mkdir()
     assert "is where its feed reads" in ring(pipeline("loop", files("**/*.jsonl"), files("out")), folder=folder)
+
+
+def test_a_feed_that_reads_its_own_sink_s_hub_or_container_is_refused() -> None:
+    end = "which would never end: use another, or let a transform leave out events (`WHERE`, or a function)"
+    found = ring(pipeline("loop", hub("orders"), hub("ORDERS", "sink")))
+    assert found == f"line 2: pipelines[0].sink.event_hub is the hub that its feed reads, {end}"
+    text = "Endpoint=sb://Bank.servicebus.windows.net/;SharedAccessKeyName=k;SharedAccessKey=Zm9v;EntityPath=orders"
+    found = ring(
+        pipeline("loop", hub("orders"), f"type: eventhubs, connection_string: '{text}', consumer_group: sink", sql=ALL)
+    )
+    assert f"pipelines[0].sink is the hub that its feed reads, {end}" in found
+    assert text not in found
+    found = ring(pipeline("loop", cosmos("orders"), cosmos("orders")))
+    assert found == f"line 2: pipelines[0].sink.container is the container that its feed reads, {end}"
+    text = "AccountEndpoint=https://bank.documents.azure.com:443/;AccountKey=Zm9v;"
+    other = f"type: cosmos, connection_string: '{text}', database: shop, container: orders"
+    assert "is the container that its feed reads" in ring(pipeline("loop", cosmos("orders"), other))
+
+
+def test_another_hub_or_container_is_fine() -> None:
+    assert fine(
+        pipeline("a", hub("orders"), hub("other", "sink")),
+        pipeline("b", hub("orders", "b"), hub("orders", "sink", at="other")),
+        pipeline("c", cosmos("orders"), cosmos("Orders")),
+        pipeline("d", cosmos("orders", at="other"), cosmos("orders", at="bank")),
+        pipeline("e", cosmos("stock"), hub("orders", "e")),
+    )
+
+
+@pytest.mark.parametrize(
+    ("sql", "is_fine"),
+    [
+        (SOME, True),
+        ("SELECT key AS id, 'delete' AS operation FROM events", True),
+        ("SELECT e.body FROM events e LEFT ANTI JOIN events d USING (key)", True),
+        (ALL, False),
+        ("SELECT count(*) AS wherefore FROM events GROUP BY key", False),
+    ],
+)
+@pytest.mark.parametrize("place", [hub, cosmos])
+def test_a_transform_that_may_leave_out_events_may_write_where_its_feed_reads(
+    place: Callable[[str], str], sql: str, is_fine: bool
+) -> None:
+    more = ", consumer_group: sink" if place is hub else ""
+    sink = place("orders").replace(", consumer_group: $Default", "") + more
+    loop = pipeline("loop", place("orders"), sink, sql=sql)
+    if is_fine:
+        assert fine(loop)
+    else:
+        assert "that its feed reads, which would never end" in ring(loop)
+
+
+def test_dead_letters_in_the_hub_of_the_feed_are_refused_whatever_the_transform_leaves_out() -> None:
+    found = ring(pipeline("loop", hub("orders"), log("out"), hub("orders", "letters"), sql=SOME))
+    assert found.endswith(
+        "pipelines[0].dead_letters.event_hub is the hub that its feed reads, which would never end: use another"
+    )
+
+
+def test_several_pipelines_that_feed_each_other_by_hubs_and_containers_are_a_ring_unless_one_leaves_out_events() -> (
+    None
+):
+    def around(sql: str) -> tuple[str, ...]:
+        return (
+            pipeline("a", cosmos("orders"), hub("orders", "sink")),
+            pipeline("b", hub("orders"), log("one"), sql=sql),
+            pipeline("c", log("one"), cosmos("orders")),
+        )
+
+    assert "closes a ring, b -> c -> a -> b, which would never end: use another, or let a transform" in ring(
+        *around(ALL)
+    )
+    assert fine(*around(SOME))
+
+
+def test_a_pipeline_that_mends_dead_letters_and_leaves_some_out_is_no_ring() -> None:
+    def mending(sql: str) -> tuple[str, ...]:
+        return (
+            pipeline("a", hub("orders"), log("out"), hub("letters", "letters"), sql=SOME),
+            pipeline("mend", hub("letters"), hub("orders", "sink"), sql=sql),
+        )
+
+    assert "closes a ring" in ring(*mending(ALL))
+    assert fine(*mending(SOME))
 
 
 @pytest.mark.parametrize(

@@ -124,8 +124,11 @@ def test_a_hub_is_read_as_it_is_and_replayed_by_the_letters_own_partitions() -> 
 
 
 def test_letters_are_not_read_where_a_feed_lets_nobody_else_read() -> None:
-    words = problem(LOG, f"dead_letters: {{type: eventhubs, {HUB}}}", feed=f"{{type: eventhubs, {HUB}}}")
-    assert "the dead letters of 'copy' have to be read in the consumer group '$Default'" in words
+    with pytest.raises(ConfigurationError) as error:
+        pipeline(LOG, f"dead_letters: {{type: eventhubs, {HUB}}}", feed=f"{{type: eventhubs, {HUB}}}")
+    ring, reader = sorted(error.value.problems)
+    assert "which would never end" in ring
+    assert "the dead letters of 'copy' have to be read in the consumer group '$Default'" in reader
 
 
 def test_bodies_may_stop_a_partition_where_nothing_else_does() -> None:

@@ -11,7 +11,7 @@ import yaml
 from patience import PATIENCE_S
 
 from leasehold.pipeline.errors import EngineUnavailable
-from leasehold.pipeline.spark import engine as spark_engine
+from leasehold.pipeline.spark import jvm
 from leasehold.pipeline.spark.engine import SparkEngine
 from leasehold.service.config.load import parse
 from leasehold.service.config.settings import Settings
@@ -70,7 +70,7 @@ def test_a_start_that_fails_behind_it_leaves_no_spark(starts: threading.Event) -
 EARLY = """
 import sys
 from leasehold.service.cli.common import settings_of
-import leasehold.pipeline.spark.engine
+import leasehold.pipeline.spark.connect, leasehold.pipeline.spark.engine, leasehold.pipeline.spark.jvm
 print(*(name for name in ("fastapi", "psycopg", "aiohttp", "pandas") if name in sys.modules))
 """
 
@@ -86,7 +86,7 @@ class Refusing:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.may_fail = threading.Event()
         self.count = 0
-        monkeypatch.setattr(spark_engine, "start_jvm", self._start)
+        monkeypatch.setattr(jvm, "start_jvm", self._start)
 
     def _start(self, *_: object) -> None:
         self.count += 1

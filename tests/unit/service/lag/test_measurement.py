@@ -9,7 +9,7 @@ import pytest
 
 from leasehold.leases.lease import Child, Lease, LeaseKey
 from leasehold.pipeline.connectors.memory import MemoryChangeFeed
-from leasehold.pipeline.errors import FeedNotFound, FeedUnavailable
+from leasehold.pipeline.errors import FeedError, FeedNotFound, FeedUnavailable
 from leasehold.pipeline.feed import FeedPartition
 from leasehold.service.lag.measurement import (
     KEPT_S,
@@ -346,6 +346,19 @@ async def test_a_feed_that_does_not_answer_leaves_the_group_busy_and_is_named() 
     look = await read_backlog([lease("a"), lease("b")], {"bank": broken}, {})
     assert look.unknown == ("pipeline 'bank', partition 'a': the broker is away",)
     assert verdict(look, look) == "busy"
+
+
+async def test_a_partition_that_cannot_be_read_until_a_person_helps_ends_the_wait_although_its_owner_tries_again() -> (
+    None
+):
+    for error in (FeedNotFound("the disk is broken"), FeedError("permission denied")):
+        source = Broken(["a", "b"], {"a"}, error)
+        source.append("b", [b"{}"])
+        busy = await read_backlog([lease("a", **OWNED), lease("b")], {"bank": source}, {})
+        assert verdict(busy, busy) == "busy"
+        rest = await read_backlog([lease("a", **OWNED), lease("b", "1")], {"bank": source}, {})
+        assert (rest.failed, rest.unknown) == ({LeaseKey("bank", "a"): str(error)}, ())
+        assert verdict(rest, rest) == "failed"
 
 
 async def test_a_failed_partition_ends_the_wait_once_all_others_are_idle() -> None:

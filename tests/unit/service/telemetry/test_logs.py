@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
+import shutil
 import warnings
 from collections.abc import Callable, Iterator
+from logging.handlers import WatchedFileHandler
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +203,63 @@ def test_a_file_that_cannot_be_opened_is_a_problem_of_the_configuration(tmp_path
         ConfigurationError, match=r"log\.file is '.*/missing/host\.log', and cannot be opened \(no such file"
     ):
         logs.configure(LogSettings(file=tmp_path / "missing/host.log"), "host-a")
+
+
+def test_a_device_that_takes_nothing_and_a_pipe_without_a_reader_are_problems_of_the_configuration(
+    tmp_path: Path,
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for file, why in (("/dev/full", "no space left on device"), (str(tmp_path / "pipe"), "no such device or address")):
+        with pytest.raises(ConfigurationError, match=rf"log\.file is '{file}', and cannot be opened \({why}"):
+            logs.configure(LogSettings(file=Path(file)), "host-a")
+
+
+def test_a_pipe_with_a_reader_takes_lines(tmp_path: Path) -> None:
+    """As /dev/stdout in a container."""
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    logs.configure(LogSettings(file=tmp_path / "pipe"), "host-a")
+    logs.logger().info("hello")
+    assert b"hello" in os.read(reader, 1000)
+    os.close(reader)
+
+
+def test_lines_that_cannot_be_written_cost_the_host_nothing_and_are_reported_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "logs"
+    place.mkdir()
+    logs.configure(LogSettings(file=place / "host.log"), "host-a")
+    logs.logger().info("before")
+    for _ in range(2):
+        shutil.rmtree(place)
+        logs.logger().info("lost")
+        logs.logger().info("lost too")
+        place.mkdir()
+        logs.logger().info("after")
+    reported = (
+        f"leasehold: log.file is '{place}/host.log', and cannot be written (no such file or directory): lines are lost"
+    )
+    assert capsys.readouterr().err.splitlines() == [f"{reported} until it can be"] * 2
+    assert (place / "host.log").read_text().endswith("after\n")
+
+
+def test_a_disk_that_becomes_full_costs_lines_and_no_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs.configure(LogSettings(file=tmp_path / "host.log"), "host-a")
+    (handler,) = [each for each in logging.getLogger().handlers if each.name == "leasehold"]
+    assert isinstance(handler, WatchedFileHandler)
+    file = os.dup(handler.stream.fileno())
+    with open("/dev/full", "w") as full:
+        os.dup2(full.fileno(), handler.stream.fileno())
+    logs.logger().info("late")
+    logs.logger().info("late too")
+    os.dup2(file, handler.stream.fileno())
+    os.close(file)
+    logs.logger().info("after")
+    error = capsys.readouterr().err
+    assert (error.count("cannot be written (no space left on device)"), "Traceback" in error) == (1, False)
 
 
 # Of a program that runs a processor

@@ -7,10 +7,12 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from leasehold.pipeline.connectors.cosmos.change_feed_request import Answer
 from leasehold.pipeline.connectors.cosmos.point_operations import Kind, Write, Writing, verdict
+from leasehold.pipeline.errors import SinkRejected
 
 KEY = "bank/7/12/0"
 
@@ -20,7 +22,7 @@ def writing(**given: Any) -> Writing:
 
 
 def write_of(row: dict[str, Any], **given: Any) -> Write:
-    converted = writing(**given).converted(row, KEY)
+    converted = writing(**given)(row, KEY)
     assert converted is not None
     assert isinstance(converted.value, Write)
     return converted.value
@@ -42,6 +44,55 @@ def test_a_row_without_an_id_has_its_key_as_one_so_that_it_replaces_itself() -> 
         write_of({"account": "x", "operation": "delete"})
 
 
+@pytest.mark.parametrize(
+    ("columns", "why"),
+    [
+        ({"id": pa.int64()}, "its column 'id' is int64, and an `id` of Cosmos DB is a text: cast it to STRING"),
+        ({"id": pa.null()}, "its column 'id' is null"),
+        (
+            {"id": pa.string(), "n": pa.duration("s")},
+            r"cannot take column 'n', which has duration\[s\]: cast it to STRING",
+        ),
+        ({"id": pa.string(), "n": pa.list_(pa.duration("s"))}, "cannot take column 'n', which has"),
+        (
+            {"id": pa.string(), "account": pa.list_(pa.string())},
+            "its column 'account' is list<.*>, and /account, the container's",
+        ),
+    ],
+)
+def test_a_column_of_which_no_row_could_become_a_document_is_refused_by_its_name(
+    columns: dict[str, pa.DataType], why: str
+) -> None:
+    schema = pa.schema({"account": pa.string(), "operation": pa.string()} | columns)
+    with pytest.raises(SinkRejected, match=f"^the container .*{why}"):
+        writing().check_columns(schema, "the container")
+
+
+def test_an_output_without_the_column_of_the_partition_key_is_refused() -> None:
+    with pytest.raises(SinkRejected, match="it has no column 'account', and /account is the container's partition key"):
+        writing().check_columns(pa.schema({"id": pa.string()}), "the container")
+
+
+@pytest.mark.parametrize(
+    ("columns", "more"),
+    [
+        ({"account": pa.string()}, {}),
+        ({"account": pa.float64(), "id": pa.dictionary(pa.int32(), pa.string())}, {}),
+        ({"account": pa.string(), "operation": pa.duration("s")}, {}),
+        ({"account": pa.struct({"city": pa.string()})}, {"key_paths": ("/account/city",)}),
+        ({"n": pa.string()}, {"key_paths": ("/id",)}),
+        ({"body": pa.binary()}, {"content": "body"}),
+    ],
+)
+def test_columns_that_may_become_documents_are_taken(columns: dict[str, pa.DataType], more: dict[str, Any]) -> None:
+    writing(**more).check_columns(pa.schema(columns), "the container")
+
+
+def test_a_value_that_json_does_not_hold_is_refused_by_its_column() -> None:
+    with pytest.raises(ValueError, match=r"^JSON does not hold: .*\(column 'n'\)$"):
+        writing()({"id": "a", "account": "x", "m": 1.0, "n": [float("nan")]}, KEY)
+
+
 def test_a_patch_sets_the_columns_that_are_not_null() -> None:
     row = {"id": "a", "account": "x", "n/m~": 1, "left": None, "operation": "patch"}
     assert write_of(row).patches == [{"op": "set", "path": "/n~1m~0", "value": 1}]
@@ -52,9 +103,9 @@ def test_a_patch_sets_the_columns_that_are_not_null() -> None:
 
 def test_a_patch_of_nothing_is_no_write_and_one_of_too_much_is_refused() -> None:
     row: dict[str, Any] = {"id": "a", "account": "x", "operation": "patch"}
-    assert writing().converted(row, KEY) is None
+    assert writing()(row, KEY) is None
     with pytest.raises(ValueError, match="would patch 11 fields"):
-        writing().converted(row | {f"f{n}": n for n in range(11)}, KEY)
+        writing()(row | {f"f{n}": n for n in range(11)}, KEY)
 
 
 def test_the_partition_key_may_lie_deep_and_have_several_parts() -> None:
@@ -72,7 +123,7 @@ def test_a_quoted_path_of_the_partition_key_may_contain_slashes() -> None:
 
 def test_writes_of_one_document_have_one_order() -> None:
     orders = [
-        writing().converted(row, KEY).order  # type: ignore[union-attr]  # rows that become writes
+        writing()(row, KEY).order  # type: ignore[union-attr]  # rows that become writes
         for row in (
             {"id": "a", "account": "x"},
             {"id": "a", "account": "x", "operation": "delete"},
@@ -100,18 +151,18 @@ def test_values_become_json_without_losing_digits() -> None:
 )
 def test_a_row_that_cannot_become_a_document_is_refused(row: dict[str, Any], told: str) -> None:
     with pytest.raises(ValueError, match=told):
-        writing().converted(row, KEY)
+        writing()(row, KEY)
 
 
 def test_a_body_that_is_nested_too_deeply_is_refused() -> None:
     with pytest.raises(ValueError, match="a `body` that is nested more than 500 levels deep"):
-        writing(content="body").converted({"body": b"[" * 501}, KEY)
+        writing(content="body")({"body": b"[" * 501}, KEY)
 
 
 @pytest.mark.parametrize("body", [b"[1]", b"{", b"\xff", b"[" * 100_000])
 def test_a_body_that_is_no_object_is_refused(body: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - each says something else
-        writing(content="body").converted({"body": body}, KEY)
+        writing(content="body")({"body": body}, KEY)
 
 
 @pytest.mark.parametrize(

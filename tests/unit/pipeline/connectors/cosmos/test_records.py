@@ -106,10 +106,11 @@ def test_a_delete_is_named_by_the_document_where_its_metadata_do_not_name_it() -
     assert record.properties == (("id", "a"),)
 
 
-@pytest.mark.parametrize("cut", range(1, len(answer(document(), document()))))
-def test_an_answer_that_was_cut_off_anywhere_is_read_again(cut: int) -> None:
-    with pytest.raises(FeedUnavailable, match="cut off"):
-        records_of(answer(document(), document())[:cut], (), all_versions=False)
+def test_an_answer_that_was_cut_off_anywhere_is_read_again() -> None:
+    whole = answer(document(), document())
+    for cut in range(1, len(whole)):
+        with pytest.raises(FeedUnavailable, match="cut off"):
+            records_of(whole[:cut], (), all_versions=False)
 
 
 @pytest.mark.parametrize(

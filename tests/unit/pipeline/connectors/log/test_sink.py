@@ -13,9 +13,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from unit.pipeline.connectors.log.blocks import blocks_in
 
 from leasehold.pipeline.connectors.log import LogOutputSink
-from leasehold.pipeline.connectors.log.partition_file import Block, LogUncertain
+from leasehold.pipeline.connectors.log.partition_file import LogUncertain
 from leasehold.pipeline.connectors.log.store import Log, PartitionLog
 from leasehold.pipeline.contract import Row, SinkContract, SinkHarness, body, event_table
 from leasehold.pipeline.errors import Ambiguous, Fenced, NotTrusted, SinkRejected, SinkUnavailable
@@ -25,16 +26,6 @@ from leasehold.pipeline.producer import LEVEL_MAX, ProducerState, decoded
 from leasehold.pipeline.publishing_writer import events_of
 from leasehold.pipeline.sink import Claim, Output
 from leasehold.pipeline.tracing import TraceContext
-
-
-def blocks_in(path: Path, partition: str) -> list[Block]:
-    """What a third party reads."""
-    log = Log(path)
-    try:
-        extent = log.partition(partition).extent()
-        return log.partition(partition).read(extent.first, events_max=10**9, bytes_max=10**12)[1]
-    finally:
-        log.close()
 
 
 def bodies_in(path: Path, partition: str) -> list[Any]:

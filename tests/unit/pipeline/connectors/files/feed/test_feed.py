@@ -299,7 +299,7 @@ async def test_a_deleted_file_is_waited_for_by_its_reader_s_owner(feed: Feed, pa
         os.rename(path, path.with_name("away"))
         assert (
             await reading.fails()
-            == f"FeedUnavailable: file '{path}' does not exist any longer: put it back, and reading continues"
+            == f"FeedNotFound: file '{path}' does not exist any longer: put it back, and reading continues"
         )
     assert await feed.partitions() == []
     with pytest.raises(FeedUnavailable, match=r"no file 'a\.csv' matches"):

@@ -10,6 +10,8 @@ import itertools
 import json
 import lzma
 import tempfile
+import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,6 +23,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow import orc
 
 from leasehold.pipeline.connectors.files.feed.position import Position, decode
 from leasehold.pipeline.connectors.files.feed.reader import WINDOW_BYTES_MIN, Cursor, FileReader, Reading, Step
@@ -504,6 +507,20 @@ def parquet() -> bytes:
     return sink.getvalue().to_pybytes()
 
 
+def orc_file(compression: str) -> bytes:
+    sink = pa.BufferOutputStream()
+    orc.write_table(pa.table({"n": [1, 2], "s": ["a", "b"]}), sink, compression=compression)
+    return sink.getvalue().to_pybytes()
+
+
+def a_zip(names: list[str]) -> bytes:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        for name in names:
+            archive.writestr(name, "n\n1\n")
+    return content.getvalue()
+
+
 TEXT = '{"n": 1}\n{"n": 2}\n'
 
 
@@ -518,7 +535,7 @@ TEXT = '{"n": 1}\n{"n": 2}\n'
         ("Ж,b\n".encode("utf-16"), "the file is UTF-16"),
         (TEXT.encode("utf-32"), "the file is UTF-32: convert it to UTF-8"),
         (TEXT.encode("utf-32-be"), "the file is UTF-32"),
-        (gzip.compress(TEXT.encode()), "the file is compressed with gzip: decompress it"),
+        (gzip.compress(TEXT.encode(), mtime=0), "the file is compressed with gzip: decompress it"),
         (bz2.compress(TEXT.encode()), "the file is compressed with bzip2"),
         (lzma.compress(TEXT.encode()), "the file is compressed with xz"),
         (pa.compress(TEXT.encode(), codec="zstd", asbytes=True), "the file is compressed with zstd"),
@@ -526,6 +543,31 @@ TEXT = '{"n": 1}\n{"n": 2}\n'
         (b"PK\x03\x04\x14\x00", "the file is a zip archive or an Excel workbook"),
         (parquet(), "the file is Parquet: convert it to CSV or JSON lines"),
         (b"SQLite format 3\x00", "the file is a SQLite database"),
+        ("编号,金额\n1,2\n".encode("utf-16-le"), "the file is UTF-16: convert it to UTF-8"),
+        ("编号,金额\r\n1,2\r\n".encode("utf-16-be"), "the file is UTF-16"),
+        ("编号\n一百\n".encode("utf-16-le"), "the file is UTF-16"),
+        (("编号,金额\n" + 3000 * "金").encode("utf-16-be"), "the file is UTF-16"),
+        (b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n", "the file is PDF: export its tables as CSV"),
+        *(
+            (zlib.compress(TEXT.encode(), level), "the file is compressed with zlib: decompress it")
+            for level in range(10)
+        ),
+        (zlib.compress(TEXT.encode() * 10_000), "the file is compressed with zlib"),
+        (b"\x1f\x9d\x90{D", "the file is compressed with compress"),
+        (lzma.compress(TEXT.encode(), lzma.FORMAT_ALONE), "the file is compressed with lzma: decompress it"),
+        (lzma.compress(TEXT.encode(), lzma.FORMAT_ALONE, preset=9), "the file is compressed with lzma"),
+        (b"\x50\x2a\x4d\x18\x04\0\0\0", "the file is compressed with zstd"),
+        (bz2.compress(b""), "the file is compressed with bzip2"),
+        *(
+            (a_zip(names), "the file is a zip archive or an Excel workbook")
+            for names in (["a.csv"], ["[Content_Types].xml"])
+        ),
+        (a_zip([]), "the file is an empty zip archive"),
+        *(
+            (orc_file(codec), "the file is ORC: convert it to CSV")
+            for codec in ("UNCOMPRESSED", "ZLIB", "SNAPPY", "LZ4", "ZSTD")
+        ),
+        (b"Obj\x01\x04\x14avro.codec", "the file is Avro: convert it to CSV"),
     ],
 )
 def test_a_file_of_another_known_format_is_named(content: bytes, named: str) -> None:
@@ -546,6 +588,17 @@ def test_a_file_of_another_known_format_is_named(content: bytes, named: str) -> 
         "ж,x\n".encode(),
         b"a\n\0\n",
         b"a,b\0\n",
+        b"x^2,y\n1,2\n",
+        b"x\x01,y\n1,2\n",
+        "x^é,y\n1,2\n".encode("latin-1"),
+        "caf\u00e9,th\u00e9\n1,2\n".encode("latin-1"),
+        "编号,金额\n1,2\n".encode("gb18030"),
+        "名前,金額\n1,2\n".encode("shift-jis"),
+        "编号,金额\n1,2\n".encode(),
+        b"]\n1\n",
+        b"P*M\n",
+        b"PDF-1\n",
+        b"ORC\n1\n2\n3\n",
         b"\0",
     ],
 )

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from leasehold.pipeline.connectors.files.sink import FilesOutputSink, snapshot_of
+import pyarrow as pa
+
+from leasehold.pipeline.connectors.files.sink import (
+    Directory,
+    FilesOutputSink,
+    Snapshot,
+    snapshot_of,
+)
+from leasehold.pipeline.connectors.files.sink.formats import Format
 from leasehold.pipeline.connectors.files.sink.storage import FilesUnavailable, FilesUncertain, Storage
-from leasehold.pipeline.contract import event_table
+from leasehold.pipeline.contract import Row, SinkHarness, event_table
 from leasehold.pipeline.errors import NotTrusted
 from leasehold.pipeline.sink import Claim, Output
 
@@ -171,3 +182,66 @@ async def written(place: Storage, batches: int, *, epoch: int = 1, start: int = 
 
 def run(work: Any) -> Any:
     return asyncio.run(work)
+
+
+class FilesSinkHarness(SinkHarness):
+    """Readers have a place of their own, as other programs would."""
+
+    partitions = ("a", "b/ü c")
+
+    def __init__(self, place: Callable[[], Storage], format: Format = "parquet") -> None:
+        self.place = place
+        self.format: Format = format
+        self.sinks: list[FilesOutputSink] = []
+
+    async def sink(self) -> FilesOutputSink:
+        self.sinks.append(FilesOutputSink(self.place(), format=self.format))
+        await self.sinks[-1].prepare()
+        return self.sinks[-1]
+
+    async def rows(self, partition: str) -> list[Row]:
+        snapshot = snapshot_of(self.place(), pipeline="suite", partition=partition)
+        files = zip(snapshot.files, snapshot.tables(), strict=True)
+        return [
+            Row(number_in(body), file.start, file.to) for file, table in files for body in table["body"].to_pylist()
+        ]
+
+    async def close(self) -> None:
+        for sink in self.sinks:
+            await sink.close()
+
+
+def number_in(body: Any) -> int:
+    return int(json.loads(body if isinstance(body, bytes) else base64.b64decode(body))["number"])
+
+
+STEPS = ("link", "fsync", "open", "unlink")
+"""Of the module `os`, as a directory uses them: everything that changes something comes through one."""
+
+
+async def deliver(path: Path, epoch: int, to: int) -> None:
+    sink = FilesOutputSink(Directory(path))
+    try:
+        writer = await sink.open(claim(epoch))
+        while (position := int(writer.position or 0)) < to:
+            await writer.write(output(position, min(position + 2, to)), Permit())
+    finally:
+        await sink.close()
+
+
+def wrote(
+    path: Path, *tables: pa.Table, epoch: int = 1, format: Format = "parquet", partition: str = "p 1/é"
+) -> Snapshot:
+    """A batch for each table."""
+
+    async def story() -> None:
+        sink = FilesOutputSink(Directory(path), format=format)
+        writer = await sink.open(claim(epoch, partition=partition))
+        for table in tables:
+            start = int(writer.position or 0)
+            to = str(start + table.num_rows)
+            await writer.write(Output(table=table, start=writer.position, to=to, events=table.num_rows), Permit())
+        await sink.close()
+
+    asyncio.run(story())
+    return snapshot_of(Directory(path))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from unit.pipeline.connectors.files.sink.places import Permit, claim, numbers_in, output
+from unit.pipeline.connectors.files.sink.places import STEPS, Permit, claim, deliver, numbers_in, output
 
 from leasehold.pipeline.connectors.files.sink import (
     Directory,
@@ -25,9 +25,6 @@ from leasehold.pipeline.connectors.files.sink import (
 from leasehold.pipeline.connectors.files.sink import directory as module
 from leasehold.pipeline.connectors.files.sink.storage import FilesUncertain
 from leasehold.pipeline.errors import Ambiguous, SinkRejected, SinkUnavailable
-
-STEPS = ("link", "fsync", "open", "unlink")
-"""Of the module `os`, as a directory uses them: everything that changes something comes through one."""
 
 
 class Steps:
@@ -51,16 +48,6 @@ class Steps:
             raise OSError(error, os.strerror(error))
 
         return stepped
-
-
-async def deliver(path: Path, epoch: int, to: int) -> None:
-    sink = FilesOutputSink(Directory(path))
-    try:
-        writer = await sink.open(claim(epoch))
-        while (position := int(writer.position or 0)) < to:
-            await writer.write(output(position, min(position + 2, to)), Permit())
-    finally:
-        await sink.close()
 
 
 @pytest.mark.parametrize("after", [False, True])

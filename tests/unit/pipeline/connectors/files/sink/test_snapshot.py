@@ -2,36 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import duckdb
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
-from unit.pipeline.connectors.files.sink.places import Permit, claim, output
+from unit.pipeline.connectors.files.sink.places import output, wrote
 
-from leasehold.pipeline.connectors.files.sink import Directory, FilesDamaged, FilesOutputSink, Snapshot, snapshot_of
-from leasehold.pipeline.connectors.files.sink.formats import Format
-from leasehold.pipeline.sink import Output
-
-
-def wrote(
-    path: Path, *tables: pa.Table, epoch: int = 1, format: Format = "parquet", partition: str = "p 1/é"
-) -> Snapshot:
-    """A batch for each table."""
-
-    async def story() -> None:
-        sink = FilesOutputSink(Directory(path), format=format)
-        writer = await sink.open(claim(epoch, partition=partition))
-        for table in tables:
-            start = int(writer.position or 0)
-            to = str(start + table.num_rows)
-            await writer.write(Output(table=table, start=writer.position, to=to, events=table.num_rows), Permit())
-        await sink.close()
-
-    asyncio.run(story())
-    return snapshot_of(Directory(path))
+from leasehold.pipeline.connectors.files.sink import Directory, FilesDamaged, snapshot_of
 
 
 def test_pyarrow_and_duckdb_read_what_counts_and_no_leftovers(tmp_path: Path) -> None:

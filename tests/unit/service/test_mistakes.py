@@ -1,0 +1,285 @@
+"""What users of the change feed processors write at first is refused, in code and in files, with what to write instead."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leasehold import (
+    Api,
+    ConfigurationError,
+    Context,
+    CosmosFeed,
+    Event,
+    EventHubsFeed,
+    FilesFeed,
+    Handler,
+    HostSettings,
+    LogSink,
+    MemoryFeed,
+    MemoryLeases,
+    Notifications,
+    Pipeline,
+    Processor,
+    SqliteLeases,
+)
+from leasehold.service.config.load import load
+from leasehold.service.wiring.build import find_problems
+
+FEED = MemoryFeed(changes={"0": (1,)})
+
+
+async def on_changes(changes: list[Event], context: Context) -> None: ...
+
+
+class Opens(Handler):
+    def open(self) -> None: ...  # type: ignore[override]
+
+    def process(self, changes: list[Event], context: Context) -> None: ...
+
+
+class Plain:
+    def process(self, changes: list[Event], context: Context) -> None: ...
+
+
+def numbers(changes: list[Event], context: Context) -> Iterator[int]:
+    yield 1
+
+
+class Whole(Handler):
+    def process(self, changes: list[Event], context: Context) -> None: ...
+
+
+def pipeline_of(**arguments: Any) -> Pipeline:
+    return Pipeline("orders", **{"feed": FEED, **arguments})
+
+
+PIPELINE = pipeline_of(handler=on_changes)
+anything: Any = Processor
+IN_CODE: dict[str, tuple[Callable[[], object], str]] = {
+    "no pipeline": (lambda: Processor(), "needs a pipeline: Processor(Pipeline(...), leases=...)"),
+    "a list of pipelines": (lambda: anything([PIPELINE]), "no list of them: write Processor(*pipelines, leases=...)"),
+    "pipelines by name": (
+        lambda: Processor(pipelines=[PIPELINE]),
+        "without a name: Processor(Pipeline(...), leases=...)",
+    ),
+    "the class Pipeline": (
+        lambda: anything(Pipeline),
+        "is the class Pipeline: write Processor(Pipeline(...), leases=...)",
+    ),
+    "leases without a name": (lambda: anything(PIPELINE, SqliteLeases()), "write Processor(Pipeline(...), leases=...)"),
+    "a name twice": (
+        lambda: Processor(PIPELINE, PIPELINE),
+        "two pipelines are named 'orders': every name is used once",
+    ),
+    "timing": (
+        lambda: Processor(PIPELINE, timing=30),
+        "intervals belong to `leases`, like SqliteLeases(duration_s=30)",
+    ),
+    "store": (lambda: Processor(PIPELINE, store=MemoryLeases()), "`store` is not a setting: it is called `leases`"),
+    "a function as leases": (lambda: anything(PIPELINE, leases=on_changes), "must be a section, like SqliteLeases()"),
+    "a path as leases": (lambda: anything(PIPELINE, leases="leases.db"), "must be a section, like SqliteLeases()"),
+    "the class of leases": (lambda: anything(PIPELINE, leases=SqliteLeases), "must be a section, like SqliteLeases()"),
+    "a number as spark": (
+        lambda: anything(PIPELINE, spark=30),
+        "`spark` is of type int, and must be a section, like Spark()",
+    ),
+    "a port as api": (lambda: anything(PIPELINE, api=8080), "`api` is of type int, and must be a section, like Api()"),
+    "a name of a host": (lambda: Processor(PIPELINE, host="a b"), "`name` is 'a b', and must be 1 to 128 of"),
+    "a function as observer": (
+        lambda: anything(PIPELINE, on=print),
+        "does not derive from leasehold.Notifications: derive from it",
+    ),
+    "the class of an observer": (lambda: anything(PIPELINE, on=Notifications), "is a class: pass an object of it"),
+    "a function as sink": (lambda: pipeline_of(sink=on_changes), "`sink` is a function: give it as `handler`"),
+    "the class of a sink": (lambda: pipeline_of(sink=LogSink), "must be a section, like LogSink(path=...)"),
+    "neither sink nor handler": (
+        lambda: pipeline_of(),
+        "needs `handler`, a function of yours, or `sink`, like LogSink(path=...)",
+    ),
+    "sink and handler": (lambda: pipeline_of(sink=LogSink(path=Path("a")), handler=on_changes), "remove one of them"),
+    "gets without handler": (
+        lambda: pipeline_of(sink=LogSink(path=Path("a")), gets="events"),
+        "`gets` requires `handler`: add it",
+    ),
+    "a function as feed": (
+        lambda: pipeline_of(feed=on_changes, handler=on_changes),
+        "must be a section, like FilesFeed(path=...)",
+    ),
+    "the class of a feed": (
+        lambda: pipeline_of(feed=FilesFeed, handler=on_changes),
+        "must be a section, like FilesFeed(path=...)",
+    ),
+    "all without names": (
+        lambda: anything and Pipeline(*("orders", FEED, on_changes)),
+        "Pipeline('orders', feed=..., handler=...)",
+    ),  # type: ignore[misc]
+    "start of a pipeline": (
+        lambda: pipeline_of(handler=on_changes, start="latest"),
+        "`start` is not a setting here: it belongs to the feed",
+    ),
+    "start beginning": (
+        lambda: FilesFeed(path="a", start="beginning"),
+        "`start` is 'beginning', and must be earliest, latest, or a time",
+    ),  # type: ignore[arg-type]
+    "start of a hub": (lambda: EventHubsFeed(start="-1"), "`start` is '-1', and must be earliest, latest, or a time"),  # type: ignore[arg-type]
+    "a path without a name": (
+        lambda: anything and FilesFeed("a"),
+        "takes its arguments by name: write FilesFeed(path='a')",
+    ),  # type: ignore[misc]
+    "leases without names": (lambda: anything and SqliteLeases("a"), "write SqliteLeases(path='a')"),  # type: ignore[misc]
+    "a port without a name": (lambda: anything and Api(8080), "write Api(port=8080)"),  # type: ignore[misc]
+    "a host without a name": (lambda: anything and HostSettings("a"), "write HostSettings(name='a')"),  # type: ignore[misc]
+    "duration": (lambda: SqliteLeases(duration=30), "`duration` is not a setting: did you mean `duration_s`?"),  # type: ignore[call-arg]
+    "a connection string": (
+        lambda: CosmosFeed(connection_string="x", database="a", container="b"),
+        "must look like AccountEndpoint=https://...;AccountKey=...;",
+    ),  # type: ignore[arg-type]
+    "a number as handler": (
+        lambda: pipeline_of(handler=3),
+        "handler 'int' is of type int: write `async def NAME(changes, context)`",
+    ),
+    "an object as handler": (lambda: pipeline_of(handler=Whole()), "each lease needs its own: give the class Whole"),
+    "a handler without process": (
+        lambda: pipeline_of(handler=Handler),
+        "define `async def process(self, changes, context)`",
+    ),
+    "a method with other arguments": (
+        lambda: pipeline_of(handler=Opens),
+        "`open` does not take what it is called with: (self, context)",
+    ),
+    "a class of no handler": (
+        lambda: pipeline_of(handler=Plain),
+        "does not derive from leasehold.Handler: derive it from that",
+    ),
+    "a generator": (lambda: pipeline_of(handler=numbers), "a call of it runs nothing: remove `yield` from it"),
+    "one argument": (
+        lambda: pipeline_of(handler=lambda one: None),
+        "cannot be called with (changes, context): let it take these two",
+    ),
+    "a path with a dot": (
+        lambda: pipeline_of(handler="a.on_changes"),
+        "must name a handler to import, like package.module:name",
+    ),
+    "gets": (lambda: pipeline_of(handler=on_changes, gets="evnts"), "`gets` is 'evnts', and must be 'documents'"),
+    "checkpoint_s": (
+        lambda: pipeline_of(handler=on_changes, checkpoint_s="auto"),
+        "`checkpoint_s` is 'auto', and must be a number, or `manual`",
+    ),
+    "manual and plain": (
+        lambda: pipeline_of(handler=Whole, checkpoint_s="manual"),
+        "`process` is a plain function, which cannot await `context.checkpoint`: define it with `async def`",
+    ),
+    "a number as parallel": (
+        lambda: pipeline_of(handler=on_changes, parallel=64),
+        '`parallel` is of type int, and must be a mapping, like {"key": "key", "max": 64}',
+    ),
+    "a text as transform": (
+        lambda: pipeline_of(handler=on_changes, transform="SELECT 1"),
+        "must be Sql(...), a function from DataFrame to DataFrame, or None",
+    ),
+}
+
+FILE = """
+leases: {type: memory}
+api: {enabled: false}
+%s
+pipelines:
+  - {name: orders, feed: {type: files, path: "*.jsonl"%s}, sink: %s%s}
+"""
+PYTHON = '{type: python, handler: "%s"}'
+GOOD = PYTHON % "my_handlers:on_changes"
+IN_FILES: dict[str, tuple[tuple[str, str, str, str], str]] = {
+    "timing": (
+        ("timing: 30", "", GOOD, ""),
+        "timing is not a setting here: intervals belong to `leases`, like `duration_s: 30`",
+    ),
+    "store": (("store: a.db", "", GOOD, ""), "store is not a setting here: it is called `leases`"),
+    "start beginning": (
+        ("", ", start: beginning", GOOD, ""),
+        "feed.start is 'beginning', and must be earliest, latest, or a time",
+    ),
+    "start of a pipeline": (("", "", GOOD, ", start: latest"), "start is not a setting here: it belongs to the feed"),
+    "handler of a pipeline": (("", "", GOOD, ', handler: "a:b"'), "as in `sink: {type: python, handler: module:name}`"),
+    "a function as sink": (
+        ("", "", "on_changes", ""),
+        "must be a mapping of settings, like {type: python, handler: module:name}",
+    ),
+    "a handler without a type": (
+        ("", "", '{handler: "a:b"}', ""),
+        "sink.type is missing: it must be log, postgres, eventhubs, files, python",
+    ),
+    "a number as parallel": (
+        ("", "", '{type: python, handler: "a:b", parallel: 64}', ""),
+        "must be a mapping of settings, like {key: key, max: 64}",
+    ),
+    "a path with a dot": (("", "", PYTHON % "a.b", ""), "must name a handler to import, like package.module:name"),
+    "nothing of that name": (("", "", PYTHON % "my_handlers:on_change", ""), "module 'my_handlers' has no 'on_change'"),
+    "an incomplete class": (
+        ("", "", PYTHON % "my_handlers:Half", ""),
+        "has no method `process`: define `async def process(self, changes, context)`",
+    ),
+    "a class of no handler": (
+        ("", "", PYTHON % "my_handlers:Plain", ""),
+        "does not derive from leasehold.Handler: derive it from that",
+    ),
+    "an object": (("", "", PYTHON % "my_handlers:made", ""), "each lease needs its own: give the class Whole"),
+    "one argument": (
+        ("", "", PYTHON % "my_handlers:one", ""),
+        "cannot be called with (changes, context): let it take these two",
+    ),
+    "a generator": (("", "", PYTHON % "my_handlers:numbers", ""), "a call of it runs nothing: remove `yield` from it"),
+}
+
+MODULE = """
+from leasehold import Handler
+
+async def on_changes(changes, context): ...
+async def one(changes): ...
+def numbers(changes, context): yield 1
+class Half(Handler): ...
+class Plain:
+    def process(self, changes, context): ...
+class Whole(Handler):
+    def process(self, changes, context): ...
+made = Whole()
+"""
+
+
+@pytest.mark.parametrize("mistake", [*IN_CODE, *(f"file: {name}" for name in IN_FILES)])
+async def test_a_mistake_is_refused_with_what_to_write(
+    mistake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if mistake in IN_CODE:
+        make, message = IN_CODE[mistake]
+        with pytest.raises((ConfigurationError, TypeError)) as refused:
+            make()
+        assert message in str(refused.value)
+        return
+    parts, message = IN_FILES[mistake.removeprefix("file: ")]
+    (tmp_path / "my_handlers.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_handlers", raising=False)
+    (tmp_path / "orders.yaml").write_text(FILE % parts)
+    try:
+        problems = await find_problems(load(tmp_path / "orders.yaml", {}))
+    except ConfigurationError as error:
+        problems = list(error.problems)
+    assert any(message in problem for problem in problems), problems
+
+
+async def test_mistakes_of_the_start_and_the_end_are_refused_at_once() -> None:
+    processor = Processor(PIPELINE, leases=MemoryLeases())
+    with pytest.raises(TypeError, match="write `async with processor:`"), processor:  # type: ignore[attr-defined]
+        pass
+    processor.start().close()  # without await
+    with pytest.raises(RuntimeError, match="was not started: await `start`, or use `async with`"):
+        await processor.wait()
+    async with processor:
+        pass
+    with pytest.raises(RuntimeError, match="starts once: make another one"):
+        await processor.start()
