@@ -29,7 +29,7 @@ from lab.simulation.setup import HINTED, LARGE, SINKS, TIGHT, Setup
 from lab.simulation.weather import Fate, Request, Weather
 
 from leasehold.leases.lease import Lease
-from leasehold.leases.timing import SessionTiming, Timing
+from leasehold.leases.timing import Timing
 
 ROOT = Path(__file__).parents[2]
 
@@ -68,18 +68,17 @@ def test_where_every_host_is_about_to_stop_another_is_started(monkeypatch: pytes
     """The last one may give way to a dead one of its name: one seed in some hundred thousand."""
     monkeypatch.setattr(simulation_run, "_is_worked_on", lambda world: True)
     draining, at_work = (
-        SimpleNamespace(host=SimpleNamespace(is_draining=is_so), leases_max=None, session=None)
-        for is_so in (True, False)
+        SimpleNamespace(host=SimpleNamespace(is_draining=is_so), leases_max=None) for is_so in (True, False)
     )
-    plain, judged = (Lease(pipeline="bank", partition="a", by_session=is_so) for is_so in (False, True))
-    for alive, lease, started in (
-        ([], plain, ["host-last"]),
-        ([draining], plain, ["host-last"]),
-        ([draining, at_work], plain, []),
-        ([at_work], judged, ["host-last"]),
+    limited = SimpleNamespace(host=SimpleNamespace(is_draining=False), leases_max=2)
+    for alive, started in (
+        ([], ["host-last"]),
+        ([draining], ["host-last"]),
+        ([draining, limited], ["host-last"]),
+        ([draining, at_work], []),
     ):
         names: list[str] = []
-        world = SimpleNamespace(alive=alive, started=names.append, leases={"a": lease})
+        world = SimpleNamespace(alive=alive, started=names.append)
         assert simulation_run._taken_up(world)  # type: ignore[arg-type]
         assert names == started
 
@@ -145,7 +144,7 @@ def test_a_violation_is_told_with_the_command_that_replays_it_and_the_end_of_its
     assert "I3 at 1.000: two owners" in told
     assert "line 99" in told
     assert "line 1\n" not in told
-    assert "make sim SEED=7 SIZE=large SESSIONS=none" in told
+    assert "make sim SEED=7 SIZE=large" in told
 
 
 @pytest.mark.virtual
@@ -186,8 +185,8 @@ def test_seeds_in_which_nothing_happens_are_a_failure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nothing = Verdict(1, (), "", (), Counter(), 420.0)
-    monkeypatch.setattr(seeds, "verdicts", lambda wanted, name, sessions: iter([nothing]))
-    assert seeds.ran(1, 1, "tight", "any") == 1
+    monkeypatch.setattr(seeds, "verdicts", lambda wanted, name: iter([nothing]))
+    assert seeds.ran(1, 1, "tight") == 1
     assert "no batches, no sends, no faults" in capsys.readouterr().out
 
 
@@ -226,7 +225,7 @@ async def test_a_process_that_is_held_sends_once_it_continues_and_a_killed_one_n
 
 def test_of_a_silence_in_an_outage_of_all_writes_only_what_a_host_may_judge_counts() -> None:
     clock = SimpleNamespace(now=0.0)
-    onlooker = onlooker_of(0, Timing(session=SessionTiming()), now=lambda: clock.now)
+    onlooker = onlooker_of(0, Timing(), now=lambda: clock.now)
 
     def writes_fail(at: float, is_so: bool) -> None:
         clock.now = at

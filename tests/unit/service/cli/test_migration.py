@@ -1,4 +1,4 @@
-"""`leasehold leases export`, `import`, `reset` and `downgrade`, as people run them, over leases in SQLite."""
+"""`leasehold leases export`, `import` and `reset`, as people run them, over leases in SQLite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An import or a downgrade that is disturbed: by hosts that live, by others that write, and by a store that fails."""
+"""An import that is disturbed: by hosts that live, by others that write, and by a store that fails."""
 
 from __future__ import annotations
 
