@@ -91,7 +91,7 @@ sim: setup  ## whole groups on virtual time (SEEDS=500 FIRST=1 SIZE=small|tight|
 	@PYTHONPATH=tests .venv/bin/python -m lab.simulation.seeds --size $(or $(SIZE),small) \
 		$(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),500) --first $(or $(FIRST),1))
 
-model: setup  ## every course of events of a small model of how hosts show that they live; its unsafe variants have to fail
+model: setup  # every course of events of a small model of how hosts show that they live; its unsafe variants have to fail
 	@PYTHONPATH=tests .venv/bin/python -m lab.model
 
 mutants: setup  ## planted faults, each caught by the simulation (MUTANT=word for some)

@@ -78,7 +78,7 @@ def plan_in_steps(
     - overdue: leases that `me` requested long ago and may now steal.
     - rng: spreads hosts that take from the same set of free leases, so that they do not all start with the same one.
     - last: leases that just failed on `me`, which it prefers to leave to other hosts.
-    - passed: leases that whoever was to have them did not take in time: any host may.
+    - passed: leases that the intended hosts did not take in time: any host may.
     - paused: pipelines that no host processes; their leases are neither taken nor requested, and count in no share.
     """
     able = {peer.name: peer for peer in peers if not peer.draining}

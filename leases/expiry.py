@@ -15,7 +15,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 Mark = tuple[object, ...]
-"""What changes if somebody acts."""
+"""What changes if its owner acts."""
 
 
 class Intervals(NamedTuple):

@@ -19,7 +19,7 @@ LOOK_PREFIX = "_hosts"
 """Lists the hosts, and the bell."""
 VERSION = 1
 HOST_BYTES_MAX = 4096
-"""Of a document, unless the names of the host's pipelines alone need more: every host reads all of them at every look."""
+"""The size of a document, unless the pipelines' names alone need more: every host reads all documents at every look."""
 PIPELINES_MAX = 1024
 FIT, SICK, RENOUNCED, UNKNOWN = "fsr-"
 """What a host is for one of its pipelines.
@@ -36,8 +36,10 @@ Tenant = tuple[str, str]
 class HostRecord:
     """One host process, according to its document.
 
-    term: the present one; 0 if the host has none. lasts_s: how long the host may be silent. fitness: a character for each of
-    `pipelines`, if any differs from unknown. ring: grows when the host has changed who has which lease.
+    - term: the present one; 0 if the host has none.
+    - lasts_s: how long the host may be silent.
+    - fitness: a character for each of `pipelines`, if any differs from unknown.
+    - ring: grows when the host has changed who has which lease.
 
     waits, activity: what the host reports of its work, for people; no lease is judged by it.
     """

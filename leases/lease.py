@@ -10,7 +10,7 @@
 
 `epoch` grows with every change of owner and is passed to the sink, which refuses older ones. `generation` grows only
 when an operator moves the position. Only the owner moves `tick`, with each of its writes: it recognizes them by that if
-an answer was lost. Nobody is judged by it: hosts show by their own documents that they live (docs/protocol.md).
+an answer was lost. No host is judged by it: hosts show by their own documents that they live (docs/protocol.md).
 """
 
 from __future__ import annotations

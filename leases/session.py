@@ -243,7 +243,7 @@ class Session:
             await self._read()
         if self._met is not None:
             raise StoreConflict(
-                f"another document stands under the name of host '{self.record.name}' (incarnation {self._met.incarnation}):"
+                f"another process's document has the name of host '{self.record.name}' (incarnation {self._met.incarnation}):"
                 f" if it moves, this host stops; if it stands still for {self._met.lasts_s:g} s, it is replaced"
             )
         while len(self._under_way) >= UNDER_WAY_MAX:
@@ -279,7 +279,7 @@ class Session:
     def _forget(self, writing: asyncio.Task[None]) -> None:
         self._under_way.discard(writing)
         if not writing.cancelled():
-            writing.exception()  # whoever still waits for it gets it
+            writing.exception()  # a beat that still waits for it gets it
 
     async def _write(self, tick: int, body: str, etag: str | None) -> None:
         if etag is None:
@@ -292,7 +292,7 @@ class Session:
         self._note_arrival(tick)
 
     def _note_arrival(self, tick: int) -> None:
-        """Of an attempt, at the time when that becomes known."""
+        """Called as soon as it is known that an attempt has arrived."""
         now, before = self._clock.monotonic(), self._trust
         self._trust = before.arrived(tick, now)
         if (known := self._trust.known) is None or known is before.known:
@@ -317,7 +317,7 @@ class Session:
             reading.cancel()
 
     async def _read(self) -> None:
-        """What stands under this host's name. Raises DuplicateHost, StoreUnavailable."""
+        """Read the document under this host's name. Raises DuplicateHost, StoreUnavailable."""
         try:
             async with asyncio.timeout(self.timing.beat_timeout_s):
                 stored = await self._store.read(self._id)
@@ -346,7 +346,7 @@ class Session:
             self._replaced.add(found.incarnation)
         else:
             self._trust = self._trust.lost()
-            self._replaced.discard(found.incarnation)  # replaced at once only once: if it comes again, it may be alive
+            self._replaced.discard(found.incarnation)  # replaced at once only once: a second document of it may be a live process's
         if decision == "give way":
             raise DuplicateHost(
                 f"another process (incarnation {found.incarnation}) runs as host '{self.record.name}', since its document"

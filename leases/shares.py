@@ -1,7 +1,7 @@
-"""No share is reserved for ever: what a host did not take in time, any host may take. Pure, but for what it remembers.
+"""No share is reserved for ever: what a host did not take in time, any host may take. Pure, except for what it remembers.
 
 A lease has been let pass if it could be taken for longer than the duration of every host that could have been meant, and none
-of its pipeline was taken meanwhile. Whoever lacks leases then gets no more than it has, for a while that doubles.
+of its pipeline was taken meanwhile. A host that lacks leases then gets no more than it has, for a while that doubles.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Shares:
 
 
 def _lasts_s(lease: Lease, peers: dict[str, Peer]) -> float:
-    """How long whoever is meant may be silent: that is who it was promised to, or else anybody."""
+    """How long the intended host may be silent: the one that the lease was promised to, or else any."""
     meant = peers.get(lease.handoff_to or "")
     serving = [meant] if meant is not None else [peer for peer in peers.values() if peer.serves(lease.pipeline)]
     return max((peer.lasts_s for peer in serving), default=0.0)

@@ -100,12 +100,12 @@ class Timing:
 
     @property
     def looks(self) -> Intervals:
-        """Of looks. After an outage, a beat that hung has ended by the end of the grace, and another one has been answered."""
+        """Between looks. After an outage, a beat that hung has ended by the end of the grace, and another one has been answered."""
         gap_s = 1.5 * self.look_s
         return Intervals(gap_s, max(gap_s, self.call_timeout_s), self.beat_s + 2 * self.beat_timeout_s)
 
     def rounds(self, listings: int = 1) -> Intervals:
-        """Of rounds with so many successive listings, each of which ends within `call_timeout_s`."""
+        """Between rounds with so many successive listings, each of which ends within `call_timeout_s`."""
         gap_s = 1.5 * self.balance_s
         return Intervals(gap_s, max(gap_s, self.call_timeout_s * listings), self.balance_s)
 

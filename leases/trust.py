@@ -47,7 +47,7 @@ class Trust:
 
     @property
     def until(self) -> float:
-        """A longer duration counts once it is known to have arrived, and a shorter one as soon as it is asked for."""
+        """A longer duration counts once it is known to have arrived, and a shorter one as soon as an attempt names it."""
         if self.known is None:
             return -inf
         shorter = (each.trusted_until for each in self.open if each.lasts_s < self.known.lasts_s)

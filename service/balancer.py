@@ -76,11 +76,12 @@ def _take_turns(steps: Steps[T]) -> Steps[T]:
 
 
 class Balancer:
-    """Reads the group and takes leases. scan, roll: as read last; None before the first round.
+    """Reads the group and takes leases. scan, host_scan: as read last; None before the first round.
 
-    has_met_others: whether another live host was ever seen. expired: leases whose owner is dead or has renounced them, by the
-    last scan.
-    paused: pipelines that rest. ready: set once every partition that can have a lease has one.
+    - has_met_others: whether another live host was ever seen.
+    - expired: leases whose owner is dead or has renounced them, by the last scan.
+    - paused: pipelines that rest.
+    - ready: set once every partition that can have a lease has one.
     """
 
     def __init__(
@@ -333,7 +334,7 @@ class Balancer:
         return self._session.is_trusted and self._membership.watch.began > -inf
 
     async def _proved(self, wanted: Plan) -> Plan:
-        """The plan without requests for what this host has not shown that it can process: somebody works on that."""
+        """The plan without requests for what this host has not shown that it can process: another host works on that."""
         pipelines = {key.pipeline for key in wanted.ask}
         if not pipelines or self.fitness is None:
             return wanted

@@ -5,7 +5,7 @@
     leaving   --- nothing is sent any more -----------------> renounced   shown to the others: they take its leases
     renounced --- a probe succeeds, after a while ----------> well        in a new term
 
-A host is fit if it has delivered, or has probed lease writes, feed and sink, within the last minute. A lease that somebody
+A host is fit if it has delivered, or has probed lease writes, feed and sink, within the last minute. A lease that another host
 works on moves only to such a host. If there is none, nothing moves (docs/protocol.md, S10).
 """
 
@@ -40,17 +40,18 @@ PROBE_CALLS = 2
 REST = Backoff(first_s=55.0, max_s=1800.0)
 """From falling sick to the first try to resume: longer each time until something is delivered. No lease moves twice a minute."""
 FOREIGN_REST = Backoff(first_s=60.0, max_s=1800.0)
-"""For how long a lease may fail here that failed at its last owner, before that says anything about this host."""
+"""For how long a lease may fail here that failed at its last owner, before that counts against this host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """What is known of a pipeline here, at `now` (Clock seconds).
 
-    failing: for how long each partition has failed that has a worker; 0 if it does not. writes_fail_s, reads_fail_s: for how
-    long writes of leases, or readings, have failed. proved_s: how long ago it delivered, or a probe succeeded. probe_failed:
-    whether the last probe did. peer_is_fit: whether another live host shows that. peer_is_sick_s: for how long others have shown
-    that they are sick; None if none does.
+    - failing: for how long each partition has failed that has a worker; 0 if it does not.
+    - writes_fail_s, reads_fail_s: for how long writes of leases, or readings, have failed.
+    - proved_s: how long ago it delivered, or a probe succeeded. probe_failed: whether the last probe did.
+    - peer_is_fit: whether another live host shows that.
+    - peer_is_sick_s: for how long others have shown that they are sick; None if none does.
     """
 
     now: float
@@ -95,7 +96,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """Of one pipeline. since: when it got well or sick. rests: how often it was renounced since something was delivered.
+    """How one pipeline is. since: when it got well or sick. rests: how often it was renounced since something was delivered.
 
     has_lost_work: whether it is sick because leases are better off elsewhere.
     """
@@ -110,7 +111,7 @@ class Health:
         match self.state:
             case "well" if facts.is_sick:
                 return replace(self, state="sick", since=facts.now, has_lost_work=facts.loses_work)
-            case "sick" if not workers and self.has_lost_work:  # others asked for its leases
+            case "sick" if not workers and self.has_lost_work:  # others requested its leases
                 return replace(self, state="renounced", rests=self.rests + 1)
             case "sick" if not facts.is_sick:
                 return replace(self, state="well", since=facts.now)
@@ -146,7 +147,7 @@ class _Watched:
 
 
 class Fitness:
-    """Judges this host, tells the others, and stops what has to stop."""
+    """Judges this host, shows the others, and stops what has to stop."""
 
     def __init__(
         self,
@@ -229,7 +230,7 @@ class Fitness:
         self._show(shown, resumes)
 
     def _note_sick(self, name: str, others: Collection[HostRecord]) -> None:
-        """Another sick host counts anew: what made it sick may have begun since."""
+        """Another sick host starts the time again: what made it sick may have begun since."""
         watched = self._watched[name]
         sick = frozenset(each.name for each in others if name in each.which_are(SICK))
         if sick - watched.sick_peers:

@@ -27,7 +27,7 @@ async def read_hosts(store: LeaseStore) -> dict[str, Stored]:
 
 
 async def _read_owners(store: LeaseStore) -> set[str]:
-    """Of the leases of all pipelines, also of those that FILE does not have."""
+    """For the leases of all pipelines, also of those that FILE does not have."""
     owners = set[str]()
     for stored in await store.list(""):
         if lease_prefix("") in stored.id and not stored.id.startswith(GROUP_PREFIX):

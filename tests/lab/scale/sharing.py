@@ -36,7 +36,7 @@ READS_KEPT = 8
 STANDINGS_KEPT = 32
 CHECKED_EVERY = 500
 """After so many shared scans, one is compared with what the host itself has read."""
-COMPUTED = ("leases", "shape", "lineage", "marks", "by_tenant", "tenants", "requested", "by_pipeline")
+COMPUTED = ("leases", "shape", "lineage", "by_tenant", "tenants", "requested", "by_pipeline")
 """What a scan finds out once, and keeps."""
 
 
@@ -160,7 +160,6 @@ class Sharing:
             leases=_patched(before.leases, places, part.leases),
             shape=tuple(_patched(before.shape, places, part.shape)),
             lineage=before.lineage if left.lineage == part.lineage else replace(scan).lineage,
-            marks={**{key: mark for key, mark in before.marks.items() if key not in part.seen}, **part.marks},
             by_tenant=(by_tenant := _moved(before, part)),
             tenants=frozenset(by_tenant),
             requested=sorted([*others, *part.requested], key=lambda lease: self._places[lease.key]),

@@ -79,7 +79,7 @@ def edited_host(world: World, rng: random.Random, timing: Timing) -> str | None:
     chosen = rng.choice(documents)
     what = rng.choice(("garbled", "deleted", "put back"))
     if what == "garbled":
-        world.store.edit_host(chosen.id, chosen.body[: rng.randint(0, len(chosen.body) - 1)])
+        world.store.edit_host(chosen.id, chosen.body[: rng.randint(0, max(0, len(chosen.body) - 1))])
     elif what == "deleted":
         world.store.edit_host(chosen.id, None)
     else:
