@@ -120,13 +120,20 @@ def plan_in_steps(
             left = [lease for lease in free if lease.key in expired and lease.key not in picked]
             need_of_expired = max(0, shares_of_expired.get(me, 0) - mine - len(picked))
             take += picked + _picked(left, need_of_expired, _assigned(left, shares_of_expired, held, me), rng, last)
-        if passed:
-            open_ = {lease.key for lease in group.leases.get(pipeline, ())}
-            untaken = sorted(open_.intersection(passed).difference(take))
-            take += rng.sample(untaken, len(untaken))
-            lacking |= {name for name, share in shares.items() if name != me and share > held[name]}
         if need > len(free):
             ask += _asked(group.surplus(pipeline, held, returning), shares, held, me)[: need - len(free)]
+    if passed:
+        served = {lease.key for pipeline in mine_to_process for lease in group.leases.get(pipeline, ())}
+        untaken = sorted(served.intersection(passed).difference(take))
+        kept = sum(lease.owner == me for lease in ours) - len(back)
+        room = len(untaken) if able[me].leases_max is None else able[me].leases_max - kept - len(take)
+        take += rng.sample(untaken, max(0, min(room, len(untaken))))
+        lacking = {
+            name
+            for pipeline in mine_to_process
+            for name, share in group.shares.get(pipeline, {}).items()
+            if name != me and share > group.held.get(pipeline, Counter())[name]
+        }
     share = sum(each.get(me, 0) for each in group.shares.values())
     return Plan(tuple(take), tuple(ask), share, frozenset(lacking))
 

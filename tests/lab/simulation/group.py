@@ -93,9 +93,24 @@ class Tenure:
 
     worker: Worker
     task: asyncio.Task[WorkerResult]
+    beats: asyncio.Task[None]
+    keeper: Keeper
     clock: HostClock
     stats: Stats
     log: list[dict[str, Any]]
+
+    async def look(self) -> None:
+        """As its host does: read the leases, and apply what they show."""
+        scan, owned = await self.keeper.scan(["bank"]), self.worker.owned
+        if (seen := scan.seen.get(owned.lease.key)) is not None:
+            owned.notice(seen)
+        owned.doubt(scan.seen.get(owned.lease.key), scan.started)
+
+    async def end_beats(self) -> None:
+        """Once nothing of them is under way any more."""
+        self.beats.cancel()
+        await asyncio.wait({self.beats, *self.worker.owned.session._under_way})
+        await asyncio.sleep(0.1)  # a request of theirs may be on its way
 
     def said(self, event: str) -> list[dict[str, Any]]:
         return [entry for entry in self.log if event in entry["event"]]
@@ -168,7 +183,7 @@ class Group:
         pipeline, me = self._pipeline(settings), HostRecord(name=name, incarnation=f"{name}-{number}")
         session = Session(self.store, me, clock=clock, timing=self.timing)
         await session.open()
-        beating = asyncio.create_task(session.keep_beating(random.Random(number), lambda error: None))
+        beats = asyncio.create_task(session.keep_beating(random.Random(number), lambda error: None))
         keeper = self.keeper(name, me.incarnation, clock, session)
         await keeper.create(Lease(pipeline="bank", partition=partition))
         owned = await keeper.take(await keeper.read("bank", partition), pipeline.sink.claimed)
@@ -186,8 +201,8 @@ class Group:
             failures=Failures(clock),
         )
         task = asyncio.create_task(worker.run())
-        task.add_done_callback(lambda _: beating.cancel())
-        return Tenure(worker, task, clock, stats, log)
+        task.add_done_callback(lambda _: beats.cancel())
+        return Tenure(worker, task, beats, keeper, clock, stats, log)
 
     def clock(self) -> HostClock:
         """That of a new host's machine."""

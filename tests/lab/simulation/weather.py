@@ -165,9 +165,9 @@ class Outlet(MemoryOutputSink):
         return await sent(lambda: _fulfilled(fate, _later(request), SinkUnavailable, Ambiguous))
 
 
-def of(where: Where, operation: str = "") -> Callable[[Request], bool]:
-    """Requests of one kind."""
-    return lambda request: request.where == where and operation in ("", request.operation)
+def of(where: Where, operation: str = "", within: str = "") -> Callable[[Request], bool]:
+    """Requests of one kind. within: their ids."""
+    return lambda request: request.where == where and operation in ("", request.operation) and within in request.id
 
 
 class Once:

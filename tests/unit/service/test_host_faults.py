@@ -140,7 +140,7 @@ async def test_a_partition_that_its_worker_tries_again_is_failing_until_a_batch_
 @pytest.mark.parametrize(
     ("timing", "events"),
     [
-        (Timing(), ("looking at sessions", "heartbeat")),
+        (Timing(), ("looking at hosts", "heartbeat")),
     ],
 )
 async def test_a_host_whose_lease_container_comes_back_says_so_once_for_each_thing_that_failed(
@@ -560,7 +560,7 @@ async def test_a_cancellation_that_nobody_asked_for_ends_neither_balancing_nor_t
     part, name = {
         "listing": (group.feed, "partitions"),
         "scan": (a.host.balancer._keeper, "scan"),
-        "heartbeat": (a.host._membership, "announce"),
+        "heartbeat": (a.session, "beat"),
     }[where]
     plain = getattr(part, name)
 
@@ -572,6 +572,6 @@ async def test_a_cancellation_that_nobody_asked_for_ends_neither_balancing_nor_t
     await until(lambda: getattr(part, name) == plain, within_s=120)
     group.edit("a", lambda lease: lease.revoked())
     await until(owned_by(group, "host-a"), within_s=120)
-    beaten = a.host._membership.me.tick
-    await until(lambda: a.host._membership.me.tick > beaten, within_s=120)
+    beaten = a.session.record.tick
+    await until(lambda: a.session.record.tick > beaten, within_s=120)
     await a.stop()

@@ -110,12 +110,12 @@ async def test_a_level_that_an_old_lease_document_gives_out_again_is_not_shared_
 
 @pytest.mark.virtual
 @pytest.mark.parametrize("stays", [True, False])
-@pytest.mark.parametrize("after_s", [20.0, 50.0])
+@pytest.mark.parametrize("after_s", [2.0, 5.0])
 @pytest.mark.parametrize("others", [1, 2])
 async def test_a_newcomer_does_not_keep_the_leases_of_the_dead_from_those_who_saw_them_die(
     others: int, after_s: float, stays: bool
 ) -> None:
-    """They left its share to it, and what it had asked for; and it had to watch for a lease duration itself: 115 s, not 79."""
+    """They left its share to it, and what it had asked for, and it had to watch for a duration itself."""
     group = Group("abcdef")
     dead, *_ = await settled(group, "host-a", *(f"host-{n}" for n in range(others)))
     await asyncio.sleep(30)
@@ -147,7 +147,7 @@ async def test_what_others_write_into_a_dead_owners_lease_is_no_sign_of_life(edi
     await a.kill()
     died_at = asyncio.get_running_loop().time()
     for _ in range(5):
-        await asyncio.sleep(10)
+        await asyncio.sleep(group.timing.duration_s / 6)
         for partition in left:
             group.edit(partition, edit)
     await until(lambda: set(group.owners.values()) == {"host-b"})

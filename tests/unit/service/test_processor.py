@@ -510,12 +510,11 @@ async def test_a_plain_callback_that_blocks_for_ever_holds_up_neither_work_nor_s
             released.wait()
 
     case = Case()
-    timing = Timing(session=None)
     processor = ProcessorCore(
         [PipelineParts(name="bank", feed=case.feed, sink=case.sink)],
         case.store,
         host="host-a",
-        timing=timing,
+        timing=Timing(),
         log=logger(case.log),
         on=Blocked(),
     )

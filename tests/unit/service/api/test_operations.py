@@ -250,7 +250,7 @@ async def test_a_container_that_fails_in_the_middle_is_a_503(start, error: Excep
         create = replace
 
     running = await start(runs=False, store=Failing())
-    running.keeper.store._store._store._put(
+    running.keeper.store._store._store._store._put(
         lease_id("bank", "a"), encode_lease(Lease(pipeline="bank", partition="a", owner="z", incarnation="1"))
     )
     async with running.client() as client:

@@ -16,7 +16,7 @@ from unit.leases.lease_documents import INFO, LOCK, PREFIX, dotnet, java, v2
 
 from leasehold.leases.bootstrap import Identity, Info, decode_info, encode_info, info_id
 from leasehold.leases.document import decode_lease, encode_lease, lease_id, lease_prefix
-from leasehold.leases.host_record import BELL_ID
+from leasehold.leases.host_record import BELL_ID, HostRecord, encode_host, host_id
 from leasehold.leases.lease import Child, Lease
 from leasehold.leases.stores.sqlite import SqliteStore
 from leasehold.pipeline.connectors.cosmos.ranges import lsn_of
@@ -61,11 +61,13 @@ class Place:
         text = "\n".join(map(json.dumps, documents))
         return self("import", "-", "--pipeline", "orders", "--from", source, *options, input=text)
 
-    def keep(self, *leases: Lease, info: Info | None = None) -> None:
+    def keep(self, *leases: Lease, info: Info | None = None, hosts: Iterable[HostRecord] = ()) -> None:
         async def create(store: SqliteStore) -> None:
             await store.list("")
             for lease in leases:
                 await store.create(lease_id(lease.pipeline, lease.partition), encode_lease(lease))
+            for host in hosts:
+                await store.create(host_id(host.name), encode_host(host))
             if info is not None:
                 await store.create(info_id("orders"), encode_info(info))
 
@@ -197,7 +199,8 @@ def test_an_owner_long_gone_is_watched_and_then_dropped(place: Place) -> None:
     file = place.folder / "orders.yaml"
     quick = "path: state/leases.db, duration_s: 2.5, balance_s: 0.3, call_timeout_s: 1.5"
     file.write_text(file.read_text().replace("path: state/leases.db", quick))
-    place.keep(lease(owner="host-a", incarnation="1", tick=7))
+    gone = HostRecord(name="host-a", incarnation="1", lasts_s=2.5)
+    place.keep(lease(owner="host-a", incarnation="1", tick=7), hosts=[gone])
     told = place.taking("dotnet", [dotnet("0", '"20"')], "--apply")
     assert told.exit_code == 0
     assert "watching for up to 2.5 s whether 1 lease has a live owner" in told.stderr
