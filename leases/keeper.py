@@ -328,11 +328,8 @@ class Keeper:
             now = await self.read(*wanted.key)
             if not now.lease.is_same_tenure(wanted):
                 return None
-            wanted, etag, began = (
-                now.lease,
-                now.etag,
-                Began(began.at, 0),
-            )  # perhaps by an earlier try: it must be won again
+            # Perhaps by an earlier try, so it must be won again.
+            wanted, etag, began = now.lease, now.etag, Began(began.at, 0)
         self.ring()
         return OwnedLease(self.store, wanted, etag, began, self._clock, self.session)
 

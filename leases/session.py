@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from math import inf
 
+from leasehold.common.cancellation import is_cancelled
 from leasehold.common.clock import Clock, retry_after_s
 from leasehold.common.clock import Pace as Turns
 from leasehold.leases.errors import (
@@ -153,7 +154,7 @@ class Session:
     # Beats
 
     async def keep_beating(
-        self, rng: random.Random, failed: Callable[[StoreError], None], beaten: Callable[[], None] = lambda: None
+        self, rng: random.Random, failed: Callable[[BaseException], None], beaten: Callable[[], None] = lambda: None
     ) -> None:
         """Beats until it is cancelled. Raises DuplicateHost. failed, beaten: called after each."""
         failures = 0
@@ -162,7 +163,9 @@ class Session:
                 await self._wait_until_due(rng.random())
                 try:
                     await self.beat()
-                except StoreError as error:
+                except (StoreError, asyncio.CancelledError) as error:
+                    if is_cancelled(error):
+                        raise
                     failures += 1
                     failed(error)
                     pause_s = self.timing.beat_backoff.pause_s(failures, rng.random(), retry_after_s(error))

@@ -52,6 +52,7 @@ class Facts:
     - proved_s: how long ago it delivered, or a probe succeeded. probe_failed: whether the last probe did.
     - peer_is_fit: whether another live host shows that.
     - peer_is_sick_s: for how long others have shown that they are sick; None if none does.
+    - trusted_s: since the host's last lapse of trust.
     """
 
     now: float
@@ -63,6 +64,7 @@ class Facts:
     probe_failed: bool = False
     peer_is_fit: bool = False
     peer_is_sick_s: float | None = None
+    trusted_s: float = inf
 
     @property
     def is_suspect(self) -> bool:
@@ -109,7 +111,7 @@ class Health:
     def judged(self, facts: Facts, *, workers: int) -> Health:
         """The next state. Pure."""
         match self.state:
-            case "well" if facts.is_sick:
+            case "well" if facts.is_sick and facts.trusted_s >= facts.lasts_s:  # not by an outage of the store
                 return replace(self, state="sick", since=facts.now, has_lost_work=facts.loses_work)
             case "sick" if not workers and self.has_lost_work:  # others requested its leases
                 return replace(self, state="renounced", rests=self.rests + 1)
@@ -180,6 +182,7 @@ class Fitness:
         self._timing = timing
         self._log = log
         self._watched = {name: _Watched() for name in pipelines}
+        self._lapses, self._trusted_since = 0, -inf
         self._foreign: dict[LeaseKey, tuple[int, float]] = {}
         """Leases that failed at their last owner: how often they came so, and until when their failures do not count."""
 
@@ -207,12 +210,23 @@ class Fitness:
     async def run(self) -> None:
         """Never returns."""
         while True:
-            await self._clock.sleep(self._timing.handoff_poll_s)
+            await self._clock.sleep(self._pause_s)
+            self._note_lapses()
             others = list(self._others())
             for name in self._pipelines:
                 self._note_sick(name, others)
             await asyncio.gather(*(self._probe_if_wanted(name, others) for name in self._pipelines))
             self._judge(others)
+
+    @property
+    def _pause_s(self) -> float:
+        if any(watched.health.state != "well" for watched in self._watched.values()):
+            return self._timing.handoff_poll_s
+        return min(self._session.timing.look_s, PROBED_EVERY_S)
+
+    def _note_lapses(self) -> None:
+        if not self._session.is_trusted or self._session.lapses != self._lapses:
+            self._lapses, self._trusted_since = self._session.lapses, self._clock.monotonic()
 
     def _judge(self, others: Collection[HostRecord]) -> None:
         shown, resumes = "", False
@@ -254,6 +268,7 @@ class Fitness:
             probe_failed=watched.probe_failed,
             peer_is_fit=any(name in each.which_are(FIT) for each in others if not each.draining),
             peer_is_sick_s=now - watched.sick_since if watched.sick_peers else None,
+            trusted_s=now - self._trusted_since,
         )
 
     def _failing_s(self, key: LeaseKey, now: float) -> float:

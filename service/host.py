@@ -341,8 +341,8 @@ class Host:
         self.stats.record_release(worker.owned.lease, outcome.reason, taken_by=taken_by)
         if outcome.reason == "failed" and outcome.error is not None:
             self.failures.record_failure(key, outcome.error, worker.owned.lease.continuation)
-        else:
-            self.failures.forget(key)
+        elif worker.owned.lease.handoff_to is None and not self.fitness.gives_up(key.pipeline):
+            self.failures.forget(key)  # otherwise another host gets it, and may fail as well: rounds judge that
         if outcome.reason != "shutdown":
             self.wake()
 

@@ -326,7 +326,8 @@ class Onlooker:
         In an outage of all writes, hosts judge for as long as their own last heartbeats are young enough. They notice one that
         is longer. No time of it counts then, and no host judges until the grace after it is over.
         """
-        longest = self.timing.lasting(max(each.record.lasts_s for found in self._hosts.values() for each in found))
+        named = (each.record.lasts_s for found in self._hosts.values() for each in found)
+        longest = self.timing.lasting(max(named, default=self.timing.duration_s))
         judging_s = (
             longest.duration_s - longest.beat_s - longest.margin_s
         ) / SLOWEST  # not what the code makes of them

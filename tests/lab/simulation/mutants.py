@@ -107,8 +107,8 @@ MUTANTS = (
     mutant(
         "a take whose answer was lost counts as won",
         "leasehold.leases.keeper",
-        "wanted, etag, began = now.lease, now.etag, Began(began.at, 0)",
-        "wanted, etag, began = now.lease, now.etag, Began(began.at, began.term)",
+        "wanted, etag, began = (now.lease, now.etag, Began(began.at, 0))",
+        "wanted, etag, began = (now.lease, now.etag, Began(began.at, began.term))",
         test=f"{TENURE}::test_a_take_whose_answer_was_lost_is_won_once_more_before_anything_is_sent",
     ),
     mutant(
@@ -295,13 +295,13 @@ MUTANTS = (
     mutant(
         "there is no trust window",
         "leasehold.leases.tenure",
-        "return self._lost is None and self.won_term > 0 and self.session.term == self.won_term",
+        "return self._lost is None and self.won_term > 0 and (self.session.term == self.won_term)",
         "return self._lost is None",
     ),
     mutant(
         "no lease is won again after a lapse",
         "leasehold.leases.tenure",
-        "return self._lost is None and self.won_term > 0 and self.session.term == self.won_term",
+        "return self._lost is None and self.won_term > 0 and (self.session.term == self.won_term)",
         "return self._lost is None and self.session.term > 0",
         test=f"{TENURE}::test_after_a_lapse_a_lease_is_trusted_once_it_is_written_again",
     ),

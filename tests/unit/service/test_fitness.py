@@ -20,6 +20,11 @@ def test_a_host_all_whose_partitions_fail_for_a_duration_is_sick_and_one_that_fa
     assert Health().judged(replace(ALL_FAIL, failing=()), workers=0).state == "well"
 
 
+def test_what_fails_during_an_outage_of_the_store_makes_nobody_sick() -> None:
+    assert Health().judged(replace(ALL_FAIL, trusted_s=D - 0.1), workers=2).state == "well"
+    assert Health().judged(replace(ALL_FAIL, trusted_s=D), workers=2).state == "sick"
+
+
 @pytest.mark.parametrize("suspicion", [{"failing": (D, 0.0)}, {"writes_fail_s": D}])
 def test_a_suspicion_has_to_be_confirmed_by_a_probe(suspicion: dict[str, object]) -> None:
     facts = replace(WELL, **suspicion)  # type: ignore[arg-type]

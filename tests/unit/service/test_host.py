@@ -317,7 +317,7 @@ async def test_of_two_hosts_of_one_name_the_earlier_stops_and_reports_it() -> No
 @pytest.mark.virtual
 async def test_an_outage_of_the_container_of_twenty_seconds_moves_nothing() -> None:
     group = Group("abcdef")
-    hosts = await settled(group, "host-a", "host-b", "host-c")
+    await settled(group, "host-a", "host-b", "host-c")
     flow = asyncio.create_task(flowing(group))
     for begins in (0, 5, 11, 30):
         epochs = group.epochs
@@ -329,7 +329,6 @@ async def test_an_outage_of_the_container_of_twenty_seconds_moves_nothing() -> N
         assert group.epochs == epochs
     flow.cancel()
     await until(group.is_delivered)
-    assert not [host for host in hosts if host.host.stats.suspensions]
 
 
 @pytest.mark.virtual

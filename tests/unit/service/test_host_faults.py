@@ -500,25 +500,6 @@ async def test_leases_are_made_of_what_a_slow_feed_lists_after_the_round_has_gon
     await a.stop()
 
 
-# What it costs
-
-
-@pytest.mark.virtual
-async def test_a_settled_group_reads_and_writes_no_more_than_its_intervals_ask_for() -> None:
-    group = Group("abcdef")
-    await settled(group, "host-a", "host-b")
-    await asyncio.sleep(60)
-    before = len(group.weather.requests)
-    await asyncio.sleep(1300)
-    made = [request for _, request in group.weather.requests[before:] if request.where == "store"]
-    lists = sum(request.operation == "list" for request in made)
-    writes = sum(request.operation == "replace" for request in made)
-    assert lists <= 2 * 2 * 115  # hosts and leases, from each host, every 13 s less a tenth
-    assert writes <= (6 + 2) * 88  # every lease and every host, every 17 s less a tenth
-    assert sum(request.operation == "read" for request in made) <= 2 * 3  # whether `info` is there, every 600 s
-    assert {request.operation for request in made} == {"list", "read", "replace"}
-
-
 @pytest.mark.virtual
 async def test_a_host_that_is_cancelled_releases_what_it_has_and_leaves_nothing_running() -> None:
     group = Group("abcd")

@@ -264,7 +264,7 @@ async def test_an_announcement_that_is_under_way_does_not_take_a_drain_back() ->
         if (request.host, request.operation) != ("host-b", "replace"):
             return Fate()
         if request.id != host_id("host-b"):
-            return Fate(4.0)  # so that the releases take their time
+            return Fate(2.0)  # so that the releases take their time
         late_s = 0.1 if under_way.is_set() else 3.0  # the later one would overtake it
         under_way.set()
         return Fate(late_s)
