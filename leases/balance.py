@@ -126,7 +126,8 @@ def plan_in_steps(
         served = {lease.key for pipeline in mine_to_process for lease in group.leases.get(pipeline, ())}
         untaken = sorted(served.intersection(passed).difference(take))
         kept = sum(lease.owner == me for lease in ours) - len(back)
-        room = len(untaken) if able[me].leases_max is None else able[me].leases_max - kept - len(take)
+        most = able[me].leases_max
+        room = len(untaken) if most is None else most - kept - len(take)
         take += rng.sample(untaken, max(0, min(room, len(untaken))))
         lacking = {
             name

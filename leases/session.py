@@ -349,7 +349,9 @@ class Session:
             self._replaced.add(found.incarnation)
         else:
             self._trust = self._trust.lost()
-            self._replaced.discard(found.incarnation)  # replaced at once only once: a second document of it may be a live process's
+            self._replaced.discard(
+                found.incarnation
+            )  # replaced at once only once: a second document of it may be a live process's
         if decision == "give way":
             raise DuplicateHost(
                 f"another process (incarnation {found.incarnation}) runs as host '{self.record.name}', since its document"

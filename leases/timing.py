@@ -100,7 +100,7 @@ class Timing:
 
     @property
     def looks(self) -> Intervals:
-        """Between looks. After an outage, a beat that hung has ended by the end of the grace, and another one has been answered."""
+        """Between looks. By the end of the grace, a beat that hung has ended, and another one has been answered."""
         gap_s = 1.5 * self.look_s
         return Intervals(gap_s, max(gap_s, self.call_timeout_s), self.beat_s + 2 * self.beat_timeout_s)
 

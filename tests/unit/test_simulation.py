@@ -386,7 +386,11 @@ def test_every_test_that_catches_a_mutant_is_there() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["a lease is taken whatever its ETag", "hosts are dead after half their duration", "bounds of ranges are ordered as texts"],
+    [
+        "a lease is taken whatever its ETag",
+        "hosts are dead after half their duration",
+        "bounds of ranges are ordered as texts",
+    ],
 )
 def test_a_mutant_is_caught(name: str) -> None:
     hunt = run("lab.simulation.mutants", "--hunt", name, "--seeds", "10")

@@ -175,14 +175,14 @@ async def test_a_beat_that_waits_longer_than_its_call_counts_from_its_start_once
 
 
 async def test_a_beat_waits_for_few_writes_of_leases_that_are_synced_slowly(path: Path) -> None:
-    """Each write of a lease keeps the file locked for 0.3 s, one after another, without an end."""
+    """Each write of a lease keeps the file locked for a while, one after another, without an end."""
     store = SqliteStore(path, busy_timeout_s=PATIENCE_S)
     etag, written = await store.create("_hosts/a", "{}"), 0
 
     def write_slowly(connection: sqlite3.Connection) -> None:
         connection.execute("BEGIN IMMEDIATE")
         connection.execute("INSERT INTO lease_documents (id, body) VALUES ('p/leases/' || hex(randomblob(8)), '{}')")
-        Event().wait(0.3)
+        Event().wait(CHANCE_S)
         connection.execute("COMMIT")
 
     async def write_on() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from patience import until_async
-from unit.service.conftest import TIMING
 
 from leasehold.leases.errors import StoreUnavailable
 from leasehold.leases.lease import Lease
