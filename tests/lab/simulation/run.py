@@ -42,6 +42,8 @@ SCANS = 4
 """Within so many balance intervals a host has read its leases once, though some of its listings were refused."""
 GRAY_S = 120.0
 """For how long something is neither well nor dead, while events come."""
+SLOW = 0.6
+"""A store that answers nobody within `call_timeout_s` cannot be reached, and promises nothing."""
 PROGRESS_S = 90.0
 """Until everything is delivered that came meanwhile: a host that cannot do its work is found out, and others take over."""
 MOVES_PER_MINUTE, MOVES_AT_FIRST = 1.0, 2
@@ -236,7 +238,7 @@ async def _progressed(world: World, settling_s: float) -> None:
         case "slow":
             world.skies.gray = [slowed(rng, sick, 4.0)]
         case "slow for all":
-            world.skies.gray = [slowed(rng, "", 3.0)]
+            world.skies.gray = [slowed(rng, "", SLOW * world.timing.call_timeout_s)]
         case "one way":
             world.skies.gray = one_way(rng, sick)
         case _:
