@@ -22,7 +22,7 @@ from leasehold.leases.host_record import HostRecord
 from leasehold.leases.keeper import Keeper, Scan
 from leasehold.leases.lease import Lease
 from leasehold.leases.lineage import Partition
-from leasehold.leases.membership import Membership
+from leasehold.leases.session import Session
 from leasehold.leases.stores.cosmos import CosmosContainerAddress, CosmosStore, LeaseContainer, container
 from leasehold.leases.stores.memory import MemoryStore
 from leasehold.leases.timing import Timing
@@ -94,7 +94,9 @@ def store_in(cosmos: Cosmos, name: str = "leases") -> CosmosStore:
 
 
 def keeper_of(store: CosmosStore, host: str = "host-a") -> Keeper:
-    return Keeper(store, host=host, incarnation=f"{host}-1", clock=BootClock(), timing=Timing())
+    clock, timing, me = BootClock(), Timing(), HostRecord(name=host, incarnation=f"{host}-1")
+    session = Session(store, me, clock=clock, timing=timing)
+    return Keeper(store, host=host, incarnation=me.incarnation, clock=clock, timing=timing, session=session)
 
 
 async def scan_of(keeper: Keeper) -> Scan:
@@ -351,7 +353,7 @@ async def test_neither_dotnet_nor_keda_find_what_is_no_lease(documents: Containe
     await first_round(keeper, "0", "1")
     await store.create("other/leases/x%2Fy", "{}")
     me = HostRecord(name="ordersappacct.pod", incarnation="1")
-    await Membership(store, me, clock=BootClock(), timing=Timing()).announce({"doing": "nothing"})
+    await Session(store, me, clock=BootClock(), timing=Timing()).open()
     for pattern in (f"{PREFIX}..", "ordersappacct."):
         query = "SELECT * FROM c WHERE STARTSWITH(c.id, @prefix)"
         seen = [
