@@ -90,9 +90,12 @@ fuzz: setup  # the REST API asked at random by schemathesis, for minutes (EXAMPL
 memory: setup  # what a host holds while it drains 1,000,000 events, with few and many partitions
 	MEMORY_IN_FULL=1 $(PYTEST) -s -p no:xdist tests/timing/test_memory.py
 
-sim: setup  ## whole groups on virtual time (SEEDS=500 FIRST=1 SIZE=small|tight|large|hinted SESSIONS=any|none|all|mixed), or one seed again (SEED=7)
-	@PYTHONPATH=tests .venv/bin/python -m lab.simulation.seeds --size $(or $(SIZE),small) --sessions $(or $(SESSIONS),any) \
+sim: setup  ## whole groups on virtual time (SEEDS=500 FIRST=1 SIZE=small|tight|large|hinted), or one seed again (SEED=7)
+	@PYTHONPATH=tests .venv/bin/python -m lab.simulation.seeds --size $(or $(SIZE),small) \
 		$(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),500) --first $(or $(FIRST),1))
+
+model: setup  # every course of events of a small model of how hosts show that they live; its unsafe variants have to fail
+	@PYTHONPATH=tests .venv/bin/python -m lab.model
 
 mutants: setup  ## planted faults, each caught by the simulation (MUTANT=word for some)
 	@PYTHONPATH=tests .venv/bin/python -m lab.simulation.mutants $(if $(MUTANT),--only "$(MUTANT)")

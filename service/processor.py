@@ -27,7 +27,7 @@ from leasehold.leases.host_record import HOSTS_PREFIX, HostRecord
 from leasehold.leases.keeper import Keeper
 from leasehold.leases.membership import Membership
 from leasehold.leases.pause_orders import check_not_moved
-from leasehold.leases.session import session_of
+from leasehold.leases.session import Session
 from leasehold.leases.store import LeaseStore, TimedStore
 from leasehold.leases.timing import Timing
 from leasehold.pipeline.errors import EngineUnavailable, PipelineError, SinkNotFound, SinkUnavailable
@@ -101,14 +101,13 @@ class ProcessorCore:
             incarnation=incarnation,
             pipelines=tuple(pipeline.name for pipeline in pipelines),
             leases_max=leases_max,
-            lease_duration_s=timing.duration_s,
             started_at=datetime.now(UTC).isoformat(timespec="seconds"),
         )
-        session = session_of(me, self.store, clock=clock, timing=timing)
+        session = Session(CountingStore(store, self.stats), me, clock=clock, timing=timing)
         self.keeper = Keeper(
             self.store, host=host, incarnation=incarnation, clock=clock, timing=timing, session=session
         )
-        self.membership = Membership(self.store, me, clock=clock, timing=timing, session=session)
+        self.membership = Membership(self.store, session, clock=clock)
         self.host = Host(
             pipelines,
             keeper=self.keeper,
@@ -118,7 +117,9 @@ class ProcessorCore:
             rng=random.Random(incarnation),  # noqa: S311 - jitter, not secrets
             log=self._log,
             stop_timeout_s=stop_timeout_s,
-            activity=lambda host: activity_document(activity_of(host, now=_now(), monotonic_s=clock.monotonic())),
+            activity=lambda host, room: activity_document(
+                activity_of(host, now=_now(), monotonic_s=clock.monotonic()), room
+            ),
             stats=self.stats,
             budget=Budget(buffer_bytes_max),
         )

@@ -72,8 +72,7 @@ class Metrics(Collector):
         yield from self._handlers()
         yield from self._requests()
         yield from self._leases()
-        if self._host.session is not None:
-            yield from self._session(self._host.session)
+        yield from self._session(self._host.session)
         yield from self._store()
         yield from self._operators()
         yield self._notifications()
@@ -174,8 +173,9 @@ class Metrics(Collector):
         yield blobs
 
     def _session(self, session: Session) -> Iterator[Metric]:
-        yield GaugeMetricFamily("leasehold_session_beat_age_seconds", "Since the last heartbeat.", session.beat_age_s)
-        yield CounterMetricFamily("leasehold_session_lapses", "Times that its session lapsed.", session.lapses)
+        yield GaugeMetricFamily("leasehold_host_beat_age_seconds", "Since the last heartbeat.", session.beat_age_s)
+        yield GaugeMetricFamily("leasehold_host_lasts_seconds", "How long it may be silent.", session.timing.duration_s)
+        yield CounterMetricFamily("leasehold_host_lapses", "Times that its trust lapsed.", session.lapses)
 
     def _store(self) -> Iterator[Metric]:
         stats = self._host.stats

@@ -61,7 +61,7 @@ class Lease(Model):
     partition: PartitionName = Field(validation_alias=AliasPath("lease", "partition"))
     state: LeaseState = Field(
         description="owned: a host works on it. available: any host may take it. handing_over: promised to `handoff_to`."
-        " expired: its owner has not moved for a lease duration. closed: its partition ended, or an operator closed it."
+        " expired: its owner is dead. closed: its partition ended, or an operator closed it."
     )
     owner: HostName | None = Field(
         validation_alias=AliasPath("lease", "owner"), description="The host that works on it; null: none."
@@ -88,7 +88,7 @@ class LeaseDetail(Lease):
 
     tick: int = Field(
         validation_alias=AliasPath("lease", "tick"),
-        description="Moved by the owner at every renewal and checkpoint.",
+        description="Moved by the owner with each of its writes.",
         examples=[181],
     )
     sink_state: str = Field(
@@ -135,23 +135,23 @@ class Host(Model):
     this: bool = Field(validation_alias="is_this", description="Whether it is the one that answers.")
     live: bool | None = Field(
         validation_alias="is_live",
-        description="false: it has not moved for a lease duration, as the answering host has seen;"
+        description="false: it has been silent for its duration, as the answering host has seen;"
         " null: the host has not watched for long enough to know.",
     )
     draining: bool = Field(
         validation_alias="is_draining", description="Whether it is giving its leases back in order to stop."
     )
-    contested: bool = Field(
-        validation_alias="is_contested",
-        description="Whether another process ran under its name: give every process its own.",
-    )
     pipelines: tuple[PipelineName, ...]
     leases: int = Field(description="How many it owns.", examples=[4])
     leases_max: int | None = Field(description="How many it wants at most; null: no limit.", examples=[8])
-    lease_duration_s: float = Field(description="Its setting; hosts of one group have to agree.", examples=[60.0])
+    lasts_s: float = Field(
+        description="How long it may be silent before others take its leases; longer than its setting while its beats are slow.",
+        examples=[7.0],
+    )
+    unfit: tuple[PipelineName, ...] = Field(description="The pipelines that it cannot process now.", examples=[[]])
     started_at: str = Field(description="By its own wall clock.", examples=["2026-01-31T12:00:00+00:00"])
     tick: int = Field(
-        description="Its heartbeat: moves as often as it renews a lease. A host that sees this move considers it alive.",
+        description="Its heartbeat. A host that sees this move considers it alive.",
         examples=[181],
     )
     totals: tuple[Totals, ...] = Field(

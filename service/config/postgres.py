@@ -216,5 +216,5 @@ def _timeouts_within(timing: Timing) -> Timeouts:
     from leasehold.pipeline.connectors.postgres import Timeouts
 
     usual = Timeouts()
-    shrink = min(1.0, timing.duration_s / 60)
+    shrink = min(1.0, timing.patience_s / 60)
     return Timeouts(**{name: getattr(usual, name) * shrink for name in Timeouts.__dataclass_fields__})

@@ -26,7 +26,6 @@ from leasehold.service.host import Host
 from leasehold.service.lag.metered import decoded_lags, encoded_lags
 from leasehold.service.stats import AGE_BUCKETS_S, Delivery, Stats
 
-ACTIVITY_BYTES_MAX = 16 * 1024
 ENTRIES_MAX = 1024
 ERROR_BYTES_MAX = 600
 ERROR_BYTES_LEAST = 120
@@ -119,9 +118,9 @@ class Activity:
     """The lags of metered feeds, as far as the host knows them first-hand (`leasehold.service.lag.metered`)."""
 
 
-def reporter(clock: Clock, now: Callable[[], datetime]) -> Callable[[Host], Mapping[str, object]]:
+def reporter(clock: Clock, now: Callable[[], datetime]) -> Callable[[Host, int], Mapping[str, object]]:
     """What a Host is given as its `activity`. clock: the host's own; now: wall clock, aware."""
-    return lambda host: activity_document(activity_of(host, now=now(), monotonic_s=clock.monotonic()))
+    return lambda host, room: activity_document(activity_of(host, now=now(), monotonic_s=clock.monotonic()), room)
 
 
 def activity_of(host: Host, *, now: datetime, monotonic_s: float) -> Activity:
@@ -145,15 +144,17 @@ def activity_of(host: Host, *, now: datetime, monotonic_s: float) -> Activity:
     )
 
 
-def activity_document(activity: Activity) -> Mapping[str, object]:
-    """At most ACTIVITY_BYTES_MAX as JSON: room goes to failures, waiting, totals, lags, and the newest batches."""
+def activity_document(activity: Activity, room: int) -> Mapping[str, object]:
+    """At most so many bytes as JSON: room goes to failures, waiting, totals, lags, and the newest batches."""
     document: dict[str, object] = {
         "failing": activity.failing,
         "suspended": activity.suspended,
         "suspensions": activity.suspensions,
         **({} if activity.at is None else {"at": _encoded_moment(activity.at)}),
     }
-    room = ACTIVITY_BYTES_MAX - _size({**document, **dict.fromkeys(SECTIONS, ())})
+    room -= _size({**document, **dict.fromkeys(SECTIONS, ())})
+    if room < 0:
+        return {}
     error_bytes = min(ERROR_BYTES_MAX, max(ERROR_BYTES_LEAST, room // max(1, len(activity.failures)) - FAILURE_BYTES))
     entries: dict[str, Iterable[dict[str, object]]] = {
         "failures": (_encoded_failure(each, error_bytes) for each in activity.failures[:ENTRIES_MAX]),

@@ -14,8 +14,7 @@ ones of a large group, and a container that refuses is left alone for as long as
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -27,7 +26,6 @@ from leasehold.leases.host_record import HOSTS_PREFIX, HostRecord, decode_host
 from leasehold.leases.keeper import Keeper
 from leasehold.leases.lease import Lease, LeaseKey
 from leasehold.leases.pause_orders import GROUP_PREFIX, controls_in
-from leasehold.leases.session import SESSIONS_PREFIX, SessionRecord, decode_session
 from leasehold.leases.store import Stored
 from leasehold.pipeline.feed import ChangeFeed
 from leasehold.pipeline.pump.progress import WaitingEvents
@@ -287,8 +285,7 @@ class View:
     def _reports_of(self, leases: Iterable[Lease]) -> Mapping[LeaseKey, OwnerReport]:
         """What owners report, if their leases alone do not show what is delivered now."""
         if self.host is not None:
-            sessions = self.host.sessions
-            self._owner_reports.note(sessions.present_records, at=sessions.began)
+            self._owner_reports.note(self.host.watch.present_records, at=self.host.watch.began)
         wanted = [lease for lease in leases if self._needs_report(self.pipelines[lease.pipeline])]
         return self._owner_reports.find(wanted)
 
@@ -391,8 +388,8 @@ class View:
     async def _read_group(self) -> GroupStatus:
         began = self.clock.monotonic()
         documents = await self._keeper.store.list(GROUP_PREFIX)
-        self._owner_reports.note(_sessions_in(documents), at=began)
         records, problems = _hosts_in(documents)
+        self._owner_reports.note(records, at=began)
         scan = await self._keeper.scan(self.pipelines)
         self._leases = len(scan.seen)
         host = self.host
@@ -425,11 +422,3 @@ def _hosts_in(documents: Iterable[Stored]) -> tuple[list[HostRecord], list[str]]
             except InvalidDocument as error:
                 problems.append(str(error))
     return records, problems
-
-
-def _sessions_in(documents: Iterable[Stored]) -> Iterator[SessionRecord]:
-    """Hosts report those that cannot be read."""
-    for stored in documents:
-        if stored.id.startswith(SESSIONS_PREFIX):
-            with suppress(InvalidDocument):
-                yield decode_session(stored.id, stored.body)

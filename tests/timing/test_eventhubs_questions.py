@@ -30,7 +30,7 @@ from leasehold.service.processor import ProcessorCore
 HUB = "wide"
 PARTITIONS = 12
 HOSTS = 3
-TIMING = Timing(duration_s=6.0, renew_s=1.0, balance_s=0.5, call_timeout_s=1.0, margin_s=0.5)
+TIMING = Timing(duration_s=6.0, balance_s=0.5, call_timeout_s=1.0)
 READS_PER_S_MAX = 50
 """What the service allows a consumer group."""
 WATCHED_S = 8.0

@@ -78,9 +78,7 @@ class Deployment:
     def keep_leases_in(self, container: str) -> None:
         self.ours = container
         place = f"{{type: blob, connection_string: '{self.azurite}', container: {container}"
-        self.file.write_text(
-            SETTINGS.format(leases=f"{place}, duration_s: 6, renew_s: 2, balance_s: 0.3, call_timeout_s: 3}}")
-        )
+        self.file.write_text(SETTINGS.format(leases=f"{place}, duration_s: 6, balance_s: 0.3, call_timeout_s: 3}}"))
 
     async def __call__(self, source: str, *options: str, input: str | None = None, **environment: str) -> Told:
         line = ["leases", "import", str(self.file), "--pipeline", "orders", "--from", source, *options]

@@ -153,8 +153,8 @@ class EventHub:
         rng = self._rng = random.Random(f"{setup.seed} hub")
         self.world = world
         self.partitions = {name: Partition(name) for name in PARTITIONS}
-        self.timeout_s = setup.timing.duration_s / 4
-        self.tail_s = setup.timing.duration_s / 6
+        self.timeout_s = setup.timing.patience_s / 4
+        self.tail_s = setup.timing.patience_s / 6
         self._nothing = rng.choice((0, NOTHING_YET))
         self._null_raises = rng.random() < 0.5
         self._replies_known = rng.random() < 0.5
@@ -230,7 +230,7 @@ class EventHub:
         """Where nobody puts old documents back: their levels are given out again, which only the service's memory shows."""
         if self.world.setup.operator == "tampers" or self.world.skies.is_calm or self._rng.random() >= FORGETS:
             return
-        least = self.world.now - FORGOTTEN_AFTER * self.world.timing.duration_s
+        least = self.world.now - FORGOTTEN_AFTER * self.world.timing.patience_s
         for group in [group for group, used in partition.used.items() if used < least]:
             self.world.onlooker.counts["forgotten producers"] += 1
             del partition.producers[group], partition.used[group]

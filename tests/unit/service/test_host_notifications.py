@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from lab.simulation.group import WITHOUT_SESSIONS, Group, Running, until
+from lab.simulation.group import Group, Running, until
 from lab.simulation.weather import Fate, Once, of
 
 from leasehold.pipeline.batch import Batch
@@ -147,7 +147,7 @@ async def test_each_batch_is_notified_with_its_counts_and_positions() -> None:
 
 @pytest.mark.virtual
 async def test_a_stolen_lease_is_notified_with_its_new_owner() -> None:
-    group = Group("a", timing=WITHOUT_SESSIONS)
+    group = Group("a")
     a, at_a = await start(group, "host-a")
     b, at_b = await start(group, "host-b")
     a.process.stop()
@@ -164,7 +164,7 @@ async def test_a_stolen_lease_is_notified_with_its_new_owner() -> None:
 
 @pytest.mark.virtual
 async def test_a_lease_that_an_operator_releases_is_lost_to_no_host() -> None:
-    group = Group("a", timing=WITHOUT_SESSIONS)
+    group = Group("a")
     a, kept = await start(group, "host-a")
     group.edit("a", lambda lease: lease.revoked())
     await until(lambda: kept.of(LeaseLoss))

@@ -24,8 +24,8 @@ from leasehold.leases.errors import (
     StoreMissing,
     StoreUnavailable,
 )
+from leasehold.leases.host_record import HOSTS_PREFIX
 from leasehold.leases.lease import Lease
-from leasehold.leases.session import SESSIONS_PREFIX
 from leasehold.leases.store import Hint, Stored
 from leasehold.leases.stores.memory import MemoryStore
 from leasehold.pipeline.async_sink import AsyncSink, Destination
@@ -182,7 +182,7 @@ async def test_a_host_that_cannot_renew_shows_its_suspended_leases(start, store)
         is_frozen = False
 
         async def replace(self, id: str, body: str, etag: str) -> str:
-            if self.is_frozen and ("/leases/" in id or id.startswith(SESSIONS_PREFIX)):
+            if self.is_frozen and ("/leases/" in id or id.startswith(HOSTS_PREFIX)):
                 raise StoreUnavailable("throttled")
             return await super().replace(id, body, etag)
 

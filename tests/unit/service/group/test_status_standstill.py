@@ -38,7 +38,7 @@ def group(
 
 
 def report(activity: Activity, **fields: object) -> HostRecord:
-    return replace(RECORD, activity=activity_document(activity), **fields)
+    return replace(RECORD, activity=activity_document(activity, 16 * 1024), **fields)
 
 
 def test_a_partition_that_moves_is_not_mentioned() -> None:
