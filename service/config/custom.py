@@ -45,19 +45,19 @@ class GivenFeed(Given, FeedSettings):
 
     def make(self, context: FeedContext) -> ChangeFeed:
         from leasehold.pipeline.feed import ChangeFeed
-        from leasehold.pipeline.imports import adopt
+        from leasehold.pipeline.imports import derived
 
-        return cast(ChangeFeed, adopt(self.part, ChangeFeed))
+        return cast(ChangeFeed, derived(self.part, ChangeFeed))
 
 
 class GivenSink(Given, SinkSettings):
     """A sink that a program has made."""
 
     def make(self, timing: Timing, *, letters: bool = False) -> Sink:
-        from leasehold.pipeline.imports import adopt
+        from leasehold.pipeline.imports import derived
         from leasehold.pipeline.sink import Sink
 
-        return cast(Sink, adopt(self.part, Sink))
+        return cast(Sink, derived(self.part, Sink))
 
 
 class GivenLeases(Given, LeaseSettings):
@@ -69,9 +69,9 @@ class GivenLeases(Given, LeaseSettings):
 
     def make(self, feeds: Feeds, *, creates: bool) -> LeaseStore:
         from leasehold.leases.store import LeaseStore
-        from leasehold.pipeline.imports import adopt
+        from leasehold.pipeline.imports import derived
 
-        return cast(LeaseStore, adopt(self.part, LeaseStore))
+        return cast(LeaseStore, derived(self.part, LeaseStore))
 
 
 class MemoryFeed(GivenFeed):
