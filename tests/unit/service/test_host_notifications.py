@@ -294,9 +294,8 @@ async def test_an_answer_that_comes_late_changes_no_order() -> None:
 
 
 @pytest.mark.virtual
-@pytest.mark.parametrize("sessions", [True, False])
-async def test_hosts_that_join_stop_and_die_are_notified_to_the_others_once(sessions: bool) -> None:
-    group = Group("abcd") if sessions else Group("abcd", timing=WITHOUT_SESSIONS)
+async def test_hosts_that_join_stop_and_die_are_notified_to_the_others_once() -> None:
+    group = Group("abcd")
     a, at_a = await start(group, "host-a")
     b, at_b = await start(group, "host-b")
     await until(lambda: at_a.about_hosts == [(HostJoined, "host-b")])
