@@ -400,7 +400,7 @@ async def test_a_lease_whose_owner_went_silent_shows_as_expired_and_its_host_as_
     silent = await start("host-z", runs=False, feeds={"bank": MemoryChangeFeed(["a"])}, timing=SOON_EXPIRED)
     await silent.keeper.create(Lease(pipeline="bank", partition="a"))
     await silent.keeper.take(await silent.keeper.read("bank", "a"), lambda state: state)
-    record = replace(RECORD, name="host-z", lasts_s=SOON_EXPIRED.duration_s)
+    record = replace(RECORD, name="host-z", incarnation=silent.keeper.incarnation, lasts_s=SOON_EXPIRED.duration_s)
     await store.create("_hosts/host-z", encode_host(record))
     watching = await start("host-a", feeds={"bank": silent.feeds["bank"]}, leases_max=0, timing=SOON_EXPIRED)
 
