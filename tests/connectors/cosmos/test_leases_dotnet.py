@@ -242,9 +242,10 @@ async def test_one_query_lists_the_leases_of_a_pipeline(
     documents: ContainerProxy, store: CosmosStore, cosmos: Cosmos
 ) -> None:
     await put(documents, *(written_by_dotnet(str(n)) for n in range(50)))
-    await scan_of(keeper_of(store))
+    keeper = Keeper(store, host="x", incarnation="1", clock=BootClock(), timing=Timing())
+    await scan_of(keeper)
     cosmos.control.statistics(clear=True)
-    assert len((await scan_of(keeper_of(store))).leases) == 50
+    assert len((await scan_of(keeper)).leases) == 50
     assert [(one["kind"], one["requests"]) for one in cosmos.control.statistics()] == [("documents.query", 1)]
 
 
