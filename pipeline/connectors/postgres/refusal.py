@@ -35,7 +35,7 @@ _OF_ALL_ROWS = (
 _OF_TEXTS = ("42601", "42602", "42P01", "3F000")
 """What casts to tsquery, jsonpath and regclass raise for a value, and the parser for a statement."""
 _OF_A_ROW = ("ExecWithCheckOptions", "exec_stmt_raise")
-"""The server's functions that refuse a row because of a policy, or because a trigger demands it, by whatever code."""
+"""The server's functions that refuse a row because of a policy or a trigger, by whatever code."""
 _LOSS = re.compile(rf"{LOSS}: (?P<place>[0-9]+)/(?P<sequence>-?[0-9]*)")
 _REMEDIES = {
     "23": "change the transform or the merge so that the table takes the output, or change the table",
