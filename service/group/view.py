@@ -3,7 +3,7 @@
     view = View(keeper, processor.pipelines, clock=clock, now=lambda: datetime.now(UTC), host=processor.host)
     group = await view.read_group()         status.GroupStatus: leases, hosts, pipelines, recent batches, problems
     lag = await view.read_lag()             leasehold.service.lag.measurement.Lag; lag.of("transform") for one pipeline
-    look = await view.read_backlog()        leasehold.service.lag.measurement.Backlog, never from memory
+    look = await view.read_backlog()        leasehold.service.lag.backlog.Backlog, never from memory
     health = view.health()
 
 Any process answers for the whole group, one without workers too (`host=None`; then whether hosts are alive is not known).
@@ -43,18 +43,9 @@ from leasehold.service.group.status import (
 )
 from leasehold.service.host import Host
 from leasehold.service.lag.age import FirstEvents, aged, own_seconds, owned_wait_s
-from leasehold.service.lag.measurement import (
-    LAG_TIMEOUTS,
-    Backlog,
-    Lag,
-    LagTimeouts,
-    LastKnown,
-    PartitionLag,
-    ask_all,
-    known_lag_of,
-    measure_lag,
-    read_backlog,
-)
+from leasehold.service.lag.asking import LAG_TIMEOUTS, LagTimeouts, ask_all, known_lag_of
+from leasehold.service.lag.backlog import Backlog, read_backlog
+from leasehold.service.lag.measurement import Lag, LastKnown, PartitionLag, measure_lag
 from leasehold.service.lag.metered import GroupLag
 from leasehold.service.lag.reports import OwnerReport, OwnerReports
 from leasehold.service.pipeline import PipelineParts

@@ -11,18 +11,9 @@ from leasehold.leases.lease import Child, Lease, LeaseKey
 from leasehold.pipeline.connectors.memory import MemoryChangeFeed
 from leasehold.pipeline.errors import FeedError, FeedNotFound, FeedUnavailable
 from leasehold.pipeline.feed import FeedPartition
-from leasehold.service.lag.measurement import (
-    KEPT_S,
-    Backlog,
-    Lag,
-    LagTimeouts,
-    LastKnown,
-    PartitionLag,
-    measure_lag,
-    read_backlog,
-    verdict,
-    wait_until_idle,
-)
+from leasehold.service.lag.asking import LagTimeouts
+from leasehold.service.lag.backlog import Backlog, read_backlog, verdict, wait_until_idle
+from leasehold.service.lag.measurement import KEPT_S, Lag, LastKnown, PartitionLag, measure_lag
 
 T = TypeVar("T")
 
