@@ -241,7 +241,7 @@ class LagOfPartition(Model):
 EventsBehind = Annotated[
     int,
     Field(
-        description="Events behind. Unknown partitions count as the average of the others; not at all if `partial`.",
+        description="Events behind. Each unknown partition counts as one event; not at all if `partial`.",
         examples=[17],
     ),
 ]

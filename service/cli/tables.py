@@ -73,7 +73,7 @@ def lag_table(lag: Lag) -> Table:
             table,
             one.pipeline,
             one.partition,
-            "unknown" if one.events is None else f"{one.events:,}",
+            _events(one),
             _age(one.seconds) if one.events != 0 else "",
         )
     table.add_section()
@@ -81,6 +81,12 @@ def lag_table(lag: Lag) -> Table:
     events = f"{measured}{lag.events:,}" + (f" ({lag.unknown} unknown)" if lag.unknown else "")
     _add_row(table, "all", "", events, _oldest(lag))
     return table
+
+
+def _events(one: PartitionLag) -> str:
+    if one.events is None:
+        return "unknown"
+    return f"{one.events:,}" if one.error is None else f"{one.events:,} ({_age(one.age_s)} ago)"
 
 
 def _oldest(lag: Lag) -> str:

@@ -45,7 +45,7 @@ from leasehold.service.host import Host
 from leasehold.service.lag.age import FirstEvents, aged, own_seconds, owned_wait_s
 from leasehold.service.lag.asking import LAG_TIMEOUTS, LagTimeouts, ask_all, known_lag_of
 from leasehold.service.lag.backlog import Backlog, read_backlog
-from leasehold.service.lag.measurement import Lag, LastKnown, PartitionLag, measure_lag
+from leasehold.service.lag.measurement import Lag, PartitionLag, filled, measure_lag
 from leasehold.service.lag.metered import GroupLag
 from leasehold.service.lag.reports import OwnerReport, OwnerReports
 from leasehold.service.pipeline import PipelineParts
@@ -164,7 +164,8 @@ class View:
         self._first = FirstEvents(clock, now)
         self._owner_reports = OwnerReports(clock)
         self._leases = 0
-        self._last_known = LastKnown(clock, self.pipelines)
+        self._before: tuple[Lag, float] | None = None
+        """The last measurement, and when it ended (Clock)."""
         self._group_lag = GroupLag(self._feeds, clock, FirstEvents(clock, now)) if host is None else host.group_lag
 
     @property
@@ -318,11 +319,14 @@ class View:
             if one.events == 0 and one.key in runs and one.key not in known:
                 waiting, run = runs[one.key]
                 waiting.forget_first(run, one.position)
-        lag = self._last_known.complete(lag)
+        ended = self.clock.monotonic()
+        before, at = self._before or (None, ended)
+        lag = filled(lag, before, ended - at)
+        self._before = (lag, ended)
         lag_s = {name: pipeline.position_lag_s for name, pipeline in self.pipelines.items()}
         asked = [one for one in lag.partitions if not self._feeds[one.pipeline].is_metered]
         stalled = self._owner_reports.find_stalled(asked, self._reports_of(leases), lag_s)
-        return _Measured(lag, leases, self.clock.monotonic(), self._slack_s(group), stalled)
+        return _Measured(lag, leases, ended, self._slack_s(group), stalled)
 
     def _run_of(self, lease: Lease) -> tuple[WaitingEvents, int] | None:
         """What a worker here has read, and in which run."""

@@ -4,12 +4,11 @@ That comes from the lease documents and the feeds alone, so any process can find
 answer for one partition is reported with its error; the others still answer.
 
     lag = await measure_lag(leases, feeds)               events behind, by partition and in total
-    lag = last_known.complete(lag)                       with the last known lag of a feed that is silent now
+    lag = filled(lag, before, elapsed_s)                 with the last known lag of a feed that is silent now
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -36,7 +35,7 @@ UNLISTED = ""
 KEPT_S = 60.0
 """For how long the last known lag of a partition counts while its feed does not answer."""
 UNKNOWN_SHARE_MAX = 0.1
-"""If more of a pipeline's partitions are unknown, its lag is. Up to this share each counts as the average of the others."""
+"""If more of a pipeline's partitions are unknown, its lag is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +72,10 @@ class Lag:
 
     @property
     def events(self) -> int:
-        """Events behind. Each unknown partition counts as the average of its pipeline's others, and at least 1; only if
-        `is_known`."""
-        return sum(_estimated(of) if _is_known(of) else _known_events(of) for of in self._by_pipeline())
+        """Events behind. Each unknown partition of a pipeline that `is_known` counts as one, or it would pass for an idle one."""
+        return sum(
+            sum(one.events or 0 for one in of) + (_unknown(of) if _is_known(of) else 0) for of in self._by_pipeline()
+        )
 
     @property
     def seconds(self) -> float | None:
@@ -115,38 +115,28 @@ class Lag:
         return [self.of(name).partitions for name in sorted({partition.pipeline for partition in self.partitions})]
 
 
-class LastKnown:
-    """The last known lag of each partition, for as long as it counts."""
+def filled(lag: Lag, before: Lag | None, elapsed_s: float) -> Lag:
+    """With what was known last of partitions that are unknown now: `age_s` shows since when, and `error` why. Pure.
 
-    def __init__(self, clock: Clock, pipelines: Iterable[str]) -> None:
-        self._clock = clock
-        self._pipelines = tuple(pipelines)
-        self._kept: dict[LeaseKey, tuple[int, float | None, float]] = {}
-        """Events, how long the first of them had waited, and when they were counted, by Clock."""
-
-    def complete(self, lag: Lag) -> Lag:
-        """Keep what is known, and fill in what is not. lag: of all pipelines."""
-        now = self._clock.monotonic()
-        known = {
-            one.key: (one.events, one.waited_s, now - one.age_s - one.early_s)
-            for one in lag.partitions
-            if one.events is not None
-        }
-        unlisted = {LeaseKey(name, UNLISTED) for name in self._pipelines}
-        listed = dict.fromkeys(unlisted - lag.errors.keys(), (0, None, now))
-        kept = {**self._kept, **known, **listed}
-        self._kept = {key: found for key, found in kept.items() if now - found[2] <= KEPT_S}
-        return Lag(tuple(self._completed(one, now) for one in lag.partitions))
-
-    def _completed(self, one: PartitionLag, now: float) -> PartitionLag:
-        if one.events is not None or one.key not in self._kept:
-            return one
-        events, waited_s, at = self._kept[one.key]
-        return replace(one, events=events, waited_s=waited_s, age_s=now - at, early_s=0.0)
+    before: the last one, filled in the same way `elapsed_s` earlier.
+    """
+    if before is None:
+        return lag
+    last = {one.key: one for one in before.partitions}
+    return Lag(tuple(_filled(one, last.get(one.key), elapsed_s) for one in lag.partitions))
 
 
-def _known_events(partitions: Collection[PartitionLag]) -> int:
-    return sum(partition.events or 0 for partition in partitions)
+def _filled(one: PartitionLag, last: PartitionLag | None, elapsed_s: float) -> PartitionLag:
+    if one.events is not None:
+        return one
+    if last is None and one.partition == UNLISTED:  # the feed could list its partitions, and so lacked none
+        last = replace(one, events=0, early_s=0.0)
+    if last is None or last.events is None:
+        return one
+    age_s = last.age_s + last.early_s + elapsed_s
+    if age_s > KEPT_S:
+        return one
+    return replace(one, events=last.events, waited_s=last.waited_s, age_s=age_s, early_s=0.0)
 
 
 def _unknown(partitions: Collection[PartitionLag]) -> int:
@@ -163,13 +153,6 @@ def _oldest(partitions: Collection[PartitionLag]) -> float | None:
     unknown = len(partitions) - len(found)
     is_known = unknown <= UNKNOWN_SHARE_MAX * len(partitions) and (not unknown or max(found, default=0.0) > 0)
     return max(found, default=0.0) if is_known else None
-
-
-def _estimated(partitions: Collection[PartitionLag]) -> int:
-    """As if those that are unknown had the average lag of the others, and at least one event each."""
-    unknown, events = _unknown(partitions), _known_events(partitions)
-    known = len(partitions) - unknown
-    return events + max(unknown, math.ceil(events * unknown / known)) if known else 0
 
 
 async def measure_lag(
