@@ -58,7 +58,8 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from structlog.typing import FilteringBoundLogger as Log
 
 from leasehold.pipeline.tracing import PARENT, STATE, TraceContext
-from leasehold.service.telemetry.conventions import SCHEMA_URL, Figure, Point, Value
+from leasehold.service.telemetry.conventions import SCHEMA_URL, Value
+from leasehold.service.telemetry.figures import Figure, Point
 from leasehold.service.telemetry.logs import FieldsHandler
 from leasehold.service.telemetry.spans import Failure, Span, SpanHandle
 

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from leasehold.service.config.settings import TelemetrySettings
 from leasehold.service.errors import StartFailed
-from leasehold.service.telemetry.conventions import Figure, Point, figures_of
+from leasehold.service.telemetry.figures import Figure, Point, figures_of
 from leasehold.service.telemetry.signals import Exporter, metrics_of
 
 FIGURES = [
