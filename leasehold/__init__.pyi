@@ -126,7 +126,7 @@ from leasehold.service.embedded import Processor as Processor
 from leasehold.service.errors import ConfigurationError as ConfigurationError
 from leasehold.service.errors import StartFailed as StartFailed
 from leasehold.service.group.estimate import Estimate as Estimate
-from leasehold.service.lag.measurement import Backlog as Backlog
+from leasehold.service.lag.backlog import Backlog as Backlog
 from leasehold.service.notifications import BatchDelivered as BatchDelivered
 from leasehold.service.notifications import HostJoined as HostJoined
 from leasehold.service.notifications import HostLeft as HostLeft

@@ -34,7 +34,7 @@ from leasehold.service.notifications import METHODS, Notifications, require_noti
 if TYPE_CHECKING:
     from leasehold.leases.store import LeaseStore
     from leasehold.service.group.estimate import Estimate
-    from leasehold.service.lag.measurement import Backlog
+    from leasehold.service.lag.backlog import Backlog
     from leasehold.service.processor import ProcessorCore
 
 T = TypeVar("T")

@@ -38,7 +38,7 @@ from leasehold.service.failures import Failure, Failures, Reports, Streak
 from leasehold.service.fitness import Fitness
 from leasehold.service.hints import HintWatch
 from leasehold.service.lag.age import FirstEvents, owned_wait_s, wait_to_report
-from leasehold.service.lag.measurement import known_lag_of
+from leasehold.service.lag.asking import known_lag_of
 from leasehold.service.lag.metered import GroupLag, GroupSnapshot
 from leasehold.service.lag.reports import encoded_waits
 from leasehold.service.pipeline import PipelineParts

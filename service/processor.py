@@ -37,7 +37,7 @@ from leasehold.service.failures import Streak
 from leasehold.service.group.activity import activity_document, activity_of
 from leasehold.service.group.view import View
 from leasehold.service.host import Host
-from leasehold.service.lag.measurement import Backlog, wait_until_idle
+from leasehold.service.lag.backlog import Backlog, wait_until_idle
 from leasehold.service.notifications import Notifications, require_notifications
 from leasehold.service.notifier import Notifier
 from leasehold.service.pipeline import PipelineParts

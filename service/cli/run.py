@@ -24,9 +24,9 @@ from leasehold.service.api.masking import Mask
 from leasehold.service.api.metrics import Metrics
 from leasehold.service.api.server import serve
 from leasehold.service.config.settings import Api, Settings
-from leasehold.service.lag.measurement import Backlog
+from leasehold.service.lag.backlog import Backlog
 from leasehold.service.processor import ProcessorCore
-from leasehold.service.telemetry.conventions import Figure, figure_of, figures_of
+from leasehold.service.telemetry.figures import Figure, figure_of, figures_of
 from leasehold.service.telemetry.signals import metrics_of
 
 # Arrow's memory in a host: an allocator that gives back what was freed.

@@ -292,7 +292,8 @@ class EventHubsLetters(LettersSettings, EventHubsSink):
     )
 
     def make_box(self, pipeline: str, sink: SinkSettings, timing: Timing) -> LetterBox:
-        from leasehold.pipeline.connectors.eventhubs.feed.feed import EventHubsChangeFeed, HubLetters
+        from leasehold.pipeline.connectors.eventhubs.feed.feed import EventHubsChangeFeed
+        from leasehold.pipeline.connectors.eventhubs.feed.letters import HubLetters
         from leasehold.pipeline.dead_letters import LetterBox
         from leasehold.pipeline.dead_letters.merged_feed import MergedLetters
 

@@ -22,7 +22,8 @@ from leasehold.leases.keeper import Scan
 from leasehold.leases.lease import Lease, LeaseKey
 from leasehold.leases.pause_orders import NO_CONTROLS, Control, Controls
 from leasehold.pipeline.histogram import Histogram
-from leasehold.service.group.activity import Activity, BatchStatus, FailureStatus, decode_activity, position_of
+from leasehold.service.group.activity import Activity, decode_activity, position_of
+from leasehold.service.group.work import BatchStatus, FailureStatus
 from leasehold.service.host import Host
 from leasehold.service.stats import AGE_BUCKETS_S
 from leasehold.service.texts import counted
@@ -299,7 +300,7 @@ def _failures(
 
 
 def _rank(failure: FailureStatus, lease: Lease) -> tuple[bool, datetime]:
-    return failure.host == lease.owner, failure.at or failure.retry_at
+    return failure.host == lease.owner, failure.at
 
 
 def _is_current(failure: FailureStatus, host: HostStatus, lease: Lease) -> bool:
@@ -311,8 +312,6 @@ def _is_current(failure: FailureStatus, host: HostStatus, lease: Lease) -> bool:
         return False
     if lease.owner == host.name:
         return lease.incarnation in (None, host.incarnation)
-    if failure.position is None:  # a host of an earlier version
-        return lease.owner is None
     return failure.position == position_of(lease.continuation)
 
 
@@ -406,8 +405,8 @@ def _of_lease(
 def _failing(failure: FailureStatus) -> str:
     error = failure.error.removeprefix(f"partition '{failure.partition}', ")
     times = f"{counted(failure.failures, 'failure')} in a row"
-    since = "" if failure.since is None else f" since {_moment(failure.since)}"
-    return f"{error} ({times}{since}; host '{failure.host}' tries again at {_moment(failure.retry_at)})"
+    since = f"since {_moment(failure.since)}"
+    return f"{error} ({times} {since}; host '{failure.host}' tries again at {_moment(failure.retry_at)})"
 
 
 def _silent(host: HostStatus) -> str:

@@ -23,7 +23,7 @@ from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryOutput
 from leasehold.pipeline.transform import NoTransform
 from leasehold.service.api import create_app
 from leasehold.service.group.view import View
-from leasehold.service.lag.measurement import Backlog
+from leasehold.service.lag.backlog import Backlog
 from leasehold.service.pipeline import PipelineParts
 from leasehold.service.processor import ProcessorCore
 

@@ -21,7 +21,8 @@ from leasehold.leases.timing import Timing
 from leasehold.pipeline.connectors.cosmos import CosmosChangeFeed
 from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryOutputSink
 from leasehold.pipeline.transform import NoTransform
-from leasehold.service.lag.measurement import measure_lag, read_backlog
+from leasehold.service.lag.backlog import read_backlog
+from leasehold.service.lag.measurement import measure_lag
 from leasehold.service.pipeline import PipelineParts
 from leasehold.service.processor import ProcessorCore
 

@@ -26,7 +26,8 @@ from leasehold.pipeline.transform import NoTransform
 from leasehold.service.api import create_app
 from leasehold.service.api.auth import Access
 from leasehold.service.api.server import serve
-from leasehold.service.group.activity import Activity, BatchStatus, FailureStatus, Totals, activity_document
+from leasehold.service.group.activity import Activity, activity_document
+from leasehold.service.group.work import BatchStatus, FailureStatus, Totals
 from leasehold.service.pipeline import PipelineParts
 from leasehold.service.processor import ProcessorCore
 
@@ -168,4 +169,7 @@ def _failure(host: str, pipeline: str, partition: str, now: datetime) -> Failure
         error="file 'transactions-3.csv', line 17: the field 'amount' is missing",
         failures=3,
         retry_at=now + timedelta(seconds=8),
+        since=now - timedelta(seconds=4),
+        at=now,
+        position="",
     )

@@ -955,8 +955,8 @@ MUTANTS = (
     mutant(
         "an unknown partition beside idle ones counts as idle",
         "leasehold.service.lag.measurement",
-        "events + max(unknown, math.ceil(events * unknown / known))",
-        "events + math.ceil(events * unknown / known)",
+        "(_unknown(of) if _is_known(of) else 0)",
+        "0",
         test="tests/unit/service/lag/test_measurement.py::test_an_unknown_partition_beside_idle_ones_is_not_counted_as_idle",
     ),
     mutant(

@@ -8,7 +8,8 @@ from lab.simulation.group import Group, always, until
 
 from leasehold.leases.membership import DEAD_AFTER
 from leasehold.leases.timing import Timing
-from leasehold.service.lag.measurement import measure_lag, read_backlog
+from leasehold.service.lag.backlog import read_backlog
+from leasehold.service.lag.measurement import measure_lag
 
 
 def merging(partitions: str, timing: Timing | None = None) -> Group:

@@ -21,7 +21,7 @@ from leasehold.service.config.leases import SqliteLeases
 from leasehold.service.config.load import FILE_BYTES_MAX, load, parse
 from leasehold.service.config.log import LogFeed
 from leasehold.service.config.postgres import PostgresSink
-from leasehold.service.config.reference import describe, markdown
+from leasehold.service.config.reference import Setting, describe
 from leasehold.service.config.section import Section
 from leasehold.service.config.settings import Settings
 from leasehold.service.errors import ConfigurationError
@@ -620,6 +620,14 @@ def test_every_setting_is_described() -> None:
     }
     assert fields == {row.name for row in found}
     assert all(row.description.endswith(".") for row in found)
+
+
+def markdown(row: Setting) -> str:
+    """The row as docs/configuration.md has it."""
+    default = "required" if row.default is None else row.default
+    if default not in ("required", "none", "all defaults"):
+        default = f"`{default}`"
+    return f"| `{row.key}` | {row.type} | {default} | {row.description} |"
 
 
 def test_every_setting_stands_in_the_documentation_as_it_is() -> None:

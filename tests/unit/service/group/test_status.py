@@ -25,16 +25,13 @@ from leasehold.pipeline.errors import SinkRejected
 from leasehold.pipeline.pump.runner import DeliveredBatch
 from leasehold.service.group.activity import (
     Activity,
-    BatchStatus,
-    FailureStatus,
-    Totals,
-    WaitingStatus,
     activity_document,
     activity_of,
     cut,
     decode_activity,
 )
 from leasehold.service.group.status import AgeStatus, GroupStatus, Unrenewed, group_of, state_of
+from leasehold.service.group.work import BatchStatus, FailureStatus, Totals, WaitingStatus
 
 ROOM = 16 * 1024
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
@@ -56,7 +53,17 @@ BATCH = BatchStatus(
 )
 AGES = (0, 0, 0, 4, *[0] * 10, 1)
 TOTALS = Totals(pipeline="bank", events=10, batches=1, dead_letters=2, ages=AGES)
-FAILURE = FailureStatus(host="host-a", pipeline="bank", partition="a", error="bad", failures=2, retry_at=NOW)
+FAILURE = FailureStatus(
+    host="host-a",
+    pipeline="bank",
+    partition="a",
+    error="bad",
+    failures=2,
+    retry_at=NOW,
+    since=NOW,
+    at=NOW,
+    position="",
+)
 
 
 def group(
@@ -147,10 +154,6 @@ def test_failures_of_any_host_are_told() -> None:
     told = group(released, records=(RECORD, record(Activity(failures=(FAILURE,)), "host-b")))
     assert told.failures == {("bank", "a"): "bad"}
     assert told.pipelines["bank"].failures[0].host == "host-b", "the document's host, whatever its text says"
-
-
-def test_a_failure_is_over_once_another_host_works_on_the_lease() -> None:
-    assert group(LEASE, records=(record(Activity(failures=(FAILURE,)), "host-b"),)).failures == {}
 
 
 def test_a_dead_host_has_no_failures_any_more() -> None:
@@ -297,25 +300,28 @@ def test_what_does_not_fit_is_the_oldest_batches() -> None:
     assert read.batches == batches[: len(read.batches)]
 
 
+FAILED = activity_document(Activity(failures=(FAILURE,)))["failures"][0]
+
+
 @pytest.mark.parametrize(
     "broken",
     [
         {"batches": "many"},
         {"batches": [7]},
         {"totals": [{}]},
-        {"totals": [{"pipeline": "bank", "events": -1, "batches": 0, "deadLetters": 0}]},
-        {"totals": [{"pipeline": "bank", "events": 1, "batches": 0, "deadLetters": 0, "ages": [-1] * 15}]},
-        {"totals": [{"pipeline": "bank", "events": 1, "batches": 0, "deadLetters": 0, "ages": ["1"] * 15}]},
+        {"totals": [{"pipeline": "bank", "events": -1, "batches": 0, "dead_letters": 0}]},
+        {"totals": [{"pipeline": "bank", "events": 1, "batches": 0, "dead_letters": 0, "ages": [-1] * 15}]},
+        {"totals": [{"pipeline": "bank", "events": 1, "batches": 0, "dead_letters": 0, "ages": ["1"] * 15}]},
         {"batches": [{**activity_document(Activity(batches=(BATCH,)), ROOM)["batches"][0], "events": -1}]},
         {"batches": [{**activity_document(Activity(batches=(BATCH,)), ROOM)["batches"][0], "at": "yesterday"}]},
         {"batches": [{**activity_document(Activity(batches=(BATCH,)), ROOM)["batches"][0], "at": "2026-01-31T12:00"}]},
-        {
-            "batches": [
-                {**activity_document(Activity(batches=(BATCH,)), ROOM)["batches"][0], "at": "0001-01-01T00:00+23:59"}
-            ]
-        },
+        {"batches": [{**activity_document(Activity(batches=(BATCH,)), ROOM)["batches"][0], "at": "0001-01-01T00:00+23:59"}]},
         {"batches": [{**activity_document(Activity(batches=(BATCH,)), ROOM)["batches"][0], "to": "x" * 1000}]},
         {"failures": [{}] * 2000},
+        {"failures": [{**FAILED, "error": "x" * 601}]},
+        {"failures": [{**FAILED, "error": 7}]},
+        {"failures": [{name: value for name, value in FAILED.items() if name != "position"}]},
+        {"waiting": {"pipeline": "bank"}},
         {"failing": 2**70},
         {"suspended": True},
     ],

@@ -14,8 +14,9 @@ from leasehold.leases.keeper import Scan
 from leasehold.leases.lease import Lease, LeaseKey
 from leasehold.leases.pause_orders import Control, Controls
 from leasehold.leases.tenure import VersionedLease
-from leasehold.service.group.activity import Activity, WaitingStatus, activity_document
+from leasehold.service.group.activity import Activity, activity_document
 from leasehold.service.group.status import GroupStatus, Unrenewed, failures_of, group_of, standstills, unlisted_failures
+from leasehold.service.group.work import WaitingStatus
 
 KEY = LeaseKey("bank", "a")
 

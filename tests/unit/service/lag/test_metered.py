@@ -21,7 +21,7 @@ from leasehold.pipeline.feed import FeedPartition, KnownLag
 from leasehold.service import partitions
 from leasehold.service.group.activity import Activity, activity_document, decode_activity
 from leasehold.service.lag.age import FirstEvents
-from leasehold.service.lag.measurement import read_backlog
+from leasehold.service.lag.backlog import read_backlog
 from leasehold.service.lag.metered import (
     ALONE_PER_S,
     KEPT_S,
