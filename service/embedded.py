@@ -158,10 +158,14 @@ class Processor:
 
     async def stop(self) -> None:
         """Graceful, within `host.stop_timeout_s`: leases are released with their positions. What went wrong before is raised by
-        `wait`."""
+        `wait`. In a handler it returns at once, and the host stops when the handler has returned."""
+        from leasehold.pipeline.connectors.handler_loop import is_in_call
+
         if self._life is None:
             return
         self._request_stop()
+        if is_in_call():
+            return
         with suppress(Exception):
             await _outcome_of(self._life)
         self._host.end()

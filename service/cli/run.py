@@ -209,18 +209,23 @@ def access_of(api: Api) -> Access:
     )
 
 
+SENT_TWICE_S = 0.5
+"""A signal that comes again so soon is still the first: `timeout` and others send it to a process, and to its group."""
+
+
 @contextmanager
 def stopping(stop: Callable[[], None]) -> Iterator[None]:
     """Signals ask for `stop`; a second one ends the process at once, leases and all."""
     loop = asyncio.get_running_loop()
-    came = False
+    first: tuple[int, float] | None = None
 
     def on_signal(number: int) -> None:
-        nonlocal came
-        if came:
+        nonlocal first
+        if first is None:
+            first = number, loop.time()
+            stop()
+        elif number != first[0] or loop.time() - first[1] > SENT_TWICE_S:
             os._exit(128 + number)
-        came = True
-        stop()
 
     for number in SIGNALS:
         loop.add_signal_handler(number, on_signal, number)
