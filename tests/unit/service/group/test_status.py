@@ -315,7 +315,11 @@ FAILED = activity_document(Activity(failures=(FAILURE,)))["failures"][0]
         {"batches": [{**activity_document(Activity(batches=(BATCH,)), ROOM)["batches"][0], "events": -1}]},
         {"batches": [{**activity_document(Activity(batches=(BATCH,)), ROOM)["batches"][0], "at": "yesterday"}]},
         {"batches": [{**activity_document(Activity(batches=(BATCH,)), ROOM)["batches"][0], "at": "2026-01-31T12:00"}]},
-        {"batches": [{**activity_document(Activity(batches=(BATCH,)), ROOM)["batches"][0], "at": "0001-01-01T00:00+23:59"}]},
+        {
+            "batches": [
+                {**activity_document(Activity(batches=(BATCH,)), ROOM)["batches"][0], "at": "0001-01-01T00:00+23:59"}
+            ]
+        },
         {"batches": [{**activity_document(Activity(batches=(BATCH,)), ROOM)["batches"][0], "to": "x" * 1000}]},
         {"failures": [{}] * 2000},
         {"failures": [{**FAILED, "error": "x" * 601}]},
