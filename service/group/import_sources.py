@@ -22,7 +22,8 @@ Source = Literal["leasehold", "dotnet", "java", "eventprocessorhost", "checkpoin
 KINDS: Mapping[Source, Kind] = {"eventprocessorhost": "eventprocessorhost", "checkpointstore": "checkpointstore"}
 """Sources that are blobs."""
 CLAIM_S = 60.0
-"""Consumers over a checkpoint store claim their partitions at least this often (every 10 or 30 s, as versions differ)."""
+"""Other processors renew or claim their leases at least this often, by default: consumers over a checkpoint store every 10 or 30 s,
+as versions differ."""
 K = TypeVar("K", bound=Hashable)
 FAILED_LOOKS_MAX = 5
 """In a row. One that fails is made again, as the watch may be a minute old by then."""
@@ -78,8 +79,8 @@ class Import:
 
     @property
     def watch_s(self) -> float:
-        """For how long the owners of documents are watched at least, whatever our leases' duration."""
-        return CLAIM_S if self.source == "checkpointstore" else 0.0
+        """For how long owners are watched that do not say how long they may be silent."""
+        return CLAIM_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -325,13 +325,15 @@ async def plan_import(keeper: Keeper, order: Import, *, clock: Clock, say: Say) 
     documents = {change.document for change in changes if change.wanted} & (await read_held(order, keeper.store)).keys()
     if leases or documents:
         watched = len(leases) or len(documents)
-        lasts_s = max(keeper.timing.patience_s, order.watch_s)
         owned = counted(watched, "lease has a live owner", "leases have live owners")
         if held := (await _read_held(keeper, order, leases, documents)).values():
-            for_s = max(each.lasts_s or lasts_s for each in held)
+            for_s = max(each.lasts_s or order.watch_s for each in held)
             say(f"watching for up to {for_s:g} s whether {owned}")
         found = await find_alive(
-            lambda: _read_held(keeper, order, leases, documents), clock=clock, timing=keeper.timing, lasts_s=lasts_s
+            lambda: _read_held(keeper, order, leases, documents),
+            clock=clock,
+            timing=keeper.timing,
+            lasts_s=order.watch_s,
         )
         owners, writers = ({name: owner for (what, name), owner in found.items() if what == kind} for kind in KINDS)
         changes = await _plan_changes(keeper, order, owners, writers, say)
@@ -358,7 +360,7 @@ async def _plan_changes(
         compare=_compare_of(feed),
         overlapping=lambda lease, others: _overlapping(feed, lease, others),
         owners=owners,
-        writers={**recent(order, found, max(keeper.timing.patience_s, order.watch_s)), **found.busy, **writers},
+        writers={**recent(order, found, order.watch_s), **found.busy, **writers},
         standings=await _read_standings(order.pipeline, found.candidates),
         force=order.force,
     )

@@ -200,7 +200,7 @@ async def test_while_a_consumer_is_at_work_its_partition_is_refused(
     with suppress(asyncio.CancelledError):
         await working
     assert told.code == 1
-    assert "watching for up to 6 s whether 2 leases have live owners" in told.out
+    assert "watching for up to 3 s whether 2 leases have live owners" in told.out
     assert f"'d9f0' is processing document '{FOLDER}/ownership/0'" in " ".join(told.out.split())
     assert "1 created, 0 moved, 0 unchanged, 1 refused: nothing is written" in told.out
     assert await deployment.leases() == {}
