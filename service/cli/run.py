@@ -210,7 +210,7 @@ def access_of(api: Api) -> Access:
 
 
 SENT_TWICE_S = 0.5
-"""A signal that comes again so soon is still the first: `timeout` and others send it to a process, and to its group."""
+"""A second signal so soon is the first one again: `timeout` and others send it to a process, and to its group."""
 
 
 @contextmanager

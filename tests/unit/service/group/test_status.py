@@ -300,7 +300,7 @@ def test_what_does_not_fit_is_the_oldest_batches() -> None:
     assert read.batches == batches[: len(read.batches)]
 
 
-FAILED = activity_document(Activity(failures=(FAILURE,)))["failures"][0]
+FAILED = activity_document(Activity(failures=(FAILURE,)), ROOM)["failures"][0]
 
 
 @pytest.mark.parametrize(
