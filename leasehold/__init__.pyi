@@ -128,12 +128,15 @@ from leasehold.service.errors import StartFailed as StartFailed
 from leasehold.service.group.estimate import Estimate as Estimate
 from leasehold.service.lag.measurement import Backlog as Backlog
 from leasehold.service.notifications import BatchDelivered as BatchDelivered
+from leasehold.service.notifications import HostJoined as HostJoined
+from leasehold.service.notifications import HostLeft as HostLeft
 from leasehold.service.notifications import LeaseAcquired as LeaseAcquired
 from leasehold.service.notifications import LeaseLoss as LeaseLoss
 from leasehold.service.notifications import LeaseReleased as LeaseReleased
 from leasehold.service.notifications import Notification as Notification
 from leasehold.service.notifications import Notifications as Notifications
 from leasehold.service.notifications import PartitionFailing as PartitionFailing
+from leasehold.service.notifications import PartitionNotification as PartitionNotification
 from leasehold.service.notifications import PartitionRecovered as PartitionRecovered
 from leasehold.service.notifications import TrustRestored as TrustRestored
 from leasehold.service.notifications import TrustSuspended as TrustSuspended

@@ -134,6 +134,8 @@ class Balancer:
             wake=self.wake,
         )
         self._tenants: frozenset[Tenant] = frozenset()
+        self._others: frozenset[str] = frozenset()
+        """The other hosts that live, by the last scan."""
         self._read_at_signature: frozenset[object] = frozenset()
         self._is_woken = False
         self._failed = 0
@@ -237,6 +239,7 @@ class Balancer:
         self.has_met_others |= not host_scan.live <= {self._keeper.host}
         self.expired = self._expired_in(scan)
         self._is_unjudged = self._membership.watch.began < scan.ended and bool(self._dead_owners(scan))
+        self._notice_hosts(host_scan.live - {self._keeper.host})
         self._notice(scan, host_scan)
         self._rest(host_scan.controls)
         audits = await self.partitions.refresh(scan, group, host_scan.peers)
@@ -390,6 +393,10 @@ class Balancer:
             self._shares.bench(wanted.lacking, now)
         self._rested_on = () if wanted.take or wanted.ask else found
         return wanted
+
+    def _notice_hosts(self, others: frozenset[str]) -> None:
+        self._stats.record_hosts(joined=others - self._others, left=self._others - others)
+        self._others = others
 
     def _notice(self, scan: Scan, host_scan: HostScan) -> None:
         for key, worker in self._workers.items():

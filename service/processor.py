@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-import warnings
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -169,10 +168,6 @@ class ProcessorCore:
                 self._log.info("stopped before it was ready")
             raise
 
-    def ended(self) -> Awaitable[None]:
-        warnings.warn("ProcessorCore.ended is now called wait_until_ended", DeprecationWarning, stacklevel=2)
-        return self.wait_until_ended()
-
     async def wait_until_ended(self) -> None:
         """Waits until the host has ended by itself or by `stop`. Raises DuplicateHost."""
         assert self._running is not None, "not started"
@@ -183,7 +178,7 @@ class ProcessorCore:
         return await wait_until_idle(self.view.read_backlog, clock=self._clock, report=self._waiting)
 
     async def stop(self) -> None:
-        """Graceful, within the stop timeout. Idempotent. What went wrong while running is raised by `ended`, not here."""
+        """Stop gracefully, within the stop timeout. Idempotent. An error while running is raised by `wait_until_ended`."""
         self.host.stop()
         if self._stopped is None:
             self._stopped = asyncio.create_task(self._close(), name="stop")

@@ -17,8 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-import warnings
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from structlog.typing import FilteringBoundLogger as Log
@@ -42,7 +41,7 @@ from leasehold.pipeline.errors import (
     SinkUnavailable,
 )
 from leasehold.pipeline.feed import PartitionEnded
-from leasehold.pipeline.imports import adopt
+from leasehold.pipeline.imports import derived
 from leasehold.pipeline.limits import Budget
 from leasehold.pipeline.pump.progress import Progress
 from leasehold.pipeline.pump.runner import DeliveredBatch, Runner
@@ -96,10 +95,6 @@ class TrustPermit:
                 f"the trust window of lease '{self._owned.lease.partition}' is closed: nothing may be sent"
             )
         self._note_trust()
-
-    def granted(self) -> Awaitable[None]:
-        warnings.warn("Permit.granted is now called wait_until_granted", DeprecationWarning, stacklevel=2)
-        return self.wait_until_granted()
 
     async def wait_until_granted(self) -> None:
         if not self._owned.is_trusted:
@@ -304,7 +299,7 @@ class Worker:
         )
         self.progress.excuse_sink(self._clock.monotonic(), is_new=True)
         with self.progress.working(OPENING, self._clock.monotonic()):
-            writer = self._writer = adopt(await self.pipeline.sink.open(claim), SinkWriter)
+            writer = self._writer = derived(await self.pipeline.sink.open(claim), SinkWriter)
         crash_point("sink claimed")
         if (writer.position, writer.state) != (lease.continuation, lease.sink_state):
             await self.owned.checkpoint(writer.position, writer.state)

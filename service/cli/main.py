@@ -35,7 +35,6 @@ from leasehold.service.cli.common import (
 from leasehold.service.cli.copy import copy_leases
 from leasehold.service.cli.dead_letters import dead_letters
 from leasehold.service.cli.demo.failing import FailureName
-from leasehold.service.cli.emulate import emulate
 from leasehold.service.cli.files import files, log
 from leasehold.service.cli.migration import close_leases, export_leases, import_leases, reset_leases
 from leasehold.service.cli.run_host import run_host
@@ -259,13 +258,32 @@ def release_lease(file: Path, pipeline: str, partition: str) -> None:
         click.echo(change)
 
 
+def _emulate() -> click.Command:
+    """The command of the package leasehold-emulators, or one that names the extra to install."""
+    try:
+        from leasehold_emulators.command import emulate
+    except ModuleNotFoundError as error:
+        if error.name != "leasehold_emulators":
+            raise
+    else:
+        return emulate
+
+    @click.command("emulate", context_settings={"ignore_unknown_options": True})
+    @click.argument("arguments", nargs=-1)
+    def missing(arguments: tuple[str, ...]) -> None:
+        """Run an emulator of an Azure service on this machine, for development and tests (extra `emulators`)."""
+        fail("the emulators are a package of their own: pip install 'leasehold[emulators]'", code=USAGE)
+
+    return missing
+
+
 for command in (close_leases, reset_leases, export_leases, import_leases, copy_leases):
     leases.add_command(command)
 main.add_command(files)
 main.add_command(log)
 main.add_command(dead_letters)
 main.add_command(run_tests)
-main.add_command(emulate)
+main.add_command(_emulate())
 
 
 @main.command()

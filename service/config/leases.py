@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 Feeds = Mapping[str, tuple["FeedSettings", "ChangeFeed"]]
 """The settings and the feed of each pipeline."""
+DEFAULT_FILE: Any = Path("leases.db")
 
 
 class LeaseSettings(Section):
@@ -79,7 +80,7 @@ class SqliteLeases(LeaseSettings):
     type: Literal["sqlite"] = Field(
         default="sqlite", description="A file on a local disk, for the processes of one machine."
     )
-    path: FilePath = Field(default=Path("leases.db"), description="The file. It is created if missing.")
+    path: FilePath = Field(default=DEFAULT_FILE, description="The file. It is created if missing.")
 
     @property
     def place(self) -> str:

@@ -28,9 +28,9 @@ from lab.scenarios.host import Host
 from patience import Failed
 from plugins_cosmos import Cosmos
 
-from leasehold.emulators.cosmos.epk import epk_of
-from leasehold.emulators.cosmos.ranges import evenly
 from leasehold.leases.dotnet import database_rid, lease_prefix
+from leasehold_emulators.cosmos.epk import epk_of
+from leasehold_emulators.cosmos.ranges import evenly
 
 EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "bank-cosmos.yaml"
 PIPELINES = ("balances", "versions")

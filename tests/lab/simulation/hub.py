@@ -1,6 +1,6 @@
 """An event hub in memory for the real EventHubsOutputSink: claims, markers, numbers, tails and messages are its own.
 
-The rules of the wire server (leasehold.emulators.eventhubs.producers) decide about idempotent producers; a seed draws those that
+The rules of the wire server (leasehold_emulators.eventhubs.producers) decide about idempotent producers; a seed draws those that
 are not documented. Other publishers share the partitions, `$management` answers with old ends, the service forgets idle
 producers, and it discards some first batches of a claim that it acknowledged. Retention follows what leases may still have
 to read. The network below, links and receivers, is a model: a receiver gets events in order, each with the partition's end.
@@ -24,8 +24,6 @@ from zlib import crc32
 from lab.simulation.process import current, incarnation
 from lab.simulation.weather import Request, answered, host_of
 
-from leasehold.emulators.eventhubs import producers as rules
-from leasehold.emulators.eventhubs.messages import Event, Numbered, placed
 from leasehold.pipeline.connectors.eventhubs.account import EventHubAccount
 from leasehold.pipeline.connectors.eventhubs.amqp.decode import event_at
 from leasehold.pipeline.connectors.eventhubs.amqp.management import PartitionExtent
@@ -50,6 +48,8 @@ from leasehold.pipeline.producer import (
     number_after,
 )
 from leasehold.pipeline.sink import Claim, Standing
+from leasehold_emulators.eventhubs import producers as rules
+from leasehold_emulators.eventhubs.messages import Event, Numbered, placed
 
 if TYPE_CHECKING:
     from lab.simulation.world import World

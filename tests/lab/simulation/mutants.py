@@ -798,6 +798,30 @@ MUTANTS = (
         test=f"{HANDLERS}/test_events.py::test_nothing_comes_between_a_look_at_stale_events_and_their_acknowledgement",
     ),
     mutant(
+        "a handler that checkpoints by hand has processed a batch when it gets it",
+        "leasehold.pipeline.connectors.python",
+        "if last is not None and (self._up_to is None or last > self._up_to):",
+        "if False:",
+    ),
+    mutant(
+        "a checkpoint by hand of some events covers their whole batch",
+        "leasehold.pipeline.connectors.python",
+        'last = max(output.table["sequence"].to_pylist()) if rows else None',
+        'last = min(output.table["sequence"].to_pylist()) if rows else None',
+    ),
+    mutant(
+        "reading never pauses for checkpoints by hand",
+        "leasehold.pipeline.connectors.python",
+        "+ rows > self._open_max",
+        "> 10**9",
+    ),
+    mutant(
+        "a stop or handoff does not wait for checkpoints by hand",
+        "leasehold.pipeline.connectors.python",
+        "while self._open:\n            await self.wait_for_progress()",
+        "while False:\n            await self.wait_for_progress()",
+    ),
+    mutant(
         "a row of several events becomes the dead letter of one of them",
         "leasehold.pipeline.handlers.writer",
         "has_row_of_each = len(of_rows) == len(of_events)",

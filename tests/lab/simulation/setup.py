@@ -51,7 +51,8 @@ class Setup:
     in pages, between which they change. lags: whether replicas of the source answer that have less than was read before.
     pipelines: of every host, each with its part of the partitions. leases_max: of hosts with an odd number. document_faults: how
     many befall documents that are no leases. ranges: when executors read, None for never.
-    parallel: how the handler of a sink `python` is called side by side; None: batch by batch.
+    parallel: how the handler of a sink `python` is called side by side; None: batch by batch. manual: at how many events without
+    a checkpoint by hand reading pauses, batch by batch; None: the handler does not checkpoint by hand.
     """
 
     seed: int
@@ -78,6 +79,7 @@ class Setup:
     restores: bool
     ranges: RangeLimits | None
     parallel: ParallelLimits | None
+    manual: int | None
 
     @property
     def holds_position(self) -> bool:
@@ -146,7 +148,12 @@ class Setup:
             restores=restores,
             ranges=_ranges(random.Random(f"{seed} ranges {size.name}"), BATCH_TIMEOUT * timing.patience_s),
             parallel=_parallel(random.Random(f"{seed} parallel {size.name}"), timing) if sink == "python" else None,
+            manual=_manual(random.Random(f"{seed} manual {size.name}")) if sink == "python" else None,
         )
+
+
+def _manual(rng: random.Random) -> int | None:
+    return None if rng.random() < 0.5 else rng.choice((20, 60, 200))
 
 
 def _parallel(rng: random.Random, timing: Timing) -> ParallelLimits | None:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from lab.simulation import group
 from lab.simulation.broker import Broker
+from lab.simulation.by_hand import ByHand
 from lab.simulation.container import WatchedContainer
 from lab.simulation.database import WAYS, Database
 from lab.simulation.flow import NumberedFeed, PartOfFeed, WeatheredTransform
@@ -246,12 +247,18 @@ def _part_of(running: Running, pipeline: str) -> int:
     return sum(key[0] == pipeline for key in running.host.workers)
 
 
+def _handler_sink(world: World) -> Sink:
+    if world.setup.parallel is not None:
+        return SideBySide(world)
+    if world.setup.manual is not None:
+        return PythonOutputSink(lambda: ByHand(world), manual_max=world.setup.manual)
+    return PythonOutputSink(lambda: WatchedHandler(world))
+
+
 SINK_OF: Mapping[SinkKind, Callable[[World], Sink]] = {
     "memory": WatchedOutlet,
     "log": lambda world: world.broker.sink(),
-    "python": lambda world: (
-        PythonOutputSink(lambda: WatchedHandler(world)) if world.setup.parallel is None else SideBySide(world)
-    ),
+    "python": _handler_sink,
     "files": lambda world: world.shelf.sink(),
     "postgres": lambda world: world.database.sink(),
     "async": lambda world: world.endpoint.sink(),
