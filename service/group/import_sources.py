@@ -22,8 +22,7 @@ Source = Literal["leasehold", "dotnet", "java", "eventprocessorhost", "checkpoin
 KINDS: Mapping[Source, Kind] = {"eventprocessorhost": "eventprocessorhost", "checkpointstore": "checkpointstore"}
 """Sources that are blobs."""
 CLAIM_S = 60.0
-"""Other processors renew or claim their leases at least this often, by default: consumers over a checkpoint store every 10 or
-30 s, as versions differ."""
+"""Other processors renew or claim their leases at least this often: consumers over a checkpoint store every 10 or 30 s."""
 K = TypeVar("K", bound=Hashable)
 FAILED_LOOKS_MAX = 5
 """In a row. One that fails is made again, as the watch may be a minute old by then."""
