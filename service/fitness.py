@@ -190,6 +190,10 @@ class Fitness:
         """Whether nothing of the pipeline may be begun here."""
         return self._watched[pipeline].health.state in ("leaving", "renounced")
 
+    def is_unfit(self, pipeline: str) -> bool:
+        """Whether this host cannot process it now."""
+        return self._watched[pipeline].health.state != "well"
+
     def note_delivery(self, key: LeaseKey) -> None:
         self._foreign.pop(key, None)
         watched = self._watched[key.pipeline]

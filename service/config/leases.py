@@ -37,7 +37,8 @@ class LeaseSettings(Section):
     )
     call_timeout_s: Seconds | None = Field(
         default=None,
-        description="How long one call about leases may take. By default 5/7 of `duration_s`, at most 5.",
+        description="How long one call about leases may take: a store that is slower counts as out of reach. By default 5/7 of"
+        " `duration_s`, at most 5.",
     )
 
     @property

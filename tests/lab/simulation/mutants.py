@@ -259,6 +259,17 @@ MUTANTS = (
         test=SHARES,
     ),
     mutant(
+        "a host that cannot do its work keeps its share free for ever",
+        "leasehold.leases.shares",
+        "if at - self._waiting[lease.key] > _lasts_s(lease, names)",
+        "if at - self._waiting[lease.key] > 1e9",
+        (
+            "leasehold.leases.host_record",
+            "pipelines=frozenset(self.pipelines) - self.which_are(SICK, RENOUNCED),",
+            "pipelines=frozenset(self.pipelines),",
+        ),
+    ),
+    mutant(
         "a slow newcomer that takes one lease after another is robbed",
         "leasehold.leases.shares",
         "lease.key: at if lease.pipeline in takes else self._waiting.get(lease.key, at) for lease in open_",
@@ -277,7 +288,7 @@ MUTANTS = (
         "leasehold.leases.session",
         "return self.beat_age_s < self.timing.judging_s",
         "return True",
-        test=f"{HOST_LIVENESS}::test_an_outage_of_the_container_moves_no_lease",
+        test=f"{SESSION}::test_a_host_that_cannot_write_stops_judging_before_others_could_seem_dead",
     ),
     mutant(
         "the grace after an outage is too short",

@@ -197,6 +197,18 @@ async def test_the_share_of_a_host_that_cannot_take_is_taken_by_others(sick: Sic
 
 
 @pytest.mark.virtual
+async def test_a_host_that_let_leases_pass_and_asks_for_its_share_gets_it_and_keeps_it() -> None:
+    """Only one of the others has seen that it let some pass."""
+    group = await settled(hosts="xy")
+    group.hosts[0].host.balancer._shares.bench(["host-z"], group.hosts[0].clock.monotonic())
+    await group.start("host-z")
+    assert await until(group.is_balanced) <= 10
+    before = moves(group)
+    await asyncio.sleep(MINUTE)
+    assert moves(group) == before
+
+
+@pytest.mark.virtual
 @pytest.mark.parametrize("sick", [cannot_write_leases, cannot_reach_sink, cannot_reach_feed])
 async def test_if_no_host_is_fit_nothing_moves_and_all_goes_on_afterwards(sick: SickIn) -> None:
     group = await settled()
