@@ -1,4 +1,4 @@
-"""Where reading in a file stands, and the position behind each record of a page. Pure."""
+"""The place in a file up to which it was read, and the position behind each record of a page. Pure."""
 
 from __future__ import annotations
 
