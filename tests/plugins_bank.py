@@ -20,7 +20,7 @@ from plugins_pg import Line, Network, Postgres
 
 from leasehold.pipeline.connectors.postgres import PostgresOutputSink
 from leasehold.pipeline.connectors.postgres.copy import FEW_ROWS
-from leasehold.pipeline.connectors.postgres.sink import PostgresWriter
+from leasehold.pipeline.connectors.postgres.writer import PostgresWriter
 from leasehold.pipeline.sink import Claim, Output
 
 ACCOUNTS = [f"account-{i}" for i in range(FEW_ROWS + 10)]

@@ -15,7 +15,7 @@ from plugins_pg import Network, Postgres
 
 from leasehold.pipeline.connectors.postgres import Timeouts, copy
 from leasehold.pipeline.connectors.postgres.copy import FEW_ROWS
-from leasehold.pipeline.connectors.postgres.sink import TIMEOUTS_MAX
+from leasehold.pipeline.connectors.postgres.writer import TIMEOUTS_MAX
 from leasehold.pipeline.errors import OutputRefused, OutputTooLarge, SinkRejected, SinkUnavailable
 
 FEW, MANY = 3, 10 * FEW_ROWS

@@ -14,7 +14,7 @@ from plugins_bank import EXECUTORS_ENV, Make, Open, claim, output, staged
 from plugins_pg import Postgres
 
 from leasehold.pipeline.connectors.postgres import copy
-from leasehold.pipeline.connectors.postgres.sink import PostgresWriter
+from leasehold.pipeline.connectors.postgres.writer import PostgresWriter
 from leasehold.pipeline.errors import OutputRefused, SinkRejected
 
 Way = Literal["one by one", "few", "copy", "staged"]

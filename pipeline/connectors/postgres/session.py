@@ -96,6 +96,15 @@ class Session:
         """One message, its answers in the cursor's result sets. `extended`: the protocol that takes a single statement."""
         return await self._connection.execute(message, binary=extended)
 
+    async def ask(self, message: Statement) -> list[list[Any]]:
+        """The rows of every statement of a message that has rows."""
+        cursor, answers = await self.execute(message), []
+        while True:
+            if cursor.description is not None:
+                answers.append(await cursor.fetchall())
+            if not cursor.nextset():
+                return answers
+
     async def prepare_batch(
         self,
         table: Identifier,

@@ -29,8 +29,9 @@ from leasehold.leases.lease import Lease
 from leasehold.pipeline.connectors.postgres.copy import Load
 from leasehold.pipeline.connectors.postgres.session import Server, Session, Timeouts
 from leasehold.pipeline.connectors.postgres.shape import Shape, shape_of
-from leasehold.pipeline.connectors.postgres.sink import PostgresOutputSink, PostgresWriter
+from leasehold.pipeline.connectors.postgres.sink import PostgresOutputSink
 from leasehold.pipeline.connectors.postgres.sql import Column, Statement
+from leasehold.pipeline.connectors.postgres.writer import PostgresWriter
 from leasehold.pipeline.sink import Claim, Output
 
 Way = Literal["message", "copy", "copy into the table"]
