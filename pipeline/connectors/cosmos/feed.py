@@ -57,7 +57,6 @@ from leasehold.pipeline.event import EVENT_SCHEMA, Page
 from leasehold.pipeline.feed import ChangeFeed, FeedPartition, PartitionEnded, Start
 from leasehold.pipeline.ranges import EventRange, RangeReader, iterate, secret_in
 
-
 T = TypeVar("T")
 PARSING_THREADS = 2
 REFRESHED_S = 3600.0

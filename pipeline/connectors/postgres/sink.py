@@ -10,16 +10,14 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import psycopg
 import pyarrow as pa
 
-from leasehold.common.azure import Identity
-from leasehold.common.entra_token import TokenCredential
 from leasehold.pipeline.connectors.postgres import sql
 from leasehold.pipeline.connectors.postgres.copy import columns_of
-from leasehold.pipeline.connectors.postgres.session import Server, Session, Timeouts, endpoint_of
+from leasehold.pipeline.connectors.postgres.session import Connections, Server, Session, endpoint_of
 from leasehold.pipeline.connectors.postgres.sink_parts import SinkParts
 from leasehold.pipeline.connectors.postgres.stager import read_variable
 from leasehold.pipeline.connectors.postgres.target import Target, table_name
@@ -30,29 +28,19 @@ from leasehold.pipeline.markers import lease_of
 from leasehold.pipeline.publishing_writer import generation_lost
 from leasehold.pipeline.sink import Claim, Sink, Standing, to_write_again
 
-Mode = Literal["append", "upsert"]
-
 
 class PostgresOutputSink(Sink):
-    """Either `merge`, or `table` with `mode`.
+    """Either `merge`, or `table`.
 
     - `merge`: one INSERT, UPDATE, DELETE or MERGE (WITH before it as you like) that reads this batch's output as table
       `batch`. It should touch rows in the order of their keys (`ORDER BY`), as other partitions do the same at the same
       time.
     - `table`: a table ("name" or "schema.name") with the output's columns. A value that its type would change is refused.
-    - `append`: every row is inserted.
-    - `upsert`: a row whose `key` is there already is replaced, as if the rows came one by one; `key` needs a unique
-      index, which knows what is one key.
+    - `key`: columns of the table. A row whose key is there already is replaced, as if the rows came one by one; that needs
+      a unique index, which knows what is one key. Without a key, every row is inserted.
     - `setup`: SQL to run once per process, one host after the other; it has to be repeatable (IF NOT EXISTS).
-    - `schema`: where `leasehold_positions` and `leasehold_history` are, and are created if absent.
-    - `history`: note every batch in `leasehold_history`, in its own transaction: pipeline, partition, generation,
-      epoch, owner, from, to, events, committed_at. Only you delete there.
-    - `letters`: take dead letters, into `leasehold_dead_letters`, in their batch's transaction.
-    - `identity`: for Azure Database for PostgreSQL, "default" or a managed identity's client id. Every new connection
-      gets an access token of Microsoft Entra ID as its password, so `dsn` must not have one.
-    - `credential`: of azure-identity's asynchronous kind, used for tokens instead; it is not closed.
     - `executors_env`: the environment variable with the DSN by which executors stage rows, on hosts and executors. Its
-      role needs USAGE on `schema`; each staging table grants it INSERT. Without it, all rows come through the host.
+      role needs USAGE on the schema of `tables`; each staging table grants it INSERT. Without it, all rows come through the host.
     """
 
     holds_position = True
@@ -63,36 +51,21 @@ class PostgresOutputSink(Sink):
         *,
         merge: str | None = None,
         table: str | None = None,
-        mode: Mode = "append",
         key: Sequence[str] = (),
         setup: str | None = None,
-        schema: str = "public",
-        history: bool = False,
-        letters: bool = False,
-        connections_max: int = 4,
-        timeouts: Timeouts | None = None,
-        application_name: str = "leasehold",
-        identity: Identity | None = None,
-        credential: TokenCredential | None = None,
+        tables: sql.Tables | None = None,
+        connections: Connections | None = None,
         executors_env: str | None = None,
     ) -> None:
         """Raises ValueError where the settings contradict each other."""
         if (merge is None) == (table is None):
             raise ValueError("set exactly one of `merge` and `table`")
-        if (mode == "upsert") != bool(key) or (key and merge is not None):
-            raise ValueError('`key` requires `table` and mode "upsert", and names at least one column')
-        timeouts = timeouts or Timeouts()
-        server = Server(
-            dsn,
-            connections_max=connections_max,
-            timeouts=timeouts,
-            application_name=application_name,
-            identity=identity,
-            credential=credential,
-        )
+        if key and table is None:
+            raise ValueError("`key` requires `table`")
+        server = Server(dsn, connections or Connections())
         thread = ThreadPoolExecutor(1, thread_name_prefix="postgres-load")
         target = Target(merge=merge, table=table, key=tuple(key), parts=() if table is None else table_name(table))
-        self._parts = SinkParts(server, thread, sql.Tables(schema, history, letters), target, timeouts, executors_env)
+        self._parts = SinkParts(server, thread, tables or sql.Tables(), target, executors_env)
         self._setup = setup
 
     @property

@@ -30,7 +30,6 @@ class SinkParts:
     thread: ThreadPoolExecutor
     tables: sql.Tables
     target: Target
-    timeouts: Timeouts
     executors_env: str | None
     timeouts_of: dict[tuple[str, str], tuple[str | None, int]] = field(default_factory=dict)
     """Pipeline and partition -> where the batch begins that has taken too long, and how often that was."""
@@ -138,6 +137,10 @@ class SinkParts:
     async def copy_into_target(self, session: Session, batch: Load) -> bool:
         """Whether the rows are in the target, in a transaction that has begun."""
         return self.target.merge is None and not self.target.key and await session.copy_into(self.target.into, batch)
+
+    @property
+    def timeouts(self) -> Timeouts:
+        return self.server.timeouts
 
     @property
     def staged_s(self) -> float:

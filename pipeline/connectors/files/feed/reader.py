@@ -36,7 +36,6 @@ from leasehold.pipeline.errors import FeedError, FeedNotFound, FeedUnavailable, 
 from leasehold.pipeline.event import Page
 from leasehold.pipeline.ranges import EventRange
 
-
 WINDOW_BYTES_MIN = 4096
 VERIFY_BYTES = 16 * 1024 * 1024
 COUNT_BYTES = 16 * 1024 * 1024
