@@ -1179,7 +1179,7 @@ MUTANTS = (
     ),
     mutant(
         "the rows of a staging table are not counted",
-        "leasehold.pipeline.connectors.postgres.sink",
+        "leasehold.pipeline.connectors.postgres.writer",
         "merged=[*merged[:-1], within, counted, within, merged[-1]]",
         "merged=[*merged[:-1], within, merged[-1]]",
         test="tests/integration/test_postgres_staging.py"
@@ -1195,7 +1195,7 @@ MUTANTS = (
     ),
     mutant(
         "a staging table commits whatever batch it was made for",
-        "leasehold.pipeline.connectors.postgres.sink",
+        "leasehold.pipeline.connectors.postgres.writer",
         "        check_parts(output.staged, epoch=claim.epoch, start=output.start)\n",
         "        pass\n",
         test="tests/integration/test_postgres_staging.py::test_a_part_that_another_batch_staged_is_refused_by_name",
