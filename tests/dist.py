@@ -63,14 +63,7 @@ pipelines:
 """What a user keeps in a folder: modules that are called as folders of this repository."""
 PRIVATE_PARTS = "from leasehold.pipeline.connectors.eventhubs.amqp.sdk_internals import sdk; sdk()"
 
-NO_PANDAS = """
-from importlib.util import find_spec
-from pyspark.sql import SparkSession
-assert find_spec("pandas") is None, "pandas is an extra"
-spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", False).getOrCreate()
-print(spark.range(3).mapInArrow(lambda batches: batches, "id long").toArrow().num_rows)
-"""
-"""What hosts call of PySpark does without it."""
+NO_PANDAS = "from importlib.util import find_spec; assert find_spec('pandas') is None, 'pandas is an extra'"
 
 
 def run(*command: str, cwd: Path, timeout_s: float = 900) -> str:

@@ -180,7 +180,7 @@ def _take_handlers(root: dict[str, Any], handlers: Mapping[str, object], documen
             sink["handler"] = handlers[name]
             left.discard(name)
     for name in sorted(left):
-        yield Problem(0, f"no sink has `handler: {name}`, which the program gives: correct the name")
+        yield Problem(0, f"`handlers` has '{name}', and no sink has `handler: {name}`: correct the name")
 
 
 # Validation

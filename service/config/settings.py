@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
@@ -37,7 +38,7 @@ from leasehold.service.config.leases import BlobLeases, MemoryLeases, SqliteLeas
 from leasehold.service.config.log import LogFeed, LogLetters, LogSink
 from leasehold.service.config.postgres import PostgresLeases, PostgresLetters, PostgresSink
 from leasehold.service.config.programs import OF_HANDLER
-from leasehold.service.config.section import CUSTOM, GIVEN, Given, Seat, Section, tag_of
+from leasehold.service.config.section import CUSTOM, GIVEN, Given, Seat, Section, install_command, tag_of
 from leasehold.service.config.types import (
     NONE,
     Conf,
@@ -302,7 +303,7 @@ class Pipeline(Section):
     executors_read: bool = Field(
         default=False,
         description="Whether Spark's executors read the events of a large backlog. They need this version of Leasehold, and"
-        " access to the feed. By default the host reads.",
+        " access to the feed. The host needs the extra `pandas`. By default the host reads.",
     )
     executors_read_from: Count = Field(
         default=RangeLimits().from_events,
@@ -378,8 +379,9 @@ class Pipeline(Section):
         def __init__(self, *positional, **values):
             from leasehold.service.config.programs import fields_of, of_program
 
-            with of_program(values):
-                super().__init__(**fields_of(positional, values))
+            given, problems = fields_of(positional, values)
+            with of_program(values, problems):
+                super().__init__(**given)
 
         __init__.__pydantic_base_init__ = True
 
@@ -454,6 +456,10 @@ class Pipeline(Section):
             raise ValueError(
                 "`executors_read` needs a transform, because Spark is not involved without one: add `sql`, `function` or"
                 " `schema`, or remove it"
+            )
+        if self.executors_read and find_spec("pandas") is None:
+            raise ValueError(
+                f"`executors_read` needs pandas, which is not installed, because PySpark does: {install_command('pandas')}"
             )
         if "executors_read_from" in self.model_fields_set and not self.executors_read:
             raise ValueError(

@@ -14,7 +14,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from patience import until_async
+from patience import PATIENCE_S, until_async
 
 from leasehold import (
     Api,
@@ -24,6 +24,7 @@ from leasehold import (
     Event,
     FilesFeed,
     Handler,
+    HostSettings,
     LeaseLoss,
     LeaseLost,
     LogLetters,
@@ -405,6 +406,32 @@ async def test_a_handler_that_stops_the_processor_is_not_waited_for_by_itself(se
     processor = processor_of(on_changes, **settings)
     await processor.run()
     assert handled, "the call was not cancelled"
+
+
+@pytest.mark.parametrize("settings", [{}, {"parallel": {"key": "key", "max": 2}}], ids=["by batches", "side by side"])
+@pytest.mark.parametrize("way", ["a loop of its own", "the loop of the program", "a task"])
+async def test_a_handler_that_waits_for_the_stop_ends_before_it(way: str, settings: dict[str, Any]) -> None:
+    program, ended = asyncio.get_running_loop(), list[str]()
+
+    def plain(changes: list[Event], context: Context) -> None:
+        if way == "a loop of its own":
+            asyncio.run(processor.stop())
+        else:
+            asyncio.run_coroutine_threadsafe(processor.stop(), program).result(PATIENCE_S)
+        ended.append("the handler")
+
+    async def in_a_task(changes: list[Event], context: Context) -> None:
+        await asyncio.create_task(processor.stop())
+        ended.append("the handler")
+
+    handler = in_a_task if way == "a task" else plain
+    patient = HostSettings(stop_timeout_s=100 * PATIENCE_S)
+    processor = Processor(
+        Pipeline("orders", feed=FEED, handler=handler, **settings), leases=MemoryLeases(), host=patient
+    )
+    async with asyncio.timeout(PATIENCE_S):
+        await processor.run()
+    assert ended[0] == "the handler"
 
 
 async def test_an_observer_hears_on_the_loop_of_the_program() -> None:
