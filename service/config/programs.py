@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 from leasehold.service.errors import ConfigurationError
 
 OF_HANDLER = ("gets", "parallel", "checkpoint_s", "buffered_entries_max")
+EXAMPLE = 'Sql("SELECT * FROM events")'
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +23,12 @@ class Sql:
     def __post_init__(self) -> None:
         """Raises ConfigurationError."""
         named = {"text": self.text} | ({} if self.schema is None else {"schema": self.schema})
-        if problems := [
-            f'`{name}` is of type {type(value).__name__}, and must be a text, like Sql("SELECT * FROM events")'
+        problems = [
+            f"`{name}` is of type {type(value).__name__}, and must be a text, like {EXAMPLE}"
             for name, value in named.items()
             if not isinstance(value, str)
-        ]:
+        ]
+        if problems:
             raise ConfigurationError("Sql", problems)
 
 

@@ -513,7 +513,7 @@ async def test_a_file_and_functions_of_the_program_are_one_processor(tmp_path: P
     )
     await drained(Processor.from_yaml(file, handlers={"on_changes": on_changes}))
     assert kept.ids == [7]
-    with pytest.raises(ConfigurationError, match="no sink has `handler: on_change`"):
+    with pytest.raises(ConfigurationError, match="`handlers` has 'on_change', and no sink has `handler: on_change`"):
         Processor.from_yaml(file, handlers={"on_changes": on_changes, "on_change": on_changes})
 
 
@@ -530,6 +530,25 @@ def test_a_processor_is_written_as_a_file_without_secrets(monkeypatch: pytest.Mo
     (tmp_path / "shop.yaml").write_text(text)
     again = Processor.from_yaml(tmp_path / "shop.yaml", handlers={f"{__name__}:on_nothing": on_nothing})
     assert again.settings == processor.settings
+
+
+def test_a_processor_with_relative_paths_is_the_same_from_its_file_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made, read = tmp_path / "m[a]de", tmp_path / "read"
+    made.mkdir()
+    read.mkdir()
+    monkeypatch.chdir(made)
+    pipeline = Pipeline("orders", feed=FilesFeed(path="*.jsonl"), sink=LogSink(path="log"))
+    processor = Processor(pipeline)
+    monkeypatch.chdir(read)
+    text = processor.to_yaml()
+    assert "log: {}" not in text
+    (read / "orders.yaml").write_text(text)
+    again = Processor.from_yaml(read / "orders.yaml")
+    assert again.settings == processor.settings
+    assert again.to_yaml() == text
+    assert again.settings.leases.path == made / "leases.db"  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(

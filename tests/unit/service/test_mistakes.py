@@ -119,7 +119,7 @@ IN_CODE: dict[str, tuple[Callable[[], object], str]] = {
     "a number as query": (lambda: anything and Sql(5), '`text` is of type int, and must be a text, like Sql("SELECT'),  # type: ignore[arg-type]
     "a lambda as transform": (
         lambda: pipeline_of(handler=on_changes, transform=lambda events: events),
-        "`transform` is '<lambda>', which workers cannot find by its name: define it at the top level of a module",
+        "`transform` is '<lambda>.<locals>.<lambda>', which workers cannot find by its name: define it at the top",
     ),
     "a function as sink": (lambda: pipeline_of(sink=on_changes), "`sink` is a function: give it as `handler`"),
     "the class of a sink": (lambda: pipeline_of(sink=LogSink), "must be a section, like LogSink(path=...)"),
@@ -185,11 +185,11 @@ IN_CODE: dict[str, tuple[Callable[[], object], str]] = {
     "a generator": (lambda: pipeline_of(handler=numbers), "a call of it runs nothing: remove `yield` from it"),
     "one argument": (
         lambda: pipeline_of(handler=lambda one: None),
-        "`handler` '<lambda>' takes (one), and cannot be called with (changes, context): let it take these two",
+        "`handler` '<lambda>.<locals>.<lambda>' takes (one), and cannot be called with (changes, context)",
     ),
     "no argument": (
         lambda: pipeline_of(handler=lambda: None),
-        "`handler` '<lambda>' takes () and returns nothing: let it take (changes, context), or return an object",
+        "`handler` '<lambda>.<locals>.<lambda>' takes () and returns nothing: let it take (changes, context)",
     ),
     "a path with a dot": (
         lambda: pipeline_of(handler="a.on_changes"),
@@ -309,7 +309,7 @@ def problems_of(make: Callable[[], object]) -> list[str]:
 
 
 def test_an_unknown_name_hides_no_other_problem(tmp_path: Path) -> None:
-    assert problems_of(lambda: FilesFeed(pth="a", start="never", path=5)) == ["`pth`", "`path`", "`start`"]  # type: ignore[call-arg,arg-type]
+    assert problems_of(lambda: FilesFeed(pth="a", start="never", path=5)) == ["`pth`", "`start`", "`path`"]  # type: ignore[call-arg,arg-type]
     assert problems_of(lambda: SqliteLeases(duration=3, duration_s=0)) == ["`duration`", "`duration_s`"]  # type: ignore[call-arg]
     rules = {"timing": 1, "sql": "SELECT * FROM events", "function": "a:b"}
     assert problems_of(lambda: pipeline_of(handler=on_changes, **rules)) == ["`timing`", "has"]
