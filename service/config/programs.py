@@ -22,7 +22,7 @@ class Sql:
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError."""
-        named = {"text": self.text} | ({} if self.schema is None else {"schema": self.schema})
+        named: dict[str, object] = {"text": self.text, **({} if self.schema is None else {"schema": self.schema})}
         problems = [
             f"`{name}` is of type {type(value).__name__}, and must be a text, like {EXAMPLE}"
             for name, value in named.items()
