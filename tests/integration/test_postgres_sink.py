@@ -38,7 +38,7 @@ MERGE = "INSERT INTO events (partition, sequence) SELECT partition, sequence FRO
 class Harness(SinkHarness):
     partitions = ("0", "a/b 'c' ü")
 
-    def __init__(self, postgres: Postgres, *, schema: str = "leasehold", **target: Any) -> None:
+    def __init__(self, postgres: Postgres, *, schema: str = "public", **target: Any) -> None:
         self._postgres = postgres
         self._tables = Tables(schema, history=True)
         self._target = target
