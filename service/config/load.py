@@ -180,7 +180,7 @@ def _take_handlers(root: dict[str, Any], handlers: Mapping[str, object], documen
             sink["handler"] = handlers[name]
             left.discard(name)
     for name in sorted(left):
-        yield Problem(0, f"no sink has `handler: {name}`, which the program gives: correct the name")
+        yield Problem(0, f"`handlers` has '{name}', and no sink has `handler: {name}`: correct the name")
 
 
 # Validation
@@ -190,7 +190,7 @@ def _validated(root: dict[str, Any], folder: Path, document: Document, problems:
     problems += [Problem(line_of(place, document), f"{key_of(place)} {text}") for place, text in _clashes(root, folder)]
     while True:
         try:
-            return Settings.model_validate({"leases": {}, "log": {}, **root}, context={"folder": str(folder)})
+            return Settings.model_validate({"leases": {}, **root}, context={"folder": str(folder)})
         except ValidationError as failed:
             errors = [error for error in map(_about, failed.errors(include_url=False)) if _is_news(error)]
             unknown = [error for error in errors if error["type"] == "extra_forbidden"]

@@ -137,7 +137,7 @@ class LogSettings(Section):
 
 
 class Settings(Section):
-    leases: AnyLeases = Field(default=SqliteLeases(), description="The lease store, and how long leases last.")
+    leases: AnyLeases = Field(default_factory=SqliteLeases, description="The lease store, and how long leases last.")
     host: HostSettings = Field(default=HostSettings(), description="This process.")
     spark: Spark = Field(default=Spark(), description="Where transforms run.")
     api: Api = Field(default=Api(), description="The REST API of this host.")

@@ -309,7 +309,11 @@ def handlers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             "my_handlers:Half",
             ["handler 'my_handlers:Half' is a class that does not derive from leasehold.Handler"],
         ),
-        ("null", "my_handlers:one", ["handler 'my_handlers:one' cannot be called with (changes, context)"]),
+        (
+            "null",
+            "my_handlers:one",
+            ["handler 'my_handlers:one' takes (only), and cannot be called with (changes, context)"],
+        ),
         (
             '"no_such:f"',
             "my_handlers:make",
