@@ -144,7 +144,7 @@ def call_plainly(function: Callable[..., T], *arguments: object) -> T:
 
 
 def is_in_call() -> bool:
-    """Whether a handler that a host waits for is called right now, and waits for whoever asks."""
+    """Whether this code runs for a call of a handler that has not returned."""
     running = _CALLED.get()
     return running is not None and not running.is_over
 

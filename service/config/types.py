@@ -44,14 +44,14 @@ def _matching(pattern: re.Pattern[str], rule: str) -> AfterValidator:
 
 
 def _folder(info: ValidationInfo) -> Path:
-    """Of the configuration file: two hosts on one file mean the same paths, wherever they were started. For a program, the
-    current one, whatever that will be later. Raises ValueError."""
+    """A configuration file's own: two hosts on one file mean the same paths, wherever they were started. For a program, the
+    current one, even if another becomes current later. Raises ValueError."""
     if info.context is not None:
         return Path(info.context.get("folder", ""))
     try:
         return Path.cwd()
     except OSError:
-        raise ValueError("is relative, and the current directory is gone: give the whole path") from None
+        raise ValueError("is relative, and the current directory no longer exists: give the whole path") from None
 
 
 def expanded_path(value: Path) -> Path:
