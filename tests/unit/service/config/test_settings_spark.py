@@ -140,7 +140,7 @@ def test_who_waits_for_a_start_shares_its_failure_and_who_comes_later_starts_aga
 
 
 def test_executors_that_read_need_the_extra_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leasehold.service.config.settings.find_spec", lambda name: None)
+    monkeypatch.setattr("leasehold.service.config.pipeline.find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match=r"needs pandas, which is not installed, .*: pip install 'pandas"):
         Pipeline(
             "letters",
