@@ -128,6 +128,13 @@ class Totals(Model):
     dead_letters: int = Field(description="How many of these events it could not process.", examples=[2])
 
 
+class ExecutorsWait(Model):
+    """Jobs of a host wait for executors of its Spark cluster. It does not count as a failure."""
+
+    since: Moment
+    why: str = Field(description="What runs no task, and what to look at.")
+
+
 class Host(Model):
     """A host, as it last reported."""
 
@@ -172,6 +179,10 @@ class Host(Model):
         validation_alias=AliasPath("activity", "suspensions"),
         description="How often that happened since it started.",
         examples=[0],
+    )
+    executors_wait: ExecutorsWait | None = Field(
+        validation_alias=AliasPath("activity", "executors_wait"),
+        description="null: it waits for no executors, or has no Spark cluster.",
     )
 
 

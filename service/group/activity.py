@@ -85,6 +85,14 @@ class WaitingStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorsWaitStatus:
+    """Jobs of a host wait for executors of its Spark cluster."""
+
+    since: datetime
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
     """What a host has delivered of one pipeline since it started. dead_letters: of these events, those it could not process.
 
@@ -113,6 +121,8 @@ class Activity:
     """How many of its leases it does not trust now."""
     suspensions: int = 0
     """How often that happened since it started."""
+    executors_wait: ExecutorsWaitStatus | None = None
+    """None while no job waits for executors."""
     at: datetime | None = None
     """When the host reported this, by its wall clock; None if it is of an earlier version."""
     lags: Mapping[LeaseKey, KnownLag] = field(default_factory=dict)
@@ -140,6 +150,7 @@ def activity_of(host: Host, *, now: datetime, monotonic_s: float) -> Activity:
         failing=len(failures),
         suspended=sum(not worker.owned.is_trusted for worker in host.workers.values()),
         suspensions=host.stats.suspensions.total(),
+        executors_wait=_executors_wait(host, now),
         at=now,
         lags=host.group_lag.first_hand(host.own_leases),
     )
@@ -152,6 +163,7 @@ def activity_document(activity: Activity) -> Mapping[str, object]:
         "suspended": activity.suspended,
         "suspensions": activity.suspensions,
         **({} if activity.at is None else {"at": _encoded_moment(activity.at)}),
+        **({} if activity.executors_wait is None else {"executorsWait": _encoded_wait(activity.executors_wait)}),
     }
     room = ACTIVITY_BYTES_MAX - _size({**document, **dict.fromkeys(SECTIONS, ())})
     error_bytes = min(ERROR_BYTES_MAX, max(ERROR_BYTES_LEAST, room // max(1, len(activity.failures)) - FAILURE_BYTES))
@@ -181,6 +193,7 @@ def decode_activity(record: HostRecord) -> Activity:
         failing=fields.integer("failing"),
         suspended=fields.integer("suspended"),
         suspensions=fields.integer("suspensions"),
+        executors_wait=_decoded_wait(fields),
         at=_optional_moment(fields, "at"),
         lags=decoded_lags(fields, "lags") if fields.has("lags") else {},
     )
@@ -231,6 +244,15 @@ def _failure(host: str, key: LeaseKey, failure: Failure, wall: Callable[[float],
         at=wall(failure.at),
         position=position_of(failure.position),
     )
+
+
+def _executors_wait(host: Host, now: datetime) -> ExecutorsWaitStatus | None:
+    found = [wait for each in host.pipelines.values() if (wait := each.transform.executors_wait) is not None]
+    if not found:
+        return None
+    longest = max(found, key=lambda wait: wait.for_s)
+    since = now - timedelta(seconds=longest.for_s)
+    return ExecutorsWaitStatus(since=since, why=cut(longest.why, ERROR_BYTES_MAX))
 
 
 def position_of(continuation: str | None) -> str:
@@ -296,6 +318,10 @@ def _encoded_failure(failure: FailureStatus, error_bytes: int) -> dict[str, obje
 
 def _encoded_waiting(waiting: WaitingStatus) -> dict[str, object]:
     return {"pipeline": waiting.pipeline, "partition": waiting.partition, "why": waiting.why}
+
+
+def _encoded_wait(wait: ExecutorsWaitStatus) -> dict[str, object]:
+    return {"since": _encoded_moment(wait.since), "why": wait.why}
 
 
 def _encoded_moment(moment: datetime) -> str:
@@ -364,6 +390,13 @@ def _decoded_waiting(fields: Fields) -> WaitingStatus:
         partition=fields.text("partition", NAME_BYTES_MAX),
         why=fields.text("why", ERROR_BYTES_MAX),
     )
+
+
+def _decoded_wait(fields: Fields) -> ExecutorsWaitStatus | None:
+    if not fields.has("executorsWait"):
+        return None
+    wait = fields.inner("executorsWait")
+    return ExecutorsWaitStatus(since=_moment(wait, "since"), why=wait.text("why", ERROR_BYTES_MAX))
 
 
 def _optional_moment(fields: Fields, name: str) -> datetime | None:

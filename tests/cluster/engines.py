@@ -17,6 +17,7 @@ from plugins_cluster import settings_on
 from leasehold.pipeline.errors import EngineUnavailable
 from leasehold.pipeline.spark.engine import SparkEngine
 from leasehold.pipeline.spark.transform import SparkTransform
+from leasehold.pipeline.spark.watch import ASK_S, REPORTED_S
 
 SQL = "SELECT partition, key FROM events"
 
@@ -43,6 +44,19 @@ def waiting(marker: Path, seconds: int) -> str:
     return PER_KEY.format(
         body=f"key == 'w' and (open({str(marker)!r}, 'w').close(), __import__('time').sleep({seconds}))"
     )
+
+
+async def until_it_waits(transform: SparkTransform, for_s: float) -> str:
+    """Why, according to what is shown."""
+
+    def has_waited() -> bool:
+        wait = transform.executors_wait
+        return wait is not None and wait.for_s >= for_s
+
+    await until_async(has_waited)
+    wait = transform.executors_wait
+    assert wait is not None
+    return wait.why
 
 
 async def applied_again(apply: Apply) -> pa.Table:
@@ -79,6 +93,10 @@ async def far_driver() -> AsyncIterator[tuple[dict[str, str], Wire, Wire]]:
 
 FAR = "127.0.0.2"
 """Where executors look for the driver, if the way there can be cut."""
+
+
+LONG_S = REPORTED_S + ASK_S
+"""A wait that the log has."""
 
 
 Apply = Callable[[], Awaitable[pa.Table]]
