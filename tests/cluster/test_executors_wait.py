@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from cluster.engines import LONG_S, SQL, engine_on, prepared, until_it_waits
 from jobs import MakeBatch, keyed
-from lab.servers.spark_cluster import SparkCluster
+from lab.servers.spark_cluster import SparkCluster, running
 
 from leasehold.pipeline.errors import EngineUnavailable
 from leasehold.pipeline.spark.engine import SparkEngine
@@ -36,6 +36,12 @@ def empty_cluster(tmp_path: Path) -> Iterator[SparkCluster]:
         yield cluster
     finally:
         cluster.close()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[SparkCluster]:
+    with running(tmp_path, connect=False) as cluster:
+        yield cluster
 
 
 def driver_of(engine: SparkEngine) -> tuple[int, str]:
@@ -72,33 +78,33 @@ async def test_a_job_runs_when_executors_come_with_the_same_driver(
         await transform.close()
 
 
-async def test_workers_that_are_lost_and_come_back_keep_the_driver(own_cluster: SparkCluster, batch: MakeBatch) -> None:
-    engine = engine_on(own_cluster, "cluster")
+async def test_workers_that_are_lost_and_come_back_keep_the_driver(cluster: SparkCluster, batch: MakeBatch) -> None:
+    engine = engine_on(cluster, "cluster")
     async with prepared(engine, sql=SQL) as transform:
         await transform.apply(batch("0", keyed("a")))
         driver = driver_of(engine)
-        for worker in own_cluster.workers:
+        for worker in cluster.workers:
             worker.kill()
         working = asyncio.create_task(transform.apply(batch("0", keyed("b"))))
         await until_it_waits(transform, ASK_S)
-        for worker in own_cluster.workers:
+        for worker in cluster.workers:
             worker.start()
         assert (await working).column("key").to_pylist() == ["b"]
         assert driver_of(engine) == driver
 
 
 async def test_a_master_that_is_away_while_a_job_waits_is_noticed(
-    own_cluster: SparkCluster, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+    cluster: SparkCluster, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("leasehold.pipeline.spark.watch.SILENT_S", 12.0)
-    engine = engine_on(own_cluster, "cluster")
+    engine = engine_on(cluster, "cluster")
     async with prepared(engine, sql=SQL) as transform:
         await transform.apply(batch("0", keyed("a")))
-        for part in (*own_cluster.workers, own_cluster.master):
+        for part in (*cluster.workers, cluster.master):
             part.kill()
         try:
             with pytest.raises(EngineUnavailable, match="has not answered for 12 s: the next batch starts another"):
                 await transform.apply(batch("0", keyed("b")))
         finally:
-            for part in (own_cluster.master, *own_cluster.workers):
+            for part in (cluster.master, *cluster.workers):
                 part.start()
