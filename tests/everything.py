@@ -22,6 +22,7 @@ TARGETS = (
     ("check",),
     ("test",),
     ("spark",),
+    ("examples",),
     ("connectors",),
     ("lab",),
     ("timing",),

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 KINDS = {"passed": ("passed", "xpassed"), "failed": ("failed", "error"), "skipped": ("skipped", "xfailed")}
 """What is counted together, in pytest's words."""
+WHOLE_HOSTS = ("tests/acceptance/", "tests/examples/")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -24,10 +25,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """One process runs all tests of a file, which share what is dear to start. Those of whole hosts share nothing.
 
-    A file whose tests share something with another file's, or with each other in acceptance, has the mark `xdist_group`.
+    A file whose tests share something with another file's, or with each other in these two folders, has the mark `xdist_group`.
     """
     for item in items:
-        if not (item.nodeid.startswith("tests/acceptance/") or any(item.iter_markers("xdist_group"))):
+        if not (item.nodeid.startswith(WHOLE_HOSTS) or any(item.iter_markers("xdist_group"))):
             item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
 
 

@@ -70,8 +70,8 @@ class Tier:
 
 ON_SPARK = (
     *(f"tests/integration/test_spark_{name}.py" for name in ("jobs", "parse")),
-    *(f"tests/spark/test_{name}.py" for name in ("dead_letters", "letters", "ranges", "sharing")),
-    *(f"tests/acceptance/test_{name}.py" for name in ("hosts", "cli_spark")),
+    *(f"tests/spark/test_{name}.py" for name in ("cli", "dead_letters", "letters", "ranges", "sharing")),
+    "tests/acceptance/test_hosts.py",
 )
 """What hosts and transforms do on their own Spark, and again on a cluster and on a Connect server."""
 NOT_OVER_CONNECT = "nests_as_deep or beyond_the_cap or restarts_under_its_name"
@@ -83,6 +83,7 @@ TIERS = {
     ),
     "unit": UNIT,
     "spark": Tier(paths=("tests/spark",), processes=3),
+    "examples": Tier(paths=("tests/examples",), processes=3),
     "contracts": Tier(paths=("tests/connectors",), processes=4, options=("-k", "contract")),
     "connectors": Tier(paths=("tests/connectors",), processes=5),
     "cluster": Tier(paths=("tests/cluster",), processes=1),

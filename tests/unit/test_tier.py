@@ -99,6 +99,8 @@ def test_runs_side_by_side_are_broken_if_one_is(broken: tier.Run) -> None:
         assert not tier.joined(both).is_whole
 
 
+BARE = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+"""Without the plugins that are installed: to import all of them takes seconds."""
 PROGRAM = """
 import tier
 from pathlib import Path
@@ -120,7 +122,7 @@ def test_a_tier_may_have_a_second_pytest_at_the_same_time(tmp_path: Path) -> Non
             f"def test_waits():\n    Path({name!r}).touch()\n    until(Path({other!r}).exists)\n"
         )
     (tmp_path / "conftest.py").write_text("pytest_plugins = ['plugins_report']\n")
-    environment = {**os.environ, "PYTHONPATH": str(tier.ROOT / "tests")}
+    environment = {**BARE, "PYTHONPATH": str(tier.ROOT / "tests")}
     ran = subprocess.run(
         [sys.executable, "-c", PROGRAM], cwd=tmp_path, env=environment, check=True, stdout=subprocess.PIPE, text=True
     )
@@ -154,8 +156,8 @@ def test_one_process_runs_all_tests_of_a_group(tmp_path: Path) -> None:
         "import os, pytest\n@pytest.mark.xdist_group('g')\n@pytest.mark.parametrize('n', range(4))\n"
         f"def test_notes(n):\n    open({str(tmp_path / 'pids')!r}, 'a').write(f'{{os.getpid()}}\\n')\n"
     )
-    options = ("-p", "no:cacheprovider", "-q", "-n", "2", "--dist", "loadgroup")
-    subprocess.run([sys.executable, "-m", "pytest", *options, str(tmp_path)], cwd=tmp_path, check=True)
+    options = ("-p", "xdist", "-p", "no:cacheprovider", "-q", "-n", "2", "--dist", "loadgroup")
+    subprocess.run([sys.executable, "-m", "pytest", *options, str(tmp_path)], cwd=tmp_path, env=BARE, check=True)
     pids = (tmp_path / "pids").read_text().split()
     assert (len(pids), len(set(pids))) == (4, 1)
 

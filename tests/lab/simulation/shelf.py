@@ -16,8 +16,8 @@ from lab.simulation.process import current, incarnation
 from lab.simulation.weather import Request, Weather, host_of
 
 from leasehold.leases.lease import Lease
-from leasehold.pipeline.connectors.files.sink.entry import MANIFEST, entry_in, folders_of, listing_of
-from leasehold.pipeline.connectors.files.sink.manifest import is_past
+from leasehold.pipeline.connectors.files.sink.entry import MANIFEST, entry_in, folders_in, folders_of, listing_of
+from leasehold.pipeline.connectors.files.sink.manifest import is_past, name_of, steps
 from leasehold.pipeline.connectors.files.sink.sink import FilesOutputSink
 from leasehold.pipeline.connectors.files.sink.storage import FilesUnavailable, FilesUncertain
 
@@ -135,8 +135,16 @@ class Shelf:
         self._restores += 1
 
     def missing(self) -> list[str]:
-        """Files that entries or folds name, and that are gone."""
-        manifests = [json.loads(content) for name, content in self._files.items() if name.startswith(f"{MANIFEST}/")]
+        """Files that readers look for, and that are gone.
+
+        A put that arrives once its entry was folded away brings back an entry whose file is gone. No reader looks at it.
+        """
+        read = [
+            self._files[name_of(folders, step)]
+            for folders, names in folders_in(self._below(MANIFEST)).items()
+            for step in steps(listing_of(names))
+        ]
+        manifests = [json.loads(content) for content in read]
         named = [file["name"] for each in manifests for file in (each.get("files") or [each.get("file")]) if file]
         return sorted(name for name in named if name not in self._files)
 
