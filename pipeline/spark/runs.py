@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from leasehold.common.cancellation import await_shielded
 from leasehold.pipeline.errors import EngineUnavailable
-from leasehold.pipeline.executors_wait import ExecutorsWait
+from leasehold.pipeline.transform import ExecutorsWait
 from leasehold.pipeline.spark.connect import lost_server, lost_session
 from leasehold.pipeline.spark.engine import SparkEngine
 from leasehold.pipeline.spark.failures import failure_of
@@ -205,7 +205,7 @@ class Runs:
         """UNKNOWN if the cluster does not answer in time."""
         try:
             async with asyncio.timeout(ASK_S):
-                return await self._engine.ask_cluster(spark.standing)
+                return await asyncio.to_thread(spark.standing)  # a silent cluster holds up no look
         except TimeoutError:
             return UNKNOWN
 

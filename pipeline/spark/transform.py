@@ -31,7 +31,7 @@ from leasehold.pipeline.errors import (
     TransformError,
 )
 from leasehold.pipeline.event import EVENT_SCHEMA
-from leasehold.pipeline.executors_wait import ExecutorsWait
+from leasehold.pipeline.transform import ExecutorsWait
 from leasehold.pipeline.imports import imported, require_module
 from leasehold.pipeline.limits import FIRST_ONE, JSON_LEVELS_MAX, RETURNED_BYTES_MAX, Isolation
 from leasehold.pipeline.parsing.parse import Misfit, parse

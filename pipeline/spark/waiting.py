@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from leasehold.pipeline.executors_wait import ExecutorsWait
+from leasehold.pipeline.transform import ExecutorsWait
 from leasehold.pipeline.spark.watch import REPORTED_S, waits
 
 _log = logging.getLogger(__name__)

@@ -27,8 +27,8 @@ WHY_MAX = 120
 STATES_MAX = 3
 """How many states of pods are named, the most frequent first."""
 
-Verdict = Literal["works", "unclear", "waits", "lost", "in vain"]
-"""unclear: no task runs, and the cluster has not answered yet. in vain: it waited for as long as the setting permits."""
+Verdict = Literal["works", "waits", "lost", "in vain"]
+"""works: as far as is known. in vain: it waited for as long as the setting permits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +109,7 @@ class Cluster:
             return "lost"
         if now - since >= self.wait_s:
             return "in vain"
-        if now - since < ASK_S:
-            return "works"
-        return "waits" if self.known_at >= since else "unclear"
+        return "waits" if now - since >= ASK_S and self.known_at >= since else "works"
 
 
 def about_workers(workers: int, cores: int) -> str:

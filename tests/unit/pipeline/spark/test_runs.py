@@ -17,7 +17,7 @@ from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from unit.pipeline.spark.connect_server import Server, Session, impatient
 
 from leasehold.pipeline.errors import EngineUnavailable, TransformError
-from leasehold.pipeline.executors_wait import ExecutorsWait
+from leasehold.pipeline.transform import ExecutorsWait
 from leasehold.pipeline.spark.connect import Connected
 from leasehold.pipeline.spark.engine import SparkEngine
 from leasehold.pipeline.spark.jvm import Running

@@ -39,7 +39,7 @@ from leasehold.pipeline.errors import (
     SinkRejected,
     SinkUnavailable,
 )
-from leasehold.pipeline.executors_wait import ExecutorsWait
+from leasehold.pipeline.transform import ExecutorsWait
 from leasehold.pipeline.histogram import BUCKETS_S, Histogram
 from leasehold.pipeline.limits import ParallelLimits
 from leasehold.pipeline.pump.progress import NO_TIMES, TimedEvents, microseconds
