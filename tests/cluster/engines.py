@@ -17,7 +17,6 @@ from plugins_cluster import settings_on
 from leasehold.pipeline.errors import EngineUnavailable
 from leasehold.pipeline.spark.engine import SparkEngine
 from leasehold.pipeline.spark.transform import SparkTransform
-from leasehold.pipeline.spark.watch import ASK_S, REPORTED_S
 
 SQL = "SELECT partition, key FROM events"
 
@@ -46,14 +45,9 @@ def waiting(marker: Path, seconds: int) -> str:
     )
 
 
-async def until_it_waits(transform: SparkTransform, for_s: float) -> str:
+async def until_it_waits(transform: SparkTransform) -> str:
     """Why, according to what is shown."""
-
-    def has_waited() -> bool:
-        wait = transform.executors_wait
-        return wait is not None and wait.for_s >= for_s
-
-    await until_async(has_waited)
+    await until_async(lambda: transform.executors_wait is not None)
     wait = transform.executors_wait
     assert wait is not None
     return wait.why
@@ -93,10 +87,6 @@ async def far_driver() -> AsyncIterator[tuple[dict[str, str], Wire, Wire]]:
 
 FAR = "127.0.0.2"
 """Where executors look for the driver, if the way there can be cut."""
-
-
-LONG_S = REPORTED_S + ASK_S
-"""A wait that the log has."""
 
 
 Apply = Callable[[], Awaitable[pa.Table]]

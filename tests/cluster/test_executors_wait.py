@@ -8,14 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster.engines import LONG_S, SQL, engine_on, prepared, until_it_waits
+from cluster.engines import SQL, engine_on, prepared, until_it_waits
 from jobs import MakeBatch, keyed
 from lab.servers.spark_cluster import SparkCluster, running
 
 from leasehold.pipeline.errors import EngineUnavailable
 from leasehold.pipeline.spark.engine import SparkEngine
 from leasehold.pipeline.spark.transform import SparkTransform
-from leasehold.pipeline.spark.watch import ASK_S
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -53,14 +52,19 @@ def driver_of(engine: SparkEngine) -> tuple[int, str]:
 
 @pytest.mark.parametrize("conf", [{}, ALLOCATION], ids=["as always", "dynamic allocation"])
 async def test_a_job_runs_when_executors_come_with_the_same_driver(
-    empty_cluster: SparkCluster, batch: MakeBatch, conf: dict[str, str], caplog: pytest.LogCaptureFixture
+    empty_cluster: SparkCluster,
+    batch: MakeBatch,
+    conf: dict[str, str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("leasehold.pipeline.spark.waiting.REPORTED_S", 1.0)
     caplog.set_level(logging.INFO, "leasehold")
     engine = engine_on(empty_cluster, "cluster", **conf)
     transform = SparkTransform(engine, "tried", sql=SQL)
     preparing = asyncio.create_task(transform.prepare())
     try:
-        assert "(its master has no workers)" in await until_it_waits(transform, LONG_S)
+        assert "(its master has no workers)" in await until_it_waits(transform)
         driver = driver_of(engine)
         for worker in empty_cluster.workers:
             worker.start()
@@ -86,7 +90,7 @@ async def test_workers_that_are_lost_and_come_back_keep_the_driver(cluster: Spar
         for worker in cluster.workers:
             worker.kill()
         working = asyncio.create_task(transform.apply(batch("0", keyed("b"))))
-        await until_it_waits(transform, ASK_S)
+        await until_it_waits(transform)
         for worker in cluster.workers:
             worker.start()
         assert (await working).column("key").to_pylist() == ["b"]

@@ -15,7 +15,7 @@ import helm_python
 import kubernetes_validate
 import pytest
 import yaml
-from cluster.engines import LONG_S, until_it_waits
+from cluster.engines import until_it_waits
 from jobs import MakeBatch, keyed
 from lab.servers.kubernetes import HOST, WHY_PENDING, Kubernetes, running
 from lab.servers.spark_cluster import HOME, Part, free_port
@@ -146,7 +146,7 @@ async def test_a_job_runs_when_pending_pods_do_and_their_driver_stays(
     transform = SparkTransform(engine, "tried", sql="SELECT partition, key FROM events")
     preparing = asyncio.create_task(transform.prepare())
     try:
-        why = await until_it_waits(transform, LONG_S)
+        why = await until_it_waits(transform)
         assert f"(its executors have 1 pod Pending: {WHY_PENDING})" in why
         driver = engine.running()
         kubernetes.grant()
@@ -169,7 +169,7 @@ async def test_an_api_server_that_is_away_while_a_job_waits_is_noticed(
     transform = SparkTransform(driving(kubernetes, tmp_path), "tried", sql="SELECT partition, key FROM events")
     preparing = asyncio.create_task(transform.prepare())
     try:
-        await until_it_waits(transform, 0.0)
+        await until_it_waits(transform)
         kubernetes.close()
         with pytest.raises(EngineUnavailable, match=r"the API server of Kubernetes at .* has not answered for 12 s"):
             await preparing
