@@ -57,6 +57,9 @@ class SparkEngine:
         self._jobs = ThreadPoolExecutor(JOB_THREADS_MAX, thread_name_prefix="spark-job")
         self._control = ThreadPoolExecutor(2, thread_name_prefix="spark-control")  # so that jobs can be cancelled
         self._watching = ThreadPoolExecutor(1, thread_name_prefix="spark-watch")
+        self._asking = ThreadPoolExecutor(
+            1, thread_name_prefix="spark-ask"
+        )  # so that a silent cluster holds up no look
         self._lock = threading.Lock()
         self._running: Running | None = None
         self._modules: TemporaryDirectory[str] | None = None
@@ -151,6 +154,9 @@ class SparkEngine:
     async def run_watch(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._watching, work)
 
+    async def ask_cluster(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._asking, work)
+
     async def release(self) -> None:
         """One transform less; the last one stops Spark."""
         self._users -= 1
@@ -159,6 +165,7 @@ class SparkEngine:
             self._jobs.shutdown(wait=False)
             self._control.shutdown(wait=False)
             self._watching.shutdown(wait=False)
+            self._asking.shutdown(wait=False)
 
     def stop(self) -> None:
         """For good. Blocks. Jobs that are under way end with EngineUnavailable, and so does a start."""

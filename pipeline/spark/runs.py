@@ -18,7 +18,6 @@ from leasehold.pipeline.spark.failures import failure_of
 from leasehold.pipeline.spark.jvm import Running
 from leasehold.pipeline.spark.session import PipelineSession
 from leasehold.pipeline.spark.watch import (
-    ASK_S,
     LOOK_S,
     UNKNOWN,
     Progress,
@@ -32,7 +31,7 @@ from leasehold.pipeline.transform import ExecutorsWait
 
 T = TypeVar("T")
 ANSWER_S = 20.0
-"""How long a driver on a cluster, or a Connect server, may take to report the progress of a job."""
+"""How long a driver on a cluster, or a Connect server, may take to report the progress of a job, and masters what they know."""
 LONG = "long jobs"
 """Their pool."""
 CANCEL_TIMEOUT_S = 30.0
@@ -204,8 +203,8 @@ class Runs:
     async def _ask(self, spark: Running) -> Standing:
         """UNKNOWN if the cluster does not answer in time."""
         try:
-            async with asyncio.timeout(ASK_S):
-                return await asyncio.to_thread(spark.standing)  # a silent cluster holds up no look
+            async with asyncio.timeout(ANSWER_S):  # of several masters, each may be silent
+                return await self._engine.ask_cluster(spark.standing)
         except TimeoutError:
             return UNKNOWN
 

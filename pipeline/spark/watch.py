@@ -55,9 +55,13 @@ KNOWN, UNKNOWN = Standing(True), Standing(None)
 
 
 def standing_of(answers: Iterable[Standing]) -> Standing:
-    """What several masters answer together: one of them is in charge."""
-    found = list(answers)
-    return next((each for knows in (True, False) for each in found if each.knows is knows), UNKNOWN)
+    """What several masters answer together: one of them is in charge. Asks no others behind one that knows the application."""
+    found = UNKNOWN
+    for each in answers:
+        if each.knows:
+            return each
+        found = found if each.knows is None else each
+    return found
 
 
 @dataclass(slots=True)

@@ -354,7 +354,7 @@ async def test_a_driver_of_this_host_starts_again_if_its_master_has_forgotten_it
 @pytest.mark.usefixtures("stillness")
 async def test_a_master_that_never_answers_holds_up_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("leasehold.pipeline.spark.watch.SILENT_S", 0.1)
-    monkeypatch.setattr("leasehold.pipeline.spark.runs.ASK_S", 0.05)
+    monkeypatch.setattr("leasehold.pipeline.spark.runs.ANSWER_S", 0.05)
     asked, answers = threading.Event(), threading.Event()
 
     def standing(self: Running) -> Standing:
