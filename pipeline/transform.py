@@ -7,7 +7,8 @@ never depends on which partitions happen to share a host. Where order matters it
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -55,6 +56,14 @@ class Checked:
     def __str__(self) -> str:
         sharing = "batches share jobs" if self.shares_jobs else f"one job per partition ({self.why_not_shared})"
         return f"yields {', '.join(self.columns.names)}; {sharing}"
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorsWait:
+    """A wait for executors of a cluster. for_s: how long it has lasted. why: what runs no task, and what to look at."""
+
+    for_s: float
+    why: str
 
 
 class Transform(ABC):
@@ -107,6 +116,15 @@ class Transform(ABC):
         Cancelling it stops its work. Raises RangeRefused, EngineUnavailable, SinkUnavailable.
         """
         raise NotImplementedError
+
+    @property
+    def executors_wait(self) -> ExecutorsWait | None:
+        """While its jobs wait for executors of a cluster. This does not count as a failure."""
+        return None
+
+    def noting_waits(self, note: Callable[[], object]) -> AbstractContextManager[None]:
+        """Calls it about once a second while a job waits for executors, so that nothing counts this time."""
+        return nullcontext()
 
     @abstractmethod
     async def close(self) -> None: ...

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import cast
 
@@ -49,7 +50,7 @@ from leasehold.pipeline.spark.session import VIEW, PipelineSession, columns_read
 from leasehold.pipeline.spark.user_modules import pack
 from leasehold.pipeline.sql_text import schema_problem, sql_problem
 from leasehold.pipeline.staging import NotStaged, Ranged, Stager, put_together
-from leasehold.pipeline.transform import Checked, Transform, TransformSpec
+from leasehold.pipeline.transform import Checked, ExecutorsWait, Transform, TransformSpec
 
 AT_ONCE_BYTES_MAX = 4 * 1024
 """Batches up to this size are parsed on the event loop. That takes 0.6 ms, and up to 1.3 ms if bodies do not fit the schema."""
@@ -127,6 +128,13 @@ class SparkTransform(Transform):
         except (JobFailed, TransformError, NotStaged, SinkRejected) as error:
             raise RangeRefused(f"executors cannot process the events behind {batch.start!r}: {error}") from error
 
+    @property
+    def executors_wait(self) -> ExecutorsWait | None:
+        return self._job.executors_wait
+
+    def noting_waits(self, note: Callable[[], object]) -> AbstractContextManager[None]:
+        return self._job.noting_waits(note)
+
     async def close(self) -> None:
         """Jobs that do not end soon end with Spark, if no other transform uses it."""
         closing = asyncio.ensure_future(self._close_batches())
@@ -149,6 +157,13 @@ class SparkJob:
         self._columns: Struct | None = None
         self._runs = Runs(engine, spec.name, self._send_modules)
         self._checked: Checked | None = None
+
+    @property
+    def executors_wait(self) -> ExecutorsWait | None:
+        return self._runs.wait
+
+    def noting_waits(self, note: Callable[[], object]) -> AbstractContextManager[None]:
+        return self._runs.noting_waits(note)
 
     async def check(self) -> Checked:
         """Find out what the transform is, before the first run. Raises TransformError, EngineUnavailable."""

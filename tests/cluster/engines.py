@@ -45,6 +45,14 @@ def waiting(marker: Path, seconds: int) -> str:
     )
 
 
+async def until_it_waits(transform: SparkTransform) -> str:
+    """Why, according to what is shown."""
+    await until_async(lambda: transform.executors_wait is not None)
+    wait = transform.executors_wait
+    assert wait is not None
+    return wait.why
+
+
 async def applied_again(apply: Apply) -> pa.Table:
     """As a host does: what Spark's absence has failed is tried again."""
     outputs: list[pa.Table] = []

@@ -21,6 +21,7 @@ from leasehold.pipeline.errors import EngineUnavailable
 from leasehold.pipeline.spark import pyspark_internals as internals
 from leasehold.pipeline.spark.jvm import start_jvm
 from leasehold.pipeline.spark.master import defaults
+from leasehold.pipeline.spark.watch import UNKNOWN
 
 PACKAGE = Path(internals.__file__).parent
 NO_METHOD = Py4JError("An error occurred while calling o1.sc. Trace:\npy4j.Py4JException: Method sc([]) does not exist")
@@ -76,8 +77,10 @@ def test_a_driver_with_other_insides_does_not_learn_the_port_of_a_page() -> None
     assert internals.web_port(SimpleNamespace(), {}, "127.0.0.1", 7077) is None
 
 
-def test_a_driver_with_other_insides_is_not_forgotten() -> None:
-    assert not internals.has_forgotten(cast(SparkContext, SimpleNamespace()), "127.0.0.1", 7077)
+def test_a_driver_with_other_insides_does_not_learn_what_its_cluster_knows() -> None:
+    context = cast(SparkContext, SimpleNamespace())
+    assert internals.standing_at(context, "127.0.0.1", 7077) == UNKNOWN
+    assert internals.standing_in_kubernetes(context) == UNKNOWN
 
 
 def launch_without_options(conf: object = None) -> None:

@@ -23,6 +23,7 @@ from leasehold.leases.tenure import VersionedLease
 from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryOutputSink
 from leasehold.pipeline.errors import SinkRejected
 from leasehold.pipeline.pump.runner import DeliveredBatch
+from leasehold.pipeline.transform import ExecutorsWait, NoTransform
 from leasehold.service.group.activity import (
     Activity,
     activity_document,
@@ -31,7 +32,7 @@ from leasehold.service.group.activity import (
     decode_activity,
 )
 from leasehold.service.group.status import AgeStatus, GroupStatus, Unrenewed, group_of, state_of
-from leasehold.service.group.work import BatchStatus, FailureStatus, Totals, WaitingStatus
+from leasehold.service.group.work import BatchStatus, ExecutorsWaitStatus, FailureStatus, Totals, WaitingStatus
 
 ROOM = 16 * 1024
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
@@ -196,6 +197,28 @@ def test_an_earlier_incarnation_reports_nothing_current_of_a_lease_that_the_next
     assert group(replace(LEASE, continuation="10", incarnation="2"), records=(told,)).failures == {}
 
 
+def test_a_host_that_waits_for_executors_is_a_problem_and_no_failure_until_it_is_silent() -> None:
+    wait = ExecutorsWaitStatus(since=NOW, why="no executor runs a task")
+    told = group(LEASE, records=(record(Activity(executors_wait=wait, at=NOW)),), me="host-b", now=NOW)
+    assert told.hosts["host-a"].activity.executors_wait == wait
+    assert told.problems == (
+        "host 'host-a' has waited for executors since 2026-01-31T12:00:00Z: no executor runs a task",
+    )
+    assert told.failures == {}
+    later = NOW + timedelta(hours=1)
+    silent = group(LEASE, records=(record(Activity(executors_wait=wait, at=NOW)),), me="host-b", now=later)
+    assert silent.problems == ()
+
+
+async def test_a_host_reports_the_longest_wait_of_its_pipelines(start, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = iter((ExecutorsWait(10, "short"), ExecutorsWait(70, "long" * 1000)))
+    monkeypatch.setattr(NoTransform, "executors_wait", property(lambda self: next(waits)))
+    running = await start(feeds={name: MemoryChangeFeed("a") for name in ("bank", "shop")}, runs=False)
+    found = activity_of(running.host, now=NOW, monotonic_s=0.0).executors_wait
+    assert found is not None
+    assert (found.since, found.why[:4], len(found.why)) == (NOW - timedelta(seconds=70), "long", 600)
+
+
 def test_partitions_that_get_no_lease_are_told_until_they_have_one() -> None:
     waiting = WaitingStatus(pipeline="bank", partition="z", why="its parent's lease is unreadable")
     told = record(Activity(waiting=(waiting,)), "host-b")
@@ -222,6 +245,7 @@ def test_activity_is_read_back_as_it_was_told() -> None:
         failing=1,
         suspended=2,
         suspensions=3,
+        executors_wait=ExecutorsWaitStatus(since=NOW, why="no executor runs a task"),
         at=NOW,
     )
     assert decode_activity(record(told)) == told
@@ -328,6 +352,9 @@ FAILED = activity_document(Activity(failures=(FAILURE,)), ROOM)["failures"][0]
         {"waiting": {"pipeline": "bank"}},
         {"failing": 2**70},
         {"suspended": True},
+        {"executors_wait": "long"},
+        {"executors_wait": {"since": "yesterday", "why": ""}},
+        {"executors_wait": {"since": NOW.isoformat(), "why": "x" * 1000}},
     ],
 )
 def test_activity_that_cannot_be_trusted_silences_its_host_alone(broken: dict[str, object]) -> None:
