@@ -1,6 +1,7 @@
 """The chart for twelve typical users: what each file of values in users/ makes, Kubernetes and its operators take."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -149,6 +150,16 @@ def test_all_containers_of_a_user_s_chart_are_restricted(release, user: str) -> 
                 "readOnlyRootFilesystem": True,
                 "capabilities": {"drop": ["ALL"]},
             }
+
+
+def test_kubernetes_takes_what_the_examples_of_the_docs_make(render) -> None:
+    page = (CHART.parent / "docs/kubernetes.md").read_text()
+    sections = page.partition("### OpenShift")[2].partition("## Monitoring")[0]
+    examples = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", sections, re.DOTALL)]
+    assert [next(iter(each)) for each in examples] == ["podSecurityContext", "ingress", "httpRoute", "api"]
+    for each in examples:
+        objects = [one for one in render(each).values() if one["kind"] not in CRDS]
+        assert [found for one in objects if (found := problem(json.dumps(one, sort_keys=True), VERSIONS[-1]))] == []
 
 
 # What is special about some
