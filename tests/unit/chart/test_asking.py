@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from unit.chart.dockerfile import dockerfile
-from unit.chart.releases import Values, merged
+from unit.chart.releases import EXECUTORS, Values, merged
 
 from leasehold_emulators.hosting import Authority, certified
 
@@ -77,6 +77,12 @@ def test_a_probe_on_loopback_passes_if_the_host_answers_well_and_else_fails(
 def test_a_probe_asks_on_the_loopback_of_the_settings(render: Callable[..., Any]) -> None:
     host, _ = render(merged(PROXY, {"api": {"address": "::1"}}))["Deployment"]["spec"]["template"]["spec"]["containers"]
     assert "'http://[::1]:8080/health/live'" in host["livenessProbe"]["exec"]["command"][-1]
+
+
+def test_a_host_on_loopback_has_no_port_but_those_for_its_executors(render: Callable[..., Any]) -> None:
+    objects = render(merged(PROXY, EXECUTORS))
+    host, _ = objects["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert [each["name"] for each in host["ports"]] == ["driver", "blocks"]
 
 
 def asking(objects: dict[str, Any], *arguments: str) -> list[str]:
