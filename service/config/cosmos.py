@@ -195,7 +195,7 @@ class CosmosSink(CosmosAccount, Buffering):
 
     def check_output(self, table: pa.Table) -> None:
         """Without the container's partition key, which only the service knows."""
-        from leasehold.pipeline.async_sink.request_entry import check_rows
+        from leasehold.pipeline.async_sink.json_rows import check_rows
         from leasehold.pipeline.connectors.cosmos.point_operations import Writing
 
         writing = Writing(content=self.content, operation=self.operation, key_paths=())

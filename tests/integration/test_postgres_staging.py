@@ -32,7 +32,7 @@ from plugins_bank import (
 from plugins_pg import Line, Network, Postgres
 
 from leasehold.pipeline.connectors.postgres import PostgresOutputSink, Timeouts
-from leasehold.pipeline.connectors.postgres.sql import staging_name
+from leasehold.pipeline.connectors.postgres.staging_sql import staging_name
 from leasehold.pipeline.connectors.postgres.writer import PostgresWriter
 from leasehold.pipeline.dead_letters.record import dead_events
 from leasehold.pipeline.errors import Ambiguous, Fenced, Poison, SinkRejected, SinkUnavailable

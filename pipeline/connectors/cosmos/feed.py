@@ -39,6 +39,7 @@ from leasehold.pipeline.connectors.cosmos.change_feed_request import (
 )
 from leasehold.pipeline.connectors.cosmos.client import CosmosContainer
 from leasehold.pipeline.connectors.cosmos.page_size import PageSize
+from leasehold.pipeline.connectors.cosmos.pages import pages_of
 from leasehold.pipeline.connectors.cosmos.ranges import (
     BEGINNING,
     RangeSection,
@@ -50,7 +51,7 @@ from leasehold.pipeline.connectors.cosmos.ranges import (
     session_lsn,
     uncovered,
 )
-from leasehold.pipeline.connectors.cosmos.records import SEQUENCE_BITS, Record, pages_of, records_of
+from leasehold.pipeline.connectors.cosmos.records import SEQUENCE_BITS, Record, records_of
 from leasehold.pipeline.connectors.cosmos.whereabouts import Whereabouts
 from leasehold.pipeline.errors import FeedError, FeedUnavailable, PositionLost
 from leasehold.pipeline.event import EVENT_SCHEMA, Page

@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 
-from leasehold.pipeline.connectors.postgres import sql
+from leasehold.pipeline.connectors.postgres import sql, staging_sql
 from leasehold.pipeline.connectors.postgres.copy import columns_of
 from leasehold.pipeline.connectors.postgres.session import Connections, Server, Session, endpoint_of
 from leasehold.pipeline.connectors.postgres.sink_parts import SinkParts
@@ -178,7 +178,7 @@ class PostgresOutputSink(Sink):
         await parts.server.talk(f"`{parts.target.kind}` for the transform's output", converse)
 
     async def _check_staging(self, session: Session) -> None:
-        [[[may_create]]] = await session.ask(sql.may_create(self._parts.tables))
+        [[[may_create]]] = await session.ask(staging_sql.may_create(self._parts.tables))
         if not may_create:
             raise SinkRejected(
                 f"PostgreSQL {self._parts.server.address}: `executors_env` needs a role that may create tables in schema"
@@ -187,7 +187,7 @@ class PostgresOutputSink(Sink):
 
     async def _clear(self, claim: Claim) -> None:
         """Drop what earlier epochs of this lease have staged. What cannot be dropped now is left to the next claim."""
-        query = sql.staging_names(self._parts.tables, claim)
+        query = staging_sql.staging_names(self._parts.tables, claim)
 
         async def converse(session: Session) -> list[Any]:
             [found] = await session.ask(query)
@@ -195,7 +195,7 @@ class PostgresOutputSink(Sink):
 
         with suppress(SinkError):
             found = await self._parts.server.talk("looking for staged rows", converse)
-            await self._parts.remove(sql.outranked((name for (name,) in found), claim))
+            await self._parts.remove(staging_sql.outranked((name for (name,) in found), claim))
 
 
 def _position_lost(claim: Claim, parts: SinkParts) -> SinkRejected:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import psycopg
 
-from leasehold.pipeline.connectors.postgres import sql
+from leasehold.pipeline.connectors.postgres import sql, staging_sql
 from leasehold.pipeline.connectors.postgres.copy import Load
 from leasehold.pipeline.connectors.postgres.session import Server, Session, Timeouts
 from leasehold.pipeline.connectors.postgres.shape import NO_SHAPE, Shape
@@ -150,7 +150,7 @@ class SinkParts:
     async def remove(self, names: Iterable[str]) -> None:
         """Staging tables. One that is locked is left to the next claim."""
         for name in names:
-            message = sql.staging_dropped(self.tables, name, DROP_LOCK_S)
+            message = staging_sql.staging_dropped(self.tables, name, DROP_LOCK_S)
 
             async def converse(session: Session, message: sql.Statement = message) -> None:
                 await session.execute(message)

@@ -11,7 +11,7 @@ import psycopg
 import pyarrow as pa
 from psycopg.sql import Identifier
 
-from leasehold.pipeline.connectors.postgres import dead_letters, refusal, sql
+from leasehold.pipeline.connectors.postgres import dead_letters_sql, refusal, sql, staging_sql
 from leasehold.pipeline.connectors.postgres.copy import FEW_BYTES, FEW_ROWS, Load, columns_of, load
 from leasehold.pipeline.connectors.postgres.session import Session
 from leasehold.pipeline.connectors.postgres.shape import NO_SHAPE, Shape
@@ -87,7 +87,7 @@ class PostgresWriter(SinkWriter):
         if self._parts.tables.history:
             others.append(sql.remembered(self._parts.tables, self._claim, output.start, output.to, output.events))
         if output.dead is not None:
-            others.append(dead_letters.kept(self._parts.tables, letters_of(self._claim, output)))
+            others.append(dead_letters_sql.kept(self._parts.tables, letters_of(self._claim, output)))
         return others
 
     async def _bring(self, session: Session, output: Output, batch: Load | None) -> _Brought:
@@ -113,8 +113,8 @@ class PostgresWriter(SinkWriter):
         if parts.executors_env is None or not is_stageable(columns.names):
             return None
         parts.target.check_key(columns.names)
-        name, role = sql.staging_name(claim, start), role_of(read_variable(parts.executors_env))
-        message = sql.staging_created(parts.tables, name, columns_of(columns), role)
+        name, role = staging_sql.staging_name(claim, start), role_of(read_variable(parts.executors_env))
+        message = staging_sql.staging_created(parts.tables, name, columns_of(columns), role)
 
         async def converse(session: Session) -> None:
             await session.execute(message)
@@ -133,17 +133,19 @@ class PostgresWriter(SinkWriter):
     async def _bring_parts(self, session: Session, output: Output) -> _Brought:
         """They are there: brings the rows of exactly these parts into the target, or fails if some are gone."""
         parts, names, columns = self._parts, [part.name for part in output.staged], columns_of(output.table.schema)
-        table = Identifier(parts.tables.schema, sql.staging_name(self._claim, output.start))
+        table = Identifier(parts.tables.schema, staging_sql.staging_name(self._claim, output.start))
         shape = await parts.read_shape(session, columns)
-        target, within = parts.target, sql.time_left(parts.staged_s)
+        target, within = parts.target, staging_sql.time_left(parts.staged_s)
         if target.merge is not None:
             await parts.prepare_batch(session, columns)
-            filled = sql.refilled(columns, sql.in_order(table, columns, names))
-            counted, merged = sql.counted(sql.BATCH, output.rows), target.merged(columns, shape)
+            filled = staging_sql.refilled(columns, staging_sql.in_order(table, columns, names))
+            counted, merged = staging_sql.counted(sql.BATCH, output.rows), target.merged(columns, shape)
             merged = [within, filled, counted, within, *merged]
             return _Brought(merged=merged, kept=parts.kept(session, shape), columns=columns, shape=shape)
-        counted = sql.counted(sql.of_parts(table, names), output.rows)
-        rows = sql.numbered(table, columns, names) if target.key else sql.in_order(table, columns, names)
+        counted = staging_sql.counted(staging_sql.of_parts(table, names), output.rows)
+        rows = (
+            staging_sql.numbered(table, columns, names) if target.key else staging_sql.in_order(table, columns, names)
+        )
         merged = target.merged(columns, shape, rows)
         merged = [*merged[:-1], within, counted, within, merged[-1]]
         return _Brought(merged=merged, kept=parts.kept(session, shape), columns=columns, shape=shape)

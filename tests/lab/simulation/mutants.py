@@ -1304,7 +1304,7 @@ MUTANTS = (
     ),
     mutant(
         "a claim drops the staging tables of its own epoch",
-        "leasehold.pipeline.connectors.postgres.sql",
+        "leasehold.pipeline.connectors.postgres.staging_sql",
         'int(of["epoch"]) < claim.epoch',
         'int(of["epoch"]) <= claim.epoch',
         test="tests/unit/pipeline/connectors/postgres/test_sql.py"
