@@ -9,9 +9,8 @@ from typing import Any
 
 import helm_python
 import yaml
+from chart_readme import readme
 from unit.chart.releases import CHART
-
-from tests.chart_readme import readme
 
 VALUES = (CHART / "values.yaml").read_text()
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
