@@ -373,14 +373,7 @@ MUTANTS = (
         "leasehold.service.balancer",
         "if key.pipeline in fit))",
         "if fit or key.pipeline in pipelines))",
-        test=HOST_GRAY,
-    ),
-    mutant(
-        "a lease that failed where it comes from makes its new host sick",
-        "leasehold.service.fitness",
-        "if failure is None or now < self._foreign.get(key, (0, -inf))[1]:",
-        "if failure is None:",
-        test=HOST_GRAY,
+        test=f"{HOST_GRAY}::test_a_newcomer_that_cannot_reach_its_sink_requests_no_lease_that_another_host_works_on",
     ),
     mutant(
         "leases that were renounced are not taken",
