@@ -119,6 +119,7 @@ def test_the_cluster_is_asked_each_time_that_a_job_has_waited_for_a_while() -> N
         ([UNKNOWN, UNKNOWN], None),
         ([UNKNOWN, REMOVED], False),
         ([REMOVED, KNOWN], True),
+        ([KNOWN, REMOVED], True),
         ([UNKNOWN, KNOWN], True),
     ],
 )
