@@ -6,7 +6,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from leasehold.service.cases.running import events_of, problems_of, run_case
+from leasehold.service.cases.ends import events_of
+from leasehold.service.cases.judging import problems_of
+from leasehold.service.cases.running import run_case
 from tests.unit.service.cases.conftest import case_of, prepared
 
 LETTERS = "{type: log, path: dead}"
