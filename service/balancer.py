@@ -38,12 +38,13 @@ from leasehold.leases.side_by_side import run_side_by_side
 from leasehold.leases.tenure import OwnedLease, VersionedLease
 from leasehold.leases.timing import Timing
 from leasehold.pipeline.crash_point import crash_point
-from leasehold.service.failures import Failures, Reports, Streak, verdict
+from leasehold.service.failures import Failures, Streak, verdict
 from leasehold.service.fitness import Fitness
 from leasehold.service.partitions import Partitions
 from leasehold.service.pipeline import PipelineParts
-from leasehold.service.shutdown import sleep_unless_stopped
+from leasehold.service.reports import Reports
 from leasehold.service.stats import Stats
+from leasehold.service.stopping import sleep_unless_stopped
 from leasehold.service.texts import described
 from leasehold.service.worker import Worker, about
 

@@ -8,7 +8,8 @@ from typing import Any, get_args
 from pydantic import BaseModel, SecretStr, Tag, ValidationError
 from pydantic_core import ErrorDetails
 
-from leasehold.service.config.section import GIVEN, message_of, shown, unknown_setting
+from leasehold.service.config.messages import message_of, shown, unknown_setting
+from leasehold.service.config.section import GIVEN
 from leasehold.service.errors import ConfigurationError
 from leasehold.service.texts import names_a_secret
 

@@ -11,10 +11,11 @@ from pydantic import Field, model_validator
 from leasehold.pipeline.limits import EVENT_COLUMNS, RANGES_TIMEOUT_S_MIN, REPLAY, BatchLimits, Isolation, RangeLimits
 from leasehold.service.config.cosmos import CosmosFeed
 from leasehold.service.config.custom import PythonSink
+from leasehold.service.config.extras import install_command
 from leasehold.service.config.kinds import AnyFeed, AnyLetters, AnySink
 from leasehold.service.config.postgres import PostgresLetters, PostgresSink
 from leasehold.service.config.programs import OF_HANDLER
-from leasehold.service.config.section import Section, install_command
+from leasehold.service.config.section import Section
 from leasehold.service.config.types import Count, Ddl, Importable, PipelineName, Seconds, SecondsOrNone, Sql
 
 if TYPE_CHECKING:

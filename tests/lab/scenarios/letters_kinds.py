@@ -23,8 +23,8 @@ from leasehold.pipeline.connectors.postgres import (
     storable,
 )
 from leasehold.pipeline.dead_letters import LetterBox
+from leasehold.pipeline.dead_letters.box import read_until_now
 from leasehold.pipeline.dead_letters.merged_feed import MergedLetters
-from leasehold.pipeline.dead_letters.record import read_until_now
 from leasehold.pipeline.limits import ParallelLimits
 from leasehold.pipeline.sink import Sink
 

@@ -542,11 +542,11 @@ MUTANTS = (
     ),
     mutant(
         "trust is judged by a timer alone",
-        "leasehold.service.worker",
+        "leasehold.service.permit",
         "        if not self._owned.is_trusted:\n            raise NotTrusted(",
         "        if not getattr(self, 'is_open', True):\n            raise NotTrusted(",
         (
-            "leasehold.service.worker",
+            "leasehold.service.permit",
             "        if not self._owned.is_trusted:\n            self._note_suspension()\n",
             "        self.is_open = self._owned.is_trusted\n        if not self.is_open:\n            self._note_suspension()\n",
         ),
@@ -1113,10 +1113,10 @@ MUTANTS = (
     ),
     mutant(
         "a host remembers every report for ever",
-        "leasehold.service.failures",
+        "leasehold.service.reports",
         "        if len(self._last) > REPORTS_MAX:\n",
         "        if False:\n",
-        test="tests/unit/service/test_failures_reports.py::test_the_subjects_are_bounded",
+        test="tests/unit/service/test_reports.py::test_the_subjects_are_bounded",
     ),
     mutant(
         "a batch is safe before it is delivered",

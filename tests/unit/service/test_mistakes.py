@@ -30,7 +30,7 @@ from leasehold import (
     SqliteLeases,
 )
 from leasehold.service.config.load import load
-from leasehold.service.wiring.build import find_problems
+from leasehold.service.wiring.problems import find_problems
 
 FEED = MemoryFeed(changes={"0": (1,)})
 

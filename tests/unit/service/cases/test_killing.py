@@ -23,9 +23,10 @@ from leasehold.pipeline.sink import Claim, Output, Sink
 from leasehold.service.cases import killing
 from leasehold.service.cases.disturbance import RECUTS, Disturbance, disturbances
 from leasehold.service.cases.disturbed_run import Line, Run, Severed, StoreBehindLine, random_cut
+from leasehold.service.cases.ends import events_of
 from leasehold.service.cases.killing import Kills, kill_case
 from leasehold.service.cases.model import Case
-from leasehold.service.cases.running import Prepared, events_of
+from leasehold.service.cases.running import Prepared
 from leasehold.service.cases.scratch import RunFailed, Scratch
 
 HANDLER = '{type: python, handler: "tallies:Handler", gets: table}'

@@ -7,7 +7,9 @@ import pyarrow.compute as pc
 import pytest
 from unit.service.cases.conftest import case_of, prepared
 
-from leasehold.service.cases.running import events_of, problems_of, run_case
+from leasehold.service.cases.ends import events_of
+from leasehold.service.cases.judging import problems_of
+from leasehold.service.cases.running import run_case
 
 LETTERS = "{type: log, path: dead}"
 

@@ -20,7 +20,8 @@ from leasehold.service.config.custom import CustomFeed, CustomLeases, CustomSink
 from leasehold.service.config.load import parse
 from leasehold.service.config.plugins import feed_made, lacks, sink_made, store_made
 from leasehold.service.errors import StartFailed
-from leasehold.service.wiring.build import find_problems, notifications_of, pipelines_of
+from leasehold.service.wiring.build import notifications_of, pipelines_of
+from leasehold.service.wiring.problems import find_problems
 
 PARTS = """
 from typing import Annotated, Literal
