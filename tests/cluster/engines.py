@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -45,9 +46,11 @@ def waiting(marker: Path, seconds: int) -> str:
     )
 
 
-async def until_it_waits(transform: SparkTransform) -> str:
-    """Why, according to what is shown."""
-    await until_async(lambda: transform.executors_wait is not None)
+async def until_it_waits(transform: SparkTransform, work: asyncio.Task[object]) -> str:
+    """Why, according to what is shown. work: what waits; raises its error if it does not."""
+    await until_async(lambda: transform.executors_wait is not None or work.done())
+    if work.done():
+        work.result()
     wait = transform.executors_wait
     assert wait is not None
     return wait.why

@@ -64,7 +64,7 @@ async def test_a_job_runs_when_executors_come_with_the_same_driver(
     transform = SparkTransform(engine, "tried", sql=SQL)
     preparing = asyncio.create_task(transform.prepare())
     try:
-        assert "(its master has no workers)" in await until_it_waits(transform)
+        assert "(its master has no workers)" in await until_it_waits(transform, preparing)
         driver = driver_of(engine)
         for worker in empty_cluster.workers:
             worker.start()
@@ -90,7 +90,7 @@ async def test_workers_that_are_lost_and_come_back_keep_the_driver(cluster: Spar
         for worker in cluster.workers:
             worker.kill()
         working = asyncio.create_task(transform.apply(batch("0", keyed("b"))))
-        await until_it_waits(transform)
+        await until_it_waits(transform, working)
         for worker in cluster.workers:
             worker.start()
         assert (await working).column("key").to_pylist() == ["b"]

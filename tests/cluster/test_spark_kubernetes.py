@@ -146,7 +146,7 @@ async def test_a_job_runs_when_pending_pods_do_and_their_driver_stays(
     transform = SparkTransform(engine, "tried", sql="SELECT partition, key FROM events")
     preparing = asyncio.create_task(transform.prepare())
     try:
-        why = await until_it_waits(transform)
+        why = await until_it_waits(transform, preparing)
         assert f"(its executors have 1 pod Pending: {WHY_PENDING})" in why
         driver = engine.running()
         kubernetes.grant()
@@ -169,7 +169,7 @@ async def test_an_api_server_that_is_away_while_a_job_waits_is_noticed(
     transform = SparkTransform(driving(kubernetes, tmp_path), "tried", sql="SELECT partition, key FROM events")
     preparing = asyncio.create_task(transform.prepare())
     try:
-        await until_it_waits(transform)
+        await until_it_waits(transform, preparing)
         kubernetes.close()
         with pytest.raises(EngineUnavailable, match=r"the API server of Kubernetes at .* has not answered for 12 s"):
             await preparing
