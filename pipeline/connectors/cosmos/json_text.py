@@ -1,4 +1,7 @@
-"""Where the values of a JSON text begin and end, so that a document is kept byte for byte. Pure."""
+"""Finds where the values of a JSON text begin and end, so that a document is kept byte for byte.
+
+Its caller checks the nesting of the text first.
+"""
 
 from __future__ import annotations
 
