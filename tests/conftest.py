@@ -19,6 +19,7 @@ pytest_plugins = [
     "plugins_cosmos",
     "plugins_endpoint",
     "plugins_eventhubs",
+    "plugins_kafka",
     "plugins_nats",
     "plugins_node",
     "plugins_pg",
