@@ -162,11 +162,13 @@ class KafkaMachine:
 
     def make_topic(self, name: str, partitions: int, **settings: str) -> None:
         new = admin.NewTopic(name, partitions, 1, config={key.replace("_", "."): value for key, value in settings.items()})
-        self.admin().create_topics([new], operation_timeout=PATIENCE_S)[name].result(PATIENCE_S)
+        client = self.admin()  # which ends its requests when it is forgotten
+        client.create_topics([new], operation_timeout=PATIENCE_S)[name].result(PATIENCE_S)
         self._await_partitions(name, partitions)
 
     def add_partitions(self, name: str, partitions: int) -> None:
-        self.admin().create_partitions([admin.NewPartitions(name, partitions)])[name].result(PATIENCE_S)
+        client = self.admin()
+        client.create_partitions([admin.NewPartitions(name, partitions)])[name].result(PATIENCE_S)
         self._await_partitions(name, partitions)
 
     def _await_partitions(self, name: str, partitions: int) -> None:

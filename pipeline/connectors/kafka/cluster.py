@@ -1,0 +1,212 @@
+"""How Kafka's brokers are reached, what is asked of all of them at once, and what their errors mean."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
+
+from leasehold.common.azure import Identity, blocking_credential_of
+from leasehold.common.clock import Backoff
+
+_log = logging.getLogger(__name__)
+Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
+LOGS_ERRORS = 3
+NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+"""A topic's id from brokers that give none."""
+NO_OFFSET = -1001
+MESSAGE_BYTES_MAX = 1_000_000_000
+NO_TOPIC = frozenset(
+    (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)  # noqa: SLF001
+)
+FORBIDDEN = frozenset(
+    (
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError._AUTHENTICATION,  # noqa: SLF001
+        KafkaError._SSL,  # noqa: SLF001
+    )
+)
+FENCED = frozenset(
+    (
+        KafkaError._FENCED,  # noqa: SLF001
+        KafkaError.PRODUCER_FENCED,
+        KafkaError.INVALID_PRODUCER_EPOCH,
+        KafkaError.INVALID_PRODUCER_ID_MAPPING,
+    )
+)
+UNSTABLE = Backoff(first_s=0.01, max_s=0.5)
+
+
+class Topic(NamedTuple):
+    """id: None from brokers that give none."""
+
+    id: str | None
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaAccess:
+    """servers: `HOST:PORT`, separated by commas. certificate_file, key_file: this client's own, if brokers ask for it.
+
+    identity: of Microsoft Entra ID, whose tokens OAUTHBEARER sends.
+    """
+
+    servers: str
+    tls: bool = False
+    ca_file: Path | None = None
+    certificate_file: Path | None = None
+    key_file: Path | None = None
+    mechanism: Mechanism | None = None
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    identity: Identity | None = field(default=None, repr=False)
+
+    @property
+    def name(self) -> str:
+        """The same in whatever order the servers are given."""
+        return ",".join(sorted(each.strip() for each in self.servers.split(",")))
+
+    def configuration(self) -> dict[str, Any]:
+        given = {
+            "bootstrap.servers": self.servers,
+            "client.id": "leasehold",
+            "security.protocol": ("SASL_" if self.mechanism else "") + ("SSL" if self.tls else "PLAINTEXT"),
+            "ssl.ca.location": self.ca_file,
+            "ssl.certificate.location": self.certificate_file,
+            "ssl.key.location": self.key_file,
+            "sasl.mechanism": self.mechanism,
+            "sasl.username": self.user,
+            "sasl.password": self.password,
+            "oauth_cb": None if self.identity is None else self._token_source(),
+            "log_level": LOGS_ERRORS,
+            "logger": _log,
+            "reconnect.backoff.max.ms": 2000,
+        }
+        return {name: str(value) if isinstance(value, Path) else value for name, value in given.items() if value is not None}
+
+    def _token_source(self) -> Callable[[str], tuple[str, float]]:
+        """For the client's own thread, which asks again before a token ends."""
+        credential = blocking_credential_of(self.identity)
+        host = self.servers.partition(",")[0].strip().rpartition(":")[0]
+
+        def fetch(_: str) -> tuple[str, float]:
+            token = credential.get_token(f"https://{host}/.default")
+            return token.token, float(token.expires_on)
+
+        return fetch
+
+
+class KafkaCluster:
+    """What one feed or sink asks of the brokers. All methods that wait raise KafkaException."""
+
+    def __init__(self, access: KafkaAccess, *, timeout_s: float) -> None:
+        self.access = access
+        self.timeout_s = timeout_s
+        self._trouble: str | None = None
+        self._admin: AdminClient | None = None
+
+    def make_consumer(self, group: str, note: Callable[[KafkaError], None], **more: Any) -> Consumer:
+        return Consumer({**self.access.configuration(), "group.id": group, "error_cb": note, **more})
+
+    def make_producer(self, transactional_id: str, **more: Any) -> Producer:
+        own = {"transactional.id": transactional_id, "error_cb": self._note}
+        return Producer({**self.access.configuration(), **own, **more})
+
+    def described(self, error: KafkaException) -> str:
+        """With what a connection has failed for: an error names the request that came to nothing."""
+        if self._admin is not None:
+            self._admin.poll(0)  # which hands over errors of its connections
+        known: KafkaError = error.args[0]
+        trouble = f"; last, a connection failed: {self._trouble}" if self._trouble and known.code() < 0 else ""
+        return f"Kafka {self.access.name}: {known.str()}{trouble}"
+
+    async def describe(self, name: str) -> Topic:
+        futures = self._asked().describe_topics(TopicCollection([name]), request_timeout=self.timeout_s)
+        found = await asyncio.wrap_future(futures[name])
+        self._trouble, id = None, str(found.topic_id)
+        return Topic(None if id == NO_ID else id, len(found.partitions))
+
+    async def find_offsets(self, topic: str, partitions: Iterable[int], spec: OffsetSpec) -> dict[int, int]:
+        """Of all of them in one request to each broker; of the end, that of what is committed."""
+        wanted = {TopicPartition(topic, partition): spec for partition in partitions}
+        futures = self._asked().list_offsets(
+            wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=self.timeout_s
+        )
+        return {place.partition: (await asyncio.wrap_future(found)).offset for place, found in futures.items()}
+
+    async def find_committed(self, group: str, topic: str, *, is_stable: bool = True) -> TopicPartition | None:
+        """The offset of partition 0, and its metadata. is_stable: once no transaction is open that commits another."""
+        loop = asyncio.get_running_loop()
+        asked, began, turn = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0)]), loop.time(), 0
+        while True:
+            futures = self._asked().list_consumer_group_offsets(
+                [asked], require_stable=is_stable, request_timeout=self.timeout_s
+            )
+            [found] = (await asyncio.wrap_future(futures[group])).topic_partitions
+            if found.error is None:
+                return None if found.offset == NO_OFFSET else found
+            if found.error.code() != KafkaError.UNSTABLE_OFFSET_COMMIT or loop.time() - began > self.timeout_s:
+                raise KafkaException(found.error)
+            turn += 1
+            await asyncio.sleep(UNSTABLE.pause_s(turn, 0.0))
+
+    async def commit(self, group: str, topic: str, partition: int, offset: int) -> None:
+        """Outside transactions. The group must have no members."""
+        asked = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, partition, offset)])
+        futures = self._asked().alter_consumer_group_offsets([asked], request_timeout=self.timeout_s)
+        [done] = (await asyncio.wrap_future(futures[group])).topic_partitions
+        if done.error is not None:
+            raise KafkaException(done.error)
+
+    async def create(self, name: str, partitions: int, replication: int) -> None:
+        new = NewTopic(name, partitions, replication)
+        futures = self._asked().create_topics([new], operation_timeout=self.timeout_s, request_timeout=self.timeout_s)
+        try:
+            await asyncio.wrap_future(futures[name])
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+
+    async def find_message_bytes_max(self, topic: str) -> int | None:
+        """The largest message that the topic takes; None if this client may not know."""
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        futures = self._asked().describe_configs([resource], request_timeout=self.timeout_s)
+        try:
+            found = await asyncio.wrap_future(futures[resource])
+        except KafkaException:
+            return None
+        return int(found["max.message.bytes"].value) if "max.message.bytes" in found else None
+
+    async def close(self) -> None:
+        admin, self._admin = self._admin, None
+        if admin is not None:
+            holders = [admin]
+            del admin
+            await asyncio.to_thread(holders.clear)  # it waits for its own threads
+
+    def _asked(self) -> AdminClient:
+        if self._admin is None:
+            self._admin = AdminClient({**self.access.configuration(), "error_cb": self._note})
+        return self._admin
+
+    def _note(self, error: KafkaError) -> None:
+        self._trouble = error.str()

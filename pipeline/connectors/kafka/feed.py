@@ -1,0 +1,265 @@
+"""A Kafka topic as a feed: its partitions, read with read_committed, from offsets that leases hold.
+
+Leases assign partitions, so that no consumer group does. Each open partition has a consumer and a thread of its own, because
+the client blocks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Generic, TypeVar
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import OffsetSpec
+
+from leasehold.pipeline.connectors.kafka.cluster import FORBIDDEN, NO_TOPIC, KafkaAccess, KafkaCluster, Topic
+from leasehold.pipeline.connectors.kafka.position import Position, compared, position_of
+from leasehold.pipeline.connectors.kafka.reader import OutOfRange, PartitionReader, ReadingLimits
+from leasehold.pipeline.endpoint import Endpoint
+from leasehold.pipeline.errors import FeedError, FeedNotFound, FeedUnavailable, PositionLost
+from leasehold.pipeline.event import Page
+from leasehold.pipeline.feed import ChangeFeed, FeedPartition, Start, reset_of_a_new_source
+
+T = TypeVar("T")
+CHECK_S = 5.0
+"""The longest time between two looks at a topic's id, while one of its partitions is open."""
+TIME_MS_MAX = 253_402_300_799_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Shared(Generic[T]):
+    """One request for all who ask before it begins."""
+
+    def __init__(self, ask: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        self._ask = ask
+        self._asking: asyncio.Task[T] | None = None
+        self._next: asyncio.Task[T] | None = None
+
+    async def answer(self) -> T:
+        if self._next is None or self._next.done():
+            self._next = asyncio.create_task(self._ask_after(self._asking))
+        return await asyncio.shield(self._next)
+
+    async def _ask_after(self, before: asyncio.Task[T] | None) -> T:
+        if before is not None:
+            await asyncio.wait({before})
+        self._asking, self._next = self._next, None
+        return await self._ask()
+
+    async def close(self) -> None:
+        for task in (self._asking, self._next):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait({task})
+
+
+class KafkaChangeFeed(ChangeFeed):
+    """group: the consumer group in which it reads. It has no members, and no offset of it is used.
+
+    Retention that takes events before they are read, and a topic that is created again, are PositionLost. Ends of transactions
+    have offsets too, so `lag` is an estimate; at the end it is 0 once a reader is there.
+    """
+
+    def __init__(
+        self,
+        access: KafkaAccess,
+        topic: str,
+        *,
+        group: str = "leasehold",
+        limits: ReadingLimits | None = None,
+        timeout_s: float = 20.0,
+    ) -> None:
+        self._cluster = KafkaCluster(access, timeout_s=timeout_s)
+        self._topic = topic
+        self._group = group
+        self._limits = limits or ReadingLimits()
+        self._described = Shared(self._describe)
+        self._ends = Shared(self._find_ends)
+        self._known: Topic | None = None
+        self._known_at = 0.0
+
+    @property
+    def identity(self) -> str:
+        return f"kafka:{self._cluster.access.name}/{self._topic}"
+
+    @property
+    def endpoint(self) -> Endpoint:
+        server, _, port = self._cluster.access.name.partition(",")[0].rpartition(":")
+        return Endpoint(system="kafka", name=self._topic, server=server, port=int(port), group=self._group)
+
+    async def partitions(self) -> list[FeedPartition]:
+        topic = await self._described.answer()
+        return [FeedPartition(name) for name in sorted(map(str, range(topic.partitions)))]
+
+    async def start_of(self, partition: str, start: Start) -> str | None:
+        number = self._number(partition)
+        if start == "latest":
+            return await self.latest(partition)
+        if start == "earliest":
+            return await self._find_start(number, OffsetSpec.earliest())
+        assert isinstance(start, datetime)
+        end = await self.latest(partition)  # before the search: what comes since is not passed over
+        milliseconds = -(-(start - _EPOCH) // timedelta(milliseconds=1))
+        spec = OffsetSpec.for_timestamp(min(max(milliseconds, 0), TIME_MS_MAX))
+        return await self._find_start(number, spec, or_else=end)
+
+    async def open(self, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
+        number, position = self._number(partition), position_of(continuation)
+        position = self._checked(number, position, await self._described.answer())
+        async with self._reading(number, position, self._limits) as read:
+            while True:
+                page = await read()
+                self._checked(number, position, await self._look())
+                if page is not None:
+                    yield page
+
+    async def latest(self, partition: str) -> str | None:
+        number = self._number(partition)
+        topic, ends = await self._ends.answer()
+        end = ends[self._existing(number, topic)]
+        return str(Position(end, topic.id)) if end else None
+
+    async def lag(self, partition: str, continuation: str | None) -> int:
+        """All partitions of the topic in one request, for all who ask at the same time."""
+        number, position = self._number(partition), position_of(continuation)
+        topic, ends = await self._ends.answer()
+        self._checked(number, position, topic)
+        if position.next > ends[number]:
+            raise self._lost(number, position, f"it ends at {ends[number]}")
+        return ends[number] - position.next
+
+    async def find_enqueued_time(self, partition: str, continuation: str | None) -> datetime | None:
+        number, position = self._number(partition), position_of(continuation)
+        if await self.lag(partition, continuation) == 0:
+            return None
+        position = self._checked(number, position, await self._described.answer())
+        async with self._reading(number, position, replace(self._limits, events_max=1)) as read, self._in_time():
+            while (page := await read()) is None:
+                pass
+        times = page.events["enqueued_time"].to_pylist()
+        return times[0] if times else None
+
+    def compare(self, a: str | None, b: str | None) -> int:
+        return compared(position_of(a), position_of(b))
+
+    async def close(self) -> None:
+        for shared in (self._described, self._ends):
+            await shared.close()
+        await self._cluster.close()
+
+    @asynccontextmanager
+    async def _reading(
+        self, number: int, position: Position, limits: ReadingLimits
+    ) -> AsyncGenerator[Callable[[], Coroutine[Any, Any, Page | None]], None]:
+        """A thread of its own, which ends soon after the reader."""
+        loop, thread = asyncio.get_running_loop(), ThreadPoolExecutor(1, thread_name_prefix="kafka-feed")
+        place = (self._cluster, self._group, self._topic, number, position, limits)
+
+        async def read() -> Page | None:
+            try:
+                return await loop.run_in_executor(thread, reader.read)
+            except OutOfRange as error:
+                raise await self._explain(number, error.position) from None
+            except KafkaException as error:
+                raise self._translated(error) from error
+
+        try:
+            reader = await loop.run_in_executor(thread, lambda: PartitionReader(*place))
+            try:
+                yield read
+            finally:
+                thread.submit(reader.close)
+        except KafkaException as error:
+            raise self._translated(error) from error
+        finally:
+            thread.shutdown(wait=False)
+
+    @asynccontextmanager
+    async def _in_time(self) -> AsyncGenerator[None, None]:
+        try:
+            async with asyncio.timeout(self._cluster.timeout_s):
+                yield
+        except TimeoutError:
+            raise FeedUnavailable(f"topic '{self._topic}': no answer in {self._cluster.timeout_s:g} s") from None
+
+    async def _explain(self, number: int, position: Position) -> FeedError:
+        """Why the brokers have nothing at the position."""
+        first = (await self._find([number], OffsetSpec.earliest()))[number]
+        end = (await self._find([number], OffsetSpec.latest()))[number]
+        if position.next < first:
+            return PositionLost(
+                f"{self._named(number)}: retention has taken the events from offset {position.next} on before they were"
+                f" read; the first available is {first}. To continue without them, set the lease's position to '{first}'"
+            )
+        if position.next > end:
+            return self._lost(number, position, f"it ends at {end}")
+        return FeedUnavailable(f"{self._named(number)}: the brokers refused offset {position.next}, and have it now")
+
+    async def _look(self) -> Topic:
+        """At the topic, now and then for all open partitions: nothing in what is read shows that it was created again."""
+        now = asyncio.get_running_loop().time()
+        if self._known is None or now - self._known_at >= CHECK_S:
+            self._known_at = now
+            self._known = await self._described.answer()
+        return self._known
+
+    async def _describe(self) -> Topic:
+        try:
+            return await self._cluster.describe(self._topic)
+        except KafkaException as error:
+            raise self._translated(error) from error
+
+    async def _find_ends(self) -> tuple[Topic, dict[int, int]]:
+        topic = await self._described.answer()
+        return topic, await self._find(range(topic.partitions), OffsetSpec.latest())
+
+    async def _find_start(self, number: int, spec: OffsetSpec, or_else: str | None = None) -> str | None:
+        """or_else: if there is no such offset. None is the beginning."""
+        topic = await self._described.answer()
+        offset = (await self._find([self._existing(number, topic)], spec))[number]
+        return str(Position(offset, topic.id)) if offset > 0 else None if offset == 0 else or_else
+
+    async def _find(self, partitions: Iterable[int], spec: OffsetSpec) -> dict[int, int]:
+        try:
+            return await self._cluster.find_offsets(self._topic, partitions, spec)
+        except KafkaException as error:
+            raise self._translated(error) from error
+
+    def _checked(self, number: int, position: Position, topic: Topic) -> Position:
+        """With the topic's id. Raises PositionLost."""
+        self._existing(number, topic)
+        if None not in (position.topic, topic.id) and position.topic != topic.id:
+            raise self._lost(number, position, f"it has the id {topic.id} now")
+        return position._replace(topic=topic.id)
+
+    def _existing(self, number: int, topic: Topic) -> int:
+        if number >= topic.partitions:
+            raise FeedError(f"{self._named(number)}: the topic has {topic.partitions} partitions, numbered from 0")
+        return number
+
+    def _number(self, partition: str) -> int:
+        if not (partition.isascii() and partition.isdecimal() and len(partition) < 10):
+            raise FeedError(f"{self._named(partition)}: no topic has such a partition; theirs are numbered from 0")
+        return int(partition)
+
+    def _lost(self, number: int, position: Position, why: str) -> PositionLost:
+        return PositionLost(
+            f"{self._named(number)} no longer has the position '{position}': {why}, because the topic was deleted and created"
+            f" again, or lost its end. {reset_of_a_new_source(str(number))}"
+        )
+
+    def _named(self, partition: str | int) -> str:
+        return f"topic '{self._topic}', partition '{partition}'"
+
+    def _translated(self, error: KafkaException) -> FeedError:
+        code, text = error.args[0].code(), self._cluster.described(error)
+        if code in NO_TOPIC:
+            return FeedNotFound(f"{text}: create the topic '{self._topic}', or correct `topic`")
+        if code in FORBIDDEN:
+            return FeedNotFound(f"{text}: look at the user, the password and the rights to read '{self._topic}' as '{self._group}'")
+        return FeedUnavailable(text)
