@@ -101,7 +101,9 @@ class KafkaAccess:
             "logger": _log,
             "reconnect.backoff.max.ms": 2000,
         }
-        return {name: str(value) if isinstance(value, Path) else value for name, value in given.items() if value is not None}
+        return {
+            name: str(value) if isinstance(value, Path) else value for name, value in given.items() if value is not None
+        }
 
     def _token_source(self) -> Callable[[str], tuple[str, float]]:
         """For the client's own thread, which asks again before a token ends."""

@@ -261,5 +261,7 @@ class KafkaChangeFeed(ChangeFeed):
         if code in NO_TOPIC:
             return FeedNotFound(f"{text}: create the topic '{self._topic}', or correct `topic`")
         if code in FORBIDDEN:
-            return FeedNotFound(f"{text}: look at the user, the password and the rights to read '{self._topic}' as '{self._group}'")
+            return FeedNotFound(
+                f"{text}: look at the user, the password and the rights to read '{self._topic}' as '{self._group}'"
+            )
         return FeedUnavailable(text)

@@ -128,7 +128,9 @@ class PartitionReader:
     def _page(self, messages: list[Message]) -> Page:
         offsets = [message.offset() or 0 for message in messages]
         if offsets[0] < self._position.next:
-            raise FeedUnavailable(f"{self._name}: offset {offsets[0]} came behind {self._position.next}; it is read again")
+            raise FeedUnavailable(
+                f"{self._name}: offset {offsets[0]} came behind {self._position.next}; it is read again"
+            )
         try:
             events = events_of(str(self._partition), messages, offsets, self._limits)
         except UnicodeDecodeError as error:
@@ -175,7 +177,9 @@ def events_of(partition: str, messages: Sequence[Message], offsets: Sequence[int
         "enqueued_time": pa.array(np.maximum(times, 0) * 1000).cast(pa.timestamp("us", tz="UTC")),
         "key": pa.array([key_of(message.key(), limits.keys) for message in messages], pa.string()),
         "body": pa.array([message.value() for message in messages], pa.binary()),
-        "properties": pa.array([list(each.items()) if each else None for each in headers], EVENT_SCHEMA.field("properties").type),
+        "properties": pa.array(
+            [list(each.items()) if each else None for each in headers], EVENT_SCHEMA.field("properties").type
+        ),
         "operation": pa.array(operations, pa.string()),
     }
     return pa.Table.from_arrays([columns[name] for name in EVENT_SCHEMA.names], schema=EVENT_SCHEMA)
