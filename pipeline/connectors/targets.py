@@ -9,7 +9,7 @@ from collections.abc import Sequence
 def target_of(partition: str, targets: Sequence[str], pinned: str | None) -> str | None:
     """The destination's partition that a source partition is published to, None if the pinned one does not exist.
 
-    The one of the same name, or else always the same one of the existing ones. As few as possible change when the destination grows.
+    The one of the same name, or else always the same one of the existing ones. As few as possible change if partitions are added.
     It is pinned in the lease with the first claim.
     """
     wanted = pinned or partition

@@ -23,6 +23,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetS
 
 from leasehold.common.azure import Identity, blocking_credential_of
 from leasehold.common.clock import Backoff
+from leasehold.pipeline.endpoint import Endpoint
 
 _log = logging.getLogger(__name__)
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
@@ -85,6 +86,10 @@ class KafkaAccess:
         """The same in whatever order the servers are given."""
         return ",".join(sorted(each.strip() for each in self.servers.split(",")))
 
+    def endpoint(self, topic: str, group: str | None = None) -> Endpoint:
+        server, _, port = self.name.partition(",")[0].rpartition(":")
+        return Endpoint(system="kafka", name=topic, server=server, port=int(port), group=group)
+
     def configuration(self) -> dict[str, Any]:
         given = {
             "bootstrap.servers": self.servers,
@@ -144,8 +149,8 @@ class KafkaCluster:
     async def describe(self, name: str) -> Topic:
         futures = self._asked().describe_topics(TopicCollection([name]), request_timeout=self.timeout_s)
         found = await asyncio.wrap_future(futures[name])
-        self._trouble, id = None, str(found.topic_id)
-        return Topic(None if id == NO_ID else id, len(found.partitions))
+        self._trouble, topic_id = None, str(found.topic_id)
+        return Topic(None if topic_id == NO_ID else topic_id, len(found.partitions))
 
     async def find_offsets(self, topic: str, partitions: Iterable[int], spec: OffsetSpec) -> dict[int, int]:
         """Of all of them in one request to each broker; of the end, that of what is committed."""

@@ -89,8 +89,7 @@ class KafkaChangeFeed(ChangeFeed):
 
     @property
     def endpoint(self) -> Endpoint:
-        server, _, port = self._cluster.access.name.partition(",")[0].rpartition(":")
-        return Endpoint(system="kafka", name=self._topic, server=server, port=int(port), group=self._group)
+        return self._cluster.access.endpoint(self._topic, self._group)
 
     async def partitions(self) -> list[FeedPartition]:
         topic = await self._described.answer()

@@ -24,7 +24,9 @@ async def feed(topics: Topics) -> AsyncIterator[KafkaChangeFeed]:
     await feed.close()
 
 
-async def read(feed: KafkaChangeFeed, position: str | None = None, *, count: int = 1, partition: str = "0") -> list[Page]:
+async def read(
+    feed: KafkaChangeFeed, position: str | None = None, *, count: int = 1, partition: str = "0"
+) -> list[Page]:
     """Pages with that many events; then one that only moves the position, if there is such."""
     pages: list[Page] = []
     reader = feed.open(partition, position)
@@ -63,7 +65,9 @@ async def test_an_open_transaction_holds_back_what_follows_it(topics: Topics, fe
     assert await bodies(feed, end, count=2) == [b"within", b"behind"]
 
 
-async def test_a_topic_that_ends_with_the_end_of_a_transaction_has_no_lag(topics: Topics, feed: KafkaChangeFeed) -> None:
+async def test_a_topic_that_ends_with_the_end_of_a_transaction_has_no_lag(
+    topics: Topics, feed: KafkaChangeFeed
+) -> None:
     producer = topics.transactional()
     producer.begin_transaction()
     topics.produce(0, [b"0"], by=producer)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
+import asyncio
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from confluent_kafka import Message, Producer, TopicPartition
+import aiokafka
+from aiokafka import ConsumerRecord
+from confluent_kafka import Producer
+from patience import PATIENCE_S
 from plugins_kafka import KafkaMachine
 
 from leasehold.pipeline.connectors.kafka.cluster import KafkaAccess
-from patience import PATIENCE_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +27,9 @@ class Topics:
     def access(self) -> KafkaAccess:
         return KafkaAccess(servers=self.machine.servers)
 
-    def produce(self, partition: int, bodies: Sequence[bytes | None], *, by: Producer | None = None, **more: object) -> None:
+    def produce(
+        self, partition: int, bodies: Sequence[bytes | None], *, by: Producer | None = None, **more: object
+    ) -> None:
         """Stored when this returns, unless `by` has a transaction open."""
         producer = by or Producer({"bootstrap.servers": self.machine.servers})
         for body in bodies:
@@ -40,4 +44,21 @@ class Topics:
         return producer
 
 
-NAMES = map("topic-{}".format, itertools.count())
+async def committed(topics: Topics, partition: int = 0) -> list[ConsumerRecord[bytes, bytes]]:
+    """What aiokafka reads of it with read_committed, up to its present end."""
+    place = aiokafka.TopicPartition(topics.name, partition)
+    consumer = aiokafka.AIOKafkaConsumer(
+        bootstrap_servers=topics.machine.servers, isolation_level="read_committed", enable_auto_commit=False
+    )
+    await consumer.start()
+    try:
+        consumer.assign([place])
+        await consumer.seek_to_beginning(place)
+        end, found = (await consumer.end_offsets([place]))[place], []
+        async with asyncio.timeout(PATIENCE_S):
+            while await consumer.position(place) < end:
+                for batch in (await consumer.getmany(timeout_ms=100)).values():
+                    found += batch
+        return found
+    finally:
+        await consumer.stop()

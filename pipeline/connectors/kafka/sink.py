@@ -1,0 +1,164 @@
+"""A Kafka topic as a sink: a batch, and the position that it brings, are one transaction.
+
+A lease has a transactional id and a consumer group of its own. A claim initializes a producer with that id, which ends what an
+earlier one has open and fences it. Only then it reads the position, and commits it with its epoch. An owner that initializes late
+fences a newer one, finds the later epoch, and gives way; the newer one claims again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Literal, TypeVar
+
+from confluent_kafka import KafkaException
+
+from leasehold.pipeline.connectors.kafka.cluster import FORBIDDEN, NO_TOPIC, KafkaAccess, KafkaCluster
+from leasehold.pipeline.connectors.kafka.held import Held, admit, check_kept, claimed, decoded
+from leasehold.pipeline.connectors.kafka.transactions import Transactions
+from leasehold.pipeline.connectors.kafka.writer import KafkaWriter, as_sink_error
+from leasehold.pipeline.connectors.network import check_unresolvable
+from leasehold.pipeline.endpoint import Endpoint
+from leasehold.pipeline.errors import Ambiguous, SinkNotFound, SinkRejected, SinkUnavailable
+from leasehold.pipeline.markers import lease_of
+from leasehold.pipeline.sink import Claim, Sink, Standing
+
+T = TypeVar("T")
+Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+PREFIX = "leasehold."
+"""Of transactional ids and of the groups that hold positions."""
+
+
+class KafkaOutputSink(Sink):
+    """A source partition goes to the topic's partition of its name, or else to one that is chosen once.
+
+    Output columns: as for the log.
+
+    - `by_key`: send each event with a key to the partition that Kafka's own clients choose for that key.
+    - `partitions`: create the topic with so many if it is missing. None: it has to be there.
+    - `transaction_timeout_s`: the brokers abort a batch that takes longer. Readers wait so long for what a dead host left open.
+    - `refresh_s`: how often an idle lease commits its position again, so that the brokers keep it.
+    """
+
+    holds_position = True
+
+    def __init__(
+        self,
+        access: KafkaAccess,
+        topic: str,
+        *,
+        by_key: bool = False,
+        partitions: int | None = None,
+        compression: Compression = "none",
+        transaction_timeout_s: float = 60.0,
+        timeout_s: float = 20.0,
+        refresh_s: float = 3600.0,
+    ) -> None:
+        self._cluster = KafkaCluster(access, timeout_s=timeout_s)
+        self._topic = topic
+        self._by_key = by_key
+        self._create = partitions
+        self._partitions = 0
+        self._refresh_s = refresh_s
+        self._producing = {"transaction.timeout.ms": int(transaction_timeout_s * 1000), "compression.type": compression}
+
+    @property
+    def identity(self) -> str:
+        return f"kafka:{self._cluster.access.name}/{self._topic}"
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return self._cluster.access.endpoint(self._topic)
+
+    def claimed(self, state: str) -> str:
+        """The brokers hold everything; the lease keeps that there is a position, to notice that it was lost."""
+        return state
+
+    async def prepare(self) -> None:
+        try:
+            self._partitions = (await self._cluster.describe(self._topic)).partitions
+        except KafkaException as error:
+            await self._make_up_for(error)
+        limit = await self._cluster.find_message_bytes_max(self._topic)
+        if limit is not None:
+            self._producing |= {"message.max.bytes": max(1000, limit), "batch.size": max(1000, min(limit, 1_000_000))}
+
+    async def _make_up_for(self, error: KafkaException) -> None:
+        """Create a missing topic, or raise."""
+        code = error.args[0].code()
+        if code in NO_TOPIC and self._create is None:
+            raise SinkRejected(
+                f"{self._cluster.described(error)}: create topic '{self._topic}', or set `partitions` of the sink, which then"
+                " creates it"
+            ) from error
+        if code in NO_TOPIC and self._create is not None:
+            self._partitions = self._create
+            return await self._asked(self._cluster.create(self._topic, self._create))
+        hosts = [each.strip().rpartition(":")[0] for each in self._cluster.access.servers.split(",")]
+        if code not in FORBIDDEN and all([await check_unresolvable(host) for host in hosts]):
+            raise SinkNotFound(f"{self._cluster.described(error)}: no such host: look at `servers`") from error
+        raise as_sink_error(self._cluster, error) from error
+
+    async def open(self, claim: Claim) -> KafkaWriter:
+        """An owner that is known to be late fences nobody."""
+        where = self._where(claim.pipeline, claim.partition)
+        admit(claim, await self._find(claim.pipeline, claim.partition, is_stable=False), where)
+        thread = ThreadPoolExecutor(1, thread_name_prefix="kafka-sink")
+        transactions = Transactions(
+            self._cluster, self._group(claim.pipeline, claim.partition), self._topic, by_key=self._by_key, **self._producing
+        )
+        try:
+            await self._asked(_on(thread, transactions.begin))
+            held = await self._find(claim.pipeline, claim.partition)
+            admit(claim, held, where)
+            check_kept(claim, held, where)
+            writer = KafkaWriter(
+                self._cluster,
+                transactions,
+                thread,
+                claim,
+                claimed(claim, held, self._partitions, where),
+                refresh_s=self._refresh_s,
+            )
+            await writer.commit_claim()
+        except Ambiguous as error:  # the next claim outranks it, whether it was committed or not
+            transactions.leave(thread)
+            raise SinkUnavailable(str(error)) from error
+        except BaseException:
+            transactions.leave(thread)
+            raise
+        return writer
+
+    async def standing(self, pipeline: str, partition: str) -> Standing | None:
+        held = await self._find(pipeline, partition)
+        return None if held is None else Standing(held.generation, held.position)
+
+    async def close(self) -> None:
+        await self._cluster.close()
+
+    async def _find(self, pipeline: str, partition: str, *, is_stable: bool = True) -> Held | None:
+        group = self._group(pipeline, partition)
+        found = await self._asked(self._cluster.find_committed(group, self._topic, is_stable=is_stable))
+        return None if found is None else decoded(found.metadata, self._where(pipeline, partition))
+
+    def _group(self, pipeline: str, partition: str) -> str:
+        """The lease's transactional id, too."""
+        return f"{PREFIX}{self._topic}/{lease_of(pipeline, partition)}"
+
+    def _where(self, pipeline: str, partition: str) -> str:
+        return f"topic '{self._topic}' (group '{self._group(pipeline, partition)}')"
+
+    async def _asked(self, question: Awaitable[T]) -> T:
+        """Nothing of a batch is sent by it."""
+        try:
+            return await question
+        except KafkaException as error:
+            translated = as_sink_error(self._cluster, error)
+            if isinstance(translated, Ambiguous):
+                raise SinkUnavailable(str(translated)) from error
+            raise translated from error
+
+
+def _on(thread: ThreadPoolExecutor, call: Callable[[], T]) -> Awaitable[T]:
+    return asyncio.get_running_loop().run_in_executor(thread, call)
