@@ -160,18 +160,18 @@ class KafkaCluster:
         )
         return {place.partition: (await asyncio.wrap_future(found)).offset for place, found in futures.items()}
 
-    async def find_committed(self, group: str, topic: str, *, is_stable: bool = True) -> TopicPartition | None:
-        """The offset of partition 0, and its metadata. is_stable: once no transaction is open that commits another."""
+    async def find_committed(self, group: str, topic: str, patience_s: float) -> TopicPartition | None:
+        """The offset of partition 0, and its metadata, once no transaction has another one for it."""
         loop = asyncio.get_running_loop()
         asked, began, turn = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0)]), loop.time(), 0
         while True:
             futures = self._asked().list_consumer_group_offsets(
-                [asked], require_stable=is_stable, request_timeout=self.timeout_s
+                [asked], require_stable=True, request_timeout=self.timeout_s
             )
             [found] = (await asyncio.wrap_future(futures[group])).topic_partitions
             if found.error is None:
                 return None if found.offset == NO_OFFSET else found
-            if found.error.code() != KafkaError.UNSTABLE_OFFSET_COMMIT or loop.time() - began > self.timeout_s:
+            if found.error.code() != KafkaError.UNSTABLE_OFFSET_COMMIT or loop.time() - began > patience_s:
                 raise KafkaException(found.error)
             turn += 1
             await asyncio.sleep(UNSTABLE.pause_s(turn, 0.0))
@@ -184,8 +184,9 @@ class KafkaCluster:
         if done.error is not None:
             raise KafkaException(done.error)
 
-    async def create(self, name: str, partitions: int, replication: int) -> None:
-        new = NewTopic(name, partitions, replication)
+    async def create(self, name: str, partitions: int) -> None:
+        """With the brokers' own replication factor. Nothing, if it is there."""
+        new = NewTopic(name, partitions)
         futures = self._asked().create_topics([new], operation_timeout=self.timeout_s, request_timeout=self.timeout_s)
         try:
             await asyncio.wrap_future(futures[name])

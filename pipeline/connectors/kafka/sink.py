@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Literal, TypeVar
 
 from confluent_kafka import KafkaException
@@ -25,6 +26,8 @@ from leasehold.pipeline.markers import lease_of
 from leasehold.pipeline.sink import Claim, Sink, Standing
 
 T = TypeVar("T")
+LOOK_S = 1.0
+"""How long a claim's first look waits for a commit that is being completed. What a dead owner left open takes longer."""
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 PREFIX = "leasehold."
 """Of transactional ids and of the groups that hold positions."""
@@ -101,16 +104,20 @@ class KafkaOutputSink(Sink):
         raise as_sink_error(self._cluster, error) from error
 
     async def open(self, claim: Claim) -> KafkaWriter:
-        """An owner that is known to be late fences nobody."""
         where = self._where(claim.pipeline, claim.partition)
-        admit(claim, await self._find(claim.pipeline, claim.partition, is_stable=False), where)
+        with suppress(SinkUnavailable):  # an owner that is known to be late fences nobody
+            admit(claim, await self._find(claim.pipeline, claim.partition, LOOK_S), where)
         thread = ThreadPoolExecutor(1, thread_name_prefix="kafka-sink")
         transactions = Transactions(
-            self._cluster, self._group(claim.pipeline, claim.partition), self._topic, by_key=self._by_key, **self._producing
+            self._cluster,
+            self._group(claim.pipeline, claim.partition),
+            self._topic,
+            by_key=self._by_key,
+            **self._producing,
         )
         try:
             await self._asked(_on(thread, transactions.begin))
-            held = await self._find(claim.pipeline, claim.partition)
+            held = await self._find(claim.pipeline, claim.partition, self._cluster.timeout_s)
             admit(claim, held, where)
             check_kept(claim, held, where)
             writer = KafkaWriter(
@@ -131,15 +138,15 @@ class KafkaOutputSink(Sink):
         return writer
 
     async def standing(self, pipeline: str, partition: str) -> Standing | None:
-        held = await self._find(pipeline, partition)
+        held = await self._find(pipeline, partition, self._cluster.timeout_s)
         return None if held is None else Standing(held.generation, held.position)
 
     async def close(self) -> None:
         await self._cluster.close()
 
-    async def _find(self, pipeline: str, partition: str, *, is_stable: bool = True) -> Held | None:
+    async def _find(self, pipeline: str, partition: str, patience_s: float) -> Held | None:
         group = self._group(pipeline, partition)
-        found = await self._asked(self._cluster.find_committed(group, self._topic, is_stable=is_stable))
+        found = await self._asked(self._cluster.find_committed(group, self._topic, patience_s))
         return None if found is None else decoded(found.metadata, self._where(pipeline, partition))
 
     def _group(self, pipeline: str, partition: str) -> str:

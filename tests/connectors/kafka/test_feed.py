@@ -114,11 +114,9 @@ async def test_an_open_reader_notices_that_its_topic_was_created_again(topics: T
     topics.machine.delete_topic(topics.name)
     topics.machine.make_topic(topics.name, 4)
     topics.produce(0, [b"new"] * 5)
-    with pytest.raises(PositionLost):
-        async with asyncio.timeout(PATIENCE_S):
-            while True:
-                await anext(reader)
-    await reader.aclose()
+    async with asyncio.timeout(PATIENCE_S):
+        with pytest.raises(PositionLost):
+            [page async for page in reader]
 
 
 async def test_a_position_behind_the_end_is_lost(topics: Topics, feed: KafkaChangeFeed) -> None:

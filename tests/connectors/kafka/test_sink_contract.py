@@ -26,7 +26,10 @@ class Harness(SinkHarness):
         return self.sinks[-1]
 
     async def rows(self, partition: str) -> list[Row]:
-        return [Row(int(json.loads(record.value or b"")["number"])) for record in await committed(self.topics, int(partition))]
+        return [
+            Row(int(json.loads(record.value or b"")["number"]))
+            for record in await committed(self.topics, int(partition))
+        ]
 
 
 class TestKafkaSink(SinkContract):
