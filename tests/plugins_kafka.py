@@ -26,7 +26,14 @@ from plugins_node import free_port
 
 FOLDER = Path(__file__).parent / "kafka"
 USER, PASSWORD = "bank", "not-in-any-log"
-JAVA = ("-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xlog:disable", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error")
+JAVA = (
+    "-Xms64m",
+    "-Xmx384m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Xlog:disable",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
+)
 SETTINGS = {
     "process.roles": "broker,controller",
     "node.id": "1",
@@ -79,7 +86,9 @@ def _fetched(jars: Path) -> Path:
         line = [maven, "-q", "-B", "-f", str(FOLDER / "pom.xml"), f"-Ddirectory={part}/jars", "process-classes"]
         done = subprocess.run(line, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            pytest.skip(f"Kafka's jars are missing, and Maven cannot fetch them: {done.stdout[-500:]}{done.stderr[-500:]}")
+            pytest.skip(
+                f"Kafka's jars are missing, and Maven cannot fetch them: {done.stdout[-500:]}{done.stderr[-500:]}"
+            )
         try:
             (Path(part) / "jars").rename(jars)
         except OSError:  # another process was quicker
@@ -161,7 +170,9 @@ class KafkaMachine:
         return admin.AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
 
     def make_topic(self, name: str, partitions: int, **settings: str) -> None:
-        new = admin.NewTopic(name, partitions, 1, config={key.replace("_", "."): value for key, value in settings.items()})
+        new = admin.NewTopic(
+            name, partitions, 1, config={key.replace("_", "."): value for key, value in settings.items()}
+        )
         client = self.admin()  # which ends its requests when it is forgotten
         client.create_topics([new], operation_timeout=PATIENCE_S)[name].result(PATIENCE_S)
         self._await_partitions(name, partitions)
