@@ -19,15 +19,24 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # the package does not mark its exports
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
 
-from leasehold.common.azure import Identity, blocking_credential_of
+from leasehold.common.azure import Identity, credential_of
 from leasehold.common.clock import Backoff
 from leasehold.pipeline.endpoint import Endpoint
 
 _log = logging.getLogger(__name__)
+Place = Literal["earliest", "latest"] | int
+"""In a partition: the first offset, the end of what is committed, or the first event since a time (milliseconds)."""
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
 LOGS_ERRORS = 3
+TOKEN_TIMEOUT_S = 60.0
 NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 """A topic's id from brokers that give none."""
 NO_OFFSET = -1001
@@ -101,7 +110,6 @@ class KafkaAccess:
             "sasl.mechanism": self.mechanism,
             "sasl.username": self.user,
             "sasl.password": self.password,
-            "oauth_cb": None if self.identity is None else self._token_source(),
             "log_level": LOGS_ERRORS,
             "logger": _log,
             "reconnect.backoff.max.ms": 2000,
@@ -109,17 +117,6 @@ class KafkaAccess:
         return {
             name: str(value) if isinstance(value, Path) else value for name, value in given.items() if value is not None
         }
-
-    def _token_source(self) -> Callable[[str], tuple[str, float]]:
-        """For the client's own thread, which asks again before a token ends."""
-        credential = blocking_credential_of(self.identity)
-        host = self.servers.partition(",")[0].strip().rpartition(":")[0]
-
-        def fetch(_: str) -> tuple[str, float]:
-            token = credential.get_token(f"https://{host}/.default")
-            return token.token, float(token.expires_on)
-
-        return fetch
 
 
 class KafkaCluster:
@@ -130,13 +127,17 @@ class KafkaCluster:
         self.timeout_s = timeout_s
         self._trouble: str | None = None
         self._admin: AdminClient | None = None
+        self._turn = asyncio.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._credential: Any = None
 
     def make_consumer(self, group: str, note: Callable[[KafkaError], None], **more: Any) -> Consumer:
-        return Consumer({**self.access.configuration(), "group.id": group, "error_cb": note, **more})
+        """Call it on a thread, as `make_producer`: it waits for a token."""
+        return Consumer({**self._configuration(), "group.id": group, "error_cb": note, **more})
 
     def make_producer(self, transactional_id: str, **more: Any) -> Producer:
         own = {"transactional.id": transactional_id, "error_cb": self._note}
-        return Producer({**self.access.configuration(), **own, **more})
+        return Producer({**self._configuration(), **own, **more})
 
     def described(self, error: KafkaException) -> str:
         """With what a connection has failed for: an error names the request that came to nothing."""
@@ -147,15 +148,16 @@ class KafkaCluster:
         return f"Kafka {self.access.name}: {known.str()}{trouble}"
 
     async def describe(self, name: str) -> Topic:
-        futures = self._asked().describe_topics(TopicCollection([name]), request_timeout=self.timeout_s)
+        futures = (await self._asked()).describe_topics(TopicCollection([name]), request_timeout=self.timeout_s)
         found = await asyncio.wrap_future(futures[name])
         self._trouble, topic_id = None, str(found.topic_id)
         return Topic(None if topic_id == NO_ID else topic_id, len(found.partitions))
 
-    async def find_offsets(self, topic: str, partitions: Iterable[int], spec: OffsetSpec) -> dict[int, int]:
-        """Of all of them in one request to each broker; of the end, that of what is committed."""
+    async def find_offsets(self, topic: str, partitions: Iterable[int], at: Place) -> dict[int, int]:
+        """Of all of them in one request to each broker. -1 if nothing is that late."""
+        spec: Any = OffsetSpec.for_timestamp(at) if isinstance(at, int) else getattr(OffsetSpec, at)()
         wanted = {TopicPartition(topic, partition): spec for partition in partitions}
-        futures = self._asked().list_offsets(
+        futures = (await self._asked()).list_offsets(
             wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=self.timeout_s
         )
         return {place.partition: (await asyncio.wrap_future(found)).offset for place, found in futures.items()}
@@ -165,7 +167,7 @@ class KafkaCluster:
         loop = asyncio.get_running_loop()
         asked, began, turn = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0)]), loop.time(), 0
         while True:
-            futures = self._asked().list_consumer_group_offsets(
+            futures = (await self._asked()).list_consumer_group_offsets(
                 [asked], require_stable=True, request_timeout=self.timeout_s
             )
             [found] = (await asyncio.wrap_future(futures[group])).topic_partitions
@@ -179,7 +181,7 @@ class KafkaCluster:
     async def commit(self, group: str, topic: str, partition: int, offset: int) -> None:
         """Outside transactions. The group must have no members."""
         asked = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, partition, offset)])
-        futures = self._asked().alter_consumer_group_offsets([asked], request_timeout=self.timeout_s)
+        futures = (await self._asked()).alter_consumer_group_offsets([asked], request_timeout=self.timeout_s)
         [done] = (await asyncio.wrap_future(futures[group])).topic_partitions
         if done.error is not None:
             raise KafkaException(done.error)
@@ -187,7 +189,9 @@ class KafkaCluster:
     async def create(self, name: str, partitions: int) -> None:
         """With the brokers' own replication factor. Nothing, if it is there."""
         new = NewTopic(name, partitions)
-        futures = self._asked().create_topics([new], operation_timeout=self.timeout_s, request_timeout=self.timeout_s)
+        futures = (await self._asked()).create_topics(
+            [new], operation_timeout=self.timeout_s, request_timeout=self.timeout_s
+        )
         try:
             await asyncio.wrap_future(futures[name])
         except KafkaException as error:
@@ -197,7 +201,7 @@ class KafkaCluster:
     async def find_message_bytes_max(self, topic: str) -> int | None:
         """The largest message that the topic takes; None if this client may not know."""
         resource = ConfigResource(ResourceType.TOPIC, topic)
-        futures = self._asked().describe_configs([resource], request_timeout=self.timeout_s)
+        futures = (await self._asked()).describe_configs([resource], request_timeout=self.timeout_s)
         try:
             found = await asyncio.wrap_future(futures[resource])
         except KafkaException:
@@ -210,11 +214,33 @@ class KafkaCluster:
             holders = [admin]
             del admin
             await asyncio.to_thread(holders.clear)  # it waits for its own threads
+        if self._credential is not None:
+            await self._credential.close()
 
-    def _asked(self) -> AdminClient:
-        if self._admin is None:
-            self._admin = AdminClient({**self.access.configuration(), "error_cb": self._note})
-        return self._admin
+    async def _asked(self) -> AdminClient:
+        async with self._turn:
+            if self._admin is None:
+                self._loop = asyncio.get_running_loop()
+                self._admin = await asyncio.to_thread(self._make_admin)
+            return self._admin
+
+    def _make_admin(self) -> AdminClient:
+        own: dict[str, Any] = {"error_cb": self._note}
+        return AdminClient(self._configuration() | own)
+
+    def _configuration(self) -> dict[str, Any]:
+        token = {} if self.access.identity is None else {"oauth_cb": self._fetch_token}
+        return self.access.configuration() | token
+
+    def _fetch_token(self, _: str) -> tuple[str, float]:
+        """On a thread of a client, which asks again before the token ends."""
+        assert self._loop is not None, "the first question was asked on it"
+        if self._credential is None:
+            self._credential = credential_of(self.access.identity)
+        host = self.access.servers.partition(",")[0].strip().rpartition(":")[0]
+        fetched = self._credential.get_token(f"https://{host}/.default")
+        token = asyncio.run_coroutine_threadsafe(fetched, self._loop).result(TOKEN_TIMEOUT_S)
+        return token.token, float(token.expires_on)
 
     def _note(self, error: KafkaError) -> None:
         self._trouble = error.str()

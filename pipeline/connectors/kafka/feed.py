@@ -15,9 +15,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeVar
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import OffsetSpec
 
-from leasehold.pipeline.connectors.kafka.cluster import FORBIDDEN, NO_TOPIC, KafkaAccess, KafkaCluster, Topic
+from leasehold.pipeline.connectors.kafka.cluster import FORBIDDEN, NO_TOPIC, KafkaAccess, KafkaCluster, Place, Topic
 from leasehold.pipeline.connectors.kafka.position import Position, compared, position_of
 from leasehold.pipeline.connectors.kafka.reader import OutOfRange, PartitionReader, ReadingLimits
 from leasehold.pipeline.endpoint import Endpoint
@@ -100,12 +99,11 @@ class KafkaChangeFeed(ChangeFeed):
         if start == "latest":
             return await self.latest(partition)
         if start == "earliest":
-            return await self._find_start(number, OffsetSpec.earliest())
+            return await self._find_start(number, "earliest")
         assert isinstance(start, datetime)
         end = await self.latest(partition)  # before the search: what comes since is not passed over
         milliseconds = -(-(start - _EPOCH) // timedelta(milliseconds=1))
-        spec = OffsetSpec.for_timestamp(min(max(milliseconds, 0), TIME_MS_MAX))
-        return await self._find_start(number, spec, or_else=end)
+        return await self._find_start(number, min(max(milliseconds, 0), TIME_MS_MAX), or_else=end)
 
     async def open(self, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
         number, position = self._number(partition), position_of(continuation)
@@ -188,8 +186,8 @@ class KafkaChangeFeed(ChangeFeed):
 
     async def _explain(self, number: int, position: Position) -> FeedError:
         """Why the brokers have nothing at the position."""
-        first = (await self._find([number], OffsetSpec.earliest()))[number]
-        end = (await self._find([number], OffsetSpec.latest()))[number]
+        first = (await self._find([number], "earliest"))[number]
+        end = (await self._find([number], "latest"))[number]
         if position.next < first:
             return PositionLost(
                 f"{self._named(number)}: retention has taken the events from offset {position.next} on before they were"
@@ -215,17 +213,17 @@ class KafkaChangeFeed(ChangeFeed):
 
     async def _find_ends(self) -> tuple[Topic, dict[int, int]]:
         topic = await self._described.answer()
-        return topic, await self._find(range(topic.partitions), OffsetSpec.latest())
+        return topic, await self._find(range(topic.partitions), "latest")
 
-    async def _find_start(self, number: int, spec: OffsetSpec, or_else: str | None = None) -> str | None:
+    async def _find_start(self, number: int, at: Place, or_else: str | None = None) -> str | None:
         """or_else: if there is no such offset. None is the beginning."""
         topic = await self._described.answer()
-        offset = (await self._find([self._existing(number, topic)], spec))[number]
+        offset = (await self._find([self._existing(number, topic)], at))[number]
         return str(Position(offset, topic.id)) if offset > 0 else None if offset == 0 else or_else
 
-    async def _find(self, partitions: Iterable[int], spec: OffsetSpec) -> dict[int, int]:
+    async def _find(self, partitions: Iterable[int], at: Place) -> dict[int, int]:
         try:
-            return await self._cluster.find_offsets(self._topic, partitions, spec)
+            return await self._cluster.find_offsets(self._topic, partitions, at)
         except KafkaException as error:
             raise self._translated(error) from error
 

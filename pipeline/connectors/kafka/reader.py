@@ -6,7 +6,7 @@ import base64
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -157,7 +157,7 @@ def key_of(key: bytes | str | None, keys: Keys) -> str | None:
 
 def properties_of(message: Message) -> dict[str, str | None]:
     """Its headers. Of several with one name the last counts; bytes that are no UTF-8 are written as `\\xff`."""
-    headers = message.headers() or []
+    headers: list[tuple[str, Any]] = message.headers() or []  # type: ignore[assignment]  # never another form
     return {name: None if value is None else _text_of(value) for name, value in headers}
 
 

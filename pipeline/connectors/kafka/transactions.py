@@ -122,14 +122,15 @@ class Transactions:
                 raise Ambiguous(f"{error}; it could not be aborted: {failed.args[0].str()}") from failed
 
     def _settle(self, producer: Producer) -> None:
+        doubt = ""
         for _ in range(SENDS_MAX):
             try:
                 return producer.commit_transaction(self._cluster.timeout_s)
             except KafkaException as error:
-                doubt = error
+                doubt = error.args[0].str()
                 if error.args[0].txn_requires_abort():
                     self._abort(producer, error)
                     raise
                 if not error.args[0].retriable():
                     raise
-        raise Ambiguous(f"topic '{self._topic}': no answer to a commit: {doubt.args[0].str()}") from doubt
+        raise Ambiguous(f"topic '{self._topic}': no answer to a commit: {doubt}")

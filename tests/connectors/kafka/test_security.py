@@ -76,11 +76,11 @@ async def test_a_wrong_password_is_named_as_such_and_not_shown(
     topics: Topics, caplog: pytest.LogCaptureFixture
 ) -> None:
     wrong = replace(access(topics), mechanism="SCRAM-SHA-256", password="wrong-secret")
-    with caplog.at_level(logging.DEBUG), pytest.raises(FeedUnavailable, match="(?i)authentication") as refused:
+    with caplog.at_level(logging.DEBUG), pytest.raises(FeedUnavailable, match=r"(?i)authentication") as refused:
         await partitions(topics, wrong)
     assert "wrong-secret" not in str(refused.value) + caplog.text + repr(wrong)
 
 
 async def test_an_authority_that_is_not_trusted_is_an_error(topics: Topics) -> None:
-    with pytest.raises(FeedError, match="(?i)certificate"):
+    with pytest.raises(FeedError, match=r"(?i)certificate"):
         await partitions(topics, replace(access(topics), mechanism="PLAIN", ca_file=None))

@@ -39,7 +39,7 @@ async def write(servers: str, topic: str, epoch: int, end: int) -> None:
     while (at := int(writer.position or 0)) < end:
         table = pa.table({"body": [b"%d" % (at + 1), b"%d" % (at + 2)]})
         await writer.write(Output(table=table, start=writer.position, to=str(at + 2), events=2), Always())
-    print("done", flush=True)
+    sys.stdout.write("done\n")
     await writer.close("shutdown")
     await sink.close()
 
