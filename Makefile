@@ -38,7 +38,7 @@ spark: setup $(ARCHIVE)  # Spark in the host, in depth: starts, dead JVMs, range
 examples: setup $(ARCHIVE)  # the examples of the pages, run as they are written
 	@$(call TIER,examples)
 
-connectors: setup node $(ARCHIVE)  ## all other connectors: Cosmos DB, Blob Storage, Event Hubs, HTTP, NATS
+connectors: setup node $(ARCHIVE)  ## all other connectors: Cosmos DB, Blob Storage, Event Hubs, Kafka, HTTP, NATS
 	@$(call TIER,connectors)
 
 contracts: setup node

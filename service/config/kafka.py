@@ -124,7 +124,7 @@ class KafkaFeed(Kafka, FeedSettings):
     keys: Literal["text", "base64"] = Field(
         default="text",
         description="How an event's key becomes a text: `text` for UTF-8, or `base64` for bytes of any kind. With `text`, an"
-        " event whose key is no UTF-8 stops its partition.",
+        " event with another key than UTF-8 stops its partition.",
     )
     trusts_headers: bool = Field(
         default=False,

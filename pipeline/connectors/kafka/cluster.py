@@ -1,4 +1,4 @@
-"""How Kafka's brokers are reached, what is asked of all of them at once, and what their errors mean."""
+"""Connections to Kafka's brokers, requests to all of them at once, and the meaning of their errors."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class KafkaAccess:
 
 
 class KafkaCluster:
-    """What one feed or sink asks of the brokers. All methods that wait raise KafkaException."""
+    """The requests of one feed or sink. All methods that wait raise KafkaException."""
 
     def __init__(self, access: KafkaAccess, *, timeout_s: float) -> None:
         self.access = access
@@ -140,7 +140,7 @@ class KafkaCluster:
         return Producer({**self._configuration(), **own, **more})
 
     def described(self, error: KafkaException) -> str:
-        """With what a connection has failed for: an error names the request that came to nothing."""
+        """With the reason for which a connection failed, because an error names only its request."""
         if self._admin is not None:
             self._admin.poll(0)  # which hands over errors of its connections
         known: KafkaError = error.args[0]
@@ -154,7 +154,7 @@ class KafkaCluster:
         return Topic(None if topic_id == NO_ID else topic_id, len(found.partitions))
 
     async def find_offsets(self, topic: str, partitions: Iterable[int], at: Place) -> dict[int, int]:
-        """Of all of them in one request to each broker. -1 if nothing is that late."""
+        """Asks each broker once for all partitions. -1 if nothing is that late."""
         spec: Any = OffsetSpec.for_timestamp(at) if isinstance(at, int) else getattr(OffsetSpec, at)()
         wanted = {TopicPartition(topic, partition): spec for partition in partitions}
         futures = (await self._asked()).list_offsets(
@@ -234,7 +234,7 @@ class KafkaCluster:
 
     def _fetch_token(self, _: str) -> tuple[str, float]:
         """On a thread of a client, which asks again before the token ends."""
-        assert self._loop is not None, "the first question was asked on it"
+        assert self._loop is not None, "the first request sets it"
         if self._credential is None:
             self._credential = credential_of(self.access.identity)
         host = self.access.servers.partition(",")[0].strip().rpartition(":")[0]

@@ -42,7 +42,9 @@ class Shared(Generic[T]):
     async def answer(self) -> T:
         if self._next is None or self._next.done():
             self._next = asyncio.create_task(self._ask_after(self._asking))
-        return await asyncio.shield(self._next)
+        asked = self._next
+        await asyncio.wait({asked})  # it continues for the others if this one is cancelled
+        return asked.result()
 
     async def _ask_after(self, before: asyncio.Task[T] | None) -> T:
         if before is not None:

@@ -1,4 +1,4 @@
-"""Where a reader of a topic's partition stands: `OFFSET@TOPIC_ID`, the next offset to read.
+"""The position of a reader in a topic's partition: `OFFSET@TOPIC_ID`, with the next offset to read.
 
 A topic that was deleted and created again has the same name and another id, so that its offsets are not taken for the old ones.
 """
@@ -33,7 +33,7 @@ def position_of(text: str | None) -> Position:
     found = _TEXT.fullmatch(text)
     if found is None:
         raise PositionLost(
-            f"{text[:100]!r} is no position of a Kafka topic: set the lease's position to the next offset, like '41'"
+            f"{text[:100]!r} is not a position of a Kafka topic: set the lease's position to the next offset, like '41'"
         )
     return Position(int(found[1]), found[2])
 

@@ -104,7 +104,7 @@ class PartitionReader:
             self._held.extend(self._consumer.consume(max(1, self._limits.events_max - 1), 0))
 
     def _passed(self, message: Message, error: KafkaError) -> Page | None:
-        """At the end, the position moves over what is no event, such as the end of a transaction."""
+        """At the end, the position moves over ends of transactions, which have offsets, too."""
         if error.code() == EOF:
             end = message.offset()
             if end is None or end <= self._position.next:
@@ -135,7 +135,7 @@ class PartitionReader:
             events = events_of(str(self._partition), messages, offsets, self._limits)
         except UnicodeDecodeError as error:
             raise MalformedRecord(
-                f"{self._name}: a key between the offsets {offsets[0]} and {offsets[-1]} is no UTF-8 text ({error.reason}):"
+                f"{self._name}: a key between the offsets {offsets[0]} and {offsets[-1]} is not UTF-8 text ({error.reason}):"
                 " set `keys: base64` of the feed"
             ) from None
         topic = self._position.topic
@@ -156,7 +156,7 @@ def key_of(key: bytes | str | None, keys: Keys) -> str | None:
 
 
 def properties_of(message: Message) -> dict[str, str | None]:
-    """Its headers. Of several with one name the last counts; bytes that are no UTF-8 are written as `\\xff`."""
+    """Its headers. The last one of a name counts; bytes other than UTF-8 are written as `\\xff`."""
     headers: list[tuple[str, Any]] = message.headers() or []  # type: ignore[assignment]  # never another form
     return {name: None if value is None else _text_of(value) for name, value in headers}
 

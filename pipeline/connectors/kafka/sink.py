@@ -30,7 +30,7 @@ LOOK_S = 1.0
 """How long a claim's first look waits for a commit that is being completed. What a dead owner left open takes longer."""
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 PREFIX = "leasehold."
-"""Of transactional ids and of the groups that hold positions."""
+"""The beginning of transactional ids, and of groups that hold positions."""
 
 
 class KafkaOutputSink(Sink):
@@ -105,7 +105,7 @@ class KafkaOutputSink(Sink):
 
     async def open(self, claim: Claim) -> KafkaWriter:
         where = self._where(claim.pipeline, claim.partition)
-        with suppress(SinkUnavailable):  # an owner that is known to be late fences nobody
+        with suppress(SinkUnavailable):  # a late owner that is known as such must not fence the newer one
             admit(claim, await self._find(claim.pipeline, claim.partition, LOOK_S), where)
         thread = ThreadPoolExecutor(1, thread_name_prefix="kafka-sink")
         transactions = Transactions(

@@ -136,7 +136,7 @@ def _record(row: dict[str, Any]) -> Record:
 
 
 def as_sink_error(cluster: KafkaCluster, error: KafkaException) -> PipelineError:
-    """Of a transaction that is not committed, or of a question."""
+    """For a transaction that is not committed, and for requests."""
     found, text = error.args[0], cluster.described(error)
     code = found.code()
     if code in FENCED:

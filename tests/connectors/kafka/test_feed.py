@@ -16,6 +16,9 @@ from leasehold.pipeline.connectors.kafka.feed import KafkaChangeFeed
 from leasehold.pipeline.connectors.kafka.reader import ReadingLimits
 from leasehold.pipeline.errors import FeedNotFound, MalformedRecord
 
+pytestmark = pytest.mark.xdist_group("kafka")
+"""One broker, instead of one for each process."""
+
 
 @pytest.fixture
 async def feed(topics: Topics) -> AsyncIterator[KafkaChangeFeed]:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
+import pytest
 import pytest_asyncio
 from connectors.kafka.topics import Topics
 
 from leasehold.pipeline.connectors.kafka.feed import KafkaChangeFeed
 from leasehold.pipeline.connectors.kafka.reader import ReadingLimits
 from leasehold.testing import ChangeFeedContract, FeedHarness
+
+pytestmark = pytest.mark.xdist_group("kafka")
+"""One broker, instead of one for each process."""
 
 
 class Harness(FeedHarness):

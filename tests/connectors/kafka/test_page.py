@@ -7,9 +7,13 @@ import uuid
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from connectors.kafka.topics import Topics, committed
 from pages import examples, lines_of
 from plugins_cli import Commands
+
+pytestmark = pytest.mark.xdist_group("kafka")
+"""One broker, instead of one for each process."""
 
 
 async def test_orders_in_euros_reach_their_topic_once(topics: Topics, tmp_path: Path, leasehold: Commands) -> None:

@@ -17,6 +17,9 @@ from leasehold.pipeline.connectors.kafka.cluster import KafkaAccess
 from leasehold.pipeline.connectors.kafka.feed import KafkaChangeFeed
 from leasehold.pipeline.errors import FeedUnavailable
 
+pytestmark = pytest.mark.xdist_group("kafka")
+"""One broker, instead of one for each process."""
+
 
 @dataclass(frozen=True)
 class Token:

@@ -18,6 +18,9 @@ from leasehold.pipeline.connectors.kafka.sink import KafkaOutputSink
 from leasehold.pipeline.connectors.kafka.transactions import Transactions
 from leasehold.pipeline.tracing import TraceContext
 
+pytestmark = pytest.mark.xdist_group("kafka")
+"""One broker, instead of one for each process."""
+
 GROUP = "leasehold.{topic}/bank/0"
 
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 
+import pytest
 import pytest_asyncio
 from connectors.kafka.topics import Topics, committed
 
 from leasehold import Sink
 from leasehold.pipeline.connectors.kafka.sink import KafkaOutputSink
 from leasehold.testing import Row, SinkContract, SinkHarness
+
+pytestmark = pytest.mark.xdist_group("kafka")
+"""One broker, instead of one for each process."""
 
 
 class Harness(SinkHarness):

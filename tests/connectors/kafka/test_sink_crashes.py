@@ -14,6 +14,9 @@ from patience import PATIENCE_S, until
 
 from leasehold.pipeline.crash_point import VARIABLE
 
+pytestmark = pytest.mark.xdist_group("kafka")
+"""One broker, instead of one for each process."""
+
 POINTS = ("before publish", "transaction filled", "published")
 END = 8
 
