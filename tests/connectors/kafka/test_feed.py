@@ -76,7 +76,8 @@ async def test_a_topic_that_ends_with_the_end_of_a_transaction_has_no_lag(
     topics.produce(0, [b"0"], by=producer)
     producer.commit_transaction(PATIENCE_S)
     reader = feed.open("0", None)
-    event, end = await anext(reader), await anext(reader)
+    async with asyncio.timeout(PATIENCE_S):
+        event, end = await anext(reader), await anext(reader)
     await reader.aclose()
     assert (event.events.num_rows, end.events.num_rows) == (1, 0)
     assert (await feed.lag("0", event.to), await feed.lag("0", end.to)) == (1, 0)
@@ -113,7 +114,8 @@ async def test_a_topic_that_was_created_again_is_a_lost_position(topics: Topics,
 async def test_an_open_reader_notices_that_its_topic_was_created_again(topics: Topics, feed: KafkaChangeFeed) -> None:
     topics.produce(0, [b"0"])
     reader = feed.open("0", None)
-    await anext(reader)
+    async with asyncio.timeout(PATIENCE_S):
+        await anext(reader)
     topics.machine.delete_topic(topics.name)
     topics.machine.make_topic(topics.name, 4)
     topics.produce(0, [b"new"] * 5)
