@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from confluent_kafka import (
     Consumer,
@@ -31,6 +31,7 @@ from leasehold.common.azure import Identity, credential_of
 from leasehold.common.clock import Backoff
 from leasehold.pipeline.endpoint import Endpoint
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 Place = Literal["earliest", "latest"] | int
 """In a partition: the first offset, the end of what is committed, or the first event since a time (milliseconds)."""
@@ -63,7 +64,10 @@ FENCED = frozenset(
         KafkaError.INVALID_PRODUCER_ID_MAPPING,
     )
 )
-UNSTABLE = Backoff(first_s=0.01, max_s=0.5)
+PASSING = frozenset(
+    (KafkaError.UNSTABLE_OFFSET_COMMIT, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
+)
+PAUSES = Backoff(first_s=0.01, max_s=0.5)
 
 
 class Topic(NamedTuple):
@@ -157,26 +161,42 @@ class KafkaCluster:
         """Asks each broker once for all partitions. -1 if nothing is that late."""
         spec: Any = OffsetSpec.for_timestamp(at) if isinstance(at, int) else getattr(OffsetSpec, at)()
         wanted = {TopicPartition(topic, partition): spec for partition in partitions}
-        futures = (await self._asked()).list_offsets(
-            wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=self.timeout_s
-        )
-        return {place.partition: (await asyncio.wrap_future(found)).offset for place, found in futures.items()}
+
+        async def ask() -> dict[int, int]:
+            futures = (await self._asked()).list_offsets(
+                wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=self.timeout_s
+            )
+            return {place.partition: (await asyncio.wrap_future(found)).offset for place, found in futures.items()}
+
+        return await self._ask_until_settled(ask, self.timeout_s)
 
     async def find_committed(self, group: str, topic: str, patience_s: float) -> TopicPartition | None:
         """The offset of partition 0, and its metadata, once no transaction has another one for it."""
-        loop = asyncio.get_running_loop()
-        asked, began, turn = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0)]), loop.time(), 0
-        while True:
+        asked = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0)])
+
+        async def ask() -> TopicPartition | None:
             futures = (await self._asked()).list_consumer_group_offsets(
                 [asked], require_stable=True, request_timeout=self.timeout_s
             )
             [found] = (await asyncio.wrap_future(futures[group])).topic_partitions
-            if found.error is None:
-                return None if found.offset == NO_OFFSET else found
-            if found.error.code() != KafkaError.UNSTABLE_OFFSET_COMMIT or loop.time() - began > patience_s:
+            if found.error is not None:
                 raise KafkaException(found.error)
+            return None if found.offset == NO_OFFSET else found
+
+        return await self._ask_until_settled(ask, patience_s)
+
+    async def _ask_until_settled(self, ask: Callable[[], Awaitable[T]], patience_s: float) -> T:
+        """Again while a transaction is being completed, or a partition gets another leader."""
+        loop, turn = asyncio.get_running_loop(), 0
+        began = loop.time()
+        while True:
+            try:
+                return await ask()
+            except KafkaException as error:
+                if error.args[0].code() not in PASSING or loop.time() - began > patience_s:
+                    raise
             turn += 1
-            await asyncio.sleep(UNSTABLE.pause_s(turn, 0.0))
+            await asyncio.sleep(PAUSES.pause_s(turn, 0.0))
 
     async def commit(self, group: str, topic: str, partition: int, offset: int) -> None:
         """Outside transactions. The group must have no members."""

@@ -188,6 +188,7 @@ class KafkaChangeFeed(ChangeFeed):
 
     async def _explain(self, number: int, position: Position) -> FeedError:
         """Why the brokers have nothing at the position."""
+        self._checked(number, position, await self._described.answer())
         first = (await self._find([number], "earliest"))[number]
         end = (await self._find([number], "latest"))[number]
         if position.next < first:

@@ -50,7 +50,7 @@ class Transactions:
         self._group = consumer.consumer_group_metadata()
         consumer.close()
         self._producer = self._cluster.make_producer(
-            self._lease + str(time.time()), **{"partitioner": "murmur2_random", "queue.buffering.max.kbytes": 65536, **self._producing}
+            self._lease, **{"partitioner": "murmur2_random", "queue.buffering.max.kbytes": 65536, **self._producing}
         )
         self._producer.init_transactions(self._cluster.timeout_s)
 

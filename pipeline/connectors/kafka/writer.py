@@ -147,6 +147,8 @@ def as_sink_error(cluster: KafkaCluster, error: KafkaException) -> PipelineError
         )
     if code in NO_TOPIC:
         return SinkNotFound(f"{text}: create the topic, or correct `topic`")
+    if code in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE):  # only if the limit could not be read
+        return OutputRefused(f"{text}: raise `max.message.bytes` of the topic, or produce smaller output")
     if code == KafkaError.OFFSET_METADATA_TOO_LARGE:
         return SinkRejected(f"{text}: raise `offset.metadata.max.bytes` of the brokers: this feed has long positions")
     if found.retriable() or found.txn_requires_abort():

@@ -14,6 +14,7 @@ from connectors.kafka.topics import Topics, committed
 from patience import PATIENCE_S
 
 from leasehold import Claim, Fenced, Output, OutputRefused, Sink, SinkRejected, SinkWriter
+from leasehold.pipeline.connectors.kafka.cluster import KafkaCluster
 from leasehold.pipeline.connectors.kafka.sink import KafkaOutputSink
 from leasehold.pipeline.connectors.kafka.transactions import Transactions
 from leasehold.pipeline.tracing import TraceContext
@@ -197,6 +198,22 @@ async def test_an_event_that_is_larger_than_the_topic_takes_is_named(topics: Top
     assert writer.position is None
     await writer.write(Output(table=table.filter(pa.array([True, False, True])), start=None, to="3", events=3), PERMIT)
     assert await bodies(replace(topics, name=topic)) == [b"x" * 10, b"x" * 20]
+
+
+async def test_without_the_right_to_read_the_limit_a_batch_that_is_too_large_is_refused(
+    topics: Topics, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unknown(self: KafkaCluster, topic: str) -> None: ...
+
+    monkeypatch.setattr(KafkaCluster, "find_message_bytes_max", unknown)
+    topic = f"{topics.name}-small"
+    topics.machine.make_topic(topic, 1, max_message_bytes="2000")
+    sink = make(topic)
+    writer = await opened(sink, claim(1))
+    with pytest.raises(OutputRefused, match=r"max\.message\.bytes"):
+        await writer.write(Output(table=pa.table({"body": [b"x" * 4000]}), start=None, to="1", events=1), PERMIT)
+    await (await sink.open(claim(2))).write(output(0, 1), PERMIT)
+    assert await bodies(replace(topics, name=topic)) == [b"1"]
 
 
 async def test_by_key_events_go_where_the_clients_of_kafka_look_for_them(topics: Topics, make: Make) -> None:
