@@ -75,13 +75,13 @@ class KafkaWriter(SinkWriter):
             raise SinkRejected(f"lease '{self._claim.partition}' has ended, and nothing more is taken from it")
         records = await self._run(partial(records_of, output))
         permit.check()
-        crash_point("before publish")
+        crash_point("before transaction")
         try:
             with checked_until_cancelled(permit) as check:
                 await self._commit(records, lambda held: replace(held, position=output.to), check)
         except TooLarge as error:
             raise self._too_large(output, error) from error
-        crash_point("published")
+        crash_point("transaction committed")
 
     async def end(self, permit: Permit) -> None:
         permit.check()

@@ -17,7 +17,7 @@ from leasehold.pipeline.crash_point import VARIABLE
 pytestmark = pytest.mark.xdist_group("kafka")
 """One broker, instead of one for each process."""
 
-POINTS = ("before publish", "transaction filled", "published")
+POINTS = ("before transaction", "transaction filled", "transaction committed")
 END = 8
 
 
