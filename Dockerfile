@@ -14,9 +14,10 @@ WORKDIR /build
 # Whom to trust, where a network signs TLS anew: image/build says it.
 ARG SSL_CERT_FILE
 COPY pyproject.toml uv.lock ./
+COPY emulators/pyproject.toml emulators/
 RUN python3 -m venv /uv && /uv/bin/pip install --quiet "$(grep -oE 'uv==[0-9.]+' pyproject.toml)"
 ENV UV_PROJECT_ENVIRONMENT=/opt/leasehold UV_PYTHON=/usr/bin/python3 UV_PYTHON_DOWNLOADS=never UV_LINK_MODE=copy
-RUN /uv/bin/uv sync --locked --no-dev --extra connect --extra otel --no-install-project
+RUN /uv/bin/uv sync --locked --no-dev --extra connect --extra otel --no-install-workspace
 COPY README.md LICENSE ./
 COPY leasehold leasehold
 COPY leases leases

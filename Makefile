@@ -90,9 +90,12 @@ fuzz: setup  # the REST API asked at random by schemathesis, for minutes (EXAMPL
 memory: setup  # what a host holds while it drains 1,000,000 events, with few and many partitions
 	MEMORY_IN_FULL=1 $(PYTEST) -s -p no:xdist tests/timing/test_memory.py
 
-sim: setup  ## whole groups on virtual time (SEEDS=500 FIRST=1 SIZE=small|tight|large|hinted SESSIONS=any|none|all|mixed), or one seed again (SEED=7)
-	@PYTHONPATH=tests .venv/bin/python -m lab.simulation.seeds --size $(or $(SIZE),small) --sessions $(or $(SESSIONS),any) \
+sim: setup  ## whole groups on virtual time (SEEDS=500 FIRST=1 SIZE=small|tight|large|hinted), or one seed again (SEED=7)
+	@PYTHONPATH=tests .venv/bin/python -m lab.simulation.seeds --size $(or $(SIZE),small) \
 		$(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),500) --first $(or $(FIRST),1))
+
+model: setup  # every course of events of a small model of how hosts show that they live; its unsafe variants have to fail
+	@PYTHONPATH=tests .venv/bin/python -m lab.model
 
 mutants: setup  ## planted faults, each caught by the simulation (MUTANT=word for some)
 	@PYTHONPATH=tests .venv/bin/python -m lab.simulation.mutants $(if $(MUTANT),--only "$(MUTANT)")
@@ -164,7 +167,7 @@ pods: setup node  # of that image: three share a bank, a fourth joins, one is ki
 start: setup  # of that image: how soon a host lives and is ready, beside a bare Spark session, by turns; into build/start.json (PAIRS=7)
 	PYTHONPATH=tests .venv/bin/python tests/starts.py --pairs $(or $(PAIRS),7)
 
-dist: setup  # dist/: a wheel, tried in empty environments with the oldest and the newest PySpark and azure-eventhub
+dist: setup  # dist/: a wheel and an sdist, tried in empty environments with the oldest and the newest PySpark and azure-eventhub
 	.venv/bin/python tests/dist.py
 
 audit: setup  # what is known against the packages of uv.lock, says PyPI or OSV; needs the network, not part of `make test` (ADVISORIES=osv)

@@ -19,6 +19,7 @@ from typing import ParamSpec, TypeVar
 from zlib import crc32
 
 from leasehold.leases.lease import Lease, LeaseKey
+from leasehold.leases.timing import LASTS_S
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -32,14 +33,14 @@ Held = Mapping[str, Counter[str | None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """A live host, according to its document. has_session: without one, it can own no lease that sessions judge."""
+    """A live host, according to its document. pipelines: those for which it may take leases."""
 
     name: str
     pipelines: frozenset[str]
     leases_max: int | None = None
     draining: bool = False
     is_new: bool = False
-    has_session: bool = False
+    lasts_s: float = LASTS_S
 
     def serves(self, pipeline: str) -> bool:
         return pipeline in self.pipelines and not self.draining
@@ -47,11 +48,12 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a host does in this round."""
+    """What a host does in this round. lacking: other hosts that have less than their share."""
 
     take: tuple[LeaseKey, ...]
     ask: tuple[LeaseKey, ...]
     share: int
+    lacking: frozenset[str] = frozenset()
 
 
 def plan_in_steps(
@@ -64,6 +66,7 @@ def plan_in_steps(
     rng: random.Random,
     last: Collection[LeaseKey] = (),
     paused: Collection[str] = (),
+    passed: Collection[LeaseKey] = (),
 ) -> Steps[Plan]:
     """What `me` should do now. For 100,000 leases and 100 hosts, that takes a tenth of a second.
 
@@ -71,10 +74,11 @@ def plan_in_steps(
     - peers: the live hosts, including `me`.
     - working: the leases that `me` processes. Any other lease in its name was left by an earlier incarnation or a lost
       answer, and `me` takes it back at once.
-    - expired: leases whose owner did not move its tick for a lease duration.
-    - overdue: leases that `me` requested a lease duration ago and may now steal.
+    - expired: leases whose owner is dead, or has renounced them.
+    - overdue: leases that `me` requested long ago and may now steal.
     - rng: spreads hosts that take from the same set of free leases, so that they do not all start with the same one.
     - last: leases that just failed on `me`, which it prefers to leave to other hosts.
+    - passed: leases that the intended hosts did not take in time: any host may.
     - paused: pipelines that no host processes; their leases are neither taken nor requested, and count in no share.
     """
     able = {peer.name: peer for peer in peers if not peer.draining}
@@ -89,14 +93,17 @@ def plan_in_steps(
     ]
     if len(leases) > STEP_MAX:
         yield
-    back = [lease for lease in ours if lease.owner == me and lease.key not in working]
+    mine_to_process = able[me].pipelines
+    back = [
+        lease for lease in ours if lease.owner == me and lease.key not in working and lease.pipeline in mine_to_process
+    ]
     returning, returning_of = {lease.key for lease in back}, _by_pipeline(back)
     promised = _by_pipeline(
         lease
         for lease in ours
         if lease.handoff_to == me and lease.key not in returning and _is_takeable(lease, expired, overdue)
     )
-    take, ask, turn = [lease.key for lease in back], list[LeaseKey](), _Turn()
+    take, ask, lacking, turn = [lease.key for lease in back], list[LeaseKey](), set[str](), _Turn()
     for pipeline in sorted(able[me].pipelines):
         if turn.is_over(len(able)):
             yield
@@ -115,7 +122,21 @@ def plan_in_steps(
             take += picked + _picked(left, need_of_expired, _assigned(left, shares_of_expired, held, me), rng, last)
         if need > len(free):
             ask += _asked(group.surplus(pipeline, held, returning), shares, held, me)[: need - len(free)]
-    return Plan(tuple(take), tuple(ask), sum(share.get(me, 0) for share in group.shares.values()))
+    if passed:
+        served = {lease.key for pipeline in mine_to_process for lease in group.leases.get(pipeline, ())}
+        untaken = sorted(served.intersection(passed).difference(take))
+        kept = sum(lease.owner == me for lease in ours) - len(back)
+        most = able[me].leases_max
+        room = len(untaken) if most is None else most - kept - len(take)
+        take += rng.sample(untaken, max(0, min(room, len(untaken))))
+        lacking = {
+            name
+            for pipeline in mine_to_process
+            for name, share in group.shares.get(pipeline, {}).items()
+            if name != me and share > group.held.get(pipeline, Counter())[name]
+        }
+    share = sum(each.get(me, 0) for each in group.shares.values())
+    return Plan(tuple(take), tuple(ask), share, frozenset(lacking))
 
 
 def _at_once(computation: Callable[P, Steps[T]]) -> Callable[P, T]:
@@ -196,11 +217,9 @@ def standing_of(
     by_pipeline = _by_pipeline(lease for lease in leases if not lease.closed and lease.pipeline not in paused)
     if len(leases) > STEP_MAX:
         yield
-    is_mixed = not all(peer.has_session for peer in able.values())
     moving: dict[LeaseKey, str | None] = {}
     free: dict[str, list[Lease]] = {}
     held: dict[str, Counter[str | None]] = {}
-    by_tick: dict[str, Counter[str | None]] = {}
     turn = _Turn()
     for pipeline, found in by_pipeline.items():
         if turn.is_over(len(found)):
@@ -211,17 +230,10 @@ def standing_of(
         held[pipeline] = Counter(holders)
         if None in held[pipeline]:
             free[pipeline] = [lease for lease, holding in zip(found, holders, strict=True) if holding is None]
-        if is_mixed:
-            by_tick[pipeline] = Counter(
-                holding for lease, holding in zip(found, holders, strict=True) if not lease.by_session
-            )
-    if by_tick == held:
-        by_tick = {}
-    shares = shares_of_expired = yield from shares_of(able, held, by_tick)
+    shares = shares_of_expired = yield from shares_of(able, held)
     unseeing = able.keys() - seeing.keys()
     if expired and unseeing:  # they would let what expires lie, and ask for their part of it later
-        others = _held_by_others(held, unseeing), _held_by_others(by_tick, unseeing)
-        shares_of_expired = yield from shares_of(seeing, *others)
+        shares_of_expired = yield from shares_of(seeing, _held_by_others(held, unseeing))
     return Standing(by_pipeline, free, held, moving, shares, shares_of_expired)
 
 
@@ -286,33 +298,8 @@ def holder(lease: Lease, able: Mapping[str, Peer], is_expired: bool) -> str | No
     return None if is_expired else lease.owner
 
 
-def shares_of(able: Mapping[str, Peer], held: Held, by_tick: Held) -> Steps[dict[str, dict[str, int]]]:
-    """pipeline -> host -> how many of the pipeline's leases that host should hold.
-
-    by_tick: how many of `held` sessions do not judge; empty if they judge none.
-
-    Hosts without sessions do not see the leases that sessions judge. They share the others with all hosts, and ask for
-    their part themselves: nothing is left free for them. What they do not hold is for the hosts that have sessions.
-    """
-    with_session = {name: peer for name, peer in able.items() if peer.has_session}
-    if not by_tick or len(with_session) == len(able):
-        return (yield from _shares_beside({}, held, able))
-    of_all = yield from _shares_beside({}, by_tick, able)
-    without = {
-        pipeline: {
-            name: min(share, by_tick.get(pipeline, Counter())[name])
-            for name, share in shares.items()
-            if name not in with_session
-        }
-        for pipeline, shares in of_all.items()
-    }
-    given = {pipeline: sum(shares.values()) for pipeline, shares in without.items()}
-    left = yield from _shares_beside(given, held, with_session)
-    return {pipeline: without.get(pipeline, {}) | left.get(pipeline, {}) for pipeline in without.keys() | left.keys()}
-
-
-def _shares_beside(given: Mapping[str, int], held: Held, able: Mapping[str, Peer]) -> Steps[dict[str, dict[str, int]]]:
-    """given: how many leases of each pipeline are for other hosts. held: by pipeline and holder, how many leases."""
+def shares_of(able: Mapping[str, Peer], held: Held) -> Steps[dict[str, dict[str, int]]]:
+    """pipeline -> host -> how many of the pipeline's leases that host should hold."""
     turn, hosts_of = _Turn(), defaultdict[str, list[str]](list)
     for name, peer in sorted(able.items()):
         if turn.is_over(len(peer.pipelines)):
@@ -326,9 +313,8 @@ def _shares_beside(given: Mapping[str, int], held: Held, able: Mapping[str, Peer
         hosts, counts = hosts_of.get(pipeline, []), held.get(pipeline, Counter())
         if turn.is_over(len(hosts)):
             yield
-        size = counts.total() - given.get(pipeline, 0)
         room = {name: max(0, limits[name] - totals[name]) for name in hosts if name in limits} if limits else {}
-        shares[pipeline] = _shared(size, hosts, room, totals, counts)
+        shares[pipeline] = _shared(counts.total(), hosts, room, totals, counts)
         for name, share in shares[pipeline].items():
             totals[name] += share
     return shares
@@ -419,4 +405,4 @@ def _is_takeable(lease: Lease, expired: Collection[LeaseKey], overdue: Collectio
 
 def _serves(able: Mapping[str, Peer], name: str, lease: Lease) -> bool:
     peer = able.get(name)
-    return peer is not None and lease.pipeline in peer.pipelines and (peer.has_session or not lease.by_session)
+    return peer is not None and lease.pipeline in peer.pipelines

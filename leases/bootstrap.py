@@ -358,7 +358,7 @@ class Bootstrap:
         self._due_since = {each.partition: self._due_since.get(each.partition, scan.started) for each in born}
         if self._is_complete:
             return born
-        grace_s = self._keeper.timing.renew_s / 8
+        grace_s = 2 * self._keeper.timing.handoff_poll_s
         by_name = {lease.partition: lease for lease in born}
         return [
             by_name[name]
@@ -405,7 +405,7 @@ class Bootstrap:
         """Leases that were deleted since the last scan, seen recently enough that they cannot have been cleared away as
         dead.
         """
-        within_s = DEAD_AFTER * self._keeper.timing.duration_s / 2
+        within_s = DEAD_AFTER * self._keeper.timing.patience_s / 2
         gone = self._memory.gone(leases, unreadable, scan.started, within_s)
         return restored(gone, partitions, leases, uncovered) if gone else []
 

@@ -20,8 +20,6 @@ from leasehold.leases.errors import InvalidDocument
 from leasehold.leases.lease import SINK_STATE_BYTES_MAX, Child, Lease
 
 VERSION = 1
-SESSION_VERSION = 2
-"""The version of a lease that its owner's session judges. Versions of Leasehold without sessions refuse it."""
 BODY_BYTES_MAX = 64 * 1024
 ID_CHARACTERS_MAX = 255
 NAME_BYTES_MAX = 512
@@ -78,7 +76,7 @@ def encode_lease(lease: Lease) -> str:
     """
     fields: dict[str, object] = {
         **lease.unknown,
-        "version": SESSION_VERSION if lease.by_session else VERSION,
+        "version": VERSION,
         "pipeline": lease.pipeline,
         "partition": lease.partition,
         "owner": lease.owner,
@@ -155,7 +153,7 @@ def decode_lease(id: str, body: str) -> Lease:
 def _lease_of(fields: Fields) -> Lease:
     """Raises InvalidDocument."""
     fields.readable()
-    version = fields.version(SESSION_VERSION)
+    fields.version(VERSION)
     lease = Lease(
         pipeline=fields.text("pipeline", NAME_BYTES_MAX),
         partition=fields.text("partition", NAME_BYTES_MAX),
@@ -172,7 +170,6 @@ def _lease_of(fields: Fields) -> Lease:
         tombstone=fields.has("tombstone") and fields.boolean("tombstone"),
         parents=fields.texts("parents", NAME_BYTES_MAX, CHILDREN_MAX),
         children=tuple(child_of(child) for child in fields.objects("children", CHILDREN_MAX)),
-        by_session=version == SESSION_VERSION,
         unknown=fields.unknown(_LEASE_FIELDS),
     )
     if fields.id != lease_id(lease.pipeline, lease.partition):

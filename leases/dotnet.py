@@ -38,8 +38,6 @@ from leasehold.leases.lease import SINK_STATE_BYTES_MAX, Lease
 FIELD = "leasehold"
 """The field that holds our values in their document."""
 FIELD_VERSION = 1
-SESSION_VERSION = 2
-"""The version of a lease that its owner's session judges. .NET and Java do not read it."""
 DOCUMENT = "document"
 """In `Lease.unknown`: the rest of the document (`fields`), and the tick that its `timestamp` represents."""
 FOREIGN = "foreign"
@@ -228,7 +226,7 @@ def _with_ours(lease: Lease, fields: Fields, ours: object) -> Lease:
     if not isinstance(ours, dict):
         fields.refuse(FIELD, "must be an object")
     known = Fields(f"{fields.id}, {FIELD}", {**_ABSENT, **{key: _number(key, value) for key, value in ours.items()}})
-    version = known.version(SESSION_VERSION)
+    known.version(FIELD_VERSION)
     if misplaced := sorted(_ELSEWHERE & ours.keys()):
         known.refuse(misplaced[0], "does not belong there")
     incarnation = known.optional_text("incarnation", NAME_BYTES_MAX)
@@ -243,14 +241,13 @@ def _with_ours(lease: Lease, fields: Fields, ours: object) -> Lease:
         closed=known.boolean("closed"),
         parents=known.texts("parents", NAME_BYTES_MAX, CHILDREN_MAX),
         children=tuple(child_of(child) for child in known.objects("children", CHILDREN_MAX)),
-        by_session=version == SESSION_VERSION,
         unknown=known.unknown(_OURS),
     )
 
 
 def _ours_of(lease: Lease) -> dict[str, object]:
     values: dict[str, object] = {
-        "version": SESSION_VERSION if lease.by_session else FIELD_VERSION,
+        "version": FIELD_VERSION,
         "epoch": _exact(lease.epoch),
         "tick": _exact(lease.tick),
         "generation": _exact(lease.generation),

@@ -8,7 +8,6 @@ LeasesError
 │   └── StoreAmbiguous         sent, but the answer was lost; read again before anything else
 ├── Undecided                  where a partition begins is not known yet; other partitions do not wait for it
 ├── InvalidDocument            a document that this version cannot trust
-│   └── JudgedBySession        a lease that this host leaves alone, because it has no session
 ├── Incomparable               a position that the feed cannot compare with another
 ├── LeaseLost                  this host no longer holds the lease: stop, deliver nothing
 │   └── LeaseReset             an operator moved its position: stop, and take the lease again
@@ -62,10 +61,6 @@ class Undecided(LeasesError):
 
 class InvalidDocument(LeasesError):
     """A document that this version would not write: truncated, edited by hand, too large, or from a newer version."""
-
-
-class JudgedBySession(InvalidDocument):
-    """A lease of version 2, seen by a host without a session, which can neither judge nor own it."""
 
 
 class Incomparable(LeasesError):

@@ -17,21 +17,21 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from leasehold.common.clock import Clock
+from leasehold.leases.bell import Bell
 from leasehold.leases.document import advised, encode_lease, lease_id, lease_prefix, partition_of
 from leasehold.leases.errors import (
     InvalidDocument,
-    JudgedBySession,
     StoreAmbiguous,
     StoreConflict,
     StoreMissing,
     StoreUnavailable,
 )
-from leasehold.leases.expiry import Mark
+from leasehold.leases.host_record import Tenant
 from leasehold.leases.lease import Lease, LeaseKey
-from leasehold.leases.session import Bell, Session, Tenant
+from leasehold.leases.session import Session
 from leasehold.leases.side_by_side import rounds_of, run_side_by_side
-from leasehold.leases.store import Hint, LeaseStore, Stored
-from leasehold.leases.tenure import OwnedLease, Ticks, VersionedLease, agreed, begin, id_of, name_of, versioned
+from leasehold.leases.store import Hint, LeaseStore, OutcomesStore, Stored
+from leasehold.leases.tenure import Began, OwnedLease, VersionedLease, begin, id_of, versioned
 from leasehold.leases.timing import Timing
 
 T = TypeVar("T")
@@ -41,11 +41,6 @@ Read = Mapping[tuple[str, str], VersionedLease | InvalidDocument]
 """By pipeline and id, the documents of leases that were read."""
 Claimed = Callable[[str], str]
 """The sink's pure part of a claim: the last tenure's sink state -> the next one's."""
-SESSION_REMEDY = (
-    "set `leases.sessions: auto`, as the hosts that wrote it have it; or stop all hosts and run"
-    " `leasehold leases downgrade FILE`"
-)
-"""For a host without a session that finds leases which sessions judge."""
 
 
 @dataclass(frozen=True)
@@ -97,18 +92,6 @@ class Scan:
             token=token,
         )
 
-    def without_sessions(self) -> Scan:
-        """The scan for a host without a session, which can neither judge nor own a lease that sessions judge."""
-        judged = {key: seen for key, seen in self.seen.items() if seen.lease.by_session}
-        if not judged:
-            return self
-        unreadable = {
-            key: JudgedBySession(f"{name_of(lease)} is judged by sessions, and this host has none: {SESSION_REMEDY}")
-            for key, (lease, _) in judged.items()
-        }
-        seen = {key: each for key, each in self.seen.items() if key not in judged}
-        return replace(self, seen=seen, unreadable={**self.unreadable, **unreadable})
-
     @cached_property
     def leases(self) -> list[Lease]:
         return [seen.lease for seen in self.seen.values()]
@@ -120,7 +103,7 @@ class Scan:
         """
         return tuple(
             (
-                *(lease.pipeline, lease.partition, lease.owner, lease.handoff_to, lease.by_session),
+                *(lease.pipeline, lease.partition, lease.owner, lease.handoff_to),
                 *(lease.closed, lease.tombstone, lease.scope, lease.children),
             )
             for lease in self.leases
@@ -154,18 +137,11 @@ class Scan:
         return [lease for lease in self.leases if lease.handoff_to is not None]
 
     @cached_property
-    def marks(self) -> dict[LeaseKey, Mark]:
-        """What to watch for expiry: the owned leases that are not judged by a session."""
-        return {
-            key: lease.mark for key, (lease, _) in self.seen.items() if lease.owner is not None and not lease.by_session
-        }
-
-    @cached_property
     def by_tenant(self) -> Mapping[Tenant, frozenset[LeaseKey]]:
-        """The other owned leases, by the owner whose session judges them."""
+        """The owned leases, by owner."""
         found: defaultdict[Tenant, list[LeaseKey]] = defaultdict(list)
         for lease in self.leases:
-            if lease.by_session and (tenant := lease.tenant) is not None:
+            if (tenant := lease.tenant) is not None:
                 found[tenant].append(lease.key)
         return {tenant: frozenset(keys) for tenant, keys in found.items()}
 
@@ -211,10 +187,8 @@ class Keeper:
         session: Session | None = None,
         bell: Bell | None = None,
     ) -> None:
-        """session: of this host, if it has one; without, every lease is kept alive by itself. bell: of a process that runs no
-        host.
-        """
-        self.store = store
+        """session: of a process that runs a host: only that takes leases. bell: of any other process that changes some."""
+        self.store = self.outcomes = OutcomesStore(store, clock)
         self.host = host
         self.incarnation = incarnation
         self.timing = timing
@@ -226,7 +200,6 @@ class Keeper:
         """By prefix, up to where changes were read. A listing in between makes it no less useful: some show twice."""
         self._missed_at = -inf
         """When a document was last missing that a scan had shown, or was deleted by this host."""
-        self._ticks: Ticks = {}
         self.can_count = True
         """False once the store has answered that it does not count, and after a count that failed until the next listing."""
         self._counts = True
@@ -265,7 +238,7 @@ class Keeper:
     @property
     def _follows_changes(self) -> bool:
         """Whether hosts ring when leases change. Otherwise, all leases are listed at every look anyway."""
-        return self.session is not None and self.session.is_agreed
+        return self.session is not None
 
     async def _begin_changes(self, names: Sequence[str]) -> str | None:
         """The token of now; None if there is none, also if the store cannot give one now. Leases are listed all the same."""
@@ -288,7 +261,7 @@ class Keeper:
         assert self.session is not None, "changes are read where hosts ring"
         self.can_count = False
         try:
-            async with asyncio.timeout(self.session.timing.call_timeout_s):
+            async with asyncio.timeout(self.session.timing.beat_timeout_s):
                 counts = await run_side_by_side(
                     names, lambda name: self.store.count(lease_prefix(name)), doing="counting leases of"
                 )
@@ -324,7 +297,7 @@ class Keeper:
         known: dict[str, tuple[Stored, VersionedLease]] = {}
         for n, (name, stored) in enumerate(documents):
             if n and n % PARSED_AT_ONCE == 0:
-                await asyncio.sleep(0)  # renewals do not wait until thousands are parsed
+                await asyncio.sleep(0)  # beats do not wait until thousands are parsed
             before = self._known.get(stored.id)
             try:
                 found = before[1] if before is not None and before[0] == stored else versioned(stored)
@@ -341,18 +314,12 @@ class Keeper:
     async def take(self, seen: VersionedLease, claimed: Claimed) -> OwnedLease | None:
         """Acquire the lease that was seen; None if another host was faster.
 
-        The tick starts above all that this incarnation wrote, even if the document was restored to an earlier state.
-        Otherwise, a host that had seen an earlier one of these ticks would take the new one for it, and the lease for
-        expired.
-
         An ambiguous answer is resolved by reading: the lease is ours if it has our epoch. Raises StoreUnavailable,
         StoreAmbiguous (reading failed too: the next scan shows the lease as ours, from an earlier attempt).
         """
-        assert self.session is not None or not seen.lease.by_session, "sessions judge it, and this host has none"
+        assert self.session is not None, "only a host takes leases"
         began = begin(self._clock, self.session)
-        earlier = replace(seen.lease, tick=max(seen.lease.tick, self._ticks.get(seen.lease.key, 0)))
-        wanted = agreed(earlier.acquired(self.host, self.incarnation, claimed(seen.lease.sink_state)), self.session)
-        self._ticks[wanted.key] = wanted.tick
+        wanted = seen.lease.acquired(self.host, self.incarnation, claimed(seen.lease.sink_state))
         try:
             etag = await self._replace(wanted, seen)
         except (StoreConflict, StoreMissing):
@@ -361,15 +328,25 @@ class Keeper:
             now = await self.read(*wanted.key)
             if not now.lease.is_same_tenure(wanted):
                 return None
-            wanted, etag = now.lease, now.etag
+            # Perhaps by an earlier try, so it must be won again.
+            wanted, etag, began = now.lease, now.etag, Began(began.at, 0)
         self.ring()
-        return OwnedLease(self.store, wanted, etag, began, self._clock, self.timing, self._ticks, self.session)
+        return OwnedLease(self.store, wanted, etag, began, self._clock, self.session)
+
+    async def probe(self, seen: VersionedLease) -> None:
+        """Whether leases can be read, and written: by a write that the store must refuse, because of its ETag.
+
+        Raises StoreUnavailable, StoreAmbiguous.
+        """
+        assert self.session is not None, "only a host probes"
+        with suppress(StoreConflict, StoreMissing):
+            await self.store.read(id_of(seen.lease))
+            await self.store.replace(id_of(seen.lease), encode_lease(seen.lease), self.session.own_etag)
 
     async def ask(self, seen: VersionedLease) -> None:
         """Write this host's name into `handoff_to`. Raises StoreConflict, StoreMissing, StoreUnavailable, StoreAmbiguous.
 
-        A busy owner writes often, so a request is written again if only a checkpoint came between. If sessions judge the lease
-        since that checkpoint, a host without one leaves it alone.
+        A busy owner writes often, so a request is written again if only a checkpoint came between.
         """
         for tries_left in reversed(range(ASKED_MAX)):
             try:
@@ -380,9 +357,8 @@ class Keeper:
                 if not tries_left:
                     raise
                 now = await self._note_missing(self.read(*seen.lease.key))
-                may_write = self.session is not None or not now.lease.by_session
                 is_unasked = now.lease.handoff_to == seen.lease.handoff_to
-                if not (may_write and is_unasked and now.lease.is_same_tenure(seen.lease)):
+                if not (is_unasked and now.lease.is_same_tenure(seen.lease)):
                     raise
                 seen = now
 

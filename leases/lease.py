@@ -5,13 +5,12 @@
             ^                  |   |    |  ^                  (handoff_to: reserved for the host that requested it)
             |  acquired by     |   |    +--+ renewed, checkpointed, handoff_requested
             |  another, once   |   |
-            +-- expired -------+   +-- closed: its partition was split or merged, and its children take over; or an
+            +-- its host died -+   +-- closed: its partition was split or merged, and its children take over; or an
                                        operator closed it, and a reset opens it again
 
 `epoch` grows with every change of owner and is passed to the sink, which refuses older ones. `generation` grows only
-when an operator moves the position. Only the owner moves `tick`, on each renewal and checkpoint. A host that sees it
-unchanged for a lease duration, on its own clock, may take the lease (protocol.md, "Rules that hold for every lease").
-A lease that is `by_session` is judged by its owner's session instead (protocol.md, "Sessions").
+when an operator moves the position. Only the owner moves `tick`, with each of its writes: it recognizes them by that if
+an answer was lost. No host is judged by it: hosts show by their own documents that they live (docs/protocol.md).
 """
 
 from __future__ import annotations
@@ -63,7 +62,6 @@ class Lease:
     tombstone: bool = False
     parents: tuple[str, ...] = ()
     children: tuple[Child, ...] = ()
-    by_session: bool = False
     unknown: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
     key: LeaseKey = field(init=False, repr=False, compare=False)
 
@@ -109,7 +107,6 @@ class Lease:
         return replace(self, tick=self.tick + 1)
 
     def checkpointed(self, continuation: str | None, sink_state: str) -> Lease:
-        """This also renews: a busy lease needs no other writes to stay alive."""
         assert len(sink_state.encode()) <= SINK_STATE_BYTES_MAX, "sink state outgrew the lease document"
         return replace(self, tick=self.tick + 1, continuation=continuation, sink_state=sink_state)
 
@@ -118,7 +115,7 @@ class Lease:
         return replace(self, tick=self.tick + 1, epoch=max(self.epoch, above) + 1, sink_state=sink_state)
 
     def handoff_requested(self, to: str) -> Lease:
-        """Another host's request. It does not change the tick, or a dead owner would look alive."""
+        """Another host's request. Like every edit by others, it does not change the tick."""
         return replace(self, handoff_to=to)
 
     def released(self) -> Lease:
@@ -126,10 +123,12 @@ class Lease:
         return replace(self, owner=None, incarnation=None, tick=self.tick + 1)
 
     def revoked(self) -> Lease:
-        """An operator's release. The owner notices at its next write. Like every edit by others, it does not change the
-        tick.
-        """
+        """An operator's release. The owner notices at its next write or scan. It does not change the tick."""
         return replace(self, owner=None, incarnation=None)
+
+    def given_up(self) -> Lease:
+        """Available to any host. Like every edit by others, it does not change the tick."""
+        return replace(self, owner=None, incarnation=None, handoff_to=None)
 
     def put_back(self) -> Lease:
         """Recreated as it was before its document was deleted: without an owner, above all epochs used before, with the
@@ -137,10 +136,6 @@ class Lease:
         """
         epoch = min(self.epoch + RESTORED_ABOVE, 2**63 - 1)
         return replace(self, owner=None, incarnation=None, handoff_to=None, epoch=epoch)
-
-    def downgraded(self) -> Lease:
-        """Available, and judged by the tick of its next owner. Like every edit by others, it does not change the tick."""
-        return replace(self, owner=None, incarnation=None, handoff_to=None, by_session=False)
 
     def reset(self, continuation: str | None) -> Lease:
         """An operator's new position: a new generation, without the present owner. It reopens a lease that an operator

@@ -1,10 +1,8 @@
-"""This host's session: one small document whose tick it moves, and what that entitles the host to.
+"""This host's document, by which it shows that it lives, and what that entitles it to.
 
-While the host is trusted, it may send for every lease that it has written in the present term. A term ends when a
-heartbeat is answered after the trust in the one before it was over: others may have taken leases since. Each lease must
-then be won again by a compare-and-swap before anything is sent for it (docs/protocol.md, Sessions).
-
-A process that changes leases and has no session, as a command does, rings the group's bell instead.
+While the host is trusted, it may send for every lease that it has written in the present term. A term ends when trust
+does: others may have taken leases since. Each lease must then be won again by a compare-and-swap in a new term, before
+anything is sent for it. `leasehold.leases.trust` decides, and this module writes and reads (docs/protocol.md).
 """
 
 from __future__ import annotations
@@ -13,198 +11,134 @@ import asyncio
 import random
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import inf
-from types import MappingProxyType
 
-from leasehold.common.clock import Clock, Pace, retry_after_s
-from leasehold.leases.balance import Peer
-from leasehold.leases.document import INTEGER_MAX, NAME_BYTES_MAX, Fields, to_json
-from leasehold.leases.errors import InvalidDocument, StoreAmbiguous, StoreConflict, StoreError, StoreMissing
+from leasehold.common.cancellation import is_cancelled
+from leasehold.common.clock import Clock, retry_after_s
+from leasehold.common.clock import Pace as Turns
+from leasehold.leases.errors import (
+    DuplicateHost,
+    StoreAmbiguous,
+    StoreConflict,
+    StoreError,
+    StoreMissing,
+    StoreUnavailable,
+)
 from leasehold.leases.hints import Hints
-from leasehold.leases.host_record import PIPELINES_MAX, HostRecord, OwnDocument
-from leasehold.leases.store import LeaseStore, Stored, TimedStore
-from leasehold.leases.timing import SESSION_S_MAX, SessionTiming, Timing
+from leasehold.leases.host_record import HOST_BYTES_MAX, HostRecord, encode_host, found_host, host_id
+from leasehold.leases.store import LeaseStore, TimedStore
+from leasehold.leases.timing import QUICK, Timing
+from leasehold.leases.trust import LATE_MAX_S, Attempt, Encounter, Pace, Trust, encountered
 
-SESSIONS_PREFIX = "_sessions/"
-BELL_ID = "_sessions.bell"
-LOOK_PREFIX = "_sessions"
-"""Lists the sessions, and the bell."""
-BELL_WRITES_MAX = 3
-VERSION = 1
 JITTER = 0.02
 WON_AGAIN_PER_S = 20.0
 """How many leases a host wins again in a second, after a lapse."""
-
-Tenant = tuple[str, str]
-"""(host, incarnation): the owner of leases, and of one session."""
-
-_FIELDS = frozenset(
-    (
-        *("version", "host", "incarnation", "tick", "durationS", "beatS", "ring"),
-        *("draining", "pipelines", "leasesMax", "contestedBy", "waits"),
-    )
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionRecord:
-    """A session, according to its document. duration_s, beat_s: the host's `SessionTiming`.
-
-    waits: what the host reports of its work, for people; no lease is judged by it. Hosts of an earlier version report none.
-    """
-
-    host: str
-    incarnation: str
-    tick: int = 0
-    duration_s: float = SessionTiming().duration_s
-    beat_s: float = SessionTiming().beat_s
-    ring: int = 0
-    draining: bool = False
-    pipelines: tuple[str, ...] = ()
-    leases_max: int | None = None
-    contested_by: str | None = None
-    waits: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
-    unknown: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
-
-    @property
-    def tenant(self) -> Tenant:
-        return self.host, self.incarnation
-
-    def peer(self, *, is_new: bool) -> Peer:
-        return Peer(
-            name=self.host,
-            pipelines=frozenset(self.pipelines),
-            leases_max=self.leases_max,
-            draining=self.draining,
-            is_new=is_new,
-            has_session=True,
-        )
-
-
-def session_id(host: str) -> str:
-    return SESSIONS_PREFIX + host
-
-
-def encode_session(session: SessionRecord) -> str:
-    return to_json(
-        {
-            **session.unknown,
-            "version": VERSION,
-            "host": session.host,
-            "incarnation": session.incarnation,
-            "tick": session.tick,
-            "durationS": session.duration_s,
-            "beatS": session.beat_s,
-            "ring": session.ring,
-            "draining": session.draining,
-            "pipelines": list(session.pipelines),
-            "leasesMax": session.leases_max,
-            "contestedBy": session.contested_by,
-            **({"waits": dict(session.waits)} if session.waits else {}),
-        }
-    )
-
-
-def decode_session(id: str, body: str) -> SessionRecord:
-    """Raises InvalidDocument."""
-    fields = Fields.parse(id, body)
-    fields.version(VERSION)
-    session = SessionRecord(
-        host=fields.text("host", NAME_BYTES_MAX),
-        incarnation=fields.text("incarnation", NAME_BYTES_MAX),
-        tick=fields.integer("tick"),
-        duration_s=fields.number("durationS"),
-        beat_s=fields.number("beatS"),
-        ring=fields.integer("ring"),
-        draining=fields.boolean("draining"),
-        pipelines=fields.texts("pipelines", NAME_BYTES_MAX, PIPELINES_MAX),
-        leases_max=fields.optional_integer("leasesMax"),
-        contested_by=fields.optional_text("contestedBy", NAME_BYTES_MAX),
-        waits=fields.mapping("waits") if fields.has("waits") else MappingProxyType({}),
-        unknown=fields.unknown(_FIELDS),
-    )
-    if session.duration_s > SESSION_S_MAX:
-        fields.refuse("durationS", f"must be at most {SESSION_S_MAX}")
-    if id != session_id(session.host):
-        fields.refuse("host", f"is {session.host!r}, which belongs under another id")
-    return session
+UNDER_WAY_MAX = 2
+"""How many attempts may be without an answer."""
+TRIES_MAX = 4
+"""How often a beat starts over because the document was changed by others."""
+ACTIVITY_S = 10.0
+"""How old a report for people may be when a beat carries it."""
 
 
 class Session:
-    """This host's session. All times are of its own clock.
+    """This host's document. All times are of its own clock.
 
-    term: 0 before the first heartbeat. It grows with each lapse of trust.
+    fitness: what `HostRecord.fitness` will be. turn: the order in which leases are won again. hints: for the hosts that have
+    to act at once, if the store can pass them on.
 
-    is_agreed: whether every live host has a session. Then leases may be written that hosts without one cannot read.
-
-    turn: the order in which leases are won again. hints: for the hosts that have to act at once, if the store can pass them on.
-
-    report: called with each heartbeat for `SessionRecord.waits`. It must be fast, and raise nothing.
+    report: called with each beat for `HostRecord.waits`. describe: called now and then for `HostRecord.activity`, with how many
+    bytes of JSON that may have. Both must be fast, and raise nothing.
     """
 
-    def __init__(self, store: LeaseStore, record: SessionRecord, *, clock: Clock, timing: SessionTiming) -> None:
-        self.timing = timing
-        self.term = 0
-        self.is_agreed = False
-        self.turn = Pace(clock.monotonic, clock.sleep)
-        self.hints = Hints(TimedStore(store, timing.call_timeout_s))
+    def __init__(self, store: LeaseStore, record: HostRecord, *, clock: Clock, timing: Timing) -> None:
+        self.record = record
+        self.fitness = ""
+        self.turn = Turns(clock.monotonic, clock.sleep)
+        self.hints = Hints(TimedStore(store, timing.beat_timeout_s))
         self.report: Callable[[], Mapping[str, object]] = dict
-        self._own = OwnDocument(
-            TimedStore(store, timing.call_timeout_s),
-            session_id(record.host),
-            replace(record, duration_s=timing.duration_s, beat_s=timing.beat_s),
-            host=record.host,
-            encode=encode_session,
-            decode=decode_session,
-        )
+        self.describe: Callable[[int], Mapping[str, object]] = lambda room: {}
+        self._store = TimedStore(store, max(LATE_MAX_S, timing.beat_timeout_s))
         self._clock = clock
-        self._beat_at = -inf
+        self._timing = timing
+        self._trust = Trust()
+        self._pace = Pace(lasts_s=timing.duration_s, setting_s=timing.duration_s, calm_since=clock.monotonic())
+        self._id = host_id(record.name)
+        self._etag: str | None = None
+        self.own_etag = ""
+        """One that this host's document has had, and so no other has."""
+        self._lock = asyncio.Lock()
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._records: dict[int, HostRecord] = {}
+        """By tick, those that may have arrived."""
+        self._shown: HostRecord | None = None
+        """The last one that is known to have arrived."""
+        self._replaced: set[str] = set()
+        self._met: Encounter | None = None
+        self._described_at = -inf
         self._unread_s = 0.0
         self._rings = 0
-        self._is_draining = False
-        self._rung = asyncio.Event()
+        self._nudged = asyncio.Event()
         self._turned = asyncio.Event()
 
-    @property
-    def record(self) -> SessionRecord:
-        record: SessionRecord = self._own.record
-        return record
+    # What others may know
 
     @property
-    def trusted_until(self) -> float:
-        return self._beat_at + self.timing.trust_s
+    def timing(self) -> Timing:
+        """At the present pace."""
+        return self._timing.lasting(self._pace.lasts_s)
+
+    @property
+    def term(self) -> int:
+        """0 if there is none now."""
+        return self._trust.term if self.is_trusted else 0
 
     @property
     def is_trusted(self) -> bool:
-        return self._clock.monotonic() < self.trusted_until
+        return self._trust.may_send(self._clock.monotonic())
+
+    @property
+    def trusted_until(self) -> float:
+        return self._trust.until if self._trust.term else -inf
 
     @property
     def may_judge(self) -> bool:
         """Whether this host can write, so that it may take the silence of others for theirs and not for an outage."""
-        return self._clock.monotonic() < self._beat_at + self.timing.judging_s
+        return self.beat_age_s < self.timing.judging_s
 
     @property
     def lapses(self) -> int:
-        """How often trust was over before a heartbeat was answered."""
-        return max(0, self.term - 1)
+        """How many terms have ended."""
+        return max(0, self._trust.last_term - bool(self.term))
 
     @property
     def beat_age_s(self) -> float:
-        """Since the last successful heartbeat began; infinity before the first."""
-        return self._clock.monotonic() - self._beat_at
+        """Since the last attempt began that has arrived; infinity before the first."""
+        return inf if self._trust.known is None else self._clock.monotonic() - self._trust.known.began
 
     def ring(self) -> None:
-        """This host changed who has which lease: the others list the leases after the next heartbeat, which comes soon."""
+        """This host changed who has which lease: the others read the leases after the next beat, which comes soon."""
         self._rings += 1
-        self._rung.set()
+        self._nudged.set()
 
-    def must_win(self, term: int | None) -> bool:
+    def set_fitness(self, fitness: str, *, resumes: bool = False) -> None:
+        """The next beat shows it, soon. resumes: work that was renounced begins again, which takes a new term."""
+        self.fitness = fitness
+        if resumes:
+            self._trust = self._trust.ended()
+        self.ring()
+
+    def shows(self, fitness: str) -> bool:
+        """Whether the last document that is known to have arrived has this fitness."""
+        return self._shown is not None and self._shown.fitness == fitness
+
+    def must_win(self, term: int) -> bool:
         """Whether a lease that was last written in `term` must be written now, before anything is sent for it."""
-        return self.term != term and self.is_trusted
+        return self.term not in (0, term)
 
     async def wait_for_turn(self) -> None:
-        """Until the term ends, since trust that is over returns only with a new one, or until `wake`."""
+        """Until a new term begins, or `wake`."""
         await self._turned.wait()
 
     def wake(self) -> None:
@@ -212,139 +146,217 @@ class Session:
         self._turned.set()
         self._turned = asyncio.Event()
 
-    async def beat(self, *, draining: bool = False) -> None:
-        """One heartbeat. Raises DuplicateHost, StoreError."""
-        started = self._clock.monotonic()
-        self._is_draining |= draining
-        self._rung.clear()
-        ring = self._rings
-        try:
-            await self._own.write(lambda me: replace(me, ring=ring, draining=self._is_draining, waits=self.report()))
-        except StoreError:
-            if ring > self.record.ring:
-                self._rung.set()  # the next heartbeat comes as soon as it may
-            raise
-        self._record_answer(started, self._clock.monotonic())
-
-    async def keep_beating(
-        self, rng: random.Random, failed: Callable[[StoreError], None], beaten: Callable[[], None] = lambda: None
-    ) -> None:
-        """Heartbeats until it is cancelled. Raises DuplicateHost. failed, beaten: called after each."""
-        failures = 0
-        while True:
-            await self._wait_for_beat(rng.random())
-            try:
-                await self.beat()
-            except StoreError as error:
-                failures += 1
-                failed(error)
-                pause_s = self.timing.backoff.pause_s(failures, rng.random(), retry_after_s(error))
-                await self._clock.sleep(min(pause_s, self.timing.beat_s))
-            else:
-                failures = 0
-                beaten()
-
-    async def _wait_for_beat(self, jitter: float) -> None:
-        """Until the next heartbeat is due: soon after a ring."""
-        sleeping = asyncio.create_task(self._sleep_until(self._beat_at + self.timing.beat_s * (1 - JITTER * jitter)))
-        ringing = asyncio.create_task(self._rung.wait())
-        try:
-            await asyncio.wait({sleeping, ringing}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            sleeping.cancel()
-            ringing.cancel()
-        await self._sleep_until(
-            min(self._beat_at + self.timing.ring_gap_s, self._clock.monotonic() + self.timing.ring_gap_s)
-        )
-
-    async def _sleep_until(self, at: float) -> None:
-        await self._clock.sleep(max(0.0, at - self._clock.monotonic()))
-
-    async def end(self) -> None:
-        """Remove the document: other hosts need not wait until it expires. Raises StoreError."""
-        await self._own.remove()
-
     def take_unread_s(self) -> float:
         """Time since the last call in which this host could not write, and looked as if it could: it does not count."""
         unread_s, self._unread_s = self._unread_s, 0.0
         return unread_s
 
-    def _record_answer(self, started: float, answered: float) -> None:
-        """A lapse is judged when the answer is there: until then nothing could be sent. The first term begins so, too."""
-        if self.timing.judging_s < started - self._beat_at < inf:
-            self._unread_s += started - self._beat_at
-        if answered >= self.trusted_until:
-            self.term += 1
-            self.wake()
-        self._beat_at = max(self._beat_at, started)
+    # Beats
 
-
-def session_of(me: HostRecord, store: LeaseStore, *, clock: Clock, timing: Timing) -> Session | None:
-    """The session of a host, if hosts have any."""
-    if timing.session is None:
-        return None
-    record = SessionRecord(host=me.name, incarnation=me.incarnation, pipelines=me.pipelines, leases_max=me.leases_max)
-    return Session(store, record, clock=clock, timing=timing.session)
-
-
-# The bell.
-
-
-class Bell:
-    """Rung by a process that changed leases or orders and has no session: hosts then list both."""
-
-    def __init__(self, store: LeaseStore) -> None:
-        self.hints = Hints(store)
-        self._store = store
-        self._is_rung = False
-
-    def ring(self) -> None:
-        """Leases or orders have changed since the last `write`."""
-        self._is_rung = True
-
-    async def write(self) -> None:
-        """Change the bell's document, if it was rung.
-
-        After a conflict another process has changed the document since, and hosts see that. Raises StoreUnavailable,
-        StoreAmbiguous.
-        """
-        if not self._is_rung:
-            return
-        self._is_rung = False
-        await self._change()
-        with suppress(StoreError):  # hosts see the bell at their next look
-            await self.hints.send()
-
-    async def _change(self) -> None:
-        for attempt in range(1, BELL_WRITES_MAX + 1):
-            try:
-                await self._write()
-            except StoreConflict:
-                return
-            except (StoreMissing, StoreAmbiguous):
-                if attempt == BELL_WRITES_MAX:
-                    raise
-            else:
-                return
-
-    async def _write(self) -> None:
+    async def keep_beating(
+        self, rng: random.Random, failed: Callable[[BaseException], None], beaten: Callable[[], None] = lambda: None
+    ) -> None:
+        """Beats until it is cancelled. Raises DuplicateHost. failed, beaten: called after each."""
+        failures = 0
         try:
-            stored = await self._store.read(BELL_ID)
-        except StoreMissing:
-            await self._store.create(BELL_ID, _bell_body(1))
+            while True:
+                await self._wait_until_due(rng.random())
+                try:
+                    await self.beat()
+                except (StoreError, asyncio.CancelledError) as error:
+                    if is_cancelled(error):
+                        raise
+                    failures += 1
+                    failed(error)
+                    pause_s = self.timing.beat_backoff.pause_s(failures, rng.random(), retry_after_s(error))
+                    await self._clock.sleep(min(pause_s, self.timing.beat_s))
+                else:
+                    failures = 0
+                    beaten()
+        finally:
+            for task in self._under_way:
+                task.cancel()
+
+    async def open(self) -> None:
+        """Beats until the first term begins. Raises DuplicateHost, StoreError."""
+        while not self.is_trusted:
+            await self.beat()
+
+    async def beat(self, *, draining: bool = False) -> None:
+        """Returns once an attempt of this beat is known to have arrived. Raises DuplicateHost, StoreError."""
+        if draining:
+            self.record = replace(self.record, draining=True)
+        async with self._lock:
+            for _ in range(TRIES_MAX):
+                tick, writing = await self._begin()
+                await asyncio.wait({writing}, timeout=self.timing.beat_timeout_s)
+                error = writing.exception() if writing.done() else StoreAmbiguous("a beat got no answer in time")
+                if isinstance(error, StoreUnavailable):
+                    self._trust = self._trust.failed(tick)
+                    raise error
+                if error is not None:
+                    await self._read_beside(writing)
+                if self._trust.has_arrived(tick):
+                    return
+                if not isinstance(error, StoreConflict | StoreMissing):
+                    raise error or AssertionError("a beat that was answered has arrived")
+            raise StoreConflict(
+                f"'{self._id}' was changed by others {TRIES_MAX} times in a row: look for what writes it"
+            )
+
+    async def end(self) -> None:
+        """Remove the document: other hosts need not wait until it expires. Keeps a namesake's. Raises StoreError."""
+        async with self._lock:
+            if self.record.tick == 0:
+                return  # never written
+            with suppress(StoreMissing):
+                stored = await self._store.read(self._id)
+                found = found_host(self._id, stored.body)
+                if found is not None and found.incarnation == self.record.incarnation:
+                    await self._store.delete(self._id, stored.etag)
+
+    async def _wait_until_due(self, jitter: float) -> None:
+        """Until the next beat is due: at once to name a new term, soon after a ring."""
+        while True:
+            self._nudged.clear()
+            known, now = self._trust.known, self._clock.monotonic()
+            if known is None or (not self._trust.term and self._trust.term_to_name(now)):
+                return
+            is_rung = self._shown is not None and self._rings > self._shown.ring
+            pause_s = self.timing.ring_gap_s if is_rung else self._pause_s * (1 - JITTER * jitter)
+            if (left_s := known.began + pause_s - now) <= 0:
+                return
+            sleeping = asyncio.create_task(self._clock.sleep(left_s))
+            nudged = asyncio.create_task(self._nudged.wait())
+            try:
+                await asyncio.wait({sleeping, nudged}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                sleeping.cancel()
+                nudged.cancel()
+
+    @property
+    def _pause_s(self) -> float:
+        """Beats that take long begin sooner, so that the last one that is known to have arrived is not too old to judge by."""
+        timing, took_s = self.timing, self._pace.took_s
+        return max(timing.beat_s / 2, timing.beat_s - (took_s if took_s >= QUICK * timing.duration_s else 0.0))
+
+    async def _begin(self) -> tuple[int, asyncio.Task[None]]:
+        """An attempt that has begun: its tick, and what waits for its answer."""
+        if self._met is not None:
+            await self._read()
+        if self._met is not None:
+            raise StoreConflict(
+                f"another process's document has the name of host '{self.record.name}' (incarnation {self._met.incarnation}):"
+                f" if it moves, this host stops; if it stands still for {self._met.lasts_s:g} s, it is replaced"
+            )
+        while len(self._under_way) >= UNDER_WAY_MAX:
+            await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
+        now = self._clock.monotonic()
+        attempt = Attempt(
+            tick=self.record.tick + 1, began=now, lasts_s=self._pace.lasts_s, term=self._trust.term_to_name(now)
+        )
+        self._trust = self._trust.begun(attempt)
+        self.record = self._described(attempt)
+        self._records = {each.tick: self._records.get(each.tick, self.record) for each in self._trust.open}
+        writing = asyncio.create_task(self._write(attempt.tick, encode_host(self.record), self._etag), name="beat")
+        self._under_way.add(writing)
+        writing.add_done_callback(self._forget)
+        return attempt.tick, writing
+
+    def _described(self, attempt: Attempt) -> HostRecord:
+        record = replace(
+            self.record,
+            tick=attempt.tick,
+            term=attempt.term,
+            lasts_s=attempt.lasts_s,
+            ring=self._rings,
+            fitness=self.fitness,
+            waits=self.report(),
+        )
+        if record.draining or attempt.began - self._described_at >= ACTIVITY_S:
+            self._described_at = attempt.began
+            room = HOST_BYTES_MAX - len(encode_host(replace(record, activity={})).encode()) - len('"activity":{},')
+            record = replace(record, activity=self.describe(max(0, room)))
+        return record
+
+    def _forget(self, writing: asyncio.Task[None]) -> None:
+        self._under_way.discard(writing)
+        if not writing.cancelled():
+            writing.exception()  # a beat that still waits for it gets it
+
+    async def _write(self, tick: int, body: str, etag: str | None) -> None:
+        if etag is None:
+            new = await self._store.create(self._id, body)
+        else:
+            new = await self._store.replace(self._id, body, etag)
+        self.own_etag = new
+        if self._etag == etag:  # otherwise a later one is known
+            self._etag = new
+        self._note_arrival(tick)
+
+    def _note_arrival(self, tick: int) -> None:
+        """Called as soon as it is known that an attempt has arrived."""
+        now, before = self._clock.monotonic(), self._trust
+        self._trust = before.arrived(tick, now)
+        if (known := self._trust.known) is None or known is before.known:
             return
-        await self._store.replace(BELL_ID, _bell_body(_ring_in(stored) + 1), stored.etag)
+        self._shown, self._met = self._records[tick], None
+        if before.known is not None and known.began - before.known.began > self.timing.judging_s:
+            self._unread_s += known.began - before.known.began
+        self._pace = self._pace.measured(now - known.began, now)
+        if self._trust.last_term > before.last_term:
+            self.wake()
+        self._nudged.set()
 
+    async def _read_beside(self, writing: asyncio.Task[None]) -> None:
+        """Returns early if the attempt is answered meanwhile. Raises as `_read` does."""
+        reading = asyncio.create_task(self._read(), name="read of a beat")
+        try:
+            if not writing.done():
+                await asyncio.wait({reading, writing}, return_when=asyncio.FIRST_COMPLETED)
+            if not (writing.done() and self._trust.has_arrived(self.record.tick)):
+                await reading
+        finally:
+            reading.cancel()
 
-def _bell_body(ring: int) -> str:
-    return to_json({"version": VERSION, "ring": ring})
+    async def _read(self) -> None:
+        """Read the document under this host's name. Raises DuplicateHost, StoreUnavailable."""
+        try:
+            async with asyncio.timeout(self.timing.beat_timeout_s):
+                stored = await self._store.read(self._id)
+        except StoreMissing:
+            self._etag = self._met = None
+            return
+        except TimeoutError:
+            raise StoreUnavailable(f"reading '{self._id}' got no answer in time") from None
+        found = found_host(self._id, stored.body)
+        if found is None or found.incarnation == self.record.incarnation:
+            self._etag, self._met = stored.etag, None
+            if found is not None:
+                self._note_arrival(found.tick)
+        elif self._is_ours_to_replace(found):
+            self._etag, self._met = stored.etag, None
 
+    def _is_ours_to_replace(self, found: HostRecord) -> bool:
+        """Another process's document. At the first write it is of an earlier one, and later of a backup, or a namesake's.
 
-def _ring_in(stored: Stored) -> int:
-    """0 if the document is unreadable: it is replaced."""
-    try:
-        fields = Fields.parse(stored.id, stored.body)
-        fields.version(VERSION)
-        return fields.integer("ring", at_most=INTEGER_MAX - 1)
-    except InvalidDocument:
-        return 0
+        Raises DuplicateHost.
+        """
+        met = Encounter(found.incarnation, found.tick, found.lasts_s, self._clock.monotonic())
+        is_first, is_replaced = self._shown is None, found.incarnation in self._replaced
+        decision = encountered(met, self._met, is_first=is_first, is_replaced=is_replaced)
+        if is_first:
+            self._replaced.add(found.incarnation)
+        else:
+            self._trust = self._trust.lost()
+            self._replaced.discard(
+                found.incarnation
+            )  # replaced at once only once: a second document of it may be a live process's
+        if decision == "give way":
+            raise DuplicateHost(
+                f"another process (incarnation {found.incarnation}) runs as host '{self.record.name}', since its document"
+                " moves: this one stops; give every process a host.name of its own"
+            )
+        if decision == "wait":
+            self._met = self._met or met
+        return decision == "replace"

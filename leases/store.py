@@ -18,7 +18,8 @@ from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Literal, NamedTuple, TypeVar
 
-from leasehold.leases.errors import StoreAmbiguous, StoreUnavailable
+from leasehold.common.clock import Clock
+from leasehold.leases.errors import StoreAmbiguous, StoreError, StoreUnavailable
 
 T = TypeVar("T")
 Operation = Literal["list", "changes", "count", "read", "create", "replace", "delete", "notify"]
@@ -179,6 +180,47 @@ class StoreAround(LeaseStore):
 
     async def close(self) -> None:
         await self._store.close()
+
+
+class Streaks:
+    """Since when calls of a kind have failed (Clock seconds)."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    def note(self, *, failed: bool, at: float) -> None:
+        if not failed or self._since is None:
+            self._since = at if failed else None
+
+    def failing_s(self, now: float) -> float:
+        return 0.0 if self._since is None else now - self._since
+
+
+class OutcomesStore(StoreAround):
+    """Notes whether writes and readings of leases succeed. reads: those of many leases. A conflict is an answer."""
+
+    def __init__(self, store: LeaseStore, clock: Clock) -> None:
+        super().__init__(store)
+        self.writes, self.reads = Streaks(), Streaks()
+        self._clock = clock
+
+    async def _call(self, operation: Operation, name: str, answer: Awaitable[T]) -> T:
+        is_write = operation in ("create", "replace", "delete")
+        kind = self.writes if is_write else self.reads if operation in ("list", "changes") else None
+        began = self._clock.monotonic()
+        try:
+            result = await answer
+        except (StoreUnavailable, StoreAmbiguous):
+            if kind is not None:
+                kind.note(failed=True, at=began)
+            raise
+        except StoreError:
+            if kind is not None:
+                kind.note(failed=False, at=began)
+            raise
+        if kind is not None:
+            kind.note(failed=False, at=began)
+        return result
 
 
 class TimedStore(StoreAround):

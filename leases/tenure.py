@@ -1,13 +1,10 @@
 """One tenure of one lease: the owner's writes, and how the lease is kept until it is lost.
 
-The owner makes all its writes through `OwnedLease`, one at a time, so that renewals and checkpoints never conflict with
-each other.
+The owner makes all its writes through `OwnedLease`, one at a time, so that they never conflict with each other. A write
+that fails is retried with the old ETag.
 
-A renewal that fails for any other reason is retried with the old ETag. While its trust has expired, the owner is
-suspended, not dead, and either resumes or learns that it lost. Only a successful write extends trust.
-
-A lease that is judged by its owner's session needs no renewals: it is won again, by one write, after each lapse of the
-session.
+A lease needs no renewals. After each lapse of its host's trust it is won again by one write: meanwhile the owner is
+suspended, not dead, and either resumes or learns that it lost.
 """
 
 from __future__ import annotations
@@ -16,10 +13,9 @@ import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from math import inf
 from typing import NamedTuple
 
-from leasehold.common.clock import Clock
+from leasehold.common.clock import Backoff, Clock, retry_after_s
 from leasehold.leases.document import advised, decode_lease, encode_lease, lease_id
 from leasehold.leases.errors import (
     InvalidDocument,
@@ -29,19 +25,17 @@ from leasehold.leases.errors import (
     StoreConflict,
     StoreError,
     StoreMissing,
-    StoreUnavailable,
 )
-from leasehold.leases.lease import Child, Lease, LeaseKey
+from leasehold.leases.lease import Child, Lease
 from leasehold.leases.session import WON_AGAIN_PER_S, Session
 from leasehold.leases.store import Hint, LeaseStore, Stored
-from leasehold.leases.timing import Timing
 
 CONFLICTS_MAX = 8
 """How often a change starts over because another writer was first. More than a few in a row mean a program that writes
 in a loop.
 """
-Ticks = dict[LeaseKey, int]
-"""By lease, the highest tick that this incarnation may have written."""
+WINNING = Backoff(first_s=0.1, max_s=4.0, spread=0.1)
+"""Between attempts to win a lease again."""
 
 
 class VersionedLease(NamedTuple):
@@ -52,29 +46,22 @@ class VersionedLease(NamedTuple):
 
 
 class Began(NamedTuple):
-    """When a write was begun (Clock seconds), and the host's term then: trust that was over returns with another term."""
+    """When a write was begun (Clock seconds), and the host's term then, 0 for none."""
 
     at: float
-    term: int | None
+    term: int
 
 
-def begin(clock: Clock, session: Session | None) -> Began:
-    return Began(clock.monotonic(), None if session is None else session.term)
-
-
-def agreed(lease: Lease, session: Session | None) -> Lease:
-    """The lease as its owner writes it: its session judges it once all hosts of the group can read that."""
-    return lease if session is None or not session.is_agreed else replace(lease, by_session=True)
+def begin(clock: Clock, session: Session) -> Began:
+    return Began(clock.monotonic(), session.term)
 
 
 class OwnedLease:
     """One tenure of one lease. Every method raises LeaseLost once the tenure has ended; it cannot be resumed.
 
-    Trust runs from the *start* of the last successful write, because other hosts may have seen the tick from then on.
-    After trust has expired, the owner sends nothing and keeps trying to renew with its old ETag, until it either
-    resumes or learns that it lost the lease.
-
-    A lease that is judged by the session is trusted while the session is, if it was written in the session's present term.
+    The lease is trusted while its host is, if it was written in the host's present term: by a write that was *begun* in it.
+    Otherwise the owner sends nothing and keeps trying to write with its old ETag, until it either resumes or learns that it
+    lost the lease.
     """
 
     def __init__(
@@ -84,22 +71,17 @@ class OwnedLease:
         etag: str,
         began: Began,
         clock: Clock,
-        timing: Timing,
-        ticks: Ticks,
-        session: Session | None = None,
+        session: Session,
     ) -> None:
         assert lease.owner is not None, "only an owner has a tenure"
         self._store = store
         self._lease = lease
         self._etag = etag
         self._clock = clock
-        self._timing = timing
-        self._ticks = ticks
         self._lock = asyncio.Lock()
-        self._session = session
+        self.session = session
         self._unsettled_since: Began | None = None
         self._raising_to: int | None = None
-        self._is_agreeing = False
         self._lost: LeaseLost | None = None
         self._written = began
         self.is_doubted = False
@@ -120,37 +102,22 @@ class OwnedLease:
         return self._written.at
 
     @property
-    def won_term(self) -> int | None:
-        """The term of the host in which that was; None for a host without a session."""
+    def won_term(self) -> int:
+        """The term of the host in which that was; 0 for none."""
         return self._written.term
 
     @property
-    def session(self) -> Session | None:
-        """The session that judges this lease; None if its own tick does."""
-        return self._session if self._lease.by_session else None
-
-    @property
-    def trusted_until(self) -> float:
-        """Until a write that changes by what the lease is judged is settled, both bounds hold."""
-        by_tick = inf if self._lease.by_session else self.renewed_at + self._timing.trust_s
-        if not (self._lease.by_session or self._is_agreeing):
-            return by_tick
-        session = self._session
-        return -inf if session is None or self.won_term != session.term else min(by_tick, session.trusted_until)
-
-    @property
     def is_trusted(self) -> bool:
-        return self._lost is None and self._clock.monotonic() < self.trusted_until
+        return self._lost is None and self.won_term > 0 and self.session.term == self.won_term
 
     @property
     def must_be_won(self) -> bool:
-        """Whether the host's session is trusted again after a lapse, and this lease is not until it is written."""
-        return self._lost is None and self.session is not None and self.session.must_win(self.won_term)
+        """Whether the host is trusted again after a lapse, and this lease is not until it is written."""
+        return self._lost is None and self.session.must_win(self.won_term)
 
     async def wait_until_must_be_won(self) -> None:
-        """Returns also if the session no longer judges the lease: a document that was put back may say so."""
-        while (session := self.session) is not None and not session.must_win(self.won_term):
-            await session.wait_for_turn()
+        while not self.session.must_win(self.won_term):
+            await self.session.wait_for_turn()
 
     async def renew(self) -> None:
         """Raises LeaseLost, StoreUnavailable, StoreAmbiguous, StoreConflict."""
@@ -171,26 +138,28 @@ class OwnedLease:
     async def release(self) -> None:
         """Give the lease back (to the host that requested it, if any). Raises as `renew` does."""
         await self._change(Lease.released)
-        if self._session is not None:
-            self._session.hints.add(Hint(self._lease.handoff_to, self._lease.pipeline))
+        self.session.hints.add(Hint(self._lease.handoff_to, self._lease.pipeline))
         self._lose(LeaseLost(f"{name_of(self._lease)} was released by this host"))
 
     async def end(self, continuation: str | None, children: tuple[Child, ...]) -> None:
         """The partition has ended: close the lease, so that its children may start. Raises as `renew` does."""
         await self._change(lambda lease: lease.ended(continuation, children))
-        if self._session is not None:
-            self._session.hints.add(Hint(None, self._lease.pipeline))
+        self.session.hints.add(Hint(None, self._lease.pipeline))
         self._lose(LeaseLost(f"{name_of(self._lease)} is closed: its partition has ended"))
 
+    def leave(self) -> None:
+        """Nothing may be sent for it by this tenure any more, whether or not it could be released."""
+        self._lose(LeaseLost(f"{name_of(self._lease)} was left by this host"))
+
     def doubt(self, seen: VersionedLease | None, started: float) -> None:
-        """A listing that began at `started` does not show this tenure, as a session judges it: a write has to find out.
+        """If a listing that began at `started` does not show this tenure, a write has to find out.
 
         seen: None if the listing has no readable document. Without this, an idle owner would not notice that an operator
         released its lease. A restored document may have a lower epoch, so the epoch does not count.
         """
-        if self.session is None or self._lost is not None or started <= self.renewed_at:
+        if self._lost is not None or started <= self.renewed_at:
             return
-        if seen is None or seen.lease.tenant != self._lease.tenant or not seen.lease.by_session:
+        if seen is None or seen.lease.tenant != self._lease.tenant:
             self.is_doubted = True
             self.changed.set()
 
@@ -221,10 +190,7 @@ class OwnedLease:
 
     async def _replace(self, wanted: Lease) -> bool:
         """Whether `wanted` is now stored; False if the lease is still ours but has changed meanwhile."""
-        began = begin(self._clock, self._session)
-        before, wanted = self._lease, agreed(wanted, self._session)
-        self._is_agreeing |= wanted.by_session
-        self._ticks[wanted.key] = max(self._ticks.get(wanted.key, 0), wanted.tick)
+        began, before = begin(self._clock, self.session), self._lease
         try:
             etag = await self._store.replace(id_of(wanted), encode_lease(wanted), self._etag)
         except (StoreConflict, StoreMissing, StoreAmbiguous, asyncio.CancelledError) as error:
@@ -260,13 +226,11 @@ class OwnedLease:
         return False
 
     def _adopt(self, lease: Lease, etag: str, began: Began) -> None:
-        noticed, judging = lease.handoff_to != self._lease.handoff_to, self.session
+        noticed = lease.handoff_to != self._lease.handoff_to
         self._lease, self._etag = lease, etag
-        if judging is not None and not lease.by_session:
-            judging.wake()
         self._unsettled_since = self._raising_to = None
         self.is_doubted = False
-        self._written = max(self._written, began, key=lambda each: each.at)
+        self._written = max(self._written, began)
         if noticed:
             self.changed.set()
 
@@ -274,40 +238,28 @@ class OwnedLease:
         if self._lost is None:
             self._lost = why
             self.changed.set()
-            if self._session is not None:
-                self._session.ring()
+            self.session.ring()
 
 
-async def keep_renewed(
+async def keep_won(
     owned: OwnedLease,
     *,
     clock: Clock,
-    timing: Timing,
     rng: random.Random,
     failed: Callable[[StoreError, int], None] = lambda error, attempt: None,
     tried: Callable[[float, StoreError | None], None] = lambda took_s, error: None,
 ) -> None:
-    """Never returns: it is cancelled, or raises LeaseLost.
+    """Win the lease again after each lapse of trust. Never returns: it is cancelled, or raises LeaseLost.
 
     - tried: called after every attempt, with its error if it failed.
     - failed: called after a failed attempt, with the number of failures in a row.
     """
-    attempt, is_settled = 0, False
+    attempt = 0
     while True:
-        renewed_at = owned.renewed_at
-        jitter = rng.random()
-        if (session := owned.session) is not None and attempt == 0:
-            await owned.wait_until_must_be_won()
-            await session.turn.wait(WON_AGAIN_PER_S)
-            if not session.must_win(owned.won_term):
-                continue  # a checkpoint has won it again meanwhile, or there was another lapse
-        else:
-            pause = pause_before(renewed_at, clock.monotonic(), attempt, timing, jitter, is_settled=is_settled)
-            await clock.sleep(pause)
-            is_settled = attempt == 0
-            if owned.renewed_at > renewed_at:
-                attempt = 0
-                continue  # a checkpoint has renewed meanwhile
+        await owned.wait_until_must_be_won()
+        await owned.session.turn.wait(WON_AGAIN_PER_S)
+        if not owned.must_be_won:
+            continue  # a checkpoint has won it again meanwhile, or there was another lapse
         began = clock.monotonic()
         try:
             await owned.renew()
@@ -317,23 +269,7 @@ async def keep_renewed(
             attempt += 1
             failed(error, attempt)
             tried(clock.monotonic() - began, error)
-            if isinstance(error, StoreUnavailable) and error.retry_after_s is not None:
-                await clock.sleep(min(error.retry_after_s, timing.renew_s))
-            elif isinstance(error, StoreConflict):
-                attempt = max(attempt, 3)  # another writer writes in a loop: give way
-
-
-def pause_before(
-    renewed_at: float, now: float, attempt: int, timing: Timing, jitter: float, *, is_settled: bool = False
-) -> float:
-    """Seconds until the next attempt.
-
-    Jitter (0..1) takes off up to a half before the first renewal and before the first one after a failure, so that a
-    host's leases do not all renew together. From then on they are spread out, and more jitter would only cost writes.
-    """
-    if attempt == 0:
-        return max(0.0, renewed_at + timing.renew_s * (1.0 if is_settled else 1 - 0.5 * jitter) - now)
-    return timing.renewal_backoff.pause_s(attempt, jitter)
+            await clock.sleep(WINNING.pause_s(attempt, rng.random(), retry_after_s(error)))
 
 
 def versioned(stored: Stored) -> VersionedLease:

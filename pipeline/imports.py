@@ -1,12 +1,11 @@
-"""Parts of third parties: objects named as `module:attribute`, and parts that do not derive from our base classes."""
+"""Parts of third parties: objects named as `module:attribute`, which derive from our base classes."""
 
 from __future__ import annotations
 
 import inspect
 import os
 import sys
-import warnings
-from functools import cache, reduce
+from functools import reduce
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -93,38 +92,13 @@ def _failed(path: str, module_name: str, error: BaseException) -> NotImportable:
     )
 
 
-# Parts that do not derive from the base class of their interface: taken for one more release.
-#
-# Before 0.2.0 a part was recognised by its methods. The next release takes only what derives from the base class.
-
 T = TypeVar("T")
 
-_RENAMED = {"held_back": "find_held_back", "moved": "wait_for_progress"}
-"""Old name of a method -> its name since 0.2.0."""
 
-
-def adopt(part: T, base: type) -> T:
-    """The part itself, which derives from `base` afterwards. Raises TypeError if its class forbids that (`__slots__`)."""
-    kind: type = type(part)
-    if (derived := _derived(kind, base)) is not kind:
-        part.__class__ = derived
+def derived(part: T, base: type) -> T:
+    """The part itself. Raises TypeError if it does not derive from this base class."""
+    if not isinstance(part, base):
+        raise TypeError(
+            f"{type(part).__qualname__} does not derive from leasehold.{base.__name__}: name that as its base class"
+        )
     return part
-
-
-@cache
-def _derived(kind: type, base: type) -> type:
-    new_names = {
-        new: getattr(kind, old)
-        for old, new in _RENAMED.items()
-        if hasattr(base, new) and hasattr(kind, old) and getattr(kind, new, None) in (None, getattr(base, new))
-    }
-    for new, method in new_names.items():
-        _warn(f"{kind.__qualname__}.{method.__name__} is now called {new}: rename it")
-    if issubclass(kind, base):
-        return type(kind.__name__, (kind,), new_names) if new_names else kind
-    _warn(f"{kind.__qualname__} does not derive from leasehold.{base.__name__}: the next release takes only what does")
-    return type(kind.__name__, (kind, base), new_names)
-
-
-def _warn(what: str) -> None:
-    warnings.warn(what, DeprecationWarning, stacklevel=4)

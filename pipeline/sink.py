@@ -310,6 +310,13 @@ class Sink(ABC):
         """
         return None
 
+    async def probe(self, pipeline: str, partition: str) -> None:
+        """Whether the destination can be reached now; nothing is made or fenced. Soon, or the host counts as unfit for it.
+
+        By default, by `standing`. A sink that reports none cannot be probed. Raises SinkUnavailable, SinkRejected.
+        """
+        await self.standing(pipeline, partition)
+
     @property
     def reports_standing(self) -> bool:
         return type(self).standing is not Sink.standing

@@ -1,8 +1,8 @@
 """Takes this host's share of the leases, round after round: read, decide, act.
 
-every balance interval (or when the earliest lease would expire, or each second while leases are being handed over):
+every balance interval (or when a host rang or died, or each second while leases are being handed over):
     read leases, then host documents          leasehold.leases.keeper, leasehold.leases.membership
-    see whose tick has stood still            leasehold.leases.expiry, leasehold.leases.session_watch
+    see which hosts are dead                  leasehold.leases.host_watch
     stop the work on paused pipelines         leasehold.leases.pause_orders
     create leases for new partitions          leasehold.service.partitions, leasehold.leases.bootstrap
     plan what to take and what to request     leasehold.leases.balance
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -26,27 +25,30 @@ from structlog.typing import FilteringBoundLogger as Log
 from leasehold.common.cancellation import is_cancelled
 from leasehold.common.clock import Clock, retry_after_s
 from leasehold.leases.balance import Plan, Steps, plan_in_steps
-from leasehold.leases.errors import JudgedBySession, StoreConflict, StoreError
-from leasehold.leases.expiry import Watch
-from leasehold.leases.keeper import SESSION_REMEDY, Keeper, Scan
+from leasehold.leases.errors import StoreConflict, StoreError
+from leasehold.leases.expiry import Intervals, Watch
+from leasehold.leases.host_record import Tenant
+from leasehold.leases.keeper import Keeper, Scan
 from leasehold.leases.lease import Lease, LeaseKey
-from leasehold.leases.membership import DEAD_AFTER, HostScan, Membership, mismatched
+from leasehold.leases.membership import DEAD_AFTER, HostScan, Membership
 from leasehold.leases.pause_orders import Controls
-from leasehold.leases.session import Session, Tenant
+from leasehold.leases.session import Session
+from leasehold.leases.shares import Shares
 from leasehold.leases.side_by_side import run_side_by_side
-from leasehold.leases.tenure import OwnedLease
-from leasehold.leases.timing import SessionTiming, Timing
+from leasehold.leases.tenure import OwnedLease, VersionedLease
+from leasehold.leases.timing import Timing
 from leasehold.pipeline.crash_point import crash_point
 from leasehold.service.failures import Failures, Reports, Streak, verdict
+from leasehold.service.fitness import Fitness
 from leasehold.service.partitions import Partitions
 from leasehold.service.pipeline import PipelineParts
 from leasehold.service.shutdown import sleep_unless_stopped
 from leasehold.service.stats import Stats
-from leasehold.service.texts import counted, described
+from leasehold.service.texts import described
 from leasehold.service.worker import Worker, about
 
 T = TypeVar("T")
-NOTHING = Plan((), (), 0)
+NOTHING = Plan(take=(), ask=(), share=0)
 CLOCK_TICK_S = 0.001
 """A shorter sleep may leave the clock where it is, where its numbers are large."""
 
@@ -74,10 +76,12 @@ def _take_turns(steps: Steps[T]) -> Steps[T]:
 
 
 class Balancer:
-    """Reads the group and takes leases. scan, roll: as read last; None before the first round.
+    """Reads the group and takes leases. scan, host_scan: as read last; None before the first round.
 
-    has_met_others: whether another live host was ever seen. expired: leases whose owner has stood still, by the last scan.
-    paused: pipelines that rest. ready: set once every partition that can have a lease has one.
+    - has_met_others: whether another live host was ever seen.
+    - expired: leases whose owner is dead or has renounced them, by the last scan.
+    - paused: pipelines that rest.
+    - ready: set once every partition that can have a lease has one.
     """
 
     def __init__(
@@ -130,6 +134,8 @@ class Balancer:
             wake=self.wake,
         )
         self._tenants: frozenset[Tenant] = frozenset()
+        self._others: frozenset[str] = frozenset()
+        """The other hosts that live, by the last scan."""
         self._read_at_signature: frozenset[object] = frozenset()
         self._is_woken = False
         self._failed = 0
@@ -137,13 +143,20 @@ class Balancer:
         self._has_decided = asyncio.Event()
         """Set by a round that has decided whether leases are being handed over."""
         self._is_changing = False
+        self._is_unjudged = False
+        """Whether owners are dead whose leases were read after the last look that counted."""
         self._read_at = 0.0
         self._hosts_read_at = 0.0
-        self._watch: Watch[LeaseKey] = Watch()
         self._requests: Watch[LeaseKey] = Watch()
         self._outlived: Watch[LeaseKey] = Watch()
         self._rested_on: tuple[object, ...] = ()
+        self._shares = Shares()
+        self.fitness: Fitness | None = None
         self._refusals = Streak(clock)
+
+    @property
+    def _session(self) -> Session:
+        return self._membership.session
 
     def wake(self) -> None:
         """Begin a round now."""
@@ -172,39 +185,44 @@ class Balancer:
             await self._wake.wait()
             alarm.cancel()
 
-    async def keep_looking(self, session: SessionTiming) -> None:
-        """Looks at the sessions between the rounds, and begins a round as soon as one has expired. Never returns."""
+    async def keep_looking(self) -> None:
+        """Looks at the hosts' documents between the rounds, and begins a round as soon as one is dead. Never returns."""
         streak, looked_at = Streak(self._clock), self._clock.monotonic()
         while True:
-            sessions = self._membership.sessions
-            await self._sleep_until_look(session, looked_at)
-            if self._membership.sessions is not sessions:
+            watch = self._membership.watch
+            await self._sleep_until_look(looked_at)
+            if self._membership.watch is not watch:
                 continue  # a round has looked meanwhile
             looked_at = self._clock.monotonic()
             try:
                 await self._membership.look(self._tenants)
-                streak.log_end(self._log, "looking at sessions recovered")
+                streak.log_end(self._log, "looking at hosts recovered")
             except (StoreError, asyncio.CancelledError) as error:
                 if is_cancelled(error):
                     raise
-                streak.log_failure(self._log, "looking at sessions failed, will try again", error)
-                await self._clock.sleep(session.backoff.pause_s(streak.count, self._rng.random(), retry_after_s(error)))
-            seen = self._membership.sessions
+                streak.log_failure(self._log, "looking at hosts failed, will try again", error)
+                backoff = self._session.timing.beat_backoff
+                await self._clock.sleep(backoff.pause_s(streak.count, self._rng.random(), retry_after_s(error)))
+            seen = self._membership.watch
             is_moved = seen.signature != self._read_at_signature
             # More is to come: a host that has just joined asks for leases in a moment. But not while the container refuses.
             self._is_changing = is_moved and not self._failed and not streak.count
-            if is_moved or seen.expired(session) - sessions.expired(session):
+            if is_moved or seen.expired() - watch.expired():
                 self.wake()
+            elif self._is_unjudged and self.scan is not None and seen.began >= self.scan.ended:
+                self._wake.set()  # leases that were read before can be judged now
 
-    async def _sleep_until_look(self, session: SessionTiming, looked_at: float) -> None:
+    async def _sleep_until_look(self, looked_at: float) -> None:
         """Looks are more frequent while leases are handed over, which a round may begin meanwhile."""
-        await self._clock.sleep(session.retry_s)
+        await self._clock.sleep(self._session.timing.retry_s)
         while True:
             self._has_decided.clear()
-            sessions = self._membership.sessions
-            pause_s = self._timing.handoff_poll_s / 2 if self._is_changing else session.look_s
-            due = max(looked_at, sessions.began) + (session.ring_gap_s if self._is_handing_over else pause_s)
-            if looked_at < (expiry := sessions.next_expiry(session)):
+            watch, timing = self._membership.watch, self._session.timing
+            pause_s = timing.handoff_poll_s / 2 if self._is_changing else timing.look_s
+            if self._is_unjudged and self._session.beat_age_s < timing.beat_s:
+                pause_s /= 8
+            due = max(looked_at, watch.began) + (timing.ring_gap_s if self._is_handing_over else pause_s)
+            if looked_at < (expiry := watch.next_expiry()):
                 due = min(due, expiry)
             left_s = due - self._clock.monotonic()
             if left_s <= 0:
@@ -219,12 +237,13 @@ class Balancer:
         """Read, decide, act; the seconds until the next round."""
         scan, host_scan = await self._read()
         self.has_met_others |= not host_scan.live <= {self._keeper.host}
-        self._watch = self._watch.scanned(scan.marks, scan.started, scan.ended, self._timing, scan.listings)
-        self.expired = self._watch.expired(scan.started, self._timing) | self._expired_sessions(scan)
+        self.expired = self._expired_in(scan)
+        self._is_unjudged = self._membership.watch.began < scan.ended and bool(self._dead_owners(scan))
+        self._notice_hosts(host_scan.live - {self._keeper.host})
         self._notice(scan, host_scan)
         self._rest(host_scan.controls)
         audits = await self.partitions.refresh(scan, group, host_scan.peers)
-        wanted = await self._plan(scan, host_scan) if self._may_plan else NOTHING
+        wanted = await self._proved(await self._plan(scan, host_scan) if self._may_plan else NOTHING)
         changes = await self._take_all(wanted.take, scan, group)
         await run_side_by_side(wanted.ask, lambda key: self._ask(key, scan, changes), doing="asking for")
         outlived = [LeaseKey(name, each) for name, audit in audits.items() for each in audit.outlived]
@@ -258,16 +277,14 @@ class Balancer:
         """
         if self.scan is not None and self.host_scan is not None and not self._must_read(self.scan):
             self._read_at = self._clock.monotonic()
-            if (session := self._membership.session) and self._read_at - self._hosts_read_at >= session.timing.audit_s:
+            if self._read_at - self._hosts_read_at >= self._timing.audit_s:
                 self.host_scan = await self._scan_hosts()
             return self.scan, self.host_scan
         since = None if self.scan is None or self._must_list(self.scan) else self.scan
         counting = since is not None and self._is_listing_due(since)
         self._is_woken = False
-        signature = self._membership.sessions.signature
+        signature = self._membership.watch.signature
         scan = await self._keeper.scan(self._pipelines, since, counting=counting)
-        if self._membership.session is None:
-            scan = scan.without_sessions()
         self._tenants = scan.tenants
         host_scan = await self._scan_hosts()
         self.scan, self.host_scan, self._read_at_signature = scan, host_scan, signature
@@ -285,62 +302,78 @@ class Balancer:
 
         Rings only say when to read. No safety rests on them.
         """
-        session, sessions = self._membership.session, self._membership.sessions
-        if session is None or self._must_list(scan) or self._is_listing_due(scan) or self._is_woken or scan.marks:
+        if self._must_list(scan) or self._is_listing_due(scan) or self._is_woken:
             return True
-        is_over = self._clock.monotonic() - scan.started >= self._read_after_s(scan, session)
+        is_over = self._clock.monotonic() - scan.started >= self._read_after_s(scan)
         is_pending = bool(self._failures.values() or self._is_handing_over or scan.unreadable)
-        return is_over or is_pending or sessions.signature != self._read_at_signature
+        return is_over or is_pending or self._membership.watch.signature != self._read_at_signature
 
     def _must_list(self, scan: Scan) -> bool:
         """Whether it is not enough to read what changed and to count, or that has failed twice in a row."""
-        session = self._membership.session
-        if session is None or not session.is_agreed or self._failed > 1:
-            return True
-        return self._is_listing_due(scan) and not self._may_count(scan, session)
+        return self._failed > 1 or (self._is_listing_due(scan) and not self._may_count(scan))
 
     def _is_listing_due(self, scan: Scan) -> bool:
         """Whether leases may have been deleted since the last listing or count."""
-        session = self._membership.session
-        if session is None:
-            return True
-        return self._clock.monotonic() - scan.listed_at >= self._listed_after_s(scan, session)
+        return self._clock.monotonic() - scan.listed_at >= self._listed_after_s(scan)
 
-    def _may_count(self, scan: Scan, session: Session) -> bool:
+    def _may_count(self, scan: Scan) -> bool:
         """Few leases are listed: that is one request, and counting takes another to read what changed.
 
         Unreadable documents are distinguished by the partitions that their ids seem to name, which several may share.
         """
-        is_large = len(scan.seen) > session.timing.counted_above
+        is_large = len(scan.seen) > self._timing.counted_above
         return is_large and scan.token is not None and self._keeper.can_count and not scan.unreadable
 
-    def _read_after_s(self, scan: Scan, session: Session) -> float:
+    def _read_after_s(self, scan: Scan) -> float:
         """Reading costs a page for each 1,000 leases if the store cannot say what changed."""
-        return self._listed_after_s(scan, session) if scan.token is None else session.timing.audit_s
+        return self._listed_after_s(scan) if scan.token is None else self._timing.audit_s
 
-    def _listed_after_s(self, scan: Scan, session: Session) -> float:
-        listed = 0 if self._may_count(scan, session) else len(scan.seen)
-        return session.timing.listed_after_s(listed, self._timing.duration_s)
+    def _listed_after_s(self, scan: Scan) -> float:
+        return self._timing.listed_after_s(0 if self._may_count(scan) else len(scan.seen))
 
     @property
     def _may_plan(self) -> bool:
-        """A host without trust would lose at once what it takes, and one that has not seen the sessions would take all."""
-        session = self._membership.session
-        return session is None or (session.is_trusted and self._membership.sessions.began > -inf)
+        """A host without trust would lose at once what it takes, and one that has not seen the others would take all."""
+        return self._session.is_trusted and self._membership.watch.began > -inf
 
-    def _expired_sessions(self, scan: Scan) -> frozenset[LeaseKey]:
-        """Leases whose owner's session has expired. They were read before the look at the sessions began."""
-        if (session := self._membership.session) is None:
-            return frozenset()
-        expired = self._membership.sessions.expired_owners(scan.tenants, scan.ended, session.timing)
-        return frozenset[LeaseKey]().union(*(scan.by_tenant[tenant] for tenant in expired))
+    async def _proved(self, wanted: Plan) -> Plan:
+        """The plan without requests for what this host has not shown that it can process: another host works on that."""
+        pipelines = {key.pipeline for key in wanted.ask}
+        if not pipelines or self.fitness is None:
+            return wanted
+        fit = await self.fitness.prove(pipelines)
+        return replace(wanted, ask=tuple(key for key in wanted.ask if key.pipeline in fit))
+
+    def lease_of(self, pipeline: str, turn: int) -> VersionedLease | None:
+        """One that is known: another one at each turn, as some may be slow."""
+        seen = () if self.scan is None else self.scan.seen.items()
+        open_ = [each for key, each in seen if key.pipeline == pipeline and not each.lease.closed]
+        return open_[turn % len(open_)] if open_ else None
+
+    def _dead_owners(self, scan: Scan) -> frozenset[Tenant]:
+        return self._membership.watch.expired() & scan.tenants
+
+    def _expired_in(self, scan: Scan) -> frozenset[LeaseKey]:
+        """Leases whose owner is dead, or has renounced them. They were read before the look at the hosts began."""
+        watch = self._membership.watch
+        expired = watch.expired_owners(scan.tenants, scan.ended)
+        found = frozenset[LeaseKey]().union(*(scan.by_tenant[tenant] for tenant in expired))
+        renounced = watch.renounced(scan.ended)
+        return found.union(
+            key
+            for tenant, pipelines in renounced.items()
+            for key in scan.by_tenant.get(tenant, ())
+            if key.pipeline in pipelines
+        )
 
     async def _plan(self, scan: Scan, host_scan: HostScan) -> Plan:
         """The plan; empty if it was empty and nothing has changed since. The event loop gets a turn after each step."""
-        peers, overdue = host_scan.peers, self._overdue(scan)
+        now, overdue = self._clock.monotonic(), self._overdue(scan)
+        peers = self._shares.capped(host_scan.peers, scan.leases, now)
+        passed = self._shares.passed(scan, peers, self.expired, self._keeper.host, now)
         held_off, working = self._failures.held_off, frozenset(self._workers)
         paused = host_scan.controls.paused
-        found = (scan.shape, peers, working, self.expired, overdue, held_off, paused)
+        found = (scan.shape, peers, working, self.expired, overdue, held_off, paused, passed)
         if found == self._rested_on:
             return NOTHING
         steps = plan_in_steps(
@@ -353,10 +386,17 @@ class Balancer:
             self._rng,
             last=held_off,
             paused=paused,
+            passed=passed,
         )
         wanted = await _take_turns(steps)
+        if passed:
+            self._shares.bench(wanted.lacking, now)
         self._rested_on = () if wanted.take or wanted.ask else found
         return wanted
+
+    def _notice_hosts(self, others: frozenset[str]) -> None:
+        self._stats.record_hosts(joined=others - self._others, left=self._others - others)
+        self._others = others
 
     def _notice(self, scan: Scan, host_scan: HostScan) -> None:
         for key, worker in self._workers.items():
@@ -364,45 +404,10 @@ class Balancer:
                 worker.owned.notice(scan.seen[key])
             worker.owned.doubt(scan.seen.get(key), scan.started)
         self._judge_failures(scan)
-        self._report_unreadable(scan)
+        for key, error in scan.unreadable.items():
+            self._reports.report("unreadable lease", key, str(error), key)
         for name, unread in host_scan.invalid.items():
             self._reports.report("unreadable document", name, str(unread))
-        for host in mismatched(host_scan.live_records, self._timing.duration_s):
-            self._reports.report(
-                "duration",
-                host.name,
-                f"host '{host.name}' runs with leases.duration_s = {host.lease_duration_s:g}, this one with"
-                f" {self._timing.duration_s:g}: use one value in the whole group",
-            )
-
-        self._report_session_durations(host_scan)
-
-    def _report_unreadable(self, scan: Scan) -> None:
-        """Each by itself; but those that sessions judge are all or most of a pipeline's, and have one remedy."""
-        judged: Counter[str] = Counter()
-        for key, error in scan.unreadable.items():
-            if isinstance(error, JudgedBySession):
-                judged[key.pipeline] += 1
-            else:
-                self._reports.report("unreadable lease", key, str(error), key)
-        for name, count in judged.items():
-            found = counted(count, f"lease of pipeline '{name}' is", f"leases of pipeline '{name}' are")
-            text = f"{found} judged by sessions, and this host has none: {SESSION_REMEDY}"
-            self._reports.report("leases judged by sessions", name, text, pipeline=name)
-
-    def _report_session_durations(self, host_scan: HostScan) -> None:
-        """A host judges by its own duration or by that of the other's document, which may be edited or gone."""
-        if (session := self._membership.session) is None:
-            return
-        ours_s = session.timing.duration_s
-        for name, theirs in host_scan.sessions.items():
-            if theirs.duration_s != ours_s:
-                self._reports.report(
-                    "session duration",
-                    name,
-                    f"host '{name}' runs with leases.session_s = {theirs.duration_s:g}, this one with {ours_s:g}: use one value"
-                    " in the whole group",
-                )
 
     def _rest(self, controls: Controls) -> None:
         """A paused pipeline is not worked on: its leases are released, and the plan takes none."""
@@ -450,6 +455,8 @@ class Balancer:
             changes.is_outpaced = True
             return None
         self._stats.record_acquisition(owned.lease, before=before, took_s=self._clock.monotonic() - began)
+        if self.fitness is not None:
+            self.fitness.note_take(key, was_renounced=before.owner is not None and key in self.expired)
         crash_point("lease acquired")
         return owned
 
@@ -482,7 +489,7 @@ class Balancer:
         changes.refused.append(error)
 
     def _overdue(self, scan: Scan) -> frozenset[LeaseKey]:
-        """The leases that we requested a lease duration ago and did not get: the owner renews but does not answer.
+        """The leases that we requested long ago and did not get: the owner lives but does not answer.
 
         Time in which the container could not be read does not count: the owner could not answer then.
         """
@@ -491,8 +498,9 @@ class Balancer:
             for lease in scan.requested
             if lease.handoff_to == self._keeper.host and lease.pipeline not in self.paused
         }
-        self._requests = self._requests.scanned(asked, scan.started, scan.ended, self._timing, scan.listings)
-        return self._requests.expired(scan.started, self._timing)
+        rounds = self._timing.rounds(scan.listings)
+        self._requests = self._requests.scanned(asked, scan.started, scan.ended, rounds)
+        return self._requests.still_for(self._timing.patience_s, scan.started)
 
     async def _clear_away(self, host_scan: HostScan, scan: Scan, outlived: Sequence[LeaseKey]) -> None:
         """The documents of hosts that are long dead, and of partitions that are long gone.
@@ -500,10 +508,9 @@ class Balancer:
         Not at once: a host that was stopped may still act on what it read when the children of those had no leases.
         """
         read_at = self._read_at  # the scan may be older: nothing has changed since
-        self._outlived = self._outlived.scanned(
-            dict.fromkeys(outlived, ()), read_at, read_at, self._membership.intervals, scan.listings
-        )
-        long_gone = self._outlived.still_for(DEAD_AFTER * self._timing.duration_s, read_at)
+        audits = Intervals(1.5 * self._timing.audit_s, self._timing.audit_s, 0.0)
+        self._outlived = self._outlived.scanned(dict.fromkeys(outlived, ()), read_at, read_at, audits)
+        long_gone = self._outlived.still_for(DEAD_AFTER * self._timing.patience_s, read_at)
         try:
             self.host_scan = replace(host_scan, dead=())  # rounds that read nothing do not try again
             await self._membership.clear_away(host_scan)
@@ -514,18 +521,15 @@ class Balancer:
             self._log.debug("clearing away failed", error=str(error))
 
     def _pause(self, scan: Scan, *, is_soon: bool) -> float:
-        """Until the next round: sooner where a lease may expire, is handed over, was lost to another, or may be tried again.
+        """Until the next round: sooner where a lease is handed over, was lost to another, or may be tried again. If a host dies,
+        `keep_looking` begins one.
 
         The duration of the round counts towards the balance interval, which is the longest time between two rounds.
         """
         now = self._clock.monotonic()
         due = [each.until for each in self._failures.values() if each.until > scan.started and not each.is_retried]
-        session = self._membership.session
-        if session is None or not session.is_agreed:  # otherwise `keep_looking` begins a round in time
-            due += [self._watch.next_expiry(scan.started, self._timing), self._membership.next_expiry]
-        else:
-            due.append(scan.started + self._read_after_s(scan, session))
-            due.append(scan.listed_at + self._listed_after_s(scan, session))
+        due.append(scan.started + self._read_after_s(scan))
+        due.append(scan.listed_at + self._listed_after_s(scan))
         due.append(self._read_at + self._timing.balance_s * (1 - 0.1 * self._rng.random()))
         earliest = min(due) - now
         if is_soon:
@@ -541,7 +545,7 @@ class Balancer:
             if failure.at >= scan.started:
                 continue  # the scan may be older than the failure
             lease = scan.seen[key].lease if key in scan.seen else None
-            now, grace_s = self._clock.monotonic(), self._timing.duration_s
+            now, grace_s = self._clock.monotonic(), self._timing.patience_s
             found = verdict(failure, lease, me, now=now, grace_s=grace_s, is_idle=self._is_idle(key))
             if found == "over":
                 self._failures.forget(key)

@@ -1,4 +1,4 @@
-"""One thread for code that may block, such as a program's own callbacks, away from the event loop that renews leases."""
+"""One thread for code that may block, such as a program's own callbacks, away from the event loop that sends heartbeats."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ from leasehold.service.notifications import METHODS, Notifications, require_noti
 if TYPE_CHECKING:
     from leasehold.leases.store import LeaseStore
     from leasehold.service.group.estimate import Estimate
-    from leasehold.service.lag.measurement import Backlog
+    from leasehold.service.lag.backlog import Backlog
     from leasehold.service.processor import ProcessorCore
 
 T = TypeVar("T")
@@ -158,10 +158,14 @@ class Processor:
 
     async def stop(self) -> None:
         """Graceful, within `host.stop_timeout_s`: leases are released with their positions. What went wrong before is raised by
-        `wait`."""
+        `wait`. In a handler it returns at once, and the host stops when the handler has returned."""
+        from leasehold.pipeline.connectors.handler_loop import is_in_call
+
         if self._life is None:
             return
         self._request_stop()
+        if is_in_call():
+            return
         with suppress(Exception):
             await _outcome_of(self._life)
         self._host.end()

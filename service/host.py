@@ -1,8 +1,8 @@
 """START HERE: one host. It shows that it lives, takes its share of the leases, and runs a worker for each one it owns.
 
-    heartbeat    writes the host's document, so that others see that it lives     leasehold.leases.membership
+    beats        of the host's document, so that others see that it lives         leasehold.leases.session
     balance      reads the group and takes leases, round after round              leasehold.service.balancer
-    workers      one for each lease: renew, read, transform, deliver, checkpoint  leasehold.service.worker
+    workers      one for each lease: win, read, transform, deliver, checkpoint  leasehold.service.worker
 
 Hosts share nothing but the lease store. A host that cannot read it continues with its leases as long as it may trust
 them, and takes none.
@@ -22,11 +22,12 @@ from structlog.typing import FilteringBoundLogger as Log
 from leasehold.common.cancellation import is_cancelled
 from leasehold.common.clock import Clock, retry_after_s
 from leasehold.leases.errors import DuplicateHost, LeaseLost, StoreError
+from leasehold.leases.host_record import HostRecord
+from leasehold.leases.host_watch import HostWatch
 from leasehold.leases.keeper import Keeper
 from leasehold.leases.lease import Lease, LeaseKey
 from leasehold.leases.membership import Membership
 from leasehold.leases.session import Session
-from leasehold.leases.session_watch import SessionWatch
 from leasehold.leases.tenure import OwnedLease
 from leasehold.leases.timing import Timing
 from leasehold.pipeline.feed import FeedPartition
@@ -34,9 +35,10 @@ from leasehold.pipeline.limits import Budget
 from leasehold.service.balancer import Balancer
 from leasehold.service.checkpoint_blobs import CheckpointWriter
 from leasehold.service.failures import Failure, Failures, Reports, Streak
+from leasehold.service.fitness import Fitness
 from leasehold.service.hints import HintWatch
 from leasehold.service.lag.age import FirstEvents, owned_wait_s, wait_to_report
-from leasehold.service.lag.measurement import known_lag_of
+from leasehold.service.lag.asking import known_lag_of
 from leasehold.service.lag.metered import GroupLag, GroupSnapshot
 from leasehold.service.lag.reports import encoded_waits
 from leasehold.service.pipeline import PipelineParts
@@ -46,8 +48,6 @@ from leasehold.service.worker import Worker, WorkerResult, about
 
 T = TypeVar("T")
 OUTCOMES_KEPT = 50
-HEARTBEATS_SKIPPED = 2
-"""How many of three are not written while the session shows that the host lives; what it does is for people alone."""
 
 
 class Host:
@@ -64,7 +64,7 @@ class Host:
         rng: random.Random,
         log: Log,
         stop_timeout_s: float = 25.0,
-        activity: Callable[[Host], Mapping[str, object]] = lambda host: {},
+        activity: Callable[[Host, int], Mapping[str, object]] = lambda host, room: {},
         stats: Stats | None = None,
         budget: Budget | None = None,
     ) -> None:
@@ -88,14 +88,13 @@ class Host:
         }
         self._store = keeper.store
         self._membership = membership
-        if membership.session is not None:
-            membership.session.report = self._report_waits
+        self.session.report = self._report_waits
+        self.session.describe = lambda room: activity(self, room)
         self._clock = clock
         self._timing = timing
         self._rng = rng
         self._log = log
         self._stop_timeout_s = stop_timeout_s
-        self._activity = activity
         self._stopping = asyncio.Event()
         self._reports = Reports(clock, log)
         self.balancer = Balancer(
@@ -113,17 +112,30 @@ class Host:
             rng=rng,
             log=log,
         )
+        self.fitness = Fitness(
+            self.pipelines,
+            keeper=keeper,
+            session=self.session,
+            workers=self.workers,
+            failures=self.failures,
+            others=self._live_others,
+            lease_of=self.balancer.lease_of,
+            changed=self.wake,
+            clock=clock,
+            timing=timing,
+            log=log,
+        )
+        self.balancer.fitness = self.fitness
         self._tasks: dict[asyncio.Task[None], Worker] = {}
 
     @property
-    def session(self) -> Session | None:
-        """None if hosts have no sessions."""
+    def session(self) -> Session:
         return self._membership.session
 
     @property
-    def sessions(self) -> SessionWatch:
-        """Those of the group, as this host saw them last."""
-        return self._membership.sessions
+    def watch(self) -> HostWatch:
+        """The hosts of the group, as this host saw them last."""
+        return self._membership.watch
 
     @property
     def is_draining(self) -> bool:
@@ -174,8 +186,6 @@ class Host:
             except* DuplicateHost as errors:
                 duplicate = errors.exceptions[0]
         if duplicate is not None:  # raised in there, Python up to 3.11.3 would put it into a group again
-            # One of its two documents may still be its own, and the namesake would give way to that.
-            await self._attempt("leaving", self._membership.leave())
             raise duplicate from None
         await self._leave()
 
@@ -183,18 +193,14 @@ class Host:
 
     async def _live(self) -> None:
         async with asyncio.TaskGroup() as group:
-            heartbeat = group.create_task(self._heartbeat(), name="heartbeat")
             balance = group.create_task(self.balancer.run(group), name="balance")
-            beside = (
-                []
-                if (session := self._membership.session) is None
-                else [
-                    group.create_task(self._keep_beating(session), name="session"),
-                    group.create_task(self.balancer.keep_looking(session.timing), name="look"),
-                    group.create_task(session.hints.keep_sending(), name="hints"),
-                    group.create_task(self._hint_watch().run(), name="hint watch"),
-                ]
-            )
+            beside = [
+                group.create_task(self._keep_beating(), name="beats"),
+                group.create_task(self.balancer.keep_looking(), name="look"),
+                group.create_task(self.session.hints.keep_sending(), name="hints"),
+                group.create_task(self._hint_watch().run(), name="hint watch"),
+            ]
+            beside.append(group.create_task(self.fitness.run(), name="fitness"))
             beside += [
                 group.create_task(writer.run(), name=f"checkpoint blobs {name}")
                 for name, writer in self.checkpoint_writers.items()
@@ -203,7 +209,6 @@ class Host:
             try:
                 await self._stopping.wait()
                 await self._drain(balance)
-                heartbeat.cancel()
                 for task in beside:
                     task.cancel()
             finally:
@@ -212,13 +217,11 @@ class Host:
                 await self.balancer.partitions.close()
 
     async def _start(self) -> None:
-        """A host that may not work here must not be counted: it announces itself last."""
+        """A host that may not work here must not be counted: it shows itself last."""
         for name, bootstrap in self.balancer.partitions.bootstraps.items():
             if await self._persist(f"opening pipeline '{name}'", bootstrap.open):
                 self._log.info("transform changed", pipeline=name)
-        if (session := self._membership.session) is not None:
-            await self._persist("opening this host's session", session.beat)
-        await self._persist("announcing this host", lambda: self._membership.announce({}))
+        await self._persist("announcing this host", self.session.open)
         self._log.info("host started", pipelines=sorted(self.pipelines))
 
     async def _persist(self, doing: str, step: Callable[[], Awaitable[T]]) -> T | None:
@@ -238,36 +241,24 @@ class Host:
             if not await sleep_unless_stopped(self._stopping, pause):
                 return None
 
-    async def _keep_beating(self, session: Session) -> None:
-        streak, term = Streak(self._clock), session.term
+    async def _keep_beating(self) -> None:
+        session, streak = self.session, Streak(self._clock)
+        term, lasts_s = session.term, session.timing.duration_s
 
         def beaten() -> None:
-            nonlocal term
+            nonlocal term, lasts_s
             streak.log_end(self._log, "heartbeat recovered")
-            self._report_namesake(session.record.contested_by)
-            if session.term != term:
+            if session.timing.duration_s != lasts_s:
+                lasts_s = session.timing.duration_s
+                self._log.warning("others wait longer or shorter for this host", lasts_s=lasts_s)
+            if session.term not in (0, term):
                 term = session.term
                 self.wake()
-                self._log.warning(
-                    "session lapsed", why="no heartbeat was answered in time; leases are won again", term=term
-                )
+                self._log.warning("trust lapsed", why="no heartbeat arrived in time; leases are won again", term=term)
 
         await session.keep_beating(
             self._rng, lambda error: streak.log_failure(self._log, "heartbeat failed", error), beaten
         )
-
-    async def _heartbeat(self) -> None:
-        """Less often once the host is judged by its session, but often enough for people to see that it reports."""
-        is_often = (HEARTBEATS_SKIPPED + 1) * self._timing.renew_s < self._timing.duration_s
-        skips, skipped = HEARTBEATS_SKIPPED if is_often else 0, 0
-        while True:
-            await self._clock.sleep(self._timing.renew_s * (1 - 0.1 * self._rng.random()))
-            if (session := self._membership.session) is not None and session.is_agreed and skipped < skips:
-                skipped += 1
-                continue
-            skipped = 0
-            await self._persist("announcing this host", lambda: self._membership.announce(self._activity(self)))
-            self._report_namesake(self._membership.me.contested_by)
 
     def _hint_watch(self) -> HintWatch:
         return HintWatch(
@@ -280,13 +271,8 @@ class Host:
             log=self._log,
         )
 
-    def _report_namesake(self, namesake: str | None) -> None:
-        if namesake is not None:
-            self._reports.report(
-                "namesake",
-                namesake,
-                f"another process (incarnation {namesake}) ran under this host's name and gave way",
-            )
+    def _live_others(self) -> list[HostRecord]:
+        return [each for name, each in self.watch.live().items() if name != self.name]
 
     def _waited_s(self, key: LeaseKey) -> float | None:
         """For how long the oldest event has waited that a worker has read; 0 if it has delivered all of those."""
@@ -333,11 +319,12 @@ class Host:
             budget=self.budget,
             failures=self.failures,
             checkpoint_writer=self.checkpoint_writers.get(key.pipeline),
+            delivered=self.fitness.note_delivery,
         )
         task = group.create_task(self._work(key, worker), name=f"worker {key.pipeline}/{key.partition}")
         self._tasks[task] = worker
         task.add_done_callback(self._tasks.pop)
-        if self._stopping.is_set():  # while it was being taken
+        if self._stopping.is_set() or self.fitness.gives_up(key.pipeline):  # while it was being taken
             worker.stop()
 
     async def _work(self, key: LeaseKey, worker: Worker) -> None:
@@ -354,8 +341,8 @@ class Host:
         self.stats.record_release(worker.owned.lease, outcome.reason, taken_by=taken_by)
         if outcome.reason == "failed" and outcome.error is not None:
             self.failures.record_failure(key, outcome.error, worker.owned.lease.continuation)
-        else:
-            self.failures.forget(key)
+        elif worker.owned.lease.handoff_to is None and not self.fitness.gives_up(key.pipeline):
+            self.failures.forget(key)  # otherwise another host gets it, and may fail as well: rounds judge that
         if outcome.reason != "shutdown":
             self.wake()
 
@@ -373,9 +360,7 @@ class Host:
         The round under way is not cancelled: it may be taking a lease, and the result would be lost.
         """
         self._log.info("host draining", leases=len(self.workers))
-        if (session := self._membership.session) is not None:
-            await self._attempt("announcing the drain", session.beat(draining=True))
-        await self._attempt("announcing the drain", self._membership.announce(self._activity(self), draining=True))
+        await self._attempt("announcing the drain", self.session.beat(draining=True))
         for worker in self.workers.values():
             worker.stop()
         await asyncio.wait({balance})
@@ -388,7 +373,7 @@ class Host:
             await asyncio.gather(*late, return_exceptions=True)
 
     async def _leave(self) -> None:
-        await self._attempt("leaving", self._membership.leave())
+        await self._attempt("leaving", self.session.end())
         await asyncio.gather(*(writer.flush() for writer in self.checkpoint_writers.values()))
         self._log.info("host stopped")
 

@@ -1,4 +1,4 @@
-"""What a program can be notified of: events about leases, partitions, batches and trust, and the class that receives them.
+"""What a program can be notified of: events about leases, partitions, batches, trust and hosts, and the class that receives them.
 
     class Pager(Notifications):
         async def on_lease_lost(self, event: LeaseLoss) -> None: ...
@@ -30,14 +30,20 @@ class Notification:
     host: this host's name. at: its wall clock, with a time zone.
     """
 
-    pipeline: str
-    partition: str
     host: str
     at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseAcquired(Notification):
+class PartitionNotification(Notification):
+    """What all events have that are about one partition."""
+
+    pipeline: str
+    partition: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseAcquired(PartitionNotification):
     """This host owns the lease, under this epoch. Work begins now.
 
     continuation: the position in the lease. A sink that holds positions may be further.
@@ -48,7 +54,7 @@ class LeaseAcquired(Notification):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseReleased(Notification):
+class LeaseReleased(PartitionNotification):
     """This host has given the lease back: the lease store has it as available, or as closed.
 
     - reason: `stopped` by a stop of the host or a pause of the pipeline, or `handed_over` to a host that requested it.
@@ -64,7 +70,7 @@ class LeaseReleased(Notification):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseLoss(Notification):
+class LeaseLoss(PartitionNotification):
     """This host no longer works on the lease, and has not given it back.
 
     - reason: `stolen` by another owner, or `lost` to an operator, or because its document is gone. `unreleased` if the
@@ -78,7 +84,7 @@ class LeaseLoss(Notification):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionFailing(Notification):
+class PartitionFailing(PartitionNotification):
     """An attempt to work on the partition has failed.
 
     - error: its class and its text, without secrets.
@@ -92,7 +98,7 @@ class PartitionFailing(Notification):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionRecovered(Notification):
+class PartitionRecovered(PartitionNotification):
     """A partition that failed on this host works again, here or on another host.
 
     failures: how many there were in a row. failing_for_s: since the first of them.
@@ -103,7 +109,7 @@ class PartitionRecovered(Notification):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchDelivered(Notification):
+class BatchDelivered(PartitionNotification):
     """The output of a batch is safe.
 
     start, to: positions before and after the batch. rows: of output. dead_letters: how many of the events became one.
@@ -118,17 +124,31 @@ class BatchDelivered(Notification):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrustSuspended(Notification):
+class TrustSuspended(PartitionNotification):
     """There is output to send, but the lease could not be renewed in time: nothing is sent until it is."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrustRestored(Notification):
+class TrustRestored(PartitionNotification):
     """The lease is renewed after `TrustSuspended`, and output is sent again."""
 
     epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostJoined(Notification):
+    """Another host works on these leases: it has started, or was there when this host started."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostLeft(Notification):
+    """Another host has stopped, or has given no sign of life for so long that it counts as dead."""
+
+    name: str
 
 
 Answer = Awaitable[None] | None
@@ -166,6 +186,12 @@ class Notifications:
     def on_trust_restored(self, event: TrustRestored) -> Answer:
         return None
 
+    def on_host_joined(self, event: HostJoined) -> Answer:
+        return None
+
+    def on_host_left(self, event: HostLeft) -> Answer:
+        return None
+
 
 METHODS: Mapping[type[Notification], str] = {
     LeaseAcquired: "on_lease_acquired",
@@ -176,6 +202,8 @@ METHODS: Mapping[type[Notification], str] = {
     BatchDelivered: "on_batch_delivered",
     TrustSuspended: "on_trust_suspended",
     TrustRestored: "on_trust_restored",
+    HostJoined: "on_host_joined",
+    HostLeft: "on_host_left",
 }
 """Event -> the method that receives it."""
 

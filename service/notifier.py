@@ -70,16 +70,19 @@ class Notifier:
         self._unlogged = 0
         self._quiet_until: float | None = None
 
-    def notify(self, kind: type[Notification], key: LeaseKey, **fields: object) -> None:
-        """Queue an event, if a method receives it. fields: of that kind, without those that all have."""
+    def notify(self, kind: type[Notification], key: LeaseKey | None = None, **fields: object) -> None:
+        """Queue an event, if a method receives it. key: the partition that it is about. fields: the other fields of that kind,
+        without those that all have."""
         if kind not in self._wanted:
             return
         room = BATCHES_MAX if kind is BatchDelivered else QUEUED_MAX
         if self._is_closing or len(self._queue) >= room:
             self._drop(1)
             return
-        about = {"pipeline": key.pipeline, "partition": key.partition, "host": self._host, "at": self._now()}
-        self._queue.append(kind(**about, **fields))  # type: ignore[arg-type]  # fields differ by kind; tests make each
+        about = {} if key is None else {"pipeline": key.pipeline, "partition": key.partition}
+        self._queue.append(
+            kind(host=self._host, at=self._now(), **about, **fields)
+        )  # fields differ by kind; tests make each
         self._queued.set()
         if self._delivery is None:
             self._delivery = asyncio.create_task(self._deliver(), name="notifications")

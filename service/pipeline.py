@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from leasehold.leases.bootstrap import Identity
 from leasehold.pipeline.dead_letters import DeadLetters, LetterBox, sink_alone
 from leasehold.pipeline.feed import ChangeFeed, Start
-from leasehold.pipeline.imports import adopt
+from leasehold.pipeline.imports import derived
 from leasehold.pipeline.limits import BatchLimits, RangeLimits
 from leasehold.pipeline.sink import Sink
 from leasehold.pipeline.transform import NoTransform as NoTransform
@@ -58,9 +58,9 @@ class PipelineParts:
     """Where positions are written for KEDA and for processors of Azure's SDKs; None: nowhere."""
 
     def __post_init__(self) -> None:
-        adopt(self.feed, ChangeFeed)
-        adopt(self.sink, Sink)
-        adopt(self.transform, Transform)
+        derived(self.feed, ChangeFeed)
+        derived(self.sink, Sink)
+        derived(self.transform, Transform)
         if self.ranges is not None and self.ranges.job_s_max >= self.batch_timeout_s:
             raise ValueError(
                 f"ranges.job_s_max ({self.ranges.job_s_max:g}) has to be below batch_timeout_s ({self.batch_timeout_s:g}):"

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-import warnings
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -27,7 +26,7 @@ from leasehold.leases.host_record import HOSTS_PREFIX, HostRecord
 from leasehold.leases.keeper import Keeper
 from leasehold.leases.membership import Membership
 from leasehold.leases.pause_orders import check_not_moved
-from leasehold.leases.session import session_of
+from leasehold.leases.session import Session
 from leasehold.leases.store import LeaseStore, TimedStore
 from leasehold.leases.timing import Timing
 from leasehold.pipeline.errors import EngineUnavailable, PipelineError, SinkNotFound, SinkUnavailable
@@ -38,7 +37,7 @@ from leasehold.service.failures import Streak
 from leasehold.service.group.activity import activity_document, activity_of
 from leasehold.service.group.view import View
 from leasehold.service.host import Host
-from leasehold.service.lag.measurement import Backlog, wait_until_idle
+from leasehold.service.lag.backlog import Backlog, wait_until_idle
 from leasehold.service.notifications import Notifications, require_notifications
 from leasehold.service.notifier import Notifier
 from leasehold.service.pipeline import PipelineParts
@@ -101,14 +100,13 @@ class ProcessorCore:
             incarnation=incarnation,
             pipelines=tuple(pipeline.name for pipeline in pipelines),
             leases_max=leases_max,
-            lease_duration_s=timing.duration_s,
             started_at=datetime.now(UTC).isoformat(timespec="seconds"),
         )
-        session = session_of(me, self.store, clock=clock, timing=timing)
+        session = Session(CountingStore(store, self.stats), me, clock=clock, timing=timing)
         self.keeper = Keeper(
             self.store, host=host, incarnation=incarnation, clock=clock, timing=timing, session=session
         )
-        self.membership = Membership(self.store, me, clock=clock, timing=timing, session=session)
+        self.membership = Membership(self.store, session, clock=clock)
         self.host = Host(
             pipelines,
             keeper=self.keeper,
@@ -118,7 +116,9 @@ class ProcessorCore:
             rng=random.Random(incarnation),  # noqa: S311 - jitter, not secrets
             log=self._log,
             stop_timeout_s=stop_timeout_s,
-            activity=lambda host: activity_document(activity_of(host, now=_now(), monotonic_s=clock.monotonic())),
+            activity=lambda host, room: activity_document(
+                activity_of(host, now=_now(), monotonic_s=clock.monotonic()), room
+            ),
             stats=self.stats,
             budget=Budget(buffer_bytes_max),
         )
@@ -168,10 +168,6 @@ class ProcessorCore:
                 self._log.info("stopped before it was ready")
             raise
 
-    def ended(self) -> Awaitable[None]:
-        warnings.warn("ProcessorCore.ended is now called wait_until_ended", DeprecationWarning, stacklevel=2)
-        return self.wait_until_ended()
-
     async def wait_until_ended(self) -> None:
         """Waits until the host has ended by itself or by `stop`. Raises DuplicateHost."""
         assert self._running is not None, "not started"
@@ -182,7 +178,7 @@ class ProcessorCore:
         return await wait_until_idle(self.view.read_backlog, clock=self._clock, report=self._waiting)
 
     async def stop(self) -> None:
-        """Graceful, within the stop timeout. Idempotent. What went wrong while running is raised by `ended`, not here."""
+        """Stop gracefully, within the stop timeout. Idempotent. An error while running is raised by `wait_until_ended`."""
         self.host.stop()
         if self._stopped is None:
             self._stopped = asyncio.create_task(self._close(), name="stop")

@@ -35,6 +35,8 @@ from leasehold.pipeline.tracing import BatchTracer
 from leasehold.service.failures import Failure
 from leasehold.service.notifications import (
     BatchDelivered,
+    HostJoined,
+    HostLeft,
     LeaseAcquired,
     LeaseLoss,
     LeaseReleased,
@@ -244,6 +246,14 @@ class Stats:
     def record_recovery(self, key: LeaseKey, failures: int, failing_for_s: float) -> None:
         self._notify(PartitionRecovered, key, failures=failures, failing_for_s=failing_for_s)
 
+    # Other hosts
+
+    def record_hosts(self, *, joined: Iterable[str], left: Iterable[str]) -> None:
+        """Their names."""
+        for kind, names in ((HostJoined, joined), (HostLeft, left)):
+            for name in sorted(names):
+                self._notify(kind, name=name)
+
     # The lease store
 
     def record_store_call(self, operation: Operation, outcome: RequestOutcome, took_s: float) -> None:
@@ -255,7 +265,7 @@ class Stats:
     def record_action(self, action: Action, outcome: ActionOutcome) -> None:
         self.actions[action, outcome] += 1
 
-    def _notify(self, kind: type[Notification], key: LeaseKey, **fields: object) -> None:
+    def _notify(self, kind: type[Notification], key: LeaseKey | None = None, **fields: object) -> None:
         if self._notifier is not None:
             self._notifier.notify(kind, key, **fields)
 

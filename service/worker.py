@@ -1,4 +1,4 @@
-"""One owned lease: renewal beside the runner, and either ends the other. Failures are contained here.
+"""One owned lease: its runner, and what watches the lease beside it. Failures are contained here.
 
 claim: raise the sink's fence, read its position, write it into the lease
   |
@@ -17,16 +17,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-import warnings
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from structlog.typing import FilteringBoundLogger as Log
 
 from leasehold.common.clock import Backoff, Clock, retry_after_s
 from leasehold.leases.errors import LeaseLost, LeasesError, StoreError
-from leasehold.leases.lease import Child, Lease
-from leasehold.leases.tenure import OwnedLease, keep_renewed
+from leasehold.leases.lease import Child, Lease, LeaseKey
+from leasehold.leases.tenure import WINNING, OwnedLease, keep_won
 from leasehold.leases.timing import Timing
 from leasehold.pipeline.crash_point import crash_point
 from leasehold.pipeline.dead_letters.refusals import ATTEMPTS, Refusals
@@ -42,7 +41,7 @@ from leasehold.pipeline.errors import (
     SinkUnavailable,
 )
 from leasehold.pipeline.feed import PartitionEnded
-from leasehold.pipeline.imports import adopt
+from leasehold.pipeline.imports import derived
 from leasehold.pipeline.limits import Budget
 from leasehold.pipeline.pump.progress import Progress
 from leasehold.pipeline.pump.runner import DeliveredBatch, Runner
@@ -68,8 +67,6 @@ from leasehold.service.stats import Stats
 
 
 SUSPENDED_POLL_S = 0.1
-WINNING = Backoff(first_s=SUSPENDED_POLL_S, max_s=4.0)
-"""Between attempts to win a lease again after a lapse of the session."""
 
 
 class TrustPermit:
@@ -98,10 +95,6 @@ class TrustPermit:
                 f"the trust window of lease '{self._owned.lease.partition}' is closed: nothing may be sent"
             )
         self._note_trust()
-
-    def granted(self) -> Awaitable[None]:
-        warnings.warn("Permit.granted is now called wait_until_granted", DeprecationWarning, stacklevel=2)
-        return self.wait_until_granted()
 
     async def wait_until_granted(self) -> None:
         if not self._owned.is_trusted:
@@ -163,7 +156,9 @@ class Worker:
         budget: Budget,
         failures: Failures,
         checkpoint_writer: CheckpointWriter | None = None,
+        delivered: Callable[[LeaseKey], None] = lambda key: None,
     ) -> None:
+        """delivered: called after each batch whose position is kept."""
         self.owned = owned
         self.pipeline = pipeline
         self.progress = Progress()
@@ -176,6 +171,7 @@ class Worker:
         self._budget = budget
         self._failures = failures
         self._checkpoint_writer = checkpoint_writer
+        self._delivered = delivered
         self._renewal_streak, self._checkpoint_streak = Streak(clock), Streak(clock)
         self._stopping = asyncio.Event()
         self._permit = TrustPermit(owned, clock, self._suspended, self._restored)
@@ -211,6 +207,7 @@ class Worker:
         finally:
             self.tap.close()
             await run_uninterrupted(self._close(outcome))
+            self.owned.leave()
         return outcome
 
     async def _supervise(self) -> WorkerResult:
@@ -218,7 +215,7 @@ class Worker:
         beside = [
             asyncio.create_task(task, name=f"{name} {self.partition}")
             for name, task in (
-                ("renew", self._renew()),
+                ("win", self._win()),
                 ("watch", self._watch()),
                 ("checkpoint", self._checkpoints.keep_lazily()),
                 ("notice", self._notice()),
@@ -302,7 +299,7 @@ class Worker:
         )
         self.progress.excuse_sink(self._clock.monotonic(), is_new=True)
         with self.progress.working(OPENING, self._clock.monotonic()):
-            writer = self._writer = adopt(await self.pipeline.sink.open(claim), SinkWriter)
+            writer = self._writer = derived(await self.pipeline.sink.open(claim), SinkWriter)
         crash_point("sink claimed")
         if (writer.position, writer.state) != (lease.continuation, lease.sink_state):
             await self.owned.checkpoint(writer.position, writer.state)
@@ -357,6 +354,7 @@ class Worker:
             trace = self._stats.trace_fields(self.owned.lease)
             self._log.warning("dead letters", count=batch.dead_letters, see="leasehold dead-letters list", **trace)
         if await self._keep_position():
+            self._delivered(self.owned.lease.key)
             self._failures.record_recovery(self.owned.lease.key)
 
     async def _keep_position(self) -> bool:
@@ -390,16 +388,15 @@ class Worker:
 
     # Beside the work
 
-    async def _renew(self) -> CloseReason:
-        await keep_renewed(
+    async def _win(self) -> CloseReason:
+        await keep_won(
             self.owned,
             clock=self._clock,
-            timing=self._timing,
             rng=self._rng,
             failed=self._renewal_failed,
             tried=self._renewal_tried,
         )
-        raise AssertionError("renewal ends only by an error")
+        raise AssertionError("this ends only by an error")
 
     def _renewal_tried(self, took_s: float, error: StoreError | None) -> None:
         self._stats.record_renewal(self.owned.lease, took_s, error)
@@ -407,9 +404,8 @@ class Worker:
             self._renewal_streak.log_end(self._log, "renewal recovered")
 
     def _renewal_failed(self, error: StoreError, attempt: int) -> None:
-        left = max(0.0, self.owned.trusted_until - self._clock.monotonic())
         if self._renewal_streak.count_failure():
-            self._log.warning("renewal failed", attempt=attempt, error=str(error), trusted_for_s=round(left, 1))
+            self._log.warning("renewal failed", attempt=attempt, error=str(error))
 
     def _checkpoint_kept(self) -> None:
         self._checkpoint_streak.log_end(self._log, "checkpoint recovered")
@@ -426,7 +422,7 @@ class Worker:
         return self._timing.backoff.pause_s(streak.count, self._rng.random(), retry_after_s(error))
 
     async def _watch(self) -> CloseReason:
-        """A worker that makes no progress is cancelled: renewing is never a substitute for working.
+        """A worker that makes no progress is cancelled: to hold a lease is never a substitute for working.
 
         Nothing can be overdue before the oldest stage is. If no batch is in work, none can be in work before one has begun. While
         the sink is excused, other stages may begin.
@@ -445,12 +441,9 @@ class Worker:
             await self._clock.sleep(min(left, timeout))
 
     async def _follow(self) -> CloseReason:
-        """While nothing is delivered, let the sink's state in the lease follow what others write to the destination.
-
-        The checkpoint takes the place of a renewal.
-        """
+        """While nothing is delivered, let the sink's state in the lease follow what others write to the destination."""
         while True:
-            await self._clock.sleep(self._timing.renew_s)
+            await self._clock.sleep(self._timing.balance_s)
             writer = self._writer
             if writer is None or not self.progress.is_idle:
                 continue
@@ -481,7 +474,7 @@ class Worker:
                 await self.owned.renew()
             except StoreError as error:
                 attempt += 1
-                pause_s = self._timing.renewal_backoff.pause_s(attempt, self._rng.random(), retry_after_s(error))
+                pause_s = WINNING.pause_s(attempt, self._rng.random(), retry_after_s(error))
                 await self._clock.sleep(pause_s)
 
     @property

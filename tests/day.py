@@ -53,8 +53,8 @@ class Day:
 
 
 @contextmanager
-def lived(directory: Path, postgres: Any, timing: Timing, session_s: float) -> Iterator[Day]:
-    bank = Bank(directory, postgres, timing, session_s)
+def lived(directory: Path, postgres: Any, timing: Timing) -> Iterator[Day]:
+    bank = Bank(directory, postgres, timing)
     day = Day(bank)
     try:
         _morning(day)

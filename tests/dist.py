@@ -1,10 +1,10 @@
-"""Builds the wheel into dist/ and tries it as a user would: `make dist`.
+"""Builds the wheels of Leasehold and of its emulators into dist/ and tries them as a user would: `make dist`.
 
-It is installed in empty environments outside of the tree, with the dependencies of uv.lock and then with other releases of those
-whose private parts are used (`RELEASES`). It brings one package, and nothing else at the top. In each
+They are installed in empty environments outside of the tree, with the dependencies of uv.lock and then with other releases of
+those whose private parts are used (`RELEASES`). Each brings one package, and nothing else at the top. In each
 environment the private parts are found, and the demo runs. Modules of users are called as our folders, and another distribution
-installs one called `leases`. Once, all that is built again from the sdist. At last `pyspark-client` overwrites PySpark, which a
-command reports.
+installs one called `leases`. One environment gets the sdist instead, which makes the same wheel. At last `pyspark-client`
+overwrites PySpark, which a command reports.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 UV = str(Path(sys.executable).with_name("uv"))
 PACKAGES = {"leasehold"}
+EMULATORS = {"leasehold_emulators"}
 DEMO_S = 600
 RELEASES: tuple[tuple[str, ...], ...] = ((), ("pyspark==4.1.*",), ("pyspark==4.0.*", "azure-eventhub==5.15.0"))
 """What each environment has instead of the releases in uv.lock, which are the newest."""
@@ -77,12 +78,13 @@ def finish(*command: str, cwd: Path, timeout_s: float) -> subprocess.CompletedPr
     return subprocess.run(command, cwd=cwd, env=kept, capture_output=True, text=True, timeout=timeout_s, check=False)
 
 
-def built(folder: Path) -> tuple[Path, Path]:
-    """The wheel, and the sdist."""
+def built(folder: Path) -> tuple[Path, Path, Path]:
+    """The wheel, the sdist, and the wheel of the emulators."""
     shutil.rmtree(folder, ignore_errors=True)
-    run(UV, "build", "--quiet", "--out-dir", str(folder), cwd=ROOT)
-    (wheel,), (sdist,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
-    return wheel, sdist
+    run(UV, "build", "--quiet", "--all-packages", "--out-dir", str(folder), cwd=ROOT)
+    (wheel,), (sdist,) = folder.glob("leasehold-*.whl"), folder.glob("leasehold-*.tar.gz")
+    (emulators,) = folder.glob("leasehold_emulators-*.whl")
+    return wheel, sdist, emulators
 
 
 def modules_of(wheel: Path) -> set[str]:
@@ -111,40 +113,45 @@ def constraints(locked: str, releases: Collection[str]) -> str:
     return "\n".join([*kept, *releases, ""])
 
 
-def install(wheel: Path, folder: Path, releases: Collection[str]) -> Path:
-    """The Python of an environment that has nothing but the wheel and what it needs."""
+def install(package: Path, folder: Path, releases: Collection[str]) -> Path:
+    """The Python of an environment that has nothing but the wheel or the sdist, and what it needs."""
     python, locked = folder / "environment/bin/python", folder / "locked.txt"
-    what = ("--locked", "--all-extras", "--no-dev", "--no-hashes", "--no-emit-project")
+    what = ("--locked", "--all-extras", "--no-dev", "--no-hashes", "--no-emit-workspace")
     run(UV, "export", "--quiet", *what, "--output-file", str(locked), cwd=ROOT)
     locked.write_text(constraints(locked.read_text(), releases))
     run(UV, "venv", "--quiet", "--python", sys.executable, str(folder / "environment"), cwd=folder)
-    needed = ("--constraint", str(locked), f"leasehold[demo] @ {wheel.as_uri()}")
+    needed = ("--constraint", str(locked), f"leasehold[demo] @ {package.as_uri()}")
     run(UV, "pip", "install", "--quiet", "--python", str(python), *needed, cwd=folder)
+    run(UV, "pip", "check", "--python", str(python), cwd=folder)
     return python
 
 
 def main() -> None:
-    wheel, sdist = built(ROOT / "dist")
-    if (found := top_level(wheel)) != PACKAGES:
-        sys.exit(f"dist: {wheel.name} installs {sorted(found)}, and is to install {sorted(PACKAGES)}")
+    wheel, sdist, emulators = built(ROOT / "dist")
+    for each, packages in ((emulators, EMULATORS), (wheel, PACKAGES)):
+        if (found := top_level(each)) != packages:
+            sys.exit(f"dist: {each.name} installs {sorted(found)}, and is to install {sorted(packages)}")
     with tempfile.TemporaryDirectory(prefix="leasehold-dist-") as directory:
         if missing := modules_of(wheel) ^ modules_of(rebuilt(sdist, Path(directory))):
             sys.exit(f"dist: {sdist.name} and {wheel.name} differ in {sorted(missing)[:5]}")
     sys.stdout.write(f"dist/{wheel.name}: {', '.join(sorted(found))}, and the same from {sdist.name}\n")
-    for releases in RELEASES:
+    for package, releases in zip((wheel, sdist, wheel), RELEASES, strict=True):
         with tempfile.TemporaryDirectory(prefix="leasehold-dist-") as directory:
-            try_out(wheel, Path(directory), releases)
+            try_out(package, Path(directory), releases)
+            if not releases:
+                add_emulators(Path(directory), wheel, emulators)
             if releases == RELEASES[-1]:
                 replace_pyspark(Path(directory))
-        sys.stdout.write(f"  with {' and '.join(releases) or 'the releases of uv.lock'}: the demo's balances match\n")
+        others = " and ".join(releases) or "the releases of uv.lock"
+        sys.stdout.write(f"  {package.name} with {others}: the demo's balances match\n")
 
 
-def try_out(wheel: Path, folder: Path, releases: Collection[str]) -> None:
+def try_out(package: Path, folder: Path, releases: Collection[str]) -> None:
     """Raises SystemExit."""
-    python = install(wheel, folder, releases)
+    python = install(package, folder, releases)
     place = run(str(python), "-c", "import leasehold; print(leasehold.__path__[0])", cwd=folder).strip()
     if not Path(place).is_relative_to(folder / "environment"):
-        sys.exit(f"dist: `leasehold` is imported from {place}, not from the wheel")
+        sys.exit(f"dist: `leasehold` is imported from {place}, not from what was installed")
     run(str(python), "-c", PRIVATE_PARTS, cwd=folder)
     use_names_of_ours(python, folder)
     told = json.loads(run(str(python.with_name("leasehold")), "demo", "--json", cwd=folder, timeout_s=DEMO_S))
@@ -170,6 +177,30 @@ def use_names_of_ours(python: Path, folder: Path) -> None:
     if "seen: banana\n" not in (shown := run(*command, cwd=folder)):
         sys.exit(f"dist: `handler: pipeline:on_changes` beside the settings printed {shown!r}")
     run(UV, "pip", "check", "--python", str(python), cwd=folder)
+
+
+def add_emulators(folder: Path, wheel: Path, emulators: Path) -> None:
+    """`leasehold emulate` names the extra, which brings it. Raises SystemExit."""
+    python, place = folder / "environment/bin/python", str(wheel.parent)
+    command = (str(python.with_name("leasehold")), "emulate", "cosmos", "--help")
+    done = finish(*command, cwd=folder, timeout_s=60)
+    if done.returncode != 2 or "pip install 'leasehold[emulators]'" not in done.stderr:
+        sys.exit(f"dist: without {emulators.name}, `leasehold emulate` ended with {done.returncode}: {done.stderr}")
+    run(
+        UV,
+        "pip",
+        "install",
+        "--quiet",
+        "--python",
+        str(python),
+        "--find-links",
+        place,
+        "leasehold[emulators]",
+        cwd=folder,
+    )
+    if "--ranges" not in (shown := run(*command, cwd=folder)):
+        sys.exit(f"dist: with {emulators.name}, `leasehold emulate cosmos --help` printed {shown!r}")
+    sys.stdout.write("  with the extra `emulators`: `leasehold emulate` is there\n")
 
 
 def replace_pyspark(folder: Path) -> None:

@@ -101,7 +101,7 @@ class Cosmos:
 @contextmanager
 def running(*arguments: str) -> Iterator[Cosmos]:
     """A server of one's own, for whoever needs two accounts or another key."""
-    with served("leasehold.emulators.cosmos", *arguments) as (said, process):
+    with served("leasehold_emulators.cosmos", *arguments) as (said, process):
         yield Cosmos(**said | {"control": Control(said["control"])}, process=process)
 
 

@@ -137,7 +137,7 @@ class EventHubs:
 @contextmanager
 def running(*arguments: str) -> Iterator[EventHubs]:
     """A server of one's own, for whoever needs two namespaces, another key or other limits."""
-    with served("leasehold.emulators.eventhubs", *arguments) as (said, process):
+    with served("leasehold_emulators.eventhubs", *arguments) as (said, process):
         yield EventHubs(**said | {"control": Control(said["control"])}, process=process)
 
 

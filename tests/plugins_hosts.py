@@ -132,10 +132,9 @@ def _is_free(database: Path) -> bool:
 class Bank:
     """The demo's pipelines, with transactions that go on arriving."""
 
-    def __init__(self, directory: Path, postgres: Any, timing: Timing, session_s: float) -> None:
+    def __init__(self, directory: Path, postgres: Any, timing: Timing) -> None:
         self.directory = directory
         self.timing = timing
-        self.session_s = session_s
         self.environment = {**os.environ, "LEASEHOLD_POSTGRES_DSN": postgres.dsn}
         self.hosts: list[HostProcess] = []
         self.expected: defaultdict[str, Decimal] = defaultdict(Decimal)
@@ -152,9 +151,7 @@ class Bank:
         settings = yaml.safe_load(resources.files("leasehold.service.cli.demo").joinpath("bank.yaml").read_text())
         settings["leases"] |= {
             "duration_s": self.timing.duration_s,
-            "renew_s": self.timing.renew_s,
             "balance_s": self.timing.balance_s,
-            "session_s": self.session_s,
         }
         settings |= {"host": {"name": host}, "log": {"format": "json", "file": f"{host}.log"}}
         settings["spark"] = spark_settings(settings["spark"] | {"driver_memory": "512m"})

@@ -125,5 +125,5 @@ def azurite(request: pytest.FixtureRequest) -> Iterator[str]:
         with blobs_served() as (connection_string, _):
             yield connection_string
     else:
-        with served("leasehold.emulators.blob") as (said, _):
+        with served("leasehold_emulators.blob") as (said, _):
             yield said["connection_string"]

@@ -24,7 +24,7 @@ from plugins_node import blobs_served, free_port
 from leasehold.leases.timing import Timing
 
 LEASES = PARTITIONS * len(PIPELINES)
-TIMING = Timing(duration_s=10, renew_s=3, balance_s=2)
+TIMING = Timing(balance_s=2)
 
 
 @contextmanager
@@ -42,7 +42,7 @@ def served_bank(folder: Path, postgres: Any, owner: int) -> Iterator[tuple[Bank,
     """A bank in a directory of this user's, and the environment of its pods. Azurite and PostgreSQL are there meanwhile."""
     volume = folder / "volume"
     volume.mkdir()
-    bank = Bank(volume, postgres, TIMING, session_s=7)
+    bank = Bank(volume, postgres, TIMING)
     os.chown(volume, owner, owner)
     with by_tcp(postgres.socket) as port, blobs_served() as (blobs, _):
         dsn = f"host=127.0.0.1 port={port} user=postgres dbname={postgres.name} sslmode=disable gssencmode=disable"
@@ -81,7 +81,7 @@ class BankInPods:
     def _settings(self, name: str, port: int) -> dict[str, Any]:
         """The bank's, with leases that pods can share, and every file on the volume."""
         settings: dict[str, Any] = yaml.safe_load(self.bank.settings_of(name).read_text())
-        intervals = {key: settings["leases"][key] for key in ("duration_s", "renew_s", "balance_s")}
+        intervals = {key: settings["leases"][key] for key in ("duration_s", "balance_s")}
         settings["leases"] = {
             "type": "blob",
             "connection_string": "${LEASES_BLOB}",

@@ -15,7 +15,7 @@ def settings(folder: Path, name: str, pipelines: dict[str, dict[str, Any]]) -> s
     (folder / name).write_text(
         yaml.safe_dump(
             {
-                "leases": {"path": "state/leases.db", "balance_s": 1, "session_s": 15},
+                "leases": {"path": "state/leases.db", "balance_s": 1, "duration_s": 15},
                 "spark": spark_settings({"master": "local[2]", "driver_memory": "512m"}),
                 "api": {"enabled": False},
                 "log": {"format": "json"},

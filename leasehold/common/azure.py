@@ -242,7 +242,7 @@ def tls_of(ca_file: Path | None) -> ssl.SSLContext:
 
 
 RETRY_AFTER_MAX_S = 3600.0
-WRONG_KEY = "look at the key, and at this machine's clock, which may be 15 minutes off at most"
+WRONG_KEY = "look at the key or the identity, and at this machine's clock, which may be 15 minutes off at most"
 """What to do about a 401."""
 NO_STORAGE_ROLE = (
     "look at the key or the role of this identity ('Storage Blob Data Contributor'), and at the account's firewall"

@@ -228,7 +228,7 @@ def _candidate(document: Document, pipeline: str, is_java: bool, prefix: str | N
         brought = Candidate(
             document=name, partition=lease.partition, owner=lease.owner, written_us=_written_us(document, lease)
         )
-        lease = replace(lease.downgraded(), scope=_scope_of(document, lease.partition))
+        lease = replace(lease.given_up(), scope=_scope_of(document, lease.partition))
         return _placed(brought, lease, is_java, mode)
     except InvalidDocument as error:
         return Candidate(

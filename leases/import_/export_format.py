@@ -10,7 +10,7 @@ version 1 of a lease's document, which earlier releases of Leasehold read too: l
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from leasehold.leases.bootstrap import IDENTITY_BYTES_MAX, Identity, Info
 from leasehold.leases.document import NAME_BYTES_MAX, Fields, decode_lease, encode_lease, lease_id, parsed, to_json
@@ -41,7 +41,7 @@ class ExportedPipeline:
                 partition=lease.partition,
                 owner=lease.owner,
                 restores=True,
-                lease=lease.downgraded(),
+                lease=lease.given_up(),
             )
             for lease in self.leases
         ]
@@ -59,7 +59,7 @@ def _header(group: ExportedPipeline) -> str:
 
 
 def _line(lease: Lease) -> str:
-    return to_json({MARK: VERSION, "lease": parsed("the lease", encode_lease(replace(lease, by_session=False)))})
+    return to_json({MARK: VERSION, "lease": parsed("the lease", encode_lease(lease))})
 
 
 def groups_in(text: str) -> dict[str, ExportedPipeline]:

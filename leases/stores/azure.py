@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from math import inf
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import aiohttp
 from azure.core.credentials import AccessToken
@@ -24,7 +24,6 @@ from leasehold.common.azure_transport import Transport
 from leasehold.common.cancellation import await_shielded
 from leasehold.leases.errors import StoreAmbiguous, StoreError, StoreUnavailable
 
-T = TypeVar("T")
 AIOHTTP_TESTED = "3.14.*"
 """The newest release whose private part is known."""
 _UNTRUSTED = (aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,7 +19,12 @@ T = TypeVar("T")
 
 WAL_ATTEMPTS = 10
 QUEUED_MAX = 4
-"""How many calls about leases are before a heartbeat at most. A thousand partitions that start together make a thousand."""
+"""How many calls about leases wait in line, at most: a thousand partitions that start together make a thousand."""
+BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+POLL_S = 0.005
+"""Between two tries to write while another connection does."""
+SLOW_S, PAUSE_S = 0.05, 0.01
+"""After a write that took longer than the first, others get the second to be first."""
 
 _REMEDIES = {
     sqlite3.SQLITE_PERM: "make the file and its directory readable and writable for this user",
@@ -39,11 +44,8 @@ class SqliteStore(LeaseStore):
     calls take turns on one thread, and one that waits blocks the others. A call that is cancelled while it runs continues
     to its end in that thread, so its write may still happen. A call that was still waiting never happens.
 
-    Heartbeats have a shorter timeout than other calls, and by default one that is shorter than busy_timeout_s. That is
-    sound: the answer is that the write may have happened, and trust does not count from it. If it happens later, others
-    see a sign of life that is late by at most busy_timeout_s, and take the host for dead later, never sooner. The next
-    heartbeat waits until it has ended, finds the document changed, reads it and writes a higher tick. A shorter
-    busy_timeout_s would refuse more of the other writes, also those of commands, which do not repeat them.
+    Documents of the group (hosts, orders) have connections of their own, one for writes and one for reads: a beat waits for no
+    write of a lease but the one that is being synced. After a slow write of a lease, the next one lets others be first.
 
     Not guaranteed:
 
@@ -58,22 +60,18 @@ class SqliteStore(LeaseStore):
         """creates: whether a missing file is created. Otherwise calls raise StoreMissing until another process has
         created it.
         """
-        self._path = Path(path).absolute()
-        self._creates = creates
-        self._busy_timeout_s = busy_timeout_s
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="lease-store")
+        place = Path(path).absolute()
+        self._leases = _Line(place, busy_timeout_s, creates, pauses=True)
+        self._beats = _Line(place, busy_timeout_s, creates)
+        self._looks = _Line(place, busy_timeout_s, creates)
         self._turns = asyncio.Semaphore(QUEUED_MAX)
-        self._connection: sqlite3.Connection | None = None  # of the store thread alone, as is the next one
-        self._opened: tuple[int, int] | None = None
-        self._opening = ""
-        """Names this opening of the file in tokens: another file may have the same inode."""
 
     async def list(self, prefix: str) -> list[Stored]:
         return await self._run(prefix, lambda connection: _list(connection, prefix))
 
     async def read_changes(self, prefix: str, since: str | None = None) -> ChangedDocuments | None:
         """One write is carried out at a time and takes the next number, so a number covers all writes that have lower ones."""
-        return await self._run(prefix, lambda connection: _changes(connection, prefix, since, self._opening))
+        return await self._run("", lambda connection: _changes(connection, prefix, since, self._leases.opening))
 
     async def count(self, prefix: str) -> int | None:
         return await self._run(prefix, lambda connection: _count(connection, prefix))
@@ -92,25 +90,61 @@ class SqliteStore(LeaseStore):
 
     async def close(self) -> None:
         """Waits for the calls in progress, each of which ends within `busy_timeout_s`."""
-        closing = self._thread.submit(self._disconnect)
-        self._thread.shutdown(wait=False)
-        await asyncio.shield(asyncio.wrap_future(closing))
+        await asyncio.shield(asyncio.gather(*(line.close() for line in (self._leases, self._beats, self._looks))))
 
     async def _run(self, id: str, action: Callable[[sqlite3.Connection], T], *, is_write: bool = False) -> T:
-        """id: of the document, or the prefix of several. Those of the group pass all others that wait."""
-        async with nullcontext() if id.startswith(GROUP_PREFIX) else self._turns:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, self._act, action, is_write)
+        """id: of the document, or the prefix of several."""
+        if id.startswith(GROUP_PREFIX):
+            return await (self._beats if is_write else self._looks).run(action, is_write)
+        async with self._turns:
+            return await self._leases.run(action, is_write)
+
+
+class _Line:
+    """A thread with a connection: calls take turns. pauses: whether others may be first after a slow write."""
+
+    def __init__(self, path: Path, busy_timeout_s: float, creates: bool, *, pauses: bool = False) -> None:
+        self.opening = ""
+        """Names this opening of the file in tokens: another file may have the same inode."""
+        self._path = path
+        self._busy_timeout_s = busy_timeout_s
+        self._creates = creates
+        self._pauses = pauses
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="lease-store")
+        self._connection: sqlite3.Connection | None = None  # of the thread alone, as is the next one
+        self._opened: tuple[int, int] | None = None
+
+    async def run(self, action: Callable[[sqlite3.Connection], T], is_write: bool) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._act, action, is_write)
+
+    async def close(self) -> None:
+        closing = self._thread.submit(self._disconnect)
+        self._thread.shutdown(wait=False)
+        await asyncio.wrap_future(closing)
 
     def _act(self, action: Callable[[sqlite3.Connection], T], is_write: bool) -> T:
+        began = time.monotonic()
         try:
-            connection = self._connect()
-        except (sqlite3.DatabaseError, OSError) as error:
-            raise self._translated(error, is_write=False) from error
-        try:
-            return action(connection)
-        except sqlite3.DatabaseError as error:
-            self._disconnect()  # whatever is wrong, the next call starts from a clean state
-            raise self._translated(error, is_write) from error
+            return self._tried(action, is_write, ends=began + self._busy_timeout_s)
+        finally:
+            if self._pauses and is_write and time.monotonic() - began > SLOW_S:
+                time.sleep(PAUSE_S)
+
+    def _tried(self, action: Callable[[sqlite3.Connection], T], is_write: bool, ends: float) -> T:
+        """SQLite itself would wait for up to 0.1 s between two tries, and seldom be the first after a slow write."""
+        while True:
+            try:
+                connection = self._connect()
+            except (sqlite3.DatabaseError, OSError) as error:
+                raise self._translated(error, is_write=False) from error
+            try:
+                return action(connection)
+            except sqlite3.DatabaseError as error:
+                if _code(error) in BUSY and time.monotonic() < ends:
+                    time.sleep(POLL_S)
+                    continue
+                self._disconnect()  # whatever is wrong, the next call starts from a clean state
+                raise self._translated(error, is_write) from error
 
     def _connect(self) -> sqlite3.Connection:
         """The connection; a new one if the path now leads to another file, because SQLite would continue with the old
@@ -129,7 +163,8 @@ class SqliteStore(LeaseStore):
             if not (self._creates or _has_table(connection)):
                 raise self._nothing_there()
             _prepare(connection)
-            self._opening = connection.execute("SELECT hex(randomblob(8))").fetchone()[0]
+            self.opening = connection.execute("SELECT hex(randomblob(8))").fetchone()[0]
+            connection.execute("PRAGMA busy_timeout = 0")
         except BaseException:
             connection.close()
             raise
@@ -146,7 +181,7 @@ class SqliteStore(LeaseStore):
 
     def _translated(self, error: sqlite3.DatabaseError | OSError, is_write: bool) -> StoreError:
         code = _code(error)
-        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        if code in BUSY:
             return StoreUnavailable(
                 f"lease file '{self._path}' was locked for more than {self._busy_timeout_s:g} s: if this continues, look for a"
                 " stopped process that has it open, and continue or kill it"

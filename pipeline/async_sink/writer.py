@@ -30,7 +30,7 @@ from leasehold.pipeline.async_sink.stats import RequestStats
 from leasehold.pipeline.crash_point import crash_point
 from leasehold.pipeline.endpoint import Endpoint
 from leasehold.pipeline.errors import Ambiguous, SinkUnavailable
-from leasehold.pipeline.imports import adopt
+from leasehold.pipeline.imports import derived
 from leasehold.pipeline.limits import AsyncLimits
 from leasehold.pipeline.sink import Claim, CloseReason, Output, Sink
 from leasehold.pipeline.values import VALUE_ERRORS
@@ -179,7 +179,7 @@ class AsyncSink(Sink):
         endpoint: Endpoint | None = None,
         limiter: RateLimiting | None = None,
     ) -> None:
-        self._destination = adopt(destination, Destination)
+        self._destination = derived(destination, Destination)
         self._destination_endpoint = endpoint
         self._identity = identity
         self._convert = convert or json_row()

@@ -102,6 +102,7 @@ class _Call:
         return "" if frame is None else f" ({frame.f_code.co_filename}, line {frame.f_lineno})"
 
     async def _made(self) -> Any:
+        _CALLED.set(asyncio.current_task())
         return await self._call()
 
     def _end(self, task: asyncio.Task[Any]) -> None:
@@ -114,5 +115,11 @@ class _Call:
             self.outcome.set_result(outcome)
 
 
+def is_in_call() -> bool:
+    """Whether the task that asks is a call of a handler, which a host waits for."""
+    return asyncio.current_task() is _CALLED.get()
+
+
+_CALLED: ContextVar[asyncio.Task[Any] | None] = ContextVar("called", default=None)
 PROGRAM: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar("program", default=None)
 """The loop of the program while its parts are made."""

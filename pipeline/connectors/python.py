@@ -196,6 +196,7 @@ class PythonWriter(SinkWriter):
             raise
 
     async def write(self, output: Output, permit: Permit) -> None:
+        await self._thread.idle()
         permit.check()
         if output.table.num_rows:
             table = checked(output.table, f"handler '{self._name}'")
@@ -270,7 +271,6 @@ class ManualWriter(PythonWriter):
         return self._count
 
     async def write(self, output: Output, permit: Permit) -> None:
-        permit.check()
         rows = output.table.num_rows
         if rows and "sequence" not in output.table.column_names:
             raise SinkRejected(
@@ -279,6 +279,8 @@ class ManualWriter(PythonWriter):
             )
         while self._open and sum(count for _, count, _ in self._open) + rows > self._open_max:
             await self.wait_for_progress()
+        await self._thread.idle()
+        permit.check()  # not before: either may have taken longer than trust lasts
         last = max(output.table["sequence"].to_pylist()) if rows else None
         self._open.append((last, rows, output.to))
         self._move()

@@ -107,6 +107,9 @@ class SinkBesideBox(Sink):
         await self._sink.close()
         await self._box.close()
 
+    async def probe(self, pipeline: str, partition: str) -> None:
+        await self._sink.probe(pipeline, partition)
+
     async def standing(self, pipeline: str, partition: str) -> Standing | None:
         return await self._sink.standing(pipeline, partition)
 

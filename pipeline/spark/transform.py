@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TypeVar, cast
+from typing import cast
 
 import pyarrow as pa
 import pyspark
@@ -51,7 +51,6 @@ from leasehold.pipeline.sql_text import schema_problem, sql_problem
 from leasehold.pipeline.staging import NotStaged, Ranged, Stager, put_together
 from leasehold.pipeline.transform import Checked, Transform, TransformSpec
 
-T = TypeVar("T")
 AT_ONCE_BYTES_MAX = 4 * 1024
 """Batches up to this size are parsed on the event loop. That takes 0.6 ms, and up to 1.3 ms if bodies do not fit the schema."""
 CLOSE_S = 5.0

@@ -72,8 +72,7 @@ class Metrics(Collector):
         yield from self._handlers()
         yield from self._requests()
         yield from self._leases()
-        if self._host.session is not None:
-            yield from self._session(self._host.session)
+        yield from self._session(self._host.session)
         yield from self._store()
         yield from self._operators()
         yield self._notifications()
@@ -93,13 +92,15 @@ class Metrics(Collector):
         failing = GaugeMetricFamily("leasehold_partitions_failing", "Left alone after a failure.", labels=["pipeline"])
         suspended = GaugeMetricFamily("leasehold_leases_suspended", "Owned, and not trusted now.", labels=["pipeline"])
         paused = GaugeMetricFamily("leasehold_pipeline_paused", "1 while no host works on it.", labels=["pipeline"])
+        unfit = GaugeMetricFamily("leasehold_pipeline_unfit", "1 while the host cannot do it.", labels=["pipeline"])
         for name in host.pipelines:
             workers = [worker for key, worker in host.workers.items() if key.pipeline == name]
             owned.add_metric([name], len(workers))
             failing.add_metric([name], sum(key.pipeline == name and key not in host.workers for key in host.failures))
             suspended.add_metric([name], sum(not worker.owned.is_trusted for worker in workers))
             paused.add_metric([name], int(name in host.balancer.paused))
-        yield from (owned, failing, suspended, paused)
+            unfit.add_metric([name], int(host.fitness.is_unfit(name)))
+        yield from (owned, failing, suspended, paused, unfit)
 
     def _work(self) -> Iterator[Metric]:
         stats = self._host.stats
@@ -174,8 +175,9 @@ class Metrics(Collector):
         yield blobs
 
     def _session(self, session: Session) -> Iterator[Metric]:
-        yield GaugeMetricFamily("leasehold_session_beat_age_seconds", "Since the last heartbeat.", session.beat_age_s)
-        yield CounterMetricFamily("leasehold_session_lapses", "Times that its session lapsed.", session.lapses)
+        yield GaugeMetricFamily("leasehold_host_beat_age_seconds", "Since the last heartbeat.", session.beat_age_s)
+        yield GaugeMetricFamily("leasehold_host_lasts_seconds", "How long it may be silent.", session.timing.duration_s)
+        yield CounterMetricFamily("leasehold_host_lapses", "Times that its trust lapsed.", session.lapses)
 
     def _store(self) -> Iterator[Metric]:
         stats = self._host.stats

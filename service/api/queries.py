@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from http import HTTPStatus
+from itertools import islice
 from typing import Annotated, Any
 from urllib.parse import quote, unquote
 
@@ -157,8 +158,9 @@ def reading(view: View) -> APIRouter:
     async def batches(wanted: Annotated[BatchFilter, Query()]) -> schemas.Batches:
         """What was delivered last, newest first; what other hosts did is as old as their last announcement."""
         known(view, wanted.pipeline)
-        found = [batch for batch in (await view.read_group()).batches if wanted.pipeline in (None, batch.pipeline)]
-        return schemas.Batches(items=tuple(map(schemas.Batch.model_validate, found[: wanted.limit])))
+        batches = (await view.read_group()).batches
+        found = (batch for batch in batches if wanted.pipeline in (None, batch.pipeline))
+        return schemas.Batches(items=tuple(islice(found, wanted.limit)))
 
     return router
 

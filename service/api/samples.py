@@ -21,7 +21,8 @@ from leasehold.pipeline.ranges import RangedBatch
 from leasehold.pipeline.sink import Output
 from leasehold.service.api.masking import ROW_BYTES_MAX, Mask, Row, copied, failed, values_of
 from leasehold.service.api.rendering import Allowance, Renderer
-from leasehold.service.api.schemas import Model, Moment, Position
+from leasehold.service.api.schemas import Model, Position
+from leasehold.service.group.work import Moment
 from leasehold.service.texts import MASK
 
 PARSED_BYTES_PER_S = 64 * 1024

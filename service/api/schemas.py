@@ -1,31 +1,34 @@
 """What the API answers, as pydantic models: the contract that OpenAPI shows. Field names stay; fields may be added.
 
-`Lease`, `Host`, `Batch` and the like are read off their values in leasehold.service.group.status,
-leasehold.service.group.activity and leasehold.service.lag.measurement (`Lease.model_validate(status)`); an alias names the
-source of a field if its name differs there.
+`Lease`, `Host` and the like are read off their values in leasehold.service.group.status and
+leasehold.service.lag.measurement (`Lease.model_validate(status)`); an alias names the source of a field if its name differs
+there. What hosts report of their work is answered as it is (leasehold.service.group.work).
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import AliasPath, AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AliasPath, BaseModel, ConfigDict, Field
 
 from leasehold.leases.import_.plan import Kind
 from leasehold.service.group.status import GroupStatus, LeaseState
+from leasehold.service.group.work import (
+    BatchStatus,
+    Epoch,
+    FailureStatus,
+    HostName,
+    PartitionName,
+    PipelineName,
+    Totals,
+)
 from leasehold.service.lag.measurement import Lag
 
-PipelineName = Annotated[str, Field(description="The pipeline's name.", examples=["transform"])]
-PartitionName = Annotated[str, Field(description="The feed's partition; any text.", examples=["transactions-1.csv"])]
-HostName = Annotated[str, Field(description="The host's name.", examples=["pod-1"])]
 Position = Annotated[
     str | None,
     Field(description="A position in the partition, opaque; null: the feed's beginning.", examples=["1840"]),
 ]
-Moment = Annotated[AwareDatetime, Field(examples=["2026-01-31T12:00:00Z"])]
-Epoch = Annotated[int, Field(description="Counts the lease's changes of owner; the fencing token.", examples=[4])]
 Unit = Literal["events", "seconds"]
-Seconds = Annotated[float, Field(examples=[0.041])]
 
 
 class Model(BaseModel):
@@ -61,7 +64,7 @@ class Lease(Model):
     partition: PartitionName = Field(validation_alias=AliasPath("lease", "partition"))
     state: LeaseState = Field(
         description="owned: a host works on it. available: any host may take it. handing_over: promised to `handoff_to`."
-        " expired: its owner has not moved for a lease duration. closed: its partition ended, or an operator closed it."
+        " expired: its owner is dead. closed: its partition ended, or an operator closed it."
     )
     owner: HostName | None = Field(
         validation_alias=AliasPath("lease", "owner"), description="The host that works on it; null: none."
@@ -88,7 +91,7 @@ class LeaseDetail(Lease):
 
     tick: int = Field(
         validation_alias=AliasPath("lease", "tick"),
-        description="Moved by the owner at every renewal and checkpoint.",
+        description="Moved by the owner with each of its writes.",
         examples=[181],
     )
     sink_state: str = Field(
@@ -119,15 +122,6 @@ class Leases(Model):
     )
 
 
-class Totals(Model):
-    """What a host has delivered of one pipeline since it started."""
-
-    pipeline: PipelineName
-    events: int = Field(description="Those whose output is safe, dead letters included.", examples=[120000])
-    batches: int = Field(examples=[120])
-    dead_letters: int = Field(description="How many of these events it could not process.", examples=[2])
-
-
 class Host(Model):
     """A host, as it last reported."""
 
@@ -135,23 +129,23 @@ class Host(Model):
     this: bool = Field(validation_alias="is_this", description="Whether it is the one that answers.")
     live: bool | None = Field(
         validation_alias="is_live",
-        description="false: it has not moved for a lease duration, as the answering host has seen;"
+        description="false: it has been silent for its duration, as the answering host has seen;"
         " null: the host has not watched for long enough to know.",
     )
     draining: bool = Field(
         validation_alias="is_draining", description="Whether it is giving its leases back in order to stop."
     )
-    contested: bool = Field(
-        validation_alias="is_contested",
-        description="Whether another process ran under its name: give every process its own.",
-    )
     pipelines: tuple[PipelineName, ...]
     leases: int = Field(description="How many it owns.", examples=[4])
     leases_max: int | None = Field(description="How many it wants at most; null: no limit.", examples=[8])
-    lease_duration_s: float = Field(description="Its setting; hosts of one group have to agree.", examples=[60.0])
+    lasts_s: float = Field(
+        description="How long it may be silent before others take its leases; longer than its setting while its beats are slow.",
+        examples=[7.0],
+    )
+    unfit: tuple[PipelineName, ...] = Field(description="The pipelines that it cannot process now.", examples=[[]])
     started_at: str = Field(description="By its own wall clock.", examples=["2026-01-31T12:00:00+00:00"])
     tick: int = Field(
-        description="Its heartbeat: moves as often as it renews a lease. A host that sees this move considers it alive.",
+        description="Its heartbeat. A host that sees this move considers it alive.",
         examples=[181],
     )
     totals: tuple[Totals, ...] = Field(
@@ -179,18 +173,6 @@ class Hosts(Model):
     items: tuple[Host, ...]
 
 
-class Failure(Model):
-    """Why a partition stands still."""
-
-    host: HostName
-    partition: PartitionName
-    error: str = Field(examples=["file 'transactions-1.csv', line 17: the field 'amount' is missing"])
-    failures: int = Field(description="How many in a row.", examples=[3])
-    retry_at: Moment = Field(description="When the host means to try again; the error may be gone by then.")
-    since: Moment | None = Field(description="When the first of them happened; null: the host did not report it.")
-    at: Moment | None = Field(description="When the last of them happened; null: the host did not report it.")
-
-
 class EventAge(Model):
     """How old events were when their output was safe: those that the group delivered in the last five to ten minutes."""
 
@@ -212,7 +194,7 @@ class Pipeline(Model):
     leases: dict[LeaseState, int] = Field(
         description="How many of its leases are in which state.", examples=[{"owned": 4}]
     )
-    failures: tuple[Failure, ...]
+    failures: tuple[FailureStatus, ...]
     paused: str | None = Field(
         validation_alias="resting",
         description="Why no host may work on it: an operator has paused it; null: it is not paused.",
@@ -259,7 +241,7 @@ class LagOfPartition(Model):
 EventsBehind = Annotated[
     int,
     Field(
-        description="Events behind. Unknown partitions count as the average of the others; not at all if `partial`.",
+        description="Events behind. Each unknown partition counts as one event; not at all if `partial`.",
         examples=[17],
     ),
 ]
@@ -330,26 +312,10 @@ class LagReport(Model):
         )
 
 
-class Batch(Model):
-    """Events of one partition that were delivered together. Positions are cut where they are long."""
-
-    host: HostName
-    pipeline: PipelineName
-    partition: PartitionName
-    epoch: Epoch
-    start: Position = Field(serialization_alias="from")
-    to: str = Field(description="The position just behind the batch.", examples=["2000"])
-    events: int = Field(examples=[1000])
-    waited_s: Seconds = Field(description="From reading its first event to its transform.")
-    transform_s: Seconds
-    deliver_s: Seconds
-    at: Moment = Field(description="When it had been delivered, by the host's wall clock.")
-
-
 class Batches(Model):
     """Newest first. What other hosts delivered is as old as their last announcement."""
 
-    items: tuple[Batch, ...]
+    items: tuple[BatchStatus, ...]
 
 
 class LeaseChange(Model):

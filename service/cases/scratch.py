@@ -24,7 +24,7 @@ from leasehold.service.config.custom import PythonSink
 from leasehold.service.config.postgres import PostgresSink
 from leasehold.service.config.settings import Pipeline
 
-TIMING = derived_timing(6.0, session_s=1.0)
+TIMING = derived_timing(1.0)
 """A second host takes the leases of a silent one within two seconds."""
 
 State = Mapping[str, list[str]]

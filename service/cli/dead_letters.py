@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from leasehold.pipeline.dead_letters import LetterBox
     from leasehold.pipeline.dead_letters.settled import Judged
     from leasehold.service.config.settings import Pipeline, Settings
-    from leasehold.service.lag.measurement import Backlog
+    from leasehold.service.lag.backlog import Backlog
 
 PARTITION = click.option("--partition", help="Only this one.")
 

@@ -35,9 +35,8 @@ from leasehold.service.cli.common import (
 from leasehold.service.cli.copy import copy_leases
 from leasehold.service.cli.dead_letters import dead_letters
 from leasehold.service.cli.demo.failing import FailureName
-from leasehold.service.cli.emulate import emulate
 from leasehold.service.cli.files import files, log
-from leasehold.service.cli.migration import close_leases, downgrade_leases, export_leases, import_leases, reset_leases
+from leasehold.service.cli.migration import close_leases, export_leases, import_leases, reset_leases
 from leasehold.service.cli.run_host import run_host
 from leasehold.service.cli.test import run_tests
 from leasehold.service.errors import StartFailed
@@ -175,7 +174,7 @@ def _ask_services(settings: Settings, options: ServiceOptions, file: Path | None
 
 @main.group()
 def leases() -> None:
-    """Show, release, close, reset, export, import, copy and downgrade leases.
+    """Show, release, close, reset, export, import and copy leases.
 
     To pause or resume a pipeline, use the REST API of a running host: POST /api/pipelines/NAME/pause, or .../resume.
     """
@@ -240,7 +239,7 @@ def show_lease(file: Path, pipeline: str, partition: str) -> None:
 def release_lease(file: Path, pipeline: str, partition: str) -> None:
     """Take a lease from its owner. The lease keeps its position, and any host may take it next, also the same one.
 
-    The owner notices within three seconds, or without sessions at its next write to the lease.
+    The owner notices within three seconds.
     A sink that keeps its position refuses what the owner still sends.
     """
 
@@ -259,13 +258,32 @@ def release_lease(file: Path, pipeline: str, partition: str) -> None:
         click.echo(change)
 
 
-for command in (close_leases, reset_leases, export_leases, import_leases, copy_leases, downgrade_leases):
+def _emulate() -> click.Command:
+    """The command of the package leasehold-emulators, or one that names the extra to install."""
+    try:
+        from leasehold_emulators.command import emulate
+    except ModuleNotFoundError as error:
+        if error.name != "leasehold_emulators":
+            raise
+    else:
+        return emulate
+
+    @click.command("emulate", context_settings={"ignore_unknown_options": True})
+    @click.argument("arguments", nargs=-1)
+    def missing(arguments: tuple[str, ...]) -> None:
+        """Run an emulator of an Azure service on this machine, for development and tests (extra `emulators`)."""
+        fail("the emulators are a package of their own: pip install 'leasehold[emulators]'", code=USAGE)
+
+    return missing
+
+
+for command in (close_leases, reset_leases, export_leases, import_leases, copy_leases):
     leases.add_command(command)
 main.add_command(files)
 main.add_command(log)
 main.add_command(dead_letters)
 main.add_command(run_tests)
-main.add_command(emulate)
+main.add_command(_emulate())
 
 
 @main.command()

@@ -1,4 +1,4 @@
-"""The commands `leasehold leases reset`, `close`, `export`, `import` and `downgrade`.
+"""The commands `leasehold leases reset`, `close`, `export` and `import`.
 
 docs/migration.md walks through most of them.
 """
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from leasehold.leases.lease import Lease
     from leasehold.leases.lineage import Partition
     from leasehold.service.config.settings import Settings
-    from leasehold.service.group.downgrade import Downgrade
     from leasehold.service.group.import_sources import BlobSource, Source
     from leasehold.service.group.migration import Report
     from leasehold.service.group.view import View
@@ -473,45 +472,3 @@ async def _close(
         return True
     click.echo(f"leasehold: {redacted(why)}", err=True)
     return False
-
-
-@click.command("downgrade")
-@FILE
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
-def downgrade_leases(file: Path, as_json: bool) -> None:
-    """Make the leases readable for the previous release, which has no sessions. Stop all hosts first.
-
-    The leases keep their positions, and have no owner. The documents of dead hosts are removed. The command watches these
-    documents, for about 7 seconds after hosts with sessions and for a lease duration after others. If a host is alive, it
-    changes nothing. You can run it again at any time.
-    """
-    from leasehold.common.clock import BootClock
-    from leasehold.service.group.downgrade import downgrade
-
-    if not settings_of(file).leases.is_shared:
-        fail("`leases: {type: memory}` ends with this command: use a persistent lease store")
-
-    async def run(view: View, keeper: Keeper) -> Downgrade:
-        return await downgrade(keeper, clock=BootClock(), say=lambda line: click.echo(line, err=True))
-
-    done = read_offline(file, run, None, heeds=False)
-    with unread_is_fine():
-        _print_downgrade(done, as_json)
-    if done.problems:
-        fail(*done.problems)
-
-
-def _print_downgrade(done: Downgrade, as_json: bool) -> None:
-    names = sorted({*done.unchanged, *(lease.pipeline for lease in done.leases)})
-    if as_json:
-        leases = [{"pipeline": each.pipeline, "partition": each.partition, "owner": each.owner} for each in done.leases]
-        fields = {"downgraded": leases, "unchanged": dict(done.unchanged), "removed": done.removed}
-        click.echo(json.dumps(fields, ensure_ascii=False))
-        return
-    for name in names:
-        count = sum(lease.pipeline == name for lease in done.leases)
-        click.echo(
-            f"pipeline '{name}': {counted(count, 'lease')} put back to version 1, {done.unchanged.get(name, 0):,} unchanged"
-        )
-    if hosts := sorted({document.partition("/")[2] for document in done.removed}):
-        click.echo(f"removed the documents of {counted(len(hosts), 'dead host')}: {', '.join(hosts)}")

@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from leasehold.common.clock import BootClock
+from leasehold.leases.bell import Bell
 from leasehold.leases.errors import InvalidDocument, StoreError, StoreMissing
 from leasehold.leases.keeper import Keeper
-from leasehold.leases.session import Bell
 from leasehold.leases.store import TimedStore
 from leasehold.service.config.settings import AnyLeases, Settings
 from leasehold.service.group.status import GroupStatus

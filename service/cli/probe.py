@@ -282,7 +282,8 @@ async def _ask_all(
 
 
 async def _ask_hub(hub: EventHubAccount, options: ServiceOptions, say: Say) -> list[Answer]:
-    from leasehold.service.probing.eventhubs import COSTS, QUESTIONS, HubPlace
+    from leasehold.service.probing.eventhubs import COSTS, QUESTIONS
+    from leasehold.service.probing.hub_place import HubPlace
     from leasehold.service.probing.report import ask_all, unopened
 
     say(f"event hub {hub.name}, partition '{options.partition}': {COSTS}")

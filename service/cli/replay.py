@@ -25,7 +25,7 @@ from leasehold.pipeline.sink import Sink, Standing
 from leasehold.service.cli.run import run
 from leasehold.service.config.settings import Pipeline, Settings
 from leasehold.service.errors import ServiceError
-from leasehold.service.lag.measurement import Backlog
+from leasehold.service.lag.backlog import Backlog
 from leasehold.service.pipeline import PipelineParts
 from leasehold.service.processor import ProcessorCore
 from leasehold.service.wiring.build import pipeline_of, store_of

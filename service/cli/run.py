@@ -24,9 +24,9 @@ from leasehold.service.api.masking import Mask
 from leasehold.service.api.metrics import Metrics
 from leasehold.service.api.server import serve
 from leasehold.service.config.settings import Api, Settings
-from leasehold.service.lag.measurement import Backlog
+from leasehold.service.lag.backlog import Backlog
 from leasehold.service.processor import ProcessorCore
-from leasehold.service.telemetry.conventions import Figure, figure_of, figures_of
+from leasehold.service.telemetry.figures import Figure, figure_of, figures_of
 from leasehold.service.telemetry.signals import metrics_of
 
 # Arrow's memory in a host: an allocator that gives back what was freed.
@@ -209,18 +209,23 @@ def access_of(api: Api) -> Access:
     )
 
 
+SENT_TWICE_S = 0.5
+"""A second signal so soon is the first one again: `timeout` and others send it to a process, and to its group."""
+
+
 @contextmanager
 def stopping(stop: Callable[[], None]) -> Iterator[None]:
     """Signals ask for `stop`; a second one ends the process at once, leases and all."""
     loop = asyncio.get_running_loop()
-    came = False
+    first: tuple[int, float] | None = None
 
     def on_signal(number: int) -> None:
-        nonlocal came
-        if came:
+        nonlocal first
+        if first is None:
+            first = number, loop.time()
+            stop()
+        elif number != first[0] or loop.time() - first[1] > SENT_TWICE_S:
             os._exit(128 + number)
-        came = True
-        stop()
 
     for number in SIGNALS:
         loop.add_signal_handler(number, on_signal, number)

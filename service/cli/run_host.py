@@ -13,7 +13,7 @@ from leasehold.service.cli.common import done, fail, importing, log_of, named, u
 
 if TYPE_CHECKING:
     from leasehold.service.config.settings import Settings
-    from leasehold.service.lag.measurement import Backlog
+    from leasehold.service.lag.backlog import Backlog
     from leasehold.service.processor import ProcessorCore
 
 

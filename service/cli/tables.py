@@ -6,7 +6,6 @@ import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from datetime import datetime
 from decimal import Decimal
 from types import MappingProxyType
 from typing import TextIO
@@ -19,8 +18,8 @@ from rich.text import Text
 from leasehold.leases.import_.plan import PlannedChange
 from leasehold.leases.lease import Lease, LeaseKey
 from leasehold.pipeline.dead_letters.settled import Judged
-from leasehold.service.group.activity import FailureStatus
 from leasehold.service.group.status import LeaseStatus, Standstill
+from leasehold.service.group.work import FailureStatus, fields_of
 from leasehold.service.lag.measurement import Lag, PartitionLag
 
 CONTINUATION_SHOWN = 48
@@ -74,7 +73,7 @@ def lag_table(lag: Lag) -> Table:
             table,
             one.pipeline,
             one.partition,
-            "unknown" if one.events is None else f"{one.events:,}",
+            _events(one),
             _age(one.seconds) if one.events != 0 else "",
         )
     table.add_section()
@@ -82,6 +81,12 @@ def lag_table(lag: Lag) -> Table:
     events = f"{measured}{lag.events:,}" + (f" ({lag.unknown} unknown)" if lag.unknown else "")
     _add_row(table, "all", "", events, _oldest(lag))
     return table
+
+
+def _events(one: PartitionLag) -> str:
+    if one.events is None:
+        return "unknown"
+    return f"{one.events:,}" if one.error is None else f"{one.events:,} ({_age(one.age_s)} ago)"
 
 
 def _oldest(lag: Lag) -> str:
@@ -166,22 +171,9 @@ def reasons(held_up: Mapping[LeaseKey, Sequence[Standstill]]) -> list[str]:
 def held_up_fields(failure: FailureStatus | None, held_up: Sequence[Standstill]) -> dict[str, object]:
     """Why a partition stands still, as --json has it."""
     return {
-        "failing": None
-        if failure is None
-        else {
-            "host": failure.host,
-            "error": failure.error,
-            "failures": failure.failures,
-            "since": _iso(failure.since),
-            "at": _iso(failure.at),
-            "retry_at": _iso(failure.retry_at),
-        },
+        "failing": None if failure is None else fields_of(failure, "pipeline", "partition", "position"),
         "held_up": [{"kind": each.kind, "why": each.why} for each in held_up],
     }
-
-
-def _iso(moment: datetime | None) -> str | None:
-    return None if moment is None else moment.isoformat(timespec="milliseconds")
 
 
 def lease_fields(

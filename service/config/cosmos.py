@@ -21,7 +21,16 @@ from leasehold.service.config.section import (
     WithCredential,
     azure_credentials,
 )
-from leasehold.service.config.types import Certificates, Count, ProcessorName, Seconds, Secret, Text, Variable
+from leasehold.service.config.types import (
+    NONE,
+    Certificates,
+    Count,
+    ProcessorName,
+    Seconds,
+    SecretOrNone,
+    Text,
+    Variable,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,17 +53,17 @@ class CosmosAccount(WithCredential):
     endpoint: Text | None = Field(
         default=None, description="The account's address, like https://account.documents.azure.com."
     )
-    key: Secret | None = Field(
-        default=None,
+    key: SecretOrNone = Field(
+        default=NONE,
         description="The account's key; to read a feed a read-only one will do. By default azure-identity provides the"
         " credentials.",
     )
-    connection_string: Secret | None = Field(
-        default=None, description="Instead of `endpoint` and `key`, as the portal shows it."
+    connection_string: SecretOrNone = Field(
+        default=NONE, description="Instead of `endpoint` and `key`, as the portal shows it."
     )
     identity: Text | None = Field(default=None, description=IDENTITY + "Cosmos DB Built-in Data Reader.")
-    ca_file: Certificates | None = Field(
-        default=None, description="Certificates (PEM) to trust instead of the system's, for an emulator with its own."
+    ca_file: Certificates = Field(
+        default=NONE, description="Certificates (PEM) to trust instead of the system's, for an emulator with its own."
     )
 
     @model_validator(mode="after")
@@ -140,8 +149,8 @@ class CosmosSink(CosmosAccount, Buffering):
         default="cosmos",
         description="A Cosmos DB container, whose documents are upserted, patched or deleted; every row at least once.",
     )
-    key: Secret | None = Field(
-        default=None, description="The account's key. By default azure-identity provides the credentials."
+    key: SecretOrNone = Field(
+        default=NONE, description="The account's key. By default azure-identity provides the credentials."
     )
     identity: Text | None = Field(default=None, description=IDENTITY + "Cosmos DB Built-in Data Contributor.")
     database: Text = Field(description="The database's name.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
@@ -45,19 +45,19 @@ class GivenFeed(Given, FeedSettings):
 
     def make(self, context: FeedContext) -> ChangeFeed:
         from leasehold.pipeline.feed import ChangeFeed
-        from leasehold.pipeline.imports import adopt
+        from leasehold.pipeline.imports import derived
 
-        return cast(ChangeFeed, adopt(self.part, ChangeFeed))
+        return cast(ChangeFeed, derived(self.part, ChangeFeed))
 
 
 class GivenSink(Given, SinkSettings):
     """A sink that a program has made."""
 
     def make(self, timing: Timing, *, letters: bool = False) -> Sink:
-        from leasehold.pipeline.imports import adopt
+        from leasehold.pipeline.imports import derived
         from leasehold.pipeline.sink import Sink
 
-        return cast(Sink, adopt(self.part, Sink))
+        return cast(Sink, derived(self.part, Sink))
 
 
 class GivenLeases(Given, LeaseSettings):
@@ -69,16 +69,16 @@ class GivenLeases(Given, LeaseSettings):
 
     def make(self, feeds: Feeds, *, creates: bool) -> LeaseStore:
         from leasehold.leases.store import LeaseStore
-        from leasehold.pipeline.imports import adopt
+        from leasehold.pipeline.imports import derived
 
-        return cast(LeaseStore, adopt(self.part, LeaseStore))
+        return cast(LeaseStore, derived(self.part, LeaseStore))
 
 
 class MemoryFeed(GivenFeed):
     """Changes in memory, for tests: by partition, each bytes, a text, or what becomes JSON."""
 
     part: Any = Field(default=None, exclude=True)
-    changes: Mapping[str, tuple[Any, ...]] = Field(default={}, exclude=True)
+    changes: Mapping[str, Sequence[Any]] = Field(default={}, exclude=True)
 
     def make(self, context: FeedContext) -> ChangeFeed:
         from leasehold.pipeline.connectors.memory import MemoryChangeFeed

@@ -21,12 +21,13 @@ from leasehold.service.config.section import (
     WithCredential,
 )
 from leasehold.service.config.types import (
+    NONE,
     BlobContainerName,
     Certificates,
     Conf,
     Prefetch,
     Seconds,
-    Secret,
+    SecretOrNone,
     Text,
     Variable,
 )
@@ -55,8 +56,8 @@ ConsumerGroup = Annotated[Text, AfterValidator(_consumer_group)]
 
 
 class EventHub(WithCredential):
-    connection_string: Secret | None = Field(
-        default=None,
+    connection_string: SecretOrNone = Field(
+        default=NONE,
         description="As the portal shows it, of the namespace or of the hub (`EntityPath=...`); for a sink, it must"
         " allow Send and Listen. With `UseDevelopmentEmulator=true`, the connection does not use TLS.",
     )
@@ -76,16 +77,16 @@ class EventHub(WithCredential):
         default="amqp",
         description="AMQP on port 5671, or in WebSockets on port 443, where a firewall lets nothing else through.",
     )
-    ca_file: Certificates | None = Field(
-        default=None,
+    ca_file: Certificates = Field(
+        default=NONE,
         description="Authorities (PEM) to trust instead of the usual ones, for a namespace behind a proxy.",
     )
     endpoint: Text | None = Field(
         default=None,
         description="A host to connect to instead of the namespace, with a port if it is not the usual one, such as a gateway's.",
     )
-    proxy: Secret | None = Field(
-        default=None,
+    proxy: SecretOrNone = Field(
+        default=NONE,
         description="An HTTP proxy to connect through, like http://USER:PASSWORD@PROXY:3128. It needs `transport: websockets`.",
     )
 
@@ -291,7 +292,8 @@ class EventHubsLetters(LettersSettings, EventHubsSink):
     )
 
     def make_box(self, pipeline: str, sink: SinkSettings, timing: Timing) -> LetterBox:
-        from leasehold.pipeline.connectors.eventhubs.feed.feed import EventHubsChangeFeed, HubLetters
+        from leasehold.pipeline.connectors.eventhubs.feed.feed import EventHubsChangeFeed
+        from leasehold.pipeline.connectors.eventhubs.feed.letters import HubLetters
         from leasehold.pipeline.dead_letters import LetterBox
         from leasehold.pipeline.dead_letters.merged_feed import MergedLetters
 

@@ -16,7 +16,7 @@ from leasehold.service.config.section import (
     StorageAccount,
     install_command,
 )
-from leasehold.service.config.types import FilePath, Glob, RecordBytes, Seconds, Text
+from leasehold.service.config.types import NONE, FilePathOrNone, Glob, RecordBytes, Seconds, Text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -79,8 +79,8 @@ class FilesFeed(FeedSettings):
 class FilesPlaceSettings(StorageAccount, SinkSettings):
     """Where files are written."""
 
-    path: FilePath | None = Field(
-        default=None,
+    path: FilePathOrNone = Field(
+        default=NONE,
         description="A directory, created if missing: on a local disk, or on one that all hosts share and that has hard"
         " links. Either this or `container`.",
     )

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
 
 from leasehold.service.config.section import Buffering
-from leasehold.service.config.types import Certificates, Secret, Text, Url
+from leasehold.service.config.types import NONE, Certificates, Secrets, Text, Url
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from leasehold.leases.timing import Timing
     from leasehold.pipeline.sink import Sink
+
+NO_HEADERS: Any = {}
 
 
 class HttpSink(Buffering):
@@ -24,8 +25,8 @@ class HttpSink(Buffering):
         default="http", description="An HTTP endpoint that takes JSON by POST; every row at least once."
     )
     url: Url = Field(description="Where to, like https://example.com/events. Its query is kept secret.")
-    headers: Mapping[str, Secret] = Field(
-        default={}, description="Headers of every request, like `Authorization`. Their values are kept secret."
+    headers: Secrets = Field(
+        default=NO_HEADERS, description="Headers of every request, like `Authorization`. Their values are kept secret."
     )
     format: Literal["json", "lines"] = Field(
         default="json", description="A request's body: a JSON array, or a JSON value a line."
@@ -47,9 +48,7 @@ class HttpSink(Buffering):
         default=None,
         description="Rows with the same value in this column are sent in order. By default, order is not kept.",
     )
-    ca_file: Certificates | None = Field(
-        default=None, description="Certificates (PEM) to trust instead of the system's."
-    )
+    ca_file: Certificates = Field(default=NONE, description="Certificates (PEM) to trust instead of the system's.")
 
     @model_validator(mode="after")
     def _has_one_content(self) -> HttpSink:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from leasehold.common.azure import storage_account_of
 from leasehold.leases.timing import Timing, derived_timing
 from leasehold.service.config.section import Section, StorageAccess, StorageAccount
-from leasehold.service.config.types import BlobContainerName, FilePath, LeaseSeconds, Seconds, SecondsOrNone
+from leasehold.service.config.types import BlobContainerName, FilePath, LeaseSeconds, Seconds
 
 if TYPE_CHECKING:
     from leasehold.leases.store import LeaseStore
@@ -23,63 +23,27 @@ if TYPE_CHECKING:
 
 Feeds = Mapping[str, tuple["FeedSettings", "ChangeFeed"]]
 """The settings and the feed of each pipeline."""
+DEFAULT_FILE: Any = Path("leases.db")
 
 
 class LeaseSettings(Section):
     duration_s: LeaseSeconds = Field(
-        default=Timing().duration_s, description="How long a lease stays valid without being renewed."
-    )
-    renew_s: LeaseSeconds | None = Field(
-        default=None,
-        description="The longest time between two renewals. By default 17/60 of `duration_s`, at most 17.",
+        default=Timing().duration_s, description="How long a host may be silent before others take its leases."
     )
     balance_s: LeaseSeconds | None = Field(
         default=None,
-        description="The longest interval between two scans of all leases; at most `renew_s`. By default 13/17 of"
-        " `renew_s`, at most 13.",
+        description="The longest interval between two rounds, which notice new partitions. By default 13/7 of `duration_s`, at"
+        " most 13.",
     )
     call_timeout_s: Seconds | None = Field(
         default=None,
-        description="How long one call to the lease store may take. By default a sixth of `duration_s`, at most 5.",
-    )
-    margin_s: SecondsOrNone | None = Field(
-        default=None,
-        description="How long before its lease expires an owner stops sending; it covers clocks of different speed."
-        " By default a twelfth of `duration_s`, at most 5.",
-    )
-    sessions: Literal["auto", "off"] = Field(
-        default="auto",
-        description="Whether each host shows by one small document that it lives, so that idle leases need no writes. `auto`:"
-        " yes, as soon as every host of the group can. `off`: every lease is renewed by itself.",
-    )
-    session_s: LeaseSeconds | None = Field(
-        default=None,
-        description="How long a host with a session may be silent before others take its leases. By default `duration_s`, at"
-        " most 7.",
+        description="How long one call about leases may take: a store that is slower counts as out of reach. By default 5/7 of"
+        " `duration_s`, at most 5.",
     )
 
     @property
     def timing(self) -> Timing:
-        return derived_timing(
-            self.duration_s,
-            renew_s=self.renew_s,
-            balance_s=self.balance_s,
-            call_timeout_s=self.call_timeout_s,
-            margin_s=self.margin_s,
-            sessions=self.sessions == "auto",
-            session_s=self.session_s,
-        )
-
-    @model_validator(mode="after")
-    def _fits(self) -> LeaseSettings:
-        fields = LeaseSettings.model_fields
-        unset = {name for name in fields if name not in self.model_fields_set or getattr(self, name) is None}
-        problems = self.timing.problems(unset)
-        if self.sessions == "off" and self.session_s is not None:
-            problems.append("session_s has no effect with sessions = off: remove one of them")
-        if problems:
-            raise ValueError("\n".join(problems))
-        return self
+        return derived_timing(self.duration_s, balance_s=self.balance_s, call_timeout_s=self.call_timeout_s)
 
     @property
     def place(self) -> str:
@@ -117,7 +81,7 @@ class SqliteLeases(LeaseSettings):
     type: Literal["sqlite"] = Field(
         default="sqlite", description="A file on a local disk, for the processes of one machine."
     )
-    path: FilePath = Field(default=Path("leases.db"), description="The file. It is created if missing.")
+    path: FilePath = Field(default=DEFAULT_FILE, description="The file. It is created if missing.")
 
     @property
     def place(self) -> str:

@@ -19,7 +19,7 @@ from leasehold.leases.store import LeaseStore
 from leasehold.pipeline.errors import NotImportable
 from leasehold.pipeline.feed import INTERFACE as OF_FEEDS
 from leasehold.pipeline.feed import ChangeFeed
-from leasehold.pipeline.imports import adopt, imported
+from leasehold.pipeline.imports import derived, imported
 from leasehold.pipeline.sink import INTERFACE as OF_SINKS
 from leasehold.pipeline.sink import Sink
 from leasehold.service.config.section import Custom, Section, message_of
@@ -89,9 +89,9 @@ def _made(kind: Kind, settings: Custom) -> Any:
     if problems := [*lacks(made, kind.base)]:
         raise StartFailed(f"'{path}' is not a {kind.name}: {'; '.join(problems)}. {PAGE}")
     try:
-        return adopt(made, kind.base)
-    except TypeError:
-        raise StartFailed(f"'{path}' has to derive from leasehold.{kind.base.__name__}. {PAGE}") from None
+        return derived(made, kind.base)
+    except TypeError as error:
+        raise StartFailed(f"'{path}' is not a {kind.name}: {error}. {PAGE}") from None
 
 
 def _maker(kind: Kind, path: str) -> Any:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SecretStr, model_validator
 
 from leasehold.common.azure import Identity
 from leasehold.common.dsn import check_table, read_dsn, read_dsn_without_password
 from leasehold.service.config.leases import Feeds, LeaseSettings
 from leasehold.service.config.section import LettersSettings, SinkSettings, WithCredential
-from leasehold.service.config.types import Connections, Dsn, Secret, Text, Variable
+from leasehold.service.config.types import NONE, Connections, Dsn, DsnOrNone, Text, Variable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,7 +28,7 @@ POSTGRES_IDENTITY = (
 )
 
 
-def check_postgres_identity(dsn: Secret, identity: Identity | None) -> None:
+def check_postgres_identity(dsn: SecretStr, identity: Identity | None) -> None:
     """Raises ValueError."""
     if identity is not None:
         read_dsn_without_password(dsn.get_secret_value())
@@ -117,8 +117,8 @@ class PostgresLetters(WithCredential, LettersSettings):
         default="postgres",
         description="The table `leasehold_dead_letters`. In the sink's own database: in the transaction of the batch.",
     )
-    dsn: Dsn | None = Field(
-        default=None, description="Another database than that of the sink `postgres`, which is the default."
+    dsn: DsnOrNone = Field(
+        default=NONE, description="Another database than that of the sink `postgres`, which is the default."
     )
     identity: Text | None = Field(default=None, description=POSTGRES_IDENTITY)
     schema_name: Text | None = Field(
@@ -177,8 +177,8 @@ class PostgresLeases(WithCredential, LeaseSettings):
         description="How many connections this host opens for leases at most; one of them is kept free for heartbeats.",
     )
 
-    listen_dsn: Dsn | None = Field(
-        default=None,
+    listen_dsn: DsnOrNone = Field(
+        default=NONE,
         description="The server itself, for notifications, if `dsn` leads to a pooler in transaction mode. By default `dsn`.",
     )
 
@@ -216,5 +216,5 @@ def _timeouts_within(timing: Timing) -> Timeouts:
     from leasehold.pipeline.connectors.postgres import Timeouts
 
     usual = Timeouts()
-    shrink = min(1.0, timing.duration_s / 60)
+    shrink = min(1.0, timing.patience_s / 60)
     return Timeouts(**{name: getattr(usual, name) * shrink for name in Timeouts.__dataclass_fields__})

@@ -115,11 +115,3 @@ def _default(field: FieldInfo, is_section: bool) -> str | None:
     if isinstance(value, float):
         return f"{value:g}"
     return {(): "[]"}.get(value, str(value)) if isinstance(value, tuple) else str(value)
-
-
-def markdown(row: Setting) -> str:
-    """The row as docs/configuration.md has it."""
-    default = "required" if row.default is None else row.default
-    if default not in ("required", "none", "all defaults"):
-        default = f"`{default}`"
-    return f"| `{row.key}` | {row.type} | {default} | {row.description} |"

@@ -14,19 +14,20 @@ from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, SecretStr, model_validator
 from pydantic_core import ErrorDetails
 
 from leasehold.common.azure import Identity
 from leasehold.pipeline.limits import AsyncLimits
 from leasehold.service.config.types import (
+    NONE,
     Certificates,
     Count,
     Credential,
     Importable,
     Seconds,
     SecondsOrNone,
-    Secret,
+    SecretOrNone,
     Share,
     StartAt,
     Text,
@@ -386,7 +387,7 @@ class WithCredential(Section):
 
 
 def azure_credentials(
-    key: Secret | None, connection_string: Secret | None, identity: Identity | None
+    key: SecretStr | None, connection_string: SecretStr | None, identity: Identity | None
 ) -> AzureCredentials:
     """Without a key, azure-identity finds the credentials."""
     is_anybody = identity is None and key is None and connection_string is None
@@ -408,16 +409,16 @@ class StorageAccount(WithCredential):
     account_url: Text | None = Field(
         default=None, description="The address of the account's blobs, like https://account.blob.core.windows.net."
     )
-    key: Secret | None = Field(
-        default=None, description="One of the account's keys. By default azure-identity provides the credentials."
+    key: SecretOrNone = Field(
+        default=NONE, description="One of the account's keys. By default azure-identity provides the credentials."
     )
-    connection_string: Secret | None = Field(
-        default=None,
+    connection_string: SecretOrNone = Field(
+        default=NONE,
         description="Instead of `account_url` and `key`, as the portal shows it; one with a signature (SAS) too.",
     )
     identity: Text | None = Field(default=None, description=IDENTITY + "Storage Blob Data Contributor.")
-    ca_file: Certificates | None = Field(
-        default=None, description="Certificates (PEM) to trust instead of the system's, for an emulator with its own."
+    ca_file: Certificates = Field(
+        default=NONE, description="Certificates (PEM) to trust instead of the system's, for an emulator with its own."
     )
 
     @property

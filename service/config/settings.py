@@ -40,10 +40,11 @@ from leasehold.service.config.postgres import PostgresLeases, PostgresLetters, P
 from leasehold.service.config.programs import OF_HANDLER
 from leasehold.service.config.section import CUSTOM, GIVEN, Given, Seat, Section, tag_of
 from leasehold.service.config.types import (
+    NONE,
     Conf,
     Count,
     Ddl,
-    FilePath,
+    FilePathOrNone,
     HostName,
     Importable,
     Memory,
@@ -228,13 +229,13 @@ class Api(Section):
     enabled: bool = Field(default=True, description="Whether this host serves the REST API.")
     host: Text = Field(default="127.0.0.1", description="The address to listen on; without tokens loopback only.")
     port: Port = Field(default=8080, description="The port to listen on. 0: a free one, which the log names.")
-    readers: FilePath | None = Field(
-        default=None,
+    readers: FilePathOrNone = Field(
+        default=NONE,
         description="A file of bearer tokens, one a line, each optionally after a name. A client with one of them may"
         " read; without a token, a client may only read health. The file is read again when it changes.",
     )
-    operators: FilePath | None = Field(
-        default=None,
+    operators: FilePathOrNone = Field(
+        default=NONE,
         description="A file like `readers`. A client with one of its tokens may read, release, hand over, reset, close"
         " and pause. With `readers` alone, no client may change anything.",
     )
@@ -266,7 +267,7 @@ class LogSettings(Section):
         default="info", description="The lowest level that is logged. `off`: nothing is, not even of other libraries."
     )
     format: Literal["text", "json"] = Field(default="text", description="Lines for people, or one JSON object a line.")
-    file: FilePath | None = Field(default=None, description="A file to append to. By default standard error.")
+    file: FilePathOrNone = Field(default=NONE, description="A file to append to. By default standard error.")
 
 
 class Pipeline(Section):

@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Self, TypeVar, overload
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, StringConstraints, ValidationInfo
 
@@ -64,6 +64,10 @@ def _resolved(value: Path, info: ValidationInfo) -> Path:
 
 def _resolved_glob(value: str, info: ValidationInfo) -> str:
     return str(Path(glob.escape(_folder(info))) / expanded_path(Path(value)))
+
+
+def _as_text(value: object) -> object:
+    return str(value) if isinstance(value, Path) else value
 
 
 def _certificates(value: Path, info: ValidationInfo) -> Path:
@@ -136,9 +140,6 @@ def _credential(value: object) -> object:
 Text = Annotated[str, StringConstraints(min_length=1)]
 Ddl = Annotated[Text, _shallow(schema_problem)]
 Sql = Annotated[Text, _shallow(sql_problem)]
-Secret = Annotated[SecretStr, Field(min_length=1)]
-Dsn = Annotated[SecretStr, Field(min_length=1), AfterValidator(_dsn)]
-Url = Annotated[SecretStr, Field(min_length=1), AfterValidator(_url)]
 Count = Annotated[int, BeforeValidator(_not_bool), Field(ge=1, le=2**53)]
 Series = Annotated[int, BeforeValidator(_not_bool), Field(ge=0, le=1000)]
 """How many time series a metric may add."""
@@ -150,9 +151,6 @@ LeaseSeconds = Annotated[float, BeforeValidator(_not_bool), Field(ge=0.1, le=360
 SecondsOrNone = Annotated[float, BeforeValidator(_not_bool), Field(ge=0, le=86_400)]
 Share = Annotated[float, BeforeValidator(_not_bool), Field(ge=0, le=1)]
 Memory = Annotated[str, _matching(_MEMORY, "must be a number with k, m, g or t, like 512m")]
-FilePath = Annotated[Path, AfterValidator(_resolved)]
-Certificates = Annotated[Path, AfterValidator(_resolved), AfterValidator(_certificates)]
-Glob = Annotated[Text, AfterValidator(_resolved_glob)]
 HostName = Annotated[
     str,
     _matching(_HOST_NAME, "must be 1 to 128 of A-Z, a-z, 0-9, dot, dash and underscore, the first a letter or digit"),
@@ -174,3 +172,46 @@ Conf = Annotated[Mapping[str, str], BeforeValidator(_conf)]
 Prefetch = Annotated[int, BeforeValidator(_not_bool), Field(ge=1, le=100_000)]
 Credential = Annotated[Any, AfterValidator(_credential)]
 StartAt = Annotated[Any, BeforeValidator(_start)]
+
+Given = TypeVar("Given", contravariant=True)
+Kept = TypeVar("Kept", covariant=True)
+
+
+class Converted(Generic[Given, Kept]):
+    """A field for type checkers: the type of its argument, and the type of what the section keeps."""
+
+    @overload
+    def __get__(self, section: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, section: object, owner: type) -> Kept: ...
+    def __get__(self, section: object, owner: type) -> Self | Kept:
+        raise NotImplementedError
+
+    def __set__(self, section: object, value: Given) -> None: ...
+
+
+if TYPE_CHECKING:
+    Secret = Converted[str | SecretStr, SecretStr]
+    SecretOrNone = Converted[str | SecretStr | None, SecretStr | None]
+    Secrets = Converted[Mapping[str, str] | Mapping[str, SecretStr], Mapping[str, SecretStr]]
+    Dsn = Secret
+    DsnOrNone = SecretOrNone
+    Url = Secret
+    FilePath = Converted[str | Path, Path]
+    Glob = Converted[str | Path, str]
+    FilePathOrNone = Converted[str | Path | None, Path | None]
+    Certificates = FilePathOrNone
+else:
+    Secret = Annotated[SecretStr, Field(min_length=1)]
+    SecretOrNone = Secret | None
+    Secrets = Mapping[str, Secret]
+    Dsn = Annotated[SecretStr, Field(min_length=1), AfterValidator(_dsn)]
+    DsnOrNone = Dsn | None
+    Url = Annotated[SecretStr, Field(min_length=1), AfterValidator(_url)]
+    FilePath = Annotated[Path, AfterValidator(_resolved)]
+    FilePathOrNone = FilePath | None
+    Glob = Annotated[Text, BeforeValidator(_as_text), AfterValidator(_resolved_glob)]
+    Certificates = Annotated[Path, AfterValidator(_resolved), AfterValidator(_certificates)] | None
+
+NONE: Any = None
+"""The default of a field that is `Converted`: type checkers compare a default with what the section keeps."""

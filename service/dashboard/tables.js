@@ -82,8 +82,8 @@ export function heat() {
 
 // Hosts
 
-const HOST_STATES = { live: "live", dead: "silent", draining: "draining", unknown: "unknown", contested: "name used twice" };
-const MOODS = { live: "good", dead: "bad", draining: "warn", contested: "bad" };
+const HOST_STATES = { live: "live", dead: "silent", draining: "draining", unknown: "unknown" };
+const MOODS = { live: "good", dead: "bad", draining: "warn" };
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 
 export function hosts(model, now) {
@@ -95,7 +95,6 @@ export function hosts(model, now) {
 }
 
 function conditionOf(host) {
-  if (host.contested) return "contested";
   if (host.live === false) return "dead";
   if (host.draining) return "draining";
   return host.live === null ? "unknown" : "live";

@@ -257,7 +257,7 @@ def refusal(lease: Lease, rest: Rest, *, finishes: bool, skip_rest: bool) -> str
 
 def cleared_after_s(timing: Timing) -> float:
     """How long after a partition has gone hosts delete its document, unless it is a tombstone."""
-    return DEAD_AFTER * timing.duration_s
+    return DEAD_AFTER * timing.patience_s
 
 
 def describe(closed: Close, *, cleared_after_s: float) -> str:

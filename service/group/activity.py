@@ -10,118 +10,74 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from dataclasses import field, replace
+from datetime import datetime, timedelta
 from heapq import nlargest
 from itertools import chain
+from typing import Annotated, TypeVar
+
+from pydantic import Field, SkipValidation, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
 
 from leasehold.common.clock import Clock
-from leasehold.leases.document import NAME_BYTES_MAX, Fields
+from leasehold.leases.document import Fields
 from leasehold.leases.host_record import HostRecord, host_id
 from leasehold.leases.lease import LeaseKey
 from leasehold.pipeline.feed import KnownLag
-from leasehold.pipeline.pump.runner import DeliveredBatch
 from leasehold.service.failures import Failure
+from leasehold.service.group.work import (
+    ENTRIES_MAX,
+    ERROR_BYTES_MAX,
+    POSITION_BYTES_MAX,
+    BatchStatus,
+    Count,
+    FailureStatus,
+    Moment,
+    Totals,
+    WaitingStatus,
+    fields_of,
+)
 from leasehold.service.host import Host
 from leasehold.service.lag.metered import decoded_lags, encoded_lags
-from leasehold.service.stats import AGE_BUCKETS_S, Delivery, Stats
+from leasehold.service.stats import Delivery, Stats
 
-ACTIVITY_BYTES_MAX = 16 * 1024
-ENTRIES_MAX = 1024
-ERROR_BYTES_MAX = 600
 ERROR_BYTES_LEAST = 120
 """Errors are cut down to this where so many partitions fail that they would not all have room otherwise."""
 FAILURE_BYTES = 300
 """What a failure takes in the document besides its error, if names and positions are of usual length."""
-POSITION_BYTES_MAX = 200
-MOMENT_BYTES_MAX = 40
 CUT = "..."
 SECTIONS = ("failures", "waiting", "totals", "lags", "batches")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchStatus(DeliveredBatch):
-    """A delivered batch, as its host reports it. start, to: positions, cut where they are long.
-
-    at: when it became safe, by the wall clock of that host. rows, dead_letters and queued_s are not reported.
-    """
-
-    host: str
-    pipeline: str
-    partition: str
-    epoch: int
-    at: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailureStatus:
-    """Why a partition stands still.
-
-    - `since`, `at`: when the first and the last of these failures happened.
-    """
-
-    host: str
-    pipeline: str
-    partition: str
-    error: str
-    failures: int
-    """How many in a row."""
-    retry_at: datetime
-    """When the host tries again."""
-    since: datetime | None = None
-    at: datetime | None = None
-    position: str | None = None
-    """The lease's continuation at the last one, "" for the feed's beginning, cut if it is long. Hosts of an earlier
-    version do not report the last three."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitingStatus:
-    """Why a partition gets no lease for now."""
-
-    pipeline: str
-    partition: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Totals:
-    """What a host has delivered of one pipeline since it started. dead_letters: of these events, those it could not process.
-
-    ages: how old the events of the last minutes were when their output was safe, as the counts of a histogram with the bounds
-    `AGE_BUCKETS_S`. Empty if the host does not report them.
-    """
-
-    pipeline: str
-    events: int
-    batches: int
-    dead_letters: int
-    ages: tuple[int, ...] = ()
+BY_HOST = ("failures", "batches")
+T = TypeVar("T")
+Reported = Annotated[tuple[T, ...], Field(max_length=ENTRIES_MAX)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
     """What one host is doing. Newest batches first, newest failures first."""
 
-    batches: tuple[BatchStatus, ...] = ()
-    totals: tuple[Totals, ...] = ()
-    failures: tuple[FailureStatus, ...] = ()
-    waiting: tuple[WaitingStatus, ...] = ()
-    failing: int = 0
+    batches: Reported[BatchStatus] = ()
+    totals: Reported[Totals] = ()
+    failures: Reported[FailureStatus] = ()
+    waiting: Reported[WaitingStatus] = ()
+    failing: Count = 0
     """How many partitions fail, which may be more than `failures` has room for."""
-    suspended: int = 0
+    suspended: Count = 0
     """How many of its leases it does not trust now."""
-    suspensions: int = 0
+    suspensions: Count = 0
     """How often that happened since it started."""
-    at: datetime | None = None
-    """When the host reported this, by its wall clock; None if it is of an earlier version."""
-    lags: Mapping[LeaseKey, KnownLag] = field(default_factory=dict)
+    at: Moment | None = None
+    """When the host reported this, by its wall clock; None if it has not yet."""
+    lags: SkipValidation[Mapping[LeaseKey, KnownLag]] = field(default_factory=dict)
     """The lags of metered feeds, as far as the host knows them first-hand (`leasehold.service.lag.metered`)."""
 
 
-def reporter(clock: Clock, now: Callable[[], datetime]) -> Callable[[Host], Mapping[str, object]]:
+_ACTIVITY = TypeAdapter(Activity)
+
+
+def reporter(clock: Clock, now: Callable[[], datetime]) -> Callable[[Host, int], Mapping[str, object]]:
     """What a Host is given as its `activity`. clock: the host's own; now: wall clock, aware."""
-    return lambda host: activity_document(activity_of(host, now=now(), monotonic_s=clock.monotonic()))
+    return lambda host, room: activity_document(activity_of(host, now=now(), monotonic_s=clock.monotonic()), room)
 
 
 def activity_of(host: Host, *, now: datetime, monotonic_s: float) -> Activity:
@@ -145,22 +101,27 @@ def activity_of(host: Host, *, now: datetime, monotonic_s: float) -> Activity:
     )
 
 
-def activity_document(activity: Activity) -> Mapping[str, object]:
-    """At most ACTIVITY_BYTES_MAX as JSON: room goes to failures, waiting, totals, lags, and the newest batches."""
+def activity_document(activity: Activity, room: int) -> Mapping[str, object]:
+    """At most so many bytes as JSON: room goes to failures, waiting, totals, lags, and the newest batches."""
     document: dict[str, object] = {
         "failing": activity.failing,
         "suspended": activity.suspended,
         "suspensions": activity.suspensions,
-        **({} if activity.at is None else {"at": _encoded_moment(activity.at)}),
+        **({} if activity.at is None else {"at": activity.at.isoformat(timespec="milliseconds")}),
     }
-    room = ACTIVITY_BYTES_MAX - _size({**document, **dict.fromkeys(SECTIONS, ())})
+    room -= _size({**document, **dict.fromkeys(SECTIONS, ())})
+    if room < 0:
+        return {}
     error_bytes = min(ERROR_BYTES_MAX, max(ERROR_BYTES_LEAST, room // max(1, len(activity.failures)) - FAILURE_BYTES))
     entries: dict[str, Iterable[dict[str, object]]] = {
-        "failures": (_encoded_failure(each, error_bytes) for each in activity.failures[:ENTRIES_MAX]),
-        "waiting": map(_encoded_waiting, activity.waiting[:ENTRIES_MAX]),
-        "totals": map(_encoded_totals, activity.totals),
+        "failures": (
+            fields_of(replace(each, error=cut(each.error, error_bytes)), "host")
+            for each in activity.failures[:ENTRIES_MAX]
+        ),
+        "waiting": map(fields_of, activity.waiting[:ENTRIES_MAX]),
+        "totals": map(fields_of, activity.totals),
         "lags": encoded_lags(activity.lags),
-        "batches": map(_encoded_batch, activity.batches),
+        "batches": (fields_of(each, "host") for each in activity.batches),
     }
     for name, each in entries.items():
         document[name] = fitting = list(_fitting(each, room))
@@ -170,25 +131,21 @@ def activity_document(activity: Activity) -> Mapping[str, object]:
 
 def decode_activity(record: HostRecord) -> Activity:
     """Raises InvalidDocument. A host that has just announced itself has no activity yet."""
-    if not record.activity:
-        return Activity()
     fields = Fields(host_id(record.name), record.activity)
-    return Activity(
-        batches=tuple(_decoded_batch(record.name, entry) for entry in fields.objects("batches", ENTRIES_MAX)),
-        totals=tuple(_decoded_totals(entry) for entry in _reported(fields, "totals")),
-        failures=tuple(_decoded_failure(record.name, entry) for entry in fields.objects("failures", ENTRIES_MAX)),
-        waiting=tuple(_decoded_waiting(entry) for entry in _reported(fields, "waiting")),
-        failing=fields.integer("failing"),
-        suspended=fields.integer("suspended"),
-        suspensions=fields.integer("suspensions"),
-        at=_optional_moment(fields, "at"),
-        lags=decoded_lags(fields, "lags") if fields.has("lags") else {},
-    )
+    by_host = {name: _of_host(record.name, record.activity[name]) for name in BY_HOST if name in record.activity}
+    lags = decoded_lags(fields, "lags") if fields.has("lags") else {}
+    try:
+        return _ACTIVITY.validate_python({**record.activity, **by_host, "lags": lags})
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        fields.refuse(".".join(map(str, first["loc"])), f"is not what a host reports ({first['msg']})")
 
 
-def _reported(fields: Fields, name: str) -> tuple[Fields, ...]:
-    """Hosts of an earlier version do not report it."""
-    return fields.objects(name, ENTRIES_MAX) if fields.has(name) else ()
+def _of_host(name: str, entries: object) -> object:
+    """Entries do not repeat the host, which the document's name shows."""
+    if not isinstance(entries, list):
+        return entries
+    return [{**each, "host": name} if isinstance(each, dict) else each for each in entries]
 
 
 def _batch(host: str, delivery: Delivery, at: datetime) -> BatchStatus:
@@ -261,121 +218,3 @@ def _fitting(entries: Iterable[dict[str, object]], room: int) -> Iterator[dict[s
 def _size(value: object) -> int:
     """In bytes, as a host document holds it, with the comma behind it."""
     return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()) + 1
-
-
-def _encoded_batch(batch: BatchStatus) -> dict[str, object]:
-    return {
-        "pipeline": batch.pipeline,
-        "partition": batch.partition,
-        "epoch": batch.epoch,
-        "from": batch.start,
-        "to": batch.to,
-        "events": batch.events,
-        "waitedS": batch.waited_s,
-        "transformS": batch.transform_s,
-        "deliverS": batch.deliver_s,
-        "at": _encoded_moment(batch.at),
-    }
-
-
-def _encoded_failure(failure: FailureStatus, error_bytes: int) -> dict[str, object]:
-    found: dict[str, object] = {
-        "pipeline": failure.pipeline,
-        "partition": failure.partition,
-        "error": cut(failure.error, error_bytes),
-        "failures": failure.failures,
-        "retryAt": _encoded_moment(failure.retry_at),
-    }
-    for name, moment in (("since", failure.since), ("at", failure.at)):
-        if moment is not None:
-            found[name] = _encoded_moment(moment)
-    if failure.position is not None:
-        found["position"] = failure.position
-    return found
-
-
-def _encoded_waiting(waiting: WaitingStatus) -> dict[str, object]:
-    return {"pipeline": waiting.pipeline, "partition": waiting.partition, "why": waiting.why}
-
-
-def _encoded_moment(moment: datetime) -> str:
-    return moment.isoformat(timespec="milliseconds")
-
-
-def _encoded_totals(totals: Totals) -> dict[str, object]:
-    return {
-        "pipeline": totals.pipeline,
-        "events": totals.events,
-        "batches": totals.batches,
-        "deadLetters": totals.dead_letters,
-        **({"ages": list(totals.ages)} if totals.ages else {}),
-    }
-
-
-def _decoded_totals(fields: Fields) -> Totals:
-    return Totals(
-        pipeline=fields.text("pipeline", NAME_BYTES_MAX),
-        events=fields.integer("events"),
-        batches=fields.integer("batches"),
-        dead_letters=fields.integer("deadLetters"),
-        ages=_decoded_ages(fields) if fields.has("ages") else (),
-    )
-
-
-def _decoded_ages(fields: Fields) -> tuple[int, ...]:
-    """Empty if a host of another version has other bounds."""
-    counts = tuple(int(count or 0) for count in fields.optional_numbers("ages", ENTRIES_MAX))
-    return counts if len(counts) == len(AGE_BUCKETS_S) + 1 else ()
-
-
-def _decoded_batch(host: str, fields: Fields) -> BatchStatus:
-    return BatchStatus(
-        host=host,
-        pipeline=fields.text("pipeline", NAME_BYTES_MAX),
-        partition=fields.text("partition", NAME_BYTES_MAX),
-        epoch=fields.integer("epoch"),
-        start=fields.optional_text("from", POSITION_BYTES_MAX),
-        to=fields.text("to", POSITION_BYTES_MAX),
-        events=fields.integer("events"),
-        waited_s=fields.number("waitedS"),
-        transform_s=fields.number("transformS"),
-        deliver_s=fields.number("deliverS"),
-        at=_moment(fields, "at"),
-    )
-
-
-def _decoded_failure(host: str, fields: Fields) -> FailureStatus:
-    return FailureStatus(
-        host=host,
-        pipeline=fields.text("pipeline", NAME_BYTES_MAX),
-        partition=fields.text("partition", NAME_BYTES_MAX),
-        error=fields.text("error", ERROR_BYTES_MAX),
-        failures=fields.integer("failures"),
-        retry_at=_moment(fields, "retryAt"),
-        since=_optional_moment(fields, "since"),
-        at=_optional_moment(fields, "at"),
-        position=fields.optional_text("position", POSITION_BYTES_MAX) if fields.has("position") else None,
-    )
-
-
-def _decoded_waiting(fields: Fields) -> WaitingStatus:
-    return WaitingStatus(
-        pipeline=fields.text("pipeline", NAME_BYTES_MAX),
-        partition=fields.text("partition", NAME_BYTES_MAX),
-        why=fields.text("why", ERROR_BYTES_MAX),
-    )
-
-
-def _optional_moment(fields: Fields, name: str) -> datetime | None:
-    """Hosts of an earlier version do not report it."""
-    return _moment(fields, name) if fields.has(name) else None
-
-
-def _moment(fields: Fields, name: str) -> datetime:
-    try:
-        moment = datetime.fromisoformat(fields.text(name, MOMENT_BYTES_MAX))
-        if moment.tzinfo is None:
-            fields.refuse(name, "is a time without its zone")
-        return moment.astimezone(UTC)
-    except (ValueError, OverflowError):
-        fields.refuse(name, "is not a date and time")

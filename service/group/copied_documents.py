@@ -83,7 +83,7 @@ def wanted_in(source: Documents) -> dict[str, str]:
     wanted = {} if source.info is None else {source.info.id: source.info.body}
     if source.info is not None:
         decode_info(source.info.id, source.info.body)
-    return wanted | {stored.id: encode_lease(_lease(stored, source.pipeline).downgraded()) for stored in source.leases}
+    return wanted | {stored.id: encode_lease(_lease(stored, source.pipeline).given_up()) for stored in source.leases}
 
 
 def _lease(stored: Stored, pipeline: str) -> Lease:

@@ -39,7 +39,7 @@ from leasehold.service.group.copied_documents import (
     wanted_in,
 )
 from leasehold.service.group.copy_writes import Progress, Writes
-from leasehold.service.group.downgrade import listed, names_of, read_hosts, watch_hosts
+from leasehold.service.group.live_hosts import listed, names_of, read_hosts, watch_hosts
 from leasehold.service.group.migration import Say
 from leasehold.service.texts import counted
 
@@ -257,7 +257,7 @@ class _Copy:
         progress = Progress(self._say, self._clock, f"leases of pipeline '{pipeline}' locked", len(found.leases))
 
         async def seal(stored: Stored) -> None:
-            body = encode_lease(versioned(stored).lease.downgraded())
+            body = encode_lease(versioned(stored).lease.given_up())
             await self._back.put(stored.id, body, stored.etag)
 
         await self._back.run_all(found.leases, seal, progress)

@@ -8,15 +8,13 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol, TypeVar
 
 from leasehold.common.clock import Clock
-from leasehold.leases.errors import InvalidDocument, StoreUnavailable
-from leasehold.leases.expiry import Intervals
+from leasehold.leases.errors import StoreUnavailable
 from leasehold.leases.import_.checkpoint_blobs import CheckpointBlob, Deployment, Kind, blobs_of, deployments
 from leasehold.leases.import_.cosmos_import import Document, candidates, documents_in, leases_among
 from leasehold.leases.import_.export_format import groups_in
 from leasehold.leases.import_.plan import Candidate
-from leasehold.leases.session import decode_session
-from leasehold.leases.store import LeaseStore, Stored
-from leasehold.leases.timing import SessionTiming, Timing
+from leasehold.leases.store import LeaseStore
+from leasehold.leases.timing import Timing
 from leasehold.service.errors import NothingToImport
 from leasehold.service.pipeline import PipelineParts
 
@@ -24,7 +22,7 @@ Source = Literal["leasehold", "dotnet", "java", "eventprocessorhost", "checkpoin
 KINDS: Mapping[Source, Kind] = {"eventprocessorhost": "eventprocessorhost", "checkpointstore": "checkpointstore"}
 """Sources that are blobs."""
 CLAIM_S = 60.0
-"""Consumers over a checkpoint store claim their partitions at least this often (every 10 or 30 s, as versions differ)."""
+"""Other processors renew or claim their leases at least this often: consumers over a checkpoint store every 10 or 30 s."""
 K = TypeVar("K", bound=Hashable)
 FAILED_LOOKS_MAX = 5
 """In a row. One that fails is made again, as the watch may be a minute old by then."""
@@ -35,19 +33,19 @@ MOMENT_S = 0.001
 class Held(NamedTuple):
     """owner: who has it. mark: what the owner moves to show that it lives.
 
-    session: the ETag of the document by which the owner shows it, if it has a session; None if that document is gone.
+    document: the ETag of the one by which an owner of ours shows it; None if that document is gone.
 
-    intervals: of that session. None if it has none: those of leases hold.
+    lasts_s: how long the owner may be silent; None if it does not say so.
     """
 
     owner: str
     mark: tuple[object, ...]
-    session: str | None = None
-    intervals: Intervals | None = None
+    document: str | None = None
+    lasts_s: float | None = None
 
     def is_moved_since(self, before: Held) -> bool:
-        """Whether the owner has shown that it lives. A session that is gone shows nothing."""
-        return (self.owner, self.mark) != (before.owner, before.mark) or self.session not in (None, before.session)
+        """Whether the owner has shown that it lives. A document that is gone shows nothing."""
+        return (self.owner, self.mark) != (before.owner, before.mark) or self.document not in (None, before.document)
 
 
 class BlobSource(Protocol):
@@ -80,8 +78,8 @@ class Import:
 
     @property
     def watch_s(self) -> float:
-        """For how long the owners of documents are watched at least, whatever our leases' duration."""
-        return CLAIM_S if self.source == "checkpointstore" else 0.0
+        """For how long owners are watched that do not say how long they may be silent."""
+        return CLAIM_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,35 +200,21 @@ def _as_named(kind: Kind, folder: str) -> str:
 # Which leases move while they are watched: how a process without a host distinguishes live owners from dead ones.
 
 
-def session_intervals(document: Stored | None, timing: Timing) -> SessionTiming:
-    """How long a session must stand still until it has expired: its own duration, or ours if that is longer.
-
-    document: None if it is missing. It has expired once it has been missing for so long (docs/protocol.md, S4).
-    """
-    ours = timing.session or SessionTiming()
-    if document is None:
-        return ours
-    try:
-        theirs = decode_session(document.id, document.body)
-    except InvalidDocument:
-        return ours
-    return replace(ours, duration_s=max(ours.duration_s, theirs.duration_s), beat_s=max(ours.beat_s, theirs.beat_s))
-
-
-async def find_alive(look: Callable[[], Awaitable[Mapping[K, Held]]], *, clock: Clock, timing: Timing) -> dict[K, str]:
+async def find_alive(
+    look: Callable[[], Awaitable[Mapping[K, Held]]], *, clock: Clock, timing: Timing, lasts_s: float
+) -> dict[K, str]:
     """The owner of each lease that moved before it had expired. Leases that were released meanwhile have none.
 
-    timing: of leases whose owner has no session.
+    lasts_s: how long owners may be silent that do not say so.
 
-    No clock of another machine is used (docs/protocol.md), so a dead owner costs a whole duration, of leases or of its
-    session, and one look. Time in which nothing could be read does not count. After it, what is watched is read for a
-    grace period at least, because the owners may have had the same outage. Raises what `look` raises, and
-    StoreUnavailable after FAILED_LOOKS_MAX failures.
+    No clock of another machine is used (docs/protocol.md), so a dead owner costs a whole duration, and one look. Time in which
+    nothing could be read does not count. After it, what is watched is read for a grace period at least, because the owners may
+    have had the same outage. Raises what `look` raises, and StoreUnavailable after FAILED_LOOKS_MAX failures.
     """
     began = clock.monotonic()
     before = await look()
     read_at, failures = clock.monotonic(), 0
-    still = {key: _Still(held, read_at, held.intervals or timing) for key, held in before.items()}
+    still = {key: _Still(held, read_at, held.lasts_s or lasts_s) for key, held in before.items()}
     found: dict[K, str] = {}
     while (ends := max((each.expires_at for each in still.values()), default=began)) > began:
         await clock.sleep(min(timing.handoff_poll_s, max(MOMENT_S, ends - clock.monotonic())))
@@ -242,7 +226,8 @@ async def find_alive(look: Callable[[], Awaitable[Mapping[K, Held]]], *, clock: 
             if failures == FAILED_LOOKS_MAX:
                 raise
             unread_s, read_at = clock.monotonic() - read_at, clock.monotonic()
-            still = {key: each.after_outage(unread_s, read_at) for key, each in still.items()}
+            grace_s = timing.looks.grace_s
+            still = {key: each.after_outage(unread_s, read_at, grace_s) for key, each in still.items()}
             continue
         read_at, failures = clock.monotonic(), 0
         still = {
@@ -259,18 +244,18 @@ class _Still(NamedTuple):
 
     held: Held
     since: float
-    intervals: Intervals
+    lasts_s: float
 
     @property
     def expires_at(self) -> float:
         """A look that begins then, and sees no move, shows that it has expired."""
-        return self.since + self.intervals.duration_s
+        return self.since + self.lasts_s
 
     def seen(self, now: Held, at: float) -> _Still:
-        """The end of a session's document starts its time again: a heartbeat may have been written in between."""
-        return self if now.session == self.held.session else self._replace(held=now, since=at)
+        """The end of a host's document starts its time again: a beat may have been written in between."""
+        return self if now.document == self.held.document else self._replace(held=now, since=at)
 
-    def after_outage(self, unread_s: float, now: float) -> _Still:
+    def after_outage(self, unread_s: float, now: float, grace_s: float) -> _Still:
         """As hosts count it (`leasehold.leases.expiry`)."""
-        not_before = now + self.intervals.grace_s - self.intervals.duration_s
+        not_before = now + grace_s - self.lasts_s
         return self._replace(since=min(max(self.since + unread_s, not_before), now))

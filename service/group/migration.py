@@ -27,15 +27,15 @@ from leasehold.leases.errors import (
     StoreMissing,
     StoreUnavailable,
 )
+from leasehold.leases.host_record import HOSTS_PREFIX, found_host, host_id
 from leasehold.leases.import_.checkpoint_blobs import host_blob
 from leasehold.leases.import_.export_format import ExportedPipeline, lines_of
 from leasehold.leases.import_.plan import Candidate, Compare, Kind, PlannedChange, Rules, planned
 from leasehold.leases.keeper import Keeper, Scan
 from leasehold.leases.lease import Lease, LeaseKey
-from leasehold.leases.session import SESSIONS_PREFIX, session_id
 from leasehold.leases.store import LeaseStore
 from leasehold.leases.tenure import VersionedLease
-from leasehold.leases.timing import Timing
+from leasehold.leases.timing import LASTS_S_MAX
 from leasehold.pipeline.errors import FeedError, PipelineError
 from leasehold.pipeline.feed import ChangeFeed, FeedPartition, Start
 from leasehold.pipeline.sink import Standing
@@ -46,7 +46,6 @@ from leasehold.service.group.import_sources import (
     read_held,
     read_source,
     recent,
-    session_intervals,
 )
 from leasehold.service.pipeline import PipelineParts
 from leasehold.service.texts import counted
@@ -315,7 +314,7 @@ async def _place(feed: ChangeFeed, partition: str, to: Start | str) -> str | Non
 
 
 async def plan_import(keeper: Keeper, order: Import, *, clock: Clock, say: Say) -> Report:
-    """What it would do. Waits where an owner may be alive: for up to the lease duration, or that of the owner's session.
+    """What it would do. Waits where an owner may be alive: for as long as that may be silent.
 
     Raises GroupMismatch, InvalidDocument, StoreUnavailable, NothingToImport.
     """
@@ -326,12 +325,16 @@ async def plan_import(keeper: Keeper, order: Import, *, clock: Clock, say: Say) 
     documents = {change.document for change in changes if change.wanted} & (await read_held(order, keeper.store)).keys()
     if leases or documents:
         watched = len(leases) or len(documents)
-        timing = _watching(keeper.timing, order.watch_s if documents else 0.0)
         owned = counted(watched, "lease has a live owner", "leases have live owners")
         if held := (await _read_held(keeper, order, leases, documents)).values():
-            for_s = max((each.intervals or timing).duration_s for each in held)
+            for_s = max(each.lasts_s or order.watch_s for each in held)
             say(f"watching for up to {for_s:g} s whether {owned}")
-        found = await find_alive(lambda: _read_held(keeper, order, leases, documents), clock=clock, timing=timing)
+        found = await find_alive(
+            lambda: _read_held(keeper, order, leases, documents),
+            clock=clock,
+            timing=keeper.timing,
+            lasts_s=order.watch_s,
+        )
         owners, writers = ({name: owner for (what, name), owner in found.items() if what == kind} for kind in KINDS)
         changes = await _plan_changes(keeper, order, owners, writers, say)
     return Report(changes=tuple(changes))
@@ -349,10 +352,6 @@ def _once(say: Say) -> Say:
     return say_new
 
 
-def _watching(timing: Timing, at_least_s: float) -> Timing:
-    return replace(timing, duration_s=max(timing.duration_s, at_least_s))
-
-
 async def _plan_changes(
     keeper: Keeper, order: Import, owners: Mapping[str, str], writers: Mapping[str, str], say: Say
 ) -> list[PlannedChange]:
@@ -361,7 +360,7 @@ async def _plan_changes(
         compare=_compare_of(feed),
         overlapping=lambda lease, others: _overlapping(feed, lease, others),
         owners=owners,
-        writers={**recent(order, found, max(keeper.timing.duration_s, order.watch_s)), **found.busy, **writers},
+        writers={**recent(order, found, order.watch_s), **found.busy, **writers},
         standings=await _read_standings(order.pipeline, found.candidates),
         force=order.force,
     )
@@ -392,19 +391,15 @@ async def _read_held(
     """(one of KINDS, name) -> who has it, of those leases here and documents there."""
     marks: dict[tuple[str, str], Held] = {}
     held = [lease for lease in (await _scan(keeper, order)).leases if lease.partition in leases] if leases else []
-    listed = await keeper.store.list(SESSIONS_PREFIX) if any(lease.by_session for lease in held) else []
-    sessions = {stored.id: stored for stored in listed}
+    hosts = {stored.id: stored for stored in (await keeper.store.list(HOSTS_PREFIX) if held else [])}
     for lease in held:
         if lease.owner is None:
             continue
+        stored = hosts.get(host_id(lease.owner))
+        record = found_host(stored.id, stored.body) if stored else None
+        lasts_s = LASTS_S_MAX if record is None else record.lasts_s
         mark = lease.incarnation, lease.epoch
-        if lease.by_session:
-            session = sessions.get(session_id(lease.owner))
-            intervals = session_intervals(session, keeper.timing)
-            shown = Held(lease.owner, mark, session.etag if session else None, intervals)
-        else:
-            shown = Held(lease.owner, (*mark, lease.tick))
-        marks["lease", lease.partition] = shown
+        marks["lease", lease.partition] = Held(lease.owner, mark, stored.etag if stored else None, lasts_s)
     written = await read_held(order, keeper.store) if documents else {}
     return marks | {("document", name): one for name, one in written.items() if name in documents}
 

@@ -17,24 +17,26 @@ from typing import Literal
 from leasehold.leases.bootstrap import Identity
 from leasehold.leases.errors import InvalidDocument
 from leasehold.leases.expiry import Mark
-from leasehold.leases.host_record import HostRecord
+from leasehold.leases.host_record import RENOUNCED, SICK, HostRecord
 from leasehold.leases.keeper import Scan
 from leasehold.leases.lease import Lease, LeaseKey
-from leasehold.leases.membership import mismatched
 from leasehold.leases.pause_orders import NO_CONTROLS, Control, Controls
 from leasehold.pipeline.histogram import Histogram
-from leasehold.service.group.activity import Activity, BatchStatus, FailureStatus, decode_activity, position_of
+from leasehold.service.group.activity import Activity, decode_activity, position_of
+from leasehold.service.group.work import BatchStatus, FailureStatus
 from leasehold.service.host import Host
 from leasehold.service.stats import AGE_BUCKETS_S
 from leasehold.service.texts import counted
 
+SILENT = 8
+"""A host that has reported nothing for so many durations is silent."""
 LeaseState = Literal["owned", "available", "handing_over", "expired", "closed"]
 """The states of a lease:
 
 - `owned`: a host works on it.
 - `available`: any host may take it.
 - `handing_over`: a host requested it and its owner has not released it yet, or it is reserved for that host.
-- `expired`: its owner has not moved for a lease duration, as this host has seen.
+- `expired`: its owner is dead, or has renounced it, as this host has seen.
 - `closed`: its partition ended, and its children have taken over.
 """
 
@@ -55,24 +57,25 @@ class HostStatus:
     name: str
     incarnation: str
     tick: int
-    """Moved as often as it renews a lease; a change is a sign of life."""
+    """Moved by each beat; a change is a sign of life."""
     is_this: bool
     """The one that answers."""
     is_live: bool | None
     """None if this process has not watched for long enough."""
     is_draining: bool
-    is_contested: bool
-    """Another process ran under its name."""
     pipelines: tuple[str, ...]
     leases: int
     """How many it owns."""
     leases_max: int | None
-    lease_duration_s: float
+    lasts_s: float
+    """How long it may be silent before others take its leases."""
+    unfit: tuple[str, ...]
+    """The pipelines that it cannot process now."""
     started_at: str
     activity: Activity
     """Its last report."""
     is_silent: bool = False
-    """By the wall clocks it has reported nothing for a lease duration, which is only a hint without a watch."""
+    """By the wall clocks it has reported nothing for long, which is only a hint without a watch."""
 
     @property
     def is_heard(self) -> bool:
@@ -138,7 +141,7 @@ class GroupStatus:
 
 @dataclass(frozen=True, slots=True)
 class Unrenewed:
-    """What one host has seen stand still for a lease duration, and with which mark. None at all: it has not watched."""
+    """What one host has found dead, or the lease of a dead owner, and with which mark. None at all: it has not watched."""
 
     leases: Mapping[LeaseKey, Mark]
     hosts: Mapping[str, Mark]
@@ -196,7 +199,6 @@ def group_of(
             *map(str, (*scan.invalid, *controls.unreadable.values())),
             *problems,
             *map(str, invalid),
-            *_disagreements(known, me),
         ),
         unreadable={key: str(error) for key, error in sorted(scan.unreadable.items())},
         waiting=_waiting(hosts.values(), leases),
@@ -241,14 +243,14 @@ def _host(
         is_this=is_this,
         is_live=None if unrenewed is None else is_this or unrenewed.hosts.get(record.name) != record.mark,
         is_draining=record.draining,
-        is_contested=record.contested_by is not None,
         pipelines=record.pipelines,
         leases=leases,
         leases_max=record.leases_max,
-        lease_duration_s=record.lease_duration_s,
+        lasts_s=record.lasts_s,
+        unfit=tuple(sorted(record.which_are(SICK, RENOUNCED))),
         started_at=record.started_at,
         activity=activity,
-        is_silent=not is_this and silent_s > record.lease_duration_s,
+        is_silent=not is_this and silent_s > SILENT * record.lasts_s,
     )
 
 
@@ -298,7 +300,7 @@ def _failures(
 
 
 def _rank(failure: FailureStatus, lease: Lease) -> tuple[bool, datetime]:
-    return failure.host == lease.owner, failure.at or failure.retry_at
+    return failure.host == lease.owner, failure.at
 
 
 def _is_current(failure: FailureStatus, host: HostStatus, lease: Lease) -> bool:
@@ -310,8 +312,6 @@ def _is_current(failure: FailureStatus, host: HostStatus, lease: Lease) -> bool:
         return False
     if lease.owner == host.name:
         return lease.incarnation in (None, host.incarnation)
-    if failure.position is None:  # a host of an earlier version
-        return lease.owner is None
     return failure.position == position_of(lease.continuation)
 
 
@@ -329,18 +329,6 @@ def _batches(activities: Iterable[Activity]) -> list[BatchStatus]:
     return [batch for activity in activities for batch in activity.batches]
 
 
-def _disagreements(records: Iterable[HostRecord], me: str) -> list[str]:
-    """Hosts whose leases last another time: each would judge the others by its own."""
-    by_name = {record.name: record for record in records}
-    if me not in by_name:
-        return []
-    return [
-        f"host '{other.name}' runs with leases.duration_s = {other.lease_duration_s:g}, host '{me}' with"
-        f" {by_name[me].lease_duration_s:g}: use one value in the whole group"
-        for other in mismatched(by_name.values(), by_name[me].lease_duration_s)
-    ]
-
-
 # Why partitions stand still, for people: what `leasehold leases` and `leasehold lag` print beside their tables.
 
 
@@ -351,7 +339,7 @@ Kind = Literal["failing", "paused", "waiting", "draining", "silent", "feed_error
 - `paused`: an operator paused its pipeline.
 - `waiting`: it gets no lease for now.
 - `draining`: its host is about to stop.
-- `silent`: its host has reported nothing for a lease duration.
+- `silent`: its host has reported nothing for long.
 - `feed_error`: the feed cannot say how far behind it is.
 """
 
@@ -417,8 +405,8 @@ def _of_lease(
 def _failing(failure: FailureStatus) -> str:
     error = failure.error.removeprefix(f"partition '{failure.partition}', ")
     times = f"{counted(failure.failures, 'failure')} in a row"
-    since = "" if failure.since is None else f" since {_moment(failure.since)}"
-    return f"{error} ({times}{since}; host '{failure.host}' tries again at {_moment(failure.retry_at)})"
+    since = f"since {_moment(failure.since)}"
+    return f"{error} ({times} {since}; host '{failure.host}' tries again at {_moment(failure.retry_at)})"
 
 
 def _silent(host: HostStatus) -> str:

@@ -3,7 +3,7 @@
     view = View(keeper, processor.pipelines, clock=clock, now=lambda: datetime.now(UTC), host=processor.host)
     group = await view.read_group()         status.GroupStatus: leases, hosts, pipelines, recent batches, problems
     lag = await view.read_lag()             leasehold.service.lag.measurement.Lag; lag.of("transform") for one pipeline
-    look = await view.read_backlog()        leasehold.service.lag.measurement.Backlog, never from memory
+    look = await view.read_backlog()        leasehold.service.lag.backlog.Backlog, never from memory
     health = view.health()
 
 Any process answers for the whole group, one without workers too (`host=None`; then whether hosts are alive is not known).
@@ -14,8 +14,7 @@ ones of a large group, and a container that refuses is left alone for as long as
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -27,7 +26,6 @@ from leasehold.leases.host_record import HOSTS_PREFIX, HostRecord, decode_host
 from leasehold.leases.keeper import Keeper
 from leasehold.leases.lease import Lease, LeaseKey
 from leasehold.leases.pause_orders import GROUP_PREFIX, controls_in
-from leasehold.leases.session import SESSIONS_PREFIX, SessionRecord, decode_session
 from leasehold.leases.store import Stored
 from leasehold.pipeline.feed import ChangeFeed
 from leasehold.pipeline.pump.progress import WaitingEvents
@@ -43,18 +41,9 @@ from leasehold.service.group.status import (
 )
 from leasehold.service.host import Host
 from leasehold.service.lag.age import FirstEvents, aged, own_seconds, owned_wait_s
-from leasehold.service.lag.measurement import (
-    LAG_TIMEOUTS,
-    Backlog,
-    Lag,
-    LagTimeouts,
-    LastKnown,
-    PartitionLag,
-    ask_all,
-    known_lag_of,
-    measure_lag,
-    read_backlog,
-)
+from leasehold.service.lag.asking import LAG_TIMEOUTS, LagTimeouts, ask_all, known_lag_of
+from leasehold.service.lag.backlog import Backlog, read_backlog
+from leasehold.service.lag.measurement import Lag, PartitionLag, filled, measure_lag
 from leasehold.service.lag.metered import GroupLag
 from leasehold.service.lag.reports import OwnerReport, OwnerReports
 from leasehold.service.pipeline import PipelineParts
@@ -173,7 +162,8 @@ class View:
         self._first = FirstEvents(clock, now)
         self._owner_reports = OwnerReports(clock)
         self._leases = 0
-        self._last_known = LastKnown(clock, self.pipelines)
+        self._before: tuple[Lag, float] | None = None
+        """The last measurement, and when it ended (Clock)."""
         self._group_lag = GroupLag(self._feeds, clock, FirstEvents(clock, now)) if host is None else host.group_lag
 
     @property
@@ -287,8 +277,7 @@ class View:
     def _reports_of(self, leases: Iterable[Lease]) -> Mapping[LeaseKey, OwnerReport]:
         """What owners report, if their leases alone do not show what is delivered now."""
         if self.host is not None:
-            sessions = self.host.sessions
-            self._owner_reports.note(sessions.present_records, at=sessions.began)
+            self._owner_reports.note(self.host.watch.present_records, at=self.host.watch.began)
         wanted = [lease for lease in leases if self._needs_report(self.pipelines[lease.pipeline])]
         return self._owner_reports.find(wanted)
 
@@ -327,11 +316,14 @@ class View:
             if one.events == 0 and one.key in runs and one.key not in known:
                 waiting, run = runs[one.key]
                 waiting.forget_first(run, one.position)
-        lag = self._last_known.complete(lag)
+        ended = self.clock.monotonic()
+        before, at = self._before or (None, ended)
+        lag = filled(lag, before, ended - at)
+        self._before = (lag, ended)
         lag_s = {name: pipeline.position_lag_s for name, pipeline in self.pipelines.items()}
         asked = [one for one in lag.partitions if not self._feeds[one.pipeline].is_metered]
         stalled = self._owner_reports.find_stalled(asked, self._reports_of(leases), lag_s)
-        return _Measured(lag, leases, self.clock.monotonic(), self._slack_s(group), stalled)
+        return _Measured(lag, leases, ended, self._slack_s(group), stalled)
 
     def _run_of(self, lease: Lease) -> tuple[WaitingEvents, int] | None:
         """What a worker here has read, and in which run."""
@@ -391,8 +383,8 @@ class View:
     async def _read_group(self) -> GroupStatus:
         began = self.clock.monotonic()
         documents = await self._keeper.store.list(GROUP_PREFIX)
-        self._owner_reports.note(_sessions_in(documents), at=began)
         records, problems = _hosts_in(documents)
+        self._owner_reports.note(records, at=began)
         scan = await self._keeper.scan(self.pipelines)
         self._leases = len(scan.seen)
         host = self.host
@@ -425,11 +417,3 @@ def _hosts_in(documents: Iterable[Stored]) -> tuple[list[HostRecord], list[str]]
             except InvalidDocument as error:
                 problems.append(str(error))
     return records, problems
-
-
-def _sessions_in(documents: Iterable[Stored]) -> Iterator[SessionRecord]:
-    """Hosts report those that cannot be read."""
-    for stored in documents:
-        if stored.id.startswith(SESSIONS_PREFIX):
-            with suppress(InvalidDocument):
-                yield decode_session(stored.id, stored.body)

@@ -25,14 +25,8 @@ from leasehold.leases.host_record import HostRecord, host_id
 from leasehold.leases.lease import Lease, LeaseKey
 from leasehold.pipeline.feed import ChangeFeed, KnownLag
 from leasehold.service.lag.age import FirstEvents
-from leasehold.service.lag.measurement import (
-    LAG_TIMEOUTS,
-    LagTimeouts,
-    PartitionLag,
-    ask_all,
-    await_answer,
-    known_lag_of,
-)
+from leasehold.service.lag.asking import LAG_TIMEOUTS, LagTimeouts, ask_all, await_answer, known_lag_of
+from leasehold.service.lag.measurement import PartitionLag
 
 QUESTIONS_PER_S = 4.0
 """For all hosts together, about one source."""

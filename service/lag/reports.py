@@ -19,8 +19,8 @@ from math import isfinite
 from zlib import crc32
 
 from leasehold.common.clock import Clock
+from leasehold.leases.host_record import HostRecord, Tenant
 from leasehold.leases.lease import Lease, LeaseKey
-from leasehold.leases.session import SessionRecord, Tenant
 from leasehold.service.lag.measurement import PartitionLag
 
 OVERDUE_S = 1.0
@@ -60,7 +60,7 @@ class _Seen:
     has_moved: whether it replaced an earlier version meanwhile.
     """
 
-    record: SessionRecord
+    record: HostRecord
     since: float
     read: float
     has_moved: bool
@@ -75,7 +75,7 @@ class OwnerReports:
         self._apart: dict[LeaseKey, tuple[str | None, float]] = {}
         """Partitions whose lease shows more than their owner: the position, and since when it does (Clock)."""
 
-    def note(self, records: Iterable[SessionRecord], *, at: float) -> None:
+    def note(self, records: Iterable[HostRecord], *, at: float) -> None:
         """at: when reading them began (Clock)."""
         for record in records:
             seen = self._seen.get(record.tenant)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -22,10 +23,9 @@ from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.metrics import Observation
 from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
-from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.environment_variables import OTEL_METRIC_EXPORT_INTERVAL
 from opentelemetry.sdk.metrics.export import (
     AggregationTemporality,
     Gauge,
@@ -33,7 +33,6 @@ from opentelemetry.sdk.metrics.export import (
     Metric,
     MetricsData,
     NumberDataPoint,
-    PeriodicExportingMetricReader,
     ResourceMetrics,
     ScopeMetrics,
     Sum,
@@ -59,7 +58,8 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from structlog.typing import FilteringBoundLogger as Log
 
 from leasehold.pipeline.tracing import PARENT, STATE, TraceContext
-from leasehold.service.telemetry.conventions import SCHEMA_URL, Figure, Point, Value
+from leasehold.service.telemetry.conventions import SCHEMA_URL, Value
+from leasehold.service.telemetry.figures import Figure, Point
 from leasehold.service.telemetry.logs import FieldsHandler
 from leasehold.service.telemetry.spans import Failure, Span, SpanHandle
 
@@ -268,7 +268,8 @@ def _ns(seconds: float) -> int:
 class OtlpMetrics:
     """Sends what `read` returns, at the interval of OTEL_METRIC_EXPORT_INTERVAL and once more at the end.
 
-    endpoint: as of OtlpTraces. Raises ValueError where a variable cannot be read.
+    The SDK's readers export what its own instruments have measured, and those have no histograms of counts made elsewhere.
+    So a thread here calls the exporter. endpoint: as of OtlpTraces. Raises ValueError where a variable cannot be read.
     """
 
     def __init__(
@@ -276,35 +277,41 @@ class OtlpMetrics:
     ) -> None:
         self._read = read
         self._log = log
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._resource = _resource(host)
         self._since_ns = time.time_ns()
-        exporter = OTLPMetricExporter(endpoint=endpoint)
-        _Exports("metrics", log).watch(exporter, lambda _: 1)
-        self._provider = MeterProvider([_FiguresReader(exporter, self._collect)], shutdown_on_exit=False)
-        self._provider.get_meter("leasehold").create_observable_gauge("due", [lambda _: [Observation(1)]])
+        self._interval_s = _interval_s(os.environ)
+        self._exporter = OTLPMetricExporter(endpoint=endpoint)
+        _Exports("metrics", log).watch(self._exporter, lambda _: 1)
+        self._ending = threading.Event()
+        self._sender: threading.Thread | None = None
 
     def start(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
+        self._sender = threading.Thread(target=self._send_until_end, args=(loop,), name="metrics", daemon=True)
+        self._sender.start()
 
     async def close(self) -> None:
-        await _end("metrics", self._provider.shutdown)
+        self._ending.set()
+        if self._sender is not None:
+            await _end("metrics", self._sender.join)
 
-    def _collect(self) -> MetricsData | None:
-        """On the reader's thread. None if the event loop is busy or gone: then the next export has the figures.
+    def _send_until_end(self, loop: asyncio.AbstractEventLoop) -> None:
+        while not self._ending.wait(self._interval_s):
+            self._send(loop)
+        self._send(loop)
+        self._exporter.shutdown()
 
-        Nothing is raised, because that would end the thread.
-        """
-        if self._loop is None:
-            return None
+    def _send(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Raise nothing, because that would end the thread. If the loop is busy or gone, the next export has the figures."""
         try:
-            reading = asyncio.run_coroutine_threadsafe(_wait_for(self._read), self._loop)
-            figures = reading.result(READ_TIMEOUT_S)
+            figures = asyncio.run_coroutine_threadsafe(_wait_for(self._read), loop).result(READ_TIMEOUT_S)
+            self._exporter.export(self._encoded(figures))
         except (RuntimeError, TimeoutError):
-            return None
+            return
         except Exception as error:
             self._log.warning("metrics cannot be read", error=f"{type(error).__name__}: {error}")
-            return None
+
+    def _encoded(self, figures: Sequence[Figure]) -> MetricsData:
         now_ns = time.time_ns()
         metrics = [_metric(figure, self._since_ns, now_ns) for figure in figures if figure.points]
         scope = InstrumentationScope("leasehold", version("leasehold"), SCHEMA_URL)
@@ -312,20 +319,13 @@ class OtlpMetrics:
         return MetricsData([ResourceMetrics(self._resource, [scoped], schema_url="")])
 
 
-class _FiguresReader(PeriodicExportingMetricReader):
-    """Exports what `collect` returns instead of what instruments of the SDK have measured, at the same times.
-
-    The SDK has no MetricProducer for what was counted elsewhere, and its observable instruments have no histograms. One
-    instrument has to be there, or there is nothing to receive.
-    """
-
-    def __init__(self, exporter: OTLPMetricExporter, collect: Callable[[], MetricsData | None]) -> None:
-        self._collect_figures = collect
-        super().__init__(exporter)
-
-    def _receive_metrics(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **named: Any) -> None:
-        if (figures := self._collect_figures()) is not None:
-            super()._receive_metrics(figures, timeout_millis, **named)
+def _interval_s(environ: Mapping[str, str]) -> float:
+    """Raises ValueError."""
+    text = environ.get(OTEL_METRIC_EXPORT_INTERVAL, "").strip() or "60000"
+    with suppress(ValueError):
+        if 0 < (milliseconds := float(text)) < threading.TIMEOUT_MAX:
+            return milliseconds / 1000
+    raise ValueError(f"{OTEL_METRIC_EXPORT_INTERVAL} is '{text}': set it to milliseconds, such as 60000")
 
 
 async def _wait_for(read: Callable[[], Awaitable[list[Figure]]]) -> list[Figure]:

@@ -18,7 +18,7 @@ from leasehold.service.telemetry.spans import Traces
 
 if TYPE_CHECKING:
     from leasehold.service.config.settings import LogSettings, TelemetrySettings
-    from leasehold.service.telemetry.conventions import Figure
+    from leasehold.service.telemetry.figures import Figure
 
 T = TypeVar("T")
 

@@ -22,7 +22,7 @@ from plugins_cli import LEASEHOLD, Command, Commands, events_in, leases_in
 from leasehold.leases.host_record import HOSTS_PREFIX, decode_host
 
 COPY = """
-leases: {type: sqlite, path: state/leases.db, balance_s: 1, session_s: 15}
+leases: {type: sqlite, path: state/leases.db, balance_s: 1, duration_s: 15}
 api: {port: 0}
 log: {format: json}
 pipelines:
@@ -64,14 +64,14 @@ def with_(folder: Path, **pipeline: Any) -> str:
 
 @pytest.mark.parametrize("command", ["check", "run"])
 def test_all_that_is_wrong_with_the_settings_is_told_at_once(folder: Path, leasehold: Commands, command: str) -> None:
-    settings = COPY.replace("session_s: 15", "renew_s: 60").replace("port: 0", "prot: 0")
+    settings = COPY.replace("duration_s: 15", "duration_s: 0").replace("port: 0", "prot: 0")
     settings += "    batch_events_max: many\n  - name: rows\n    feed: {type: files, path: '*.csv'}\n"
     settings += "    sink: {type: postgres, dsn: '${NO_SUCH_VARIABLE}', table: rows}\n"
     (folder / "bad.yaml").write_text(settings)
     refused(
         leasehold(command, "bad.yaml"),
         "bad.yaml: 4 problems",
-        "line 2: leases: renew_s + call_timeout_s",
+        "line 2: leases.duration_s is 0",
         "line 3: api.prot is not a setting: did you mean `port`?",
         "line 9: pipelines[0].batch_events_max is 'many', and must be a whole number",
         "line 12: pipelines[1].sink.dsn needs the environment variable NO_SUCH_VARIABLE, which is not set",

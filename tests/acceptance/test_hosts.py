@@ -13,13 +13,13 @@ from leasehold.leases.timing import Timing
 
 pytestmark = pytest.mark.xdist_group("hosts")
 
-SESSION_S = 15
+LASTS_S = 15
 """A host that gets a tenth of a core keeps its session."""
 
 
 @pytest.fixture(scope="module")
 def day(tmp_path_factory: pytest.TempPathFactory, postgres_of_module: Any) -> Iterator[Day]:
-    with lived(tmp_path_factory.mktemp("bank"), postgres_of_module, Timing(balance_s=2), SESSION_S) as day:
+    with lived(tmp_path_factory.mktemp("bank"), postgres_of_module, Timing(duration_s=LASTS_S, balance_s=2)) as day:
         yield day
 
 

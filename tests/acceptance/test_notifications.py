@@ -15,7 +15,7 @@ from plugins_hosts import freeze
 
 PARTITIONS = 6
 SETTINGS = """
-leases: {type: sqlite, path: leases.db, balance_s: 1, session_s: 15}
+leases: {type: sqlite, path: leases.db, balance_s: 1, duration_s: 15}
 host: {name: "${HOST}"}
 api: {enabled: false}
 log: {format: json, file: "${HOST}.log"}

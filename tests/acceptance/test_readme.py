@@ -24,6 +24,14 @@ def test_it_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= LINES_MAX
 
 
+def test_the_first_commands_are_the_demo_with_its_output_and_the_tests() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert lines_of(readme, "")[:2] == ["make demo", "make test"]
+    demo = (ROOT / "tests/acceptance/test_demo.py").read_text()
+    (last,) = re.findall(r'^LAST_LINE = "(.+)"', demo, re.MULTILINE)
+    assert f"\n{last}\n$ make test\n" in readme
+
+
 def test_changes_are_processed_with_a_function_and_with_sql_as_it_shows(
     tmp_path: Path, leasehold: Commands, python: Commands, postgres: Postgres
 ) -> None:

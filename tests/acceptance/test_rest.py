@@ -21,7 +21,7 @@ PARTITIONS = 12
 CLIENTS = 200
 READER, OPERATOR = "reader-" + "r" * 32, "operator-" + "o" * 32
 SETTINGS = """
-leases: {{type: sqlite, path: state/leases.db, balance_s: 1, session_s: 15}}
+leases: {{type: sqlite, path: state/leases.db, balance_s: 1, duration_s: 15}}
 host: {{name: {host}}}
 api: {{port: 0, readers: readers, operators: operators}}
 log: {{format: json}}

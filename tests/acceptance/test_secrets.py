@@ -180,7 +180,7 @@ def test_what_was_looked_at_is_where_secrets_would_be(host: Host) -> None:
 def test_a_lease_container_that_cannot_be_reached_is_told_without_a_secret(host: Host) -> None:
     file = host.directory / "blobs.yaml"
     leases = {"type": "blob", "connection_string": "${BLOBS}", "container": "leases", "call_timeout_s": 1}
-    given = {**settings(0, 0), "leases": {**leases, "duration_s": 12, "renew_s": 4, "balance_s": 2}}
+    given = {**settings(0, 0), "leases": {**leases, "balance_s": 2}}
     file.write_text(json.dumps(given))
     command = Command("leases", "list", file, cwd=host.directory, env=host.environment)
     assert command.ended() == 1

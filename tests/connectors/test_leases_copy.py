@@ -86,7 +86,7 @@ def leases_of(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture(scope="module")
 def blobs() -> Iterator[str]:
-    with served("leasehold.emulators.blob") as (said, _):
+    with served("leasehold_emulators.blob") as (said, _):
         yield said["connection_string"]
 
 

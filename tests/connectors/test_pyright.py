@@ -11,10 +11,10 @@ from pathlib import Path
 from plugins_node import program
 
 ROOT = Path(__file__).parents[2]
-TYPED = ROOT / "tests/typed/face.py"
+TYPED = (ROOT / "tests/typed/face.py", ROOT / "tests/typed/programs.py")
 
 
-def test_pyright_knows_the_types(tmp_path: Path) -> None:
+def test_pyright_in_strict_mode_knows_the_types_and_takes_what_programs_write(tmp_path: Path) -> None:
     settings = {
         "extraPaths": [str(ROOT)],
         "pythonVersion": "3.11",
@@ -23,10 +23,11 @@ def test_pyright_knows_the_types(tmp_path: Path) -> None:
         "reportUnusedExpression": "none",
     }
     (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
-    shutil.copy(TYPED, tmp_path)
+    for path in TYPED:
+        shutil.copy(path, tmp_path)
     options = ("--outputjson", "--project", str(tmp_path), "--pythonpath", sys.executable)
     command = program("pyright", *options)
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     found = json.loads(done.stdout)
     assert found["generalDiagnostics"] == []
-    assert found["summary"]["filesAnalyzed"] == 1
+    assert found["summary"]["filesAnalyzed"] == len(TYPED)

@@ -189,7 +189,7 @@ def test_options_of_the_questions_need_them(tmp_path: Path, leasehold: Commands)
 
 
 async def test_leases_in_blobs_are_asked_beside_them(tmp_path: Path, leasehold: Commands) -> None:
-    with served("leasehold.emulators.blob") as (said, _):
+    with served("leasehold_emulators.blob") as (said, _):
         (tmp_path / "bank.yaml").write_text(
             f"leases: {{type: blob, connection_string: '{said['connection_string']}'}}\n"
             "api: {enabled: false}\npipelines: [{name: p, feed: {type: log, path: in}, sink: {type: log, path: out}}]\n"

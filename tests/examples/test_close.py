@@ -8,7 +8,7 @@ from pathlib import Path
 from plugins_cli import Commands
 
 SETTINGS = """
-leases: {path: leases.db, balance_s: 1, session_s: 15}
+leases: {path: leases.db, balance_s: 1, duration_s: 15}
 api: {enabled: false}
 pipelines:
   - {name: letters, feed: {type: files, path: "words-*.jsonl"}, sink: {type: files, path: out}}

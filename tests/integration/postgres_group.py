@@ -9,9 +9,9 @@ from patience import until_async
 from plugins_pg import Postgres
 
 from leasehold.common.clock import BootClock
+from leasehold.leases.bell import Bell
 from leasehold.leases.keeper import Keeper
 from leasehold.leases.lease import Lease
-from leasehold.leases.session import Bell
 from leasehold.leases.stores.postgres import PostgresAddress, PostgresStore, Table
 from leasehold.leases.timing import Timing
 from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryDestination, MemoryOutputSink

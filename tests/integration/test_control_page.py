@@ -14,7 +14,7 @@ expect.set_options(timeout=PATIENCE_MS)
 @pytest.mark.parametrize("kind", ["cosmos", "eventhubs", "blob"])
 async def test_the_page_shows_what_there_is_and_sends_orders(kind: str) -> None:
     async with blank_page() as page:
-        with served(f"leasehold.emulators.{kind}") as (said, _), complaints(page) as found:
+        with served(f"leasehold_emulators.{kind}") as (said, _), complaints(page) as found:
             if kind == "cosmos":
                 with CosmosClient(said["endpoint"], said["key"]) as client:
                     client.create_database("bank").create_container("tx", PartitionKey("/account"))

@@ -22,8 +22,10 @@ from psycopg.sql import SQL
 
 from leasehold.common.clock import BootClock
 from leasehold.leases.errors import StoreAmbiguous, StoreConflict, StoreUnavailable
+from leasehold.leases.host_record import HostRecord
 from leasehold.leases.keeper import Keeper
 from leasehold.leases.lease import Lease
+from leasehold.leases.session import Session
 from leasehold.leases.store import TimedStore
 from leasehold.leases.stores.postgres import PostgresAddress, PostgresStore, Table
 from leasehold.leases.timing import Timing
@@ -96,9 +98,10 @@ async def test_a_write_without_an_answer_is_in_doubt_and_is_not_sent_again(
 async def test_whoever_takes_a_lease_finds_out_whether_it_has_it(
     store: PostgresStore, other: PostgresStore, postgres_network: Network, what: str
 ) -> None:
-    keeper = Keeper(
-        TimedStore(store, TIMEOUT_S), host="a", incarnation="1", clock=BootClock(), timing=Timing(session=None)
-    )
+    clock, timing, timed = BootClock(), Timing(), TimedStore(store, TIMEOUT_S)
+    session = Session(timed, HostRecord(name="a", incarnation="1"), clock=clock, timing=timing)
+    await session.open()
+    keeper = Keeper(timed, host="a", incarnation="1", clock=clock, timing=timing, session=session)
     await keeper.create(Lease(pipeline="orders", partition="0"))
     seen = await keeper.read("orders", "0")
     writes = Writes(postgres_network, what)
@@ -111,11 +114,7 @@ async def test_whoever_takes_a_lease_finds_out_whether_it_has_it(
     assert owned is not None
     await owned.checkpoint("5", "")
     await owned.release()
-    lease = (
-        await Keeper(other, host="b", incarnation="2", clock=BootClock(), timing=Timing(session=None)).read(
-            "orders", "0"
-        )
-    ).lease
+    lease = (await Keeper(other, host="b", incarnation="2", clock=clock, timing=timing).read("orders", "0")).lease
     assert (lease.continuation, lease.owner, lease.epoch) == ("5", None, 1)
 
 

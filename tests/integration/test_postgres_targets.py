@@ -133,6 +133,8 @@ UNREAD = "`merge` never reads the output, and its position would move over it: r
         "MERGE INTO t USING (SELECT * FROM batch WHERE false) b ON t.id = b.id WHEN NOT MATCHED THEN INSERT VALUES (b.id, 1)",
         "WITH unused AS (SELECT * FROM batch) DELETE FROM t",
         "INSERT INTO t SELECT id, value FROM public.batch",
+        "INSERT INTO t SELECT n, 1 FROM generate_series(1, 3) AS n",
+        'INSERT INTO t SELECT * FROM jsonb_to_record(\'{"id": 1, "value": 2}\') AS one (id bigint, value bigint)',
     ],
 )
 async def test_a_merge_that_never_reads_the_output_is_refused_at_the_start(
@@ -159,6 +161,8 @@ async def test_a_merge_that_never_reads_the_output_is_refused_at_the_start(
         "DELETE FROM t WHERE NOT EXISTS (SELECT FROM batch)",
         "WITH b AS (SELECT * FROM batch), d AS (DELETE FROM t USING b WHERE b.id = t.id) INSERT INTO t SELECT id, 1 FROM b",
         "INSERT INTO t SELECT * FROM read_batch()",
+        "INSERT INTO t SELECT row_number() OVER (), ndoc FROM ts_stat('SELECT to_tsvector(''simple'', id::text) FROM batch')",
+        "INSERT INTO t SELECT n, 1 FROM batch, generate_series(id, id) AS n",
     ],
 )
 async def test_a_merge_that_reads_the_output_in_any_way_is_taken(postgres: Postgres, sink_of: Make, merge: str) -> None:

@@ -166,6 +166,21 @@ async def test_of_rows_that_have_only_a_key_the_first_to_arrive_stays(
     assert sorted(postgres.fetch("SELECT coalesce(came, k::text) FROM kv")) == [("A",), ("b",)]
 
 
+async def test_rows_that_have_only_a_key_are_locked_in_its_order_while_nothing_but_its_index_decides(
+    postgres: Postgres, sink_of: Make
+) -> None:
+    """Partitions that bring the same keys then do not deadlock. A trigger that comes later is noticed."""
+    postgres.fetch("CREATE TABLE kv (k text PRIMARY KEY, came text)")
+    sink = sink_of(table="kv", mode="upsert", key=["k"])
+    await sink.prepare()
+    writer = await sink.open(claim())
+    await writer.write(output(pa.table({"k": ["b", "c", "a"]}), None, "1"), Open())
+    assert postgres.fetch("SELECT k FROM kv ORDER BY ctid") == [("a",), ("b",), ("c",)]
+    postgres.fetch(KEEP)
+    await writer.write(output(pa.table({"k": ["f", "e", "E", "F"]}), "1", "2"), Open())
+    assert postgres.fetch("SELECT came FROM kv WHERE k > 'c' ORDER BY ctid") == [("f",), ("e",)]
+
+
 @pytest.mark.parametrize("way", WAYS)
 async def test_keys_of_several_columns_with_nulls_are_one_if_the_unique_index_says_so(
     postgres: Postgres, sink_of: Make, way: Way, monkeypatch: pytest.MonkeyPatch

@@ -206,6 +206,13 @@ REFUSED_BY_SERVER: dict[str, tuple[str, str, pa.Array, str]] = {
     ),
     "a trigger": ("odd bigint", "RAISE EXCEPTION 'odd'", pa.array([1, 9, 1], pa.int64()), "P0001"),
     "a code of a trigger": ("odd bigint", "RAISE 'odd' USING ERRCODE = 'LH042'", pa.array([1, 9, 1]), "LH042"),
+    "a right that a trigger demands": (
+        "odd bigint",
+        "RAISE 'odd' USING ERRCODE = '42501'",
+        pa.array([1, 9, 1]),
+        "42501 odd",
+    ),
+    "what a trigger does not do": ("odd bigint", "RAISE feature_not_supported", pa.array([1, 9, 1]), "0A000"),
     "a policy": ("odd bigint", "POLICY", pa.array([1, 9, 1], pa.int64()), "42501 new row violates"),
     "no partition": ("odd bigint", "PARTITION", pa.array([1, 9, 1], pa.int64()), "23514 no partition"),
     "too large for an index": ("odd text UNIQUE", "", pa.array(["a", random_text(), "c"]), "54000"),
@@ -246,6 +253,62 @@ async def test_what_the_server_refuses_for_a_value_may_become_a_dead_letter(
     assert postgres.fetch("SELECT * FROM t") == []
     if more == "POLICY":
         postgres.fetch(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "odd", "words"),
+    [
+        ("tsquery", "a", "a & (", "42601 no operand in tsquery"),
+        ("jsonpath", "$.a", "$.a[", "42601 syntax error at end of jsonpath"),
+        ("regclass", "t", "gone", "42P01"),
+        ("regclass", "t", "a.b.c.d", "42601|42602"),
+        ("regclass", "t", "gone.t", "3F000|42P01"),
+    ],
+)
+async def test_a_text_that_a_merge_casts_in_vain_may_become_a_dead_letter(
+    postgres: Postgres, sink_of: Make, kind: str, good: str, odd: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """These errors have the codes of a statement that is wrong."""
+    monkeypatch.setenv(EXECUTORS_ENV, postgres.dsn)
+    postgres.fetch(f"CREATE TABLE t (sequence bigint, odd {kind})")
+    merge = f"INSERT INTO t SELECT sequence, odd::{kind} FROM batch"
+    sink = sink_of(merge=merge, executors_env=EXECUTORS_ENV)
+    for way in WAYS:
+        with pytest.raises(OutputRefused, match=f"({words}).*: change the transform or the merge"):
+            await write_rows(sink, pa.table({"sequence": [7, 8, 9], "odd": [good, odd, good]}), way, monkeypatch)
+    assert postgres.fetch("SELECT * FROM t") == []
+    await write_rows(sink, pa.table({"sequence": [7], "odd": [good]}), "few", monkeypatch)
+    assert postgres.fetch("SELECT sequence FROM t") == [(7,)]
+
+
+FIND = """CREATE FUNCTION find(bigint) RETURNS bigint LANGUAGE plpgsql AS
+    $$ DECLARE found bigint; BEGIN SELECT n INTO found FROM lookup WHERE n = $1; RETURN found; END $$"""
+
+
+@pytest.mark.parametrize(
+    ("merge", "later", "words"),
+    [
+        ("INSERT INTO t SELECT sequence, odd FROM batch, lookup", "DROP TABLE lookup", "42P01"),
+        ("INSERT INTO t SELECT sequence, find(odd) FROM batch", "DROP TABLE lookup", "42P01"),
+        ("INSERT INTO t SELECT sequence, odd FROM batch", "ALTER TABLE t DROP odd", "42601"),
+    ],
+    ids=["a table is gone", "a table of a function is gone", "a column is gone"],
+)
+async def test_a_merge_that_is_wrong_by_now_stops_the_partition_and_makes_no_dead_letters(
+    postgres: Postgres, sink_of: Make, merge: str, later: str, words: str
+) -> None:
+    postgres.fetch(
+        f"CREATE TABLE t (sequence bigint, odd bigint); CREATE TABLE lookup AS SELECT 1::bigint AS n; {FIND}"
+    )
+    sink = sink_of(merge=merge)
+    await sink.prepare()
+    writer = await sink.open(claim())
+    table = pa.table({"sequence": [7], "odd": [1]})
+    await writer.write(output(table), Open())
+    postgres.fetch(later)
+    with pytest.raises(SinkRejected, match=words) as refused:
+        await writer.write(output(table, "1", "2"), Open())
+    assert not isinstance(refused.value, OutputRefused)
 
 
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)

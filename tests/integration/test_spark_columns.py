@@ -9,6 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from plugins_bank import Make, Open, claim, output
+from plugins_pg import Postgres
 from pyspark.sql.types import StructType
 
 from leasehold.pipeline.batch import Batch
@@ -125,3 +127,16 @@ def test_what_a_query_is_checked_with_has_the_types_that_events_are_sent_with(sp
     none = pa.unify_schemas([EVENT_SCHEMA, schema]).empty_table()
     assert own.unknown(none).schema == own.events(none).schema
     assert len(own.unknown(none).columns) == len(EVENT_SCHEMA) + len(schema)
+
+
+async def test_a_null_without_a_type_arrives_in_a_column_of_any_type(
+    prepared: Prepare, batch: MakeBatch, postgres: Postgres, sink_of: Make
+) -> None:
+    postgres.fetch("CREATE TABLE t (partition text, a int, score int, who uuid, tags text[])")
+    sql = "SELECT partition, a, NULL AS score, NULL AS who, NULL AS tags FROM events"
+    transform = await prepared(schema="a INT NOT NULL", sql=sql)
+    sink = sink_of(table="t")
+    await sink.prepare()
+    await sink.check_columns(transform.columns)
+    await (await sink.open(claim())).write(output(await transform.apply(batch("0", ['{"a": 7}']))), Open())
+    assert postgres.fetch("SELECT * FROM t") == [("0", 7, None, None, None)]

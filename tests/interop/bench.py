@@ -54,7 +54,7 @@ class Bench:
             "secrets": ["bank"],
             "autoscaling": {"by": by, "pipeline": "bank", "min": 0, "lagPerReplica": 1000, **(scaling or {})},
             "config": {
-                "leases": {**leases, "duration_s": 3, "renew_s": 0.6, "balance_s": 0.3},
+                "leases": {**leases, "duration_s": 3, "balance_s": 0.3},
                 "pipelines": [{"name": "bank", "feed": feed, "sink": sink}],
             },
         }

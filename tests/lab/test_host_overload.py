@@ -10,7 +10,7 @@ from math import inf
 from statistics import mean
 
 import pytest
-from lab.simulation.group import WITHOUT_SESSIONS, Group, until
+from lab.simulation.group import Group, until
 from lab.simulation.quota import Quota
 from lab.simulation.weather import Container, Fate, Request, of
 
@@ -58,7 +58,7 @@ async def test_listings_recover_from_a_disturbance_though_refused_ones_cost_half
     kind: Callable[[Request], bool], pages: int
 ) -> None:
     """The container has one and a half times the units that a calm group needs."""
-    group = await settled(timing=WITHOUT_SESSIONS if kind is lists_leases else None)
+    group = await settled()
     began = now()
     calm = rate(group, kind, began - 5 * MINUTE, began)
     listed = rate(group, lambda request: kind(request) and request.operation == "list", began - 5 * MINUTE, began)
@@ -77,7 +77,7 @@ async def test_listings_recover_from_a_disturbance_though_refused_ones_cost_half
 
 
 @pytest.mark.virtual
-@pytest.mark.parametrize("timing", [WITHOUT_SESSIONS, Timing()])
+@pytest.mark.parametrize("timing", [Timing()])
 async def test_while_the_container_refuses_listings_they_come_no_more_than_twice_as_often_as_rounds(
     timing: Timing,
 ) -> None:
@@ -166,7 +166,7 @@ async def test_hosts_that_are_refused_together_do_not_return_together() -> None:
 
 
 @pytest.mark.virtual
-@pytest.mark.parametrize(("timing", "most_s"), [(WITHOUT_SESSIONS, 60 + 17 + 2), (Timing(), 10 + 5)])
+@pytest.mark.parametrize(("timing", "most_s"), [(Timing(), 10 + 5)])
 async def test_hundreds_of_leases_of_a_dead_host_are_taken_within_the_promised_bound(
     timing: Timing, most_s: float
 ) -> None:
@@ -221,7 +221,7 @@ async def test_a_take_that_is_refused_again_also_keeps_the_container_alone() -> 
 @pytest.mark.virtual
 async def test_a_listing_that_uses_up_what_takes_need_does_not_keep_leases_from_being_taken() -> None:
     """The container has something to give again two seconds after each listing."""
-    group = Group("abc", timing=WITHOUT_SESSIONS)
+    group = Group("abc")
     for name in group.feed._logs:
         group.put(lease_id("bank", name), encode_lease(Lease(pipeline="bank", partition=name)))
 
@@ -238,7 +238,7 @@ async def test_a_listing_that_uses_up_what_takes_need_does_not_keep_leases_from_
 
 
 @pytest.mark.virtual
-@pytest.mark.parametrize("timing", [WITHOUT_SESSIONS, Timing()])
+@pytest.mark.parametrize("timing", [Timing()])
 async def test_the_log_of_an_outage_grows_with_its_logarithm_and_ends_with_a_recovery(timing: Timing) -> None:
     group = await settled(leases=4, hosts=1, timing=timing)
     [host] = group.hosts
@@ -251,9 +251,9 @@ async def test_the_log_of_an_outage_grows_with_its_logarithm_and_ends_with_a_rec
     told = [entry for entry in host.log if entry["level"] == "warning"]
     assert max(Counter((each["event"], each.get("partition")) for each in told).values()) <= 12
     writes = len(group.asked(lambda request: request.operation == "replace"))
-    assert writes > (1000 if timing.session is None else 500) > len(told)
+    assert writes > 500 > len(told)
     group.weather.down.clear()
-    kept_alive = "renewal" if timing.session is None else "heartbeat"
+    kept_alive = "heartbeat"
     await until(lambda: all(host.said(f"{what} recovered") for what in (kept_alive, "scan")))
     for recovered in host.said(f"{kept_alive} recovered"):
         assert recovered["failing_for_s"] == pytest.approx(now() - began, abs=2 * MINUTE)

@@ -32,7 +32,7 @@ from lab.simulation.shelf import Shelf
 from lab.simulation.weather import Fate, Request, Weather
 
 from leasehold.leases.lease import Lease
-from leasehold.leases.timing import SessionTiming, Timing
+from leasehold.leases.timing import Timing
 
 ROOT = Path(__file__).parents[2]
 
@@ -48,7 +48,7 @@ def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-SLICE = (1, 4, 5, 9, 11, 12, 14, 16, 18, 24, 29, 32, 35, 41, 47, 74, 92, 112, 117, 130, 132)
+SLICE = (1, 4, 5, 9, 11, 12, 14, 16, 18, 24, 29, 32, 35, 41, 47, 74, 89, 92, 112, 117, 130, 132)
 slice_of = cache(partial(simulated, size=TIGHT))
 
 
@@ -71,18 +71,17 @@ def test_where_every_host_is_about_to_stop_another_is_started(monkeypatch: pytes
     """The last one may give way to a dead one of its name: one seed in some hundred thousand."""
     monkeypatch.setattr(simulation_run, "_is_worked_on", lambda world: True)
     draining, at_work = (
-        SimpleNamespace(host=SimpleNamespace(is_draining=is_so), leases_max=None, session=None)
-        for is_so in (True, False)
+        SimpleNamespace(host=SimpleNamespace(is_draining=is_so), leases_max=None) for is_so in (True, False)
     )
-    plain, judged = (Lease(pipeline="bank", partition="a", by_session=is_so) for is_so in (False, True))
-    for alive, lease, started in (
-        ([], plain, ["host-last"]),
-        ([draining], plain, ["host-last"]),
-        ([draining, at_work], plain, []),
-        ([at_work], judged, ["host-last"]),
+    limited = SimpleNamespace(host=SimpleNamespace(is_draining=False), leases_max=2)
+    for alive, started in (
+        ([], ["host-last"]),
+        ([draining], ["host-last"]),
+        ([draining, limited], ["host-last"]),
+        ([draining, at_work], []),
     ):
         names: list[str] = []
-        world = SimpleNamespace(alive=alive, started=names.append, leases={"a": lease})
+        world = SimpleNamespace(alive=alive, started=names.append)
         assert simulation_run._taken_up(world)  # type: ignore[arg-type]
         assert names == started
 
@@ -148,7 +147,7 @@ def test_a_violation_is_told_with_the_command_that_replays_it_and_the_end_of_its
     assert "I3 at 1.000: two owners" in told
     assert "line 99" in told
     assert "line 1\n" not in told
-    assert "make sim SEED=7 SIZE=large SESSIONS=none" in told
+    assert "make sim SEED=7 SIZE=large" in told
 
 
 @pytest.mark.virtual
@@ -189,8 +188,8 @@ def test_seeds_in_which_nothing_happens_are_a_failure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nothing = Verdict(1, (), "", (), Counter(), 420.0)
-    monkeypatch.setattr(seeds, "verdicts", lambda wanted, name, sessions: iter([nothing]))
-    assert seeds.ran(1, 1, "tight", "any") == 1
+    monkeypatch.setattr(seeds, "verdicts", lambda wanted, name: iter([nothing]))
+    assert seeds.ran(1, 1, "tight") == 1
     assert "no batches, no sends, no faults" in capsys.readouterr().out
 
 
@@ -229,13 +228,13 @@ async def test_a_process_that_is_held_sends_once_it_continues_and_a_killed_one_n
 
 def test_of_a_silence_in_an_outage_of_all_writes_only_what_a_host_may_judge_counts() -> None:
     clock = SimpleNamespace(now=0.0)
-    onlooker = onlooker_of(0, Timing(session=SessionTiming()), now=lambda: clock.now)
+    onlooker = onlooker_of(0, Timing(), now=lambda: clock.now)
 
     def writes_fail(at: float, is_so: bool) -> None:
         clock.now = at
         onlooker.writes_fail(is_so)
 
-    judging_s, grace_s = 3.62 / SLOWEST, 5.88 / FASTEST
+    judging_s, grace_s = 3.62 / SLOWEST, 6.08 / FASTEST
     for at, is_so in ((100.0, True), (104.0, True), (110.0, False), (120.0, False)):
         writes_fail(at, is_so)
     assert onlooker.counted_s(98.0, 100.0) == 2.0
@@ -402,7 +401,11 @@ def test_every_test_that_catches_a_mutant_is_there() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["a lease is taken whatever its ETag", "expiry is judged by wall clocks", "bounds of ranges are ordered as texts"],
+    [
+        "a lease is taken whatever its ETag",
+        "hosts are dead after half their duration",
+        "bounds of ranges are ordered as texts",
+    ],
 )
 def test_a_mutant_is_caught(name: str) -> None:
     hunt = run("lab.simulation.mutants", "--hunt", name, "--seeds", "10")

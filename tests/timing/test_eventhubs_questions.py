@@ -23,14 +23,14 @@ from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryOutput
 from leasehold.pipeline.transform import NoTransform
 from leasehold.service.api import create_app
 from leasehold.service.group.view import View
-from leasehold.service.lag.measurement import Backlog
+from leasehold.service.lag.backlog import Backlog
 from leasehold.service.pipeline import PipelineParts
 from leasehold.service.processor import ProcessorCore
 
 HUB = "wide"
 PARTITIONS = 12
 HOSTS = 3
-TIMING = Timing(duration_s=6.0, renew_s=1.0, balance_s=0.5, call_timeout_s=1.0, margin_s=0.5)
+TIMING = Timing(duration_s=6.0, balance_s=0.5, call_timeout_s=1.0)
 READS_PER_S_MAX = 50
 """What the service allows a consumer group."""
 WATCHED_S = 8.0

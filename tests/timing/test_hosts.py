@@ -12,16 +12,15 @@ from leasehold.leases.timing import Timing
 
 pytestmark = pytest.mark.timeout(1800)
 
-TIMING = Timing(duration_s=10, renew_s=3, balance_s=2)
-SESSION_S = 7
-TAKEOVER_S = TIMING.duration_s + TIMING.renew_s + 2
-"""docs/protocol.md: a dead owner's lease is taken within lease duration + renew interval + 2 s."""
+TIMING = Timing(balance_s=2)
+TAKEOVER_S = 10
+"""docs/protocol.md, S8: while calls take 0.1 s."""
 SHARED_S = 2 * TIMING.balance_s
 
 
 @pytest.fixture(scope="module")
 def day(tmp_path_factory: pytest.TempPathFactory, postgres_of_module: Any) -> Iterator[Day]:
-    with lived(tmp_path_factory.mktemp("bank"), postgres_of_module, TIMING, SESSION_S) as day:
+    with lived(tmp_path_factory.mktemp("bank"), postgres_of_module, TIMING) as day:
         yield day
 
 

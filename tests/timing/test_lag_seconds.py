@@ -47,7 +47,7 @@ pipelines:
     batch_events_max: 5
     sink: {sink}
 """
-SHORT = ", duration_s: 10, renew_s: 3, balance_s: 1"
+SHORT = ", balance_s: 1"
 PYTHON_SINK = '{type: python, handler: "paced:Handler", gets: table}'
 POSTGRES_SINK = (
     "{type: postgres, dsn: '${LEASEHOLD_POSTGRES_DSN}',"

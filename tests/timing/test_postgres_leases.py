@@ -15,7 +15,7 @@ from patience import until_async
 from plugins_pg import Postgres
 
 from leasehold.leases.errors import StoreError
-from leasehold.leases.timing import SessionTiming, Timing, derived_session
+from leasehold.leases.timing import Timing
 from leasehold.service.group.actions import pause_pipeline, resume_pipeline
 
 HANDOFFS = 21
@@ -23,7 +23,7 @@ HANDOFF_S = 0.2
 """The promise: half of the leases are handed over within this time."""
 OUTAGE_S = 10.0
 """Longer than a session. `make outage` stops the database for 30 s, with hosts that are processes."""
-TRUST_S = SessionTiming().trust_s + 0.5
+TRUST_S = Timing().trust_s + 0.5
 """With what was sent just before its end."""
 
 
@@ -38,7 +38,6 @@ async def hand_over_many(group: Group) -> list[float]:
     """One lease, from host to host. Shares stay even, so no host requests it back."""
     await group.start("a", "b")
     await until_async(lambda: group.owned_by("a") | group.owned_by("b") == {"0"})
-    await until_async(lambda: all(host.host.session.is_agreed for host in group.hosts.values()))  # type: ignore[union-attr]
     there = bool(group.owned_by("a"))
     return [await group.hand_over("0", "ab"[(there + number) % 2]) for number in range(HANDOFFS)]
 
@@ -62,8 +61,7 @@ async def test_a_host_that_joins_has_its_share_sooner_than_it_would_look(postgre
 
 
 async def test_orders_of_a_command_are_carried_out_at_once(postgres: Postgres) -> None:
-    timing = Timing(session=derived_session(70.0))
-    assert timing.session is not None
+    timing = Timing(duration_s=70.0)
     group = Group(postgres, partitions=1, timing=timing)
     try:
         await group.start("a")
@@ -71,7 +69,7 @@ async def test_orders_of_a_command_are_carried_out_at_once(postgres: Postgres) -
         for order, owned in ((pause_pipeline, set()), (resume_pipeline, {"0"})):
             await order(group.keeper, "orders", by="test", at="2026-11-27T00:00:00+00:00")
             await group.bell.write()
-            at_once_s = timing.session.look_s / 3
+            at_once_s = timing.look_s / 3
             assert await until_async(lambda owned=owned: group.owned_by("a") == owned) < at_once_s  # type: ignore[misc]
     finally:
         await group.close()
@@ -93,7 +91,6 @@ async def test_no_lease_moves_while_the_database_is_away_and_work_resumes(postgr
     try:
         await group.start("a", "b", "c")
         await until_async(lambda: all(len(group.owned_by(name)) == 2 for name in "abc"))
-        await until_async(lambda: all(host.host.session.is_agreed for host in group.hosts.values()))  # type: ignore[union-attr]
         before = await group.leases()
         delivered = len(group.destination.commits)
         postgres.server.stop()

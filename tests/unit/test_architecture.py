@@ -18,7 +18,6 @@ EDGES = (
     *(
         "leasehold.common.clock",
         "leasehold.common.entra_token",
-        "leasehold.emulators",
         "leasehold.leases.contract",
         "leasehold.leases.stores",
     ),
@@ -183,7 +182,6 @@ def test_leases_imports_the_standard_library_and_what_all_share() -> None:
 
 AZURE_HOMES = {
     "azure.cosmos": (
-        "leasehold.emulators.cosmos.epk",
         "leasehold.leases.stores.cosmos",
         "leasehold.pipeline.connectors.cosmos.client",
     ),
@@ -204,7 +202,6 @@ def test_each_of_azure_s_sdks_has_its_homes(sdk: str) -> None:
 
 
 OWN_JSON = {
-    "leasehold.emulators": "the developer's own requests",
     "leasehold.leases.contract": "test suites",
     "leasehold.pipeline.contract": "test suites",
     "leasehold.pipeline.spark.session": "Spark's plan of the operator's SQL",

@@ -19,7 +19,7 @@ for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
 """
 
 
-@pytest.mark.parametrize("package", ["leasehold"])
+@pytest.mark.parametrize("package", ["leasehold", "leasehold_emulators"])
 def test_every_module_of_the_package_can_be_imported(package: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", IMPORTS, package], cwd=ROOT, capture_output=True, text=True, check=False

@@ -16,7 +16,7 @@ from tests.prose import chart_texts, comments, docstrings, messages, page_texts,
 ROOT = Path(__file__).parents[2]
 PAGES = sorted({*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob(".github/**/*.md")})
 MODULES = sorted(
-    path for name in ("leases", "pipeline", "service", "leasehold") for path in (ROOT / name).rglob("*.py")
+    path for name in ("leases", "pipeline", "service", "leasehold", "emulators") for path in (ROOT / name).rglob("*.py")
 )
 CHART = sorted(path for path in (ROOT / "helm").rglob("*") if path.is_file())
 DASHBOARD = sorted(path for path in (ROOT / "service/dashboard").iterdir() if path.suffix in (".js", ".html"))

@@ -19,7 +19,7 @@ from tests.prose import docstrings
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted({ROOT / "README.md", *ROOT.glob("docs/**/*.md")})
-FOLDERS_OF_CODE = ("leases", "pipeline", "service", "leasehold")
+FOLDERS_OF_CODE = ("leases", "pipeline", "service", "leasehold", "emulators")
 MODULES = sorted(path for name in FOLDERS_OF_CODE for path in (ROOT / name).rglob("*.py") if path == path.resolve())
 FOLDERS = {path.name for path in ROOT.iterdir() if path.is_dir()}
 IDENTIFIER = re.compile(r"[A-Za-z_]\w*")

@@ -128,15 +128,3 @@ def test_a_form_asks_for_something_and_each_answer_has_its_own_id(name: str) -> 
     assert len(ids) == len(set(ids)) > 2
     assert any(part.get("validations", {}).get("required") for part in form["body"])
     assert all(part["attributes"].get("label") or part["type"] == "markdown" for part in form["body"])
-
-
-def test_a_job_that_runs_everything_fetches_the_history_from_which_the_previous_release_is_built() -> None:
-    found = [
-        (name, job)
-        for name, job in jobs()
-        if any(re.search(r"^make (everything|timing)$", step.get("run", ""), re.MULTILINE) for step in job["steps"])
-    ]
-    assert {name for name, _ in found} == {"weekly.yml: everything"}
-    for name, job in found:
-        [checkout] = [step for step in job["steps"] if step.get("uses", "").startswith("actions/checkout@")]
-        assert checkout.get("with", {}).get("fetch-depth") == 0, name

@@ -32,8 +32,10 @@ _OF_ALL_ROWS = (
     *("55", "72", "F0", "HV", "XX"),  # states of objects, foreign servers, faults of the server
 )
 """Whatever the rows are. Other codes (of values, constraints and limits, and what a trigger raises) are about some of them."""
-_OF_POLICIES = "ExecWithCheckOptions"
-"""The server's function that refuses a row which a policy forbids, by the code of a right that is missing."""
+_OF_TEXTS = ("42601", "42602", "42P01", "3F000")
+"""What casts to tsquery, jsonpath and regclass raise for a value, and the parser for a statement."""
+_OF_A_ROW = ("ExecWithCheckOptions", "exec_stmt_raise")
+"""The server's functions that refuse a row because of a policy or a trigger, by whatever code."""
 _LOSS = re.compile(rf"{LOSS}: (?P<place>[0-9]+)/(?P<sequence>-?[0-9]*)")
 _REMEDIES = {
     "23": "change the transform or the merge so that the table takes the output, or change the table",
@@ -81,8 +83,25 @@ def is_collision(error: psycopg.Error) -> bool:
     return error.sqlstate in _COLLISIONS
 
 
-def refused(error: psycopg.Error, address: str, doing: str, *, is_lost: bool, is_sent: bool) -> SinkError:
-    """is_lost: the connection is gone. is_sent: the server may have had everything it needs to commit."""
+def may_be_of_value(error: psycopg.Error) -> bool:
+    """Whether a text of the output may be wrong as a query or as a name of a table, and not the statement itself.
+
+    Such an error has no place in the statement. Others without one are found before the statement runs, too.
+    """
+    return error.sqlstate in _OF_TEXTS and error.diag.statement_position is None and error.diag.context is None
+
+
+def refused(
+    error: psycopg.Error,
+    address: str,
+    doing: str,
+    *,
+    is_lost: bool = False,
+    is_sent: bool = False,
+    is_of_value: bool = False,
+) -> SinkError:
+    """is_lost: the connection is gone. is_sent: the server may have had everything it needs to commit. is_of_value: the
+    statement itself is right."""
     prefix = f"PostgreSQL {address}: {doing}"
     if is_lost:
         if is_sent:
@@ -92,13 +111,15 @@ def refused(error: psycopg.Error, address: str, doing: str, *, is_lost: bool, is
         return SinkUnavailable(f"{prefix} failed and was rolled back: the table was changed again and again meanwhile")
     if (error.sqlstate or "").startswith(_PASSING):
         return SinkUnavailable(f"{prefix} failed and was rolled back: {words_of(error)}")
+    if is_of_value:
+        return OutputRefused(f"{prefix} was refused: {words_of(error)}: {_remedy('22')}")
     kind = OutputRefused if _is_of_rows(error) else SinkRejected
     return kind(f"{prefix} was refused: {words_of(error)}: {_remedy(error.sqlstate or '')}")
 
 
 def _is_of_rows(error: psycopg.Error) -> bool:
     """Whether other rows might be taken. An error without a code is psycopg's own."""
-    if error.diag.source_function == _OF_POLICIES:
+    if error.diag.source_function in _OF_A_ROW:
         return True
     return error.sqlstate is not None and not error.sqlstate.startswith(_OF_ALL_ROWS)
 

@@ -7,7 +7,7 @@ INSERT means. We ask it by name and schema, and each transaction refuses what wa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from psycopg.sql import SQL, Composed, Identifier, Literal
 
@@ -35,10 +35,12 @@ PLAIN = Fit(type=None, way="assigned")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What one table is to output with certain columns. version: changes with each column and rule, and if it becomes another
-    table.
+    """What one table is to output with certain columns. version: changes with each column, rule, trigger and unique index,
+    and if it becomes another table.
 
     fits: of the output's columns, in their order. copies: whether rows may be copied into it at once.
+    is_keyed: whether one unique index alone decides which rows are one.
+
     locks: whether this role may lock it. That takes a right on the whole table. A view is never locked.
     """
 
@@ -46,6 +48,7 @@ class Shape:
     kind: str
     persistence: str
     copies: bool
+    is_keyed: bool
     locks: bool
     fits: tuple[Fit, ...]
 
@@ -55,7 +58,7 @@ class Shape:
         return [place for place, fit in enumerate(self.fits) if fit.way == "cut"]
 
 
-NO_SHAPE = Shape(version="", kind="", persistence="p", copies=False, locks=False, fits=())
+NO_SHAPE = Shape(version="", kind="", persistence="p", copies=False, is_keyed=False, locks=False, fits=())
 """For a user's merge, whose targets have any shape."""
 
 
@@ -77,6 +80,9 @@ def shape_query(table: Identifier, columns: Sequence[Column], key: Sequence[str]
             'version', {version}, 'kind', t.relkind, 'persistence', t.relpersistence,
             'is_plain', t.relkind = 'r' AND NOT (t.relhasrules OR t.relhastriggers OR row_security_active(t.oid))
                 AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = t.oid AND (i.indisunique OR i.indisexclusion)),
+            'is_keyed', t.relkind = 'r' AND NOT t.relhasrules
+                AND NOT EXISTS (SELECT FROM pg_trigger g WHERE g.tgrelid = t.oid AND NOT g.tgisinternal)
+                AND 1 = (SELECT count(*) FROM pg_index i WHERE i.indrelid = t.oid AND (i.indisunique OR i.indisexclusion)),
             'locks', t.relkind IN ('r', 'p') AND has_table_privilege(t.oid, 'INSERT, UPDATE, DELETE, TRUNCATE'),
             'fits', (SELECT json_agg(json_build_object(
                 'type', format_type(a.atttypid, a.atttypmod),
@@ -129,14 +135,23 @@ _COLUMNS = SQL(
 _RULES = SQL(
     "SELECT string_agg(concat(r.oid, ':', r.xmin), ' ' ORDER BY r.oid) FROM pg_rewrite r WHERE r.ev_class = t.oid"
 )
-_VERSION = SQL("concat(t.oid, t.relkind, t.relpersistence, ({}), ({}))").format(_COLUMNS, _RULES)
+_TRIGGERS = SQL(
+    "SELECT string_agg(g.oid::text, ' ' ORDER BY g.oid) FROM pg_trigger g WHERE g.tgrelid = t.oid AND NOT g.tgisinternal"
+)
+_INDEXES = SQL(
+    """SELECT string_agg(i.indexrelid::text, ' ' ORDER BY i.indexrelid) FROM pg_index i
+    WHERE i.indrelid = t.oid AND (i.indisunique OR i.indisexclusion)"""
+)
+_VERSION = SQL("concat_ws('/', t.oid, t.relkind, t.relpersistence, ({}), ({}), ({}), ({}))").format(
+    _COLUMNS, _RULES, _TRIGGERS, _INDEXES
+)
 """A row of the catalog that is changed has another transaction."""
 
 
 def shape_of(found: str | None, columns: Sequence[Column]) -> Shape:
     """found: the answer to `shape_query`. What is not there is left for the server to name."""
     if found is None:
-        return Shape(version="", kind="", persistence="p", copies=False, locks=False, fits=(PLAIN,) * len(columns))
+        return replace(NO_SHAPE, fits=(PLAIN,) * len(columns))
     known = parsed_json(found, JSON_LEVELS_MAX)
     fits = tuple(Fit(type=each["type"], way=each["way"], order=each["order"]) for each in known["fits"] or ())
     is_same = all(fit.way == "same" for fit in fits) and all(each["is_written"] for each in known["fits"] or ())
@@ -145,6 +160,7 @@ def shape_of(found: str | None, columns: Sequence[Column]) -> Shape:
         kind=known["kind"],
         persistence=known["persistence"],
         locks=known["locks"],
+        is_keyed=known["is_keyed"],
         copies=known["is_plain"]
         and known["locks"]
         and known["persistence"] == "p"
@@ -203,7 +219,7 @@ def upserted(
     )
     given = SQL("SELECT {} FROM {}").format(taken, rows or STAGED)
     if {c.name for c in columns} <= set(key):
-        return SQL("{} {} ORDER BY {} {}").format(into, given, places, conflict)
+        return SQL("{} {} ORDER BY {} {}").format(into, given, by_key if shape.is_keyed else places, conflict)
     one = SQL(", ").join(SQL("leasehold_one.{}").format(Identifier(c.name)) for c in columns)
     block = SQL(
         """#variable_conflict use_column

@@ -270,11 +270,15 @@ class PostgresWriter(SinkWriter):
                     parts.kept_of.clear()
                 if (loss := refusal.loss_of(error)) is not None:
                     raise self._lossy(brought, loss) from error
+                if refusal.may_be_of_value(error) and await parts.has_right_statement(
+                    session, brought.columns, brought.shape
+                ):
+                    raise refusal.refused(error, parts.server.address, doing, is_of_value=True) from error
                 raise
 
-        where = f"partition '{claim.partition}' from {output.start!r} to {output.to!r}"
+        doing = f"`{parts.target.kind}` of partition '{claim.partition}' from {output.start!r} to {output.to!r}"
         try:
-            await parts.server.talk(f"`{parts.target.kind}` of {where}", converse)
+            await parts.server.talk(doing, converse)
         except SinkError as error:
             if isinstance(cause := error.__cause__, psycopg.Error):
                 self._check_staged(output, cause)
@@ -510,6 +514,18 @@ class _Parts:
         [[[state]]] = await _answers(await session.execute(sql.state(written)))
         await self.check_relations(session, written)
         return sql.kept(written, state)
+
+    async def has_right_statement(self, session: Session, columns: tuple[sql.Column, ...], shape: Shape) -> bool:
+        """Whether the server would run what has failed, if there were no rows: with these names, types and rights."""
+        target = self.target
+        try:
+            await session.execute(sql.ROLLBACK)
+            await self.prepare_batch(session, columns)
+            statement = sql.users(target.merge) if target.merge is not None else target.preparable(columns, shape)
+            await session.execute(sql.explained(statement), extended=True)
+        except (psycopg.Error, SinkError):
+            return False
+        return True
 
     async def check_index(self, session: Session) -> None:
         """Raises SinkRejected if a constraint by `key` is one that no upsert can use."""

@@ -89,9 +89,18 @@ def relations_in(plans: Sequence[Any]) -> list[tuple[str, str]]:
 
 
 def reads_batch(plans: Sequence[Any]) -> bool:
-    """Whether a statement may read the output, by its plans as JSON. What a function in FROM reads is not known."""
-    kinds = ((node.get("Node Type"), node) for node in _nodes(plans))
-    return any(kind == "Function Scan" or (kind != "ModifyTable" and _is_batch(node)) for kind, node in kinds)
+    """Whether a statement may read the output, by its plans as JSON. What a user's function in FROM reads is not known."""
+    return any(
+        _may_read(node) or (node.get("Node Type") != "ModifyTable" and _is_batch(node)) for node in _nodes(plans)
+    )
+
+
+def _may_read(node: Mapping[str, Any]) -> bool:
+    """Whether a function in FROM may read tables. A function of the server's own does if it is given a query as text."""
+    if node.get("Node Type") != "Function Scan":
+        return False
+    is_servers = node.get("Schema") == "pg_catalog"
+    return not is_servers or "xml" in node["Function Name"] or node["Function Name"].startswith("ts_")
 
 
 def _is_batch(node: Mapping[str, Any]) -> bool:

@@ -37,7 +37,8 @@ from leasehold.service.cli.tables import balances_table, screen_of, stopped
 from leasehold.service.config import load as config
 from leasehold.service.config.leases import SqliteLeases
 from leasehold.service.config.settings import HostSettings, LogSettings, Settings
-from leasehold.service.lag.measurement import Backlog, measure_lag
+from leasehold.service.lag.backlog import Backlog
+from leasehold.service.lag.measurement import measure_lag
 from leasehold.service.processor import ProcessorCore
 from leasehold.service.telemetry import logs
 from leasehold.service.texts import counted, noun

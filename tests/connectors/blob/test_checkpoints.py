@@ -123,7 +123,7 @@ class Bank:
         self.log: list[dict[str, Any]] = []
         self.file.write_text(
             f"""
-leases: {{type: blob, connection_string: "{azurite}", container: {next(NAMES)}, duration_s: 12, renew_s: 0.6,
+leases: {{type: blob, connection_string: "{azurite}", container: {next(NAMES)}, duration_s: 12,
   balance_s: 0.3, call_timeout_s: 5}}
 pipelines:
   - name: bank

@@ -110,7 +110,7 @@ async def test_nothing_is_lost_and_what_was_not_checkpointed_alone_comes_twice(
     file = tmp_path / "orders.yaml"
     file.write_text(
         f"""
-leases: {{type: blob, connection_string: "{azurite}", container: {next(NAMES)}, duration_s: 15, session_s: 12, renew_s: 0.6,
+leases: {{type: blob, connection_string: "{azurite}", container: {next(NAMES)}, duration_s: 12,
   balance_s: 0.3, call_timeout_s: 4}}
 pipelines:
   - name: orders

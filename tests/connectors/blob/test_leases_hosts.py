@@ -58,7 +58,7 @@ class Group:
         path.write_text(
             textwrap.dedent(f"""
                 leases: {{type: blob, connection_string: "{connection_string}", container: {self.container},
-                          duration_s: 15, session_s: 12, renew_s: 1, balance_s: 0.5, call_timeout_s: 4, margin_s: 1}}
+                          duration_s: 12, balance_s: 0.5, call_timeout_s: 4}}
                 api: {{enabled: false}}
                 pipelines:
                   - name: copy

@@ -78,9 +78,7 @@ class Deployment:
     def keep_leases_in(self, container: str) -> None:
         self.ours = container
         place = f"{{type: blob, connection_string: '{self.azurite}', container: {container}"
-        self.file.write_text(
-            SETTINGS.format(leases=f"{place}, duration_s: 6, renew_s: 2, balance_s: 0.3, call_timeout_s: 3}}")
-        )
+        self.file.write_text(SETTINGS.format(leases=f"{place}, duration_s: 6, balance_s: 0.3, call_timeout_s: 3}}"))
 
     async def __call__(self, source: str, *options: str, input: str | None = None, **environment: str) -> Told:
         line = ["leases", "import", str(self.file), "--pipeline", "orders", "--from", source, *options]
@@ -202,7 +200,7 @@ async def test_while_a_consumer_is_at_work_its_partition_is_refused(
     with suppress(asyncio.CancelledError):
         await working
     assert told.code == 1
-    assert "watching for up to 6 s whether 2 leases have live owners" in told.out
+    assert "watching for up to 3 s whether 2 leases have live owners" in told.out
     assert f"'d9f0' is processing document '{FOLDER}/ownership/0'" in " ".join(told.out.split())
     assert "1 created, 0 moved, 0 unchanged, 1 refused: nothing is written" in told.out
     assert await deployment.leases() == {}

@@ -11,8 +11,8 @@ from azure.cosmos.aio import ContainerProxy
 from plugins_cosmos import Cosmos
 
 from leasehold.common.azure import cosmos_account_of
-from leasehold.emulators.cosmos.epk import epk_of
 from leasehold.pipeline.connectors.cosmos import CosmosChangeFeed, Pauses
+from leasehold_emulators.cosmos.epk import epk_of
 
 KEY = {"paths": ["/account"], "kind": "Hash", "version": 2}
 QUICK = Pauses(first_s=0.01, longest_s=0.05, patience_s=20.0)

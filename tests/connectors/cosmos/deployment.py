@@ -122,7 +122,7 @@ def _told(logger: object, level: str, event: Any) -> str:
 async def deployed(bank: Bank, others: CosmosClient, folder: Path, *, key: str, leases: str) -> Deployment:
     """others: to the account that the leases are in. key: of their container. leases: the settings of the lease store."""
     settings = f"""
-        leases: {{{leases}, duration_s: 4, renew_s: 0.6, balance_s: 0.3, call_timeout_s: 2.5}}
+        leases: {{{leases}, duration_s: 4, balance_s: 0.3, call_timeout_s: 2.5}}
         pipelines:
           - name: transactions
             feed: {{type: cosmos, connection_string: "${{BANK}}", database: bank, container: {Bank.name},

@@ -223,7 +223,7 @@ async def test_a_reader_that_was_not_through_when_its_range_was_split_leaves_the
 def bank_epk(account: str) -> str:
     from connectors.cosmos.bank import KEY
 
-    from leasehold.emulators.cosmos.epk import epk_of
+    from leasehold_emulators.cosmos.epk import epk_of
 
     return epk_of([account], KEY)
 

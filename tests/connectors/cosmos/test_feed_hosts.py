@@ -21,11 +21,12 @@ from leasehold.leases.timing import Timing
 from leasehold.pipeline.connectors.cosmos import CosmosChangeFeed
 from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryOutputSink
 from leasehold.pipeline.transform import NoTransform
-from leasehold.service.lag.measurement import measure_lag, read_backlog
+from leasehold.service.lag.backlog import read_backlog
+from leasehold.service.lag.measurement import measure_lag
 from leasehold.service.pipeline import PipelineParts
 from leasehold.service.processor import ProcessorCore
 
-TIMING = Timing(duration_s=12.0, renew_s=0.8, balance_s=0.3, call_timeout_s=3.0, margin_s=1.0)
+TIMING = Timing(balance_s=0.3, call_timeout_s=3.0)
 
 
 class Bench:

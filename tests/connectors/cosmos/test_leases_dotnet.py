@@ -18,16 +18,15 @@ from leasehold.leases import dotnet
 from leasehold.leases.bootstrap import Bootstrap, Identity, decode_info, info_id
 from leasehold.leases.document import encode_lease, lease_id
 from leasehold.leases.errors import InvalidDocument, LeaseLost, StoreAmbiguous, StoreConflict, StoreUnavailable
-from leasehold.leases.host_record import HostRecord, encode_host, host_id
+from leasehold.leases.host_record import HostRecord
 from leasehold.leases.keeper import Keeper, Scan
 from leasehold.leases.lease import Lease
 from leasehold.leases.lineage import Partition
-from leasehold.leases.membership import Membership
+from leasehold.leases.session import Session
 from leasehold.leases.stores.cosmos import CosmosContainerAddress, CosmosStore, LeaseContainer, container
 from leasehold.leases.stores.memory import MemoryStore
-from leasehold.leases.timing import SessionTiming, Timing
+from leasehold.leases.timing import Timing
 from leasehold.service.group.copying import Place, copy_group, plan_copy
-from leasehold.service.group.downgrade import downgrade
 
 PREFIX = "ordersappacct.documents.azure.com_q0oIAA==_q0oIALS6YvQ="
 IDENTITY = Identity(feed="cosmos bank/transactions", sink="memory")
@@ -95,7 +94,9 @@ def store_in(cosmos: Cosmos, name: str = "leases") -> CosmosStore:
 
 
 def keeper_of(store: CosmosStore, host: str = "host-a") -> Keeper:
-    return Keeper(store, host=host, incarnation=f"{host}-1", clock=BootClock(), timing=Timing())
+    clock, timing, me = BootClock(), Timing(), HostRecord(name=host, incarnation=f"{host}-1")
+    session = Session(store, me, clock=clock, timing=timing)
+    return Keeper(store, host=host, incarnation=me.incarnation, clock=clock, timing=timing, session=session)
 
 
 async def scan_of(keeper: Keeper) -> Scan:
@@ -241,9 +242,10 @@ async def test_one_query_lists_the_leases_of_a_pipeline(
     documents: ContainerProxy, store: CosmosStore, cosmos: Cosmos
 ) -> None:
     await put(documents, *(written_by_dotnet(str(n)) for n in range(50)))
-    await scan_of(keeper_of(store))
+    keeper = Keeper(store, host="x", incarnation="1", clock=BootClock(), timing=Timing())
+    await scan_of(keeper)
     cosmos.control.statistics(clear=True)
-    assert len((await scan_of(keeper_of(store))).leases) == 50
+    assert len((await scan_of(keeper)).leases) == 50
     assert [(one["kind"], one["requests"]) for one in cosmos.control.statistics()] == [("documents.query", 1)]
 
 
@@ -352,7 +354,7 @@ async def test_neither_dotnet_nor_keda_find_what_is_no_lease(documents: Containe
     await first_round(keeper, "0", "1")
     await store.create("other/leases/x%2Fy", "{}")
     me = HostRecord(name="ordersappacct.pod", incarnation="1")
-    await Membership(store, me, clock=BootClock(), timing=Timing()).announce({"doing": "nothing"})
+    await Session(store, me, clock=BootClock(), timing=Timing()).open()
     for pattern in (f"{PREFIX}..", "ordersappacct."):
         query = "SELECT * FROM c WHERE STARTSWITH(c.id, @prefix)"
         seen = [
@@ -376,27 +378,6 @@ async def test_a_document_of_ours_that_was_changed_by_hand_is_refused(
         await documents.replace_item(info["id"], {**info, "body": body})
         with pytest.raises(InvalidDocument):
             await bootstrap_of(keeper_of(store)).open()
-
-
-async def test_a_downgrade_puts_back_documents_that_others_wrote_too_and_keeps_what_they_wrote(
-    documents: ContainerProxy, store: CosmosStore
-) -> None:
-    judged = {"version": 2, "epoch": 3, "tick": 9, "incarnation": "1f", "handoffTo": "host-b"}
-    await put(documents, written_by_dotnet("0", Owner="host-a", leasehold=judged), written_by_dotnet("1"))
-    host = HostRecord(name="host-a", incarnation="1f", has_session=True)
-    await store.create(host_id("host-a"), encode_host(host))
-    timing = Timing(
-        session=SessionTiming(duration_s=0.5, beat_s=0.1, call_timeout_s=0.05, margin_s=0.1), handoff_poll_s=0.1
-    )
-    keeper = Keeper(store, host="leasehold", incarnation="1", clock=BootClock(), timing=timing)
-    done = await downgrade(keeper, clock=BootClock(), say=lambda line: None)
-    assert [lease.partition for lease in done.leases] == ["0"]
-    assert (dict(done.unchanged), done.removed, done.problems) == ({"orders": 1}, ("_hosts/host-a",), ())
-    document = await found(documents, f"{PREFIX}..0")
-    assert document["leasehold"] == {"version": 1, "epoch": 3, "tick": 9}
-    expected = written_by_dotnet("0", Owner=None)
-    assert {name: document[name] for name in expected} == expected
-    assert "leasehold" not in await found(documents, f"{PREFIX}..1")
 
 
 async def test_leases_of_dotnet_are_copied_into_another_store_and_into_another_container(

@@ -56,7 +56,7 @@ def file(tmp_path: Path, bank: Bank, elsewhere: Cosmos, monkeypatch: pytest.Monk
     path.write_text(
         textwrap.dedent(f"""
             leases: {{type: cosmos, connection_string: "${{LEASES}}", database: operations, ca_file: "{elsewhere.ca}",
-                      duration_s: 15, session_s: 12, renew_s: 0.6, balance_s: 0.3, call_timeout_s: 4}}
+                      duration_s: 12, balance_s: 0.3, call_timeout_s: 4}}
             api: {{enabled: false}}
             pipelines:
               - name: transactions

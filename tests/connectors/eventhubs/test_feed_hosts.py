@@ -24,7 +24,7 @@ from leasehold.pipeline.transform import NoTransform
 from leasehold.service.pipeline import PipelineParts
 from leasehold.service.processor import ProcessorCore
 
-TIMING = Timing(duration_s=12.0, renew_s=0.8, balance_s=0.3, call_timeout_s=3.0, margin_s=1.0)
+TIMING = Timing(balance_s=0.3, call_timeout_s=3.0)
 
 
 class Bench:

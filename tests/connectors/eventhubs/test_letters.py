@@ -12,7 +12,8 @@ from plugins_eventhubs import EventHubs
 from unit.pipeline.burials import NOW, Group, bodies
 
 from leasehold.pipeline.connectors.eventhubs.account import account_of
-from leasehold.pipeline.connectors.eventhubs.feed.feed import EventHubsChangeFeed, HubLetters
+from leasehold.pipeline.connectors.eventhubs.feed.feed import EventHubsChangeFeed
+from leasehold.pipeline.connectors.eventhubs.feed.letters import HubLetters
 from leasehold.pipeline.connectors.eventhubs.sink.sink import EventHubsOutputSink
 from leasehold.pipeline.connectors.memory import MemoryChangeFeed
 from leasehold.pipeline.dead_letters import LetterBox

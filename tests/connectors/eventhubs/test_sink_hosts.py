@@ -20,7 +20,7 @@ from leasehold.service.processor import ProcessorCore
 from leasehold.service.wiring.build import pipelines_of
 
 HUB, SOURCE = "transformed-event", "raw-event"
-TIMING = Timing(duration_s=12.0, renew_s=0.8, balance_s=0.3, call_timeout_s=3.0, margin_s=1.0)
+TIMING = Timing(balance_s=0.3, call_timeout_s=3.0)
 SETTINGS = """
 leases: {{type: sqlite, path: leases.db}}
 pipelines:

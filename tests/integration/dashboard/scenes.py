@@ -20,17 +20,19 @@ from patience import rhythm
 from leasehold.leases.host_record import HostRecord, decode_host, encode_host, host_id
 from leasehold.leases.lease import Lease, LeaseKey
 from leasehold.leases.stores.memory import MemoryStore
-from leasehold.leases.timing import Timing, derived_session
+from leasehold.leases.timing import Timing
 from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryDestination, MemoryOutputSink
 from leasehold.pipeline.transform import NoTransform
 from leasehold.service.api import create_app
 from leasehold.service.api.auth import Access
 from leasehold.service.api.server import serve
-from leasehold.service.group.activity import Activity, BatchStatus, FailureStatus, Totals, activity_document
+from leasehold.service.group.activity import Activity, activity_document
+from leasehold.service.group.work import BatchStatus, FailureStatus, Totals
 from leasehold.service.pipeline import PipelineParts
 from leasehold.service.processor import ProcessorCore
 
-TIMING = Timing(renew_s=0.5, balance_s=0.3, handoff_poll_s=0.05, session=derived_session(15.0))
+TIMING = Timing(duration_s=15.0, balance_s=0.3, handoff_poll_s=0.05)
+ROOM = 16 * 1024
 NO_TOKENS = Access()
 FILES = [f"transactions-{i}.csv" for i in range(1, 5)]
 STARTED = "2026-01-31T12:00:00+00:00"
@@ -92,7 +94,7 @@ class Group:
         before = decode_host(stored.id, stored.body) if stored else _record(name, tuple(self.feeds))
         record = replace(before, tick=before.tick + 1, **told)  # type: ignore[arg-type]  # as the test has them
         if activity is not None:
-            record = replace(record, activity=activity_document(activity))
+            record = replace(record, activity=activity_document(activity, ROOM))
         if stored is None:
             await self.store.create(host_id(name), encode_host(record))
         else:
@@ -109,9 +111,7 @@ class Group:
 
 
 def _record(name: str, pipelines: tuple[str, ...]) -> HostRecord:
-    return HostRecord(
-        name=name, incarnation="1", pipelines=pipelines, lease_duration_s=TIMING.duration_s, started_at=STARTED
-    )
+    return HostRecord(name=name, incarnation="1", pipelines=pipelines, started_at=STARTED)
 
 
 @asynccontextmanager
@@ -169,4 +169,7 @@ def _failure(host: str, pipeline: str, partition: str, now: datetime) -> Failure
         error="file 'transactions-3.csv', line 17: the field 'amount' is missing",
         failures=3,
         retry_at=now + timedelta(seconds=8),
+        since=now - timedelta(seconds=4),
+        at=now,
+        position="",
     )

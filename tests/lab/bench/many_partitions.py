@@ -156,9 +156,9 @@ def side_by_side(arguments: argparse.Namespace) -> dict[int, dict[str, float]]:
 def planned(situation: str) -> tuple[float, float]:
     """Seconds of CPU for a plan, and for its longest step."""
     pipelines, hosts = frozenset(names(PIPELINES, "p")), names(HOSTS, "h")
-    peers = [Peer(name=name, pipelines=pipelines, has_session=True) for name in hosts]
+    peers = [Peer(name=name, pipelines=pipelines) for name in hosts]
     leases = [
-        Lease(pipeline=pipeline, partition=str(n), owner=hosts[n % HOSTS], incarnation="1", by_session=True)
+        Lease(pipeline=pipeline, partition=str(n), owner=hosts[n % HOSTS], incarnation="1")
         for pipeline in pipelines
         for n in range(LEASES)
     ]

@@ -1,7 +1,7 @@
 """How long the event loop of a real host stands still at most, and how often its session lapses meanwhile.
 
 While it stands still, a host sends no heartbeat: a stall longer than the trust of its session, less the time between two
-heartbeats, suspends it (`SessionTiming`). The defaults are chosen by these figures (docs/decisions/0021).
+heartbeats, suspends it (`Timing`). The defaults are chosen by these figures (docs/decisions/0021).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import structlog
 from results import say
 
 from leasehold.leases.stores.sqlite import SqliteStore
-from leasehold.leases.timing import SessionTiming
+from leasehold.leases.timing import Timing
 from leasehold.pipeline.connectors.log import LogChangeFeed, append
 from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryOutputSink
 from leasehold.pipeline.limits import BatchLimits
@@ -34,7 +34,7 @@ BATCH_BYTES = 1 << 30
 BODY_BYTES = 1000
 BLOCK_EVENTS = 1_000
 PROBE_S = 0.01
-SESSION = SessionTiming()
+SESSION = Timing()
 LIMIT_S = SESSION.trust_s - SESSION.beat_s
 SQL = "SELECT partition, account, sum(value) AS value, count(*) AS events FROM events GROUP BY partition, account"
 SCHEMA = "account STRING NOT NULL, value DECIMAL(20,2) NOT NULL, note STRING"
@@ -114,7 +114,7 @@ async def main(spinning: int) -> bool:
         gc.collect()
         await asyncio.sleep(10 * PROBE_S)
         probe.doing = "stop"
-        lapses = processor.host.session.lapses if processor.host.session else 0
+        lapses = processor.host.session.lapses
         await processor.stop()
         watching.cancel()
         for hog in hogs:
@@ -122,7 +122,7 @@ async def main(spinning: int) -> bool:
     for doing, stall_s in probe.stalls.items():
         say(f"{doing:30} {stall_s:7.3f} s")
     longest = max(probe.stalls.values())
-    say(f"longest stall {longest:.3f} s (at most {LIMIT_S:g} s), lapses of the session: {lapses}")
+    say(f"longest stall {longest:.3f} s (at most {LIMIT_S:g} s), lapses {lapses}")
     return longest <= LIMIT_S and not lapses
 
 

@@ -20,9 +20,9 @@ from leasehold.leases.document import encode_lease, lease_id, lease_prefix
 from leasehold.leases.host_record import HostRecord
 from leasehold.leases.lease import Lease
 from leasehold.leases.membership import Membership
-from leasehold.leases.session import session_of
+from leasehold.leases.session import Session
 from leasehold.leases.store import TimedStore
-from leasehold.leases.timing import SessionTiming, Timing
+from leasehold.leases.timing import Timing
 from leasehold.pipeline.limits import BatchLimits
 from leasehold.service.group.activity import reporter
 from leasehold.service.host import Host
@@ -76,7 +76,7 @@ class ScaleGroup:
         self, hosts: int, leases: int, *, timing: Timing | None = None, seed: int = 1, is_shared: bool = False
     ) -> None:
         """is_shared: whether hosts share what they parsed, so that hundreds of them fit into one process."""
-        self.timing = timing or Timing(session=SessionTiming())
+        self.timing = timing or Timing()
         self.rng = random.Random(seed)
         self.weather = Calm(self.rng)
         self.sharing = Sharing(is_shared)
@@ -108,7 +108,6 @@ class ScaleGroup:
                 epoch=1,
                 scope=f"{name.ljust(30, 'C')}-FF",
                 continuation="10",
-                by_session=True,
             )
             self.store.put_all([(lease_id(PIPELINE, name), encode_lease(lease))])
             self._held[lease.incarnation] += 1
@@ -133,11 +132,10 @@ class ScaleGroup:
             name=name,
             incarnation=incarnation,
             pipelines=(PIPELINE,),
-            lease_duration_s=self.timing.duration_s,
             started_at=START.isoformat(),
         )
         store = TimedStore(self.store, self.timing.call_timeout_s)
-        session = session_of(me, store, clock=clock, timing=self.timing)
+        session = Session(self.store, me, clock=clock, timing=self.timing)
         keeper = self.sharing.keeper(
             store, host=name, incarnation=incarnation, clock=clock, timing=self.timing, session=session
         )
@@ -145,7 +143,7 @@ class ScaleGroup:
         host = Host(
             [self._pipeline()],
             keeper=keeper,
-            membership=Membership(store, me, clock=clock, timing=self.timing, session=session),
+            membership=Membership(store, session, clock=clock),
             clock=clock,
             timing=self.timing,
             rng=random.Random(self._started),

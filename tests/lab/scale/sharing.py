@@ -12,15 +12,15 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from leasehold.leases import balance, membership, session_watch, tenure
+from leasehold.leases import balance, host_watch, tenure
 from leasehold.leases import keeper as keepers
 from leasehold.leases.balance import Peer, Standing, Steps
 from leasehold.leases.bootstrap import Audit, Bootstrap
 from leasehold.leases.document import decode_lease
+from leasehold.leases.host_record import Tenant
 from leasehold.leases.keeper import Keeper, Read, Scan
 from leasehold.leases.lease import Lease, LeaseKey
 from leasehold.leases.lineage import Partition
-from leasehold.leases.session import Tenant
 from leasehold.leases.store import Stored
 from leasehold.leases.tenure import VersionedLease
 from leasehold.service import partitions
@@ -36,7 +36,7 @@ READS_KEPT = 8
 STANDINGS_KEPT = 32
 CHECKED_EVERY = 500
 """After so many shared scans, one is compared with what the host itself has read."""
-COMPUTED = ("leases", "shape", "lineage", "marks", "by_tenant", "tenants", "requested", "by_pipeline")
+COMPUTED = ("leases", "shape", "lineage", "by_tenant", "tenants", "requested", "by_pipeline")
 """What a scan finds out once, and keeps."""
 
 
@@ -57,9 +57,8 @@ class Sharing:
         """The place of a lease in every scan."""
         self._standings: deque[tuple[Any, tuple[Any, ...], Standing]] = deque(maxlen=STANDINGS_KEPT)
         tenure.decode_lease = self.decode  # type: ignore[attr-defined]
-        for module, name in ((session_watch, "decode_session"), (membership, "decode_host")):
-            pure = getattr(module, name)
-            setattr(module, name, lru_cache(maxsize=8192)(getattr(pure, "__wrapped__", pure)))
+        pure = host_watch.decode_host
+        host_watch.decode_host = lru_cache(maxsize=8192)(getattr(pure, "__wrapped__", pure))
 
         balance.standing_of = self._standing_of if is_on else STANDING_OF
         share = self.audit
@@ -83,9 +82,7 @@ class Sharing:
         paused: Collection[str],
     ) -> Steps[Standing]:
         """The leases that a scan shows are one list for all hosts. Who is new counts if leases have expired."""
-        peers = [
-            (each.name, each.pipelines, each.leases_max, each.draining, each.has_session) for each in able.values()
-        ]
+        peers = [(each.name, each.pipelines, each.leases_max, each.draining) for each in able.values()]
         asked = (peers, seeing.keys() if expired else (), expired, paused)
         for known, key, standing in self._standings:
             if known is leases and key == asked:
@@ -163,7 +160,6 @@ class Sharing:
             leases=_patched(before.leases, places, part.leases),
             shape=tuple(_patched(before.shape, places, part.shape)),
             lineage=before.lineage if left.lineage == part.lineage else replace(scan).lineage,
-            marks={**{key: mark for key, mark in before.marks.items() if key not in part.seen}, **part.marks},
             by_tenant=(by_tenant := _moved(before, part)),
             tenants=frozenset(by_tenant),
             requested=sorted([*others, *part.requested], key=lambda lease: self._places[lease.key]),
@@ -200,8 +196,15 @@ def compare(shared: Scan, made: Scan) -> None:
     """Raises AssertionError if a host would not have read what it was given."""
     plain = replace(made)  # has computed nothing
     for name in ("seen", "unreadable", *COMPUTED):
-        if getattr(shared, name) != getattr(plain, name):
+        if _unordered(getattr(shared, name)) != _unordered(getattr(plain, name)):
             raise AssertionError(f"the shared scan has other {name} than a keeper has read")
+
+
+def _unordered(found: Any) -> Any:
+    """A host that has seen leases begin knows them in another order than one that has listed them."""
+    if isinstance(found, Mapping):
+        return {key: _unordered(each) if isinstance(each, tuple) else each for key, each in found.items()}
+    return sorted(found, key=repr) if isinstance(found, list | tuple) else found
 
 
 def _moved(before: Scan, part: Scan) -> Mapping[Tenant, frozenset[LeaseKey]]:

@@ -76,7 +76,7 @@ class Bank:
         settings = self.ground.settings()
         settings["host"] = {"name": host}
         settings["log"] = {"format": "json", "file": f"{host}.log"}
-        settings["leases"] = {"call_timeout_s": 3, **settings["leases"], "duration_s": 6, "renew_s": 2}
+        settings["leases"] = {"call_timeout_s": 3, **settings["leases"], "duration_s": 6}
         settings["spark"] |= {"driver_memory": "512m"}
         wanted = [each for each in settings["pipelines"] if each["name"] in roles]
         settings["pipelines"] = [

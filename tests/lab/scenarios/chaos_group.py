@@ -17,7 +17,7 @@ import psycopg
 import yaml
 from lab.scenarios import chaos_ranges as ranges
 from lab.scenarios.chaos_host import DATABASE, Failed, Host, events_in
-from lab.scenarios.chaos_plan import LEASE_S, RENEW_S, Fault
+from lab.scenarios.chaos_plan import LEASE_S, Fault
 from lab.scenarios.chaos_spark import ClusterSpark, Spark
 from lab.scenarios.chaos_waits import Happened, Wait
 from lab.scenarios.chaos_wire import Wire
@@ -192,7 +192,7 @@ class Group:
             "log": {"format": "json", "file": f"{name}.log"},
             "api": {"port": 0} if self.is_on_cluster else {"enabled": False},
         }
-        settings["leases"] |= {"duration_s": LEASE_S, "renew_s": RENEW_S}
+        settings["leases"] |= {"duration_s": LEASE_S}
         settings["spark"] = spark
         for pipeline in settings["pipelines"]:
             pipeline["batch_events_max"] = BATCH_EVENTS

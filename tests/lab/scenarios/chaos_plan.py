@@ -52,7 +52,6 @@ KINDS_ON = {
 ROUND_ON = {spark: (*kinds, *(kind for kind in kinds if kind in KILLS)) for spark, kinds in KINDS_ON.items()}
 """The same, with kills of Spark's parts twice: most of what happens to a cluster is that a part of it dies."""
 LEASE_S = 6
-RENEW_S = 2
 WAITS = 0.7
 
 

@@ -28,17 +28,17 @@ from lab.scenarios.host import Host
 from patience import Failed
 from plugins_cosmos import Cosmos
 
-from leasehold.emulators.cosmos.epk import epk_of
-from leasehold.emulators.cosmos.ranges import evenly
 from leasehold.leases.dotnet import database_rid, lease_prefix
+from leasehold_emulators.cosmos.epk import epk_of
+from leasehold_emulators.cosmos.ranges import evenly
 
 EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "bank-cosmos.yaml"
 PIPELINES = ("balances", "versions")
-LEASES = {"duration_s": 6, "renew_s": 2, "balance_s": 1}
-TAKEOVER_S = LEASES["duration_s"] + LEASES["renew_s"] + 2
-"""docs/protocol.md: a dead owner's lease is taken within lease duration + renew interval + 2 s; sooner with sessions."""
+LEASES = {"duration_s": 6, "balance_s": 1}
+TAKEOVER_S = 1.35 * LEASES["duration_s"] + 2
+"""docs/protocol.md: a dead owner's leases are taken within its duration, a look and some calls."""
 SILENT_S = TAKEOVER_S + 5
-"""With sessions, an owner writes its lease at checkpoints alone: at most 5 s apart while there are events."""
+"""An owner writes its lease at checkpoints alone: at most 5 s apart while there are events."""
 TRANSACTIONS = 1000
 CUSTOMERS = 8
 TELLERS = 4

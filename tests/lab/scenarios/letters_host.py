@@ -60,7 +60,7 @@ def pipeline_of(kind: Kind, where: Where, mended: set[bytes]) -> PipelineParts:
 
 async def processed(kind: Kind, order: Order) -> int:
     where = Where(Path(order.directory), order.dsn, order.server)
-    timing = Timing(duration_s=12, renew_s=3, balance_s=1, margin_s=2)
+    timing = Timing(balance_s=1)
     store = SqliteStore(where.directory / LEASES)
     pipeline = pipeline_of(kind, where, set(order.mended.encode().split()))
     processor = ProcessorCore([pipeline], store, host=order.name, timing=timing)

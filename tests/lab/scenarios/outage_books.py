@@ -11,7 +11,7 @@ from math import ceil
 from typing import Any, TypeAlias
 
 from leasehold.leases.lease import Lease
-from leasehold.leases.timing import SessionTiming
+from leasehold.leases.timing import Timing
 
 HANDOFF_S = 0.2
 """The promise: half of the handoffs take at most so long."""
@@ -20,9 +20,9 @@ BEGINNINGS = {"host draining": LEAVES, "handoff requested": ASKS}
 """What begins a handoff, in the logs."""
 LOAD_SHARE_MIN = 0.9
 """Of the events that were asked for; with fewer, the machine was too busy to show anything."""
-WORKS_AT_LEAST_S = SessionTiming().trust_s - SessionTiming().beat_s - SessionTiming().call_timeout_s
+WORKS_AT_LEAST_S = Timing().trust_s - Timing().beat_s - Timing().beat_timeout_s
 """Without the store. The last heartbeat that was answered began at most so long before the end of its trust."""
-WORKS_AT_MOST_S = SessionTiming().duration_s
+WORKS_AT_MOST_S = Timing().duration_s
 """From then on, a host that reached the store could own the lease."""
 RESUMES_S = 10.0
 

@@ -15,7 +15,7 @@ from plugins_cli import leases_in
 from leasehold.leases.lease import Lease
 
 TESTS = Path(__file__).parents[2]
-LEASES = {"type": "sqlite", "path": "leases.db", "duration_s": 6, "renew_s": 2, "balance_s": 1, "call_timeout_s": 3}
+LEASES = {"type": "sqlite", "path": "leases.db", "duration_s": 6, "balance_s": 1, "call_timeout_s": 3}
 
 
 class HostRoom:

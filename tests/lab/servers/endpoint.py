@@ -22,8 +22,8 @@ from typing import Any
 
 from aiohttp import web
 
-from leasehold.emulators.hosting import Authority, certified, open_port, wait_until_stopped
-from leasehold.emulators.stubborn import Stubborn
+from leasehold_emulators.hosting import Authority, certified, open_port, wait_until_stopped
+from leasehold_emulators.stubborn import Stubborn
 
 STALL_S = 3600.0
 

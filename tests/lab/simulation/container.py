@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, TypeVar
@@ -17,9 +16,9 @@ from lab.simulation.weather import Container, Request, answered, host_of
 
 from leasehold.leases import document
 from leasehold.leases.document import lease_prefix
-from leasehold.leases.errors import LeasesError, StoreAmbiguous, StoreConflict, StoreUnavailable
+from leasehold.leases.errors import StoreAmbiguous, StoreConflict, StoreUnavailable
+from leasehold.leases.host_record import HOSTS_PREFIX, RENOUNCED, HostRecord, found_host
 from leasehold.leases.lease import Lease
-from leasehold.leases.session import SESSIONS_PREFIX, decode_session
 from leasehold.leases.store import READS, ChangedDocuments, Hint, Operation, Stored
 
 if TYPE_CHECKING:
@@ -167,30 +166,38 @@ class WatchedContainer(Container):
         self._beaten(by, 0.0, id, "")
         del self._documents[id]
 
-    def edit_session(self, id: str, body: str | None) -> None:
-        """A text editor changes a session, or removes it."""
-        if (before := self._documents.get(id)) is not None:
-            with suppress(LeasesError):
-                self._world.onlooker.session_moved(decode_session(id, before.body).incarnation)
+    def edit_host(self, id: str, body: str | None) -> None:
+        """A text editor changes a host's document, or removes it."""
+        before, now = self._documents.get(id), found_host(id, body) if body else None
+        was = None if before is None else found_host(id, before.body)
+        if was is not None and now is not None and _judged_by(was) != _judged_by(now):
+            self._world.onlooker.misled(was.incarnation)
+        self._note_host(id, body)
         if body is None:
             self._documents.pop(id, None)
-            return
-        with suppress(LeasesError):
-            self._world.onlooker.session_moved(decode_session(id, body).incarnation)
-        self._put(id, body)
+        else:
+            self._put(id, body)
 
     def _beaten(self, by: str, started: float, id: str, body: str) -> None:
-        """What can be seen of a session changes."""
-        if not id.startswith(SESSIONS_PREFIX):
+        """What can be seen of a host changes."""
+        if not id.startswith(HOSTS_PREFIX):
             return
-        if (before := self._documents.get(id)) is not None:
-            with suppress(LeasesError):
-                self._world.onlooker.session_moved(decode_session(id, before.body).incarnation)
-        if body:
-            session = decode_session(id, body)
-            self._world.onlooker.session_moved(session.incarnation)
-            if session.incarnation == by:
-                self._world.onlooker.beaten(by, started)
+        host = self._note_host(id, body)
+        if host is not None and host.incarnation == by:
+            self._world.onlooker.beaten(by, started, host.lasts_s)
+
+    def _note_host(self, id: str, body: str | None) -> HostRecord | None:
+        before = self._documents.get(id)
+        if before is not None and (was := found_host(id, before.body)) is not None:
+            self._world.onlooker.host_moved(was.incarnation, None)
+        now = found_host(id, body) if body else None
+        if now is not None:
+            self._world.onlooker.host_moved(now.incarnation, now)
+        return now
+
+
+def _judged_by(host: HostRecord) -> tuple[float, bool]:
+    return host.lasts_s, RENOUNCED in host.fitness
 
 
 def _part_of(id: str) -> int:

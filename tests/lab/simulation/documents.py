@@ -31,7 +31,7 @@ def pause(world: World, rng: random.Random) -> str | None:
     if name in world.paused:
         return None
     order_pause(world, name)
-    for_s = world.timing.duration_s * rng.choice((0.1, 1.0, 2.0)) * rng.random()
+    for_s = world.timing.patience_s * rng.choice((0.1, 1.0, 2.0)) * rng.random()
     way = rng.choice((resume, resume, _delete_order))
     is_garbled = rng.random() < 0.3
     if is_garbled:
@@ -73,7 +73,7 @@ def _put_back_host(world: World, rng: random.Random, old: Stored) -> None:
         if now is not None and _incarnation(now) == _incarnation(old) != "":
             world.put(old.id, old.body)
 
-    asyncio.get_running_loop().call_later(world.timing.renew_s * (1 + rng.random()), put)
+    asyncio.get_running_loop().call_later(world.timing.balance_s * (1 + rng.random()), put)
 
 
 def _incarnation(stored: Stored) -> str:
@@ -95,7 +95,7 @@ def info(world: World, rng: random.Random) -> str | None:
     if not recorded.complete:
         return None
     world.infos[stored.id] = stored.body
-    asyncio.get_running_loop().call_later(world.timing.duration_s * rng.random(), _put_right, world, stored.id)
+    asyncio.get_running_loop().call_later(world.timing.patience_s * rng.random(), _put_right, world, stored.id)
     early = encode_info(replace(recorded, complete=False))
     return _done(world, rng, stored, lambda: world.put(stored.id, early))
 

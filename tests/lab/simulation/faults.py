@@ -41,7 +41,7 @@ async def stop(world: World) -> str | None:
     """SIGSTOP, and SIGCONT after up to five lease durations."""
     if (host := _one(world)) is None or host.process.is_stopped:
         return None
-    for_s = world.rng.choice((0.2, 1.0, 1.1, 2.0, 5.0)) * world.timing.duration_s * world.rng.random()
+    for_s = world.rng.choice((0.2, 1.0, 1.1, 2.0, 5.0)) * world.timing.patience_s * world.rng.random()
     _stopped(host, for_s)
     return f"{host.process.name} for {for_s:.1f} s"
 
@@ -148,7 +148,7 @@ async def outage(world: World) -> str | None:
     where: Where = rng.choice(("store", "store", "feed", "sink"))
     host = rng.choice(("", *(running.name for running in world.alive)))
     mode: Outage = rng.choice(("refused", "silent"))
-    for_s = rng.choice((0.3, 1.2, 2.5)) * world.timing.duration_s * rng.random()
+    for_s = rng.choice((0.3, 1.2, 2.5)) * world.timing.patience_s * rng.random()
     if (host, where) in world.skies.outages:
         return None
     world.skies.outages[host, where] = mode
@@ -172,14 +172,14 @@ async def fade(world: World) -> str | None:
     timing, skies = world.timing, world.skies
     if (host := _one(world)) is None or (host.name, "store") in skies.outages or host.name in skies.slow:
         return None
-    slow_s = timing.renew_s + timing.call_timeout_s
+    slow_s = timing.balance_s + timing.call_timeout_s
 
     async def fades() -> None:
         skies.slow.add(host.name)
         await asyncio.sleep(slow_s)
         skies.slow.discard(host.name)
         skies.outages.setdefault((host.name, "store"), "refused")
-        await asyncio.sleep(timing.duration_s - timing.margin_s - slow_s)
+        await asyncio.sleep(timing.patience_s - timing.margin_s - slow_s)
         ends = world.now + slow_s + timing.call_timeout_s
         while world.now < ends and not skies.is_calm:
             _pour(world, [key[1] for key in host.host.workers], 1)
@@ -195,7 +195,7 @@ async def hang(world: World) -> str | None:
     if (host := _one(world)) is None:
         return None
     world.skies.hanging.add(host.name)
-    for_s = 0.5 * world.timing.duration_s * world.rng.random()
+    for_s = 0.5 * world.timing.patience_s * world.rng.random()
     asyncio.get_running_loop().call_later(for_s, world.skies.hanging.discard, host.name)
     return f"{host.name} for {for_s:.1f} s"
 
@@ -250,7 +250,7 @@ async def reset(world: World) -> str | None:
     to = world.rng.randint(0, log.end)
     if to % 3 == 0 and log.children is None:  # no draw of its own: other seeds stay as they are
         _put_back(world, lease.finished(lease.continuation, tombstone=True))
-        for_s = world.timing.duration_s * (1 + to % 4) / 4
+        for_s = world.timing.patience_s * (1 + to % 4) / 4
         world.reopening.add(lease.partition)
         asyncio.get_running_loop().call_later(for_s, move, world, lease.partition, to)
         return f"{lease.partition} is closed, and in {for_s:.1f} s opened at {to}"
@@ -317,7 +317,7 @@ async def garble(world: World) -> str | None:
     world.onlooker.edited(None, lease.partition)
 
     world.garbled.add(stored_under)
-    asyncio.get_running_loop().call_later(world.rng.random() * world.timing.duration_s, mended, world, stored_under)
+    asyncio.get_running_loop().call_later(world.rng.random() * world.timing.patience_s, mended, world, stored_under)
     return lease.partition
 
 
@@ -391,15 +391,14 @@ def narrow(world: World) -> Quota:
     """
     timing, hosts, leases = world.timing, len(world.alive) + 1, len(world.leases) + 1
     listings_s = (1 + len(world.setup.pipelines)) * hosts / timing.balance_s  # of hosts, and of each pipeline's leases
-    writes_s = hosts / timing.renew_s + leases / timing.renew_s
-    if timing.session is not None:
-        listings_s += hosts / timing.session.look_s
-        writes_s += hosts / timing.session.beat_s
+    writes_s = hosts / timing.balance_s + leases / timing.balance_s
+    listings_s += hosts / timing.look_s
+    writes_s += hosts / timing.beat_s
     return Quota(
         QUOTA * (QUOTA_PAGES * listings_s + writes_s),
         list_pages=QUOTA_PAGES,
         closes=world.now,
-        opens=world.now + 10 * timing.duration_s / 60,
+        opens=world.now + 10 * timing.patience_s / 60,
         burst_s=timing.balance_s,
     )
 
@@ -410,7 +409,7 @@ def _stopped(host: Running, for_s: float) -> None:
 
 
 def _stopped_long(world: World, host: Running) -> None:
-    _stopped(host, world.rng.choice((1.1, 2.0)) * world.timing.duration_s)
+    _stopped(host, world.rng.choice((1.1, 2.0)) * world.timing.patience_s)
 
 
 def _killed(world: World, host: Running) -> None:
@@ -431,7 +430,7 @@ def _one(world: World, *, least: int = 1) -> Running | None:
 def _restart_perhaps(world: World, name: str) -> None:
     """Under the same name, soon or late; or somebody else comes, or nobody."""
     rng = world.rng
-    after_s = rng.choice((0.01, 0.3, 1.5)) * world.timing.duration_s * rng.random()
+    after_s = rng.choice((0.01, 0.3, 1.5)) * world.timing.patience_s * rng.random()
     name = rng.choice((name, name, _new_name(world), ""))
 
     def restarted() -> None:

@@ -33,7 +33,7 @@ from leasehold.leases.host_record import HostRecord
 from leasehold.leases.keeper import Keeper
 from leasehold.leases.lease import Lease
 from leasehold.leases.membership import Membership
-from leasehold.leases.session import Session, session_of
+from leasehold.leases.session import Session
 from leasehold.leases.store import Stored, TimedStore
 from leasehold.leases.timing import Timing
 from leasehold.pipeline.connectors.memory import MemoryDestination
@@ -44,9 +44,6 @@ from leasehold.service.host import Host
 from leasehold.service.pipeline import PipelineParts
 from leasehold.service.stats import Stats
 from leasehold.service.worker import Worker, WorkerResult
-
-WITHOUT_SESSIONS = Timing(session=None)
-"""Every lease is kept alive by itself, as in groups of earlier releases."""
 
 
 class HostClock(VirtualClock):
@@ -61,7 +58,7 @@ class HostClock(VirtualClock):
 
 @dataclass(slots=True)
 class Running:
-    """One host of a group. log: what it said, oldest first, as dicts with `event` and `level`. session: None if it has none."""
+    """One host of a group. log: what it said, oldest first, as dicts with `event` and `level`."""
 
     host: Host
     process: Process
@@ -69,7 +66,10 @@ class Running:
     task: asyncio.Task[None]
     log: list[dict[str, Any]]
     leases_max: int | None = None
-    session: Session | None = None
+
+    @property
+    def session(self) -> Session:
+        return self.host.session
 
     @property
     def name(self) -> str:
@@ -93,9 +93,24 @@ class Tenure:
 
     worker: Worker
     task: asyncio.Task[WorkerResult]
+    beats: asyncio.Task[None]
+    keeper: Keeper
     clock: HostClock
     stats: Stats
     log: list[dict[str, Any]]
+
+    async def look(self) -> None:
+        """As its host does: read the leases, and apply what they show."""
+        scan, owned = await self.keeper.scan(["bank"]), self.worker.owned
+        if (seen := scan.seen.get(owned.lease.key)) is not None:
+            owned.notice(seen)
+        owned.doubt(scan.seen.get(owned.lease.key), scan.started)
+
+    async def end_beats(self) -> None:
+        """Once nothing of them is under way any more."""
+        self.beats.cancel()
+        await asyncio.wait({self.beats, *self.worker.owned.session._under_way})
+        await asyncio.sleep(0.1)  # a request of theirs may be on its way
 
     def said(self, event: str) -> list[dict[str, Any]]:
         return [entry for entry in self.log if event in entry["event"]]
@@ -138,27 +153,26 @@ class Group:
     def started(self, name: str, *, leases_max: int | None = None, **settings: Any) -> Running:
         """A host that begins now."""
         clock, log, number = self.clock(), list[dict[str, Any]](), next(self._incarnations)
-        pipelines, timing = self._pipelines(settings), self.timing_of(name)
+        pipelines, timing = self._pipelines(settings), self.timing
         me = HostRecord(
             name=name,
             incarnation=f"{name}-{number}",
             pipelines=tuple(pipeline.name for pipeline in pipelines),
             leases_max=leases_max,
-            lease_duration_s=timing.duration_s,
         )
-        session = session_of(me, self.store, clock=clock, timing=timing)
+        session = Session(self.store, me, clock=clock, timing=timing)
         keeper = self.keeper(name, me.incarnation, clock, session)
         host = Host(
             pipelines,
             keeper=keeper,
-            membership=Membership(keeper.store, me, clock=clock, timing=timing, session=session),
+            membership=Membership(keeper.store, session, clock=clock),
             clock=clock,
             timing=timing,
             rng=random.Random(number),
             log=self.logger(log),
         )
         process = Process(keeper.incarnation)
-        running = Running(host, process, clock, process.start(host.run()), log, leases_max, session)
+        running = Running(host, process, clock, process.start(host.run()), log, leases_max)
         running.task.add_done_callback(lambda task: task.cancelled() or task.exception())
         self.hosts.append(running)
         return running
@@ -166,7 +180,11 @@ class Group:
     async def tenure(self, partition: str = "a", name: str = "host-a", **settings: Any) -> Tenure:
         """A worker that begins now, on a lease that is made where there is none."""
         clock, log, number = HostClock(), list[dict[str, Any]](), next(self._incarnations)
-        pipeline, keeper = self._pipeline(settings), self.keeper(name, f"{name}-{number}", clock)
+        pipeline, me = self._pipeline(settings), HostRecord(name=name, incarnation=f"{name}-{number}")
+        session = Session(self.store, me, clock=clock, timing=self.timing)
+        await session.open()
+        beats = asyncio.create_task(session.keep_beating(random.Random(number), lambda error: None))
+        keeper = self.keeper(name, me.incarnation, clock, session)
         await keeper.create(Lease(pipeline="bank", partition=partition))
         owned = await keeper.take(await keeper.read("bank", partition), pipeline.sink.claimed)
         assert owned is not None
@@ -182,7 +200,9 @@ class Group:
             budget=Budget(),
             failures=Failures(clock),
         )
-        return Tenure(worker, asyncio.create_task(worker.run()), clock, stats, log)
+        task = asyncio.create_task(worker.run())
+        task.add_done_callback(lambda _: beats.cancel())
+        return Tenure(worker, task, beats, keeper, clock, stats, log)
 
     def clock(self) -> HostClock:
         """That of a new host's machine."""
@@ -190,10 +210,6 @@ class Group:
 
     def logger(self, into: list[dict[str, Any]]) -> Any:
         return logger(into)
-
-    def timing_of(self, name: str) -> Timing:
-        """That of a host, which may be of an older version than others."""
-        return self.timing
 
     def keeper(
         self, name: str, incarnation: str, clock: HostClock | None = None, session: Session | None = None

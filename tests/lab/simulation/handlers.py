@@ -113,7 +113,7 @@ class _Writer(HandlerWriter):
         claim, world, left = self._claim, self._world, self._calls.unsettled
         took_s = 0.0 if self._stopped_at is None else world.now - self._stopped_at
         world.onlooker.check(
-            not left or took_s >= STOP_S,
+            not left or self._stopped_at is None or took_s >= STOP_S,
             "I9",
             lambda: (
                 f"{incarnation()} stops '{claim.partition}' after {took_s:.2f} s, and leaves {left} events that it took"

@@ -1,6 +1,6 @@
 """An event hub in memory for the real EventHubsOutputSink: claims, markers, numbers, tails and messages are its own.
 
-The rules of the wire server (leasehold.emulators.eventhubs.producers) decide about idempotent producers; a seed draws those that
+The rules of the wire server (leasehold_emulators.eventhubs.producers) decide about idempotent producers; a seed draws those that
 are not documented. Other publishers share the partitions, `$management` answers with old ends, the service forgets idle
 producers, and it discards some first batches of a claim that it acknowledged. Retention follows what leases may still have
 to read. The network below, links and receivers, is a model: a receiver gets events in order, each with the partition's end.
@@ -24,8 +24,6 @@ from zlib import crc32
 from lab.simulation.process import current, incarnation
 from lab.simulation.weather import Request, answered, host_of
 
-from leasehold.emulators.eventhubs import producers as rules
-from leasehold.emulators.eventhubs.messages import Event, Numbered, placed
 from leasehold.pipeline.connectors.eventhubs.account import EventHubAccount
 from leasehold.pipeline.connectors.eventhubs.amqp.decode import event_at
 from leasehold.pipeline.connectors.eventhubs.amqp.management import PartitionExtent
@@ -50,6 +48,8 @@ from leasehold.pipeline.producer import (
     number_after,
 )
 from leasehold.pipeline.sink import Claim, Standing
+from leasehold_emulators.eventhubs import producers as rules
+from leasehold_emulators.eventhubs.messages import Event, Numbered, placed
 
 if TYPE_CHECKING:
     from lab.simulation.world import World
@@ -153,8 +153,8 @@ class EventHub:
         rng = self._rng = random.Random(f"{setup.seed} hub")
         self.world = world
         self.partitions = {name: Partition(name) for name in PARTITIONS}
-        self.timeout_s = setup.timing.duration_s / 4
-        self.tail_s = setup.timing.duration_s / 6
+        self.timeout_s = setup.timing.patience_s / 4
+        self.tail_s = setup.timing.patience_s / 6
         self._nothing = rng.choice((0, NOTHING_YET))
         self._null_raises = rng.random() < 0.5
         self._replies_known = rng.random() < 0.5
@@ -230,7 +230,7 @@ class EventHub:
         """Where nobody puts old documents back: their levels are given out again, which only the service's memory shows."""
         if self.world.setup.operator == "tampers" or self.world.skies.is_calm or self._rng.random() >= FORGETS:
             return
-        least = self.world.now - FORGOTTEN_AFTER * self.world.timing.duration_s
+        least = self.world.now - FORGOTTEN_AFTER * self.world.timing.patience_s
         for group in [group for group, used in partition.used.items() if used < least]:
             self.world.onlooker.counts["forgotten producers"] += 1
             del partition.producers[group], partition.used[group]

@@ -28,16 +28,13 @@ import sys
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import pytest
-
-if TYPE_CHECKING:  # modules that mutants change must not be imported yet
-    from lab.simulation.setup import Sessions
 
 SEEDS_MAX = 400
 TIMEOUT_S = 900
@@ -56,12 +53,11 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """test: the one that catches it, "" for seeds. sessions: which hosts of those seeds have one."""
+    """test: the one that catches it, "" for seeds."""
 
     name: str
     edits: tuple[Edit, ...]
     test: str = ""
-    sessions: Sessions = "none"
 
 
 def mutant(
@@ -71,20 +67,306 @@ def mutant(
     new: str,
     *more: tuple[str, str, str],
     test: str = "",
-    sessions: Sessions = "none",
 ) -> Mutant:
-    return Mutant(name, (Edit(module, old, new), *(Edit(*edit) for edit in more)), test, sessions)
+    return Mutant(name, (Edit(module, old, new), *(Edit(*edit) for edit in more)), test)
 
 
 OVERLOAD = "tests/lab/test_host_overload.py"
 SESSION = "tests/unit/leases/test_session.py"
-OF_SESSIONS = "tests/unit/leases/test_tenure_sessions.py"
-HOST_SESSIONS = "tests/unit/service/test_host_sessions.py"
+TENURE = "tests/unit/leases/test_tenure.py"
+TRUST = "tests/unit/leases/test_trust.py"
+WATCH = "tests/unit/leases/test_host_watch.py"
+HOST_LIVENESS = "tests/unit/service/test_host_liveness.py"
+FITNESS = "tests/unit/service/test_fitness.py"
+SHARES = "tests/unit/leases/test_shares.py"
 HANDLERS = "tests/unit/pipeline/handlers"
 HANDLER_SINK = "tests/unit/pipeline/connectors/test_handlers.py"
-OTHERS_RANG = "each[0][0] != self._keeper.host for each in sessions.signature ^ self._read_at_signature"
 
 MUTANTS = (
+    mutant(
+        "trust runs from the answer to a beat, not from its start",
+        "leasehold.leases.trust",
+        "found = replace(self, known=attempt,",
+        "found = replace(self, known=replace(attempt, began=now),",
+        test=f"{TRUST}::test_trust_counts_from_the_start_of_an_attempt_however_late_it_is_known_to_have_arrived",
+    ),
+    mutant(
+        "trust and term of a take are those of its answer",
+        "leasehold.leases.keeper",
+        "return OwnedLease(self.store, wanted, etag, began, self._clock, self.session)",
+        "return OwnedLease(self.store, wanted, etag, begin(self._clock, self.session), self._clock, self.session)",
+        test=f"{TENURE}::test_trust_and_term_of_a_take_are_those_of_its_start",
+    ),
+    mutant(
+        "a restored lease gives out an epoch that may be in use",
+        "leasehold.leases.lease",
+        "RESTORED_ABOVE = 1000",
+        "RESTORED_ABOVE = 0",
+        test="tests/unit/leases/test_lease.py::test_a_lease_that_is_put_back_gives_out_no_epoch_that_its_owner_may_have_raised_to",
+    ),
+    mutant(
+        "a take whose answer was lost counts as won",
+        "leasehold.leases.keeper",
+        "wanted, etag, began = (now.lease, now.etag, Began(began.at, 0))",
+        "wanted, etag, began = (now.lease, now.etag, Began(began.at, began.term))",
+        test=f"{TENURE}::test_a_take_whose_answer_was_lost_is_won_once_more_before_anything_is_sent",
+    ),
+    mutant(
+        "a host sends before its document names the new term",
+        "leasehold.leases.trust",
+        "        if found.term or attempt.term <= self.last_term or now >= found.until:\n            return found\n"
+        "        return replace(found, term=attempt.term, last_term=attempt.term)\n",
+        "        if found.term or now >= found.until:\n            return found\n"
+        "        return replace(found, term=self.last_term + 1, last_term=self.last_term + 1)\n",
+        test=TRUST,
+    ),
+    mutant(
+        "a shorter duration binds only once it has arrived",
+        "leasehold.leases.trust",
+        "return min(self.known.trusted_until, *shorter, inf)",
+        "return self.known.trusted_until",
+        test=TRUST,
+    ),
+    mutant(
+        "a longer duration counts once it is asked for",
+        "leasehold.leases.trust",
+        "return min(self.known.trusted_until, *shorter, inf)",
+        "return max(self.known.trusted_until, *(each.trusted_until for each in self.open), -inf)",
+        test=TRUST,
+    ),
+    mutant(
+        "a lapse is judged when a beat begins",
+        "leasehold.leases.trust",
+        "open=later, term=self.term if now < self.until else 0)",
+        "open=later, term=self.term)",
+        test=TRUST,
+    ),
+    mutant(
+        "trust lasts as long as others wait: no margin",
+        "leasehold.leases.trust",
+        "return self.began + self.lasts_s * (1 - MARGIN)",
+        "return self.began + self.lasts_s",
+        test=TRUST,
+    ),
+    mutant(
+        "a host lives as long as its tick moves, without a term too",
+        "leasehold.leases.host_watch",
+        "return silent | self._termless.still_for(lambda tenant: WITHOUT_TERM * self._lasts_s(tenant), self.began)",
+        "return silent",
+        test=f"{WATCH}::test_a_host_whose_documents_name_no_term_for_two_durations_is_dead_however_its_tick_moves",
+    ),
+    mutant(
+        "observers wait as long as by default, whatever a document names",
+        "leasehold.leases.host_watch",
+        "return self.records[tenant].lasts_s if tenant in self.present else self.setting_s",
+        "return 7.0",
+        test=WATCH,
+    ),
+    mutant(
+        "hosts are dead after half their duration",
+        "leasehold.leases.host_watch",
+        "silent = self._watch.still_for(self._lasts_s, self.began)",
+        "silent = self._watch.still_for(lambda tenant: self._lasts_s(tenant) / 2, self.began)",
+    ),
+    mutant(
+        "leases that were read after the look are judged by it",
+        "leasehold.leases.host_watch",
+        "return self.expired().intersection(owners) if self.began >= read_until else frozenset()",
+        "return self.expired().intersection(owners)",
+        test=f"{WATCH}::test_a_look_judges_no_lease_that_was_read_after_it_began",
+    ),
+    mutant(
+        "hosts do not notice the bell",
+        "leasehold.leases.host_watch",
+        "return frozenset((self._bell, *rings))",
+        "return frozenset(rings)",
+        test=f"{WATCH}::test_leases_may_have_changed_if_the_bell_has_whatever_it_holds",
+    ),
+    mutant(
+        "a slow host never asks for more time",
+        "leasehold.leases.trust",
+        "while took_s >= SLOW * lasts_s and lasts_s < longest:",
+        "while took_s < 0:",
+    ),
+    mutant(
+        "a beat without an answer keeps the next one waiting",
+        "leasehold.leases.session",
+        "await asyncio.wait({writing}, timeout=self.timing.beat_timeout_s)",
+        "await asyncio.wait({writing})",
+        test=f"{SESSION}::test_one_beat_that_is_lost_costs_no_trust",
+    ),
+    mutant(
+        "a read that shows a beat does not count as its answer",
+        "leasehold.leases.session",
+        "            if found is not None:\n                self._note_arrival(found.tick)\n",
+        "",
+        test=f"{SESSION}::test_a_read_that_shows_a_beat_whose_answer_was_lost_counts_as_its_answer",
+    ),
+    mutant(
+        "work that was renounced begins again in the same term",
+        "leasehold.leases.session",
+        "        if resumes:\n            self._trust = self._trust.ended()\n",
+        "",
+        test=f"{SESSION}::test_work_that_was_renounced_begins_again_in_a_new_term",
+    ),
+    mutant(
+        "a backup of what a host replaced is taken for a live process",
+        "leasehold.leases.trust",
+        "if is_first or is_replaced:",
+        "if is_first:",
+        test=f"{SESSION}::test_a_backup_with_what_this_host_replaced_itself_is_replaced_at_once",
+    ),
+    mutant(
+        "a relic is never replaced",
+        "leasehold.leases.trust",
+        'return "replace" if found.since - before.since >= before.lasts_s else "wait"',
+        'return "wait"',
+        test=f"{SESSION}::test_a_document_of_another_incarnation_that_stands_still_is_a_relic_and_is_replaced",
+    ),
+    mutant(
+        "a host that cannot do its work gets leases",
+        "leasehold.leases.host_record",
+        "pipelines=frozenset(self.pipelines) - self.which_are(SICK, RENOUNCED),",
+        "pipelines=frozenset(self.pipelines),",
+        test="tests/unit/leases/test_host_record.py",
+    ),
+    mutant(
+        "a host renounces while it still works",
+        "leasehold.service.fitness",
+        'case "leaving" if not workers:',
+        'case "leaving":',
+        test=FITNESS,
+    ),
+    mutant(
+        "a host gives its leases up although no other is fit",
+        "leasehold.service.fitness",
+        'case "sick" if facts.loses_work and facts.peer_is_fit:',
+        'case "sick" if facts.loses_work or facts.peer_is_fit:',
+        test=FITNESS,
+    ),
+    mutant(
+        "one partition that fails makes its host sick",
+        "leasehold.service.fitness",
+        "all_fail = bool(self.failing) and min(self.failing) >= self.lasts_s",
+        "all_fail = bool(self.failing) and max(self.failing) >= self.lasts_s",
+        test=FITNESS,
+    ),
+    mutant(
+        "a share is reserved for ever",
+        "leasehold.leases.shares",
+        "if at - self._waiting[lease.key] > _lasts_s(lease, names)",
+        "if at - self._waiting[lease.key] > 1e9",
+        test=SHARES,
+    ),
+    mutant(
+        "a host that cannot do its work keeps its share free for ever",
+        "leasehold.leases.shares",
+        "if at - self._waiting[lease.key] > _lasts_s(lease, names)",
+        "if at - self._waiting[lease.key] > 1e9",
+        (
+            "leasehold.leases.host_record",
+            "pipelines=frozenset(self.pipelines) - self.which_are(SICK, RENOUNCED),",
+            "pipelines=frozenset(self.pipelines),",
+        ),
+    ),
+    mutant(
+        "a slow newcomer that takes one lease after another is robbed",
+        "leasehold.leases.shares",
+        "lease.key: at if lease.pipeline in takes else self._waiting.get(lease.key, at) for lease in open_",
+        "lease.key: self._waiting.get(lease.key, at) for lease in open_",
+        test=SHARES,
+    ),
+    mutant(
+        "time in which nobody could read counts towards expiry",
+        "leasehold.leases.expiry",
+        "unread = max(gap * (gap > intervals.gap_max_s), unread_s) + took * (took > intervals.took_max_s)",
+        "unread = 0.0",
+        test="tests/unit/leases/test_expiry.py",
+    ),
+    mutant(
+        "a host that cannot write judges others",
+        "leasehold.leases.session",
+        "return self.beat_age_s < self.timing.judging_s",
+        "return True",
+        test=f"{SESSION}::test_a_host_that_cannot_write_stops_judging_before_others_could_seem_dead",
+    ),
+    mutant(
+        "the grace after an outage is too short",
+        "leasehold.leases.timing",
+        "self.beat_s + 2 * self.beat_timeout_s)",
+        "self.beat_timeout_s)",
+        test="tests/unit/leases/test_timing.py",
+    ),
+    mutant(
+        "what was asked for is taken without waiting",
+        "leasehold.service.balancer",
+        "        return self._requests.still_for(self._timing.patience_s, scan.started)",
+        "        return frozenset(asked)",
+    ),
+    mutant(
+        "there is no trust window",
+        "leasehold.leases.tenure",
+        "return self._lost is None and self.won_term > 0 and (self.session.term == self.won_term)",
+        "return self._lost is None",
+    ),
+    mutant(
+        "no lease is won again after a lapse",
+        "leasehold.leases.tenure",
+        "return self._lost is None and self.won_term > 0 and (self.session.term == self.won_term)",
+        "return self._lost is None and self.session.term > 0",
+        test=f"{TENURE}::test_after_a_lapse_a_lease_is_trusted_once_it_is_written_again",
+    ),
+    mutant(
+        "a write of a lease is worth the term of its answer",
+        "leasehold.leases.tenure",
+        "self._written = max(self._written, began)",
+        "self._written = begin(self._clock, self.session)",
+        test=f"{TENURE}::test_a_write_that_began_before_a_lapse_wins_nothing_after_it",
+    ),
+    mutant(
+        "a listing with a lower epoch raises no doubt",
+        "leasehold.leases.tenure",
+        "if seen is None or seen.lease.tenant != self._lease.tenant:",
+        "if seen is None or (seen.lease.tenant != self._lease.tenant and seen.lease.epoch >= self._lease.epoch):",
+        test=f"{TENURE}::test_a_lease_put_back_with_a_lower_epoch_makes_its_owner_write",
+    ),
+    mutant(
+        "a host does not ring when it releases or loses a lease",
+        "leasehold.leases.tenure",
+        "            self.changed.set()\n            self.session.ring()\n",
+        "            self.changed.set()\n",
+        test=f"{TENURE}::test_a_lease_that_is_released_or_lost_rings",
+    ),
+    mutant(
+        "a batch is sent before its level stands in the lease",
+        "leasehold.leases.keeper",
+        "seen.lease.acquired(self.host, self.incarnation, claimed(seen.lease.sink_state))",
+        "seen.lease.acquired(self.host, self.incarnation, seen.lease.sink_state)",
+        (
+            "leasehold.service.worker",
+            "            state=lease.sink_state,\n",
+            "            state=self.pipeline.claimed(lease.sink_state),\n",
+        ),
+        (
+            "leasehold.service.worker",
+            "            await self.owned.checkpoint(writer.position, writer.state)\n",
+            "            await self.owned.checkpoint(writer.position, lease.sink_state)\n",
+        ),
+        (
+            "leasehold.pipeline.connectors.log.producer_state",  # and a broker that lets a level in twice
+            "    if held is not None and held.rank >= producer.rank:\n",
+            (
+                "    if held is not None and held.rank == producer.rank:\n        return held\n"
+                "    if held is not None and held.rank > producer.rank:\n"
+            ),
+        ),
+    ),
+    mutant(
+        "a host takes more leases than it wants",
+        "leasehold.leases.balance",
+        "max(0, limits[name] - totals[name])",
+        "1000",
+    ),
     mutant(
         "the epoch is not raised when a lease is taken",
         "leasehold.leases.lease",
@@ -132,55 +414,6 @@ MUTANTS = (
         "",
     ),
     mutant(
-        "expiry is judged by any change of the ETag",
-        "leasehold.leases.keeper",
-        "            key: lease.mark\n            for key, (lease, _) in self.seen.items()\n",
-        "            key: (etag,)\n            for key, (lease, etag) in self.seen.items()\n",
-    ),
-    mutant(
-        "expiry is judged by wall clocks",
-        "leasehold.leases.tenure",
-        "        await self._change(Lease.renewed)\n",
-        "        at = int(self._clock.monotonic() * 1000)\n"
-        "        await self._change(lambda lease: replace(lease, tick=max(at, lease.tick + 1)))\n",
-        (
-            "leasehold.service.balancer",
-            "self.expired = self._watch.expired(scan.started, self._timing)",
-            "self.expired = frozenset(x.key for x in scan.leases if x.owner and x.tick < 1000 * (scan.started - 20))",
-        ),
-    ),
-    mutant(
-        "time in which nobody could read counts towards expiry",
-        "leasehold.leases.expiry",
-        "unread = max(gap * (gap > timing.read_gap_max_s), unread_s) + took * (took > timing.scan_max_s(listings))",
-        "unread = 0.0",
-    ),
-    mutant(
-        "leases expire after half their duration",
-        "leasehold.leases.expiry",
-        "return self.still_for(timing.duration_s, now)",
-        "return self.still_for(timing.duration_s / 2, now)",
-    ),
-    mutant(
-        "what was asked for is taken without waiting",
-        "leasehold.service.balancer",
-        "        return self._requests.expired(scan.started, self._timing)",
-        "        return frozenset(asked)",
-    ),
-    mutant(
-        "there is no trust window",
-        "leasehold.leases.tenure",
-        "return self._lost is None and self._clock.monotonic() < self.trusted_until",
-        "return self._lost is None",
-    ),
-    mutant(
-        "trust lasts as long as the lease: no margin",
-        "leasehold.leases.timing",
-        '"""How long a successful renewal, counted from its start, entitles an owner to send."""\n'
-        "        return self.duration_s - self.margin_s\n",
-        "return self.duration_s\n",
-    ),
-    mutant(
         "trust is judged by a timer alone",
         "leasehold.service.worker",
         "        if not self._owned.is_trusted:\n            raise NotTrusted(",
@@ -201,12 +434,6 @@ MUTANTS = (
         "leasehold.pipeline.sink",
         '            raise NotTrusted("the write was cancelled before it was sent")\n        permit.check()\n',
         '            raise NotTrusted("the write was cancelled before it was sent")\n',
-    ),
-    mutant(
-        "trust runs from the answer to a renewal, not from its start",
-        "leasehold.leases.tenure",
-        "        self._written = max(self._written, began, key=lambda each: each.at)\n",
-        "        self._written = Began(self._clock.monotonic(), began.term)\n",
     ),
     mutant(
         "a failed renewal extends trust",
@@ -268,30 +495,6 @@ MUTANTS = (
         "leasehold.service.worker",
         "                fence = fence if isinstance(error, StoreError) else error\n",
         "                fence = fence if isinstance(error, (StoreError, Ambiguous)) else error\n",
-    ),
-    mutant(
-        "a batch is sent before its level stands in the lease",
-        "leasehold.leases.keeper",
-        "earlier.acquired(self.host, self.incarnation, claimed(seen.lease.sink_state))",
-        "earlier.acquired(self.host, self.incarnation, seen.lease.sink_state)",
-        (
-            "leasehold.service.worker",
-            "            state=lease.sink_state,\n",
-            "            state=self.pipeline.claimed(lease.sink_state),\n",
-        ),
-        (
-            "leasehold.service.worker",
-            "            await self.owned.checkpoint(writer.position, writer.state)\n",
-            "            await self.owned.checkpoint(writer.position, lease.sink_state)\n",
-        ),
-        (
-            "leasehold.pipeline.connectors.log.producer_state",  # and a broker that lets a level in twice
-            "    if held is not None and held.rank >= producer.rank:\n",
-            (
-                "    if held is not None and held.rank == producer.rank:\n        return held\n"
-                "    if held is not None and held.rank > producer.rank:\n"
-            ),
-        ),
     ),
     mutant(
         "a level that a document put back gives out again is attached again",
@@ -365,12 +568,6 @@ MUTANTS = (
         "again = await self._take_all(wanted.take, scan, group)",
         "again = Changes()",
         test=f"{OVERLOAD}::test_a_listing_that_uses_up_what_takes_need_does_not_keep_leases_from_being_taken",
-    ),
-    mutant(
-        "a host takes more leases than it wants",
-        "leasehold.leases.balance",
-        "max(0, limits[name] - totals[name])",
-        "size",
     ),
     mutant(
         "leases of a paused pipeline are taken",
@@ -482,20 +679,6 @@ MUTANTS = (
         "            if scan.started - self._due_since[name] >= rank * grace_s\n",
         "",
         test=f"{OVERLOAD}::test_hosts_that_start_together_do_not_all_create_the_same_leases",
-    ),
-    mutant(
-        "a scan that takes long is taken for an outage",
-        "leasehold.leases.timing",
-        "return max(self.read_gap_max_s, self.call_timeout_s * listings)\n@property\ndef newcomer_slack_s",
-        "return self.call_timeout_s\n\n    @property\n    def newcomer_slack_s",
-        test="tests/unit/leases/test_expiry.py::test_a_host_whose_scans_take_long_sees_dead_owners_all_the_same",
-    ),
-    mutant(
-        "a request is written again into a lease that sessions judge by now",
-        "leasehold.leases.keeper",
-        "may_write = self.session is not None or not now.lease.by_session",
-        "may_write = True",
-        test="tests/unit/leases/test_keeper.py::test_a_lease_that_sessions_judge_by_now_is_not_asked_for_without_one",
     ),
     mutant(
         "a database that lost a lease's position takes it from the lease",
@@ -624,6 +807,30 @@ MUTANTS = (
         "count = self._count(position)\n",
         "await asyncio.sleep(0)\n        count = self._count(position)\n",
         test=f"{HANDLERS}/test_events.py::test_nothing_comes_between_a_look_at_stale_events_and_their_acknowledgement",
+    ),
+    mutant(
+        "a handler that checkpoints by hand has processed a batch when it gets it",
+        "leasehold.pipeline.connectors.python",
+        "if last is not None and (self._up_to is None or last > self._up_to):",
+        "if False:",
+    ),
+    mutant(
+        "a checkpoint by hand of some events covers their whole batch",
+        "leasehold.pipeline.connectors.python",
+        'last = max(output.table["sequence"].to_pylist()) if rows else None',
+        'last = min(output.table["sequence"].to_pylist()) if rows else None',
+    ),
+    mutant(
+        "reading never pauses for checkpoints by hand",
+        "leasehold.pipeline.connectors.python",
+        "+ rows > self._open_max",
+        "> 10**9",
+    ),
+    mutant(
+        "a stop or handoff does not wait for checkpoints by hand",
+        "leasehold.pipeline.connectors.python",
+        "while self._open:\n            await self.wait_for_progress()",
+        "while False:\n            await self.wait_for_progress()",
     ),
     mutant(
         "a row of several events becomes the dead letter of one of them",
@@ -759,8 +966,8 @@ MUTANTS = (
     mutant(
         "an unknown partition beside idle ones counts as idle",
         "leasehold.service.lag.measurement",
-        "events + max(unknown, math.ceil(events * unknown / known))",
-        "events + math.ceil(events * unknown / known)",
+        "(_unknown(of) if _is_known(of) else 0)",
+        "0",
         test="tests/unit/service/lag/test_measurement.py::test_an_unknown_partition_beside_idle_ones_is_not_counted_as_idle",
     ),
     mutant(
@@ -805,105 +1012,11 @@ MUTANTS = (
     ),
     # Sessions
     mutant(
-        "a heartbeat after a lapse restores trust in all leases",
-        "leasehold.leases.session",
-        "self.term += 1",
-        "self.term = 1",
-        sessions="all",
-    ),
-    mutant(
-        "trust in a session runs from the answer to a heartbeat",
-        "leasehold.leases.session",
-        "self._beat_at = max(self._beat_at, started)",
-        "self._beat_at = answered",
-        test=f"{SESSION}::test_trust_counts_from_the_start_of_a_heartbeat_not_from_its_answer",
-    ),
-    mutant(
-        "a session is trusted as long as it lasts: no margin",
-        "leasehold.leases.timing",
-        '"""How long a successful heartbeat, counted from its start, entitles the host to send."""\n'
-        "return self.duration_s - self.margin_s",
-        "return self.duration_s",
-        test="tests/unit/leases/test_timing.py::test_trust_in_a_session_ends_before_the_session_does",
-    ),
-    mutant(
-        "sessions expire after half their duration",
-        "leasehold.leases.session_watch",
-        "if self.began >= seen.since + self._duration_s(tenant, timing)",
-        "if self.began >= seen.since + self._duration_s(tenant, timing) / 2",
-        sessions="all",
-    ),
-    mutant(
-        "a lapse is judged when a heartbeat begins",
-        "leasehold.leases.session",
-        "if answered >= self.trusted_until:",
-        "if started >= self.trusted_until:",
-        sessions="all",
-    ),
-    mutant(
-        "a write of a lease is worth the term of its answer",
-        "leasehold.leases.tenure",
-        "self._written = max(self._written, began, key=lambda each: each.at)",
-        "self._written = Began(began.at, begin(self._clock, self._session).term)",
-        sessions="all",
-    ),
-    mutant(
-        "a session is alive only if its tick changes, not its document",
-        "leasehold.leases.session_watch",
-        "found[record.tenant], etags[record.tenant] = (record, stored.etag)",
-        "found[record.tenant], etags[record.tenant] = (record, str(record.tick))",
-        test="tests/unit/leases/test_session_watch.py"
-        "::test_a_document_that_is_put_back_as_it_was_starts_the_time_again",
-    ),
-    mutant(
-        "a session without a document is not watched",
-        "leasehold.leases.session_watch",
-        "{*found, *named, *gone}",
-        "{*found}",
-        test="tests/unit/leases/test_session_watch.py::test_a_session_that_never_had_a_document_expires_after_its_first_sight",
-    ),
-    mutant(
-        "a host that cannot write judges others",
-        "leasehold.leases.session",
-        "return self._clock.monotonic() < self._beat_at + self.timing.judging_s",
-        "return True",
-        ("leasehold.leases.session", "if self.timing.judging_s < started - self._beat_at < inf:", "if False:"),
-        test=f"{HOST_SESSIONS}::test_an_outage_of_the_container_moves_no_lease",
-    ),
-    mutant(
         "a listing that does not show a tenure is ignored",
         "leasehold.leases.tenure",
         "self.is_doubted = True",
         "self.is_doubted = False",
-        test=f"{HOST_SESSIONS}::test_a_released_idle_lease_stops_its_owner",
-    ),
-    mutant(
-        "a lease counts as judged by its tick until the new judge has answered",
-        "leasehold.leases.tenure",
-        "self._is_agreeing |= wanted.by_session",
-        "pass",
-        test=f"{OF_SESSIONS}::test_until_the_write_that_changes_the_judge_is_settled_both_judges_bind",
-    ),
-    mutant(
-        "hosts without sessions own what sessions judge",
-        "leasehold.service.balancer",
-        "scan = scan.without_sessions()",
-        "pass",
-        test=f"{HOST_SESSIONS}::test_a_host_without_a_session_that_comes_later_reports_the_leases_and_takes_none",
-    ),
-    mutant(
-        "leases are judged by sessions while a host without one lives",
-        "leasehold.leases.membership",
-        "self.session.is_agreed = scan.is_agreed",
-        "self.session.is_agreed = True",
-        test=f"{HOST_SESSIONS}::test_while_a_host_without_a_session_lives_leases_are_judged_by_their_own_ticks",
-    ),
-    mutant(
-        "hosts do not notice the bell",
-        "leasehold.leases.session_watch",
-        "frozenset((self._bell, *rings))",
-        "frozenset(rings)",
-        test=f"{HOST_SESSIONS}::test_an_idle_owner_notices_within_three_seconds_that_a_command_released_its_lease",
+        test=f"{HOST_LIVENESS}::test_a_released_idle_lease_stops_its_owner",
     ),
     mutant(
         "a lease is won again by a read",
@@ -917,125 +1030,12 @@ MUTANTS = (
         "            self._lose(_lost(self._lease, now.lease))\n"
         "            raise self._lost\n"
         "        self._adopt(now.lease, now.etag, began)",
-        sessions="all",
-    ),
-    mutant(
-        "sessions are read before the leases that they judge",
-        "leasehold.service.balancer",
-        "scan = await self._keeper.scan(self._pipelines, since, counting=counting)",
-        "host_scan = await self._scan_hosts()\n        scan = await self._keeper.scan(self._pipelines, since, counting=counting)",
-        (
-            "leasehold.service.balancer",
-            "host_scan = await self._scan_hosts()\nself.scan, self.host_scan",
-            "self.scan, self.host_scan",
-        ),
-        ("leasehold.leases.session_watch", " if self.began >= read_until else frozenset()", ""),
-        sessions="all",
-    ),
-    mutant(
-        "sessions judge leases that were read after the look",
-        "leasehold.leases.session_watch",
-        " if self.began >= read_until else frozenset()",
-        "",
-        test="tests/unit/leases/test_session_watch.py::test_a_look_judges_no_lease_that_was_read_after_it_began",
-    ),
-    mutant(
-        "a listing with a lower epoch raises no doubt",
-        "leasehold.leases.tenure",
-        "if seen is None or seen.lease.tenant != self._lease.tenant or (not seen.lease.by_session):",
-        "if seen is None or (seen.lease.tenant != self._lease.tenant and seen.lease.epoch >= self._lease.epoch):",
-        test="tests/unit/leases/test_tenure_sessions.py::test_a_lease_put_back_with_a_lower_epoch_makes_its_owner_write",
-    ),
-    mutant(
-        "a session without a document has ended",
-        "leasehold.leases.session_watch",
-        "if self.began >= seen.since + self._duration_s(tenant, timing)",
-        "if tenant not in self.present or self.began >= seen.since + self._duration_s(tenant, timing)",
-        sessions="all",
-    ),
-    mutant(
-        "a failed heartbeat extends trust",
-        "leasehold.leases.session",
-        "failures += 1",
-        "failures += 1\n                self._beat_at = self._clock.monotonic()",
-        sessions="all",
-    ),
-    mutant(
-        "trust in a lease does not end with the trust in its session",
-        "leasehold.leases.tenure",
-        "min(by_tick, session.trusted_until)",
-        "by_tick",
-        sessions="all",
-    ),
-    mutant(
-        "time in which a host could not write counts if it looked all the while",
-        "leasehold.leases.session",
-        "if self.timing.judging_s < started - self._beat_at < inf:",
-        "if False:",
-        test=f"{SESSION}::test_the_time_between_heartbeats_that_are_too_far_apart_is_unread",
-    ),
-    mutant(
-        "the grace of sessions after an outage is too short",
-        "leasehold.leases.timing",
-        "return self.beat_s + 2 * self.call_timeout_s",
-        "return self.beat_s / 4",
-        test="tests/unit/leases/test_timing.py"
-        "::test_in_the_grace_after_an_outage_a_heartbeat_that_hung_ends_and_another_is_answered",
     ),
     mutant(
         "hosts do not ring",
         "leasehold.leases.session",
         "self._rings += 1",
         "pass",
-        sessions="all",
-    ),
-    mutant(
-        "a host does not ring when it releases or loses a lease",
-        "leasehold.leases.tenure",
-        "self._session.ring()",
-        "pass",
-        test=f"{OF_SESSIONS}::test_a_lease_that_is_released_or_lost_rings",
-    ),
-    mutant(
-        "a host does not list after a ring of its own",
-        "leasehold.service.balancer",
-        "is_over or is_pending or sessions.signature != self._read_at_signature",
-        f"is_over or is_pending or any({OTHERS_RANG})",
-        (
-            "leasehold.service.balancer",
-            "is_moved = seen.signature != self._read_at_signature",
-            f"is_moved = any({OTHERS_RANG.replace('sessions', 'seen')})",
-        ),
-        test=f"{HOST_SESSIONS}::test_what_the_api_of_an_owner_does_to_its_lease_is_noticed_although_no_other_host_hears_the_ring",
-    ),
-    mutant(
-        "a handoff times out as soon as a session",
-        "leasehold.service.balancer",
-        "        return self._requests.expired(scan.started, self._timing)",
-        "        return self._requests.expired(scan.started, self._timing.session or self._timing)",
-        sessions="all",
-    ),
-    mutant(
-        "what sessions judge is left to hosts that have none",
-        "leasehold.leases.balance",
-        "if not by_tick or len(with_session) == len(able):",
-        "if True:",
-        sessions="mixed",
-    ),
-    mutant(
-        "leases of version 1 are judged by sessions",
-        "leasehold.leases.keeper",
-        "if lease.by_session and (tenant := lease.tenant) is not None:",
-        "if (tenant := lease.tenant) is not None:",
-        sessions="mixed",
-    ),
-    mutant(
-        "the leases are listed at the round after an audit is due",
-        "leasehold.service.balancer",
-        "due.append(scan.started + self._read_after_s(scan, session))\n"
-        "due.append(scan.listed_at + self._listed_after_s(scan, session))",
-        "pass",
-        test=f"{HOST_SESSIONS}::test_no_listing_of_leases_is_later_than_an_audit_after_the_last",
     ),
     mutant(
         "trust is checked before a request has a task, not when it is sent",
@@ -1331,16 +1331,15 @@ def hunted(name: str, seeds_max: int, shows: bool) -> int:
     from lab.simulation.world import hasten
 
     hasten()
-    size = replace(TIGHT, sessions=planted.sessions)
     for seed in range(1, seeds_max + 1):
-        verdict = simulated(seed, size, is_told=False)
+        verdict = simulated(seed, TIGHT, is_told=False)
         if verdict.found:
             if broken := broken_by("\n".join([*verdict.found, *verdict.trace])):
                 click.echo(f"0 not caught: the program is broken: {broken}")
                 return 1
             click.echo(f"{seed} {verdict.found[0].splitlines()[-1]}")
             if shows:
-                click.echo(report(verdict, size))
+                click.echo(report(verdict, TIGHT))
             return 0
     click.echo("0 not caught")
     return 1
@@ -1379,16 +1378,14 @@ def main() -> int:
         parser.error(f"no mutant's name contains {asked.only!r}; there are\n  {names}")
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         results = pool.map(lambda mutant: _hunt(mutant, asked.seeds, asked.only), wanted)
-        last: list[tuple[Sessions, int]] = []
+        last = list[int]()
         tests = list[str]()
         for planted, (seeds, how) in zip(wanted, results, strict=True):
-            last += [(planted.sessions, seeds)] if seeds and not planted.test else []
+            last += [seeds] if seeds and not planted.test else []
             tests += [planted.test] if seeds and planted.test else []
             click.echo(f"{('test' if planted.test else seeds) if seeds else 'not':>4}  {planted.name:62} {how}")
-    for (sessions, seed), violation in (unplanted := violations(set(last))).items():
-        click.echo(
-            f"seed {seed} (sessions: {sessions}) catches nothing, as it violates {violation} with nothing planted"
-        )
+    for seed, violation in (unplanted := violations(set(last))).items():
+        click.echo(f"seed {seed} catches nothing, as it violates {violation} with nothing planted")
     for test in (failing := failures(tests)):
         click.echo(f"{test} catches nothing, as it fails with nothing planted")
     caught = sum(seed not in unplanted for seed in last) + sum(test not in failing for test in tests)
@@ -1396,16 +1393,13 @@ def main() -> int:
     return 0 if caught == len(wanted) else 1
 
 
-def violations(seeds: Collection[tuple[Sessions, int]]) -> dict[tuple[Sessions, int], str]:
-    """What seeds find with nothing planted: (sessions, seed) -> the first violation."""
+def violations(seeds: Collection[int]) -> dict[int, str]:
+    """What seeds find with nothing planted: seed -> the first violation."""
     from lab.simulation.run import simulated
     from lab.simulation.setup import TIGHT
 
-    verdicts = {
-        (sessions, seed): simulated(seed, replace(TIGHT, sessions=sessions), is_told=False)
-        for sessions, seed in sorted(seeds)
-    }
-    return {key: verdict.found[0] for key, verdict in verdicts.items() if verdict.found}
+    verdicts = {seed: simulated(seed, TIGHT, is_told=False) for seed in sorted(seeds)}
+    return {seed: verdict.found[0] for seed, verdict in verdicts.items() if verdict.found}
 
 
 def failures(tests: Collection[str]) -> set[str]:

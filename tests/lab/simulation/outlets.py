@@ -96,9 +96,11 @@ class WatchedHandler:
         self._world.onlooker.tried(context.partition)
 
     async def process(self, context: HandlerContext, table: pa.Table) -> None:
+        self._world.onlooker.goes_on(context.partition, context.generation, context.position)
+        await self._handle(context, numbers_in(table))
+
+    async def _handle(self, context: HandlerContext, numbers: list[int]) -> None:
         world, by, fence = self._world, incarnation(), (context.epoch,)
-        numbers = numbers_in(table)
-        world.onlooker.goes_on(context.partition, context.generation, context.position)
         world.onlooker.sends(by, context.partition, fence, context.to)
         request, arrived = (
             Request(host_of(current()), "sink", "process", context.partition),

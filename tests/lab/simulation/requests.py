@@ -44,7 +44,7 @@ class Endpoint:
             batch_entries_max=10,
             in_flight_max=4,
             buffered_entries_max=3 * max(10, setup.batch_events_max),
-            request_timeout_s=setup.timing.duration_s / 6,
+            request_timeout_s=setup.timing.patience_s / 6,
         )
         self.takes_whole = setup.seed % 2 == 0
         self.weather = _Bounded(world.weather, self.limits.request_timeout_s)

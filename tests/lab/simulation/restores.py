@@ -52,13 +52,13 @@ async def mind(world: World, vault: Vault) -> None:
     """An operator resets each lease that the sink refuses, after a while: that is what its error advises."""
     seen: dict[tuple[str, int], float] = {}
     while True:
-        await asyncio.sleep(world.timing.renew_s)
+        await asyncio.sleep(world.timing.balance_s)
         for partition in world.open_partitions():
             lease = world.lease(partition)
             if lease is None or not vault.has_lost(lease):
                 continue
             since = seen.setdefault((partition, lease.generation), world.now)
-            if world.skies.is_calm or world.now >= since + world.timing.duration_s / 2:
+            if world.skies.is_calm or world.now >= since + world.timing.patience_s / 2:
                 world.tell("FAULT", f"output is lost: {move(world, partition, 0)}")
 
 

@@ -11,22 +11,24 @@ import hashlib
 import random
 import traceback
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lab.simulation.documents import order_pause, resume, run_document_faults
 from lab.simulation.faults import calm, release, run_faults
+from lab.simulation.gray_faults import disabled, one_way, run_gray_faults, slowed
 from lab.simulation.group import Running
 from lab.simulation.hub import on_virtual_time
 from lab.simulation.loop import run_virtual
 from lab.simulation.restores import mind, run_restores
-from lab.simulation.session_faults import roll_out, run_session_faults
+from lab.simulation.session_faults import run_session_faults
 from lab.simulation.setup import Setup, Size
 from lab.simulation.world import World, narrowed
 
 from leasehold.leases.balance import Peer, plan
 from leasehold.leases.errors import StoreConflict
+from leasehold.leases.host_record import HOSTS_PREFIX, found_host
 from leasehold.leases.keeper import Keeper
 from leasehold.leases.lease import Lease, LeaseKey
 from leasehold.service.worker import Worker
@@ -38,12 +40,19 @@ HOLD_OFFS_S = 90.0
 QUIET_SCANS = 10
 SCANS = 4
 """Within so many balance intervals a host has read its leases once, though some of its listings were refused."""
+GRAY_S = 120.0
+"""For how long something is neither well nor dead, while events come."""
+SLOW = 0.6
+"""A store that answers nobody within `call_timeout_s` cannot be reached, and promises nothing."""
+PROGRESS_S = 90.0
+"""Until everything is delivered that came meanwhile: a host that cannot do its work is found out, and others take over."""
+MOVES_PER_MINUTE, MOVES_AT_FIRST = 1.0, 2
 GARBAGE_MAX = 100_000
 """Objects that may be left over from earlier seeds."""
 NOTICED_S = 3.0
 """After the look that shows a ring, or the listing that is due, until an owner knows that its lease was released."""
 SUCCESSION_S = 2.0
-"""Beyond lease duration and renew interval, until somebody has taken over from the dead (docs/protocol.md)."""
+"""Beyond the duration and a look, until somebody has taken over from the dead (docs/protocol.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,18 +118,18 @@ async def _lived(world: World, total_s: float) -> None:
     faults = asyncio.create_task(run_faults(world, FAULTS_SHARE * total_s))
     documents = asyncio.create_task(run_document_faults(world, FAULTS_SHARE * total_s))
     sessions = asyncio.create_task(run_session_faults(world, FAULTS_SHARE * total_s))
-    rollout = asyncio.create_task(roll_out(world))
+    gray = asyncio.create_task(run_gray_faults(world, FAULTS_SHARE * total_s))
     restores = asyncio.create_task(_restored(world, FAULTS_SHARE * total_s))
     await _pause(world, FAULTS_SHARE * total_s)
-    await _until(world, faults.done, world.timing.duration_s, "end of faults")
+    await _until(world, faults.done, world.timing.patience_s, "end of faults")
     faults.result()
     await documents
     await sessions
-    await rollout
+    await gray
     world.tell("CALM", "no more faults")
     calm(world)
     timing = world.timing
-    settling_s = 3 * timing.duration_s + timing.balance_s + HOLD_OFFS_S + 2 * world.setup.opens_s
+    settling_s = 3 * timing.patience_s + timing.balance_s + HOLD_OFFS_S + 2 * world.setup.opens_s
     await _until(world, lambda: _taken_up(world), settling_s, "owners")
     await _pause(world, world.skies.under_way_s)
     flow.cancel()
@@ -128,13 +137,14 @@ async def _lived(world: World, total_s: float) -> None:
     await _settled(world, settling_s)
     restores.cancel()  # not before: the operator may have seen a lease only now that the sink refuses
     world.onlooker.check_idle(world.leases.values())
-    succession_s = sum(world.setup.succession(by_session=world.setup.sessions == "all")) + SUCCESSION_S
+    succession_s = world.setup.succession_s + SUCCESSION_S
     await _quiet(world, max(QUIET_SCANS * timing.balance_s, total_s - succession_s - world.now))
     if world.skies.quota is not None:
         names = sorted(running.name for running in world.alive)
         world.onlooker.check_scans(world.skies.quota.listed_at, names, SCANS * timing.balance_s)
     world.skies.quota = None  # who asks others for leases looks each second: no promise holds while that is refused
     world.onlooker.is_calm = True
+    await _progressed(world, settling_s)
     await _released(world, settling_s)
     if world.setup.document_faults:
         await _paused(world, settling_s)
@@ -155,7 +165,7 @@ async def _restored(world: World, until_s: float) -> None:
 async def _settled(world: World, within_s: float) -> None:
     """Everything is delivered in equal shares, and has stayed so for a round of every host: nobody has news for the others."""
     ends = world.now + within_s
-    round_s = max(world.timing.renew_s, world.timing.balance_s) + 2 * world.timing.call_timeout_s
+    round_s = max(world.timing.balance_s, world.timing.balance_s) + 2 * world.timing.call_timeout_s
     is_so = False
     while not is_so:
         left_s = ends - world.now
@@ -170,19 +180,10 @@ async def _settled(world: World, within_s: float) -> None:
 async def _quiet(world: World, for_s: float) -> None:
     """Nothing moves where nobody comes or goes."""
     world.tell("CALM", f"quiet for {for_s:.1f} s")
-    epochs, judged = world.epochs, _judged_by_session(world)
+    epochs = world.epochs
     await _pause(world, for_s)
     if moved := sorted(name for name, epoch in world.epochs.items() if epoch != epochs.get(name)):
         world.onlooker.violated("liveness", f"{moved} moved though nobody came or went")
-    lacking = sorted(running.name for running in world.alive if running.session is None)
-    ought = judged if lacking else {name for name, lease in world.leases.items() if not lease.closed}
-    if (now := _judged_by_session(world)) != ought:
-        which = f"those of {sorted(now)} and not of {sorted(ought)}, while {lacking or 'no host'} had no session"
-        world.onlooker.violated("version", f"leases are judged by sessions: {which}")
-
-
-def _judged_by_session(world: World) -> set[str]:
-    return {name for name, lease in world.leases.items() if lease.by_session and not lease.closed}
 
 
 async def _revoked(keeper: Keeper, key: LeaseKey) -> None:
@@ -195,23 +196,20 @@ async def _revoked(keeper: Keeper, key: LeaseKey) -> None:
 
 
 async def _released(world: World, settling_s: float) -> None:
-    """I12: an operator releases an idle lease, and its owner notices: soon if a host with a session did it, whose ring others
-    hear. Otherwise at the next listing, or renewal."""
-    session, timing = world.timing.session, world.timing
-    if session is None or not (idle := _idle_workers(world)):
+    """I12: an operator releases an idle lease, and its owner notices: soon if a host did it, whose ring others hear. Otherwise at
+    the next listing."""
+    timing = world.timing
+    if not (idle := _idle_workers(world)):
         return
     worker = world.rng.choice(idle)
     lease = worker.owned.lease
     rings = world.rng.random() < 0.5
     if rings:
-        keeper = world.rng.choice([each for each in world.alive if each.session is not None]).host.balancer._keeper
+        keeper = world.rng.choice(world.alive).host.balancer._keeper
         await _revoked(keeper, lease.key)
     else:
         release(world, lease.partition)
-    listed_s = timing.balance_s if any(each.session is None for each in world.alive) else session.audit_s
-    within_s = (session.look_s if rings else listed_s) + NOTICED_S
-    if not lease.by_session:
-        within_s = timing.renew_s + NOTICED_S
+    within_s = (timing.look_s if rings else timing.audit_s) + NOTICED_S
     world.tell("CALM", f"'{lease.partition}' is released by an operator {'' if rings else 'who does not ring'}")
     what = f"notice of the release of '{lease.partition}' by {lease.owner}"
     await _until(world, lambda: worker.owned.is_lost, within_s, what, "I12")
@@ -220,13 +218,55 @@ async def _released(world: World, settling_s: float) -> None:
 
 
 def _idle_workers(world: World) -> list[Worker]:
-    """Those of hosts with sessions."""
     return [
         worker
         for running in world.alive
         for _, worker in sorted(running.host.workers.items())
-        if running.session is not None and worker.progress.is_idle
+        if worker.progress.is_idle
     ]
+
+
+async def _progressed(world: World, settling_s: float) -> None:
+    """Progress: while a host, or its way to the store, is neither well nor dead, and others can do all, events are delivered, and
+    leases do not move back and forth. Afterwards all is as before."""
+    rng = random.Random(f"{world.setup.seed} progress")
+    alive = [running for running in world.alive if running.leases_max is None]
+    if len(alive) < 2 or len(alive) < len(world.alive) or world.setup.opens_slowly:
+        return
+    sick, way = rng.choice(alive).name, rng.choice(("slow", "slow for all", "one way", "disabled", "disabled"))
+    match way:
+        case "slow":
+            world.skies.gray = [slowed(rng, sick, 4.0)]
+        case "slow for all":
+            world.skies.gray = [slowed(rng, "", SLOW * world.timing.call_timeout_s)]
+        case "one way":
+            world.skies.gray = one_way(rng, sick)
+        case _:
+            world.skies.gray = [
+                disabled(rng, sick, retries_itself=world.setup.parallel is not None or world.setup.sink == "async")
+            ]
+    what = f"{way}: {', '.join(cut.is_meant.__name__ for cut in world.skies.gray)} of {sick}"
+    world.tell("CALM", f"gray: {what}")
+    world.onlooker.counts[f"gray {way}"] += 1
+    began, appended = world.now, 0
+    dies = rng.choice(alive) if rng.random() < 0.4 else None
+    if dies is not None and len(alive) > 2 and dies.name != sick:
+        world.tell("CALM", f"{dies.process.name} dies meanwhile")
+        await dies.kill()
+    while world.now - began < GRAY_S:
+        for partition, log in sorted(world.feed._logs.items()):
+            if log.children is None:
+                world.append(partition, 1)
+                appended += 1
+        await _pause(world, GRAY_S / 8)
+    await _until(world, world.onlooker.is_delivered, PROGRESS_S, f"progress although {what}", "progress")
+    moves = Counter(name for at, name in world.onlooker.moves if at >= began)
+    minutes = (world.now - began) / 60
+    if often := {name: count for name, count in moves.items() if count > MOVES_PER_MINUTE * minutes + MOVES_AT_FIRST}:
+        world.onlooker.violated("progress", f"{often} moves in {minutes:.1f} minutes, although only {what}")
+    world.skies.gray = []
+    world.tell("CALM", "all is well again")
+    await _settled(world, settling_s)
 
 
 async def _paused(world: World, settling_s: float) -> None:
@@ -238,8 +278,8 @@ async def _paused(world: World, settling_s: float) -> None:
 
     world.tell("CALM", f"{pipeline} is paused")
     order_pause(world, pipeline)
-    audit_s = 0.0 if world.timing.session is None else world.timing.session.audit_s  # this operator does not ring
-    rest_s = audit_s + world.timing.duration_s + 2 * world.timing.call_timeout_s
+    audit_s = world.timing.audit_s  # this operator does not ring
+    rest_s = audit_s + world.timing.patience_s + 2 * world.timing.call_timeout_s
     await _until(world, lambda: all(lease.owner is None for lease in leases()), rest_s, f"rest of {pipeline}")
     at_rest = leases()
     for partition, log in sorted(world.feed._logs.items()):
@@ -273,8 +313,7 @@ async def _settled_with_events(world: World, within_s: float) -> None:
 
 async def _succession(world: World) -> None:
     """A host dies. Meanwhile somebody edits its leases, and that is no sign of life."""
-    judged = _judged_by_session(world)
-    alive = [running for running in world.alive if running.host.workers and _has_heirs(world, running, judged)]
+    alive = [running for running in world.alive if running.host.workers and _has_heirs(world, running)]
     if len(world.alive) < 2 or not alive:
         return
     victim = world.rng.choice(alive)
@@ -282,35 +321,28 @@ async def _succession(world: World) -> None:
     died_at = world.now
     await victim.kill()
     world.tell("CALM", f"{victim.process.name} dies, and leaves {left}")
-    bounds_s = world.setup.succession(by_session=judged.issuperset(left))
-    within_s = sum(bounds_s) + SUCCESSION_S
-    await _pause(world, bounds_s[0] / 2)
+    records = [found_host(each.id, each.body) for each in world.documents(HOSTS_PREFIX)]
+    slowest = world.timing.lasting(max(each.lasts_s for each in records if each is not None))  # it may have been slow
+    within_s = replace(world.setup, timing=slowest).succession_s + SUCCESSION_S
+    await _pause(world, world.timing.duration_s / 2)
     for partition in left:
         world.edit(partition, lambda lease: lease.handoff_requested("nobody"))
     await _until(world, lambda: _is_worked_on(world), within_s - (world.now - died_at), "successors")
 
 
-def _has_heirs(world: World, victim: Running, judged: Collection[str]) -> bool:
+def _has_heirs(world: World, victim: Running) -> bool:
     """Whether another host may own all that this one has, however much that is."""
-    needs_session = any(key[1] in judged for key in victim.host.workers)
-    return any(
-        each is not victim and each.leases_max is None and (each.session is not None or not needs_session)
-        for each in world.alive
-    )
+    return any(each is not victim and each.leases_max is None for each in world.alive)
 
 
 def _is_moving(world: World) -> bool:
     """Whether a live host would take or ask for a lease, once it reads them all. Where hosts have limits, `is_balanced` asks
     less of their shares than hosts do."""
     leases, pipelines = list(world.leases.values()), frozenset(world.setup.pipelines)
-    seen_by_all = [lease for lease in leases if not lease.by_session]
-    peers = [
-        Peer(name=each.name, pipelines=pipelines, leases_max=each.leases_max, has_session=each.session is not None)
-        for each in world.alive
-    ]
+    peers = [Peer(name=each.name, pipelines=pipelines, leases_max=each.leases_max) for each in world.alive]
     plans = [
         plan(
-            leases if each.session is not None else seen_by_all,
+            leases,
             peers,
             each.name,
             each.host.workers.keys(),
@@ -344,13 +376,8 @@ def _lacks_leases(world: World) -> bool:
 
 def _taken_up(world: World) -> bool:
     """Whether every open lease has an owner. Where nobody is left to be one, starts a host, as whoever runs hosts would: the last
-    one may have woken to give way to one of its name, which was dead by then; and hosts without sessions are no owners of leases
-    that sessions judge."""
-    needs_session = bool(_judged_by_session(world))
-    if all(
-        running.host.is_draining or running.leases_max is not None or (needs_session and running.session is None)
-        for running in world.alive
-    ):
+    one may have woken to give way to one of its name, which was dead by then."""
+    if all(running.host.is_draining or running.leases_max is not None for running in world.alive):
         world.started("host-last")
     return _is_worked_on(world)
 

@@ -1,7 +1,6 @@
-"""What befalls sessions: writes that fail while reads succeed, edited documents, and answers that are old when they arrive.
+"""What befalls beats: writes that fail while reads succeed, edited documents, and answers that are old when they arrive.
 
-Only worlds whose hosts have sessions get these faults. Their random source is their own, so that all other faults of a seed stay
-as they are.
+Their random source is their own, so that all other faults of a seed stay as they are.
 """
 
 from __future__ import annotations
@@ -17,29 +16,25 @@ from lab.simulation.skies import Cut, Hold, Snare
 from lab.simulation.weather import Ends, Fate, Request
 
 from leasehold.leases.document import lease_id
-from leasehold.leases.session import SESSIONS_PREFIX
+from leasehold.leases.host_record import HOSTS_PREFIX
 from leasehold.leases.store import READS
-from leasehold.leases.timing import SessionTiming
+from leasehold.leases.timing import Timing
 
 if TYPE_CHECKING:
     from lab.simulation.world import World
 
-Fault = Callable[["World", random.Random, SessionTiming], str | None]
+Fault = Callable[["World", random.Random, Timing], str | None]
 """Says what it did; None if there was nothing to do it to."""
 
 WRITES = ("create", "replace", "delete")
-ROLLOUT_S = 40.0
-"""Within so many seconds all hosts are stopped that are to be restarted."""
-STOPS_S = 40.0
-"""What a stop may take."""
 
 
 def is_write(request: Request) -> bool:
     return request.where == "store" and request.operation in WRITES
 
 
-def is_of_sessions(request: Request) -> bool:
-    return is_write(request) and request.id.startswith(SESSIONS_PREFIX)
+def is_of_hosts(request: Request) -> bool:
+    return is_write(request) and request.id.startswith(HOSTS_PREFIX)
 
 
 def is_of_leases(request: Request) -> bool:
@@ -50,19 +45,19 @@ def is_read(request: Request) -> bool:
     return request.where == "store" and request.operation in READS
 
 
-KINDS = {"writes": is_write, "sessions": is_of_sessions, "leases": is_of_leases, "reads": is_read}
+KINDS = {"writes": is_write, "hosts": is_of_hosts, "leases": is_of_leases, "reads": is_read}
 
 
-def partial_outage(world: World, rng: random.Random, timing: SessionTiming) -> str | None:
+def partial_outage(world: World, rng: random.Random, timing: Timing) -> str | None:
     """Some requests of one host, or of all, are refused, vanish, or lose their answers, while all others go well."""
     host = rng.choice(("", *(running.name for running in world.alive)))
     kind = rng.choice(sorted(KINDS))
     mode: Ends = rng.choice(("refused", "ghost", "lost"))
     for_s = timing.duration_s * rng.choice((0.5, 1.0, 3.0)) * (0.3 + rng.random())
-    hangs_s = timing.call_timeout_s * (1 + rng.random()) if mode == "ghost" else 0.0
+    hangs_s = timing.beat_timeout_s * (1 + rng.random()) if mode == "ghost" else 0.0
     cut = Cut(host, KINDS[kind], Fate(0.01 + hangs_s, mode))
     world.skies.cuts.insert(0, cut)  # before those that let requests pass slowly
-    is_dark = host == "" and kind in ("writes", "sessions")
+    is_dark = host == "" and kind in ("writes", "hosts") and mode != "lost"  # then a read shows that they arrive
     if is_dark:
         world.onlooker.writes_fail(True)
 
@@ -76,17 +71,17 @@ def partial_outage(world: World, rng: random.Random, timing: SessionTiming) -> s
     return f"{kind} of {host or 'all'}: {mode} for {for_s:.1f} s"
 
 
-def edited_session(world: World, rng: random.Random, timing: SessionTiming) -> str | None:
-    """A session is deleted or garbled, or put back later as it was."""
-    documents = world.documents(SESSIONS_PREFIX)
+def edited_host(world: World, rng: random.Random, timing: Timing) -> str | None:
+    """A host's document is deleted or garbled, or put back later as it was."""
+    documents = world.documents(HOSTS_PREFIX)
     if not documents:
         return None
     chosen = rng.choice(documents)
     what = rng.choice(("garbled", "deleted", "put back"))
     if what == "garbled":
-        world.store.edit_session(chosen.id, chosen.body[: rng.randint(0, len(chosen.body) - 1)])
+        world.store.edit_host(chosen.id, chosen.body[: rng.randint(0, max(0, len(chosen.body) - 1))])
     elif what == "deleted":
-        world.store.edit_session(chosen.id, None)
+        world.store.edit_host(chosen.id, None)
     else:
         later_s = timing.duration_s * 1.5 * rng.random()
         asyncio.get_running_loop().call_later(later_s, _put_back, world, chosen.id, chosen.body)
@@ -94,11 +89,11 @@ def edited_session(world: World, rng: random.Random, timing: SessionTiming) -> s
 
 
 def _put_back(world: World, id: str, body: str) -> None:
-    if not world.skies.is_calm and any(stored.id == id for stored in world.documents(SESSIONS_PREFIX)):
-        world.store.edit_session(id, body)
+    if not world.skies.is_calm and any(stored.id == id for stored in world.documents(HOSTS_PREFIX)):
+        world.store.edit_host(id, body)
 
 
-def stopped_look(world: World, rng: random.Random, timing: SessionTiming) -> str | None:
+def stopped_look(world: World, rng: random.Random, timing: Timing) -> str | None:
     """A host is stopped right after it asks for a listing, or for a write."""
     operation = rng.choice(("list", "list", "changes", "count", "replace"))
     for_s = timing.duration_s * rng.choice((0.3, 1.0, 2.0)) * (0.5 + rng.random())
@@ -113,14 +108,14 @@ def stopped_look(world: World, rng: random.Random, timing: SessionTiming) -> str
     return f"{host} for {for_s:.1f} s after its next {operation}"
 
 
-def crossing(world: World, rng: random.Random, timing: SessionTiming) -> str | None:
-    """A host's session is silent for about as long as it lasts and returns slowly, while others look and take slowly."""
+def crossing(world: World, rng: random.Random, timing: Timing) -> str | None:
+    """A host is silent for about as long as it lasts and returns slowly, while others look and take slowly."""
     if len(world.alive) < 2:
         return None
     host = rng.choice(world.alive).name
-    silent = Cut(host, is_of_sessions, Fate(timing.call_timeout_s * 1.1, "ghost"))
-    slow = Cut(host, is_of_sessions, Fate(0.9 * timing.call_timeout_s * rng.random()), back_s=0.3 * rng.random())
-    others = Cut("", is_read, Fate(0.5 * timing.call_timeout_s * rng.random()), back_s=0.4 * timing.call_timeout_s)
+    silent = Cut(host, is_of_hosts, Fate(timing.beat_timeout_s * 1.1, "ghost"))
+    slow = Cut(host, is_of_hosts, Fate(0.9 * timing.beat_timeout_s * rng.random()), back_s=0.3 * rng.random())
+    others = Cut("", is_read, Fate(0.5 * timing.beat_timeout_s * rng.random()), back_s=0.4 * timing.beat_timeout_s)
     silent_s = timing.duration_s * (0.72 + 0.4 * rng.random())
     cuts = world.skies.cuts
     cuts += [silent, others]
@@ -141,22 +136,21 @@ def crossing(world: World, rng: random.Random, timing: SessionTiming) -> str | N
     return f"{host} for {silent_s:.1f} s"
 
 
-def held_heartbeat(world: World, rng: random.Random, timing: SessionTiming) -> str | None:
+def held_heartbeat(world: World, rng: random.Random, timing: Timing) -> str | None:
     """A host is stopped until its trust is almost over, and again just before its next heartbeat goes out."""
-    hosts = [each for each in world.alive if each.session and each.host.workers and not each.process.is_stopped]
+    hosts = [each for each in world.alive if each.host.workers and not each.process.is_stopped]
     if not hosts:
         return None
     host = rng.choice(hosts)
-    assert host.session is not None
     until_s = host.session.trusted_until - host.clock.monotonic() - rng.random()
-    held_s = timing.call_timeout_s * (0.4 + 0.7 * rng.random())
+    held_s = timing.beat_timeout_s * (0.4 + 0.7 * rng.random())
     if until_s <= 0:
         return None
     host.process.stop()
 
     def goes_on() -> None:
         if not world.skies.is_calm:
-            world.skies.holds.append(Hold(host.name, is_of_sessions, held_s))
+            world.skies.holds.append(Hold(host.name, is_of_hosts, held_s))
             host.process.resume()
 
     loop = asyncio.get_running_loop()
@@ -167,9 +161,9 @@ def held_heartbeat(world: World, rng: random.Random, timing: SessionTiming) -> s
     return f"{host.name} for {until_s:.1f} s and {held_s:.1f} s"
 
 
-def held_write(world: World, rng: random.Random, timing: SessionTiming) -> str | None:
+def held_write(world: World, rng: random.Random, timing: Timing) -> str | None:
     """A host is stopped just before or after it writes a lease. Others take its leases, which arrives when it continues."""
-    hosts = [each for each in world.alive if each.session and each.host.workers and not each.process.is_stopped]
+    hosts = [each for each in world.alive if each.host.workers and not each.process.is_stopped]
     if not hosts:
         return None
     host = rng.choice(hosts)
@@ -219,37 +213,13 @@ def _pour(world: World, partition: str) -> None:
 
 
 FAULTS: tuple[Fault, ...] = (
-    *(partial_outage, partial_outage, edited_session, stopped_look, crossing, crossing),
+    *(partial_outage, partial_outage, edited_host, stopped_look, crossing, crossing),
     *(held_heartbeat, held_heartbeat, held_write, held_write),
 )
 
 
-async def roll_out(world: World) -> None:
-    """From a moment on, hosts of a mixed group are restarted, with a session or without, each at a time of its own."""
-    setup = world.setup
-    if setup.sessions != "mixed" or setup.rollout == "halves":
-        return
-    rng = random.Random(f"{setup.seed} rollout")
-    await asyncio.sleep(max(0.0, setup.rolls_at_s - world.now))
-    world.tell("FAULT", f"rollout: {setup.rollout}")
-    due = [each for each in world.alive if (each.session is not None) != setup.has_session(each.name, world.now)]
-    await asyncio.gather(*(_restart(world, each, rng.random() * ROLLOUT_S, 5 * rng.random()) for each in due))
-
-
-async def _restart(world: World, running: Running, after_s: float, away_s: float) -> None:
-    """Stopped well, or killed if it takes long; then started as hosts start by then."""
-    await asyncio.sleep(after_s)
-    running.host.stop()
-    await asyncio.wait({running.task}, timeout=STOPS_S)
-    await running.kill()
-    await asyncio.sleep(away_s)
-    if running.name not in {each.name for each in world.alive}:
-        world.started(running.name)
-
-
 async def run_session_faults(world: World, until_s: float) -> None:
-    if (timing := world.timing.session) is None:
-        return
+    timing = world.timing
     rng = random.Random(f"{world.setup.seed} sessions")
     for moment in sorted(rng.random() * until_s for _ in range(world.setup.faults)):
         await asyncio.sleep(max(0.0, moment - world.now))

@@ -6,23 +6,17 @@ import random
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from leasehold.leases.timing import SessionTiming, Timing
+from leasehold.leases.timing import LASTS_S, Timing, derived_timing
 from leasehold.pipeline.limits import JOB_SHARE, ParallelLimits, RangeLimits
 
 SinkKind = Literal["memory", "log", "python", "files", "postgres", "async", "eventhubs"]
 SINKS: tuple[SinkKind, ...] = get_args(SinkKind)
 RESTORED: tuple[SinkKind, ...] = ("files", "postgres")
 """Those whose output and positions can be put back to an earlier state."""
-Sessions = Literal["none", "all", "mixed"]
-"""Which hosts have one; of a mixed group, see `Rollout`."""
-Rollout = Literal["halves", "upgrade", "catching up", "return"]
-"""How hosts of a mixed group come by sessions. halves: those with an odd number never have one. upgrade: none has one at first,
-and from a moment on all that start; until then the hosts are restarted. catching up: the same, and the others have one from the
-start. return: all have one at first, and those with an odd number lack it when they start after that moment."""
 Operator = Literal["away", "resets", "tampers"]
 PIPELINES = ("bank", "till")
 BATCH_TIMEOUT = 1.5
-"""How long a batch may take, in durations of a lease."""
+"""How long a batch may take, in patiences of a host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,19 +26,18 @@ class Size:
     leases: int
     minutes: int
     shrinks: tuple[float, ...]
-    """How long leases last, as shares of what they last by default."""
+    """How long hosts may be silent, as shares of the default."""
     appends_every_s: float
     """On average, in each partition."""
-    sessions: Sessions = "none"
     hints: bool = False
     """Whether the lease store is like PostgreSQL: a listing is of one moment, and hosts watch hints."""
 
 
 SMALL = Size(name="small", hosts=3, leases=4, minutes=7, shrinks=(1.0,), appends_every_s=30.0)
 TIGHT = Size(name="tight", hosts=3, leases=4, minutes=7, shrinks=(1 / 3, 1 / 2), appends_every_s=20.0)
-"""More lives of leases in the same minutes: dearer, and each seed finds more."""
+"""More lives of hosts in the same minutes: dearer, and each seed finds more."""
 LARGE = Size(name="large", hosts=20, leases=100, minutes=19, shrinks=(1.0,), appends_every_s=60.0)
-HINTED = replace(SMALL, name="hinted", sessions="all", hints=True)
+HINTED = replace(SMALL, name="hinted", hints=True)
 SIZES = {size.name: size for size in (SMALL, TIGHT, LARGE, HINTED)}
 
 
@@ -57,8 +50,9 @@ class Setup:
     longer than `batch_timeout_s` now and then, to open and to say where they stand. tears: whether listings of leases are read
     in pages, between which they change. lags: whether replicas of the source answer that have less than was read before.
     pipelines: of every host, each with its part of the partitions. leases_max: of hosts with an odd number. document_faults: how
-    many befall documents that are no leases. rollout, rolls_at_s: of a mixed group. ranges: when executors read, None for never.
-    parallel: how the handler of a sink `python` is called side by side; None: batch by batch.
+    many befall documents that are no leases. ranges: when executors read, None for never.
+    parallel: how the handler of a sink `python` is called side by side; None: batch by batch. manual: at how many events without
+    a checkpoint by hand reading pauses, batch by batch; None: the handler does not checkpoint by hand.
     """
 
     seed: int
@@ -83,11 +77,9 @@ class Setup:
     leases_max: int | None
     document_faults: int
     restores: bool
-    sessions: Sessions
-    rollout: Rollout
-    rolls_at_s: float
     ranges: RangeLimits | None
     parallel: ParallelLimits | None
+    manual: int | None
 
     @property
     def holds_position(self) -> bool:
@@ -102,33 +94,15 @@ class Setup:
         number = host.removeprefix("host-")
         return self.leases_max if number.isdecimal() and int(number) % 2 else None
 
-    def has_session(self, host: str, at_s: float) -> bool:
-        """Whether a host that starts then has one. The last one has, because leases need it; for a newcomer it is drawn."""
-        if self.sessions != "mixed" or host == "host-last":
-            return self.sessions != "none"
-        number = host.removeprefix("host-")
-        is_even = (int(number) if number.isdecimal() else self.seed // 2) % 2 == 0
-        is_rolled = at_s >= self.rolls_at_s
-        match self.rollout:
-            case "halves":
-                return is_even
-            case "upgrade":
-                return is_rolled
-            case "catching up":
-                return is_even or is_rolled
-            case "return":
-                return is_even or not is_rolled
-
-    def succession(self, *, by_session: bool) -> tuple[float, float]:
-        """How long a dead owner's leases last, and how late that is noticed; with sessions, two hosts may try for one first."""
-        session = self.timing.session if by_session else None
-        if session is None:
-            return self.timing.duration_s, self.timing.renew_s
-        return session.duration_s, session.look_s + 2 * self.timing.handoff_poll_s
+    @property
+    def succession_s(self) -> float:
+        """How long a dead owner's leases wait at most. Two hosts may try for one first."""
+        timing = self.timing
+        return timing.duration_s + timing.look_s + 2 * timing.handoff_poll_s
 
     @property
     def batch_timeout_s(self) -> float:
-        return BATCH_TIMEOUT * self.timing.duration_s
+        return BATCH_TIMEOUT * self.timing.patience_s
 
     @property
     def opens_s(self) -> float:
@@ -143,16 +117,8 @@ class Setup:
         )  # another, so that seeds without them stay as they are
         sinks = random.Random(f"{seed} sink {size.name}")
         shrink = rng.choice(size.shrinks)
-        whole = Timing()
-        rollouts = random.Random(f"{seed} rollout {size.name}")
-        timing = Timing(
-            duration_s=whole.duration_s * shrink,
-            renew_s=whole.renew_s * shrink,
-            balance_s=whole.balance_s * shrink,
-            margin_s=whole.margin_s * shrink,
-            call_timeout_s=whole.call_timeout_s * shrink,
-            session=None if size.sessions == "none" else SessionTiming(counted_above=rollouts.choice((0, 1000))),
-        )
+        counting = random.Random(f"{seed} rollout {size.name}")
+        timing = replace(derived_timing(LASTS_S * shrink), counted_above=counting.choice((0, 1000)))
         plain: SinkKind = rng.choice(("memory", "log", "python"))
         sink = sinks.choice(SINKS[3:]) if sinks.random() < 0.5 else plain
         operator: Operator = rng.choice(("away", "resets", "tampers"))
@@ -180,12 +146,14 @@ class Setup:
             leases_max=hardships.randint(1, size.leases // size.hosts + 1) if hardships.random() < 0.2 else None,
             document_faults=hardships.choice((0, 0, 2, 5)) * (1 if size.hosts < 10 else 4),
             restores=restores,
-            sessions=size.sessions,
-            rollout=rollouts.choice(get_args(Rollout)),
-            rolls_at_s=60.0 * size.minutes * (0.05 + 0.3 * rollouts.random()),
-            ranges=_ranges(random.Random(f"{seed} ranges {size.name}"), BATCH_TIMEOUT * timing.duration_s),
+            ranges=_ranges(random.Random(f"{seed} ranges {size.name}"), BATCH_TIMEOUT * timing.patience_s),
             parallel=_parallel(random.Random(f"{seed} parallel {size.name}"), timing) if sink == "python" else None,
+            manual=_manual(random.Random(f"{seed} manual {size.name}")) if sink == "python" else None,
         )
+
+
+def _manual(rng: random.Random) -> int | None:
+    return None if rng.random() < 0.5 else rng.choice((20, 60, 200))
 
 
 def _parallel(rng: random.Random, timing: Timing) -> ParallelLimits | None:
@@ -197,7 +165,7 @@ def _parallel(rng: random.Random, timing: Timing) -> ParallelLimits | None:
         events_max=several,
         manual_ack=several is not None and rng.random() < 0.5,
         window=rng.choice((8, 20, 200)),
-        timeout_s=timing.duration_s / 6,
+        timeout_s=timing.patience_s / 6,
         attempts=1_000_000,  # there are no dead letters
         backoff_s=rng.choice((0.1, 1.0)),
     )

@@ -78,7 +78,7 @@ class Hold:
 
 class Skies:
     """rng: whom fates are drawn from. running: the host that a process is. outages, slow (to the store), hanging, snares, cuts,
-    holds: laid by faults. quota: what binds the lease store once faults have stopped."""
+    holds: laid by faults. gray: cuts that last while all else is well. quota: what binds the lease store after the faults."""
 
     def __init__(
         self,
@@ -96,6 +96,7 @@ class Skies:
         self.snares: list[Snare] = []
         self.cuts: list[Cut] = []
         self.holds: list[Hold] = []
+        self.gray: list[Cut] = []
         self.quota: Quota | None = None
         self._setup = setup
         self._slow_s: dict[Where, float] = {"store": setup.store_s, "feed": 0.0, "sink": setup.sink_s}
@@ -110,7 +111,7 @@ class Skies:
     @property
     def under_way_s(self) -> float:
         """How long it takes until the last message has arrived that is on its way; what hangs longer than any counts no more."""
-        return min(max(QUICK_S, self._arrives_by - self._now()), LATE_MAX * self._setup.timing.duration_s)
+        return min(max(QUICK_S, self._arrives_by - self._now()), LATE_MAX * self._setup.timing.patience_s)
 
     def replica(self, read: int) -> tuple[int, int] | None:
         """From where to where a replica answers that has less than the `read` events; None for one that has all."""
@@ -154,9 +155,7 @@ class Skies:
         rng = self.rng
         quick = 0.002 + 0.02 * rng.random()
         if self.is_calm:
-            refused = self.quota.fate(request, self._now()) if self.quota and request.where == "store" else None
-            self._onlooker.counts["throttled"] += refused is not None
-            return refused or Fate(quick)
+            return self._calm_fate(request) or Fate(quick)
         if self.cuts and ("", request.where) not in self.outages:
             for cut in self.cuts:
                 if cut.host in ("", request.host) and cut.is_meant(request):
@@ -175,6 +174,14 @@ class Skies:
             self._uncertain[request.id] = self._now()
         return self._bad(rng, quick)
 
+    def _calm_fate(self, request: Request) -> Fate | None:
+        for cut in self.gray:
+            if cut.host in ("", request.host) and cut.is_meant(request):
+                return cut.fate._replace(back_s=cut.back_s)
+        refused = self.quota.fate(request, self._now()) if self.quota and request.where == "store" else None
+        self._onlooker.counts["throttled"] += refused is not None
+        return refused
+
     def _laid_fate(self, request: Request, quick: float) -> Fate | None:
         """What faults have laid for it."""
         timing, rng = self._setup.timing, self.rng
@@ -186,11 +193,11 @@ class Skies:
         if request.where == "store" and request.host in self.slow:
             return Fate(timing.call_timeout_s * (0.8 + 0.15 * rng.random()))
         if request.where == "sink" and request.host in self.hanging:
-            return Fate((2 + rng.random()) * timing.duration_s)
+            return Fate((2 + rng.random()) * timing.patience_s)
         return None
 
     def _bad(self, rng: random.Random, quick: float) -> Fate:
-        duration = self._setup.timing.duration_s
+        duration = self._setup.timing.patience_s
         return rng.choice(
             (
                 Fate(quick, "refused"),
@@ -206,4 +213,4 @@ class Skies:
 
     def overtaken(self, rng: random.Random, by: int | None = None) -> Fate:
         """Its answer is lost, and it arrives among later requests to the same place."""
-        return Fate(LATE_MAX * self._setup.timing.duration_s, "late", overtaken_by=by or rng.randint(1, 3))
+        return Fate(LATE_MAX * self._setup.timing.patience_s, "late", overtaken_by=by or rng.randint(1, 3))

@@ -21,7 +21,7 @@ from leasehold.leases.stores.memory import MemoryStore
 from leasehold.pipeline.connectors.log.partition_file import LogError
 from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryDestination, MemoryOutputSink, MemoryWriter
 from leasehold.pipeline.errors import Ambiguous, FeedUnavailable, PipelineError, SinkError, SinkUnavailable
-from leasehold.pipeline.sink import Claim
+from leasehold.pipeline.sink import Claim, Standing
 
 T = TypeVar("T")
 Where = Literal["store", "feed", "sink"]
@@ -43,7 +43,8 @@ class Fate(NamedTuple):
 
     refused: surely not carried out; retry_after_s: what the service says of it. lost: carried out without an answer. ghost:
     neither. late: without an answer at once, and carried out after late_s, when nobody waits for it any more; or before that,
-    just ahead of the overtaken_by-th request that comes to the same document or partition.
+    just ahead of the overtaken_by-th request that comes to the same document or partition. is_quick_to_refuse: a refusal does not
+    take back_s.
     """
 
     late_s: float = 0.005
@@ -51,6 +52,7 @@ class Fate(NamedTuple):
     overtaken_by: int = 0
     retry_after_s: float | None = None
     back_s: float = 0.0
+    is_quick_to_refuse: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -153,14 +155,19 @@ class Outlet(MemoryOutputSink):
         position = await self._asked("open", claim, lambda: self.destination.claim(claim))
         return MemoryWriter(self.destination, claim, position, partial(self._asked, "write", claim))
 
+    async def standing(self, pipeline: str, partition: str) -> Standing | None:
+        fate = self._weather.fate(Request(_host(), "sink", "standing", partition))
+        found = partial(super().standing, pipeline, partition)
+        return await sent(lambda: _fulfilled(fate, found, SinkUnavailable, SinkUnavailable))
+
     async def _asked(self, operation: str, claim: Claim, request: Callable[[], T]) -> T:
         fate = self._weather.fate(Request(_host(), "sink", operation, claim.partition))
         return await sent(lambda: _fulfilled(fate, _later(request), SinkUnavailable, Ambiguous))
 
 
-def of(where: Where, operation: str = "") -> Callable[[Request], bool]:
-    """Requests of one kind."""
-    return lambda request: request.where == where and operation in ("", request.operation)
+def of(where: Where, operation: str = "", within: str = "") -> Callable[[Request], bool]:
+    """Requests of one kind. within: their ids."""
+    return lambda request: request.where == where and operation in ("", request.operation) and within in request.id
 
 
 class Once:
@@ -241,7 +248,7 @@ def _answer(
     try:
         result = call()
     except Exception as error:
-        return _later_fail(answer, error, fate.back_s)
+        return _later_fail(answer, error, 0.0 if fate.is_quick_to_refuse else fate.back_s)
     if fate.ends == "lost":
         return _fail(answer, lost("no answer"))
     if fate.back_s:

@@ -15,16 +15,15 @@ import asyncio
 import gc
 import logging
 import random
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import cached_property, lru_cache, partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from lab.simulation import container, group
+from lab.simulation import group
 from lab.simulation.broker import Broker
+from lab.simulation.by_hand import ByHand
 from lab.simulation.container import WatchedContainer
 from lab.simulation.database import WAYS, Database
 from lab.simulation.flow import NumberedFeed, PartOfFeed, WeatheredTransform
@@ -42,13 +41,11 @@ from lab.simulation.setup import Setup, SinkKind
 from lab.simulation.shelf import Shelf
 from lab.simulation.skies import Skies
 
-from leasehold.leases import document, host_record, keeper, membership, session, session_watch, tenure
+from leasehold.leases import document, host_record, host_watch, keeper, session, tenure
 from leasehold.leases.document import lease_id, lease_prefix
 from leasehold.leases.errors import LeasesError
 from leasehold.leases.host_record import HOSTS_PREFIX
 from leasehold.leases.lease import Lease
-from leasehold.leases.session import SESSIONS_PREFIX
-from leasehold.leases.timing import Timing
 from leasehold.pipeline.connectors.files.sink import manifest
 from leasehold.pipeline.connectors.python import PythonOutputSink
 from leasehold.pipeline.limits import BatchLimits
@@ -70,7 +67,6 @@ class World(Group):
         )
         LEASES.forget()
         HOSTS.forget()
-        SESSIONS.forget()
         self.setup: Setup = setup
         self._loop: Any = asyncio.get_running_loop()
         self.rng = random.Random(f"{setup.seed} faults")
@@ -118,6 +114,18 @@ class World(Group):
     def trace(self) -> list[str]:
         return [f"{at:9.3f} {who:12} {what if isinstance(what, str) else what()}" for at, who, what in self._told]
 
+    def put(self, id: str, body: str) -> None:
+        if id.startswith(HOSTS_PREFIX):
+            self.store.edit_host(id, body)
+        else:
+            super().put(id, body)
+
+    def remove(self, id: str) -> None:
+        if id.startswith(HOSTS_PREFIX):
+            self.store.edit_host(id, None)
+        else:
+            super().remove(id)
+
     def passes(self, number: int) -> bool:
         """Whether the transform lets an event through: where it filters, every fourth dozen goes."""
         return not self.setup.filters or number // 12 % 4 != 3
@@ -126,9 +134,6 @@ class World(Group):
         self.feed.extend(partition, events)
 
     # Hosts
-
-    def timing_of(self, name: str) -> Timing:
-        return self.timing if self.setup.has_session(name, self.now) else replace(self.timing, session=None)
 
     def clock(self) -> HostClock:
         skew = self.setup.skew
@@ -141,10 +146,7 @@ class World(Group):
     def started(self, name: str, *, leases_max: int | None = None, **settings: Any) -> Running:
         running = super().started(name, leases_max=self.setup.leases_max_of(name), **settings)
         self.onlooker.rates[running.process.name] = self._next_rate
-        if running.session is None:
-            self.onlooker.without_session.add(running.process.name)
-        how = "" if running.session is not None else ", without a session"
-        self.tell(running.process.name, f"starts{how}; its clock runs at {self._next_rate:.4f}")
+        self.tell(running.process.name, f"starts; its clock runs at {self._next_rate:.4f}")
         running.task.add_done_callback(partial(self._ended, running.process.name))
         return running
 
@@ -169,19 +171,10 @@ class World(Group):
         return {lease.partition: lease for lease in (document.decode_lease(each.id, each.body) for each in stored)}
 
     def is_balanced(self) -> bool:
-        """As in any group, but for hosts that have as many leases as they want. If none has a limit, each pipeline is even.
-
-        Once sessions judge some leases, hosts without sessions are even among themselves, and so are the others.
-        """
+        """As in any group, but for hosts that have as many leases as they want. If none has a limit, each pipeline is even."""
         leases = [lease for lease in self.leases.values() if not lease.closed]
-        seen_by_all = [lease for lease in leases if not lease.by_session]
-        apart = [[each for each in self.alive if (each.session is None) is lacks] for lacks in (False, True)]
-        groups = [self.alive] if len(seen_by_all) == len(leases) else [group for group in apart if group]
         total = sum(len(each.host.workers) for each in self.alive)
-        is_fair = all(map(self._are_even, groups)) and (
-            len(groups) == 1 or self._have_their_part(apart[1], seen_by_all)
-        )
-        return is_fair and total == len(leases) > 0
+        return self._are_even(self.alive) and total == len(leases) > 0
 
     def _are_even(self, hosts: Sequence[Running]) -> bool:
         shares = {running.name: len(running.host.workers) for running in hosts}
@@ -196,16 +189,6 @@ class World(Group):
             )
         return is_kept and is_fair
 
-    def _have_their_part(self, hosts: Sequence[Running], leases: Sequence[Lease]) -> bool:
-        """Hosts without sessions, of the leases that they see, if no host of the group has a limit."""
-        count = len(self.alive)
-        sizes = Counter(lease.pipeline for lease in leases)
-        return any(each.leases_max is not None for each in self.alive) or all(
-            sizes[name] // count <= _part_of(each, name) <= -(-sizes[name] // count)
-            for each in hosts
-            for name in self.setup.pipelines
-        )
-
     def _drawn_sink(self) -> Sink:
         return SINK_OF[self.setup.sink](self)
 
@@ -216,7 +199,7 @@ class World(Group):
     @cached_property
     def database(self) -> Database:
         way = random.Random(f"{self.setup.seed} copies").choice(WAYS)
-        return Database(self.onlooker, self.weather, transaction_s=0.75 * self.timing.duration_s, way=way)
+        return Database(self.onlooker, self.weather, transaction_s=0.75 * self.timing.patience_s, way=way)
 
     @cached_property
     def endpoint(self) -> Endpoint:
@@ -246,7 +229,6 @@ class World(Group):
         """What was kept of documents is what they say (`hasten`)."""
         LEASES.check([each for name in self.setup.pipelines for each in self.documents(lease_prefix(name))])
         HOSTS.check(self.documents(HOSTS_PREFIX))
-        SESSIONS.check(self.documents(SESSIONS_PREFIX))
 
     def check_files(self) -> None:
         """Whatever entries name is there."""
@@ -265,12 +247,18 @@ def _part_of(running: Running, pipeline: str) -> int:
     return sum(key[0] == pipeline for key in running.host.workers)
 
 
+def _handler_sink(world: World) -> Sink:
+    if world.setup.parallel is not None:
+        return SideBySide(world)
+    if world.setup.manual is not None:
+        return PythonOutputSink(lambda: ByHand(world), manual_max=world.setup.manual)
+    return PythonOutputSink(lambda: WatchedHandler(world))
+
+
 SINK_OF: Mapping[SinkKind, Callable[[World], Sink]] = {
     "memory": WatchedOutlet,
     "log": lambda world: world.broker.sink(),
-    "python": lambda world: (
-        PythonOutputSink(lambda: WatchedHandler(world)) if world.setup.parallel is None else SideBySide(world)
-    ),
+    "python": _handler_sink,
     "files": lambda world: world.shelf.sink(),
     "postgres": lambda world: world.database.sink(),
     "async": lambda world: world.endpoint.sink(),
@@ -278,7 +266,6 @@ SINK_OF: Mapping[SinkKind, Callable[[World], Sink]] = {
 }
 LEASES = Known(document.decode_lease, document.encode_lease, lambda lease: document.lease_id(*lease.key))
 HOSTS = Known(host_record.decode_host, host_record.encode_host, lambda host: host_record.host_id(host.name))
-SESSIONS = Known(session.decode_session, session.encode_session, lambda each: session.session_id(each.host))
 
 
 def hasten() -> None:
@@ -287,10 +274,9 @@ def hasten() -> None:
     document.lease_id = lru_cache(10_000)(document.lease_id)
     for module in (document, keeper, tenure, group):
         module.decode_lease, module.encode_lease = LEASES.decoded, LEASES.encoded  # type: ignore[attr-defined]
-    membership.decode_host, membership.encode_host = HOSTS.decoded, HOSTS.encoded  # type: ignore[assignment, attr-defined]
-    for module in (session, session_watch, container):
-        module.decode_session = SESSIONS.decoded  # type: ignore[attr-defined]
-    session.encode_session = SESSIONS.encoded  # type: ignore[assignment]
+    for module in (host_record, host_watch):
+        module.decode_host = HOSTS.decoded  # type: ignore[attr-defined]
+    session.encode_host = HOSTS.encoded  # type: ignore[assignment, attr-defined]
     asyncio.timeout = Timeout  # type: ignore[assignment]
     logging.getLogger("leasehold.pipeline").addHandler(logging.NullHandler())
     gc.disable()

@@ -27,7 +27,6 @@ def peer(
     leases_max: int | None = None,
     draining: bool = False,
     new: bool = False,
-    session: bool = False,
 ) -> Peer:
     return Peer(
         name=name,
@@ -35,7 +34,6 @@ def peer(
         leases_max=leases_max,
         draining=draining,
         is_new=new,
-        has_session=session,
     )
 
 
@@ -60,7 +58,7 @@ def settle(leases: list[Lease], peers: list[Peer], rounds: int = 6) -> list[Leas
     for _ in range(rounds):
         moved = False
         for host in peers:
-            seen = [one for one in state.values() if host.has_session or not one.by_session]
+            seen = [*state.values()]
             wanted = planned(seen, peers, host.name)
             for key in wanted.take:
                 state[key] = state[key].acquired(host.name, f"{host.name}-1", "")
@@ -325,46 +323,6 @@ def test_a_request_that_is_on_its_way_is_not_made_again(me: str) -> None:
     assert planned(leases, [peer("a"), peer("b")], me).ask == ()
 
 
-def test_what_sessions_judge_is_never_left_to_a_host_that_has_none() -> None:
-    leases = [*(lease(str(n), "a", by_session=True) for n in range(2)), lease("2", by_session=True)]
-    peers = [peer("a", session=True), peer("old")]
-    assert planned(leases, peers, "a").take == (("p", "2"),)
-
-
-def test_a_lease_that_sessions_judge_and_that_is_promised_to_a_host_without_one_is_anybodys() -> None:
-    leases = [lease("0", handoff_to="old", by_session=True)]
-    assert planned(leases, [peer("a", session=True), peer("old")], "a").take == (("p", "0"),)
-
-
-def test_hosts_with_sessions_take_all_that_is_free_and_a_host_without_one_asks_for_its_part() -> None:
-    leases = [*(lease(str(n), by_session=n < 3) for n in range(6))]
-    peers = [peer("a", session=True), peer("old")]
-    assert len(planned(leases, peers, "a").take) == 6
-    all_taken = [replace(one, owner="a", incarnation="a-1") for one in leases]
-    assert planned(all_taken[3:], peers, "old").ask == (("p", "3"),)
-
-
-@given(st.integers(0, 12), st.integers(0, 12), st.integers(1, 4), st.integers(1, 3), st.integers(0, 2**32))
-def test_a_group_that_has_not_sessions_everywhere_settles_in_shares_that_are_even_among_equals(
-    judged: int, others: int, with_session: int, without: int, seed: int
-) -> None:
-    rng = random.Random(seed)
-    newer = [peer(f"n{i}", session=True) for i in range(with_session)]
-    older = [peer(f"o{i}") for i in range(without)]
-    leases = [
-        *(lease(f"j{i}", rng.choice([None, *(one.name for one in newer)]), by_session=True) for i in range(judged)),
-        *(lease(f"o{i}", rng.choice([None, *(one.name for one in (*newer, *older))])) for i in range(others)),
-    ]
-    settled = settle(leases, rng.sample([*newer, *older], with_session + without))
-    owned = Counter(one.owner for one in settled)
-    assert sum(owned[one.name] for one in (*newer, *older)) == len(leases)
-    assert not {one.owner for one in settled if one.by_session} & {one.name for one in older}
-    for group in (newer, older):
-        assert max(owned[one.name] for one in group) - min(owned[one.name] for one in group) <= 1
-    hosts = with_session + without
-    assert all(others // hosts <= owned[one.name] <= -(-others // hosts) for one in older)
-
-
 @given(GROUPS, st.sampled_from(["settled", "a host has joined", "a host is dead"]))
 def test_a_plan_in_small_steps_is_the_plan(group: tuple[list[int], int, int], situation: str) -> None:
     sizes, count, seed = group
@@ -399,45 +357,3 @@ def _assert_even(leases: list[Lease], peers: list[Peer]) -> None:
     shares = [owned[one.name] for one in peers]
     assert max(shares) - min(shares) <= 1
     assert sum(shares) == len(leases)
-
-
-@given(
-    st.lists(st.tuples(st.booleans(), st.sampled_from([None, "n1", "n2", "o1"])), max_size=12),
-    st.integers(1, 3),
-    st.integers(1, 2),
-)
-def test_every_lease_gets_an_owner_beside_hosts_that_cannot_read_those_that_sessions_judge(
-    owned: list[tuple[bool, str | None]], new: int, old: int
-) -> None:
-    judging = [replace(peer(f"n{n + 1}"), has_session=True) for n in range(new)]
-    plain = [replace(peer(f"o{n + 1}"), has_session=False) for n in range(old)]
-    names = {each.name for each in (*judging, *plain)}
-    leases = [
-        lease(f"{n:02}", None if owner not in names or (is_judged and owner == "o1") else owner, by_session=is_judged)
-        for n, (is_judged, owner) in enumerate(owned)
-    ]
-    state = {one.key: one for one in leases}
-    for _ in range(8):
-        for host in (*judging, *plain):
-            seen = [one for one in state.values() if host.has_session or not one.by_session]
-            told = (
-                [*judging, *plain]
-                if host.has_session
-                else [replace(each, has_session=True) for each in (*judging, *plain)]
-            )
-            wanted = planned(seen, told, host.name)
-            for key in wanted.take:
-                state[key] = state[key].acquired(host.name, f"{host.name}-1", "")
-            for key in wanted.ask:
-                state[key] = state[key].handoff_requested(host.name).released()
-    assert all(one.owner in names for one in state.values())
-    assert not any(one.by_session and one.owner is not None and one.owner.startswith("o") for one in state.values())
-    held = Counter(one.owner for one in state.values())
-    counts = [held[each.name] for each in judging]
-    assert max(counts) - min(counts) <= 1
-
-
-def test_a_host_takes_no_more_than_its_bound_of_both_kinds_of_leases() -> None:
-    leases = [lease("0", "n1"), lease("1", by_session=True), lease("2", by_session=True)]
-    peers = [replace(peer("n1", leases_max=2), has_session=True), replace(peer("o1"), has_session=False)]
-    assert len(planned(leases, peers, "n1").take) == 1

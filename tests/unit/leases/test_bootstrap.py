@@ -122,7 +122,7 @@ class Host:
 
     async def put(self, lease: Lease) -> None:
         """Whatever stands there."""
-        self.keeper.store._put(lease_id("p", lease.partition), encode_lease(lease))  # type: ignore[attr-defined]
+        self.keeper.store._store._put(lease_id("p", lease.partition), encode_lease(lease))  # type: ignore[attr-defined]
 
 
 def named(*names: str) -> list[Partition]:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lab.simulation.loop import VirtualClock
+from unit.leases.shown_hosts import trusted_keeper
 
 from leasehold.leases.bootstrap import Bootstrap, Identity, Info, encode_info, info_id
 from leasehold.leases.document import encode_lease, lease_id
@@ -165,7 +166,7 @@ async def test_two_hosts_at_once_make_the_leases_of_a_split_and_a_merge_once() -
     clock = VirtualClock()
     hosts = []
     for name in "ab":
-        keeper = Keeper(store, host=name, incarnation=name, clock=clock, timing=Timing())
+        keeper = await trusted_keeper(store, name, clock=clock)
         hosts.append((keeper, Bootstrap(keeper, "p", Identity("feed", "sink"))))
 
     async def rounds(partitions: Sequence[Partition]) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from leasehold.leases.bell import Bell
 from leasehold.leases.errors import StoreUnavailable
 from leasehold.leases.hints import HINTS_MAX, Hints
-from leasehold.leases.session import Bell
 from leasehold.leases.store import Hint, TimedStore
 from leasehold.leases.stores.memory import MemoryStore
 
@@ -88,7 +88,7 @@ async def test_a_command_hints_after_its_bell_and_a_lost_hint_is_no_error(is_awa
     bell.ring()
     bell.hints.add(Hint(None, "orders"))
     await bell.write()
-    assert [each.id for each in await board.list("")] == ["_sessions.bell"]
+    assert [each.id for each in await board.list("")] == ["_hosts.bell"]
     assert board.sent == ([] if is_away else [(Hint(None, "orders"),)])
 
 

@@ -10,17 +10,20 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from lab.simulation.loop import VirtualClock
+from unit.leases.shown_hosts import session_of
 
 from leasehold.leases.document import decode_lease, encode_lease, lease_id
 from leasehold.leases.errors import LeaseLost, LeaseReset, StoreAmbiguous, StoreConflict, StoreUnavailable
 from leasehold.leases.keeper import Keeper
 from leasehold.leases.lease import Lease
 from leasehold.leases.stores.memory import MemoryStore
-from leasehold.leases.tenure import CONFLICTS_MAX, OwnedLease, VersionedLease, id_of
+from leasehold.leases.tenure import CONFLICTS_MAX, OwnedLease, VersionedLease
 from leasehold.leases.timing import Timing
+from leasehold.leases.trust import Attempt, Trust
 
 TIMING = Timing()
 ID = lease_id("p", "0")
+TRUSTED = Trust(term=1, last_term=1, known=Attempt(tick=1, began=0.0, lasts_s=3600.0, term=1))
 
 
 class FaultyStore(MemoryStore):
@@ -51,7 +54,10 @@ class FaultyStore(MemoryStore):
 
 
 def keeper(store: MemoryStore, host: str = "a") -> Keeper:
-    return Keeper(store, host=host, incarnation=f"{host}-1", clock=VirtualClock(), timing=TIMING)
+    """Of a host that is trusted for as long as a test lasts."""
+    session = session_of(MemoryStore(), host, f"{host}-1", timing=Timing(duration_s=3600.0))
+    session._trust = TRUSTED
+    return Keeper(store, host=host, incarnation=f"{host}-1", clock=VirtualClock(), timing=TIMING, session=session)
 
 
 async def taken(store: MemoryStore, host: str = "a") -> OwnedLease:
@@ -197,18 +203,6 @@ async def test_a_lease_that_has_another_owner_or_request_by_now_is_not_asked_for
 
 
 @pytest.mark.virtual
-async def test_a_lease_that_sessions_judge_by_now_is_not_asked_for_without_one() -> None:
-    store = FaultyStore()
-    await taken(store)
-    seen = await keeper(store).read("p", "0")
-    judged = replace(seen.lease, by_session=True, tick=seen.lease.tick + 1)
-    await store.replace(id_of(judged), encode_lease(judged), seen.etag)
-    with pytest.raises(StoreConflict):
-        await keeper(store, "b").ask(seen)
-    assert await now(store) == judged
-
-
-@pytest.mark.virtual
 async def test_after_a_conflict_the_owner_goes_on_only_with_its_own_tenure() -> None:
     store = FaultyStore()
     owned = await taken(store)
@@ -226,7 +220,8 @@ async def test_after_a_conflict_the_owner_goes_on_only_with_its_own_tenure() -> 
 async def test_a_lease_taken_again_under_the_same_name_is_lost_to_the_earlier_incarnation() -> None:
     store = FaultyStore()
     owned = await taken(store)
-    again = Keeper(store, host="a", incarnation="a-2", clock=VirtualClock(), timing=TIMING)
+    again = keeper(store)
+    again.incarnation = "a-2"
     assert await again.take(await again.read("p", "0"), str)
     with pytest.raises(LeaseLost):
         await owned.renew()
@@ -243,38 +238,18 @@ async def test_a_reset_ends_the_tenure_and_is_told_from_a_loss() -> None:
 
 
 @pytest.mark.virtual
-async def test_a_lease_that_was_put_back_is_taken_above_every_tick_that_was_written() -> None:
-    """Somebody who saw one of them would take the new tenure's for it, and its lease for expired."""
-    store = FaultyStore()
-    host = keeper(store)
-    await host.create(Lease(pipeline="p", partition="0"))
-    owned = await host.take(await host.read("p", "0"), str)
-    assert owned is not None
-    store.faults = ["ok", "ghost"]
-    await owned.renew()
-    store.is_down = True
-    with pytest.raises(StoreUnavailable):
-        await owned.renew()  # tick 3, on its way for all we know
-    store.is_down = False
-    await edited(store, lambda lease: replace(lease, owner=None, incarnation=None, epoch=0, tick=0))
-    again = await host.take(await host.read("p", "0"), str)
-    assert again is not None
-    assert (again.lease.epoch, again.lease.tick) == (1, 4)
-
-
-@pytest.mark.virtual
 async def test_an_owner_whose_lease_was_put_back_under_it_gives_out_no_tick_twice() -> None:
     store = FaultyStore()
     owned = await taken(store)
     earlier = await now(store)
     await owned.checkpoint("1", "")
     await edited(store, lambda lease: earlier)
-    trusted_until = owned.trusted_until
+    renewed_at = owned.renewed_at
     await asyncio.sleep(1)
     store.faults = ["ok", "down"]
     with pytest.raises(StoreUnavailable):
         await owned.renew()
-    assert owned.trusted_until == trusted_until
+    assert owned.renewed_at == renewed_at
     await owned.renew()
     assert (await now(store)).tick == 3
 
@@ -289,7 +264,7 @@ async def test_a_deleted_document_is_a_lost_lease() -> None:
 
 
 @pytest.mark.virtual
-async def test_trust_runs_from_the_start_of_the_attempt_not_from_its_end() -> None:
+async def test_a_write_counts_from_the_start_of_the_attempt_not_from_its_end() -> None:
     store = FaultyStore()
     owned = await taken(store)
     clock = VirtualClock()
@@ -301,11 +276,11 @@ async def test_trust_runs_from_the_start_of_the_attempt_not_from_its_end() -> No
     store.replace = slow  # type: ignore[method-assign]
     await clock.sleep(10)
     await owned.renew()
-    assert owned.trusted_until == 10 + TIMING.trust_s
+    assert owned.renewed_at == 10
 
 
 @pytest.mark.virtual
-async def test_trust_after_a_lost_answer_runs_from_the_first_attempt() -> None:
+async def test_after_a_lost_answer_the_first_attempt_counts() -> None:
     store, clock = FaultyStore(), VirtualClock()
     owned = await taken(store)
     await clock.sleep(10)
@@ -315,21 +290,19 @@ async def test_trust_after_a_lost_answer_runs_from_the_first_attempt() -> None:
     await clock.sleep(20)
     store.is_down, store.faults = False, ["ghost"]
     await owned.renew()
-    assert owned.trusted_until <= 30 + TIMING.trust_s
+    assert owned.renewed_at <= 30
     assert (await now(store)).tick == owned.lease.tick
 
 
 @pytest.mark.virtual
-async def test_a_failed_renewal_never_extends_trust() -> None:
+async def test_a_failed_write_counts_for_nothing() -> None:
     store, clock = FaultyStore(), VirtualClock()
     owned = await taken(store)
     await clock.sleep(30)
     store.faults = ["down"]
     with pytest.raises(StoreUnavailable):
         await owned.renew()
-    assert owned.trusted_until == TIMING.trust_s
-    await clock.sleep(TIMING.trust_s)
-    assert not owned.is_trusted
+    assert owned.renewed_at == 0
 
 
 @pytest.mark.virtual

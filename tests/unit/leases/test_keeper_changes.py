@@ -10,19 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lab.simulation.loop import VirtualClock
+from unit.leases.shown_hosts import TIMING, session_of
 
 from leasehold.leases.document import encode_lease, lease_id
 from leasehold.leases.errors import StoreMissing, StoreUnavailable
 from leasehold.leases.keeper import Keeper, Scan
 from leasehold.leases.lease import Child, Lease, LeaseKey
-from leasehold.leases.session import Session, SessionRecord
 from leasehold.leases.store import ChangedDocuments, Stored
 from leasehold.leases.stores.memory import MemoryStore
 from leasehold.leases.tenure import VersionedLease
-from leasehold.leases.timing import SessionTiming, Timing
-
-SESSION = SessionTiming()
-TIMING = Timing(session=SESSION)
 
 
 class Asked(MemoryStore):
@@ -56,10 +52,9 @@ class Asked(MemoryStore):
         await self.delete(lease_id("p", partition), (await self.read(lease_id("p", partition))).etag)
 
 
-def keeper(store: MemoryStore, *, is_agreed: bool = True) -> Keeper:
+def keeper(store: MemoryStore, *, has_session: bool = True) -> Keeper:
     clock = VirtualClock()
-    session = Session(store, SessionRecord(host="a", incarnation="a-1"), clock=clock, timing=SESSION)
-    session.is_agreed = is_agreed
+    session = session_of(store, "a", "a-1", clock=clock) if has_session else None
     return Keeper(store, host="a", incarnation="a-1", clock=clock, timing=TIMING, session=session)
 
 
@@ -124,7 +119,7 @@ async def test_a_listing_follows_its_token_so_that_no_write_falls_between_them()
 @pytest.mark.virtual
 async def test_changes_are_begun_only_where_hosts_ring() -> None:
     store = Asked()
-    scan = await keeper(store, is_agreed=False).scan(["p"])
+    scan = await keeper(store, has_session=False).scan(["p"])
     await keeper(store).scan(["p"], scan)
     assert store.calls == ["list p/leases/", "begin", "list p/leases/"]
 
@@ -327,7 +322,7 @@ async def test_a_count_that_fails_or_is_slow_costs_a_moment_and_is_tried_again_a
     monkeypatch.setattr(store, "count", count)
     began = asyncio.get_running_loop().time()
     changed = await ours.scan(["p"], scan, counting=True)
-    assert asyncio.get_running_loop().time() - began <= SESSION.call_timeout_s
+    assert asyncio.get_running_loop().time() - began <= TIMING.beat_timeout_s
     assert (store.calls, ours.can_count) == (["changes p/leases/"], False)
     assert changed.listed_at == scan.listed_at, "no count has shown that nothing was deleted"
     await ours.scan(["p"])

@@ -171,3 +171,11 @@ def test_a_lease_that_has_ended_is_never_open_again(changes: list[Change]) -> No
 def test_what_a_lease_is_about_never_changes(changes: list[Change]) -> None:
     for _, lease in history(changes):
         assert (lease.key, lease.parents, lease.unknown) == (AVAILABLE.key, (), AVAILABLE.unknown)
+
+
+def test_a_lease_that_is_put_back_gives_out_no_epoch_that_its_owner_may_have_raised_to() -> None:
+    """Its owner fences itself without being seen, and the next one must be above that."""
+    raised = OWNED
+    for _ in range(100):
+        raised = raised.epoch_raised(0, "")
+    assert OWNED.put_back().acquired("b", "b-1", "").epoch > raised.epoch

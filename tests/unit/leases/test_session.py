@@ -1,184 +1,84 @@
-"""A host's own session: heartbeats, trust, and the terms between lapses."""
+"""A host's own document: beats, what they entitle the host to, and what becomes of it under namesakes and other hands."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 
 import pytest
-from lab.simulation.loop import VirtualClock
+from hypothesis import given
+from hypothesis import strategies as st
+from unit.leases.shown_hosts import TIMING, session_of, stored_host
+from unit.leases.shown_hosts import BeatStore as Store
 
-from leasehold.leases.errors import (
-    DuplicateHost,
-    InvalidDocument,
-    StoreAmbiguous,
-    StoreConflict,
-    StoreError,
-    StoreMissing,
-    StoreUnavailable,
-)
-from leasehold.leases.host_record import HostRecord
-from leasehold.leases.session import (
-    BELL_ID,
-    BELL_WRITES_MAX,
-    SESSION_S_MAX,
-    Bell,
-    Session,
-    SessionRecord,
-    decode_session,
-    encode_session,
-    session_id,
-    session_of,
-)
+from leasehold.leases.errors import DuplicateHost, StoreAmbiguous, StoreError, StoreUnavailable
+from leasehold.leases.host_record import HOST_BYTES_MAX, HOSTS_PREFIX, HostRecord, decode_host, encode_host, host_id
+from leasehold.leases.session import Session
 from leasehold.leases.stores.memory import MemoryStore
-from leasehold.leases.timing import SessionTiming, Timing
-
-TIMING = SessionTiming()
-FULL = SessionRecord(
-    host="a",
-    incarnation="1",
-    tick=3,
-    duration_s=7.5,
-    beat_s=3.0,
-    ring=4,
-    draining=True,
-    pipelines=("p", "q"),
-    leases_max=2,
-    contested_by="2",
-    waits={"p": [0.5, 7]},
-    unknown={"later": [1]},
-)
-
-
-class Store(MemoryStore):
-    """outcomes: of the next writes: seconds until it is answered, or an error. attempts: when writes began."""
-
-    def __init__(self, *outcomes: float | StoreError) -> None:
-        super().__init__()
-        self.outcomes = list(outcomes)
-        self.attempts: list[float] = []
-
-    async def create(self, id: str, body: str) -> str:
-        return await self._late(super().create(id, body))
-
-    async def replace(self, id: str, body: str, etag: str) -> str:
-        return await self._late(super().replace(id, body, etag))
-
-    async def _late(self, write) -> str:  # type: ignore[no-untyped-def]
-        self.attempts.append(VirtualClock().monotonic())
-        outcome = self.outcomes.pop(0) if self.outcomes else 0.0
-        if isinstance(outcome, StoreError):
-            write.close()
-            raise outcome
-        etag: str = await write
-        await asyncio.sleep(outcome)
-        return etag
-
-
-def session(store: MemoryStore, incarnation: str = "1") -> Session:
-    return Session(store, SessionRecord(host="a", incarnation=incarnation), clock=VirtualClock(), timing=TIMING)
-
-
-async def stored(store: MemoryStore) -> SessionRecord:
-    found = await store.read(session_id("a"))
-    return decode_session(found.id, found.body)
-
-
-def test_a_session_survives_its_document_unknown_fields_included() -> None:
-    assert decode_session(session_id("a"), encode_session(FULL)) == FULL
-
-
-def test_a_session_of_usual_size_is_small() -> None:
-    usual = SessionRecord(host="leasehold-7d9f8b6c5d-x2x4z", incarnation="0" * 32, pipelines=("orders", "payments"))
-    assert len(encode_session(usual)) < 400
-
-
-@pytest.mark.parametrize("duration_s", [SESSION_S_MAX + 1, -1.0])
-def test_a_duration_that_would_keep_others_waiting_for_ever_is_refused(duration_s: float) -> None:
-    body = encode_session(SessionRecord(host="a", incarnation="1", duration_s=duration_s))
-    with pytest.raises(InvalidDocument, match="'durationS'"):
-        decode_session(session_id("a"), body)
-
-
-def test_a_session_under_another_hosts_id_is_refused() -> None:
-    with pytest.raises(InvalidDocument, match="belongs under another id"):
-        decode_session(session_id("b"), encode_session(FULL))
-
-
-def test_hosts_have_sessions_only_if_their_intervals_say_so() -> None:
-    me, store, clock = (
-        HostRecord(name="a", incarnation="1", pipelines=("p",), leases_max=3),
-        MemoryStore(),
-        VirtualClock(),
-    )
-    assert session_of(me, store, clock=clock, timing=Timing(session=None)) is None
-    own = session_of(me, store, clock=clock, timing=Timing(session=TIMING))
-    assert own is not None
-    assert (own.record.host, own.record.incarnation, own.record.pipelines, own.record.leases_max) == (
-        "a",
-        "1",
-        ("p",),
-        3,
-    )
 
 
 @pytest.mark.virtual
-async def test_before_its_first_heartbeat_a_host_is_not_trusted_and_judges_nobody() -> None:
-    own = session(MemoryStore())
+async def test_before_its_first_beat_a_host_is_not_trusted_and_judges_nobody() -> None:
+    own = session_of(MemoryStore())
     assert not own.is_trusted
     assert not own.may_judge
-    await own.beat()
+    await own.open()
     assert own.is_trusted
     assert own.may_judge
     assert own.term == 1
 
 
 @pytest.mark.virtual
-async def test_trust_counts_from_the_start_of_a_heartbeat_not_from_its_answer() -> None:
-    own = session(Store(1.0))
-    await own.beat()
+async def test_trust_counts_from_the_start_of_a_beat_not_from_its_answer() -> None:
+    own = session_of(Store(0.0, 1.0))
+    await own.open()
     assert own.trusted_until == pytest.approx(TIMING.trust_s)
 
 
 @pytest.mark.virtual
-async def test_a_heartbeat_that_is_answered_while_the_host_is_trusted_keeps_the_term() -> None:
-    own = session(Store(0.0, 1.0))
-    await own.beat()
-    await asyncio.sleep(TIMING.trust_s - 1.1)
-    await own.beat()
+async def test_a_beat_that_is_answered_after_the_call_time_counts_all_the_same() -> None:
+    own = session_of(Store(0.0, 0.0, 3.0))
+    await own.open()
+    await asyncio.sleep(2.0)
+    with pytest.raises(StoreAmbiguous):
+        await own.beat()
+    assert own.trusted_until == pytest.approx(TIMING.trust_s)
+    await asyncio.sleep(2.0)
+    assert own.trusted_until == pytest.approx(2.0 + TIMING.trust_s), "it counts from its start"
     assert own.term == 1
 
 
 @pytest.mark.virtual
-async def test_a_heartbeat_that_is_begun_in_time_and_answered_too_late_begins_a_new_term() -> None:
-    own = session(Store(0.0, 1.0))
+async def test_a_read_that_shows_a_beat_whose_answer_was_lost_counts_as_its_answer() -> None:
+    own = session_of(Store(0.0, 0.0, "lost"))
+    await own.open()
+    await asyncio.sleep(1.0)
     await own.beat()
-    await asyncio.sleep(TIMING.trust_s - 0.5)
-    await own.beat()
-    assert own.is_trusted
-    assert own.term == 2, "between the end of trust and the answer, others may have judged it"
+    assert own.trusted_until == pytest.approx(1.0 + TIMING.trust_s)
 
 
 @pytest.mark.virtual
 async def test_leases_must_be_won_again_once_the_host_is_trusted_after_a_lapse() -> None:
-    own = session(MemoryStore())
-    await own.beat()
+    own = session_of(MemoryStore())
+    await own.open()
     assert not own.must_win(1)
     waiting = asyncio.create_task(own.wait_for_turn())
     await asyncio.sleep(TIMING.trust_s)
     assert not own.must_win(1), "it is not trusted yet"
+    await own.beat()
+    assert not own.is_trusted, "its document names no term yet"
     assert not waiting.done()
     await own.beat()
     await asyncio.wait_for(waiting, 0.1)
     assert own.must_win(1)
     assert not own.must_win(2)
+    assert own.lapses == 1
 
 
 @pytest.mark.virtual
 async def test_a_host_that_cannot_write_stops_judging_before_others_could_seem_dead() -> None:
-    own = session(MemoryStore())
-    await own.beat()
+    own = session_of(MemoryStore())
+    await own.open()
     await asyncio.sleep(TIMING.judging_s - 0.01)
     assert own.may_judge
     await asyncio.sleep(0.02)
@@ -187,9 +87,9 @@ async def test_a_host_that_cannot_write_stops_judging_before_others_could_seem_d
 
 
 @pytest.mark.virtual
-async def test_the_time_between_heartbeats_that_are_too_far_apart_is_unread() -> None:
-    own = session(MemoryStore())
-    await own.beat()
+async def test_the_time_between_beats_that_are_too_far_apart_is_unread() -> None:
+    own = session_of(MemoryStore())
+    await own.open()
     await asyncio.sleep(TIMING.beat_s)
     await own.beat()
     assert own.take_unread_s() == 0
@@ -199,51 +99,52 @@ async def test_the_time_between_heartbeats_that_are_too_far_apart_is_unread() ->
     assert own.take_unread_s() == 0, "it is left out once"
 
 
-async def beats(own: Session, seconds: float) -> None:
-    beating = asyncio.create_task(own.keep_beating(random.Random(1), lambda error: None))
+async def beats(own: Session, seconds: float) -> list[StoreError]:
+    errors: list[StoreError] = []
+    beating = asyncio.create_task(own.keep_beating(random.Random(1), errors.append))
     await asyncio.sleep(seconds)
     beating.cancel()
     await asyncio.gather(beating, return_exceptions=True)
+    return errors
 
 
 @pytest.mark.virtual
-async def test_heartbeats_follow_each_other_at_their_interval_and_keep_the_host_trusted() -> None:
+async def test_beats_follow_each_other_at_their_interval_and_keep_the_host_trusted() -> None:
     store = Store(*[0.5] * 1000)
-    own = session(store)
+    own = session_of(store)
     await beats(own, 600)
-    gaps = {round(later - earlier, 2) for earlier, later in zip(store.attempts, store.attempts[1:], strict=False)}
+    gaps = {round(later - earlier, 2) for earlier, later in zip(store.attempts[1:], store.attempts[2:], strict=False)}
     assert min(gaps) >= 2.4, "whatever a write takes"
     assert max(gaps) <= TIMING.beat_s
     assert own.term == 1
 
 
 @pytest.mark.virtual
-async def test_a_heartbeat_that_fails_is_repeated_at_once_and_then_less_and_less_often() -> None:
-    store = Store(0.0, *[StoreUnavailable("away")] * 50)
-    own = session(store)
-    await beats(own, 60)
-    gaps = [later - earlier for earlier, later in zip(store.attempts[1:], store.attempts[2:], strict=False)]
+async def test_a_beat_that_fails_is_repeated_at_once_and_then_less_and_less_often() -> None:
+    store = Store(0.0, 0.0, *[StoreUnavailable("away")] * 50)
+    await beats(session_of(store), 60)
+    gaps = [later - earlier for earlier, later in zip(store.attempts[2:], store.attempts[3:], strict=False)]
     assert gaps[0] <= TIMING.retry_s
     assert gaps[-1] == pytest.approx(TIMING.beat_s, rel=0.15)
-    assert len(store.attempts) < 60 / TIMING.beat_s + 8, "a container that refuses everything is not kept busy"
+    assert len(store.attempts) < 60 / TIMING.beat_s + 9, "a container that refuses everything is not kept busy"
 
 
 @pytest.mark.virtual
-async def test_one_heartbeat_that_is_lost_costs_no_trust() -> None:
-    for lost in (StoreAmbiguous("no answer"), StoreUnavailable("away")):
-        own = session(Store(0.0, 0.0, lost))
-        await beats(own, 30)
-        assert own.term == 1
+@pytest.mark.parametrize("lost", ["lost", "ghost", "down", "black hole"])
+async def test_one_beat_that_is_lost_costs_no_trust(lost: str) -> None:
+    own = session_of(Store(0.0, 0.0, 0.0, lost))
+    await beats(own, 30)
+    assert own.term == 1
+    assert own.timing == TIMING, "and does not make others wait longer"
 
 
 @pytest.mark.virtual
-async def test_a_heartbeat_waits_as_long_as_the_container_asks_up_to_its_interval() -> None:
-    store = Store(
-        0.0, StoreUnavailable("throttled", retry_after_s=1.0), StoreUnavailable("throttled", retry_after_s=60)
-    )
-    await beats(session(store), 12)
+async def test_a_beat_waits_as_long_as_the_container_asks_up_to_its_interval() -> None:
+    throttled = [StoreUnavailable("throttled", retry_after_s=seconds) for seconds in (1.0, 60.0)]
+    store = Store(0.0, 0.0, *throttled)
+    await beats(session_of(store), 12)
     first, second, third = (
-        later - earlier for earlier, later in zip(store.attempts[1:], store.attempts[2:5], strict=False)
+        later - earlier for earlier, later in zip(store.attempts[2:], store.attempts[3:6], strict=False)
     )
     assert first == pytest.approx(1.0)
     assert second == pytest.approx(TIMING.beat_s)
@@ -251,112 +152,218 @@ async def test_a_heartbeat_waits_as_long_as_the_container_asks_up_to_its_interva
 
 
 @pytest.mark.virtual
-async def test_a_ring_brings_the_next_heartbeat_forward_and_stays_in_the_session() -> None:
+@pytest.mark.parametrize("slow_s", [2.0, 3.0, 6.0, 10.0])
+async def test_a_host_whose_beats_are_slow_asks_others_to_wait_and_is_trusted(slow_s: float) -> None:
+    store = Store(*[slow_s] * 1000)
+    own = session_of(store)
+    await beats(own, 100)
+    lapses, lasts_s = own.lapses, own.timing.duration_s
+    beating = asyncio.create_task(own.keep_beating(random.Random(1), lambda error: None))
+    for _ in range(1000):
+        await asyncio.sleep(0.5)
+        assert own.is_trusted
+    assert own.lapses == lapses
+    assert slow_s <= lasts_s / 3 + 0.01
+    assert (await stored_host(store)).lasts_s == lasts_s
+    store.outcomes.clear()
+    await asyncio.sleep(300)
+    assert own.timing == TIMING, "once beats are quick again, others wait no longer"
+    assert own.lapses == lapses
+    beating.cancel()
+
+
+@pytest.mark.virtual
+async def test_at_most_two_attempts_are_under_way() -> None:
+    store = Store(0.0, 0.0, *["black hole"] * 100)
+    own = session_of(store)
+    await beats(own, 14)
+    assert len(store.attempts) == 4
+
+
+@pytest.mark.virtual
+async def test_a_host_whose_answers_come_too_late_names_no_term_until_one_comes_in_time() -> None:
+    terms = []
+
+    class Listed(Store):
+        async def replace(self, id: str, body: str, etag: str) -> str:
+            terms.append(decode_host(id, body).term)
+            return await super().replace(id, body, etag)
+
+    store = Listed(0.0, 0.0, *[("late answer", 8.0)] * 3)
+    own = session_of(store)
+    await own.open()
+    store.reads_late_s = None
+    await beats(own, 50)
+    assert list(dict.fromkeys(terms)) == [1, 0, 2]
+    assert own.term == 2
+
+
+@pytest.mark.virtual
+async def test_a_ring_brings_the_next_beat_forward_and_stays_in_the_document() -> None:
     store = Store()
-    own = session(store)
+    own = session_of(store)
     beating = asyncio.create_task(own.keep_beating(random.Random(1), lambda error: None))
     await asyncio.sleep(1.0)
     own.ring()
     own.ring()
     await asyncio.sleep(0.01)
-    assert (await stored(store)).ring == 2
+    assert (await stored_host(store)).ring == 2
     own.ring()
     await asyncio.sleep(TIMING.ring_gap_s + 0.01)
-    assert (await stored(store)).ring == 3
-    assert store.attempts[-1] - store.attempts[-2] >= TIMING.ring_gap_s - 1e-9, "many rings make few heartbeats"
+    assert (await stored_host(store)).ring == 3
+    assert store.attempts[-1] - store.attempts[-2] >= TIMING.ring_gap_s - 1e-9, "many rings make few beats"
     beating.cancel()
 
 
 @pytest.mark.virtual
-async def test_of_two_sessions_of_one_name_the_earlier_gives_way() -> None:
-    store = MemoryStore()
-    first, second = session(store), session(store, "2")
-    await first.beat()
-    await second.beat()
-    with pytest.raises(DuplicateHost):
-        await first.beat()
-    assert (await stored(store)).contested_by == "1"
-
-
-@pytest.mark.virtual
-async def test_draining_stays_in_the_session_and_the_session_ends_with_the_host() -> None:
-    store = MemoryStore()
-    own = session(store)
-    await own.beat(draining=True)
-    await own.beat()
-    assert (await stored(store)).draining
-    await own.end()
-    assert await store.list("_sessions/") == []
-
-
-@pytest.mark.virtual
-async def test_a_ring_whose_heartbeat_failed_is_heard_soon_all_the_same() -> None:
-    store = Store(0.0, StoreUnavailable("away"))
-    own = session(store)
+async def test_a_ring_whose_beat_failed_is_heard_soon_all_the_same() -> None:
+    store = Store(0.0, 0.0, StoreUnavailable("away"))
+    own = session_of(store)
     beating = asyncio.create_task(own.keep_beating(random.Random(1), lambda error: None))
     await asyncio.sleep(1.0)
     own.ring()
     await asyncio.sleep(2 * TIMING.ring_gap_s)
-    assert (await stored(store)).ring == 1
+    assert (await stored_host(store)).ring == 1
     beating.cancel()
 
 
-# The bell
+@pytest.mark.virtual
+@given(st.lists(st.sampled_from(["lost", "ghost", "down", 0.0, 2.0]), max_size=16))
+async def test_whatever_answers_are_lost_every_beat_that_arrives_has_a_higher_tick(outcomes: list[str | float]) -> None:
+    store, ticks = Store(*outcomes), []
+    own = session_of(store)
+    for _ in range(20):
+        try:
+            await own.beat()
+        except StoreError:
+            await asyncio.sleep(0.5)
+        if await store.list(HOSTS_PREFIX):
+            ticks.append((await stored_host(store)).tick)
+    assert ticks == sorted(ticks)
+    assert ticks[-1] > 3
 
 
-async def rung(store: MemoryStore) -> None:
-    bell = Bell(store)
-    bell.ring()
-    await bell.write()
+@pytest.mark.virtual
+async def test_a_restarted_host_takes_its_document_over() -> None:
+    store = Store()
+    await session_of(store, incarnation="1").open()
+    again = session_of(store, incarnation="2")
+    await again.open()
+    assert (await stored_host(store)).incarnation == "2"
+    assert again.is_trusted
 
 
-async def body(store: MemoryStore) -> object:
-    return json.loads((await store.read(BELL_ID)).body)
-
-
-async def test_a_bell_is_written_if_it_was_rung_and_counts() -> None:
+@pytest.mark.virtual
+async def test_of_two_live_processes_of_one_name_the_earlier_stops_sending_at_once_and_then_gives_way() -> None:
     store = MemoryStore()
-    await Bell(store).write()
-    assert await store.list("") == []
-    await rung(store)
-    assert await body(store) == {"version": 1, "ring": 1}
-    await rung(store)
-    assert await body(store) == {"version": 1, "ring": 2}
+    first, second = session_of(store), session_of(store, incarnation="2")
+    await first.open()
+    await second.open()
+    with pytest.raises(StoreError, match="if it moves, this host stops"):
+        await first.beat()
+    assert not first.is_trusted
+    await second.beat()
+    with pytest.raises(DuplicateHost, match="its document moves"):
+        await first.beat()
+    await asyncio.sleep(1)
+    await second.beat()
+    assert second.is_trusted
+    assert second.lapses == 0
 
 
-@pytest.mark.parametrize(
-    "garbled",
-    [
-        "",
-        "{",
-        "[]",
-        '{"version":1}',
-        '{"version":9,"ring":3}',
-        '{"version":1,"ring":-1}',
-        f'{{"version":1,"ring":{2**63 - 1}}}',
-    ],
-)
-async def test_a_bell_that_cannot_be_read_is_replaced(garbled: str) -> None:
+@pytest.mark.virtual
+async def test_a_backup_with_what_this_host_replaced_itself_is_replaced_at_once() -> None:
     store = MemoryStore()
-    await store.create(BELL_ID, garbled)
-    await rung(store)
-    assert await body(store) == {"version": 1, "ring": 1}
+    await session_of(store).open()
+    backup = await store.read(host_id("a"))
+    own = session_of(store, incarnation="2")
+    await own.open()
+    store._put(backup.id, backup.body)
+    await own.beat()
+    assert (await stored_host(store)).incarnation == "2"
+    assert own.term == 0, "others may have seen nothing of it meanwhile"
+    await own.beat()
+    assert own.term == 2
 
 
-@pytest.mark.parametrize("error", [StoreConflict, StoreMissing])
-async def test_a_bell_that_another_process_rings_meanwhile_is_not_rung_twice(error: type[StoreError]) -> None:
-    store = Store(0.0, error("another was first"))
-    await rung(store)
-    await rung(store)
-    ring = {StoreConflict: 1, StoreMissing: 2}[error]
-    assert await body(store) == {"version": 1, "ring": ring}
+@pytest.mark.virtual
+async def test_a_document_of_another_incarnation_that_stands_still_is_a_relic_and_is_replaced() -> None:
+    store = MemoryStore()
+    own = session_of(store, incarnation="3")
+    await own.open()
+    relic = HostRecord(name="a", incarnation="1", tick=9)
+    store._put(host_id("a"), encode_host(relic))
+    beating = asyncio.create_task(own.keep_beating(random.Random(1), lambda error: None))
+    await asyncio.sleep(relic.lasts_s - 0.5)
+    assert not own.is_trusted
+    assert (await stored_host(store)).incarnation == "1"
+    await asyncio.sleep(2 * TIMING.beat_s + 1.5)
+    assert own.is_trusted
+    assert (await stored_host(store)).incarnation == "3"
+    beating.cancel()
 
 
-async def test_a_bell_whose_answers_are_lost_is_tried_a_few_times() -> None:
-    store = Store(*[StoreAmbiguous("no answer")] * 10)
-    with pytest.raises(StoreAmbiguous):
-        await rung(store)
-    assert len(store.attempts) == BELL_WRITES_MAX
-    store = Store(StoreAmbiguous("no answer"))
-    await rung(store)
-    assert await body(store) == {"version": 1, "ring": 1}
+@pytest.mark.virtual
+@pytest.mark.parametrize("edit", [None, "{", ""])
+async def test_a_document_that_was_deleted_or_garbled_is_written_again(edit: str | None) -> None:
+    store = MemoryStore()
+    own = session_of(store)
+    await own.open()
+    if edit is None:
+        del store._documents[host_id("a")]
+    else:
+        store._put(host_id("a"), edit)
+    await own.beat()
+    assert (await stored_host(store)).incarnation == "1"
+    assert own.term == 1
+
+
+@pytest.mark.virtual
+async def test_draining_stays_in_the_document_and_the_document_ends_with_the_host() -> None:
+    store = MemoryStore()
+    own = session_of(store)
+    await own.beat(draining=True)
+    await own.beat()
+    assert (await stored_host(store)).draining
+    await own.end()
+    assert await store.list(HOSTS_PREFIX) == []
+
+
+@pytest.mark.virtual
+async def test_a_host_that_leaves_keeps_a_namesakes_document() -> None:
+    store = MemoryStore()
+    own = session_of(store)
+    await own.open()
+    await session_of(store, incarnation="2").open()
+    await own.end()
+    assert (await stored_host(store)).incarnation == "2"
+
+
+@pytest.mark.virtual
+async def test_what_people_want_to_see_has_the_room_that_is_left_of_a_small_document() -> None:
+    store, rooms = MemoryStore(), []
+    own = session_of(store)
+
+    def describe(room: int) -> dict[str, object]:
+        rooms.append(room)
+        return {"text": "x" * (room - len('{"text":""}') + 2)}
+
+    own.describe = describe
+    await own.open()
+    assert HOST_BYTES_MAX - 40 <= len((await store.read(host_id("a"))).body.encode()) <= HOST_BYTES_MAX
+    assert len(rooms) == 1, "beats are frequent"
+
+
+@pytest.mark.virtual
+async def test_work_that_was_renounced_begins_again_in_a_new_term() -> None:
+    store = MemoryStore()
+    own = session_of(store)
+    await own.open()
+    own.set_fitness("r")
+    await own.beat()
+    assert own.shows("r")
+    assert own.term == 1
+    own.set_fitness("f", resumes=True)
+    assert not own.is_trusted
+    await own.beat()
+    assert own.term == 2

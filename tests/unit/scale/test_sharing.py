@@ -9,18 +9,17 @@ from lab.scale.group import ScaleGroup, name_of, until
 from lab.scale.sharing import compare
 from lab.simulation.loop import run_virtual
 
-from leasehold.leases import balance, keeper, membership, session_watch, tenure
+from leasehold.leases import balance, host_watch, keeper, tenure
 from leasehold.leases.bootstrap import Bootstrap
 from leasehold.leases.keeper import Scan
-from leasehold.leases.timing import SessionTiming, Timing
+from leasehold.leases.timing import Timing
 from leasehold.service import partitions
 
 HOSTS, LEASES = 5, 40
-COUNTING = Timing(session=SessionTiming(counted_above=10))
+COUNTING = Timing(counted_above=10)
 REPLACED = (
     (tenure, "decode_lease"),
-    (session_watch, "decode_session"),
-    (membership, "decode_host"),
+    (host_watch, "decode_host"),
     (balance, "standing_of"),
     (keeper, "_readable"),
     (keeper, "_unreadable"),

@@ -16,10 +16,10 @@ from leasehold.common.clock import BootClock
 from leasehold.leases.host_record import HostRecord
 from leasehold.leases.keeper import Keeper
 from leasehold.leases.membership import Membership
-from leasehold.leases.session import session_of
+from leasehold.leases.session import Session
 from leasehold.leases.store import LeaseStore, TimedStore
 from leasehold.leases.stores.memory import MemoryStore
-from leasehold.leases.timing import Timing, derived_session
+from leasehold.leases.timing import Timing
 from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryDestination, MemoryOutputSink
 from leasehold.pipeline.transform import NoTransform
 from leasehold.service.api import create_app
@@ -31,16 +31,10 @@ from leasehold.service.stats import CountingStore, Stats
 from leasehold.service.telemetry.spans import TracedStats, Traces
 
 TIMING = Timing(
-    duration_s=10.0,
-    renew_s=0.3,
-    balance_s=0.2,
-    margin_s=0.1,
-    call_timeout_s=5.0,
-    handoff_poll_s=0.05,
-    session=replace(derived_session(2.0), duration_s=10.0, call_timeout_s=2.0),
+    duration_s=10.0, balance_s=0.2, call_timeout_s=5.0, handoff_poll_s=0.05, patience_s=10.0, ring_gap_s=0.05
 )
 """Hosts look at each other often, but a busy machine may keep a host from running for seconds before its leases expire."""
-SOON_EXPIRED = replace(TIMING, duration_s=2.0, call_timeout_s=1.0, session=derived_session(2.0))
+SOON_EXPIRED = replace(TIMING, duration_s=2.0, call_timeout_s=1.0, patience_s=2.0)
 """For tests that wait until a lease has expired."""
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 
@@ -120,14 +114,13 @@ async def _running(
         incarnation=incarnation,
         pipelines=tuple(feeds),
         leases_max=leases_max,
-        lease_duration_s=timing.duration_s,
     )
-    session = session_of(me, store, clock=clock, timing=timing)
+    session = Session(store, me, clock=clock, timing=timing)
     keeper = Keeper(store, host=name, incarnation=incarnation, clock=clock, timing=timing, session=session)
     host = Host(
         pipelines,
         keeper=keeper,
-        membership=Membership(store, me, clock=clock, timing=timing, session=session),
+        membership=Membership(store, session, clock=clock),
         clock=clock,
         timing=timing,
         rng=random.Random(7),

@@ -394,6 +394,19 @@ async def test_the_estimate_names_the_owner_and_why_a_partition_stands_still() -
     assert "ValueError: a negative amount" in failing.why
 
 
+@pytest.mark.parametrize("settings", [{}, {"parallel": {"key": "key", "max": 2}}], ids=["by batches", "side by side"])
+async def test_a_handler_that_stops_the_processor_is_not_waited_for_by_itself(settings: dict[str, Any]) -> None:
+    handled: list[int] = []
+
+    async def on_changes(changes: list[Event], context: Context) -> None:
+        await processor.stop()
+        handled.extend(change.json()["id"] for change in changes)
+
+    processor = processor_of(on_changes, **settings)
+    await processor.run()
+    assert handled, "the call was not cancelled"
+
+
 async def test_an_observer_hears_on_the_loop_of_the_program() -> None:
     heard: list[Any] = []
 

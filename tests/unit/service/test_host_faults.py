@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from lab.simulation.group import WITHOUT_SESSIONS, Group, Running, until
+from lab.simulation.group import Group, Running, until
 from lab.simulation.weather import Fate, Outlet
 
 from leasehold.leases.bootstrap import info_id
@@ -83,7 +83,7 @@ async def test_two_hosts_with_a_poisoned_partition_work_on_all_the_others() -> N
     await until(lambda: sum(group.shares.values()) == 7 and max(group.shares.values()) <= 4, within_s=30)
     await b.kill()
     took = await until(lambda: group.shares["host-a"] == 7)
-    assert took <= group.timing.duration_s + group.timing.renew_s + 2
+    assert took <= group.timing.duration_s + group.timing.look_s + 2
     await a.stop()
 
 
@@ -140,8 +140,7 @@ async def test_a_partition_that_its_worker_tries_again_is_failing_until_a_batch_
 @pytest.mark.parametrize(
     ("timing", "events"),
     [
-        (WITHOUT_SESSIONS, ("scan", "announcing this host", "renewal")),
-        (Timing(), ("looking at sessions", "heartbeat")),
+        (Timing(), ("looking at hosts", "heartbeat")),
     ],
 )
 async def test_a_host_whose_lease_container_comes_back_says_so_once_for_each_thing_that_failed(
@@ -152,11 +151,11 @@ async def test_a_host_whose_lease_container_comes_back_says_so_once_for_each_thi
     a = await group.start("host-a")
     await asyncio.sleep(1)
     away = True
-    await asyncio.sleep(group.timing.duration_s / 2)
+    await asyncio.sleep(group.timing.patience_s / 2)
     assert all(a.said(f"{event} failed") for event in events)
     assert not a.said("recovered")
     away = False
-    await asyncio.sleep(group.timing.duration_s)
+    await asyncio.sleep(group.timing.patience_s)
     for event in events:
         [said] = a.said(f"{event} recovered")
         assert said["level"] == "info"
@@ -281,7 +280,7 @@ async def test_a_lease_document_that_is_spoilt_while_owned_stops_itself_alone(bo
     [a] = await settled(group, "host-a")
     good = group.documents(lease_id("bank", "b"))[0].body
     group.put(lease_id("bank", "b"), body)
-    await until(lambda: ("bank", "b") not in a.host.workers, within_s=group.timing.renew_s + 1)
+    await until(lambda: ("bank", "b") not in a.host.workers, within_s=group.timing.balance_s + 1)
     await asyncio.sleep(60)
     assert sorted(a.host.workers) == [("bank", "a"), ("bank", "c")]
     assert len(a.said("needs attention")) == 1
@@ -362,7 +361,7 @@ async def test_an_orphan_is_set_aside_and_told_and_taken_once_its_feed_has_it() 
 
 
 @pytest.mark.virtual
-@pytest.mark.parametrize(("timing", "released_s", "reset_s"), [(WITHOUT_SESSIONS, 40, 20), (Timing(), 80, 80)])
+@pytest.mark.parametrize(("timing", "released_s", "reset_s"), [(Timing(), 80, 80)])
 async def test_a_lease_that_an_operator_releases_or_resets_is_taken_again(
     timing: Timing, released_s: float, reset_s: float
 ) -> None:
@@ -474,7 +473,7 @@ async def test_a_feed_that_cannot_list_its_partitions_stops_nothing_that_is_at_w
     group.feed.partitions = partitions  # type: ignore[method-assign]
     await b.kill()
     took = await until(owned_by(group, "host-a"))
-    assert took <= group.timing.duration_s + group.timing.renew_s + 2
+    assert took <= group.timing.duration_s + group.timing.look_s + 2
     for partition in "abcd":
         group.append(partition, 3)
     await until(group.is_delivered)
@@ -499,25 +498,6 @@ async def test_leases_are_made_of_what_a_slow_feed_lists_after_the_round_has_gon
     assert await until(lambda: set(group.owners) == set("abc")) <= 2 * within_s
     assert await until(group.is_balanced) <= 2 * group.timing.balance_s
     await a.stop()
-
-
-# What it costs
-
-
-@pytest.mark.virtual
-async def test_a_settled_group_reads_and_writes_no_more_than_its_intervals_ask_for() -> None:
-    group = Group("abcdef", timing=WITHOUT_SESSIONS)
-    await settled(group, "host-a", "host-b")
-    await asyncio.sleep(60)
-    before = len(group.weather.requests)
-    await asyncio.sleep(1300)
-    made = [request for _, request in group.weather.requests[before:] if request.where == "store"]
-    lists = sum(request.operation == "list" for request in made)
-    writes = sum(request.operation == "replace" for request in made)
-    assert lists <= 2 * 2 * 115  # hosts and leases, from each host, every 13 s less a tenth
-    assert writes <= (6 + 2) * 88  # every lease and every host, every 17 s less a tenth
-    assert sum(request.operation == "read" for request in made) <= 2 * 3  # whether `info` is there, every 600 s
-    assert {request.operation for request in made} == {"list", "read", "replace"}
 
 
 @pytest.mark.virtual
@@ -561,7 +541,7 @@ async def test_a_cancellation_that_nobody_asked_for_ends_neither_balancing_nor_t
     part, name = {
         "listing": (group.feed, "partitions"),
         "scan": (a.host.balancer._keeper, "scan"),
-        "heartbeat": (a.host._membership, "announce"),
+        "heartbeat": (a.session, "beat"),
     }[where]
     plain = getattr(part, name)
 
@@ -573,6 +553,6 @@ async def test_a_cancellation_that_nobody_asked_for_ends_neither_balancing_nor_t
     await until(lambda: getattr(part, name) == plain, within_s=120)
     group.edit("a", lambda lease: lease.revoked())
     await until(owned_by(group, "host-a"), within_s=120)
-    beaten = a.host._membership.me.tick
-    await until(lambda: a.host._membership.me.tick > beaten, within_s=120)
+    beaten = a.session.record.tick
+    await until(lambda: a.session.record.tick > beaten, within_s=120)
     await a.stop()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from lab.simulation.group import WITHOUT_SESSIONS, Group, Running, until
+from lab.simulation.group import Group, Running, until
 from lab.simulation.weather import Fate, Once, of
 
 from leasehold.pipeline.batch import Batch
@@ -19,12 +19,15 @@ from leasehold.pipeline.transform import NoTransform
 from leasehold.service.notifications import (
     METHODS,
     BatchDelivered,
+    HostJoined,
+    HostLeft,
     LeaseAcquired,
     LeaseLoss,
     LeaseReleased,
     Notification,
     Notifications,
     PartitionFailing,
+    PartitionNotification,
     PartitionRecovered,
     TrustRestored,
     TrustSuspended,
@@ -45,10 +48,18 @@ class Kept(Notifications):
             setattr(self, name, keep)
 
     def of(self, kind: type[Notification], partition: str = "a") -> list[Any]:
-        return [event for event in self.events if type(event) is kind and event.partition == partition]
+        return [event for event in self.about_partitions if type(event) is kind and event.partition == partition]
 
     def kinds(self, partition: str = "a") -> list[type[Notification]]:
-        return [type(event) for event in self.events if event.partition == partition]
+        return [type(event) for event in self.about_partitions if event.partition == partition]
+
+    @property
+    def about_partitions(self) -> list[PartitionNotification]:
+        return [event for event in self.events if isinstance(event, PartitionNotification)]
+
+    @property
+    def about_hosts(self) -> list[tuple[type[Notification], str]]:
+        return [(type(event), event.name) for event in self.events if isinstance(event, HostJoined | HostLeft)]
 
 
 class Blocked(Notifications):
@@ -105,7 +116,7 @@ async def test_a_stop_and_a_handoff_are_notified_as_the_log_and_the_leases_have_
     given = [event for event in at_a.events if type(event) is LeaseReleased]
     assert {(event.reason, event.to, event.continuation) for event in given} == {("handed_over", "host-b", "5")}
     assert len(given) == 2
-    assert {event.partition: event.epoch for event in at_b.events} == {
+    assert {event.partition: event.epoch for event in at_b.events if type(event) is LeaseAcquired} == {
         event.partition: event.epoch + 1 for event in given
     }
     await b.stop()
@@ -136,7 +147,7 @@ async def test_each_batch_is_notified_with_its_counts_and_positions() -> None:
 
 @pytest.mark.virtual
 async def test_a_stolen_lease_is_notified_with_its_new_owner() -> None:
-    group = Group("a", timing=WITHOUT_SESSIONS)
+    group = Group("a")
     a, at_a = await start(group, "host-a")
     b, at_b = await start(group, "host-b")
     a.process.stop()
@@ -153,7 +164,7 @@ async def test_a_stolen_lease_is_notified_with_its_new_owner() -> None:
 
 @pytest.mark.virtual
 async def test_a_lease_that_an_operator_releases_is_lost_to_no_host() -> None:
-    group = Group("a", timing=WITHOUT_SESSIONS)
+    group = Group("a")
     a, kept = await start(group, "host-a")
     group.edit("a", lambda lease: lease.revoked())
     await until(lambda: kept.of(LeaseLoss))
@@ -280,3 +291,33 @@ async def test_an_answer_that_comes_late_changes_no_order() -> None:
     for partition in "ab":
         assert [each.to for each in kept.of(BatchDelivered, partition)] == ["1", "2", "3"]
         assert kept.kinds(partition) == [LeaseAcquired, *[BatchDelivered] * 3, LeaseReleased]
+
+
+@pytest.mark.virtual
+async def test_hosts_that_join_stop_and_die_are_notified_to_the_others_once() -> None:
+    group = Group("abcd")
+    a, at_a = await start(group, "host-a")
+    b, at_b = await start(group, "host-b")
+    await until(lambda: at_a.about_hosts == [(HostJoined, "host-b")])
+    assert at_b.about_hosts == [(HostJoined, "host-a")], "it was there before"
+    await until(group.is_balanced)
+    await b.stop()
+    await until(lambda: at_a.about_hosts[1:] == [(HostLeft, "host-b")])
+    c, _ = await start(group, "host-c")
+    await until(lambda: at_a.about_hosts[2:] == [(HostJoined, "host-c")])
+    await c.kill()
+    await until(lambda: at_a.about_hosts[3:] == [(HostLeft, "host-c")])
+    await until(lambda: set(group.owners.values()) == {"host-a"})
+    await a.stop()
+    assert len(at_a.about_hosts) == 4
+
+
+@pytest.mark.virtual
+async def test_a_host_that_has_no_lease_is_noticed_too() -> None:
+    group = Group("a")
+    a, at_a = await start(group, "host-a")
+    b, _ = await start(group, "host-b")
+    await until(lambda: at_a.about_hosts == [(HostJoined, "host-b")])
+    await b.kill()
+    await until(lambda: at_a.about_hosts[1:] == [(HostLeft, "host-b")])
+    await a.stop()

@@ -45,7 +45,7 @@ async def test_a_pause_releases_every_lease_within_a_scan_and_nobody_takes_one()
     pause(group)
     await until(lambda: is_at_rest(group), within_s=group.timing.balance_s + 2)
     append(group)
-    await asyncio.sleep(10 * group.timing.duration_s)
+    await asyncio.sleep(10 * group.timing.patience_s)
     assert group.epochs == epochs
     assert [group.delivered(partition) for partition in "abcd"] == [list(range(5))] * 4
     assert [len(host.said("pipeline paused")) for host in hosts] == [1, 1]
@@ -92,7 +92,7 @@ async def test_a_dead_owners_leases_stay_as_they_are_until_the_pipeline_is_resum
     await until(group.is_delivered)
     await b.kill()
     pause(group)
-    await asyncio.sleep(10 * group.timing.duration_s)
+    await asyncio.sleep(10 * group.timing.patience_s)
     assert set(group.owners.values()) == {None, "host-b"}
     assert a.host.balancer.expired
     append(group)
@@ -135,7 +135,7 @@ async def test_a_frozen_owner_that_wakes_into_a_pause_sends_nothing_that_another
     append(group)
     b.process.stop()
     pause(group)
-    await asyncio.sleep(3 * group.timing.duration_s)
+    await asyncio.sleep(3 * group.timing.patience_s)
     b.process.resume()
     await until(lambda: is_at_rest(group), within_s=120)
     resume(group)

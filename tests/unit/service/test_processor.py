@@ -463,8 +463,8 @@ async def test_a_namesake_ends_it_and_who_waits_learns_it() -> None:
 def test_intervals_that_do_not_fit_and_names_used_twice_are_refused_with_their_remedies() -> None:
     case = Case()
     pipeline = PipelineParts(name="bank", feed=case.feed, sink=case.sink)
-    with pytest.raises(ValueError, match=r"renew more often.*two pipelines are named 'bank'"):
-        ProcessorCore([pipeline, pipeline], case.store, host="a", timing=Timing(duration_s=10.0, renew_s=17.0))
+    with pytest.raises(ValueError, match=r"duration_s is 0, and must be above 0.*two pipelines are named 'bank'"):
+        ProcessorCore([pipeline, pipeline], case.store, host="a", timing=Timing(duration_s=0.0))
 
 
 # Notifications
@@ -510,12 +510,11 @@ async def test_a_plain_callback_that_blocks_for_ever_holds_up_neither_work_nor_s
             released.wait()
 
     case = Case()
-    timing = Timing(session=None)
     processor = ProcessorCore(
         [PipelineParts(name="bank", feed=case.feed, sink=case.sink)],
         case.store,
         host="host-a",
-        timing=timing,
+        timing=Timing(),
         log=logger(case.log),
         on=Blocked(),
     )

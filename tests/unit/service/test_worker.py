@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from lab.simulation.group import WITHOUT_SESSIONS, Group, Tenure, always, until
+from lab.simulation.group import Group, Tenure, always, until
 from lab.simulation.weather import Container, Fate, Once, Outlet, Request, Weather, of
 
 from leasehold.leases.document import decode_lease
@@ -282,7 +282,7 @@ async def test_while_trust_has_run_out_nothing_is_sent_and_work_goes_on_when_it_
     group.append("a", 1)
     await until(group.is_delivered)
     group.weather.down.add(("", "store"))
-    await asyncio.sleep(group.timing.duration_s)
+    await asyncio.sleep(group.timing.patience_s)
     assert not tenure.worker.owned.is_trusted
     sent = len(group.weather.requests)
     group.append("a", 5)
@@ -290,7 +290,7 @@ async def test_while_trust_has_run_out_nothing_is_sent_and_work_goes_on_when_it_
     assert not any(request.where == "sink" for _, request in group.weather.requests[sent:])
     assert tenure.stats.suspensions["bank"] == 1
     group.weather.down.clear()
-    await until(group.is_delivered, within_s=group.timing.renew_s)
+    await until(group.is_delivered, within_s=group.timing.balance_s)
     assert group.epochs["a"] == 1
     await stopped(tenure)
 
@@ -303,7 +303,7 @@ async def test_a_claim_too_waits_for_trust() -> None:
     group.weather.down.remove(("", "store"))
     tenure = await group.tenure()
     group.weather.down |= {("", "store")}
-    await asyncio.sleep(group.timing.duration_s + 40)
+    await asyncio.sleep(group.timing.patience_s + 40)
     group.weather.down -= {("", "sink")}
     asked = len(group.asked(of("sink")))
     await asyncio.sleep(100)
@@ -402,7 +402,7 @@ async def test_a_claim_that_cannot_be_kept_leaves_no_writer_open() -> None:
 
 @pytest.mark.virtual
 async def test_however_many_wait_for_trust_a_suspension_begins_and_ends_once() -> None:
-    group = Group("a", timing=WITHOUT_SESSIONS)
+    group = Group("a")
     tenure = await group.tenure()
     noted: list[bool | str] = []
     owned = tenure.worker.owned

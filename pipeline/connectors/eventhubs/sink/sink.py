@@ -132,6 +132,10 @@ class EventHubsOutputSink(Sink):
             )
         return None if search.newest is None else Standing(search.later, search.newest.to)
 
+    async def probe(self, pipeline: str, partition: str) -> None:
+        with self._in_our_words():
+            self._targets = (await self._broker.read_hub()).partitions
+
     @contextmanager
     def _in_our_words(self) -> Iterator[None]:
         try:

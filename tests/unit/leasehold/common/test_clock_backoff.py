@@ -30,7 +30,7 @@ def test_what_the_service_wants_is_never_undercut(failures: int, jitter: float, 
 
 def test_the_container_is_tried_again_after_a_sixteenth_of_a_renewal_at_first_and_a_balance_interval_at_last() -> None:
     timing = Timing()
-    assert timing.backoff.pause_s(1, 0.0) == timing.renew_s / 16
+    assert timing.backoff.pause_s(1, 0.0) == timing.handoff_poll_s
     assert timing.backoff.pause_s(99, 0.0) == timing.balance_s
 
 

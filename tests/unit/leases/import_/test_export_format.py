@@ -50,19 +50,7 @@ def test_what_was_exported_is_what_is_imported(leases: list[Lease], complete: bo
         )
         for name in names
     ]
-    judged = [replace(group, leases=tuple(replace(x, by_session=True) for x in group.leases)) for group in groups]
-    assert groups_in(text(*lines_of(judged))) == {group.pipeline: group for group in groups}
-
-
-def test_an_export_can_be_read_by_hosts_without_sessions_and_so_can_what_it_is_imported_as() -> None:
-    judged = replace(GROUP, leases=(replace(LEASE, by_session=True),))
-    [_, line] = lines_of([judged])
-    assert json.loads(line)["lease"]["version"] == 1
-    later = line.replace('"lease":{"x":{"deep":[1]},"version":1', '"lease":{"x":{"deep":[1]},"version":2')
-    assert later != line
-    [candidate] = groups_in(text(HEADER.replace('"leases":2', '"leases":1'), later))["orders"].candidates
-    assert candidate.lease is not None
-    assert not candidate.lease.by_session
+    assert groups_in(text(*lines_of(groups))) == {group.pipeline: group for group in groups}
 
 
 def test_owners_and_wishes_stay_behind_and_all_else_comes() -> None:

@@ -13,7 +13,7 @@ from patience import PATIENCE_S, until_async
 
 from leasehold.pipeline.connectors.python import HandlerContext, PythonOutputSink, PythonWriter
 from leasehold.pipeline.contract import Row, SinkContract, SinkHarness, event_table
-from leasehold.pipeline.errors import SinkError, SinkRejected, SinkUnavailable
+from leasehold.pipeline.errors import NotTrusted, SinkError, SinkRejected, SinkUnavailable
 from leasehold.pipeline.sink import Claim, CloseReason, Output
 from leasehold.pipeline.tracing import TraceContext
 
@@ -416,3 +416,33 @@ async def test_a_factory_that_fails_is_refused_by_the_handler_s_name() -> None:
 
     with pytest.raises(SinkRejected, match="'bank:fails' cannot be created: ValueError: no password"):
         await PythonOutputSink(fails, name="bank:fails").open(claim())
+
+
+class TakenAway(AlwaysTrusted):
+    """A permit that may be taken away."""
+
+    is_given = True
+
+    def check(self) -> None:
+        if not self.is_given:
+            raise NotTrusted("no trust")
+
+
+async def test_an_output_that_waited_for_acknowledgements_until_trust_had_ended_is_not_processed() -> None:
+    calls: list[tuple[Any, ...]] = []
+    writer = await PythonOutputSink(lambda: Recording(calls), manual_max=1).open(claim())
+    permit = TakenAway()
+    await writer.write(output(5, 6), permit)
+    waiting = asyncio.create_task(writer.write(output(6, 7), permit))
+    await asyncio.sleep(0)
+    permit.is_given = False
+    (_, context, _) = calls[-1]
+    await context.acknowledge(6)
+    with pytest.raises(NotTrusted):
+        await waiting
+    assert [call[2] for call in calls if call[0] == "process"] == [[6]]
+    permit.is_given = True
+    await writer.write(output(6, 7), permit)
+    await calls[-1][1].acknowledge(7)
+    assert ([call[2] for call in calls if call[0] == "process"], writer.position) == ([[6], [7]], "7")
+    await writer.close("shutdown")

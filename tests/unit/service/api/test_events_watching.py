@@ -59,7 +59,7 @@ def lists_leases(request: Request) -> bool:
 @pytest.mark.virtual
 @pytest.mark.parametrize(
     ("leases", "timing", "most"),
-    [(8, Timing(), 121), (1000, Timing(), 31), (1000, Timing(duration_s=10, renew_s=3, balance_s=2), 61)],
+    [(8, Timing(), 121), (1000, Timing(), 31), (1000, Timing(balance_s=2), 61)],
 )
 async def test_pages_cost_one_listing_a_second_and_fewer_of_many_leases(leases: int, timing: Timing, most: int) -> None:
     listed = await listings_of_three_pages(Group(timing=timing), leases)

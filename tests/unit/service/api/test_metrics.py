@@ -24,8 +24,8 @@ from leasehold.leases.errors import (
     StoreMissing,
     StoreUnavailable,
 )
+from leasehold.leases.host_record import HOSTS_PREFIX
 from leasehold.leases.lease import Lease
-from leasehold.leases.session import SESSIONS_PREFIX
 from leasehold.leases.store import Hint, Stored
 from leasehold.leases.stores.memory import MemoryStore
 from leasehold.pipeline.async_sink import AsyncSink, Destination
@@ -45,6 +45,7 @@ from leasehold.pipeline.pump.progress import NO_TIMES, TimedEvents, microseconds
 from leasehold.pipeline.pump.runner import DeliveredBatch
 from leasehold.pipeline.sink import CloseReason, Output
 from leasehold.service.api.metrics import Metrics, _revision_in, build_info
+from leasehold.service.fitness import Health
 from leasehold.service.lag.measurement import Lag, PartitionLag
 from leasehold.service.notifications import LeaseLoss, Notifications
 from leasehold.service.notifier import NOTIFICATION_OUTCOMES, Notifier
@@ -177,12 +178,19 @@ async def test_a_failing_partition_shows_until_it_is_taken_again(start) -> None:
     assert samples(Metrics(running.host))["leasehold_lease_moves_total", "failed", "bank"] >= 1
 
 
+async def test_a_host_that_cannot_process_a_pipeline_shows_that_it_is_unfit(start) -> None:
+    running = await start(feeds={"bank": MemoryChangeFeed(["a"])}, runs=False)
+    assert samples(Metrics(running.host))["leasehold_pipeline_unfit", "bank"] == 0
+    running.host.fitness._watched["bank"].health = Health(state="renounced")
+    assert samples(Metrics(running.host))["leasehold_pipeline_unfit", "bank"] == 1
+
+
 async def test_a_host_that_cannot_renew_shows_its_suspended_leases(start, store) -> None:
     class Frozen(MemoryStore):
         is_frozen = False
 
         async def replace(self, id: str, body: str, etag: str) -> str:
-            if self.is_frozen and ("/leases/" in id or id.startswith(SESSIONS_PREFIX)):
+            if self.is_frozen and ("/leases/" in id or id.startswith(HOSTS_PREFIX)):
                 raise StoreUnavailable("throttled")
             return await super().replace(id, body, etag)
 
@@ -228,7 +236,7 @@ async def test_an_unknown_lag_is_left_out_and_never_told_as_none(start) -> None:
     metrics.lag = Lag((*known[:8], *metrics.lag.partitions))
     assert ("leasehold_lag_events", "bank") not in samples(metrics)
     metrics.lag = Lag((*known, *metrics.lag.partitions[8:]))
-    assert samples(metrics)["leasehold_lag_events", "bank"] == 500
+    assert samples(metrics)["leasehold_lag_events", "bank"] == 451
     metrics.lag = None
     assert ("leasehold_lag_unknown", "bank") not in samples(metrics)
 

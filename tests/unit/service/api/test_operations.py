@@ -9,7 +9,6 @@ from urllib.parse import quote
 import httpx
 import pytest
 from patience import until_async
-from unit.service.conftest import TIMING
 from unit.service.operated import LEASE, reset, taken
 from unit.service.problems import problem
 
@@ -35,7 +34,6 @@ async def resting(start):
             incarnation="1",
             pipelines=pipelines,
             draining=draining,
-            lease_duration_s=TIMING.duration_s,
         )
         await running.keeper.store.create(host_id(name), encode_host(record))
     return running
@@ -117,7 +115,7 @@ async def test_a_handoff_to_a_host_that_would_not_come_is_refused(client, pipeli
 
 
 async def test_a_handoff_to_a_host_without_the_pipeline_is_refused(resting, client) -> None:
-    record = HostRecord(name="host-d", incarnation="1", pipelines=("view",), lease_duration_s=TIMING.duration_s)
+    record = HostRecord(name="host-d", incarnation="1", pipelines=("view",))
     await resting.keeper.store.create(host_id("host-d"), encode_host(record))
     told = problem(await client.post(f"{LEASE}/handoff", json={"to": "host-d"}), 409)
     assert told["detail"] == "host 'host-d' does not run pipeline 'bank': name one that does"
@@ -252,7 +250,7 @@ async def test_a_container_that_fails_in_the_middle_is_a_503(start, error: Excep
         create = replace
 
     running = await start(runs=False, store=Failing())
-    running.keeper.store._store._store._put(
+    running.keeper.store._store._store._store._put(
         lease_id("bank", "a"), encode_lease(Lease(pipeline="bank", partition="a", owner="z", incarnation="1"))
     )
     async with running.client() as client:

@@ -1,4 +1,4 @@
-"""`leasehold leases export`, `import`, `reset` and `downgrade`, as people run them, over leases in SQLite."""
+"""`leasehold leases export`, `import` and `reset`, as people run them, over leases in SQLite."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from unit.leases.lease_documents import INFO, LOCK, PREFIX, dotnet, java, v2
 
 from leasehold.leases.bootstrap import Identity, Info, decode_info, encode_info, info_id
 from leasehold.leases.document import decode_lease, encode_lease, lease_id, lease_prefix
+from leasehold.leases.host_record import BELL_ID, HostRecord, encode_host, host_id
 from leasehold.leases.lease import Child, Lease
-from leasehold.leases.session import BELL_ID
 from leasehold.leases.stores.sqlite import SqliteStore
 from leasehold.pipeline.connectors.cosmos.ranges import lsn_of
 from leasehold.pipeline.connectors.memory import MemoryChangeFeed
@@ -61,11 +61,13 @@ class Place:
         text = "\n".join(map(json.dumps, documents))
         return self("import", "-", "--pipeline", "orders", "--from", source, *options, input=text)
 
-    def keep(self, *leases: Lease, info: Info | None = None) -> None:
+    def keep(self, *leases: Lease, info: Info | None = None, hosts: Iterable[HostRecord] = ()) -> None:
         async def create(store: SqliteStore) -> None:
             await store.list("")
             for lease in leases:
                 await store.create(lease_id(lease.pipeline, lease.partition), encode_lease(lease))
+            for host in hosts:
+                await store.create(host_id(host.name), encode_host(host))
             if info is not None:
                 await store.create(info_id("orders"), encode_info(info))
 
@@ -195,9 +197,10 @@ def test_one_that_is_refused_keeps_all_from_being_written(place: Place) -> None:
 
 def test_an_owner_long_gone_is_watched_and_then_dropped(place: Place) -> None:
     file = place.folder / "orders.yaml"
-    quick = "path: state/leases.db, duration_s: 2.5, renew_s: 0.5, balance_s: 0.3, margin_s: 0.1, call_timeout_s: 1.5"
+    quick = "path: state/leases.db, duration_s: 2.5, balance_s: 0.3, call_timeout_s: 1.5"
     file.write_text(file.read_text().replace("path: state/leases.db", quick))
-    place.keep(lease(owner="host-a", incarnation="1", tick=7))
+    gone = HostRecord(name="host-a", incarnation="1", lasts_s=2.5)
+    place.keep(lease(owner="host-a", incarnation="1", tick=7), hosts=[gone])
     told = place.taking("dotnet", [dotnet("0", '"20"')], "--apply")
     assert told.exit_code == 0
     assert "watching for up to 2.5 s whether 1 lease has a live owner" in told.stderr
@@ -443,29 +446,6 @@ def test_a_reset_that_cannot_be_done_is_refused_before_anybody_is_asked(place: P
     ):
         told = place("reset", "orders", partition, "--to", to)
         assert (told.exit_code, why in told.stderr) == (1, True), told.stderr
-
-
-def test_a_downgrade_says_what_it_did_and_a_second_one_that_nothing_is_left(place: Place) -> None:
-    assert place("downgrade").stderr.startswith("leasehold: no leases yet in ")
-    place.keep(lease("0", by_session=True, epoch=3), lease("1"))
-    done = place("downgrade", "--json")
-    assert json.loads(done.stdout) == {
-        "downgraded": [{"pipeline": "orders", "partition": "0", "owner": None}],
-        "unchanged": {"orders": 1},
-        "removed": [],
-    }
-    assert place.leases["0"] == lease("0", epoch=3)
-    again = place("downgrade")
-    assert (again.exit_code, again.stdout) == (
-        0,
-        "pipeline 'orders': 0 leases put back to version 1, 2 unchanged\n",
-    )
-
-
-def test_a_downgrade_of_a_lease_store_in_memory_is_refused(place: Place) -> None:
-    file = place.folder / "orders.yaml"
-    file.write_text(SETTINGS.replace("path: state/leases.db", "type: memory"))
-    assert "use a persistent lease store" in place("downgrade").stderr
 
 
 def test_an_import_rings_for_hosts_once_it_has_written(place: Place) -> None:

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from leasehold.leases.bell import Bell
 from leasehold.leases.document import encode_lease, lease_id
 from leasehold.leases.errors import StoreUnavailable
+from leasehold.leases.host_record import BELL_ID
 from leasehold.leases.lease import Lease
-from leasehold.leases.session import BELL_ID, Bell
 from leasehold.leases.stores.sqlite import SqliteStore
 from leasehold.service.cli.main import main
 

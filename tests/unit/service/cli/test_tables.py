@@ -47,6 +47,11 @@ def test_the_last_row_has_the_oldest_of_all(found: Lag, last: list[str]) -> None
     assert rows(found)[-1] == last
 
 
+def test_a_lag_that_was_known_last_shows_how_old_it_is() -> None:
+    one = PartitionLag(pipeline="bank", partition="0", events=17, error="the broker is away", age_s=45.0)
+    assert rows(Lag((one,)))[2] == ["bank", "0", "17", "(45.0", "s", "ago)", "unknown"]
+
+
 def test_programs_get_nothing_of_how_the_seconds_were_found() -> None:
     one = PartitionLag(pipeline="bank", partition="7", events=3, seconds=2.123, waited_s=1.0, position="4")
     assert lag_fields(one) == {

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from unit.service.config.test_load import problems, settings
 
-from leasehold.pipeline.connectors.files.feed.feed import Pattern
+from leasehold.pipeline.connectors.files.feed.pattern import Pattern
 from leasehold.service.config.rings import overlap
 
 

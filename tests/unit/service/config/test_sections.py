@@ -153,6 +153,12 @@ def test_a_wrong_value_is_refused_where_it_is_written(make: Any, problem: str) -
     assert SECRET not in str(refused.value)
 
 
+def test_a_path_is_taken_wherever_its_text_is(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    assert FilesFeed(path=path) == FilesFeed(path=str(path))
+    assert SqliteLeases(path=path) == SqliteLeases(path=str(path))
+
+
 class Credential:
     async def get_token(self, *scopes: str) -> None: ...
 

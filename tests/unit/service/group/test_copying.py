@@ -25,9 +25,8 @@ from leasehold.leases.errors import (
 from leasehold.leases.host_record import HostRecord, encode_host, host_id
 from leasehold.leases.keeper import Keeper, id_of
 from leasehold.leases.lease import Child, Lease
-from leasehold.leases.membership import Membership
 from leasehold.leases.pause_orders import Control, check_not_moved, control_id, decode_control, encode_control, order
-from leasehold.leases.session import session_of
+from leasehold.leases.session import Session
 from leasehold.leases.store import READS, LeaseStore, Operation, StoreAround
 from leasehold.leases.stores.memory import MemoryStore
 from leasehold.leases.timing import Timing
@@ -43,7 +42,7 @@ LEASES = (
     Lease(pipeline="bank", partition="0", epoch=4, generation=1, tick=99, continuation="12", closed=True,
           children=(Child("1", "12", begun=True), Child("2", "12"))),
     Lease(pipeline="bank", partition="1", owner="host-a", incarnation="1f", epoch=7, continuation="15", sink_state="s",
-          parents=("0",), by_session=True, handoff_to="host-b"),
+          parents=("0",), handoff_to="host-b"),
     Lease(pipeline="bank", partition="2", epoch=3, parents=("0",), unknown={"later": [1]}),
     Lease(pipeline="shop", partition="a/b", epoch=9, generation=2, continuation="x", scope="[0,9)"),
 )  # fmt: skip
@@ -179,7 +178,7 @@ class Case:
         return {each.pipeline: None if each.move is None else each.move.state for each in orders}
 
     async def is_whole(self) -> bool:
-        return await self.leases(self.new) == [lease.downgraded() for lease in LEASES]
+        return await self.leases(self.new) == [lease.given_up() for lease in LEASES]
 
 
 @pytest.fixture
@@ -287,12 +286,9 @@ async def test_a_frozen_host_can_write_no_lease_of_the_old_store(case: Case) -> 
 async def test_a_live_host_of_either_store_refuses_the_copy(case: Case, which: str) -> None:
     await case.fill()
     store: MemoryStore = getattr(case, which)
-    me = HostRecord(name="host-z", incarnation="9", lease_duration_s=60)
-    session = session_of(me, store, clock=case.clock, timing=Timing())
-    membership = Membership(store, me, clock=case.clock, timing=Timing(), session=session)
-    assert session is not None
-    await session.beat()
-    await membership.announce({})
+    me = HostRecord(name="host-z", incarnation="9")
+    session = Session(store, me, clock=case.clock, timing=Timing())
+    await session.open()
 
     async def live() -> None:
         while True:
@@ -668,7 +664,7 @@ async def test_the_leases_of_a_replay_move_with_its_pipeline(case: Case) -> None
     assert [each.pipeline for each in (await case.plan()).pipelines] == ["bank", "bank.replay", "shop"]
     report = await case.copy()
     assert [(each.pipeline, each.leases) for each in report.pipelines] == [("bank", 3), ("bank.replay", 1), ("shop", 1)]
-    assert await case.replay_in(case.new) == [REPLAYED.downgraded()]
+    assert await case.replay_in(case.new) == [REPLAYED.given_up()]
     assert await case.new.read(info_id("bank.replay"))
     assert await case.is_whole()
     assert await case.marks(case.old) == dict.fromkeys(("bank", "bank.replay", "shop", "shop.replay"), "done")
@@ -691,11 +687,11 @@ async def test_wherever_it_dies_no_replay_may_continue_in_both_stores_and_the_ne
             old, new = await case.has_usable_replay(case.old), await case.has_usable_replay(case.new)
             assert not (old and new), f"death {at}, {is_after=}"
             if new:
-                assert await case.replay_in(case.new) == [REPLAYED.downgraded()]
+                assert await case.replay_in(case.new) == [REPLAYED.given_up()]
             plan = await case.plan()
             assert plan.is_done == (await case.marks(case.new) == {"shop": None}), f"death {at}, {is_after=}"
             await case.copy()
-            assert await case.replay_in(case.new) == [REPLAYED.downgraded()]
+            assert await case.replay_in(case.new) == [REPLAYED.given_up()]
             assert await case.is_whole()
             assert await case.has_usable_replay(case.new)
             assert not await case.has_usable_replay(case.old)
@@ -727,7 +723,7 @@ async def test_a_replay_is_copied_whose_pipeline_keeps_no_dead_letters_now(case:
     await case.fill_with_replay()
     case.replayed = ()
     await case.copy()
-    assert await case.replay_in(case.new) == [REPLAYED.downgraded()]
+    assert await case.replay_in(case.new) == [REPLAYED.given_up()]
     assert await case.marks(case.old) == dict.fromkeys(("bank", "bank.replay", "shop"), "done")
 
 
@@ -750,13 +746,13 @@ async def test_a_replay_that_a_copy_left_out_is_copied_unless_the_target_has_its
     await case.fill()
     await case.copy()
     await case.add_replay(case.old, REPLAYED)
-    later = replace(REPLAYED, epoch=1, continuation="3").downgraded()
+    later = replace(REPLAYED, epoch=1, continuation="3").given_up()
     if replayed_since:
         await case.add_replay(case.new, later)
     case.replayed = PIPELINES
     report = await case.copy()
     assert report.is_done is replayed_since
-    assert await case.replay_in(case.new) == [later if replayed_since else REPLAYED.downgraded()]
+    assert await case.replay_in(case.new) == [later if replayed_since else REPLAYED.given_up()]
     assert not await case.has_usable_replay(case.old)
     assert (await case.plan()).is_done
 
@@ -794,7 +790,7 @@ class TestStoresOfOneName:
         await case.fill()
         await self.copy(case, case.new)
         (lease,) = await case.new.list(id_of(LEASES[1]))
-        ahead = replace(LEASES[1].downgraded(), epoch=8, continuation="99")
+        ahead = replace(LEASES[1].given_up(), epoch=8, continuation="99")
         await case.new.replace(lease.id, encode_lease(ahead), lease.etag)
         assert (await self.copy(case, case.new)).is_done
 
@@ -813,7 +809,7 @@ class TestStoresOfOneName:
             await third.replace(stored.id, body, stored.etag)
         if change == "another generation":
             source = await case.old.read(id_of(LEASES[1]))
-            reset = replace(LEASES[1].downgraded(), generation=1)
+            reset = replace(LEASES[1].given_up(), generation=1)
             await case.old.replace(source.id, encode_lease(reset), source.etag)
         with pytest.raises(NotNow, match=r"the leases of pipeline 'bank' were moved to table at now: run the conf"):
             await self.copy(case, third)

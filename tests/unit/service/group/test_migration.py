@@ -1,12 +1,11 @@
-"""An import or a downgrade that is disturbed: by hosts that live, by others that write, and by a store that fails."""
+"""An import that is disturbed: by hosts that live, by others that write, and by a store that fails."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,18 +13,15 @@ from unit.leases.lease_documents import dotnet
 from unit.service.cli.test_migration import Etags
 
 from leasehold.common.clock import Clock
-from leasehold.leases.document import decode_lease, encode_lease, lease_id
+from leasehold.leases.document import encode_lease
 from leasehold.leases.errors import GroupMismatch, StoreAmbiguous, StoreUnavailable
-from leasehold.leases.host_record import HOSTS_PREFIX, HostRecord, encode_host, host_id
+from leasehold.leases.host_record import HostRecord, encode_host, host_id
 from leasehold.leases.keeper import Keeper
 from leasehold.leases.lease import Lease
-from leasehold.leases.membership import Membership
-from leasehold.leases.session import SESSIONS_PREFIX, Session, SessionRecord, encode_session, session_id
+from leasehold.leases.session import Session
 from leasehold.leases.stores.memory import MemoryStore
-from leasehold.leases.timing import SessionTiming, Timing
+from leasehold.leases.timing import LASTS_S_MAX, Timing
 from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryOutputSink
-from leasehold.service.errors import NotNow
-from leasehold.service.group.downgrade import SAID_EVERY_S, Downgrade, downgrade
 from leasehold.service.group.import_sources import Import
 from leasehold.service.group.migration import Report, execute, plan_import
 from leasehold.service.pipeline import PipelineParts
@@ -99,40 +95,17 @@ def kinds(report: Report) -> list[tuple[str, str]]:
 
 
 OWNED = {"owner": "host-a", "incarnation": "1", "continuation": '"10"'}
-JUDGED = {**OWNED, "by_session": True}
-D = SessionTiming().duration_s
-
-
-@pytest.mark.virtual
-async def test_an_owner_who_renews_while_it_is_watched_keeps_its_lease() -> None:
-    bench = Bench()
-    await bench.keep(p0=OWNED)
-
-    async def renew() -> None:
-        while True:
-            await asyncio.sleep(TIMING.renew_s)
-            seen = await bench.keeper.read("orders", "0")
-            await bench.keeper.rewrite(seen, seen.lease.renewed())
-
-    renewing = asyncio.create_task(renew())
-    started = bench.clock.monotonic()
-    report = await bench.imported(bench.order(p0="20"))
-    renewing.cancel()
-    assert kinds(report) == [("0", "refused")]
-    assert report.changes[0].why.startswith("'host-a' owns it and is alive")
-    assert bench.clock.monotonic() - started < TIMING.renew_s + 2
-    assert await bench.positions() == {"0": '"10"'}
+D = Timing().duration_s
 
 
 @pytest.mark.virtual
 @pytest.mark.parametrize("is_alive", [True, False])
-async def test_the_owner_of_an_idle_lease_is_judged_by_its_session(is_alive: bool) -> None:
+async def test_the_owner_of_an_idle_lease_is_judged_by_its_document(is_alive: bool) -> None:
     bench = Bench()
-    await bench.keep(p0=JUDGED)
-    session = Session(
-        bench.store, SessionRecord(host="host-a", incarnation="1"), clock=bench.clock, timing=SessionTiming()
-    )
-    await session.beat()
+    await bench.keep(p0=OWNED)
+    record = HostRecord(name="host-a", incarnation="1")
+    session = Session(bench.store, record, clock=bench.clock, timing=Timing())
+    await session.open()
     beating = asyncio.create_task(session.keep_beating(random.Random(1), lambda error: None))
     if not is_alive:
         beating.cancel()
@@ -141,42 +114,29 @@ async def test_the_owner_of_an_idle_lease_is_judged_by_its_session(is_alive: boo
     beating.cancel()
     assert kinds(report) == [("0", "refused" if is_alive else "moved")]
     took = bench.clock.monotonic() - started
-    assert took < SessionTiming().beat_s + 2 if is_alive else D <= took < D + 1
+    assert took < Timing().beat_s + 2 if is_alive else D <= took < D + 1
 
 
 @pytest.mark.virtual
 @pytest.mark.parametrize("lasts_s", [D / 2, 5 * D])
-async def test_a_silent_session_is_watched_for_its_own_duration_or_ours_if_that_is_longer(lasts_s: float) -> None:
+async def test_a_silent_host_is_watched_for_the_duration_that_its_document_names(lasts_s: float) -> None:
     bench = Bench()
-    await bench.keep(p0=JUDGED)
-    record = SessionRecord(host="host-a", incarnation="1", duration_s=lasts_s)
-    await bench.store.create(session_id("host-a"), encode_session(record))
+    await bench.keep(p0=OWNED)
+    record = HostRecord(name="host-a", incarnation="1", lasts_s=lasts_s)
+    await bench.store.create(host_id("host-a"), encode_host(record))
     assert kinds(await bench.imported(bench.order(p0="20"))) == [("0", "moved")]
-    assert max(D, lasts_s) <= bench.clock.monotonic() < max(D, lasts_s) + 1
-    assert bench.said == [f"watching for up to {max(D, lasts_s):g} s whether 1 lease has a live owner"]
+    assert lasts_s <= bench.clock.monotonic() < lasts_s + 1
+    assert bench.said == [f"watching for up to {lasts_s:g} s whether 1 lease has a live owner"]
 
 
 @pytest.mark.virtual
-@pytest.mark.parametrize("body", [None, "{"])
-async def test_an_owner_whose_session_is_missing_or_unreadable_is_watched_for_a_sessions_duration(
-    body: str | None,
-) -> None:
+async def test_a_host_that_comes_back_while_it_is_watched_shows_a_live_owner() -> None:
     bench = Bench()
-    await bench.keep(p0=JUDGED)
-    if body is not None:
-        await bench.store.create(session_id("host-a"), body)
-    assert kinds(await bench.imported(bench.order(p0="20"))) == [("0", "moved")]
-    assert D <= bench.clock.monotonic() < D + 1
-
-
-@pytest.mark.virtual
-async def test_a_session_that_comes_back_while_it_is_watched_shows_a_live_owner() -> None:
-    bench = Bench()
-    await bench.keep(p0=JUDGED)
+    await bench.keep(p0=OWNED)
 
     async def come_back() -> None:
         await asyncio.sleep(D - 1.5)
-        await bench.store.create(session_id("host-a"), encode_session(SessionRecord(host="host-a", incarnation="2")))
+        await bench.store.create(host_id("host-a"), encode_host(HostRecord(name="host-a", incarnation="2")))
 
     coming = asyncio.create_task(come_back())
     assert kinds(await bench.imported(bench.order(p0="20"))) == [("0", "refused")]
@@ -184,40 +144,21 @@ async def test_a_session_that_comes_back_while_it_is_watched_shows_a_live_owner(
 
 
 @pytest.mark.virtual
-async def test_the_time_of_a_session_that_is_removed_while_it_is_watched_starts_again() -> None:
+async def test_the_time_of_a_host_that_is_removed_while_it_is_watched_starts_again() -> None:
     """A heartbeat may have been written before, and the lease may be released a moment later."""
     bench = Bench()
-    await bench.keep(p0=JUDGED)
-    record = SessionRecord(host="host-a", incarnation="1")
-    etag = await bench.store.create(session_id("host-a"), encode_session(record))
+    await bench.keep(p0=OWNED)
+    record = HostRecord(name="host-a", incarnation="1")
+    etag = await bench.store.create(host_id("host-a"), encode_host(record))
 
     async def leave() -> None:
         await asyncio.sleep(D / 2)
-        await bench.store.delete(session_id("host-a"), etag)
+        await bench.store.delete(host_id("host-a"), etag)
 
     leaving = asyncio.create_task(leave())
     assert kinds(await bench.imported(bench.order(p0="20"))) == [("0", "moved")]
     await leaving
     assert D * 3 / 2 <= bench.clock.monotonic() < D * 3 / 2 + 2
-
-
-@pytest.mark.virtual
-async def test_leases_of_both_kinds_are_watched_each_for_its_own_time() -> None:
-    """A lease that a live host takes meanwhile, from an owner whose session has expired, stays with that host."""
-    bench = Bench()
-    await bench.keep(p0=OWNED, p1=JUDGED)
-
-    async def take() -> None:
-        await asyncio.sleep(2 * D)
-        seen = await bench.keeper.read("orders", "1")
-        await bench.keeper.rewrite(seen, seen.lease.acquired("host-b", "1", ""))
-
-    taking = asyncio.create_task(take())
-    report = await bench.imported(bench.order(p0="20", p1="20"))
-    await taking
-    assert (kinds(report), report.done) == ([("0", "moved"), ("1", "refused")], frozenset())
-    assert report.changes[-1].why.startswith("'host-b' owns it and is alive")
-    assert bench.clock.monotonic() == pytest.approx(TIMING.duration_s)
 
 
 @pytest.mark.virtual
@@ -239,11 +180,11 @@ async def test_an_owner_who_releases_while_it_is_watched_is_not_in_the_way() -> 
 
 
 @pytest.mark.virtual
-async def test_an_owner_long_gone_is_waited_for_a_lease_duration() -> None:
+async def test_an_owner_long_gone_is_waited_for_as_long_as_its_document_may_have_named() -> None:
     bench = Bench()
     await bench.keep(p0=OWNED, p1={"continuation": '"5"'})
     report = await bench.imported(bench.order(p0="20", p1="5"))
-    assert bench.clock.monotonic() == pytest.approx(TIMING.duration_s)
+    assert bench.clock.monotonic() == pytest.approx(LASTS_S_MAX)
     assert kinds(report) == [("0", "moved"), ("1", "unchanged")]
     assert bench.said == ["watching for up to 60 s whether 1 lease has a live owner"]
 
@@ -353,170 +294,14 @@ async def test_leases_of_another_feed_are_not_touched() -> None:
     assert await bench.positions() == {"0": '"20"'}
 
 
-# Back to the previous release
-
-
-class Back(Bench):
-    async def run(self) -> Downgrade:
-        return await downgrade(self.keeper, clock=self.clock, say=self.said.append)
-
-    async def leases(self) -> dict[str, Lease]:
-        documents = await self.store.list("")
-        found = [decode_lease(each.id, each.body) for each in documents if "/leases/" in each.id]
-        return {lease.partition: lease for lease in found}
-
-    async def leave_documents(self, name: str, *, has_session: bool = True) -> None:
-        """Of a host that was killed."""
-        record = HostRecord(name=name, incarnation="1", lease_duration_s=60.0, has_session=has_session)
-        await self.store.create(host_id(name), encode_host(record))
-        if has_session:
-            await self.store.create(session_id(name), encode_session(SessionRecord(host=name, incarnation="1")))
-
-    async def hosts(self) -> list[str]:
-        return [each.id for each in await self.store.list("_") if each.id.startswith((HOSTS_PREFIX, SESSIONS_PREFIX))]
-
-    @contextmanager
-    def beating(self, name: str) -> Iterator[None]:
-        """A host that has a session lives."""
-        record = SessionRecord(host=name, incarnation="1")
-        session = Session(self.store, record, clock=self.clock, timing=SessionTiming())
-        task = asyncio.create_task(session.keep_beating(random.Random(1), lambda error: None))
-        try:
-            yield
-        finally:
-            task.cancel()
-
-
 @pytest.mark.virtual
-async def test_a_downgrade_puts_leases_back_and_removes_dead_hosts_within_a_sessions_duration() -> None:
-    back = Back()
-    await back.keep(p0=JUDGED, p1={"by_session": True, "closed": True, "epoch": 7}, p2=OWNED)
-    replay = Lease(pipeline="orders.replay", partition="0", handoff_to="host-b", **JUDGED)
-    await back.keeper.create(replay)
-    before = {name: lease for name, lease in (await back.leases()).items() if name != "0"}
-    await back.leave_documents("host-a")
-    await back.leave_documents("host-b")
-    started = back.clock.monotonic()
-    done = await back.run()
-    assert D <= back.clock.monotonic() - started < D + 1
-    assert back.said == [f"watching for {D:g} s whether a host is alive: hosts 'host-a', 'host-b'"]
-    assert not done.problems
-    assert [lease.key for lease in done.leases] == [("orders", "0"), ("orders", "1"), ("orders.replay", "0")]
-    assert dict(done.unchanged) == {"orders": 1}
-    assert sorted(done.removed) == ["_hosts/host-a", "_hosts/host-b", "_sessions/host-a", "_sessions/host-b"]
-    assert await back.hosts() == []
-    after = await back.leases()
-    assert not any(lease.by_session for lease in after.values())
-    assert (after["0"].owner, after["0"].handoff_to, after["0"].continuation) == (None, None, '"10"')
-    assert (after["1"].epoch, after["1"].closed) == (before["1"].epoch, True)
-    assert after["2"] == before["2"]
-    writes = back.store.writes
-    again = await back.run()
-    assert (again.leases, again.removed, again.problems, back.store.writes) == ((), (), (), writes)
-
-
-@pytest.mark.virtual
-async def test_a_downgrade_is_refused_at_the_first_sign_of_a_live_host() -> None:
-    back = Back()
-    await back.keep(p0=JUDGED)
-    await back.leave_documents("host-a")
-    await back.leave_documents("host-b")
-    before = await back.leases()
-    with (
-        back.beating("host-b"),
-        pytest.raises(NotNow, match=r"^host 'host-b' is alive, so nothing was changed: stop all hosts"),
-    ):
-        await back.run()
-    assert await back.leases() == before
-    assert len(await back.hosts()) == 4
-    assert back.clock.monotonic() < D
-
-
-@pytest.mark.virtual
-async def test_a_live_host_is_found_although_its_documents_were_deleted() -> None:
-    back = Back()
-    await back.keep(p0=JUDGED)
-    with back.beating("host-a"):
-        await asyncio.sleep(1)
-        for stored in await back.store.list(SESSIONS_PREFIX):
-            await back.store.delete(stored.id, stored.etag)
-        with pytest.raises(NotNow, match="host 'host-a' is alive"):
-            await back.run()
-
-
-@pytest.mark.virtual
-@pytest.mark.parametrize("is_alive", [True, False])
-async def test_a_host_without_a_session_is_watched_for_a_lease_duration(is_alive: bool) -> None:
-    back = Back()
-    await back.keep(p0={"by_session": True})
-    record = HostRecord(name="host-o", incarnation="1", lease_duration_s=TIMING.duration_s)
-    member = Membership(back.store, record, clock=back.clock, timing=TIMING)
-    await member.announce({})
-
-    async def live() -> None:
-        while is_alive:
-            await asyncio.sleep(TIMING.renew_s)
-            await member.announce({})
-
-    living = asyncio.create_task(live())
-    if is_alive:
-        with pytest.raises(NotNow, match="host 'host-o' is alive"):
-            await back.run()
-    else:
-        assert (await back.run()).removed == ("_hosts/host-o",)
-        assert back.clock.monotonic() >= TIMING.duration_s
-        assert len(back.said) == 1 + int(TIMING.duration_s / SAID_EVERY_S)
-        assert back.said[-2:] == ["15 s left", "0 s left"]
-    living.cancel()
-
-
-@pytest.mark.virtual
-@pytest.mark.parametrize("id", [session_id("host-a"), host_id("host-a")])
-async def test_an_unreadable_document_of_a_host_is_watched_for_a_lease_duration(id: str) -> None:
-    back = Back()
-    await back.store.create(id, "{")
-    assert (await back.run()).removed == (id,)
-    assert back.clock.monotonic() >= TIMING.duration_s
-
-
-@pytest.mark.virtual
-async def test_a_host_that_starts_during_a_downgrade_is_reported() -> None:
-    back = Back()
-    await back.keep(p0={"by_session": True})
-    back.store.faults[back.store.writes + 1] = lambda: back.leave_documents("host-z")
-    done = await back.run()
-    assert done.problems == ("host 'host-z' started meanwhile: stop all hosts, and run the command again",)
-    assert len(await back.hosts()) == 2
-
-
-@pytest.mark.virtual
-async def test_a_lost_answer_and_a_busy_container_do_not_disturb_a_downgrade() -> None:
-    back = Back()
-    await back.keep(p0={"by_session": True})
-    back.store.lost.add(back.store.writes + 2)
-
-    async def throttle() -> None:
-        raise StoreUnavailable("too many requests", retry_after_s=3.0)
-
-    back.store.faults[back.store.writes + 1] = throttle
-    assert (await back.run()).problems == ()
-    assert back.clock.monotonic() >= 3
-    assert not (await back.leases())["0"].by_session
-
-
-@pytest.mark.virtual
-async def test_a_downgrade_reports_the_leases_that_it_could_not_write_and_puts_the_others_back() -> None:
-    back = Back()
-    await back.keep(**{f"p{name}": {"by_session": True} for name in "01"})
-    await back.store.create(lease_id("orders", "2"), "{")
-
-    async def fail() -> None:
-        raise StoreUnavailable("no route")
-
-    back.store.faults[back.store.writes + 1] = fail
-    done = await back.run()
-    assert [lease.partition for lease in done.leases] == ["1"]
-    unreadable, failed = done.problems
-    assert "leasehold leases reset FILE orders 2" in unreadable
-    assert failed.startswith("lease '0' of pipeline 'orders' was not written (no route): run the command again")
-    assert [lease.partition for lease in (await back.run()).leases] == ["0"]
+@pytest.mark.parametrize("body", [None, "{"])
+async def test_an_owner_whose_document_is_missing_or_unreadable_is_watched_for_as_long_as_it_may_have_asked_for(
+    body: str | None,
+) -> None:
+    bench = Bench()
+    await bench.keep(p0=OWNED)
+    if body is not None:
+        await bench.store.create(host_id("host-a"), body)
+    assert kinds(await bench.imported(bench.order(p0="20"))) == [("0", "moved")]
+    assert LASTS_S_MAX <= bench.clock.monotonic() < LASTS_S_MAX + 1

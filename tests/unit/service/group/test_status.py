@@ -24,23 +24,20 @@ from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryOutputS
 from leasehold.pipeline.errors import SinkRejected
 from leasehold.pipeline.pump.runner import DeliveredBatch
 from leasehold.service.group.activity import (
-    ACTIVITY_BYTES_MAX,
     Activity,
-    BatchStatus,
-    FailureStatus,
-    Totals,
-    WaitingStatus,
     activity_document,
     activity_of,
     cut,
     decode_activity,
 )
 from leasehold.service.group.status import AgeStatus, GroupStatus, Unrenewed, group_of, state_of
+from leasehold.service.group.work import BatchStatus, FailureStatus, Totals, WaitingStatus
 
+ROOM = 16 * 1024
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 LEASE = Lease(pipeline="bank", partition="a", owner="host-a", incarnation="1", epoch=3, tick=9)
 MARK = ("host-a", "1", 3, 9)
-RECORD = HostRecord(name="host-a", incarnation="1", tick=5, pipelines=("bank",), lease_duration_s=60.0)
+RECORD = HostRecord(name="host-a", incarnation="1", tick=5, pipelines=("bank",))
 BATCH = BatchStatus(
     host="host-a",
     pipeline="bank",
@@ -56,7 +53,17 @@ BATCH = BatchStatus(
 )
 AGES = (0, 0, 0, 4, *[0] * 10, 1)
 TOTALS = Totals(pipeline="bank", events=10, batches=1, dead_letters=2, ages=AGES)
-FAILURE = FailureStatus(host="host-a", pipeline="bank", partition="a", error="bad", failures=2, retry_at=NOW)
+FAILURE = FailureStatus(
+    host="host-a",
+    pipeline="bank",
+    partition="a",
+    error="bad",
+    failures=2,
+    retry_at=NOW,
+    since=NOW,
+    at=NOW,
+    position="",
+)
 
 
 def group(
@@ -75,7 +82,7 @@ def group(
 
 
 def record(activity: Activity, name: str = "host-a") -> HostRecord:
-    return replace(RECORD, name=name, activity=activity_document(activity))
+    return replace(RECORD, name=name, activity=activity_document(activity, ROOM))
 
 
 # Leases
@@ -132,12 +139,11 @@ def test_a_pipeline_counts_its_leases_by_state() -> None:
     assert dict(told.pipelines["bank"].leases) == {"owned": 1, "available": 1}
 
 
-def test_hosts_with_other_lease_durations_and_untrusted_documents_are_problems() -> None:
-    told = group(
-        records=(RECORD, replace(RECORD, name="host-b", lease_duration_s=30.0)), invalid=(InvalidDocument("x"),)
-    )
-    assert told.problems[0] == "x"
-    assert "'host-b' runs with leases.duration_s = 30" in told.problems[1]
+def test_hosts_show_how_long_they_may_be_silent_and_for_what_they_are_unfit() -> None:
+    slow = replace(RECORD, name="host-b", lasts_s=28.0, pipelines=("bank", "till"), fitness="-r")
+    told = group(records=(RECORD, slow), invalid=(InvalidDocument("x"),))
+    assert told.problems == ("x",)
+    assert (told.hosts["host-b"].lasts_s, told.hosts["host-b"].unfit) == (28.0, ("till",))
 
 
 # Failures
@@ -148,10 +154,6 @@ def test_failures_of_any_host_are_told() -> None:
     told = group(released, records=(RECORD, record(Activity(failures=(FAILURE,)), "host-b")))
     assert told.failures == {("bank", "a"): "bad"}
     assert told.pipelines["bank"].failures[0].host == "host-b", "the document's host, whatever its text says"
-
-
-def test_a_failure_is_over_once_another_host_works_on_the_lease() -> None:
-    assert group(LEASE, records=(record(Activity(failures=(FAILURE,)), "host-b"),)).failures == {}
 
 
 def test_a_dead_host_has_no_failures_any_more() -> None:
@@ -180,10 +182,10 @@ def test_of_two_hosts_that_report_a_partition_its_owner_is_right_else_the_newest
         assert group(replace(LEASE, continuation="10"), records=seen).failures == {("bank", "a"): "older"}
 
 
-def test_a_host_that_has_been_silent_for_a_lease_duration_reports_nothing_current() -> None:
+def test_a_host_that_has_been_silent_for_eight_durations_reports_nothing_current() -> None:
     told = record(Activity(failures=(KNOWN,), at=NOW), "host-b")
-    assert group(RELEASED, records=(told,), now=NOW + timedelta(seconds=60)).failures == {("bank", "a"): "bad"}
-    assert group(RELEASED, records=(told,), now=NOW + timedelta(seconds=61)).failures == {}
+    assert group(RELEASED, records=(told,), now=NOW + timedelta(seconds=56)).failures == {("bank", "a"): "bad"}
+    assert group(RELEASED, records=(told,), now=NOW + timedelta(seconds=57)).failures == {}
     watched = group(RELEASED, records=(told,), now=NOW + timedelta(days=1), unrenewed=Unrenewed({}, {}))
     assert watched.failures == {("bank", "a"): "bad"}, "a host that has watched knows better than the wall clocks"
 
@@ -226,7 +228,7 @@ def test_activity_is_read_back_as_it_was_told() -> None:
 
 
 def test_a_host_of_an_earlier_version_tells_no_totals_and_is_heard() -> None:
-    activity = {**activity_document(Activity(batches=(BATCH,), totals=(TOTALS,)))}
+    activity = {**activity_document(Activity(batches=(BATCH,), totals=(TOTALS,)), ROOM)}
     del activity["totals"]
     assert decode_activity(replace(RECORD, activity=activity)) == Activity(batches=(BATCH,))
 
@@ -281,8 +283,8 @@ def test_activity_always_fits_its_bound_and_can_be_read_back(error: str, positio
     """Whatever an error says: a document that others cannot read would make this host look dead to them."""
     failure = replace(FAILURE, error=cut(error, 600))
     batch = replace(BATCH, start=cut(position, 200), to=cut(position, 200))
-    told = activity_document(Activity(batches=(batch,) * count, failures=(failure,) * count, failing=count))
-    assert len(json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode()) <= ACTIVITY_BYTES_MAX
+    told = activity_document(Activity(batches=(batch,) * count, failures=(failure,) * count, failing=count), ROOM)
+    assert len(json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode()) <= ROOM
     read = decode_activity(decode_host(host_id("host-a"), encode_host(replace(RECORD, activity=told))))
     assert read.failing == count
     assert {replace(each, error="") for each in read.failures} <= {replace(failure, error="")}
@@ -298,27 +300,38 @@ def test_what_does_not_fit_is_the_oldest_batches() -> None:
     assert read.batches == batches[: len(read.batches)]
 
 
+FAILED = activity_document(Activity(failures=(FAILURE,)), ROOM)["failures"][0]
+
+
 @pytest.mark.parametrize(
     "broken",
     [
         {"batches": "many"},
         {"batches": [7]},
         {"totals": [{}]},
-        {"totals": [{"pipeline": "bank", "events": -1, "batches": 0, "deadLetters": 0}]},
-        {"totals": [{"pipeline": "bank", "events": 1, "batches": 0, "deadLetters": 0, "ages": [-1] * 15}]},
-        {"totals": [{"pipeline": "bank", "events": 1, "batches": 0, "deadLetters": 0, "ages": ["1"] * 15}]},
-        {"batches": [{**activity_document(Activity(batches=(BATCH,)))["batches"][0], "events": -1}]},
-        {"batches": [{**activity_document(Activity(batches=(BATCH,)))["batches"][0], "at": "yesterday"}]},
-        {"batches": [{**activity_document(Activity(batches=(BATCH,)))["batches"][0], "at": "2026-01-31T12:00"}]},
-        {"batches": [{**activity_document(Activity(batches=(BATCH,)))["batches"][0], "at": "0001-01-01T00:00+23:59"}]},
-        {"batches": [{**activity_document(Activity(batches=(BATCH,)))["batches"][0], "to": "x" * 1000}]},
+        {"totals": [{"pipeline": "bank", "events": -1, "batches": 0, "dead_letters": 0}]},
+        {"totals": [{"pipeline": "bank", "events": 1, "batches": 0, "dead_letters": 0, "ages": [-1] * 15}]},
+        {"totals": [{"pipeline": "bank", "events": 1, "batches": 0, "dead_letters": 0, "ages": ["1"] * 15}]},
+        {"batches": [{**activity_document(Activity(batches=(BATCH,)), ROOM)["batches"][0], "events": -1}]},
+        {"batches": [{**activity_document(Activity(batches=(BATCH,)), ROOM)["batches"][0], "at": "yesterday"}]},
+        {"batches": [{**activity_document(Activity(batches=(BATCH,)), ROOM)["batches"][0], "at": "2026-01-31T12:00"}]},
+        {
+            "batches": [
+                {**activity_document(Activity(batches=(BATCH,)), ROOM)["batches"][0], "at": "0001-01-01T00:00+23:59"}
+            ]
+        },
+        {"batches": [{**activity_document(Activity(batches=(BATCH,)), ROOM)["batches"][0], "to": "x" * 1000}]},
         {"failures": [{}] * 2000},
+        {"failures": [{**FAILED, "error": "x" * 601}]},
+        {"failures": [{**FAILED, "error": 7}]},
+        {"failures": [{name: value for name, value in FAILED.items() if name != "position"}]},
+        {"waiting": {"pipeline": "bank"}},
         {"failing": 2**70},
         {"suspended": True},
     ],
 )
 def test_activity_that_cannot_be_trusted_silences_its_host_alone(broken: dict[str, object]) -> None:
-    activity = {**activity_document(Activity(batches=(BATCH,))), **broken}
+    activity = {**activity_document(Activity(batches=(BATCH,)), ROOM), **broken}
     told = group(LEASE, records=(replace(RECORD, activity=activity), record(Activity(batches=(BATCH,)), "host-b")))
     assert [batch.host for batch in told.batches] == ["host-b"]
     assert told.hosts["host-a"].activity == Activity()
@@ -397,7 +410,7 @@ async def test_a_lease_whose_owner_went_silent_shows_as_expired_and_its_host_as_
     silent = await start("host-z", runs=False, feeds={"bank": MemoryChangeFeed(["a"])}, timing=SOON_EXPIRED)
     await silent.keeper.create(Lease(pipeline="bank", partition="a"))
     await silent.keeper.take(await silent.keeper.read("bank", "a"), lambda state: state)
-    record = replace(RECORD, name="host-z", lease_duration_s=SOON_EXPIRED.duration_s)
+    record = replace(RECORD, name="host-z", incarnation=silent.keeper.incarnation, lasts_s=SOON_EXPIRED.duration_s)
     await store.create("_hosts/host-z", encode_host(record))
     watching = await start("host-a", feeds={"bank": silent.feeds["bank"]}, leases_max=0, timing=SOON_EXPIRED)
 
@@ -414,7 +427,7 @@ async def test_a_lease_whose_owner_went_silent_shows_as_expired_and_its_host_as_
 async def test_many_readers_cost_the_container_one_reading(start) -> None:
     running = await start(runs=False, shared_s=60)
     await asyncio.gather(*(running.view.read_group() for _ in range(200)))
-    assert running.host.stats.requests == {("list", "ok"): 2}
+    assert running.host.stats.requests == {("list", "ok"): 2, ("changes", "ok"): 1}
 
 
 async def test_a_container_that_is_down_is_not_asked_by_every_reader(start) -> None:

@@ -14,8 +14,9 @@ from leasehold.leases.keeper import Scan
 from leasehold.leases.lease import Lease, LeaseKey
 from leasehold.leases.pause_orders import Control, Controls
 from leasehold.leases.tenure import VersionedLease
-from leasehold.service.group.activity import Activity, WaitingStatus, activity_document
+from leasehold.service.group.activity import Activity, activity_document
 from leasehold.service.group.status import GroupStatus, Unrenewed, failures_of, group_of, standstills, unlisted_failures
+from leasehold.service.group.work import WaitingStatus
 
 KEY = LeaseKey("bank", "a")
 
@@ -38,7 +39,7 @@ def group(
 
 
 def report(activity: Activity, **fields: object) -> HostRecord:
-    return replace(RECORD, activity=activity_document(activity), **fields)
+    return replace(RECORD, activity=activity_document(activity, 16 * 1024), **fields)
 
 
 def test_a_partition_that_moves_is_not_mentioned() -> None:

@@ -25,7 +25,7 @@ from leasehold.pipeline.transform import NoTransform
 from leasehold.service.checkpoints import Checkpoints
 from leasehold.service.group.view import View
 from leasehold.service.lag.age import FIND_S, FirstEvents, aged, own_seconds, owned_wait_s
-from leasehold.service.lag.measurement import Lag, LastKnown, PartitionLag, measure_lag
+from leasehold.service.lag.measurement import Lag, PartitionLag, filled, measure_lag
 from leasehold.service.pipeline import PipelineParts
 
 KEY = LeaseKey("bank", "a")
@@ -222,11 +222,7 @@ def test_the_oldest_of_several_pipelines_is_unknown_if_one_is() -> None:
 
 
 def test_the_last_known_lag_keeps_how_long_its_first_event_has_waited() -> None:
-    clock = Hand()
-    kept = LastKnown(clock, ["bank"])
-    kept.complete(Lag((measured(3, waited_s=30.0),)))
-    clock.now += 10
-    (one,) = kept.complete(Lag((measured(None, error="away"),))).partitions
+    (one,) = filled(Lag((measured(None, error="away"),)), Lag((measured(3, waited_s=30.0),)), 10).partitions
     assert (one.events, one.waited_s, one.age_s) == (3, 30, 10)
 
 
@@ -247,14 +243,12 @@ async def test_a_feed_that_does_not_answer_leaves_the_ages_of_others_right() -> 
     lag = await measure_lag(leases, feeds, find_wait=first.find, known=answers, clock=clock)
     took_s = clock.monotonic() - began
     assert took_s >= 3
-    kept = LastKnown(clock, feeds)
-    later = kept.complete(kept.complete(lag))
-    for each in (lag, later):
+    for each in (lag, filled(lag, lag, 0.0)):
         ages = aged(each, 0.0, own=lambda one: inf, owned=(), slack_s=lambda one: None)
         assert ages.of("bank").seconds == pytest.approx(30 + took_s, abs=0.01)
         assert ages.of("metered").seconds == pytest.approx(11 + took_s, abs=0.01)
     without = Lag(tuple(replace(one, events=None, waited_s=None) for one in lag.partitions))
-    assert kept.complete(without).of("bank").partitions[0].age_s == pytest.approx(took_s, abs=0.01)
+    assert filled(without, lag, 0.0).of("bank").partitions[0].age_s == pytest.approx(took_s, abs=0.01)
 
 
 @pytest.mark.virtual
@@ -450,7 +444,7 @@ async def test_the_partition_of_a_working_host_is_as_old_as_its_lease_showed_at_
     looks = await start("host-b", feeds={"bank": feed}, runs=False)
     await owner.keeper.create(lease())
     await owner.keeper.take(await owner.keeper.read(*KEY), lambda state: state)
-    await owner.host._membership.announce({})
+    await owner.host.session.beat()
     for each in (owner, looks):
         object.__setattr__(each.view.pipelines["bank"], "checkpoint_s", 5.0)
     assert (await owner.view.read_lag(0)).seconds == pytest.approx(30, abs=2)  # it does not work on it yet

@@ -16,7 +16,7 @@ from unit.service.conftest import NOW
 from leasehold.leases.host_record import HostRecord
 from leasehold.leases.keeper import Keeper
 from leasehold.leases.lease import Lease, LeaseKey
-from leasehold.leases.session import Session, SessionRecord, session_of
+from leasehold.leases.session import Session
 from leasehold.leases.stores.memory import MemoryStore
 from leasehold.leases.timing import Timing
 from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryDestination, MemoryOutputSink
@@ -62,9 +62,7 @@ class Group:
             name="bank", feed=self.feed, sink=MemoryOutputSink(MemoryDestination()), checkpoint_s=CHECKPOINT_S
         )
         me = HostRecord(name="b", incarnation="b-1", pipelines=("bank",))
-        session = session_of(me, self.store, clock=self.clock, timing=timing)
-        assert session is not None
-        self.session: Session = session
+        self.session = Session(self.store, me, clock=self.clock, timing=timing)
         self.session.report = self._report
         self.keeper = Keeper(
             self.store, host="b", incarnation="b-1", clock=self.clock, timing=timing, session=self.session
@@ -321,7 +319,7 @@ class Read:
     def sessions(self, *ticks: int, waits: object) -> None:
         for tick in ticks:
             self.clock.now += 1
-            record = SessionRecord(host="b", incarnation="b-1", tick=tick, beat_s=3.0, waits={"bank": waits})
+            record = HostRecord(name="b", incarnation="b-1", tick=tick, lasts_s=3.0 * 7 / 2.88, waits={"bank": waits})
             self.reports.note([record], at=self.clock.now)
 
 

@@ -18,16 +18,8 @@ from leasehold.pipeline.connectors.postgres.session import endpoint_of
 from leasehold.pipeline.endpoint import Endpoint
 from leasehold.pipeline.errors import SinkUnavailable
 from leasehold.service.api.metrics import Metrics
-from leasehold.service.telemetry.conventions import (
-    SCHEMA_URL,
-    Figure,
-    Point,
-    delivery,
-    error_type,
-    figure_of,
-    figures_of,
-    messaging,
-)
+from leasehold.service.telemetry.conventions import SCHEMA_URL, delivery, error_type, messaging
+from leasehold.service.telemetry.figures import Figure, Point, figure_of, figures_of
 
 HUB = Endpoint(system="eventhubs", name="orders", server="ns.example", port=5671, group="$Default")
 

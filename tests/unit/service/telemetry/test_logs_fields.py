@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 import structlog
-from lab.simulation.group import WITHOUT_SESSIONS, Group, until
+from lab.simulation.group import Group, until
 from lab.simulation.weather import Fate, Request
 
 from leasehold.common.clock import BootClock
+from leasehold.leases.errors import StoreUnavailable
 from leasehold.leases.lease import Lease
+from leasehold.leases.tenure import VersionedLease
 from leasehold.pipeline.pump.runner import DeliveredBatch
 from leasehold.service.config.settings import LogSettings
 from leasehold.service.stats import Stats
@@ -37,10 +39,14 @@ EVENTS = {
 
 @pytest.mark.virtual
 async def test_what_hosts_say_of_a_lease_names_it_and_its_epoch_through_failures_and_moves() -> None:
-    group, refused = Group("abcdef", timing=WITHOUT_SESSIONS), set[str]()
+    group, refused = Group("abcdef"), set[str]()
 
     def judge(request: Request) -> Fate:
-        return Fate(ends="refused" if request.operation in refused and "hosts" not in request.id else "ok")
+        is_refused = request.operation in refused and ("hosts" not in request.id or "beats" in refused)
+        return Fate(ends="refused" if is_refused else "ok")
+
+    async def away(seen: VersionedLease) -> None:
+        raise StoreUnavailable("away")
 
     def appended() -> None:
         for partition in group.owners:
@@ -49,13 +55,17 @@ async def test_what_hosts_say_of_a_lease_names_it_and_its_epoch_through_failures
     group.weather.judge = judge
     a, b = await group.start("host-a"), await group.start("host-b")
     await until(group.is_balanced)
-    refused.add("replace")
     c = group.started("host-c")
-    await until(lambda: c.said("asking for a lease failed") and a.said("renewal failed"))
+    c.host.balancer._keeper.ask = away  # type: ignore[method-assign]
+    await until(lambda: c.said("asking for a lease failed"))
+    refused.update(("replace", "beats"))
     await asyncio.sleep(group.timing.duration_s)
     appended()
     await until(lambda: a.said("suspended"))
+    refused.remove("beats")
+    await until(lambda: a.said("renewal failed"))
     refused.clear()
+    del c.host.balancer._keeper.ask  # type: ignore[attr-defined]
     await until(group.is_balanced)
     refused.add("write")
     appended()

@@ -13,7 +13,8 @@ from patience import PATIENCE_S, until_async
 from structlog.testing import capture_logs
 
 from leasehold.service.config.settings import TelemetrySettings
-from leasehold.service.telemetry.conventions import Figure, Point, figures_of
+from leasehold.service.errors import StartFailed
+from leasehold.service.telemetry.figures import Figure, Point, figures_of
 from leasehold.service.telemetry.signals import Exporter, metrics_of
 
 FIGURES = [
@@ -117,6 +118,13 @@ async def test_a_collector_that_is_away_is_reported_once(collector: Collector) -
         await until_async(lambda: collector.metrics)
         await metrics.close()
     assert [line["event"] for line in said] == ["cannot export metrics", "exporting metrics again"]
+
+
+@pytest.mark.parametrize("interval", ["soon", "0", "nan", "inf"])
+async def test_an_interval_that_cannot_be_used_ends_the_start(environ, collector: Collector, interval: str) -> None:
+    environ.setenv("OTEL_METRIC_EXPORT_INTERVAL", interval)
+    with pytest.raises(StartFailed, match=f"OTEL_METRIC_EXPORT_INTERVAL is '{interval}': set it to milliseconds"):
+        metrics_to(collector.url, FIGURES)
 
 
 async def test_a_collector_that_hangs_does_not_hold_up_the_end(environ, collector: Collector) -> None:

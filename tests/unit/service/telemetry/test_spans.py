@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from patience import until_async
-from unit.service.conftest import TIMING
 
 from leasehold.leases.errors import StoreUnavailable
 from leasehold.leases.lease import Lease
@@ -142,13 +141,12 @@ async def test_a_host_tells_of_acquisition_batch_checkpoint_and_release(start, b
         assert noted.span.attributes["leasehold.epoch"] == 1
 
 
-async def test_a_handoff_is_told_by_both_hosts_and_renewals_are(start, book: Notebook) -> None:
+async def test_a_handoff_is_told_by_both_hosts(start, book: Notebook) -> None:
     theirs = Notebook()
-    without_sessions = replace(TIMING, session=None)
-    first = await start("host-a", traces=book, timing=without_sessions)
+    first = await start("host-a", traces=book)
     await until_async(lambda: len(first.host.workers) == 2)
-    await start("host-b", feeds=first.feeds, traces=theirs, timing=without_sessions)
-    await until_async(lambda: theirs.named("handoff") and book.named("handoff") and book.named("renew"))
+    await start("host-b", feeds=first.feeds, traces=theirs)
+    await until_async(lambda: theirs.named("handoff") and book.named("handoff"))
     given, asked = book.named("handoff")[0], theirs.named("handoff")[0]
     assert given.span.attributes["leasehold.to"] == "host-b"
     assert (given.span.attributes["leasehold.side"], asked.span.attributes["leasehold.side"]) == ("owner", "taker")

@@ -21,7 +21,15 @@ def text(statement: Any) -> str:
 
 def found(ways: tuple[str, ...] = ("same",), *, locks: bool = True, is_written: bool = True) -> str:
     fits = [{"type": "integer", "way": way, "order": None, "is_written": is_written} for way in ways]
-    known = {"version": "1", "kind": "r", "persistence": "p", "is_plain": True, "locks": locks, "fits": fits}
+    known = {
+        "version": "1",
+        "kind": "r",
+        "persistence": "p",
+        "is_plain": True,
+        "is_keyed": True,
+        "locks": locks,
+        "fits": fits,
+    }
     return json.dumps(known)
 
 

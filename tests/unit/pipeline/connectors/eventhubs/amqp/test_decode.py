@@ -15,8 +15,12 @@ from azure.eventhub._pyamqp.performatives import TransferFrame
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leasehold.emulators.eventhubs.codec import encode
-from leasehold.emulators.eventhubs.messages import (
+from leasehold.pipeline.connectors.eventhubs.amqp.decode import ReceivedEvent, event_at, event_of
+from leasehold.pipeline.connectors.eventhubs.amqp.frames import Columns, Frame, Frames, Read
+from leasehold.pipeline.connectors.eventhubs.amqp.values import Malformed
+from leasehold.pipeline.connectors.eventhubs.feed.receiver import pages_of
+from leasehold_emulators.eventhubs.codec import encode
+from leasehold_emulators.eventhubs.messages import (
     data_event,
     delivery_annotations,
     event,
@@ -24,11 +28,7 @@ from leasehold.emulators.eventhubs.messages import (
     runtime_metrics,
     with_delivery_annotations,
 )
-from leasehold.emulators.eventhubs.values import Described, Symbol, Timestamp, UInt, ULong
-from leasehold.pipeline.connectors.eventhubs.amqp.decode import ReceivedEvent, event_at, event_of
-from leasehold.pipeline.connectors.eventhubs.amqp.frames import Columns, Frame, Frames, Read
-from leasehold.pipeline.connectors.eventhubs.amqp.values import Malformed
-from leasehold.pipeline.connectors.eventhubs.feed.receiver import pages_of
+from leasehold_emulators.eventhubs.values import Described, Symbol, Timestamp, UInt, ULong
 
 NUMBERS = st.integers(0, 2**63 - 1)
 TIMES = st.integers(0, 2**45)

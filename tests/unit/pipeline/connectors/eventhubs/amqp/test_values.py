@@ -15,10 +15,8 @@ from azure.eventhub._pyamqp._decode import _DECODE_BY_CONSTRUCTOR
 from azure.eventhub._pyamqp._encode import encode_value
 from hypothesis import example, given
 from hypothesis import strategies as st
-from unit.leasehold.emulators.amqp import SIMPLE, VALUES, as_theirs, within
+from unit.emulators.amqp import SIMPLE, VALUES, as_theirs, within
 
-from leasehold.emulators.eventhubs import values as theirs
-from leasehold.emulators.eventhubs.codec import encode
 from leasehold.pipeline.connectors.eventhubs.amqp.decode import KEYS_WITHIN_KEYS_MAX, text_of
 from leasehold.pipeline.connectors.eventhubs.amqp.values import (
     LEVELS_MAX,
@@ -29,6 +27,8 @@ from leasehold.pipeline.connectors.eventhubs.amqp.values import (
     Timestamp,
     value_at,
 )
+from leasehold_emulators.eventhubs import values as theirs
+from leasehold_emulators.eventhubs.codec import encode
 
 BOTH_KNOW = within(SIMPLE)
 

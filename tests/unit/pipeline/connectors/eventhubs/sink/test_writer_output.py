@@ -10,13 +10,13 @@ from azure.eventhub._pyamqp._decode import decode_payload
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from leasehold.emulators.eventhubs.messages import event, placed
 from leasehold.pipeline.connectors.eventhubs.amqp.decode import event_at
 from leasehold.pipeline.connectors.eventhubs.broker import ENVELOPE_BYTES, size_of
 from leasehold.pipeline.connectors.eventhubs.sink.writer import bodies_of, size_max
 from leasehold.pipeline.markers import PREFIX, Marker, marker_in
 from leasehold.pipeline.publishing_writer import PUBLISHED_SCHEMA
 from leasehold.pipeline.tracing import TraceContext
+from leasehold_emulators.eventhubs.messages import event, placed
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 EVENTS = st.fixed_dictionaries(

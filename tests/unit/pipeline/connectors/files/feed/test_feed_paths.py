@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from leasehold.pipeline.connectors.files.feed import FilesChangeFeed
-from leasehold.pipeline.connectors.files.feed.feed import PASSED_OVER_MAX, Pattern
+from leasehold.pipeline.connectors.files.feed.pattern import PASSED_OVER_MAX, Pattern
 from leasehold.pipeline.errors import FeedError, FeedNotFound, FeedUnavailable
 
 

@@ -517,7 +517,7 @@ def a_zip(names: list[str]) -> bytes:
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
         for name in names:
-            archive.writestr(name, "n\n1\n")
+            archive.writestr(zipfile.ZipInfo(name), "n\n1\n")
     return content.getvalue()
 
 

@@ -1,1 +1,0 @@
-"""Servers for tests and local development that speak the protocols of Azure: Cosmos DB and Event Hubs."""

@@ -1,0 +1,78 @@
+"""No share is reserved for ever: what a host did not take in time, any host may take. Pure, except for what it remembers.
+
+A lease has been let pass if it could be taken for longer than the duration of every host that could have been meant, and none
+of its pipeline was taken meanwhile. A host that lacks leases then gets no more than it has, for a while that doubles.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+
+from leasehold.common.clock import Backoff
+from leasehold.leases.balance import Peer
+from leasehold.leases.keeper import Scan
+from leasehold.leases.lease import Lease, LeaseKey
+
+BENCH = Backoff(first_s=60.0, max_s=1800.0)
+
+
+class Shares:
+    """What one host remembers of the leases that could be taken, and of the hosts that let them pass."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[LeaseKey, float] = {}
+        """Leases that could be taken, and since when none of their pipeline was taken (Clock seconds)."""
+        self._owners: dict[LeaseKey, str | None] = {}
+        self._benched: dict[str, tuple[int, float]] = {}
+        """How often a host let leases pass, and until when it gets none."""
+
+    def passed(
+        self, scan: Scan, peers: Collection[Peer], expired: Collection[LeaseKey], me: str, at: float
+    ) -> frozenset[LeaseKey]:
+        """The leases that were let pass, at that time (Clock seconds)."""
+        takes = {
+            lease.pipeline
+            for lease in scan.leases
+            if lease.owner not in (None, me) and self._owners.get(lease.key, lease.owner) != lease.owner
+        }
+        self._owners = {lease.key: lease.owner for lease in scan.leases}
+        names = {peer.name: peer for peer in peers}
+        open_ = [
+            lease
+            for lease in scan.leases
+            if not lease.closed and (lease.owner is None or lease.key in expired) and lease.owner != me
+        ]
+        self._waiting = {
+            lease.key: at if lease.pipeline in takes else self._waiting.get(lease.key, at) for lease in open_
+        }
+        return frozenset(lease.key for lease in open_ if at - self._waiting[lease.key] > _lasts_s(lease, names))
+
+    def bench(self, names: Iterable[str], now: float) -> None:
+        for name in names:
+            times, until = self._benched.get(name, (0, now))
+            if now >= until:
+                self._benched[name] = times + 1, now + BENCH.pause_s(times + 1, 0.0)
+
+    def capped(self, peers: Sequence[Peer], leases: Iterable[Lease], now: float) -> list[Peer]:
+        """Hosts on the bench get no more than they have."""
+        benched = {name for name, (_, until) in self._benched.items() if now < until}
+        if not benched:
+            return [*peers]
+        held = Counter(lease.owner for lease in leases if not lease.closed)
+        return [
+            replace(
+                peer, leases_max=min(held[peer.name], held[peer.name] if peer.leases_max is None else peer.leases_max)
+            )
+            if peer.name in benched
+            else peer
+            for peer in peers
+        ]
+
+
+def _lasts_s(lease: Lease, peers: dict[str, Peer]) -> float:
+    """How long the intended host may be silent: the one that the lease was promised to, or else any."""
+    meant = peers.get(lease.handoff_to or "")
+    serving = [meant] if meant is not None else [peer for peer in peers.values() if peer.serves(lease.pipeline)]
+    return max((peer.lasts_s for peer in serving), default=0.0)

@@ -1,0 +1,314 @@
+"""Whether this host can do its work, pipeline by pipeline, and what becomes of its leases if it cannot.
+
+    well      --- it fails for a duration ------------------> sick        shown to the others: it gets no leases
+    sick      --- another host is fit, which shows --------> leaving     its workers settle or drop their batches, and end
+    leaving   --- nothing is sent any more -----------------> renounced   shown to the others: they take its leases
+    renounced --- a probe succeeds, after a while ----------> well        in a new term
+
+A host is fit if it has delivered, or has probed lease writes, feed and sink, within the last minute. A lease that another host
+works on moves only to such a host. If there is none, nothing moves (docs/protocol.md, S10).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import Literal
+
+from structlog.typing import FilteringBoundLogger as Log
+
+from leasehold.common.cancellation import is_cancelled
+from leasehold.common.clock import Backoff, Clock
+from leasehold.leases.host_record import FIT, RENOUNCED, SICK, UNKNOWN, HostRecord
+from leasehold.leases.keeper import Keeper
+from leasehold.leases.lease import LeaseKey
+from leasehold.leases.session import Session
+from leasehold.leases.tenure import VersionedLease
+from leasehold.leases.timing import Timing
+from leasehold.service.failures import Failures
+from leasehold.service.pipeline import PipelineParts
+from leasehold.service.worker import Worker
+
+State = Literal["well", "sick", "leaving", "renounced"]
+PROVED_FOR_S = 60.0
+"""How long a delivery, or a probe that succeeded, shows that a host is fit."""
+PROBED_EVERY_S = 5.0
+PROBE_CALLS = 2
+"""How many calls of a probe follow each other."""
+REST = Backoff(first_s=55.0, max_s=1800.0)
+"""From falling sick to the first try to resume: longer each time until something is delivered. No lease moves twice a minute."""
+FOREIGN_REST = Backoff(first_s=60.0, max_s=1800.0)
+"""For how long a lease may fail here that failed at its last owner, before that counts against this host."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What is known of a pipeline here, at `now` (Clock seconds).
+
+    - failing: for how long each partition has failed that has a worker; 0 if it does not.
+    - writes_fail_s, reads_fail_s: for how long writes of leases, or readings, have failed.
+    - proved_s: how long ago it delivered, or a probe succeeded. probe_failed: whether the last probe did.
+    - peer_is_fit: whether another live host shows that.
+    - peer_is_sick_s: for how long others have shown that they are sick; None if none does.
+    - trusted_s: since the host's last lapse of trust.
+    """
+
+    now: float
+    lasts_s: float
+    failing: Collection[float] = ()
+    writes_fail_s: float = 0.0
+    reads_fail_s: float = 0.0
+    proved_s: float = inf
+    probe_failed: bool = False
+    peer_is_fit: bool = False
+    peer_is_sick_s: float | None = None
+    trusted_s: float = inf
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether something fails, and a probe has to find out whether all does."""
+        return max((self.writes_fail_s, *self.failing)) >= self.lasts_s
+
+    @property
+    def loses_work(self) -> bool:
+        """Whether leases are better off elsewhere: all partitions fail, or some do and a probe fails too."""
+        all_fail = bool(self.failing) and min(self.failing) >= self.lasts_s
+        return all_fail or (self.is_suspect and self.probe_failed)
+
+    @property
+    def is_sick(self) -> bool:
+        """A host that cannot read the leases keeps its own, which it can process, and gets no others."""
+        return self.loses_work or self.reads_fail_s >= self.lasts_s
+
+    @property
+    def is_proved_now(self) -> bool:
+        return self.proved_s <= 2 * PROBED_EVERY_S
+
+    @property
+    def wants_probe(self) -> bool:
+        return self.is_suspect or (self.peer_is_sick_s is not None and not self.answers_the_sick)
+
+    @property
+    def answers_the_sick(self) -> bool:
+        """Whether this host is fit, as it has shown since another one has been sick: not before, or both may have one cause."""
+        return self.peer_is_sick_s is not None and self.proved_s <= min(self.peer_is_sick_s, PROVED_FOR_S)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """How one pipeline is. since: when it got well or sick. rests: how often it was renounced since something was delivered.
+
+    has_lost_work: whether it is sick because leases are better off elsewhere.
+    """
+
+    state: State = "well"
+    since: float = -inf
+    rests: int = 0
+    has_lost_work: bool = False
+
+    def judged(self, facts: Facts, *, workers: int) -> Health:
+        """The next state. Pure."""
+        match self.state:
+            case "well" if facts.is_sick and facts.trusted_s >= facts.lasts_s:  # not by an outage of the store
+                return replace(self, state="sick", since=facts.now, has_lost_work=facts.loses_work)
+            case "sick" if not workers and self.has_lost_work:  # others requested its leases
+                return replace(self, state="renounced", rests=self.rests + 1)
+            case "sick" if not facts.is_sick:
+                return replace(self, state="well", since=facts.now)
+            case "sick" if facts.loses_work and facts.peer_is_fit:
+                return replace(self, state="leaving")
+            case "sick" if facts.loses_work:
+                return replace(self, has_lost_work=True)
+            case "leaving" if not workers:
+                return replace(self, state="renounced", rests=self.rests + 1)
+            case "renounced" if self.may_resume(facts.now) and facts.is_proved_now and not facts.is_sick:
+                return replace(self, state="well", since=facts.now)
+        return self
+
+    def may_resume(self, now: float) -> bool:
+        return now - self.since >= REST.pause_s(self.rests, 0.0)
+
+    def shown(self, facts: Facts) -> str:
+        """As `HostRecord.fitness` has it."""
+        if self.state != "well":
+            return RENOUNCED if self.state == "renounced" else SICK
+        return FIT if facts.answers_the_sick and not facts.is_suspect else UNKNOWN
+
+
+@dataclass(slots=True)
+class _Watched:
+    health: Health = field(default_factory=Health)
+    proved_at: float = -inf
+    probed_at: float = -inf
+    probe_failed: bool = False
+    probes: int = 0
+    sick_peers: frozenset[str] = frozenset()
+    sick_since: float = -inf
+
+
+class Fitness:
+    """Judges this host, shows the others, and stops what has to stop."""
+
+    def __init__(
+        self,
+        pipelines: Mapping[str, PipelineParts],
+        *,
+        keeper: Keeper,
+        session: Session,
+        workers: Mapping[LeaseKey, Worker],
+        failures: Failures,
+        others: Callable[[], Iterable[HostRecord]],
+        lease_of: Callable[[str, int], VersionedLease | None],
+        changed: Callable[[], None],
+        clock: Clock,
+        timing: Timing,
+        log: Log,
+    ) -> None:
+        """others: the other hosts that live. changed: called when leases are to move, or may.
+
+        lease_of: a lease of the pipeline, if one is known; each turn another one.
+        """
+        self._pipelines = pipelines
+        self._keeper = keeper
+        self._session = session
+        self._workers = workers
+        self._failures = failures
+        self._others = others
+        self._lease_of = lease_of
+        self._changed = changed
+        self._clock = clock
+        self._timing = timing
+        self._log = log
+        self._watched = {name: _Watched() for name in pipelines}
+        self._lapses, self._trusted_since = 0, -inf
+        self._foreign: dict[LeaseKey, tuple[int, float]] = {}
+        """Leases that failed at their last owner: how often they came so, and until when their failures do not count."""
+
+    def gives_up(self, pipeline: str) -> bool:
+        """Whether nothing of the pipeline may be begun here."""
+        return self._watched[pipeline].health.state in ("leaving", "renounced")
+
+    def is_unfit(self, pipeline: str) -> bool:
+        """Whether this host cannot process it now."""
+        return self._watched[pipeline].health.state != "well"
+
+    def note_delivery(self, key: LeaseKey) -> None:
+        self._foreign.pop(key, None)
+        watched = self._watched[key.pipeline]
+        watched.proved_at, watched.probe_failed = self._clock.monotonic(), False
+        watched.health = replace(watched.health, rests=0)
+
+    def note_take(self, key: LeaseKey, *, was_renounced: bool) -> None:
+        """A lease that failed where it comes from may fail here too, through no fault of this host."""
+        if was_renounced:
+            times = self._foreign.get(key, (0, 0.0))[0] + 1
+            self._foreign[key] = times, self._clock.monotonic() + FOREIGN_REST.pause_s(times, 0.0)
+
+    async def prove(self, pipelines: Collection[str]) -> frozenset[str]:
+        """Those of the pipelines for which this host is fit: it has shown that lately, or a probe shows it now."""
+        await asyncio.gather(*(self._probe(name) for name in pipelines if not self._is_proved(name)))
+        return frozenset(filter(self._is_proved, pipelines))
+
+    async def run(self) -> None:
+        """Never returns."""
+        while True:
+            await self._clock.sleep(self._pause_s)
+            self._note_lapses()
+            others = list(self._others())
+            for name in self._pipelines:
+                self._note_sick(name, others)
+            await asyncio.gather(*(self._probe_if_wanted(name, others) for name in self._pipelines))
+            self._judge(others)
+
+    @property
+    def _pause_s(self) -> float:
+        if any(watched.health.state != "well" for watched in self._watched.values()):
+            return self._timing.handoff_poll_s
+        return min(self._session.timing.look_s, PROBED_EVERY_S)
+
+    def _note_lapses(self) -> None:
+        if not self._session.is_trusted or self._session.lapses != self._lapses:
+            self._lapses, self._trusted_since = self._session.lapses, self._clock.monotonic()
+
+    def _judge(self, others: Collection[HostRecord]) -> None:
+        shown, resumes = "", False
+        for name, watched in self._watched.items():
+            facts = self._facts(name, others)
+            workers = [worker for key, worker in self._workers.items() if key.pipeline == name]
+            before, watched.health = watched.health, watched.health.judged(facts, workers=len(workers))
+            shown += watched.health.shown(facts)
+            resumes |= before.state == "renounced" != watched.health.state
+            if watched.health.state == "leaving":
+                for worker in workers:
+                    worker.stop()
+            if watched.health.state != before.state:
+                self._log.warning("fitness changed", pipeline=name, before=before.state, now=watched.health.state)
+        self._show(shown, resumes)
+
+    def _note_sick(self, name: str, others: Collection[HostRecord]) -> None:
+        """Another sick host starts the time again: what made it sick may have begun since."""
+        watched = self._watched[name]
+        sick = frozenset(each.name for each in others if name in each.which_are(SICK))
+        if sick - watched.sick_peers:
+            watched.sick_since = self._clock.monotonic()
+        watched.sick_peers = sick
+
+    def _show(self, shown: str, resumes: bool) -> None:
+        if shown != (self._session.fitness or UNKNOWN * len(shown)):
+            self._session.set_fitness(shown, resumes=resumes)
+            self._changed()
+
+    def _facts(self, name: str, others: Collection[HostRecord]) -> Facts:
+        now, watched, outcomes = self._clock.monotonic(), self._watched[name], self._keeper.outcomes
+        return Facts(
+            now=now,
+            lasts_s=self._session.timing.duration_s,
+            failing=[self._failing_s(key, now) for key in self._workers if key.pipeline == name],
+            writes_fail_s=outcomes.writes.failing_s(now),
+            reads_fail_s=outcomes.reads.failing_s(now),
+            proved_s=now - watched.proved_at,
+            probe_failed=watched.probe_failed,
+            peer_is_fit=any(name in each.which_are(FIT) for each in others if not each.draining),
+            peer_is_sick_s=now - watched.sick_since if watched.sick_peers else None,
+            trusted_s=now - self._trusted_since,
+        )
+
+    def _failing_s(self, key: LeaseKey, now: float) -> float:
+        failure = self._failures.get(key)
+        if failure is None or now < self._foreign.get(key, (0, -inf))[1]:
+            return 0.0
+        return now - failure.since
+
+    def _is_proved(self, name: str) -> bool:
+        """What is older than a failure here, or than another host's sickness, proves nothing: both may have one cause."""
+        facts = self._facts(name, ())
+        return facts.proved_s <= min([PROVED_FOR_S, *filter(None, (facts.peer_is_sick_s, *facts.failing))])
+
+    async def _probe_if_wanted(self, name: str, others: Collection[HostRecord]) -> None:
+        watched, facts = self._watched[name], self._facts(name, others)
+        is_resuming = watched.health.state == "renounced" and watched.health.may_resume(facts.now)
+        if (facts.wants_probe or is_resuming) and facts.now - watched.probed_at >= PROBED_EVERY_S:
+            await self._probe(name)
+
+    async def _probe(self, name: str) -> None:
+        """Whether lease writes, feed and sink can be reached. Nothing is changed by it."""
+        watched, pipeline = self._watched[name], self._pipelines[name]
+        watched.probes, watched.probed_at = watched.probes + 1, self._clock.monotonic()
+        seen = self._lease_of(name, watched.probes)
+        asked: list[Awaitable[object]] = [pipeline.feed.partitions()]
+        if seen is not None:
+            asked += [self._keeper.probe(seen), pipeline.sink.probe(name, seen.lease.partition)]
+        try:
+            async with asyncio.timeout(PROBE_CALLS * self._timing.call_timeout_s):
+                await asyncio.gather(*asked)
+        except (Exception, asyncio.CancelledError) as error:  # of anybody's feed or sink
+            if is_cancelled(error):
+                raise
+            watched.probe_failed = True
+            self._log.debug("probe failed", pipeline=name, error=str(error) or type(error).__name__)
+        else:
+            watched.probe_failed = False
+            if pipeline.sink.reports_standing or not any(self._facts(name, ()).failing):
+                watched.proved_at = self._clock.monotonic()  # otherwise the sink was not asked

@@ -1,0 +1,313 @@
+"""Hosts and stores that are neither well nor dead: work goes on where it can, and no lease moves without a reason."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+import pytest
+from lab.simulation.group import Group, Running, always, until
+from lab.simulation.weather import Fate, Request
+
+from leasehold.leases.host_record import HOSTS_PREFIX
+from leasehold.leases.store import READS
+
+MINUTE = 60.0
+ELSEWHERE_S = 60.0
+"""The promise: within so long, what a sick host should do is done by others; and after its recovery, shares are even again."""
+SickIn = Callable[[Request], bool]
+
+
+def cannot_list(request: Request) -> bool:
+    return request.where == "store" and request.operation in ("list", "changes", "count")
+
+
+def cannot_read(request: Request) -> bool:
+    return request.where == "store" and request.operation in READS
+
+
+def cannot_write_leases(request: Request) -> bool:
+    return request.where == "store" and "/leases/" in request.id and request.operation in ("replace", "create")
+
+
+def cannot_reach_sink(request: Request) -> bool:
+    return request.where == "sink"
+
+
+def cannot_reach_feed(request: Request) -> bool:
+    return request.where == "feed"
+
+
+def is_write(request: Request) -> bool:
+    return request.where == "store" and request.operation in ("replace", "create")
+
+
+async def settled(partitions: str = "abcdef", hosts: str = "xyz") -> Group:
+    group = Group(partitions)
+    for name in hosts:
+        await group.start(f"host-{name}")
+    await until(group.is_balanced)
+    await asyncio.sleep(MINUTE)
+    return group
+
+
+def pour(group: Group, events: int = 5) -> None:
+    for partition in group.feed._logs:
+        group.append(partition, events)
+
+
+def fall_ill(group: Group, sick: SickIn, ends: Fate = Fate(ends="refused")) -> None:  # noqa: B008 - a value
+    """host-x does."""
+    group.weather.judge = lambda request: ends if request.host == "host-x" and sick(request) else Fate()
+
+
+def moves(group: Group) -> Counter[str]:
+    """How often each lease was taken by a host."""
+    return Counter(entry["partition"] for host in group.hosts for entry in host.said("lease acquired"))
+
+
+# A store that is only slow
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize("slow_s", [1.0, 2.0, 3.0])
+async def test_a_store_with_slow_writes_delivers_everything_and_moves_nothing(slow_s: float) -> None:
+    group = await settled()
+    epochs = group.epochs
+    group.weather.judge = lambda request: Fate(slow_s) if is_write(request) else Fate()
+    await asyncio.sleep(MINUTE)
+    pour(group)
+    await until(group.is_delivered, within_s=MINUTE)
+    for _ in range(10):
+        pour(group)
+        await asyncio.sleep(MINUTE)
+    assert group.is_delivered()
+    assert group.epochs == epochs
+    lapses = [each.session.lapses for each in group.hosts]
+    await asyncio.sleep(10 * MINUTE)
+    assert [each.session.lapses for each in group.hosts] == lapses, "it has found its pace"
+
+
+@pytest.mark.virtual
+async def test_one_host_whose_writes_are_slow_keeps_its_leases_and_delivers() -> None:
+    group = await settled()
+    epochs = group.epochs
+    fall_ill(group, is_write, Fate(2.0))
+    await asyncio.sleep(MINUTE)
+    pour(group)
+    await until(group.is_delivered, within_s=MINUTE)
+    await asyncio.sleep(10 * MINUTE)
+    assert group.epochs == epochs
+
+
+@pytest.mark.virtual
+async def test_once_a_slow_store_is_quick_again_a_dead_hosts_leases_are_taken_as_soon_as_ever() -> None:
+    group = await settled()
+    group.weather.judge = lambda request: Fate(3.0) if is_write(request) else Fate()
+    await asyncio.sleep(3 * MINUTE)
+    assert group.hosts[1].session.timing.duration_s > group.timing.duration_s
+    group.weather.judge = lambda request: Fate()
+    await asyncio.sleep(5 * MINUTE)
+    await group.hosts[0].kill()
+    assert await until(lambda: "host-x" not in group.owners.values()) <= 10
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize(("call_s", "within_s"), [(0.1, 10.0), (1.0, 16.0), (1.5, 19.0)])
+async def test_a_dead_hosts_leases_are_taken_within_ten_seconds_and_six_calls(call_s: float, within_s: float) -> None:
+    for number in range(3):
+        group = await settled()
+        group.weather.judge = lambda request: Fate(call_s if request.where == "store" else 0.01)
+        await asyncio.sleep(2 * MINUTE + number)
+        await group.hosts[0].kill()
+        assert await until(lambda group=group: "host-x" not in group.owners.values()) <= within_s
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize("is_second", [True, False])
+async def test_a_host_whose_answers_are_lost_but_whose_reads_are_answered_delivers(is_second: bool) -> None:
+    """Every answer to its beats is lost, or every second one."""
+    group, count = await settled(), 0
+
+    def judge(request: Request) -> Fate:
+        nonlocal count
+        if request.host != "host-x" or not request.id.startswith(HOSTS_PREFIX) or request.operation != "replace":
+            return Fate()
+        count += 1
+        return Fate(ends="lost" if count % 2 or not is_second else "ok")
+
+    group.weather.judge = judge
+    await asyncio.sleep(20)
+    pour(group)
+    await until(group.is_delivered, within_s=MINUTE)
+
+
+@pytest.mark.virtual
+async def test_a_host_whose_beats_arrive_without_answers_is_taken_over_within_30_seconds() -> None:
+    group = await settled()
+    x, dark = group.hosts[0], Fate(ends="lost")
+    group.weather.judge = lambda request: (
+        (dark if request.operation not in READS else Fate(ends="ghost"))
+        if request.host == "host-x" and request.where == "store"
+        else Fate()
+    )
+    pour(group)
+    assert await until(lambda: "host-x" not in group.owners.values()) <= 30
+    await until(group.is_delivered)
+    assert not x.session.is_trusted
+
+
+# A host that lives, and cannot do its work
+
+
+async def has_recovered(group: Group) -> None:
+    group.weather.judge = lambda request: Fate()
+    pour(group)
+    await until(group.is_balanced, within_s=ELSEWHERE_S)
+    await until(group.is_delivered)
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize("sick", [cannot_list, cannot_read, cannot_write_leases, cannot_reach_sink, cannot_reach_feed])
+async def test_what_a_sick_host_should_do_is_done_by_others_and_by_it_again_after_its_recovery(sick: SickIn) -> None:
+    group = await settled()
+    fall_ill(group, sick)
+    await asyncio.sleep(30)
+    pour(group)
+    await until(group.is_delivered, within_s=ELSEWHERE_S)
+    for _ in range(5):
+        before = moves(group)
+        pour(group)
+        await asyncio.sleep(MINUTE)
+        assert max((moves(group) - before).values(), default=0) <= 1
+    assert group.is_delivered()
+    await has_recovered(group)
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize("sick", [cannot_list, cannot_read, cannot_write_leases])
+async def test_the_share_of_a_host_that_cannot_take_is_taken_by_others(sick: SickIn) -> None:
+    group = await settled()
+    fall_ill(group, sick)
+    await asyncio.sleep(30)
+    await group.hosts[1].kill()
+    pour(group)
+    await until(group.is_delivered, within_s=ELSEWHERE_S)
+
+
+@pytest.mark.virtual
+async def test_a_host_that_let_leases_pass_and_asks_for_its_share_gets_it_and_keeps_it() -> None:
+    """Only one of the others has seen that it let some pass."""
+    group = await settled(hosts="xy")
+    group.hosts[0].host.balancer._shares.bench(["host-z"], group.hosts[0].clock.monotonic())
+    await group.start("host-z")
+    assert await until(group.is_balanced) <= 10
+    before = moves(group)
+    await asyncio.sleep(MINUTE)
+    assert moves(group) == before
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize("sick", [cannot_write_leases, cannot_reach_sink, cannot_reach_feed])
+async def test_if_no_host_is_fit_nothing_moves_and_all_goes_on_afterwards(sick: SickIn) -> None:
+    group = await settled()
+    before = moves(group)
+    group.weather.judge = lambda request: Fate(ends="refused" if sick(request) else "ok")
+    pour(group)
+    await always(lambda: moves(group) == before, 5 * MINUTE)
+    group.weather.judge = lambda request: Fate()
+    await until(group.is_delivered, within_s=ELSEWHERE_S)
+    await until(group.is_balanced, within_s=ELSEWHERE_S)
+
+
+@pytest.mark.virtual
+async def test_one_partition_that_fails_evicts_nobody() -> None:
+    group = await settled()
+    for partition in "abcdef":
+        group.append(partition, 5)
+    await until(group.is_delivered)
+    before = moves(group)
+    group.weather.judge = lambda request: (
+        Fate(ends="refused") if (request.where, request.operation, request.id) == ("sink", "write", "a") else Fate()
+    )
+    for _ in range(4):
+        pour(group, 1)
+        await asyncio.sleep(10)
+    assert moves(group) == before
+    group.weather.judge = lambda request: Fate()
+    await until(group.is_delivered)
+
+
+# A lease store that is restored
+
+
+def restore(group: Group, backup: Mapping[str, str]) -> None:
+    """As other documents, with new ETags."""
+    for name in list(group.store._documents):
+        if name not in backup:
+            group.remove(name)
+    for name, body in backup.items():
+        group.put(name, body)
+
+
+def backup_of(group: Group) -> Mapping[str, str]:
+    return {name: stored.body for name, stored in group.store._documents.items()}
+
+
+async def works_on(group: Group, hosts: int) -> None:
+    pour(group)
+    await until(lambda: len(group.alive) == hosts and group.is_delivered(), within_s=30)
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize("restarts", [0, 1, 2])
+async def test_after_the_lease_store_was_restored_all_hosts_work_on(restarts: int) -> None:
+    """From a backup that is older than the last starts of the hosts, or older than those before."""
+    group = await settled()
+    backup = backup_of(group)
+    for _ in range(restarts):
+        for host in list(group.alive):
+            await host.kill()
+            await group.start(host.name)
+        await until(group.is_balanced)
+        pour(group)
+        await asyncio.sleep(MINUTE)
+    pour(group)
+    await asyncio.sleep(MINUTE)
+    restore(group, backup)
+    await works_on(group, 3)
+    await always(lambda: len(group.alive) == 3, 2 * MINUTE)
+
+
+@pytest.mark.virtual
+async def test_after_all_documents_were_deleted_all_hosts_work_on() -> None:
+    group = await settled()
+    pour(group)
+    await asyncio.sleep(30)
+    restore(group, {})
+    pour(group)
+    await until(group.is_delivered, within_s=5 * MINUTE)
+    assert len(group.alive) == 3
+
+
+@pytest.mark.virtual
+async def test_documents_of_hosts_that_are_deleted_again_and_again_hide_no_dead_host() -> None:
+    group = await settled()
+    epochs = group.epochs
+
+    async def sweep() -> None:
+        while True:
+            for stored in group.documents(HOSTS_PREFIX):
+                group.remove(stored.id)
+            await asyncio.sleep(10)
+
+    sweeping = asyncio.create_task(sweep())
+    await asyncio.sleep(3 * MINUTE)
+    pour(group)
+    await until(group.is_delivered)
+    assert group.epochs == epochs
+    dies: Running = group.hosts[0]
+    await dies.kill()
+    assert await until(lambda: dies.name not in group.owners.values()) <= 90
+    sweeping.cancel()
