@@ -99,17 +99,18 @@ class Kafka(WithCredential):
         from leasehold.pipeline.connectors.kafka.cluster import KafkaAccess
 
         identity = self.identity_or(self.identity)
-        return KafkaAccess(
-            servers=self.servers,
-            tls=self.tls,
-            ca_file=self.ca_file,
-            certificate_file=self.certificate_file,
-            key_file=self.key_file,
-            mechanism=self.sasl if identity is None else "OAUTHBEARER",
-            user=self.user,
-            password=None if self.password is None else self.password.get_secret_value(),
-            identity=identity,
-        )
+        mechanism = self.sasl if identity is None else "OAUTHBEARER"
+        options = {
+            "security.protocol": ("SASL_" if mechanism else "") + ("SSL" if self.tls else "PLAINTEXT"),
+            "ssl.ca.location": self.ca_file,
+            "ssl.certificate.location": self.certificate_file,
+            "ssl.key.location": self.key_file,
+            "sasl.mechanism": mechanism,
+            "sasl.username": self.user,
+            "sasl.password": None if self.password is None else self.password.get_secret_value(),
+        }
+        given = {name: str(value) for name, value in options.items() if value is not None}
+        return KafkaAccess(servers=self.servers, options=given, identity=identity)
 
 
 class KafkaFeed(Kafka, FeedSettings):

@@ -7,7 +7,7 @@ the client blocks.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -34,29 +34,27 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class Shared(Generic[T]):
     """One request for all who ask before it begins."""
 
-    def __init__(self, ask: Callable[[], Coroutine[Any, Any, T]]) -> None:
+    def __init__(self, ask: Callable[[], Awaitable[T]]) -> None:
         self._ask = ask
-        self._asking: asyncio.Task[T] | None = None
-        self._next: asyncio.Task[T] | None = None
+        self._turn = asyncio.Lock()
+        self._asked = self._answered = 0
+        self._answer: T | FeedError
 
     async def answer(self) -> T:
-        if self._next is None or self._next.done():
-            self._next = asyncio.create_task(self._ask_after(self._asking))
-        asked = self._next
-        await asyncio.wait({asked})  # it continues for the others if this one is cancelled
-        return asked.result()
-
-    async def _ask_after(self, before: asyncio.Task[T] | None) -> T:
-        if before is not None:
-            await asyncio.wait({before})
-        self._asking, self._next = self._next, None
-        return await self._ask()
-
-    async def close(self) -> None:
-        for task in (self._asking, self._next):
-            if task is not None:
-                task.cancel()
-                await asyncio.wait({task})
+        self._asked += 1
+        number = self._asked
+        async with self._turn:
+            if number > self._answered:
+                asked = self._asked
+                try:
+                    self._answer = await self._ask()
+                except FeedError as error:
+                    self._answer = error
+                self._answered = asked
+            answer = self._answer
+        if isinstance(answer, FeedError):
+            raise answer
+        return answer
 
 
 class KafkaChangeFeed(ChangeFeed):
@@ -147,8 +145,6 @@ class KafkaChangeFeed(ChangeFeed):
         return compared(position_of(a), position_of(b))
 
     async def close(self) -> None:
-        for shared in (self._described, self._ends):
-            await shared.close()
         await self._cluster.close()
 
     @asynccontextmanager

@@ -60,10 +60,8 @@ class PartitionReader:
             group,
             self._note,
             **{
-                "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
                 "enable.partition.eof": True,
-                "isolation.level": "read_committed",
                 "auto.offset.reset": "error",
                 "queued.min.messages": 2 * limits.events_max,
                 "queued.max.messages.kbytes": kilobytes,

@@ -7,17 +7,16 @@ fences a newer one, finds the later epoch, and gives way; the newer one claims a
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable
 from contextlib import suppress
+from functools import partial
 from typing import Literal, TypeVar
 
 from confluent_kafka import KafkaException
 
 from leasehold.pipeline.connectors.kafka.cluster import FORBIDDEN, NO_TOPIC, KafkaAccess, KafkaCluster
 from leasehold.pipeline.connectors.kafka.held import Held, admit, check_kept, claimed, decoded
-from leasehold.pipeline.connectors.kafka.transactions import Transactions
+from leasehold.pipeline.connectors.kafka.transactions import Transactions, find_committed
 from leasehold.pipeline.connectors.kafka.writer import KafkaWriter, as_sink_error
 from leasehold.pipeline.connectors.network import check_unresolvable
 from leasehold.pipeline.endpoint import Endpoint
@@ -31,6 +30,8 @@ LOOK_S = 1.0
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 PREFIX = "leasehold."
 """The beginning of transactional ids, and of groups that hold positions."""
+MESSAGE_BYTES = 1_000, 1_000_000_000
+"""What librdkafka takes as the size of a message."""
 
 
 class KafkaOutputSink(Sink):
@@ -62,7 +63,6 @@ class KafkaOutputSink(Sink):
         self._topic = topic
         self._by_key = by_key
         self._create = partitions
-        self._partitions = 0
         self._refresh_s = refresh_s
         self._producing = {"transaction.timeout.ms": int(transaction_timeout_s * 1000), "compression.type": compression}
 
@@ -80,12 +80,14 @@ class KafkaOutputSink(Sink):
 
     async def prepare(self) -> None:
         try:
-            self._partitions = (await self._cluster.describe(self._topic)).partitions
+            await self._cluster.describe(self._topic)
         except KafkaException as error:
             await self._make_up_for(error)
         limit = await self._cluster.find_message_bytes_max(self._topic)
         if limit is not None:
-            self._producing |= {"message.max.bytes": max(1000, limit), "batch.size": max(1000, min(limit, 1_000_000))}
+            least, most = MESSAGE_BYTES
+            limit = max(least, min(limit, most))
+            self._producing |= {"message.max.bytes": limit, "batch.size": min(limit, 1_000_000)}
 
     async def _make_up_for(self, error: KafkaException) -> None:
         """Create a missing topic, or raise."""
@@ -96,65 +98,53 @@ class KafkaOutputSink(Sink):
                 " creates it"
             ) from error
         if code in NO_TOPIC and self._create is not None:
-            self._partitions = self._create
             return await self._asked(self._cluster.create(self._topic, self._create))
-        hosts = [each.strip().rpartition(":")[0] for each in self._cluster.access.servers.split(",")]
+        hosts = [host for host, _ in self._cluster.access.addresses]
         if code not in FORBIDDEN and all([await check_unresolvable(host) for host in hosts]):
             raise SinkNotFound(f"{self._cluster.described(error)}: no such host: look at `servers`") from error
         raise as_sink_error(self._cluster, error) from error
 
     async def open(self, claim: Claim) -> KafkaWriter:
-        where = self._where(claim.pipeline, claim.partition)
+        lease, where = self._lease(claim.pipeline, claim.partition), self._where(claim.pipeline, claim.partition)
         with suppress(SinkUnavailable):  # a late owner that is known as such must not fence the newer one
-            admit(claim, await self._find(claim.pipeline, claim.partition, LOOK_S), where)
-        thread = ThreadPoolExecutor(1, thread_name_prefix="kafka-sink")
-        transactions = Transactions(
-            self._cluster,
-            self._group(claim.pipeline, claim.partition),
-            self._topic,
-            by_key=self._by_key,
-            **self._producing,
-        )
+            admit(claim, (await self._find(claim.pipeline, claim.partition, LOOK_S))[0], where)
+        partitions = (await self._asked(self._cluster.describe(self._topic))).partitions
+        transactions = Transactions(self._cluster, lease, self._topic, by_key=self._by_key, **self._producing)
         try:
-            await self._asked(_on(thread, transactions.begin))
-            held = await self._find(claim.pipeline, claim.partition, self._cluster.timeout_s)
+            await self._asked(transactions.run(transactions.begin))
+            held, group = await self._find(claim.pipeline, claim.partition, self._cluster.timeout_s)
             admit(claim, held, where)
             check_kept(claim, held, where)
-            writer = KafkaWriter(
-                self._cluster,
-                transactions,
-                thread,
-                claim,
-                claimed(claim, held, self._partitions, where),
-                refresh_s=self._refresh_s,
-            )
-            await writer.commit_claim()
+            ours = claimed(claim, held, partitions, where)
+            writer = KafkaWriter(self._cluster, transactions, claim, ours, group, self._refresh_s)
+            await writer.commit_position()
         except Ambiguous as error:  # the next claim outranks it, whether it was committed or not
-            transactions.leave(thread)
+            transactions.leave()
             raise SinkUnavailable(str(error)) from error
         except BaseException:
-            transactions.leave(thread)
+            transactions.leave()
             raise
         return writer
 
     async def standing(self, pipeline: str, partition: str) -> Standing | None:
-        held = await self._find(pipeline, partition, self._cluster.timeout_s)
+        held, _ = await self._find(pipeline, partition, self._cluster.timeout_s)
         return None if held is None else Standing(held.generation, held.position)
 
     async def close(self) -> None:
         await self._cluster.close()
 
-    async def _find(self, pipeline: str, partition: str, patience_s: float) -> Held | None:
-        group = self._group(pipeline, partition)
-        found = await self._asked(self._cluster.find_committed(group, self._topic, patience_s))
-        return None if found is None else decoded(found.metadata, self._where(pipeline, partition))
+    async def _find(self, pipeline: str, partition: str, patience_s: float) -> tuple[Held | None, bytes]:
+        find = partial(find_committed, self._cluster, self._lease(pipeline, partition), self._topic, patience_s)
+        found = await self._asked(self._cluster.run(find))
+        held = None if found.metadata is None else decoded(found.metadata, self._where(pipeline, partition))
+        return held, found.group
 
-    def _group(self, pipeline: str, partition: str) -> str:
-        """The lease's transactional id, too."""
+    def _lease(self, pipeline: str, partition: str) -> str:
+        """Its transactional id, and its group."""
         return f"{PREFIX}{self._topic}/{lease_of(pipeline, partition)}"
 
     def _where(self, pipeline: str, partition: str) -> str:
-        return f"topic '{self._topic}' (group '{self._group(pipeline, partition)}')"
+        return f"topic '{self._topic}' (group '{self._lease(pipeline, partition)}')"
 
     async def _asked(self, question: Awaitable[T]) -> T:
         """Nothing of a batch is sent by it."""
@@ -165,7 +155,3 @@ class KafkaOutputSink(Sink):
             if isinstance(translated, Ambiguous):
                 raise SinkUnavailable(str(translated)) from error
             raise translated from error
-
-
-def _on(thread: ThreadPoolExecutor, call: Callable[[], T]) -> Awaitable[T]:
-    return asyncio.get_running_loop().run_in_executor(thread, call)

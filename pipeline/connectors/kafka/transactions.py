@@ -1,11 +1,12 @@
-"""One transactional producer: a claim's. It blocks, and belongs to one thread."""
+"""One transactional producer: a claim's. It blocks, and has a thread of its own."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
@@ -14,7 +15,9 @@ from leasehold.pipeline.crash_point import crash_point
 from leasehold.pipeline.errors import Ambiguous, SinkUnavailable
 from leasehold.pipeline.sink import SENDS_MAX
 
-POLL_S = 0.05
+T = TypeVar("T")
+POLL_S = 0.1
+"""How soon a batch ends that may no longer be sent."""
 
 
 class Record(NamedTuple):
@@ -32,6 +35,28 @@ class TooLarge(Exception):
         self.size = size
 
 
+class Committed(NamedTuple):
+    """metadata: of the group's offset; None without one. group: as `commit` takes it."""
+
+    metadata: str | None
+    group: bytes
+
+
+def find_committed(cluster: KafkaCluster, lease: str, topic: str, patience_s: float) -> Committed:
+    """Once no transaction has another offset for the group. Raises KafkaException.
+
+    By a consumer: the admin's request ends the process if the group's coordinator moves (confluent-kafka-javascript#374).
+    """
+    consumer = cluster.make_consumer(lease)
+    try:
+        [found] = consumer.committed([TopicPartition(topic, 0)], patience_s)
+        if found.error is not None:
+            raise KafkaException(found.error)
+        return Committed((found.metadata or "") if found.offset >= 0 else None, consumer.consumer_group_metadata())
+    finally:
+        consumer.close()
+
+
 class Transactions:
     """lease: the transactional id, and the group whose offset of `topic`, partition 0, has the position in its metadata."""
 
@@ -42,29 +67,31 @@ class Transactions:
         self._by_key = by_key
         self._producing = producing
         self._producer: Producer | None = None
-        self._group = b""
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="kafka-sink")
+
+    async def run(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
     def begin(self) -> None:
         """Fence earlier producers of this lease. Raises KafkaException."""
-        consumer = self._cluster.make_consumer(self._lease, lambda error: None)
-        self._group = consumer.consumer_group_metadata()
-        consumer.close()
-        self._producer = self._cluster.make_producer(
-            self._lease, **{"partitioner": "murmur2_random", "queue.buffering.max.kbytes": 65536, **self._producing}
-        )
+        own = {"partitioner": "murmur2_random", "queue.buffering.max.kbytes": 65536}
+        self._producer = self._cluster.make_producer(self._lease, **own, **self._producing)
         self._producer.init_transactions(self._cluster.timeout_s)
 
-    def commit(self, records: Sequence[Record], target: int, metadata: str, check: Callable[[], None]) -> None:
+    def commit(
+        self, records: Sequence[Record], target: int, metadata: str, group: bytes, check: Callable[[], None]
+    ) -> None:
         """All of it and the position, or nothing. check: called before what makes it count.
 
         Raises KafkaException, TooLarge, SinkUnavailable and what `check` does if nothing was committed; Ambiguous.
         """
-        producer = self._required()
+        producer = self._producer
+        assert producer is not None, "it was begun, and not left"
         producer.begin_transaction()
         try:
-            self._fill(producer, records, target)
+            self._fill(producer, records, target, check)
             place = TopicPartition(self._topic, 0, 0, metadata)
-            producer.send_offsets_to_transaction([place], self._group, self._cluster.timeout_s)
+            producer.send_offsets_to_transaction([place], group, self._cluster.timeout_s)
             crash_point("transaction filled")
             check()
         except BaseException as error:
@@ -72,44 +99,45 @@ class Transactions:
             raise
         self._settle(producer)
 
-    def leave(self, thread: ThreadPoolExecutor) -> None:
+    def leave(self) -> None:
         """Once it has done what it is doing. The transaction that it may have open is ended by the next claim."""
-        thread.submit(self._forget)
-        thread.shutdown(wait=False)
+        self._thread.submit(self._forget)
+        self._thread.shutdown(wait=False)
 
     def _forget(self) -> None:
         self._producer = None
 
-    def _required(self) -> Producer:
-        assert self._producer is not None, "it was begun, and not left"
-        return self._producer
-
-    def _fill(self, producer: Producer, records: Sequence[Record], target: int) -> None:
+    def _fill(self, producer: Producer, records: Sequence[Record], target: int, check: Callable[[], None]) -> None:
         deadline = time.monotonic() + self._producing["transaction.timeout.ms"] / 1000
-        for index, record in enumerate(records):
-            self._send(producer, index, record, -1 if self._by_key and record.key is not None else target, deadline)
-        if producer.flush(max(0.0, deadline - time.monotonic())):
-            raise self._late()
 
-    def _send(self, producer: Producer, index: int, record: Record, partition: int, deadline: float) -> None:
-        while True:
-            try:
-                return producer.produce(
-                    self._topic, value=record.body, key=record.key, headers=record.headers, partition=partition
+        def wait(step: Callable[[float], object]) -> None:
+            if time.monotonic() > deadline:
+                raise SinkUnavailable(
+                    f"topic '{self._topic}': the brokers did not take a batch within `transaction_timeout_s`"
                 )
-            except BufferError:  # the brokers take less than comes
-                if time.monotonic() > deadline:
-                    raise self._late() from None
-                producer.poll(POLL_S)
-            except KafkaException as error:
-                if error.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE:
-                    raise TooLarge(index, len(record.body or b"") + len((record.key or "").encode())) from error
-                raise
+            check()
+            step(POLL_S)
 
-    def _late(self) -> SinkUnavailable:
-        return SinkUnavailable(
-            f"topic '{self._topic}': the brokers did not take a batch within `transaction_timeout_s`"
-        )
+        for index, record in enumerate(records):
+            partition = -1 if self._by_key and record.key is not None else target
+            while not self._is_queued(producer, index, record, partition):
+                wait(producer.poll)
+        while len(producer):
+            wait(producer.flush)
+
+    def _is_queued(self, producer: Producer, index: int, record: Record, partition: int) -> bool:
+        """Not if the brokers take less than comes."""
+        try:
+            producer.produce(
+                self._topic, value=record.body, key=record.key, headers=record.headers, partition=partition
+            )
+        except BufferError:
+            return False
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE:
+                raise TooLarge(index, len(record.body or b"") + len((record.key or "").encode())) from error
+            raise
+        return True
 
     def _abort(self, producer: Producer, error: BaseException) -> None:
         """Raises Ambiguous if that fails, which makes the writer claim again."""
@@ -122,6 +150,7 @@ class Transactions:
                 raise Ambiguous(f"{error}; it could not be aborted: {failed.args[0].str()}") from failed
 
     def _settle(self, producer: Producer) -> None:
+        """Only an abort that succeeds shows that a commit which failed has no effect."""
         doubt = ""
         for _ in range(SENDS_MAX):
             try:

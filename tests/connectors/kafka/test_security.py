@@ -12,7 +12,7 @@ import pytest
 from connectors.kafka.topics import Topics
 from plugins_kafka import PASSWORD, USER
 
-from leasehold import FeedError
+from leasehold import FeedError, KafkaFeed
 from leasehold.pipeline.connectors.kafka.cluster import KafkaAccess
 from leasehold.pipeline.connectors.kafka.feed import KafkaChangeFeed
 from leasehold.pipeline.errors import FeedUnavailable
@@ -41,9 +41,15 @@ class Credential:
         return Token(".".join([*text, ""]), ends)
 
 
-def access(topics: Topics) -> KafkaAccess:
+def access(topics: Topics, **settings: object) -> KafkaAccess:
+    """As settings make it."""
     machine = topics.machine
-    return KafkaAccess(servers=machine.sasl_servers, tls=True, ca_file=machine.ca, user=USER, password=PASSWORD)
+    own = {"servers": machine.sasl_servers, "topic": topics.name, "tls": True, "ca_file": str(machine.ca)}
+    return KafkaFeed(**{**own, **settings}).access  # type: ignore[arg-type]
+
+
+def user(mechanism: str, password: str = PASSWORD) -> dict[str, object]:
+    return {"sasl": mechanism, "user": USER, "password": password}
 
 
 async def partitions(topics: Topics, access: KafkaAccess) -> list[str]:
@@ -64,13 +70,13 @@ async def test_a_user_with_a_password_reads_over_tls(
     topics: Topics, mechanism: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG):
-        assert await partitions(topics, replace(access(topics), mechanism=mechanism)) == ["0", "1", "2", "3"]  # type: ignore[arg-type]
+        assert await partitions(topics, access(topics, **user(mechanism))) == ["0", "1", "2", "3"]
     assert PASSWORD not in caplog.text
 
 
 async def test_an_identity_reads_with_tokens(topics: Topics) -> None:
     credential = Credential()
-    own = replace(access(topics), mechanism="OAUTHBEARER", user=None, password=None, identity=credential)
+    own = replace(access(topics, identity="default"), identity=credential)
     assert await partitions(topics, own) == ["0", "1", "2", "3"]
     assert set(credential.scopes) == {"https://localhost/.default"}
 
@@ -78,7 +84,7 @@ async def test_an_identity_reads_with_tokens(topics: Topics) -> None:
 async def test_a_wrong_password_is_named_as_such_and_not_shown(
     topics: Topics, caplog: pytest.LogCaptureFixture
 ) -> None:
-    wrong = replace(access(topics), mechanism="SCRAM-SHA-256", password="wrong-secret")
+    wrong = access(topics, **user("SCRAM-SHA-256", "wrong-secret"))
     with caplog.at_level(logging.DEBUG), pytest.raises(FeedUnavailable, match=r"(?i)authentication") as refused:
         await partitions(topics, wrong)
     assert "wrong-secret" not in str(refused.value) + caplog.text + repr(wrong)
@@ -86,4 +92,4 @@ async def test_a_wrong_password_is_named_as_such_and_not_shown(
 
 async def test_an_authority_that_is_not_trusted_is_an_error(topics: Topics) -> None:
     with pytest.raises(FeedError, match=r"(?i)certificate"):
-        await partitions(topics, replace(access(topics), mechanism="PLAIN", ca_file=None))
+        await partitions(topics, access(topics, **user("PLAIN"), ca_file=None))

@@ -24,7 +24,7 @@ END = 8
 def writing(topics: Topics, epoch: int, crash: str | None = None) -> subprocess.Popen[str]:
     program = Path(__file__).with_name("writing.py")
     line = [sys.executable, str(program), topics.machine.servers, topics.name, str(epoch), str(END)]
-    environment = os.environ | ({VARIABLE: crash} if crash else {})
+    environment = os.environ | {"PYTHONFAULTHANDLER": "1"} | ({VARIABLE: crash} if crash else {})
     return subprocess.Popen(line, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
