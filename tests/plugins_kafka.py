@@ -12,8 +12,8 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from hashlib import blake2b
 from pathlib import Path
 
@@ -36,7 +36,6 @@ JAVA = (
 )
 SETTINGS = {
     "process.roles": "broker,controller",
-    "node.id": "1",
     "controller.listener.names": "CONTROLLER",
     "inter.broker.listener.name": "PLAINTEXT",
     "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL",
@@ -100,22 +99,28 @@ class KafkaMachine:
     """A broker that can be killed, frozen and started again, at the same ports, with the topics that it had.
 
     servers: without TLS or authentication. sasl_servers: with both, as USER with PASSWORD. ca: the authority, a file (PEM).
+    controllers: the ports of all brokers of its cluster for each other, by number.
     """
 
-    def __init__(self, directory: Path, **settings: str) -> None:
+    def __init__(
+        self, directory: Path, number: int, controllers: Mapping[int, int], *, port: int | None, **settings: str
+    ) -> None:
+        directory.mkdir()
+        self.number = number
         self._directory = directory
         self._jars = kafka_jars()
         self._process: subprocess.Popen[bytes] | None = None
-        plain, sasl, controller = free_port(), free_port(), free_port()
+        plain, sasl = port or free_port(), free_port()
         self.servers, self.sasl_servers = f"127.0.0.1:{plain}", f"localhost:{sasl}"
         self.ca = directory / "ca.pem"
         listeners = f"PLAINTEXT://127.0.0.1:{plain},SASL_SSL://localhost:{sasl}"
         self._settings = {
             **SETTINGS,
             **self._certificates(),
-            "listeners": f"{listeners},CONTROLLER://127.0.0.1:{controller}",
+            "node.id": str(number),
+            "listeners": f"{listeners},CONTROLLER://127.0.0.1:{controllers[number]}",
             "advertised.listeners": listeners,
-            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "controller.quorum.voters": ",".join(f"{each}@127.0.0.1:{port}" for each, port in controllers.items()),
             "log.dirs": str(directory / "data"),
             **{name.replace("_", "."): value for name, value in settings.items()},
         }
@@ -148,10 +153,11 @@ class KafkaMachine:
         return ("java", *JAVA, "-cp", f"{self._jars}/*")
 
     def start(self) -> None:
-        """Returns once it serves."""
         log = (self._directory / "server.log").open("ab")
         self._process = subprocess.Popen([*self._java, "kafka.Kafka", str(self._file)], stdout=log, stderr=log)
         log.close()
+
+    def await_serving(self) -> None:
         until(self._serves, "the broker serves", lambda: (self._directory / "server.log").read_text()[-2000:])
 
     def _serves(self) -> bool:
@@ -169,9 +175,9 @@ class KafkaMachine:
     def admin(self) -> admin.AdminClient:
         return admin.AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
 
-    def make_topic(self, name: str, partitions: int, **settings: str) -> None:
+    def make_topic(self, name: str, partitions: int, replicas: int = 1, **settings: str) -> None:
         new = admin.NewTopic(
-            name, partitions, 1, config={key.replace("_", "."): value for key, value in settings.items()}
+            name, partitions, replicas, config={key.replace("_", "."): value for key, value in settings.items()}
         )
         client = self.admin()  # which ends its requests when it is forgotten
         client.create_topics([new], operation_timeout=PATIENCE_S)[name].result(PATIENCE_S)
@@ -207,19 +213,24 @@ class KafkaMachine:
 
 
 @contextmanager
-def kafka_machine(**settings: str) -> Iterator[KafkaMachine]:
-    """settings: of the broker, with underscores instead of dots."""
-    with tempfile.TemporaryDirectory(prefix="leasehold-kafka-") as directory:
-        machine = KafkaMachine(Path(directory), **settings)
-        try:
+def kafka_machines(count: int = 1, *, port: int | None = None, **settings: str) -> Iterator[list[KafkaMachine]]:
+    """One cluster. port: of the first one. settings: of all brokers, with underscores instead of dots."""
+    controllers = {number: free_port() for number in range(1, count + 1)}
+    with tempfile.TemporaryDirectory(prefix="leasehold-kafka-") as directory, ExitStack() as stack:
+        machines = [
+            KafkaMachine(Path(directory) / str(each), each, controllers, port=port if each == 1 else None, **settings)
+            for each in controllers
+        ]
+        for machine in machines:
             machine.format()
+            stack.callback(machine.kill)
             machine.start()
-            yield machine
-        finally:
-            machine.kill()
+        for machine in machines:
+            machine.await_serving()
+        yield machines
 
 
 @pytest.fixture(scope="session")
 def kafka_server() -> Iterator[KafkaMachine]:
-    with kafka_machine() as machine:
+    with kafka_machines() as [machine]:
         yield machine

@@ -55,8 +55,10 @@ FORBIDDEN = frozenset(
         KafkaError._SSL,  # noqa: SLF001
     )
 )
-MOVING = frozenset((KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE))
-"""A partition gets another leader."""
+MOVING = frozenset(
+    (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.OFFSET_NOT_AVAILABLE)
+)
+"""A partition gets another leader, which does not know yet what is committed."""
 PAUSES = Backoff(first_s=0.01, max_s=0.5)
 
 
@@ -144,13 +146,11 @@ class KafkaCluster:
             futures = (await self._asked()).list_offsets(
                 wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=self.timeout_s
             )
-            found = await asyncio.gather(*map(asyncio.wrap_future, futures.values()), return_exceptions=True)
-            failed = next((each for each in found if isinstance(each, BaseException)), None)
-            if failed is None:
-                return {place.partition: each.offset for place, each in zip(futures, found, strict=True)}
-            moves = isinstance(failed, KafkaException) and failed.args[0].code() in MOVING
-            if not moves or loop.time() - began > self.timeout_s:
-                raise failed
+            try:
+                return {place.partition: (await asyncio.wrap_future(found)).offset for place, found in futures.items()}
+            except KafkaException as error:
+                if error.args[0].code() not in MOVING or loop.time() - began > self.timeout_s:
+                    raise
             turn += 1
             await asyncio.sleep(PAUSES.pause_s(turn, 0.0))
 

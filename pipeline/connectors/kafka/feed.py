@@ -77,7 +77,7 @@ class KafkaChangeFeed(ChangeFeed):
         self._topic = topic
         self._group = group
         self._limits = limits or ReadingLimits()
-        self._described = Shared(self._describe)
+        self._described = Shared(lambda: self._asked(self._cluster.describe(topic)))
         self._ends = Shared(self._find_ends)
         self._known: Topic | None = None
         self._known_at = 0.0
@@ -134,10 +134,15 @@ class KafkaChangeFeed(ChangeFeed):
         number, position = self._number(partition), position_of(continuation)
         if await self.lag(partition, continuation) == 0:
             return None
-        position = self._checked(number, position, await self._described.answer())
-        async with self._reading(number, position, replace(self._limits, events_max=1)) as read, self._in_time():
-            while (page := await read()) is None:
-                pass
+        try:
+            async with (
+                asyncio.timeout(self._cluster.timeout_s),
+                self._reading(number, position, replace(self._limits, events_max=1)) as read,
+            ):
+                while (page := await read()) is None:
+                    pass
+        except TimeoutError:
+            raise FeedUnavailable(f"{self._named(number)}: no answer in {self._cluster.timeout_s:g} s") from None
         times = page.events["enqueued_time"].to_pylist()
         return times[0] if times else None
 
@@ -157,30 +162,18 @@ class KafkaChangeFeed(ChangeFeed):
 
         async def read() -> Page | None:
             try:
-                return await loop.run_in_executor(thread, reader.read)
+                return await self._asked(loop.run_in_executor(thread, reader.read))
             except OutOfRange as error:
                 raise await self._explain(number, error.position) from None
-            except KafkaException as error:
-                raise self._translated(error) from error
 
         try:
-            reader = await loop.run_in_executor(thread, lambda: PartitionReader(*place))
+            reader = await self._asked(loop.run_in_executor(thread, lambda: PartitionReader(*place)))
             try:
                 yield read
             finally:
                 thread.submit(reader.close)
-        except KafkaException as error:
-            raise self._translated(error) from error
         finally:
             thread.shutdown(wait=False)
-
-    @asynccontextmanager
-    async def _in_time(self) -> AsyncGenerator[None, None]:
-        try:
-            async with asyncio.timeout(self._cluster.timeout_s):
-                yield
-        except TimeoutError:
-            raise FeedUnavailable(f"topic '{self._topic}': no answer in {self._cluster.timeout_s:g} s") from None
 
     async def _explain(self, number: int, position: Position) -> FeedError:
         """Why the brokers have nothing at the position."""
@@ -204,12 +197,6 @@ class KafkaChangeFeed(ChangeFeed):
             self._known = await self._described.answer()
         return self._known
 
-    async def _describe(self) -> Topic:
-        try:
-            return await self._cluster.describe(self._topic)
-        except KafkaException as error:
-            raise self._translated(error) from error
-
     async def _find_ends(self) -> tuple[Topic, dict[int, int]]:
         topic = await self._described.answer()
         return topic, await self._find(range(topic.partitions), "latest")
@@ -221,8 +208,11 @@ class KafkaChangeFeed(ChangeFeed):
         return str(Position(offset, topic.id)) if offset > 0 else None if offset == 0 else or_else
 
     async def _find(self, partitions: Iterable[int], at: Place) -> dict[int, int]:
+        return await self._asked(self._cluster.find_offsets(self._topic, partitions, at))
+
+    async def _asked(self, question: Awaitable[T]) -> T:
         try:
-            return await self._cluster.find_offsets(self._topic, partitions, at)
+            return await question
         except KafkaException as error:
             raise self._translated(error) from error
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaException, Producer, TopicPartition
 
 from leasehold.pipeline.connectors.kafka.cluster import KafkaCluster
 from leasehold.pipeline.crash_point import crash_point
@@ -24,15 +24,6 @@ class Record(NamedTuple):
     key: str | None
     body: bytes | None
     headers: list[tuple[str, str | bytes | None]]
-
-
-class TooLarge(Exception):
-    """index: of the record that the topic does not take."""
-
-    def __init__(self, index: int, size: int) -> None:
-        super().__init__(f"record {index} has {size} bytes")
-        self.index = index
-        self.size = size
 
 
 class Committed(NamedTuple):
@@ -83,7 +74,7 @@ class Transactions:
     ) -> None:
         """All of it and the position, or nothing. check: called before what makes it count.
 
-        Raises KafkaException, TooLarge, SinkUnavailable and what `check` does if nothing was committed; Ambiguous.
+        Raises KafkaException, SinkUnavailable and what `check` does if nothing was committed; Ambiguous.
         """
         producer = self._producer
         assert producer is not None, "it was begun, and not left"
@@ -118,14 +109,14 @@ class Transactions:
             check()
             step(POLL_S)
 
-        for index, record in enumerate(records):
-            partition = -1 if self._by_key and record.key is not None else target
-            while not self._is_queued(producer, index, record, partition):
+        for record in records:
+            place = -1 if self._by_key and record.key is not None else target
+            while not self._is_queued(producer, record, place):
                 wait(producer.poll)
         while len(producer):
             wait(producer.flush)
 
-    def _is_queued(self, producer: Producer, index: int, record: Record, partition: int) -> bool:
+    def _is_queued(self, producer: Producer, record: Record, partition: int) -> bool:
         """Not if the brokers take less than comes."""
         try:
             producer.produce(
@@ -133,10 +124,6 @@ class Transactions:
             )
         except BufferError:
             return False
-        except KafkaException as error:
-            if error.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE:
-                raise TooLarge(index, len(record.body or b"") + len((record.key or "").encode())) from error
-            raise
         return True
 
     def _abort(self, producer: Producer, error: BaseException) -> None:

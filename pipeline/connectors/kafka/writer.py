@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException
 from leasehold.pipeline.connectors.kafka.cluster import FORBIDDEN, NO_TOPIC, KafkaCluster
 from leasehold.pipeline.connectors.kafka.held import Held, known
 from leasehold.pipeline.connectors.kafka.reader import OPERATION
-from leasehold.pipeline.connectors.kafka.transactions import Record, TooLarge, Transactions
+from leasehold.pipeline.connectors.kafka.transactions import Record, Transactions
 from leasehold.pipeline.crash_point import crash_point
 from leasehold.pipeline.errors import (
     Ambiguous,
@@ -72,11 +72,8 @@ class KafkaWriter(SinkWriter):
         records = await self._transactions.run(partial(records_of, output))
         permit.check()
         crash_point("before transaction")
-        try:
-            with checked_until_cancelled(permit) as check:
-                await self._commit(records, lambda held: replace(held, position=output.to), check)
-        except TooLarge as error:
-            raise _too_large(output, error) from error
+        with checked_until_cancelled(permit) as check:
+            await self._commit(records, lambda held: replace(held, position=output.to), check)
         crash_point("transaction committed")
 
     async def end(self, permit: Permit) -> None:
@@ -106,16 +103,6 @@ class KafkaWriter(SinkWriter):
         self._committed_at = asyncio.get_running_loop().time()
 
 
-def _too_large(output: Output, error: TooLarge) -> OutputRefused:
-    names = output.table.column_names
-    sequences = sorted(output.table["sequence"].to_pylist()) if "sequence" in names else ()
-    return OutputRefused(
-        f"an event has {error.size} bytes, which is more than the topic takes: raise its `max.message.bytes`, or produce"
-        " smaller output",
-        sequences=sequences[error.index : error.index + 1],
-    )
-
-
 def records_of(output: Output) -> list[Record]:
     """Raises SinkRejected, OutputRefused."""
     events = events_of(output.table, "a topic")
@@ -137,13 +124,15 @@ FENCED = frozenset(
         KafkaError.INVALID_PRODUCER_ID_MAPPING,
     )
 )
-TOO_LARGE = frozenset((KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE))
-"""From brokers only if the topic's limit could not be read."""
 MEANINGS: tuple[tuple[frozenset[int], type[PipelineError], str], ...] = (
     (FENCED, Fenced, "another owner has claimed the lease, or a batch took longer than `transaction_timeout_s`"),
     (FORBIDDEN, SinkRejected, "look at user, password and certificates, and at the rights that docs/kafka.md lists"),
     (NO_TOPIC, SinkNotFound, "create the topic, or correct `topic`"),
-    (TOO_LARGE, OutputRefused, "raise `max.message.bytes` of the topic, or produce smaller output"),
+    (
+        frozenset((KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)),
+        OutputRefused,
+        "raise `max.message.bytes` of the topic, or produce smaller output",
+    ),
     (
         frozenset((KafkaError.OFFSET_METADATA_TOO_LARGE,)),
         SinkRejected,

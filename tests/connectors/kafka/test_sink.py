@@ -10,10 +10,10 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
-from connectors.kafka.topics import Topics, committed
+from connectors.kafka.topics import PERMIT, Always, Topics, claim, committed, output
 from patience import PATIENCE_S
 
-from leasehold import Claim, Fenced, Output, OutputRefused, Sink, SinkRejected, SinkWriter
+from leasehold import Claim, Fenced, NotTrusted, Output, OutputRefused, Sink, SinkRejected, SinkWriter
 from leasehold.pipeline.connectors.kafka.cluster import KafkaCluster
 from leasehold.pipeline.connectors.kafka.sink import KafkaOutputSink
 from leasehold.pipeline.connectors.kafka.transactions import Transactions
@@ -25,25 +25,7 @@ pytestmark = pytest.mark.xdist_group("kafka")
 GROUP = "leasehold.{topic}/bank/0"
 
 
-class Always:
-    def check(self) -> None: ...
-
-    async def wait_until_granted(self) -> None: ...
-
-
-PERMIT = Always()
 Make = Callable[..., KafkaOutputSink]
-
-
-def claim(epoch: int = 1, **more: object) -> Claim:
-    values = {"continuation": None, "state": "", "generation": 0, "owner": f"host-{epoch}", **more}
-    return Claim(pipeline="bank", partition="0", epoch=epoch, compare=lambda a, b: int(a or 0) - int(b or 0), **values)  # type: ignore[arg-type]
-
-
-def output(start: int, to: int, **columns: list[object]) -> Output:
-    bodies = [b"%d" % number for number in range(start + 1, to + 1)]
-    table = pa.table({"body": bodies, **columns})
-    return Output(table=table, start=str(start) if start else None, to=str(to), events=to - start)
 
 
 async def bodies(topics: Topics, partition: int = 0) -> list[bytes | None]:
@@ -187,33 +169,67 @@ async def test_a_missing_topic_is_refused_or_created(topics: Topics, make: Make)
     assert await bodies(replace(topics, name=name)) == [b"1"]
 
 
-async def test_an_event_that_is_larger_than_the_topic_takes_is_named(topics: Topics, make: Make) -> None:
-    topic = f"{topics.name}-small"
-    topics.machine.make_topic(topic, 1, max_message_bytes="2000")
-    writer = await opened(make(topic), claim())
-    table = pa.table({"body": [b"x" * 10, b"x" * 4000, b"x" * 20], "sequence": [11, 12, 13]})
-    with pytest.raises(OutputRefused) as refused:
-        await writer.write(Output(table=table, start=None, to="3", events=3), PERMIT)
-    assert refused.value.sequences == (12,)
-    assert writer.position is None
-    await writer.write(Output(table=table.filter(pa.array([True, False, True])), start=None, to="3", events=3), PERMIT)
-    assert await bodies(replace(topics, name=topic)) == [b"x" * 10, b"x" * 20]
-
-
-async def test_without_the_right_to_read_the_limit_a_batch_that_is_too_large_is_refused(
-    topics: Topics, make: Make, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("knows_limit", [True, False])
+async def test_an_event_that_is_larger_than_the_topic_takes_is_refused(
+    topics: Topics, make: Make, monkeypatch: pytest.MonkeyPatch, knows_limit: bool
 ) -> None:
+    """The client refuses it; the brokers do, if this client may not read the topic's limit."""
+
     async def unknown(self: KafkaCluster, topic: str) -> None: ...
 
-    monkeypatch.setattr(KafkaCluster, "find_message_bytes_max", unknown)
+    if not knows_limit:
+        monkeypatch.setattr(KafkaCluster, "find_message_bytes_max", unknown)
     topic = f"{topics.name}-small"
     topics.machine.make_topic(topic, 1, max_message_bytes="2000")
     sink = make(topic)
     writer = await opened(sink, claim(1))
+    table = pa.table({"body": [b"x" * 10, b"x" * 4000]})
     with pytest.raises(OutputRefused, match=r"max\.message\.bytes"):
-        await writer.write(Output(table=pa.table({"body": [b"x" * 4000]}), start=None, to="1", events=1), PERMIT)
+        await writer.write(Output(table=table, start=None, to="2", events=2), PERMIT)
+    assert writer.position is None
     await (await sink.open(claim(2))).write(output(0, 1), PERMIT)
     assert await bodies(replace(topics, name=topic)) == [b"1"]
+
+
+async def test_many_events_are_more_than_one_message_of_a_small_topic(topics: Topics, make: Make) -> None:
+    topic = f"{topics.name}-small"
+    topics.machine.make_topic(topic, 1, max_message_bytes="2000")
+    writer = await opened(make(topic), claim())
+    await writer.write(Output(table=pa.table({"body": [b"x" * 500] * 40}), start=None, to="40", events=40), PERMIT)
+    assert len(await bodies(replace(topics, name=topic))) == 40
+
+
+async def test_a_partition_that_was_added_is_known_to_hosts_that_started_before(topics: Topics, make: Make) -> None:
+    early, late = make(), make()
+    await early.prepare()
+    topics.machine.add_partitions(topics.name, 8)
+    writer = await opened(late, claim(1, partition="6"))
+    await writer.write(output(0, 1), PERMIT)
+    writer = await early.open(claim(2, partition="6"))
+    assert (writer.position, writer.place) == ("1", "6")
+    await writer.write(output(1, 2), PERMIT)
+    assert await bodies(topics, 6) == [b"1", b"2"]
+
+
+async def test_a_transaction_may_not_take_longer_than_the_brokers_permit(make: Make) -> None:
+    with pytest.raises(SinkRejected, match=r"transaction\.max\.timeout\.ms"):
+        await opened(make(transaction_timeout_s=3600.0), claim())
+
+
+async def test_a_batch_that_may_no_longer_be_sent_is_aborted(topics: Topics, make: Make) -> None:
+    class Lapsed(Always):
+        looks = 0
+
+        def check(self) -> None:
+            self.looks += 1
+            if self.looks > 1:
+                raise NotTrusted("lapsed")
+
+    writer = await opened(make(), claim())
+    with pytest.raises(NotTrusted):
+        await writer.write(output(0, 1), Lapsed())
+    await writer.write(output(0, 1), PERMIT)
+    assert await bodies(topics) == [b"1"]
 
 
 async def test_by_key_events_go_where_the_clients_of_kafka_look_for_them(topics: Topics, make: Make) -> None:

@@ -1,4 +1,4 @@
-"""Topics of one test, and what foreign clients write to them and read of them."""
+"""Topics of one test, what foreign clients write to them and read of them, and what owners claim and write."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import aiokafka
+import pyarrow as pa
 from aiokafka import ConsumerRecord
 from confluent_kafka import Producer
 from patience import PATIENCE_S
 from plugins_kafka import KafkaMachine
 
+from leasehold import Claim, Output
 from leasehold.pipeline.connectors.kafka.cluster import KafkaAccess
 
 
@@ -62,3 +64,23 @@ async def committed(topics: Topics, partition: int = 0) -> list[ConsumerRecord[b
         return found
     finally:
         await consumer.stop()
+
+
+class Always:
+    def check(self) -> None: ...
+
+    async def wait_until_granted(self) -> None: ...
+
+
+PERMIT = Always()
+
+
+def claim(epoch: int = 1, **more: object) -> Claim:
+    values = {"continuation": None, "state": "", "generation": 0, "owner": f"host-{epoch}", "partition": "0", **more}
+    return Claim(pipeline="bank", epoch=epoch, compare=lambda a, b: int(a or 0) - int(b or 0), **values)  # type: ignore[arg-type]
+
+
+def output(start: int, to: int, **columns: list[object]) -> Output:
+    bodies = [b"%d" % number for number in range(start + 1, to + 1)]
+    table = pa.table({"body": bodies, **columns})
+    return Output(table=table, start=str(start) if start else None, to=str(to), events=to - start)
