@@ -38,6 +38,9 @@ Place = Literal["earliest", "latest"] | int
 COMMON = MappingProxyType({"client.id": "leasehold", "log_level": 3, "logger": _log, "reconnect.backoff.max.ms": 2000})
 """log_level: errors."""
 THREADS = 4
+REFRESH_MS = 2000
+"""Requests wait for the broker that was the controller, however dead it is, until a client asks which one it is now."""
+DOWN = KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001
 TOKEN_TIMEOUT_S = 60.0
 NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 """A topic's id from brokers that give none."""
@@ -188,7 +191,7 @@ class KafkaCluster:
     async def _asked(self) -> AdminClient:
         async with self._turn:
             if self._admin is None:
-                own: dict[str, Any] = {"error_cb": self._note}
+                own: dict[str, Any] = {"error_cb": self._note, "topic.metadata.refresh.interval.ms": REFRESH_MS}
                 self._admin = await self.run(lambda: AdminClient(self._configuration() | own))
             return self._admin
 
@@ -207,4 +210,5 @@ class KafkaCluster:
         return token.token, float(token.expires_on)
 
     def _note(self, error: KafkaError) -> None:
-        self._trouble = error.str()
+        if self._trouble is None or error.code() != DOWN:  # which hides why
+            self._trouble = error.str()

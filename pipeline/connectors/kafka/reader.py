@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
-from leasehold.pipeline.connectors.kafka.cluster import KafkaCluster
+from leasehold.pipeline.connectors.kafka.cluster import DOWN, KafkaCluster
 from leasehold.pipeline.connectors.kafka.position import Position
 from leasehold.pipeline.errors import FeedUnavailable, MalformedRecord
 from leasehold.pipeline.event import EVENT_SCHEMA, Page
@@ -22,7 +22,6 @@ WAIT_S = 0.25
 """The longest time in one call, and so between a reader's end and that of its thread."""
 EOF = KafkaError._PARTITION_EOF  # noqa: SLF001
 RESET = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001
-DOWN = KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001
 OPERATION = "leasehold-operation"
 """The header in which the sink `kafka` stores an event's operation."""
 
