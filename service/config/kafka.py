@@ -160,6 +160,8 @@ class KafkaSink(Kafka, SinkSettings):
     )
     transaction_timeout_s: Seconds = Field(
         default=60.0,
+        ge=1,
+        le=86_400,
         description="The brokers abort a batch that takes longer. For so long, readers may have to wait for what a killed host"
         " left open. At most the brokers' `transaction.max.timeout.ms`.",
     )

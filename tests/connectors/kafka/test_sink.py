@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -73,6 +74,60 @@ async def test_a_zombie_that_initializes_before_the_new_owners_first_batch_gives
     again = await ours.open(claim(4))
     assert again.position == "2"
     await again.write(output(2, 4), PERMIT)
+    assert await bodies(topics) == [b"1", b"2", b"3", b"4"]
+
+
+async def test_a_zombie_of_an_older_generation_that_initializes_late_gives_way(
+    topics: Topics, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has looked before the lease was reset, and has a higher epoch than the new owner."""
+    zombie, ours = make(), make()
+    await zombie.prepare()
+    await (await opened(ours, claim(8))).write(output(0, 2), PERMIT)
+    begin, loop, owners = Transactions.begin, asyncio.get_running_loop(), []
+
+    def begin_late(self: Transactions) -> None:
+        monkeypatch.setattr(Transactions, "begin", begin)
+        reset = claim(1, generation=1, continuation="1")
+        owners.append(asyncio.run_coroutine_threadsafe(ours.open(reset), loop).result(PATIENCE_S))
+        begin(self)
+
+    monkeypatch.setattr(Transactions, "begin", begin_late)
+    with pytest.raises(SinkRejected, match="of generation 0"):
+        await zombie.open(claim(9))
+    [owner] = owners
+    with pytest.raises(Fenced):
+        await owner.write(output(1, 3), PERMIT)
+    again = await ours.open(claim(2, generation=1, continuation="1"))
+    assert again.position == "1"
+    await again.write(output(1, 3), PERMIT)
+    assert await bodies(topics) == [b"1", b"2", b"2", b"3"]
+
+
+async def test_a_zombie_that_initializes_while_the_new_owner_claims_is_outranked_by_its_next_claim(
+    topics: Topics, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing shows the zombie that there is a new owner, whose claim is not committed yet."""
+    zombie, ours = make(), make()
+    await zombie.prepare()
+    await (await opened(ours, claim(1))).write(output(0, 2), PERMIT)
+    commit, loop, zombies = Transactions.commit, asyncio.get_running_loop(), []
+
+    def commit_late(self: Transactions, *parts: Any) -> None:
+        monkeypatch.setattr(Transactions, "commit", commit)
+        zombies.append(asyncio.run_coroutine_threadsafe(zombie.open(claim(2)), loop).result(PATIENCE_S))
+        commit(self, *parts)
+
+    monkeypatch.setattr(Transactions, "commit", commit_late)
+    with pytest.raises(Fenced):
+        await ours.open(claim(3))
+    [late] = zombies
+    await late.write(output(2, 3), PERMIT)
+    again = await ours.open(claim(4))
+    assert again.position == "3"
+    with pytest.raises(Fenced):
+        await late.write(output(3, 4), PERMIT)
+    await again.write(output(3, 4), PERMIT)
     assert await bodies(topics) == [b"1", b"2", b"3", b"4"]
 
 
