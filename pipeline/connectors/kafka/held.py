@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, fields
+from shlex import quote
 
 from leasehold.common.nesting import parsed_json
 from leasehold.pipeline.connectors.targets import target_of
@@ -71,12 +72,16 @@ def check_kept(claim: Claim, held: Held | None, where: str) -> None:
     """Raises SinkRejected if there was a position, and is none any more."""
     if claim.state != known(claim.generation) or (held is not None and held.generation == claim.generation):
         return
+    same = (
+        "If all hosts were stopped in order, the lease has the same position: continue there with `--to"
+        f" {quote(claim.continuation)}` instead of `--to earliest`. "
+        if claim.continuation is not None
+        else ""
+    )
     raise SinkRejected(
         f"{where} no longer has the position of lease '{lease_of(claim.pipeline, claim.partition)}'. Either the topic was"
         " deleted or restored, or no host ran for longer than the brokers keep offsets (`offsets.retention.minutes`, by default"
-        f" 7 days). If all hosts were stopped in order, the lease has the same position: continue there with `--to"
-        f" {claim.continuation!r}` instead of `--to earliest`. Otherwise some output may be in the topic already, and you can"
-        f" {to_write_again(claim)}"
+        f" 7 days). {same}Otherwise some output may be in the topic already, and you can {to_write_again(claim)}"
     )
 
 
