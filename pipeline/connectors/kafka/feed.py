@@ -45,6 +45,7 @@ class Shared(Generic[T]):
         number = self._asked
         async with self._turn:
             if number > self._answered:
+                await asyncio.sleep(0)  # which lets all ask that run at this moment
                 asked = self._asked
                 try:
                     self._answer = await self._ask()
