@@ -19,15 +19,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 from leasehold.common.cancellation import await_shielded
 from leasehold.service.config.leases import LeaseSettings
-from leasehold.service.config.settings import (
-    Api,
-    HostSettings,
-    LogSettings,
-    Pipeline,
-    Settings,
-    Spark,
-    TelemetrySettings,
-)
+from leasehold.service.config.pipeline import Pipeline
+from leasehold.service.config.settings import Api, HostSettings, LogSettings, Settings, Spark
+from leasehold.service.config.telemetry import TelemetrySettings
 from leasehold.service.errors import ConfigurationError
 from leasehold.service.notifications import METHODS, Notifications, require_notifications
 

@@ -28,7 +28,8 @@ from leasehold.pipeline.spark.engine import SparkEngine
 from leasehold.pipeline.transform import Transform
 from leasehold.service.cases.compare import Pair, Table, missing_columns, paired, side_by_side
 from leasehold.service.cases.model import LONG_AGO, Case, Event, PlacedCase
-from leasehold.service.config.settings import Pipeline, Settings
+from leasehold.service.config.pipeline import Pipeline
+from leasehold.service.config.settings import Settings
 from leasehold.service.texts import counted
 from leasehold.service.wiring.build import policy_of, transform_of
 

@@ -28,7 +28,8 @@ from leasehold.service.texts import counted, redacted
 if TYPE_CHECKING:
     from leasehold.pipeline.dead_letters import LetterBox
     from leasehold.pipeline.dead_letters.settled import Judged
-    from leasehold.service.config.settings import Pipeline, Settings
+    from leasehold.service.config.pipeline import Pipeline
+    from leasehold.service.config.settings import Settings
     from leasehold.service.lag.backlog import Backlog
 
 PARTITION = click.option("--partition", help="Only this one.")

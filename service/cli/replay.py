@@ -23,7 +23,8 @@ from leasehold.pipeline.errors import PipelineError
 from leasehold.pipeline.limits import REPLAY
 from leasehold.pipeline.sink import Sink, Standing
 from leasehold.service.cli.run import run
-from leasehold.service.config.settings import Pipeline, Settings
+from leasehold.service.config.pipeline import Pipeline
+from leasehold.service.config.settings import Settings
 from leasehold.service.errors import ServiceError
 from leasehold.service.lag.backlog import Backlog
 from leasehold.service.pipeline import PipelineParts

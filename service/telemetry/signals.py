@@ -17,7 +17,8 @@ from leasehold.service.errors import StartFailed
 from leasehold.service.telemetry.spans import Traces
 
 if TYPE_CHECKING:
-    from leasehold.service.config.settings import LogSettings, TelemetrySettings
+    from leasehold.service.config.settings import LogSettings
+    from leasehold.service.config.telemetry import TelemetrySettings
     from leasehold.service.telemetry.figures import Figure
 
 T = TypeVar("T")

@@ -21,9 +21,11 @@ from leasehold.pipeline.limits import BatchLimits, Isolation, RangeLimits
 from leasehold.pipeline.spark.engine import SparkEngine
 from leasehold.pipeline.sql_text import columns_of
 from leasehold.pipeline.transform import NoTransform, Transform
+from leasehold.service.config.kinds import AnyLeases
+from leasehold.service.config.pipeline import Pipeline
 from leasehold.service.config.plugins import FEED, SINK, STORE, check_part
 from leasehold.service.config.section import FeedContext, SinkSettings
-from leasehold.service.config.settings import AnyLeases, Pipeline, Settings
+from leasehold.service.config.settings import Settings
 from leasehold.service.errors import StartFailed
 from leasehold.service.group.import_sources import BlobSource
 from leasehold.service.notifications import Notifications, require_notifications

@@ -47,7 +47,13 @@ from leasehold.pipeline.connectors.files.feed import FilesChangeFeed
 from leasehold.pipeline.connectors.files.sink import Directory, FilesOutputSink
 from leasehold.pipeline.connectors.handlers import HandlerSink
 from leasehold.pipeline.connectors.log import LogOutputSink
-from leasehold.pipeline.connectors.postgres import PostgresLettersFeed, PostgresOutputSink, letters_merge, storable
+from leasehold.pipeline.connectors.postgres import (
+    PostgresLettersFeed,
+    PostgresOutputSink,
+    Tables,
+    letters_merge,
+    storable,
+)
 from leasehold.pipeline.connectors.python import PythonOutputSink
 from leasehold.pipeline.dead_letters import LetterBox
 from leasehold.pipeline.errors import FeedUnavailable
@@ -188,7 +194,7 @@ async def test_a_value_is_stored_in_postgresql_or_refused_as_the_page_says(
 
 
 def postgres_box(dsn: str) -> LetterBox:
-    sink = PostgresOutputSink(dsn, merge=letters_merge("public"), letters=True)
+    sink = PostgresOutputSink(dsn, merge=letters_merge("public"), tables=Tables(keeps_letters=True))
     return LetterBox(feed=PostgresLettersFeed(dsn, "pipe"), sink=sink, rows=storable)
 
 

@@ -6,12 +6,15 @@ server until it commits or meets a timeout; the epoch in the position's row deci
 """
 
 from leasehold.pipeline.connectors.postgres.dead_letters import PostgresLettersFeed, letters_merge, storable
-from leasehold.pipeline.connectors.postgres.session import Timeouts
+from leasehold.pipeline.connectors.postgres.session import Connections, Timeouts
 from leasehold.pipeline.connectors.postgres.sink import PostgresOutputSink
+from leasehold.pipeline.connectors.postgres.sql import Tables
 
 __all__ = [
+    "Connections",
     "PostgresLettersFeed",
     "PostgresOutputSink",
+    "Tables",
     "Timeouts",
     "letters_merge",
     "storable",

@@ -6,15 +6,14 @@ A position is the number of the last letter read, in decimal. Partitions are tho
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
 from typing import Any, LiteralString
 
 import pyarrow as pa
 from psycopg.sql import SQL, Composed, Identifier, Literal
 
-from leasehold.common.azure import Identity
 from leasehold.common.clock import Clock, LoopClock
-from leasehold.common.entra_token import TokenCredential
-from leasehold.pipeline.connectors.postgres.session import Server, Session, Timeouts
+from leasehold.pipeline.connectors.postgres.session import Connections, Server, Session
 from leasehold.pipeline.connectors.postgres.sql import BATCH, LETTERS, Statement, Tables
 from leasehold.pipeline.dead_letters.record import LETTER_SCHEMA, kept_events
 from leasehold.pipeline.errors import FeedUnavailable, PositionLost, SinkError
@@ -120,20 +119,13 @@ class PostgresLettersFeed(ChangeFeed):
         pipeline: str,
         *,
         schema: str = "public",
-        timeouts: Timeouts | None = None,
+        connections: Connections | None = None,
         page_bytes_max: int = 4 * 1024 * 1024,
         clock: Clock | None = None,
-        identity: Identity | None = None,
-        credential: TokenCredential | None = None,
     ) -> None:
-        """identity, credential: as of PostgresOutputSink. Raises ValueError where the DSN is none."""
+        """Raises ValueError where the DSN is none."""
         self._server = Server(
-            dsn,
-            connections_max=2,
-            timeouts=timeouts or Timeouts(),
-            application_name="leasehold dead letters",
-            identity=identity,
-            credential=credential,
+            dsn, replace(connections or Connections(), max=2, application_name="leasehold dead letters")
         )
         self._tables = Tables(schema, keeps_letters=True)
         self._pipeline = pipeline

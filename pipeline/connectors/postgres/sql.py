@@ -53,9 +53,14 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """The tables of positions and, if wanted, of their history and dead letters."""
+    """Our tables in a schema, which are created if absent: `leasehold_positions` and, if wanted, two more.
 
-    schema: str
+    - `history`: note every batch in `leasehold_history`, in its own transaction: pipeline, partition, generation,
+      epoch, owner, from, to, events, committed_at. Only users delete there.
+    - `keeps_letters`: take dead letters, into `leasehold_dead_letters`, in their batch's transaction.
+    """
+
+    schema: str = "public"
     history: bool = False
     keeps_letters: bool = False
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from unit.service.cases.conftest import case_of, prepared
 
 from leasehold.service.cases.running import events_of, problems_of, run_case
-from tests.unit.service.cases.conftest import case_of, prepared
 
 LETTERS = "{type: log, path: dead}"
 

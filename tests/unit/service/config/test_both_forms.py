@@ -11,7 +11,8 @@ from pydantic import BaseModel
 
 import leasehold
 from leasehold.service.config.load import parse
-from leasehold.service.config.settings import Pipeline, Settings
+from leasehold.service.config.pipeline import Pipeline
+from leasehold.service.config.settings import Settings
 
 PAGE = Path(__file__).parents[4] / "docs/configuration.md"
 ROWS = re.findall(r"^\| [^|]+ \| `(\w+: \{.*\})` \| `(\w+\(.*\))` \|$", PAGE.read_text(), re.MULTILINE)
