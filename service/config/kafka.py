@@ -9,13 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from leasehold.service.config.section import (
-    FeedContext,
-    FeedSettings,
-    SinkSettings,
-    WithCredential,
-    install_command,
-)
+from leasehold.service.config.azure import WithCredential
+from leasehold.service.config.extras import install_command
+from leasehold.service.config.section import FeedContext, FeedSettings, SinkSettings
 from leasehold.service.config.types import Certificates, Count, FilePath, Seconds, Secret, Text
 
 if TYPE_CHECKING:
