@@ -112,6 +112,7 @@ from leasehold.service.config.leases import SqliteLeases as SqliteLeases
 from leasehold.service.config.log import LogFeed as LogFeed
 from leasehold.service.config.log import LogLetters as LogLetters
 from leasehold.service.config.log import LogSink as LogSink
+from leasehold.service.config.pipeline import Pipeline as Pipeline
 from leasehold.service.config.postgres import PostgresLeases as PostgresLeases
 from leasehold.service.config.postgres import PostgresLetters as PostgresLetters
 from leasehold.service.config.postgres import PostgresSink as PostgresSink
@@ -119,9 +120,8 @@ from leasehold.service.config.programs import Sql as Sql
 from leasehold.service.config.settings import Api as Api
 from leasehold.service.config.settings import HostSettings as HostSettings
 from leasehold.service.config.settings import LogSettings as LogSettings
-from leasehold.service.config.settings import Pipeline as Pipeline
 from leasehold.service.config.settings import Spark as Spark
-from leasehold.service.config.settings import TelemetrySettings as TelemetrySettings
+from leasehold.service.config.telemetry import TelemetrySettings as TelemetrySettings
 from leasehold.service.embedded import Processor as Processor
 from leasehold.service.errors import ConfigurationError as ConfigurationError
 from leasehold.service.errors import StartFailed as StartFailed

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from leasehold.pipeline.batch import Batch
 from leasehold.pipeline.event import EVENT_SCHEMA
+from leasehold.pipeline.executors_wait import ExecutorsWait
 from leasehold.pipeline.limits import RETURNED_BYTES_MAX
 from leasehold.pipeline.ranges import RangedBatch, RangeReader, RangeReads
 from leasehold.pipeline.staging import Ranged, Stager
@@ -56,14 +57,6 @@ class Checked:
     def __str__(self) -> str:
         sharing = "batches share jobs" if self.shares_jobs else f"one job per partition ({self.why_not_shared})"
         return f"yields {', '.join(self.columns.names)}; {sharing}"
-
-
-@dataclass(frozen=True, slots=True)
-class ExecutorsWait:
-    """A wait for executors of a cluster. for_s: how long it has lasted. why: what runs no task, and what to look at."""
-
-    for_s: float
-    why: str
 
 
 class Transform(ABC):

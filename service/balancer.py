@@ -38,12 +38,13 @@ from leasehold.leases.side_by_side import run_side_by_side
 from leasehold.leases.tenure import OwnedLease, VersionedLease
 from leasehold.leases.timing import Timing
 from leasehold.pipeline.crash_point import crash_point
-from leasehold.service.failures import Failures, Reports, Streak, verdict
+from leasehold.service.failures import Failures, Streak, verdict
 from leasehold.service.fitness import Fitness
 from leasehold.service.partitions import Partitions
 from leasehold.service.pipeline import PipelineParts
-from leasehold.service.shutdown import sleep_unless_stopped
+from leasehold.service.reports import Reports
 from leasehold.service.stats import Stats
+from leasehold.service.stopping import sleep_unless_stopped
 from leasehold.service.texts import described
 from leasehold.service.worker import Worker, about
 
@@ -369,11 +370,10 @@ class Balancer:
     async def _plan(self, scan: Scan, host_scan: HostScan) -> Plan:
         """The plan; empty if it was empty and nothing has changed since. The event loop gets a turn after each step."""
         now, overdue = self._clock.monotonic(), self._overdue(scan)
-        peers = self._shares.capped(host_scan.peers, scan.leases, now)
-        passed = self._shares.passed(scan, peers, self.expired, self._keeper.host, now)
+        peers, paused, benched = host_scan.peers, host_scan.controls.paused, self._shares.benched(now)
+        passed = self._shares.passed(scan, peers, self.expired, self._keeper.host, now, paused)
         held_off, working = self._failures.held_off, frozenset(self._workers)
-        paused = host_scan.controls.paused
-        found = (scan.shape, peers, working, self.expired, overdue, held_off, paused, passed)
+        found = (scan.shape, peers, working, self.expired, overdue, held_off, paused, passed, benched)
         if found == self._rested_on:
             return NOTHING
         steps = plan_in_steps(
@@ -387,6 +387,7 @@ class Balancer:
             last=held_off,
             paused=paused,
             passed=passed,
+            benched=benched,
         )
         wanted = await _take_turns(steps)
         if passed:

@@ -22,9 +22,10 @@ from structlog.typing import FilteringBoundLogger as Log
 from leasehold.common.clock import Backoff, Clock, retry_after_s
 from leasehold.leases.errors import LeasesError
 from leasehold.leases.lease import Lease
-from leasehold.service.failures import Reports, Streak
-from leasehold.service.shutdown import sleep_unless_stopped
+from leasehold.service.failures import Streak
+from leasehold.service.reports import Reports
 from leasehold.service.stats import Stats
+from leasehold.service.stopping import sleep_unless_stopped
 from leasehold.service.texts import described
 
 if TYPE_CHECKING:

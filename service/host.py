@@ -34,7 +34,7 @@ from leasehold.pipeline.feed import FeedPartition
 from leasehold.pipeline.limits import Budget
 from leasehold.service.balancer import Balancer
 from leasehold.service.checkpoint_blobs import CheckpointWriter
-from leasehold.service.failures import Failure, Failures, Reports, Streak
+from leasehold.service.failures import Failure, Failures, Streak
 from leasehold.service.fitness import Fitness
 from leasehold.service.hints import HintWatch
 from leasehold.service.lag.age import FirstEvents, owned_wait_s, wait_to_report
@@ -42,8 +42,9 @@ from leasehold.service.lag.asking import known_lag_of
 from leasehold.service.lag.metered import GroupLag, GroupSnapshot
 from leasehold.service.lag.reports import encoded_waits
 from leasehold.service.pipeline import PipelineParts
-from leasehold.service.shutdown import sleep_unless_stopped
+from leasehold.service.reports import Reports
 from leasehold.service.stats import Stats
+from leasehold.service.stopping import sleep_unless_stopped
 from leasehold.service.worker import Worker, WorkerResult, about
 
 T = TypeVar("T")

@@ -141,7 +141,7 @@ class Asks:
 
 T = TypeVar("T")
 Report = Callable[[str, Hashable, str, LeaseKey | None], None]
-"""(kind, subject, text, the partition that it is about): as `leasehold.service.failures.Reports.report` takes them."""
+"""(kind, subject, text, the partition that it is about): as `leasehold.service.reports.Reports.report` takes them."""
 NAMED_MAX = 5
 """How many closed partitions a warning names."""
 LISTING_WAIT_S = 0.25

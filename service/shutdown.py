@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
 from typing import Any
 
 from structlog.typing import FilteringBoundLogger as Log
@@ -12,34 +11,6 @@ from structlog.typing import FilteringBoundLogger as Log
 from leasehold.common.cancellation import await_shielded, is_cancelled
 from leasehold.common.clock import Backoff, Clock, retry_after_s
 from leasehold.leases.errors import StoreError
-
-# Waiting that ends when we are told to stop.
-
-
-async def run_unless_stopped(stopping: asyncio.Event, step: Coroutine[Any, Any, None]) -> bool:
-    """Wait for `step`, or until `stopping` is set: False then, and `step` is cancelled where it has not ended.
-
-    Raises what `step` raises.
-    """
-    tasks = (asyncio.create_task(step), asyncio.create_task(stopping.wait()))
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-    if not tasks[0].cancelled():
-        tasks[0].result()
-    return not stopping.is_set()
-
-
-async def sleep_unless_stopped(stopping: asyncio.Event, seconds: float) -> bool:
-    """Wait so long, or until `stopping` is set: False then."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await stopping.wait()
-    return not stopping.is_set()
-
 
 CLOSING_TIMEOUT_S = 5.0
 """How long cancelled work may take to end, and then a close, a last checkpoint and a release each. Where that is not enough the

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from structlog.typing import FilteringBoundLogger as Log
 
 from leasehold.common.clock import Backoff, Clock, retry_after_s
-from leasehold.leases.errors import LeaseLost, LeasesError, StoreError
+from leasehold.leases.errors import LeaseLost, StoreError
 from leasehold.leases.lease import Child, Lease, LeaseKey
 from leasehold.leases.tenure import WINNING, OwnedLease, keep_won
 from leasehold.leases.timing import Timing
@@ -52,78 +52,11 @@ from leasehold.service.checkpoint_blobs import CheckpointWriter
 from leasehold.service.checkpoints import Checkpoints
 from leasehold.service.errors import BatchHung
 from leasehold.service.failures import Failures, Streak
+from leasehold.service.permit import TrustPermit
 from leasehold.service.pipeline import PipelineParts
-from leasehold.service.shutdown import (
-    CLOSING_TIMEOUT_S,
-    retry_until_answered,
-    run_uninterrupted,
-    run_unless_stopped,
-    run_within,
-    sleep_unless_stopped,
-)
+from leasehold.service.shutdown import CLOSING_TIMEOUT_S, retry_until_answered, run_uninterrupted, run_within
 from leasehold.service.stats import Stats
-
-# Permission to send while a lease's trust window is open.
-
-
-SUSPENDED_POLL_S = 0.1
-
-
-class TrustPermit:
-    """Implements leasehold.pipeline.sink.Permit.
-
-    suspended: called whenever a caller has to wait, with whether that is the first since the lease was trusted. restored:
-    called once after these, when the lease is found to be trusted again.
-    """
-
-    def __init__(
-        self,
-        owned: OwnedLease,
-        clock: Clock,
-        suspended: Callable[[bool], None],
-        restored: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._owned = owned
-        self._clock = clock
-        self._suspended = suspended
-        self._restored = restored
-        self._is_suspended = False
-
-    def check(self) -> None:
-        if not self._owned.is_trusted:
-            raise NotTrusted(
-                f"the trust window of lease '{self._owned.lease.partition}' is closed: nothing may be sent"
-            )
-        self._note_trust()
-
-    async def wait_until_granted(self) -> None:
-        if not self._owned.is_trusted:
-            self._note_suspension()
-            await self._wait_for_trust()
-        self._note_trust()
-
-    async def _wait_for_trust(self) -> None:
-        failures = 0
-        while not self._owned.is_trusted:
-            pause_s = SUSPENDED_POLL_S
-            if self._owned.must_be_won:  # before the idle leases, which wait for their turn
-                try:
-                    await self._owned.renew()
-                    continue
-                except LeasesError as error:
-                    failures += 1
-                    pause_s = WINNING.pause_s(failures, 0.0, retry_after_s(error))
-            await self._clock.sleep(pause_s)
-
-    def _note_suspension(self) -> None:
-        is_first, self._is_suspended = not self._is_suspended, True
-        self._suspended(is_first)
-
-    def _note_trust(self) -> None:
-        if self._is_suspended:
-            self._is_suspended = False
-            self._restored()
-
+from leasehold.service.stopping import run_unless_stopped, sleep_unless_stopped
 
 TRANSIENT = (FeedUnavailable, SinkUnavailable, EngineUnavailable, Ambiguous)
 BACKOFF = Backoff(first_s=0.1, max_s=30.0)

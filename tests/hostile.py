@@ -26,7 +26,8 @@ from leasehold.pipeline.connectors.files.sink import FilesOutputSink, snapshot_o
 from leasehold.pipeline.connectors.files.sink.formats import Format
 from leasehold.pipeline.connectors.files.sink.storage import Storage
 from leasehold.pipeline.dead_letters import LetterBox
-from leasehold.pipeline.dead_letters.record import LEASE, dead_events, event_of, letters_of, read_kept
+from leasehold.pipeline.dead_letters.box import read_kept
+from leasehold.pipeline.dead_letters.record import LEASE, dead_events, event_of, letters_of
 from leasehold.pipeline.errors import OutputRefused, Poison, SinkRejected
 from leasehold.pipeline.event import EVENT_SCHEMA
 from leasehold.pipeline.sink import Claim, Output, Sink

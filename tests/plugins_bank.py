@@ -18,9 +18,9 @@ import pyarrow as pa
 import pytest
 from plugins_pg import Line, Network, Postgres
 
-from leasehold.pipeline.connectors.postgres import PostgresOutputSink
+from leasehold.pipeline.connectors.postgres import Connections, PostgresOutputSink, Tables
 from leasehold.pipeline.connectors.postgres.copy import FEW_ROWS
-from leasehold.pipeline.connectors.postgres.sink import PostgresWriter
+from leasehold.pipeline.connectors.postgres.writer import PostgresWriter
 from leasehold.pipeline.sink import Claim, Output
 
 ACCOUNTS = [f"account-{i}" for i in range(FEW_ROWS + 10)]
@@ -91,7 +91,7 @@ class Bank:
     stack: AsyncExitStack
 
     async def sink(self, dsn: str | None = None, merge: str = MERGE, **settings: Any) -> PostgresOutputSink:
-        sink = PostgresOutputSink(dsn or self.postgres.dsn, setup=SETUP, merge=merge, history=True, **settings)
+        sink = made_sink(dsn or self.postgres.dsn, setup=SETUP, merge=merge, history=True, **settings)
         self.stack.push_async_callback(sink.close)
         await sink.prepare()
         return sink
@@ -118,6 +118,16 @@ class Bank:
         return int(self.postgres.fetch(query, self.postgres.name)[0][0])
 
 
+def made_sink(
+    dsn: str, *, schema: str = "public", history: bool = False, letters: bool = False, **settings: Any
+) -> PostgresOutputSink:
+    """settings: of the sink and of its connections."""
+    names = {"connections_max": "max", "timeouts": "timeouts", "identity": "identity", "credential": "credential"}
+    connections = {names[name]: settings.pop(name) for name in list(settings) if name in names}
+    tables = Tables(schema, history, letters)
+    return PostgresOutputSink(dsn, tables=tables, connections=Connections(**connections), **settings)
+
+
 @pytest.fixture
 async def bank(postgres: Postgres) -> AsyncIterator[Bank]:
     async with AsyncExitStack() as stack:
@@ -133,7 +143,7 @@ async def sink_of(postgres: Postgres) -> AsyncIterator[Make]:
     sinks: list[PostgresOutputSink] = []
 
     def make(**settings: Any) -> PostgresOutputSink:
-        sinks.append(PostgresOutputSink(settings.pop("dsn", postgres.dsn), **settings))
+        sinks.append(made_sink(settings.pop("dsn", postgres.dsn), **settings))
         return sinks[-1]
 
     yield make

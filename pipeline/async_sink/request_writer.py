@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 
 from leasehold.common.clock import Clock
-from leasehold.pipeline.async_sink.request_entry import row_slices
+from leasehold.pipeline.async_sink.json_rows import row_slices
 from leasehold.pipeline.crash_point import crash_point
 from leasehold.pipeline.errors import NotTrusted, PipelineError, SinkRejected
 from leasehold.pipeline.sink import Claim, CloseReason, Output, Permit, SinkWriter

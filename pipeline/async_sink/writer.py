@@ -14,16 +14,9 @@ from zlib import crc32
 import pyarrow as pa
 
 from leasehold.common.clock import Clock, LoopClock
+from leasehold.pipeline.async_sink.json_rows import check_columns, json_row, sequence_of
 from leasehold.pipeline.async_sink.rate_limiter import RateLimiting
-from leasehold.pipeline.async_sink.request_entry import (
-    Convert,
-    Destination,
-    Failed,
-    check_columns,
-    json_row,
-    refused,
-    sequence_of,
-)
+from leasehold.pipeline.async_sink.request_entry import Convert, Destination, Failed, refused
 from leasehold.pipeline.async_sink.request_scheduler import Request, RequestScheduler
 from leasehold.pipeline.async_sink.request_writer import RequestWriter
 from leasehold.pipeline.async_sink.stats import RequestStats

@@ -6,183 +6,34 @@ message holds a header's value or the address's query.
 
 from __future__ import annotations
 
-import hashlib
 import ssl
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import aiohttp
 
 from leasehold.common.http_address import checked_url
-from leasehold.common.nesting import parsed_json
-from leasehold.pipeline.async_sink import AsyncSink, Entry, Failed, Limits, json_row, refused
-from leasehold.pipeline.async_sink.request_entry import Content, Destination
+from leasehold.pipeline.async_sink import AsyncSink, Entry, Failed, Limits, json_row
+from leasehold.pipeline.async_sink.json_rows import Content
+from leasehold.pipeline.async_sink.request_entry import Destination
+from leasehold.pipeline.connectors.http_exchange import (
+    ENCODING,
+    TYPES,
+    Answer,
+    Format,
+    Results,
+    body_of,
+    failed_of,
+    inflated,
+    request_key,
+    shown,
+)
 from leasehold.pipeline.connectors.network import check_unresolvable
 from leasehold.pipeline.endpoint import Endpoint
 from leasehold.pipeline.errors import Ambiguous, SinkNotFound, SinkRejected, SinkUnavailable
-from leasehold.pipeline.limits import JSON_LEVELS_MAX
 from leasehold.pipeline.tracing import TraceContext
-
-# The POST of entries, and the meaning of its answer. Pure.
-
-
-Format = Literal["json", "lines"]
-Results = Literal["whole", "items"]
-TYPES: Mapping[Format, str] = {"json": "application/json", "lines": "application/x-ndjson"}
-RETRIED = (408, 425, 429)
-NEVER = (501, 505)
-"""Server errors that a second request does not change."""
-THROTTLING = (429, 503)
-IN_DOUBT = (408, 502, 504)
-"""After these the request may still be carried out: a gateway lost it, or gave up waiting."""
-OF_CONTENT, TOO_LARGE = (400, 409, 422), 413
-"""Statuses for unwanted entries, while others are accepted."""
-REASON_CHARS_MAX = 200
-ENCODING = "gzip"
-"""How an answer may be compressed."""
-NEXT = {
-    401: "check the header with the credentials",
-    403: "grant the account in the headers permission to write there",
-    404: "check `url`",
-    405: "`url` has to take POST",
-    413: "lower batch_bytes_max or batch_entries_max",
-    415: "check `format`",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """headers: by lower-case name."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes = b""
-
-
-def shown(url: str) -> str:
-    """For people and for telling sinks apart: without the query, which may hold a signature."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc}{parts.path}"
-
-
-def body_of(entries: Sequence[Entry], format: Format) -> bytes:
-    values = [entry.value for entry in entries]
-    return b"[" + b",".join(values) + b"]" if format == "json" else b"\n".join(values) + b"\n"
-
-
-def request_key(entries: Sequence[Entry]) -> str:
-    """The same for the same entries."""
-    return hashlib.sha256("\n".join(entry.key for entry in entries).encode()).hexdigest()[:32]
-
-
-def inflated(body: bytes, encoding: str, bytes_max: int) -> bytes:
-    """The first bytes of an answer's body, at most bytes_max: a thousandth of them may be what was sent.
-
-    encoding: the answer's Content-Encoding. Empty if it was not requested, or the body is not of that type.
-    """
-    if encoding in ("", "identity"):
-        return body[:bytes_max]
-    if encoding != ENCODING:
-        return b""
-    try:
-        return zlib.decompressobj(wbits=16 + zlib.MAX_WBITS).decompress(body, bytes_max)
-    except zlib.error:
-        return b""
-
-
-def failed_of(answer: Answer, entries: Sequence[Entry], results: Results, what: str) -> Failed:
-    """Those to be sent again. Raises SinkUnavailable or Ambiguous if that is all of them, SinkRejected if it would be no use."""
-    if 200 <= answer.status < 300:
-        return Failed(()) if results == "whole" else _failed_items(answer, entries, what)
-    if _is_retried(answer.status):
-        unanswered = Ambiguous if answer.status in IN_DOUBT else SinkUnavailable
-        raise unanswered(f"{what} answers {answer.status}{_quoted(answer)}", retry_after_s=retry_after_s(answer))
-    following = "set `url` to where it leads" if 300 <= answer.status < 400 else "correct what it names"
-    problem = (
-        f"{what} answers {answer.status} to {_named(entries)}{_quoted(answer)}: {NEXT.get(answer.status, following)}"
-    )
-    if answer.status in OF_CONTENT or (answer.status == TOO_LARGE and len(entries) == 1):
-        raise refused(problem, *entries[:1] if len(entries) == 1 else [None])
-    raise SinkRejected(problem)
-
-
-def retry_after_s(answer: Answer) -> float | None:
-    """Seconds, or a time by the clock of the server."""
-    text = answer.headers.get("retry-after", "").strip()
-    if text.isascii() and text.isdecimal() and len(text) < 10:
-        return float(text)
-    try:
-        at, now = (parsedate_to_datetime(each) for each in (text, answer.headers.get("date", "")))
-        return max(0.0, (at - now).total_seconds())
-    except (TypeError, ValueError):
-        return None
-
-
-def _failed_items(answer: Answer, entries: Sequence[Entry], what: str) -> Failed:
-    statuses = _statuses(answer, what)
-    if len(statuses) != len(entries):
-        raise SinkRejected(
-            f"{what} answers with {len(statuses)} results to {len(entries)} entries: it has to give one for each, in their"
-            " order; or set `results: whole`"
-        )
-    fatal = [(e, s) for e, s in zip(entries, statuses, strict=True) if not 200 <= s < 300 and not _is_retried(s)]
-    if fatal:
-        entry, status = fatal[0]
-        problem = f"{what} refuses {len(fatal)} of {len(entries)} entries, the first of them {entry.key} with {status}"
-        if any(status not in (*OF_CONTENT, TOO_LARGE) for _, status in fatal):
-            raise SinkRejected(problem)
-        raise refused(problem, *(entry for entry, _ in fatal))
-    failed = [(e, s) for e, s in zip(entries, statuses, strict=True) if not 200 <= s < 300]
-    return Failed(
-        tuple(entry for entry, _ in failed),
-        retry_after_s=retry_after_s(answer),
-        is_throttled=any(status in THROTTLING for _, status in failed),
-        may_land=any(status in IN_DOUBT for _, status in failed),
-    )
-
-
-def _statuses(answer: Answer, what: str) -> list[int]:
-    try:
-        found = parsed_json(answer.body, JSON_LEVELS_MAX)
-        items = found["items"] if isinstance(found, dict) else found
-        return [_status(item) for item in _list(items)]
-    except (ValueError, KeyError, TypeError):
-        raise SinkRejected(
-            f"{what} does not answer with results as `results: items` wants them, like [201, 429] or"
-            ' {"items": [{"status": 201}]}; or set `results: whole`'
-        ) from None
-
-
-def _list(items: Any) -> list[Any]:
-    if not isinstance(items, list):
-        raise TypeError
-    return items
-
-
-def _status(item: Any) -> int:
-    status = item["status"] if isinstance(item, dict) else item
-    if not isinstance(status, int) or isinstance(status, bool):
-        raise TypeError
-    return status
-
-
-def _is_retried(status: int) -> bool:
-    return status in RETRIED or (500 <= status < 600 and status not in NEVER)
-
-
-def _named(entries: Sequence[Entry]) -> str:
-    return f"entries {entries[0].key} to {entries[-1].key}" if len(entries) > 1 else f"entry {entries[0].key}"
-
-
-def _quoted(answer: Answer) -> str:
-    text = " ".join(answer.body.decode("utf-8", "replace").split())[:REASON_CHARS_MAX]
-    return f" ({text})" if text else ""
-
 
 ANSWER_BYTES_MAX = 4 * 1024 * 1024
 SECRET_CHARS_MIN = 6

@@ -6,8 +6,9 @@ sink, and `States`, what the lease keeps of both. `merged_feed`: letters that ar
 replays have done with them.
 """
 
+from leasehold.pipeline.dead_letters.box import LetterBox, StoredLetter
 from leasehold.pipeline.dead_letters.dead_letter_transform import DeadLetters
-from leasehold.pipeline.dead_letters.record import Letter, LetterBox, StoredLetter
+from leasehold.pipeline.dead_letters.record import Letter
 from leasehold.pipeline.dead_letters.side_output_sink import beside, sink_alone
 
 __all__ = ["DeadLetters", "StoredLetter", "Letter", "LetterBox", "beside", "sink_alone"]

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from leasehold.common.clock import Clock, LoopClock
 from leasehold.common.nesting import parsed_json
-from leasehold.pipeline.dead_letters.record import BoundedFeed
+from leasehold.pipeline.dead_letters.box import BoundedFeed
 from leasehold.pipeline.errors import PositionLost
 from leasehold.pipeline.event import EVENT_SCHEMA, Page
 from leasehold.pipeline.feed import FeedPartition, Start

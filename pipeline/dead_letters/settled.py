@@ -17,15 +17,8 @@ from typing import Literal
 
 import pyarrow as pa
 
-from leasehold.pipeline.dead_letters.record import (
-    Letter,
-    LetterBox,
-    StoredLetter,
-    event_of,
-    letter_of,
-    read_until,
-    read_until_now,
-)
+from leasehold.pipeline.dead_letters.box import LetterBox, StoredLetter, read_until, read_until_now
+from leasehold.pipeline.dead_letters.record import Letter, event_of, letter_of
 from leasehold.pipeline.errors import FeedError, FeedUnavailable
 from leasehold.pipeline.event import EVENT_SCHEMA, Page
 from leasehold.pipeline.feed import ChangeFeed, FeedPartition, Start

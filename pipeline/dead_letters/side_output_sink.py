@@ -21,22 +21,15 @@ import pyarrow as pa
 from leasehold.common.nesting import parsed_json
 from leasehold.pipeline.async_sink.stats import RequestStats
 from leasehold.pipeline.crash_point import crash_point
+from leasehold.pipeline.dead_letters.box import LetterBox, find_buried
 from leasehold.pipeline.dead_letters.dead_letter_transform import DeadLetters
 from leasehold.pipeline.dead_letters.guards import too_many
-from leasehold.pipeline.dead_letters.record import LEASE, Letter, LetterBox, dead_events, find_buried, letters_of
+from leasehold.pipeline.dead_letters.record import LEASE, Letter, dead_events, letters_of
 from leasehold.pipeline.endpoint import Endpoint
 from leasehold.pipeline.errors import FeedError, Fenced, OutputRefused, Poison, SinkRejected, SinkUnavailable
 from leasehold.pipeline.handlers.stats import HandlerStats
 from leasehold.pipeline.limits import JSON_LEVELS_MAX, REPLAY
-from leasehold.pipeline.sink import (
-    Claim,
-    CloseReason,
-    Output,
-    Permit,
-    Sink,
-    SinkWriter,
-    Standing,
-)
+from leasehold.pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter, Standing
 from leasehold.pipeline.staging import Stager
 
 LATE_CLOSE_S = 1.0

@@ -4,18 +4,15 @@
 `PartitionProducer` is one partition of it, and what sinks publish with. `ProducerState` is what a lease keeps of it.
 """
 
-from leasehold.pipeline.producer.broker import Broker, ProducerLink, RetryPolicy
+from leasehold.pipeline.producer.broker import Broker, ProducerLink
 from leasehold.pipeline.producer.errors import AlreadyPublished, BatchLocked, Outcome, PublishError, Reason
 from leasehold.pipeline.producer.event import (
     NOTHING_YET,
     NUMBER_MAX,
     AttachRequest,
     EventBatch,
-    HubProperties,
     OutgoingEvent,
-    PartitionProperties,
     ProducerPosition,
-    PublishingProperties,
     number_after,
 )
 from leasehold.pipeline.producer.idempotent import (
@@ -28,6 +25,8 @@ from leasehold.pipeline.producer.idempotent import (
     group_of,
 )
 from leasehold.pipeline.producer.partition import PartitionProducer
+from leasehold.pipeline.producer.properties import HubProperties, PartitionProperties, PublishingProperties
+from leasehold.pipeline.producer.retry import RetryPolicy
 
 __all__ = [
     "IdempotentProducer",

@@ -25,7 +25,7 @@ from types import TracebackType
 from leasehold.common.nesting import parsed_json
 from leasehold.pipeline.errors import SinkRejected
 from leasehold.pipeline.limits import JSON_LEVELS_MAX
-from leasehold.pipeline.producer.broker import Broker, RetryPolicy
+from leasehold.pipeline.producer.broker import Broker
 from leasehold.pipeline.producer.errors import PublishError, Reason, refused
 from leasehold.pipeline.producer.event import (
     GROUP_MAX,
@@ -34,12 +34,11 @@ from leasehold.pipeline.producer.event import (
     AttachRequest,
     EventBatch,
     EventSet,
-    HubProperties,
     OutgoingEvent,
-    PartitionProperties,
-    PublishingProperties,
 )
 from leasehold.pipeline.producer.partition import PartitionProducer
+from leasehold.pipeline.producer.properties import HubProperties, PartitionProperties, PublishingProperties
+from leasehold.pipeline.producer.retry import RetryPolicy
 
 # What a lease keeps of its producer: it crosses the lease document as a compact JSON text, the sink state. Pure.
 #

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
 from leasehold.common.cancellation import await_shielded
-from leasehold.pipeline.producer.broker import Broker, ProducerLink, RetryPolicy
+from leasehold.pipeline.producer.broker import Broker, ProducerLink
 from leasehold.pipeline.producer.errors import ENDS_THE_PRODUCER, Outcome, PublishError, Reason, refused
 from leasehold.pipeline.producer.event import AttachRequest, ProducerPosition, number_after
+from leasehold.pipeline.producer.retry import RetryPolicy
 
 T = TypeVar("T")
 UNKNOWN = (

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from leasehold.common.cancellation import await_shielded
 from leasehold.pipeline.errors import EngineUnavailable
+from leasehold.pipeline.executors_wait import ExecutorsWait
 from leasehold.pipeline.spark.connect import lost_server, lost_session
 from leasehold.pipeline.spark.engine import SparkEngine
 from leasehold.pipeline.spark.failures import failure_of
@@ -27,7 +28,6 @@ from leasehold.pipeline.spark.watch import (
     in_vain,
     lost,
 )
-from leasehold.pipeline.transform import ExecutorsWait
 
 T = TypeVar("T")
 ANSWER_S = 20.0

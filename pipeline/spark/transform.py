@@ -31,6 +31,7 @@ from leasehold.pipeline.errors import (
     TransformError,
 )
 from leasehold.pipeline.event import EVENT_SCHEMA
+from leasehold.pipeline.executors_wait import ExecutorsWait
 from leasehold.pipeline.imports import imported, require_module
 from leasehold.pipeline.limits import FIRST_ONE, JSON_LEVELS_MAX, RETURNED_BYTES_MAX, Isolation
 from leasehold.pipeline.parsing.parse import Misfit, parse
@@ -50,7 +51,7 @@ from leasehold.pipeline.spark.session import VIEW, PipelineSession, columns_read
 from leasehold.pipeline.spark.user_modules import pack
 from leasehold.pipeline.sql_text import schema_problem, sql_problem
 from leasehold.pipeline.staging import NotStaged, Ranged, Stager, put_together
-from leasehold.pipeline.transform import Checked, ExecutorsWait, Transform, TransformSpec
+from leasehold.pipeline.transform import Checked, Transform, TransformSpec
 
 AT_ONCE_BYTES_MAX = 4 * 1024
 """Batches up to this size are parsed on the event loop. That takes 0.6 ms, and up to 1.3 ms if bodies do not fit the schema."""

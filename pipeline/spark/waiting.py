@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
+from leasehold.pipeline.executors_wait import ExecutorsWait
 from leasehold.pipeline.spark.watch import REPORTED_S, waits
-from leasehold.pipeline.transform import ExecutorsWait
 
 _log = logging.getLogger(__name__)
 

@@ -27,19 +27,10 @@ from leasehold.pipeline.crash_point import watch_points
 from leasehold.pipeline.errors import Ambiguous
 from leasehold.pipeline.sink import Output, Permit, Sink, SinkWriter
 from leasehold.service.cases.disturbance import UNDISTURBED, Disturbance
+from leasehold.service.cases.ends import CaseFeed, Cut, Delivered, NotingSink, events_of, whole, write_out
 from leasehold.service.cases.model import Case
 from leasehold.service.cases.modules import HandlerModules
-from leasehold.service.cases.running import (
-    GRANTED,
-    CaseFeed,
-    Cut,
-    Delivered,
-    NotingSink,
-    Prepared,
-    events_of,
-    whole,
-    write_out,
-)
+from leasehold.service.cases.running import GRANTED, Prepared
 from leasehold.service.cases.scratch import TIMING, RunFailed, Scratch, State
 from leasehold.service.pipeline import PipelineParts
 from leasehold.service.processor import ProcessorCore

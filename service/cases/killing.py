@@ -21,14 +21,10 @@ from leasehold.pipeline.errors import EngineUnavailable, PipelineError
 from leasehold.service.cases.compare import Pair, side_by_side
 from leasehold.service.cases.disturbance import RECUTS, UNDISTURBED, Disturbance, Recut, disturbances
 from leasehold.service.cases.disturbed_run import Run, start_process
+from leasehold.service.cases.judging import problems_of
 from leasehold.service.cases.model import Case, PlacedCase
 from leasehold.service.cases.modules import HandlerModules
-from leasehold.service.cases.running import (
-    Prepared,
-    Workbench,
-    problems_of,
-    run_case,
-)
+from leasehold.service.cases.running import Prepared, Workbench, run_case
 from leasehold.service.cases.scratch import Databases, RunFailed, State, open_scratch
 from leasehold.service.config.custom import PythonSink
 from leasehold.service.config.settings import Settings

@@ -15,8 +15,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from leasehold.service.config.load import key_of, line_of, load, text_of
-from leasehold.service.config.section import Section, message_of
+from leasehold.service.config.environment import key_of
+from leasehold.service.config.load import line_of, load, text_of
+from leasehold.service.config.messages import message_of
+from leasehold.service.config.section import Section
 from leasehold.service.config.settings import Settings
 from leasehold.service.config.strict_yaml import UNREADABLE, Document, KeyPath, Problem, read
 from leasehold.service.config.types import Count, Importable, Text

@@ -15,14 +15,12 @@ from leasehold.pipeline.connectors.handler_loop import PROGRAM
 from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryOutputSink
 from leasehold.pipeline.imports import imported
 from leasehold.pipeline.sink import Sink
-from leasehold.service.cases.compare import shown
 from leasehold.service.cases.model import Case
-from leasehold.service.cases.running import (
-    Prepared,
-)
+from leasehold.service.cases.running import Prepared
+from leasehold.service.cases.values import shown
 from leasehold.service.config.custom import PythonSink
+from leasehold.service.config.pipeline import Pipeline
 from leasehold.service.config.postgres import PostgresSink
-from leasehold.service.config.settings import Pipeline
 
 TIMING = derived_timing(1.0)
 """A second host takes the leases of a silent one within two seconds."""

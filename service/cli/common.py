@@ -20,7 +20,8 @@ from leasehold.pipeline.errors import PipelineError, PySparkReplaced
 from leasehold.pipeline.imports import search_in
 from leasehold.service.cli.host_name import host_name
 from leasehold.service.config import load as config
-from leasehold.service.config.settings import Pipeline, Settings
+from leasehold.service.config.pipeline import Pipeline
+from leasehold.service.config.settings import Settings
 from leasehold.service.errors import ConfigurationError, ServiceError, StartFailed
 from leasehold.service.texts import redacted
 

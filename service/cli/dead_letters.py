@@ -28,7 +28,8 @@ from leasehold.service.texts import counted, redacted
 if TYPE_CHECKING:
     from leasehold.pipeline.dead_letters import LetterBox
     from leasehold.pipeline.dead_letters.settled import Judged
-    from leasehold.service.config.settings import Pipeline, Settings
+    from leasehold.service.config.pipeline import Pipeline
+    from leasehold.service.config.settings import Settings
     from leasehold.service.lag.backlog import Backlog
 
 PARTITION = click.option("--partition", help="Only this one.")
@@ -157,9 +158,9 @@ def _read(file: Path, pipeline: str, partition: str | None) -> list[Judged]:
 
 def _read_until(file: Path, pipeline: str, partition: str | None) -> tuple[dict[str, str | None], list[Judged]]:
     """By partition, a position such that all letters up to it are among those returned; and the letters."""
-    from leasehold.pipeline.dead_letters.record import read_kept
+    from leasehold.pipeline.dead_letters.box import read_kept
     from leasehold.pipeline.dead_letters.settled import judge
-    from leasehold.service.cli.replay import read_replayed
+    from leasehold.service.cli.replayed import read_replayed
     from leasehold.service.telemetry import logs
 
     settings, one = _pipeline(file, pipeline)
@@ -189,7 +190,7 @@ def _read_until(file: Path, pipeline: str, partition: str | None) -> tuple[dict[
 async def _may_have_unread(settings: Settings, pipeline: Pipeline, partition: str | None) -> bool:
     """Whether a replay could find a letter. Needs no Spark."""
     from leasehold.pipeline.errors import FeedError
-    from leasehold.service.cli.replay import read_replayed
+    from leasehold.service.cli.replayed import read_replayed
 
     box = _box_of(settings, pipeline)
     feed = box.by_partition or box.feed

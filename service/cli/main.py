@@ -35,7 +35,8 @@ from leasehold.service.cli.common import (
 from leasehold.service.cli.copy import copy_leases
 from leasehold.service.cli.dead_letters import dead_letters
 from leasehold.service.cli.demo.failing import FailureName
-from leasehold.service.cli.files import files, log
+from leasehold.service.cli.files import files
+from leasehold.service.cli.log import log
 from leasehold.service.cli.migration import close_leases, export_leases, import_leases, reset_leases
 from leasehold.service.cli.run_host import run_host
 from leasehold.service.cli.test import run_tests
@@ -45,7 +46,7 @@ from leasehold.service.texts import counted, redacted
 if TYPE_CHECKING:
     from leasehold.leases.keeper import Keeper
     from leasehold.service.cli.offline_view import Read
-    from leasehold.service.cli.probe import ServiceOptions, Targets
+    from leasehold.service.cli.probe_services import ServiceOptions, Targets
     from leasehold.service.config.settings import Settings
     from leasehold.service.group.status import GroupStatus, LeaseStatus
     from leasehold.service.group.view import View
@@ -124,7 +125,7 @@ def check(
     if not service and (hub is not None or create or report is not None or names):
         raise click.UsageError("--hub, --create, --report and --names have no effect without --service: add it")
     from leasehold.service.telemetry.signals import lacking
-    from leasehold.service.wiring.build import find_problems
+    from leasehold.service.wiring.problems import find_problems
 
     settings = settings_of(file)
     problems = lacking(settings.telemetry)
@@ -133,7 +134,8 @@ def check(
         fail(*problems, code=USAGE)
     click.echo(f"settings: fine, {counted(len(settings.pipelines), 'pipeline')}")
     if probe:
-        from leasehold.service.cli.probe import ServiceOptions, run_probe
+        from leasehold.service.cli.probe import run_probe
+        from leasehold.service.cli.probe_services import ServiceOptions
 
         log_of(settings, "check")
         is_fine = done(run_probe(settings, click.echo))
@@ -148,7 +150,7 @@ def check(
 
 def _ask_services(settings: Settings, options: ServiceOptions, file: Path | None, *, names: bool) -> None:
     """Exits unless all answers are those that Leasehold knows."""
-    from leasehold.service.cli.probe import ask_services, targets_of, write_report
+    from leasehold.service.cli.probe_services import ask_services, targets_of, write_report
     from leasehold.service.probing.report import summary
 
     if file is not None and not file.absolute().parent.is_dir():

@@ -14,7 +14,8 @@ from leasehold.leases.bell import Bell
 from leasehold.leases.errors import InvalidDocument, StoreError, StoreMissing
 from leasehold.leases.keeper import Keeper
 from leasehold.leases.store import TimedStore
-from leasehold.service.config.settings import AnyLeases, Settings
+from leasehold.service.config.kinds import AnyLeases
+from leasehold.service.config.settings import Settings
 from leasehold.service.group.status import GroupStatus
 from leasehold.service.group.view import View
 from leasehold.service.wiring.build import pipelines_of, store_of

@@ -178,7 +178,7 @@ def _about(placed: PlacedCase, kills: Kills | None) -> Kills | None:
 
 
 def _line(verdict: Verdict) -> str:
-    from leasehold.service.cases.running import report
+    from leasehold.service.cases.judging import report
 
     placed = verdict.placed
     if verdict.problems:

@@ -11,16 +11,9 @@ from leasehold.common.azure import cosmos_account_of
 from leasehold.leases import dotnet
 from leasehold.leases.errors import StoreUnavailable
 from leasehold.pipeline.errors import FeedError
+from leasehold.service.config.azure import IDENTITY, AzureCredentials, WithCredential, azure_credentials
 from leasehold.service.config.leases import Feeds, LeaseSettings
-from leasehold.service.config.section import (
-    IDENTITY,
-    AzureCredentials,
-    Buffering,
-    FeedContext,
-    FeedSettings,
-    WithCredential,
-    azure_credentials,
-)
+from leasehold.service.config.section import Buffering, FeedContext, FeedSettings
 from leasehold.service.config.types import (
     NONE,
     Certificates,
@@ -195,7 +188,7 @@ class CosmosSink(CosmosAccount, Buffering):
 
     def check_output(self, table: pa.Table) -> None:
         """Without the container's partition key, which only the service knows."""
-        from leasehold.pipeline.async_sink.request_entry import check_rows
+        from leasehold.pipeline.async_sink.json_rows import check_rows
         from leasehold.pipeline.connectors.cosmos.point_operations import Writing
 
         writing = Writing(content=self.content, operation=self.operation, key_paths=())

@@ -15,15 +15,8 @@ from leasehold.pipeline.errors import SinkRejected
 from leasehold.pipeline.handlers import forms
 from leasehold.pipeline.limits import ParallelLimits
 from leasehold.service.config.leases import Feeds, LeaseSettings
-from leasehold.service.config.section import (
-    Custom,
-    FeedContext,
-    FeedSettings,
-    Given,
-    Section,
-    SinkSettings,
-    message_of,
-)
+from leasehold.service.config.messages import message_of
+from leasehold.service.config.section import Custom, FeedContext, FeedSettings, Given, Section, SinkSettings
 from leasehold.service.config.types import Count, Importable, Seconds, SecondsOrNone, Text
 
 if TYPE_CHECKING:

@@ -10,16 +10,8 @@ from leasehold.common.azure import storage_account_of
 from leasehold.pipeline.connectors.eventhubs.account import account_of, is_consumer_group
 from leasehold.pipeline.connectors.eventhubs.position import position_of
 from leasehold.pipeline.errors import FeedError
-from leasehold.service.config.section import (
-    FeedContext,
-    FeedSettings,
-    LettersSettings,
-    Seat,
-    SinkSettings,
-    StorageAccess,
-    StorageAccount,
-    WithCredential,
-)
+from leasehold.service.config.azure import StorageAccess, StorageAccount, WithCredential
+from leasehold.service.config.section import FeedContext, FeedSettings, LettersSettings, Seat, SinkSettings
 from leasehold.service.config.types import (
     NONE,
     BlobContainerName,

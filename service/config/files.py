@@ -8,14 +8,9 @@ from typing import TYPE_CHECKING, Literal, Self
 from pydantic import Field, model_validator
 
 from leasehold.common.azure import storage_account_of
-from leasehold.service.config.section import (
-    FeedContext,
-    FeedSettings,
-    LettersSettings,
-    SinkSettings,
-    StorageAccount,
-    install_command,
-)
+from leasehold.service.config.azure import StorageAccount
+from leasehold.service.config.extras import install_command
+from leasehold.service.config.section import FeedContext, FeedSettings, LettersSettings, SinkSettings
 from leasehold.service.config.types import NONE, FilePathOrNone, Glob, RecordBytes, Seconds, Text
 
 if TYPE_CHECKING:

@@ -72,6 +72,6 @@ class HttpSink(Buffering):
         )
 
     def check_output(self, table: pa.Table) -> None:
-        from leasehold.pipeline.async_sink.request_entry import check_rows, json_row
+        from leasehold.pipeline.async_sink.json_rows import check_rows, json_row
 
         check_rows(table, json_row(self.content, key_field=self.key_field, order_by=self.order_by), "the endpoint")

@@ -12,7 +12,8 @@ from pydantic import Field, model_validator
 
 from leasehold.common.azure import storage_account_of
 from leasehold.leases.timing import Timing, derived_timing
-from leasehold.service.config.section import Section, StorageAccess, StorageAccount
+from leasehold.service.config.azure import StorageAccess, StorageAccount
+from leasehold.service.config.section import Section
 from leasehold.service.config.types import BlobContainerName, FilePath, LeaseSeconds, Seconds
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ meant from the file's folder. A value that came from the environment, or that is
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -18,9 +18,10 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from leasehold.service.config.environment import Expansion, FromEnvironment, StandIn, Unset, key_of
+from leasehold.service.config.messages import WRITTEN, message_of, shown, unknown_setting
 from leasehold.service.config.reference import describe, names_in, types_of
 from leasehold.service.config.rings import resolved_path, rings_in
-from leasehold.service.config.section import WRITTEN, message_of, shown, unknown_setting
 from leasehold.service.config.settings import Settings
 from leasehold.service.config.strict_yaml import UNREADABLE, Document, KeyPath, Problem, read
 from leasehold.service.errors import ConfigurationError
@@ -28,13 +29,8 @@ from leasehold.service.texts import names_a_secret
 
 FILE_BYTES_MAX = 256 * 1024
 
-_REFERENCE = re.compile(r"(\$?)\$\{([^}]*)(\}?)")
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
 
 NO_HANDLERS: Mapping[str, object] = MappingProxyType({})
-StandIn = Callable[[KeyPath, Mapping[str, object]], str | None]
-"""What to take for a text whose variable is not set, by its place and the section around it; None if the variable must be set."""
 
 
 def _nothing(place: KeyPath, section: Mapping[str, object]) -> None:
@@ -65,7 +61,7 @@ def parse(
     problems = list(document.problems)
     settings = None
     if isinstance(document.root, dict):
-        expansion = _Expansion(env, document.lines, stand_in)
+        expansion = Expansion(env, document.lines, stand_in)
         root = expansion.expanded(document.root, ())
         for section in {place[0] for place, _ in expansion.stood_in} - {"pipelines", "spark"}:
             del root[section]
@@ -103,69 +99,6 @@ def text_of(path: Path) -> str:
         raise ConfigurationError(str(path), [f"line {line}: this is not UTF-8: save the file as UTF-8"]) from None
 
 
-# Environment
-
-
-class _FromEnvironment(str):
-    """A text that contains environment variables; it is never shown. names: of the variables, for messages."""
-
-    names: str
-
-
-class _Missing(_FromEnvironment):
-    """Its variable is not set, which is reported already."""
-
-
-class _Expansion:
-    def __init__(self, env: Mapping[str, str], lines: Mapping[KeyPath, int], stand_in: StandIn) -> None:
-        self._env = env
-        self._lines = lines
-        self._stand_in = stand_in
-        self.problems: list[Problem] = []
-        self.stood_in: list[tuple[KeyPath, Problem]] = []
-        """The places of texts whose variables are not set, and the problem that this would be elsewhere."""
-
-    def expanded(self, value: object, place: KeyPath, section: Mapping[str, object] = MappingProxyType({})) -> Any:
-        if isinstance(value, dict):
-            return {key: self.expanded(child, (*place, key), value) for key, child in value.items()}
-        if isinstance(value, list):
-            return [self.expanded(child, (*place, index), section) for index, child in enumerate(value)]
-        return self._text(value, place, section) if isinstance(value, str) and "${" in value else value
-
-    def _text(self, text: str, place: KeyPath, section: Mapping[str, object]) -> str:
-        wrong: list[str] = []
-        unset: list[str] = []
-        names: list[str] = []
-
-        def replaced(match: re.Match[str]) -> str:
-            escape, name, end = match.groups()
-            if escape:
-                return match[0][1:]
-            if not (end and _NAME.fullmatch(name)):
-                wrong.append("has a `${` that names no variable: write ${NAME}, or $${ for the characters themselves")
-            elif name not in self._env:
-                unset.append(f"needs the environment variable {name}, which is not set: set it")
-            else:
-                names.append(f"${{{name}}}")
-                return self._env[name]
-            return ""
-
-        result = _REFERENCE.sub(replaced, text)
-        found = [Problem(self._lines[place], f"{key_of(place)} {what}") for what in (*wrong, *unset)]
-        if unset and not wrong and (given := self._stand_in(place, section)) is not None:
-            self.stood_in += [(place, problem) for problem in found]
-            stands_in = _Missing(given)
-            stands_in.names = " and ".join(names)
-            return stands_in
-        self.problems += found
-        wrong += unset
-        if not (names or wrong):
-            return result
-        hidden = _Missing(result) if wrong else _FromEnvironment(result)
-        hidden.names = " and ".join(names)
-        return hidden
-
-
 # Handlers of a program
 
 
@@ -180,7 +113,7 @@ def _take_handlers(root: dict[str, Any], handlers: Mapping[str, object], documen
             sink["handler"] = handlers[name]
             left.discard(name)
     for name in sorted(left):
-        yield Problem(0, f"no sink has `handler: {name}`, which the program gives: correct the name")
+        yield Problem(0, f"`handlers` has '{name}', and no sink has `handler: {name}`: correct the name")
 
 
 # Validation
@@ -190,7 +123,7 @@ def _validated(root: dict[str, Any], folder: Path, document: Document, problems:
     problems += [Problem(line_of(place, document), f"{key_of(place)} {text}") for place, text in _clashes(root, folder)]
     while True:
         try:
-            return Settings.model_validate({"leases": {}, "log": {}, **root}, context={"folder": str(folder)})
+            return Settings.model_validate({"leases": {}, **root}, context={"folder": str(folder)})
         except ValidationError as failed:
             errors = [error for error in map(_about, failed.errors(include_url=False)) if _is_news(error)]
             unknown = [error for error in errors if error["type"] == "extra_forbidden"]
@@ -206,7 +139,7 @@ def _is_news(error: ErrorDetails) -> bool:
     """Not of a missing variable or an unreadable value, which are reported already, nor of a list that is empty for want of one
     good entry."""
     value = error["input"]
-    return not (isinstance(value, _Missing) or value is UNREADABLE or (error["type"] == "too_short" and value))
+    return not (isinstance(value, Unset) or value is UNREADABLE or (error["type"] == "too_short" and value))
 
 
 def _remove(root: Any, place: KeyPath) -> None:
@@ -284,7 +217,7 @@ def _subject(error: ErrorDetails, where: _Where) -> str:
     is_plain = value is None or isinstance(value, str | int | float)
     if error["type"] in ("missing", "extra_forbidden") or not is_plain:
         return f"{key}:" if error["type"] == "value_error" else key
-    if isinstance(value, _FromEnvironment):
+    if isinstance(value, FromEnvironment):
         return f"{key} (from {value.names})"
     if _is_secret(where):
         return f"{key} (a secret, not shown)"
@@ -301,10 +234,6 @@ def line_of(place: KeyPath, document: Document) -> int:
     while place and place not in document.lines:
         place = place[:-1]
     return document.lines[place] if place else 0
-
-
-def key_of(place: KeyPath) -> str:
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).removeprefix(".")
 
 
 # Between pipelines: checked in the file's text, so that one pipeline's mistake does not hide another's
@@ -336,7 +265,7 @@ def _clashes(root: dict[str, Any], folder: Path) -> Iterator[tuple[KeyPath, str]
 def _known(value: Any) -> Any:
     """Without texts whose variables are not set."""
     if isinstance(value, dict):
-        return {key: _known(child) for key, child in value.items() if not isinstance(child, _Missing)}
+        return {key: _known(child) for key, child in value.items() if not isinstance(child, Unset)}
     return [_known(child) for child in value] if isinstance(value, list) else value
 
 

@@ -22,7 +22,8 @@ from leasehold.pipeline.feed import ChangeFeed
 from leasehold.pipeline.imports import derived, imported
 from leasehold.pipeline.sink import INTERFACE as OF_SINKS
 from leasehold.pipeline.sink import Sink
-from leasehold.service.config.section import Custom, Section, message_of
+from leasehold.service.config.messages import message_of
+from leasehold.service.config.section import Custom, Section
 from leasehold.service.errors import StartFailed
 
 VERSION = "leasehold_interface"

@@ -8,8 +8,9 @@ from pydantic import Field, SecretStr, model_validator
 
 from leasehold.common.azure import Identity
 from leasehold.common.dsn import check_table, read_dsn, read_dsn_without_password
+from leasehold.service.config.azure import WithCredential
 from leasehold.service.config.leases import Feeds, LeaseSettings
-from leasehold.service.config.section import LettersSettings, SinkSettings, WithCredential
+from leasehold.service.config.section import LettersSettings, SinkSettings
 from leasehold.service.config.types import NONE, Connections, Dsn, DsnOrNone, Text, Variable
 
 if TYPE_CHECKING:
@@ -85,21 +86,18 @@ class PostgresSink(WithCredential, SinkSettings):
         return self
 
     def make(self, timing: Timing, *, letters: bool = False) -> Sink:
-        from leasehold.pipeline.connectors.postgres import PostgresOutputSink
+        from leasehold.pipeline.connectors.postgres import Connections, PostgresOutputSink, Tables
 
         return PostgresOutputSink(
             self.dsn.get_secret_value(),
-            identity=self.identity_or(self.identity),
-            setup=self.setup,
             merge=self.merge,
             table=self.table,
-            mode=self.mode,
             key=self.key,
-            schema=self.schema_name,
-            history=self.history,
-            letters=letters,
-            connections_max=self.connections_max,
-            timeouts=_timeouts_within(timing),
+            setup=self.setup,
+            tables=Tables(self.schema_name, self.history, letters),
+            connections=Connections(
+                max=self.connections_max, timeouts=_timeouts_within(timing), identity=self.identity_or(self.identity)
+            ),
             executors_env=self.executors_env,
         )
 
@@ -139,8 +137,10 @@ class PostgresLetters(WithCredential, LettersSettings):
 
     def make_box(self, pipeline: str, sink: SinkSettings, timing: Timing) -> LetterBox:
         from leasehold.pipeline.connectors.postgres import (
+            Connections,
             PostgresLettersFeed,
             PostgresOutputSink,
+            Tables,
             letters_merge,
             storable,
         )
@@ -150,13 +150,12 @@ class PostgresLetters(WithCredential, LettersSettings):
         assert isinstance(place, PostgresSink | PostgresLetters), "the settings see to it"
         assert place.dsn is not None
         dsn, schema = place.dsn.get_secret_value(), place.schema_name or "public"
-        identity = place.identity_or(place.identity)
-        timeouts = _timeouts_within(timing)
-        feed = PostgresLettersFeed(dsn, pipeline, schema=schema, timeouts=timeouts, identity=identity)
+        connections = Connections(timeouts=_timeouts_within(timing), identity=place.identity_or(place.identity))
+        feed = PostgresLettersFeed(dsn, pipeline, schema=schema, connections=connections)
         if self.dsn is None:
             return LetterBox(feed=feed)
         merge = letters_merge(schema)
-        own = PostgresOutputSink(dsn, merge=merge, schema=schema, letters=True, timeouts=timeouts, identity=identity)
+        own = PostgresOutputSink(dsn, merge=merge, tables=Tables(schema, keeps_letters=True), connections=connections)
         return LetterBox(feed=feed, sink=own, rows=storable)
 
 

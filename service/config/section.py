@@ -5,34 +5,16 @@ The section of a system also makes its feed, sink or lease store. It imports the
 
 from __future__ import annotations
 
-import difflib
-import re
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, SecretStr, model_validator
-from pydantic_core import ErrorDetails
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, model_validator
 
-from leasehold.common.azure import Identity
 from leasehold.pipeline.limits import AsyncLimits
-from leasehold.service.config.types import (
-    NONE,
-    Certificates,
-    Count,
-    Credential,
-    Importable,
-    Seconds,
-    SecondsOrNone,
-    SecretOrNone,
-    Share,
-    StartAt,
-    Text,
-)
-from leasehold.service.texts import redacted
+from leasehold.service.config.types import Count, Importable, Seconds, SecondsOrNone, Share, StartAt
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,86 +26,7 @@ if TYPE_CHECKING:
     from leasehold.pipeline.dead_letters import LetterBox
     from leasehold.pipeline.feed import ChangeFeed
     from leasehold.pipeline.sink import Sink
-
-# Error messages for invalid settings.
-
-
-_WORDS = {
-    **dict.fromkeys(("bool_type", "bool_parsing"), "must be true or false"),
-    **dict.fromkeys(("dict_type", "mapping_type"), "must be a mapping"),
-    **dict.fromkeys(("float_type", "float_parsing"), "must be a number"),
-    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "must be a whole number"),
-    **dict.fromkeys(("model_type", "model_attributes_type"), "must be a mapping of settings"),
-    **dict.fromkeys(("string_too_short", "too_short"), "must not be empty"),
-    "finite_number": "must be a finite number",
-    "path_type": "must be a path",
-    "string_type": "must be a text (put it in quotes)",
-    "tuple_type": "must be a list",
-}
-"""pydantic's errors, where its own words would not tell a person what to write."""
-
-
-def message_of(error: ErrorDetails) -> str:
-    """Without the value. A rule of ours may have several things to say, each on a line."""
-    kind, message = error["type"], error["msg"]
-    if kind == "value_error":
-        return message.removeprefix("Value error, ")
-    return _WORDS.get(kind) or message.replace("Input should", "must").replace("String should", "must")
-
-
-SHOWN_CHARACTERS_MAX = 60
-
-
-def shown(value: object) -> str:
-    """A value for people: short, and without what looks like a secret."""
-    words = {None: "null", True: "true", False: "false"}
-    text = redacted(words[value] if value is None or isinstance(value, bool) else repr(value))
-    return text if len(text) <= SHOWN_CHARACTERS_MAX else text[:SHOWN_CHARACTERS_MAX] + "..."
-
-
-ELSEWHERE = {
-    "handler": "it belongs to the sink, as in `sink: {type: python, handler: module:name}`",
-    "start": "it belongs to the feed, and is earliest, latest or a time",
-    "store": "it is called `leases`",
-    "timing": "intervals belong to `leases`, like `duration_s: 30`",
-}
-"""Settings that people look for where they are not."""
-WRITTEN = {
-    "sink": "like {type: python, handler: module:name}",
-    "parallel": "like {key: key, max: 64}",
-}
-"""What to write for a setting that cannot be a section."""
-
-
-def unknown_setting(name: str, known: Iterable[str]) -> str:
-    names = list(known)
-    if name in ELSEWHERE:
-        return f"is not a setting here: {ELSEWHERE[name]}"
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return (
-        f"is not a setting: did you mean `{near[0]}`?"
-        if near
-        else f"is not a setting: known here are {', '.join(names)}"
-    )
-
-
-# How to install what an extra needs: Leasehold itself is on no package index, and its requirements are.
-
-
-def install_command(extra: str) -> str:
-    try:
-        return command_of(extra, requires("leasehold") or ())
-    except PackageNotFoundError:  # run from its sources
-        return command_of(extra, ())
-
-
-def command_of(extra: str, requirements: Iterable[str]) -> str:
-    """requirements: as a distribution's metadata has them (PEP 508)."""
-    found = [each.partition(";") for each in requirements]
-    wanted = [
-        name.strip() for name, _, marker in found if re.search(rf"""extra == ['"]{re.escape(extra)}['"]""", marker)
-    ]
-    return "pip install " + " ".join(f"'{name}'" for name in sorted(wanted) or [f"leasehold[{extra}]"])
+    from leasehold.service.config.azure import StorageAccess
 
 
 GIVEN = "given by a program"
@@ -146,11 +49,9 @@ class Section(BaseModel):
 
         def __init__(self, /, *positional: object, **values: Any) -> None:
             """Raises ConfigurationError, with all problems."""
-            from leasehold.service.config.arguments import check_named, raising
+            from leasehold.service.config.arguments import make_of
 
-            check_named(type(self), positional, values)
-            with raising(type(self)):
-                super().__init__(**values)
+            make_of(type(self), positional, values, super().__init__)
 
         # Otherwise pydantic would call it for each section of a file, and the errors would lose their places.
         __init__.__pydantic_base_init__ = True
@@ -355,77 +256,3 @@ class LettersSettings(Section):
     @abstractmethod
     def make_box(self, pipeline: str, sink: SinkSettings, timing: Timing) -> LetterBox:
         """The store of a pipeline's letters; with a sink of its own, unless the pipeline's sink takes them. Raises ValueError."""
-
-
-# Azure credentials, shared by leases, feeds and sinks.
-
-
-IDENTITY = (
-    "Instead of a key: `default` for the identity that azure-identity finds (this is also the default), or the client"
-    " id of a managed identity. It needs the role "
-)
-
-
-class AzureCredentials(TypedDict):
-    """Secrets and all: what the connectors take."""
-
-    key: str | None
-    connection_string: str | None
-    identity: Identity | None
-
-
-class WithCredential(Section):
-    """What a program may have instead of the settings of a file."""
-
-    credential: Credential | None = Field(default=None, exclude=True, repr=False)
-
-    def identity_or(self, name: str | None) -> Identity | None:
-        """Raises ValueError if there are both."""
-        if name is not None and self.credential is not None:
-            raise ValueError("has both `identity` and `credential`: keep one of them")
-        return name if self.credential is None else self.credential
-
-
-def azure_credentials(
-    key: SecretStr | None, connection_string: SecretStr | None, identity: Identity | None
-) -> AzureCredentials:
-    """Without a key, azure-identity finds the credentials."""
-    is_anybody = identity is None and key is None and connection_string is None
-    return {
-        "key": None if key is None else key.get_secret_value(),
-        "connection_string": None if connection_string is None else connection_string.get_secret_value(),
-        "identity": "default" if is_anybody else identity,
-    }
-
-
-class StorageAccess(AzureCredentials):
-    """The arguments of `storage_account_of`."""
-
-    account_url: str | None
-    ca_file: Path | None
-
-
-class StorageAccount(WithCredential):
-    account_url: Text | None = Field(
-        default=None, description="The address of the account's blobs, like https://account.blob.core.windows.net."
-    )
-    key: SecretOrNone = Field(
-        default=NONE, description="One of the account's keys. By default azure-identity provides the credentials."
-    )
-    connection_string: SecretOrNone = Field(
-        default=NONE,
-        description="Instead of `account_url` and `key`, as the portal shows it; one with a signature (SAS) too.",
-    )
-    identity: Text | None = Field(default=None, description=IDENTITY + "Storage Blob Data Contributor.")
-    ca_file: Certificates = Field(
-        default=NONE, description="Certificates (PEM) to trust instead of the system's, for an emulator with its own."
-    )
-
-    @property
-    def account(self) -> StorageAccess:
-        """How to reach it, secrets and all."""
-        return {
-            "account_url": self.account_url,
-            "ca_file": self.ca_file,
-            **azure_credentials(self.key, self.connection_string, self.identity_or(self.identity)),
-        }

@@ -114,7 +114,13 @@ class ExecutorsWaitStatus:
     """Jobs of a host wait for executors of its Spark cluster. It does not count as a failure."""
 
     since: Moment
-    why: Annotated[_Error, Field(description="What runs no task, and what to look at.")]
+    why: Annotated[
+        _Error,
+        Field(
+            description="What runs no task, and what to look at.",
+            examples=["spark://spark:7077 runs no task: no worker has free cores"],
+        ),
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CHECKED)

@@ -17,7 +17,8 @@ from leasehold.service.errors import StartFailed
 from leasehold.service.telemetry.spans import Traces
 
 if TYPE_CHECKING:
-    from leasehold.service.config.settings import LogSettings, TelemetrySettings
+    from leasehold.service.config.settings import LogSettings
+    from leasehold.service.config.telemetry import TelemetrySettings
     from leasehold.service.telemetry.figures import Figure
 
 T = TypeVar("T")
@@ -187,7 +188,7 @@ def _made(signal: Signal, endpoint: str | None, make: Callable[[str | None], T])
 
 
 def _not_installed(signal: Signal, error: ModuleNotFoundError) -> StartFailed:
-    from leasehold.service.config.section import install_command
+    from leasehold.service.config.extras import install_command
 
     return StartFailed(
         f"{signal.name} are configured and need OpenTelemetry ({error.name} is not installed): {install_command('otel')}, or"

@@ -14,16 +14,17 @@ from leasehold.common.azure import storage_account_of
 from leasehold.leases.store import LeaseStore
 from leasehold.leases.timing import Timing
 from leasehold.pipeline.dead_letters import DeadLetters, beside
-from leasehold.pipeline.errors import NotImportable, SinkRejected
+from leasehold.pipeline.errors import NotImportable
 from leasehold.pipeline.feed import ChangeFeed
-from leasehold.pipeline.imports import imported, require_module
+from leasehold.pipeline.imports import imported
 from leasehold.pipeline.limits import BatchLimits, Isolation, RangeLimits
 from leasehold.pipeline.spark.engine import SparkEngine
 from leasehold.pipeline.sql_text import columns_of
 from leasehold.pipeline.transform import NoTransform, Transform
-from leasehold.service.config.plugins import FEED, SINK, STORE, check_part
-from leasehold.service.config.section import FeedContext, SinkSettings
-from leasehold.service.config.settings import AnyLeases, Pipeline, Settings
+from leasehold.service.config.kinds import AnyLeases
+from leasehold.service.config.pipeline import Pipeline
+from leasehold.service.config.section import FeedContext
+from leasehold.service.config.settings import Settings
 from leasehold.service.errors import StartFailed
 from leasehold.service.group.import_sources import BlobSource
 from leasehold.service.notifications import Notifications, require_notifications
@@ -220,47 +221,3 @@ def digest_of(settings: Pipeline) -> str:
     """A digest of the transform alone: stored with the leases, so that a change is noticed."""
     text = json.dumps([settings.event_schema, settings.sql, settings.function])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-# What settings name as `module:attribute`, for `leasehold check`.
-
-
-async def find_problems(settings: Settings) -> list[str]:
-    """Why parts cannot be imported or made."""
-    problems = [await check_part(STORE, settings.leases, "leases")]
-    for each in settings.pipelines:
-        where = f"pipeline '{each.name}'"
-        problems += [
-            await check_part(FEED, each.feed, where),
-            _problem_of_function(each.function, where),
-            await check_part(SINK, each.sink, where),
-            _problem_of_handler(each.sink, where),
-        ]
-    problems.append(_problem_of_notifications(settings))
-    return [problem for problem in problems if problem is not None]
-
-
-def _problem_of_notifications(settings: Settings) -> str | None:
-    try:
-        notifications_of(settings)
-    except StartFailed as error:
-        return str(error)
-    return None
-
-
-def _problem_of_function(function: str | None, where: str) -> str | None:
-    """Its module has to be there; whether the rest fits is for Spark to say, which may have to run before it is imported."""
-    try:
-        if function is not None:
-            require_module(function)
-    except NotImportable as error:
-        return f"{where}: `function` {error}"
-    return None
-
-
-def _problem_of_handler(sink: SinkSettings, where: str) -> str | None:
-    try:
-        sink.import_code()
-    except SinkRejected as error:
-        return f"{where}: {error}"
-    return None

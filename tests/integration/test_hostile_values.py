@@ -42,12 +42,19 @@ from unit.pipeline.connectors.files.delta.tables import sink_in
 from unit.pipeline.connectors.files.sink.places import claim
 from unit.pipeline.connectors.log.blocks import blocks_in
 
-from leasehold.pipeline.connectors.cosmos.records import pages_of, records_of
+from leasehold.pipeline.connectors.cosmos.pages import pages_of
+from leasehold.pipeline.connectors.cosmos.records import records_of
 from leasehold.pipeline.connectors.files.feed import FilesChangeFeed
 from leasehold.pipeline.connectors.files.sink import Directory, FilesOutputSink
 from leasehold.pipeline.connectors.handlers import HandlerSink
 from leasehold.pipeline.connectors.log import LogOutputSink
-from leasehold.pipeline.connectors.postgres import PostgresLettersFeed, PostgresOutputSink, letters_merge, storable
+from leasehold.pipeline.connectors.postgres import (
+    PostgresLettersFeed,
+    PostgresOutputSink,
+    Tables,
+    letters_merge,
+    storable,
+)
 from leasehold.pipeline.connectors.python import PythonOutputSink
 from leasehold.pipeline.dead_letters import LetterBox
 from leasehold.pipeline.errors import FeedUnavailable
@@ -188,7 +195,7 @@ async def test_a_value_is_stored_in_postgresql_or_refused_as_the_page_says(
 
 
 def postgres_box(dsn: str) -> LetterBox:
-    sink = PostgresOutputSink(dsn, merge=letters_merge("public"), letters=True)
+    sink = PostgresOutputSink(dsn, merge=letters_merge("public"), tables=Tables(keeps_letters=True))
     return LetterBox(feed=PostgresLettersFeed(dsn, "pipe"), sink=sink, rows=storable)
 
 

@@ -12,7 +12,7 @@ from plugins_bank import ONE, Make, Open, claim, output
 from plugins_pg import Postgres
 from psycopg.conninfo import make_conninfo
 
-from leasehold.pipeline.connectors.postgres import PostgresOutputSink, Timeouts
+from leasehold.pipeline.connectors.postgres import PostgresOutputSink, Tables, Timeouts
 from leasehold.pipeline.errors import SinkRejected, SinkUnavailable
 
 SECRET = "s3cr3t-pässword"
@@ -68,11 +68,13 @@ async def test_a_database_that_does_not_exist_is_refused(postgres: Postgres, sin
 def test_the_identity_holds_no_secrets_and_tells_destinations_apart() -> None:
     sink = PostgresOutputSink(f"postgresql://bob:{SECRET}@db1:5433,db2:5434/bank?application_name=x", table="balances")
     assert sink.identity == "postgresql://db1,db2:5433,5434/bank schema=public target=balances"
-    same = PostgresOutputSink("host=db1,db2 port=5433,5434 dbname=bank user=eve", table="balances", history=True)
+    same = PostgresOutputSink(
+        "host=db1,db2 port=5433,5434 dbname=bank user=eve", table="balances", tables=Tables(history=True)
+    )
     assert same.identity == sink.identity
     others = [
         PostgresOutputSink("host=db1 dbname=bank", table="balances"),
-        PostgresOutputSink("host=db1 dbname=bank", table="balances", schema="mine"),
+        PostgresOutputSink("host=db1 dbname=bank", table="balances", tables=Tables("mine")),
         PostgresOutputSink("host=db1 dbname=bank", merge="INSERT INTO balances TABLE batch"),
     ]
     assert len({other.identity for other in others} | {sink.identity}) == 4
@@ -83,8 +85,7 @@ def test_the_identity_holds_no_secrets_and_tells_destinations_apart() -> None:
     [
         ({}, "exactly one of `merge` and `table`"),
         ({"merge": "x", "table": "y"}, "exactly one of `merge` and `table`"),
-        ({"table": "x", "mode": "upsert"}, "`key`"),
-        ({"table": "x", "key": ["a"]}, "`key`"),
+        ({"merge": "x", "key": ["a"]}, "`key` requires `table`"),
         ({"dsn": f"postgresql://bob:%{SECRET}@host/x", "table": "x"}, "`dsn` is not a PostgreSQL connection string"),
         ({"dsn": f"bob:{SECRET}", "table": "x"}, "`dsn` is not a PostgreSQL connection string"),
     ],

@@ -14,13 +14,13 @@ import pytest
 from azure.core.credentials import AccessToken
 from azure.core.exceptions import ClientAuthenticationError
 from patience import PATIENCE_S
-from plugins_bank import Make, Open, batch, claim, output
+from plugins_bank import Make, Open, batch, claim, made_sink, output
 from plugins_pg import Postgres
 
 from leasehold.common import entra_token
 from leasehold.common.dsn import read_dsn_without_password
 from leasehold.common.postgres import is_login_refused
-from leasehold.pipeline.connectors.postgres import PostgresLettersFeed, PostgresOutputSink
+from leasehold.pipeline.connectors.postgres import Connections, PostgresLettersFeed, PostgresOutputSink
 from leasehold.pipeline.errors import FeedUnavailable, SinkRejected, SinkUnavailable
 
 SCOPE = "https://ossrdbms-aad.database.windows.net/.default"
@@ -229,7 +229,7 @@ async def test_azure_identity_is_asked_and_closed(
             made.append("closed")
 
     monkeypatch.setattr("azure.identity.aio.DefaultAzureCredential", Found)
-    sink = PostgresOutputSink(teller.dsn, identity=identity, setup="CREATE TABLE seen (id int)", table="seen")
+    sink = made_sink(teller.dsn, identity=identity, setup="CREATE TABLE seen (id int)", table="seen")
     await sink.prepare()
     teller.cut()
     writer = await sink.open(claim())
@@ -239,12 +239,13 @@ async def test_azure_identity_is_asked_and_closed(
 
 
 async def test_dead_letters_are_read_with_a_token(teller: Teller, issuer: Issuer) -> None:
-    letters = PostgresLettersFeed(teller.dsn, "balances", identity="default", credential=issuer)
+    connections = Connections(identity="default", credential=issuer)
+    letters = PostgresLettersFeed(teller.dsn, "balances", connections=connections)
     assert await letters.partitions() == []
     assert issuer.asked == [(SCOPE,)]
     issuer.error = RuntimeError("nobody is at home")
     issuer.left_s = -1
-    lost = PostgresLettersFeed(teller.dsn, "balances", identity="default", credential=issuer)
+    lost = PostgresLettersFeed(teller.dsn, "balances", connections=connections)
     with pytest.raises(FeedUnavailable, match="nobody is at home"):
         await lost.partitions()
     await asyncio.gather(letters.close(), lost.close())
@@ -261,7 +262,7 @@ async def test_dead_letters_are_read_with_a_token(teller: Teller, issuer: Issuer
 )
 def test_a_dsn_with_a_password_or_without_tls_is_refused(dsn: str, words: str) -> None:
     with pytest.raises(ValueError, match=words) as refused:
-        PostgresOutputSink(dsn, identity="default", table="t")
+        made_sink(dsn, identity="default", table="t")
     assert "s3cr3t" not in repr(refused.value)
 
 

@@ -16,7 +16,8 @@ from plugins_pg import Postgres
 
 from leasehold.pipeline.connectors.postgres import PostgresLettersFeed, PostgresOutputSink, letters_merge, storable
 from leasehold.pipeline.dead_letters import LetterBox
-from leasehold.pipeline.dead_letters.record import dead_events, letters_of, read_kept, read_until_now
+from leasehold.pipeline.dead_letters.box import read_kept, read_until_now
+from leasehold.pipeline.dead_letters.record import dead_events, letters_of
 from leasehold.pipeline.dead_letters.settled import Replayed, ReplayFeed, judge
 from leasehold.pipeline.errors import Fenced, Poison
 from leasehold.pipeline.event import EVENT_SCHEMA

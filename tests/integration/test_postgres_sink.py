@@ -17,7 +17,7 @@ from psycopg.sql import Identifier
 
 from leasehold.common.clock import LoopClock
 from leasehold.pipeline.connectors.memory import MemoryChangeFeed
-from leasehold.pipeline.connectors.postgres import PostgresOutputSink, Timeouts, copy
+from leasehold.pipeline.connectors.postgres import PostgresOutputSink, Tables, Timeouts, copy
 from leasehold.pipeline.connectors.postgres.copy import FEW_ROWS
 from leasehold.pipeline.connectors.postgres.shape import shape_of, shape_query
 from leasehold.pipeline.connectors.postgres.sql import Column
@@ -38,14 +38,15 @@ MERGE = "INSERT INTO events (partition, sequence) SELECT partition, sequence FRO
 class Harness(SinkHarness):
     partitions = ("0", "a/b 'c' ü")
 
-    def __init__(self, postgres: Postgres, **target: Any) -> None:
+    def __init__(self, postgres: Postgres, *, schema: str = "public", **target: Any) -> None:
         self._postgres = postgres
+        self._tables = Tables(schema, history=True)
         self._target = target
         self.sinks: list[PostgresOutputSink] = []
 
     async def sink(self) -> PostgresOutputSink:
         sink = PostgresOutputSink(
-            self._postgres.dsn, setup=EVENTS, history=True, executors_env=EXECUTORS_ENV, **self._target
+            self._postgres.dsn, setup=EVENTS, tables=self._tables, executors_env=EXECUTORS_ENV, **self._target
         )
         self.sinks.append(sink)
         await sink.prepare()
@@ -78,7 +79,7 @@ class TestMerge(SinkContract):
 
 
 async def test_an_upsert_keeps_the_last_row_of_a_key(postgres: Postgres, sink_of: Make) -> None:
-    sink = sink_of(setup=BALANCES, table="public.balances", mode="upsert", key=["account"])
+    sink = sink_of(setup=BALANCES, table="public.balances", key=["account"])
     await sink.prepare()
     writer = await sink.open(claim())
     first = pa.table({"account": ["b", "a", "b"], "value": [1, 2, 3]})
@@ -88,7 +89,7 @@ async def test_an_upsert_keeps_the_last_row_of_a_key(postgres: Postgres, sink_of
 
 
 async def test_an_upsert_of_nothing_but_keys_takes_rows_that_are_there(postgres: Postgres, sink_of: Make) -> None:
-    sink = sink_of(setup="CREATE TABLE seen (id int PRIMARY KEY)", table="seen", mode="upsert", key=["id"])
+    sink = sink_of(setup="CREATE TABLE seen (id int PRIMARY KEY)", table="seen", key=["id"])
     await sink.prepare()
     writer = await sink.open(claim())
     for start, to in ((None, "1"), ("1", "2")):
@@ -179,7 +180,7 @@ async def test_a_batch_with_other_columns_follows_on_the_same_connection(postgre
 
 
 async def test_the_history_names_each_batch_with_its_owner(postgres: Postgres, sink_of: Make) -> None:
-    sink = sink_of(setup=BALANCES, table="balances", mode="upsert", key=("account",), history=True)
+    sink = sink_of(setup=BALANCES, table="balances", key=("account",), history=True)
     await sink.prepare()
     writer = await sink.open(claim(3, continuation="7"))
     await writer.write(output(ONE, "7", "8"), Open())
@@ -393,9 +394,7 @@ async def test_an_error_of_the_merge_is_never_taken_for_a_fence(sink_of: Make) -
 
 
 async def test_a_lock_that_somebody_holds_is_waited_for_and_then_given_up(postgres: Postgres, sink_of: Make) -> None:
-    sink = sink_of(
-        setup=BALANCES, table="balances", mode="upsert", key=["account"], timeouts=Timeouts(lock_s=0.05, statement_s=10)
-    )
+    sink = sink_of(setup=BALANCES, table="balances", key=["account"], timeouts=Timeouts(lock_s=0.05, statement_s=10))
     await sink.prepare()
     writer = await sink.open(claim())
     await writer.write(output(ONE), Open())

@@ -32,8 +32,8 @@ from plugins_bank import (
 from plugins_pg import Line, Network, Postgres
 
 from leasehold.pipeline.connectors.postgres import PostgresOutputSink, Timeouts
-from leasehold.pipeline.connectors.postgres.sink import PostgresWriter
-from leasehold.pipeline.connectors.postgres.sql import staging_name
+from leasehold.pipeline.connectors.postgres.staging_sql import staging_name
+from leasehold.pipeline.connectors.postgres.writer import PostgresWriter
 from leasehold.pipeline.dead_letters.record import dead_events
 from leasehold.pipeline.errors import Ambiguous, Fenced, Poison, SinkRejected, SinkUnavailable
 from leasehold.pipeline.event import EVENT_SCHEMA
@@ -120,7 +120,7 @@ async def test_rows_of_a_part_arrive_by_their_sequences(postgres: Postgres, sink
 
 
 async def test_an_upsert_keeps_the_last_row_of_a_key_over_all_parts(postgres: Postgres, sink_of: Make) -> None:
-    sink = sink_of(setup=BALANCES, table="balances", mode="upsert", key=["account"], executors_env=EXECUTORS_ENV)
+    sink = sink_of(setup=BALANCES, table="balances", key=["account"], executors_env=EXECUTORS_ENV)
     writer = await opened(sink)
     await writer.write(output(pa.table({"account": ["a", "d"], "value": [100, 100]})), Open())
     one = pa.table({"account": ["b", "a", "b"], "value": [1, 2, 3]})
@@ -136,7 +136,7 @@ async def test_an_upsert_keeps_the_last_row_of_a_key_over_all_parts(postgres: Po
 
 
 async def test_a_key_that_the_output_lacks_is_named_before_anything_is_staged(sink_of: Make) -> None:
-    sink = sink_of(setup=BALANCES, table="balances", mode="upsert", key=["account"], executors_env=EXECUTORS_ENV)
+    sink = sink_of(setup=BALANCES, table="balances", key=["account"], executors_env=EXECUTORS_ENV)
     with pytest.raises(SinkRejected, match="no column 'account', which `key` names"):
         await (await opened(sink)).make_stager(None, numbers(1).schema)
 

@@ -72,8 +72,7 @@ async def test_trust_that_ends_during_the_load_sends_nothing(bank: Bank) -> None
 HOST = """
 import asyncio, sys
 import pyarrow as pa
-from leasehold.pipeline.connectors.postgres import PostgresOutputSink
-from leasehold.pipeline.connectors.postgres import PostgresOutputSink, Timeouts
+from leasehold.pipeline.connectors.postgres import Connections, PostgresOutputSink, Tables, Timeouts
 from leasehold.pipeline.errors import Ambiguous, SinkUnavailable
 from leasehold.pipeline.sink import Claim, Output
 
@@ -83,7 +82,7 @@ class Open:
 
 async def main(dsn, merge, batches, forever_s):
     timeouts = Timeouts(**dict.fromkeys(("lock_s", "statement_s", "idle_s", "transaction_s"), float(forever_s)))
-    sink = PostgresOutputSink(dsn, merge=merge, history=True, timeouts=timeouts)
+    sink = PostgresOutputSink(dsn, merge=merge, tables=Tables(history=True), connections=Connections(timeouts=timeouts))
     await sink.prepare()
     position, epoch = None, 0
     while int(position or 0) < batches:

@@ -15,11 +15,11 @@ from plugins_pg import Network, Postgres
 
 from leasehold.pipeline.connectors.postgres import Timeouts, copy
 from leasehold.pipeline.connectors.postgres.copy import FEW_ROWS
-from leasehold.pipeline.connectors.postgres.sink import TIMEOUTS_MAX
+from leasehold.pipeline.connectors.postgres.writer import TIMEOUTS_MAX
 from leasehold.pipeline.errors import OutputRefused, OutputTooLarge, SinkRejected, SinkUnavailable
 
 FEW, MANY = 3, 10 * FEW_ROWS
-UPSERT: dict[str, Any] = {"mode": "upsert", "key": ["id"]}
+UPSERT: dict[str, Any] = {"key": ["id"]}
 IDS = "(id bigint PRIMARY KEY, value bigint)"
 
 
@@ -277,7 +277,7 @@ async def test_a_table_that_may_lose_rows_is_refused(
     postgres: Postgres, sink_of: Make, made: str, words: str, more: dict[str, Any]
 ) -> None:
     if made == "FOREIGN":
-        if "mode" in more:
+        if "key" in more:
             pytest.skip("PostgreSQL refuses such a key itself")
         made = """CREATE FOREIGN DATA WRAPPER far; CREATE SERVER far FOREIGN DATA WRAPPER far;
             CREATE FOREIGN TABLE t (id bigint, value bigint) SERVER far"""
@@ -517,7 +517,7 @@ async def test_a_role_with_rights_on_the_columns_alone_writes(
 
 
 @pytest.mark.parametrize("way", ["few", "copy", "staged"])
-@pytest.mark.parametrize("more", [{}, {"mode": "upsert", "key": ["id"]}], ids=["append", "upsert"])
+@pytest.mark.parametrize("more", [{}, {"key": ["id"]}], ids=["append", "upsert"])
 async def test_nulls_without_a_type_are_stored_in_any_column(
     postgres: Postgres, sink_of: Make, more: dict[str, Any], way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from plugins_bank import EXECUTORS_ENV, Make, Open, claim, output, staged
 from plugins_pg import Postgres
 
 from leasehold.pipeline.connectors.postgres import copy
-from leasehold.pipeline.connectors.postgres.sink import PostgresWriter
+from leasehold.pipeline.connectors.postgres.writer import PostgresWriter
 from leasehold.pipeline.errors import OutputRefused, SinkRejected
 
 Way = Literal["one by one", "few", "copy", "staged"]
@@ -128,7 +128,7 @@ async def test_rows_are_one_if_the_unique_index_says_so(
 ) -> None:
     postgres.fetch(FOLDED)
     setup = SETUP.format(kind, MORE.get(case, ""))
-    sink = sink_of(setup=setup, table="kv", mode="upsert", key=["k"], executors_env=EXECUTORS_ENV)
+    sink = sink_of(setup=setup, table="kv", key=["k"], executors_env=EXECUTORS_ENV)
     await sink.prepare()
     writer = await sink.open(claim())
     table = pa.table({"k": pa.array(keys, arrow), "v": range(1, len(keys) + 1)})
@@ -159,7 +159,7 @@ async def test_of_rows_that_have_only_a_key_the_first_to_arrive_stays(
 ) -> None:
     postgres.fetch(FOLDED)
     setup = f"CREATE TABLE IF NOT EXISTS kv (k {kind}, came text); {more}"
-    sink = sink_of(setup=setup, table="kv", mode="upsert", key=["k"], executors_env=EXECUTORS_ENV)
+    sink = sink_of(setup=setup, table="kv", key=["k"], executors_env=EXECUTORS_ENV)
     await sink.prepare()
     writer = await sink.open(claim())
     await write_rows(writer, pa.table({"k": ["b", "A", "B", "a", "b"]}), way, monkeypatch)
@@ -171,7 +171,7 @@ async def test_rows_that_have_only_a_key_are_locked_in_its_order_while_nothing_b
 ) -> None:
     """Partitions that bring the same keys then do not deadlock. A trigger that comes later is noticed."""
     postgres.fetch("CREATE TABLE kv (k text PRIMARY KEY, came text)")
-    sink = sink_of(table="kv", mode="upsert", key=["k"])
+    sink = sink_of(table="kv", key=["k"])
     await sink.prepare()
     writer = await sink.open(claim())
     await writer.write(output(pa.table({"k": ["b", "c", "a"]}), None, "1"), Open())
@@ -186,7 +186,7 @@ async def test_keys_of_several_columns_with_nulls_are_one_if_the_unique_index_sa
     postgres: Postgres, sink_of: Make, way: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setup = "CREATE TABLE IF NOT EXISTS kv (a int, b char(4), v bigint, UNIQUE (b, a))"
-    sink = sink_of(setup=setup, table="kv", mode="upsert", key=["a", "b"], executors_env=EXECUTORS_ENV)
+    sink = sink_of(setup=setup, table="kv", key=["a", "b"], executors_env=EXECUTORS_ENV)
     await sink.prepare()
     writer = await sink.open(claim())
     rows = [(1, "x"), (None, "x"), (1, "x "), (None, "x"), (2, None), (2, None), (1, "y"), (1, "x")]
@@ -207,7 +207,7 @@ async def test_a_row_that_is_replaced_within_its_batch_is_checked_all_the_same(
     postgres: Postgres, sink_of: Make, way: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setup = "CREATE TABLE IF NOT EXISTS kv (k int PRIMARY KEY, v bigint CHECK (v < 10))"
-    sink = sink_of(setup=setup, table="kv", mode="upsert", key=["k"], executors_env=EXECUTORS_ENV)
+    sink = sink_of(setup=setup, table="kv", key=["k"], executors_env=EXECUTORS_ENV)
     await sink.prepare()
     writer = await sink.open(claim())
     table = pa.table({"k": [1, 1, 1], "v": [99, 2, 3]})
@@ -221,7 +221,7 @@ async def test_columns_of_any_name_are_upserted(postgres: Postgres, sink_of: Mak
     names = ["leasehold_one", 'o"dd $leasehold$', "excluded", "k"]
     columns = ", ".join(f'"{name.replace(chr(34), chr(34) * 2)}" bigint' for name in names)
     setup = f"CREATE TABLE IF NOT EXISTS rows ({columns}, UNIQUE (leasehold_one, k))"
-    sink = sink_of(setup=setup, table="rows", mode="upsert", key=["k", "leasehold_one"])
+    sink = sink_of(setup=setup, table="rows", key=["k", "leasehold_one"])
     await sink.prepare()
     writer = await sink.open(claim())
     await writer.write(output(pa.table([[1, 1], [2, 3], [4, 5], [6, 6]], names)), Open())
@@ -229,21 +229,21 @@ async def test_columns_of_any_name_are_upserted(postgres: Postgres, sink_of: Mak
 
 
 async def test_a_key_without_a_unique_index_is_refused_at_the_start(sink_of: Make) -> None:
-    sink = sink_of(setup="CREATE TABLE IF NOT EXISTS kv (k int, v int)", table="kv", mode="upsert", key=["k"])
+    sink = sink_of(setup="CREATE TABLE IF NOT EXISTS kv (k int, v int)", table="kv", key=["k"])
     with pytest.raises(SinkRejected, match="42P10"):
         await sink.prepare()
 
 
 async def test_a_key_with_a_deferrable_constraint_is_refused_at_the_start(sink_of: Make) -> None:
     setup = "CREATE TABLE IF NOT EXISTS kv (a int, b int, v int, CONSTRAINT late UNIQUE (b, a) DEFERRABLE)"
-    sink = sink_of(setup=setup, table="kv", mode="upsert", key=["a", "b"])
+    sink = sink_of(setup=setup, table="kv", key=["a", "b"])
     with pytest.raises(SinkRejected, match=r"constraint late on the columns in `key` is DEFERRABLE.* NOT DEFERRABLE"):
         await sink.prepare()
 
 
 async def test_a_deferrable_constraint_by_another_key_is_none_of_an_upsert(postgres: Postgres, sink_of: Make) -> None:
     setup = "CREATE TABLE IF NOT EXISTS kv (a int UNIQUE, b int, UNIQUE (a, b) DEFERRABLE)"
-    sink = sink_of(setup=setup, table="kv", mode="upsert", key=["a"])
+    sink = sink_of(setup=setup, table="kv", key=["a"])
     await sink.prepare()
     await (await sink.open(claim())).write(output(pa.table({"a": [1, 1], "b": [1, 2]})), Open())
     assert postgres.fetch("SELECT * FROM kv") == [(1, 2)]
@@ -254,7 +254,7 @@ async def test_an_error_of_a_trigger_that_looks_like_a_key_twice_is_refused(sink
         CREATE OR REPLACE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS
         $$ BEGIN RAISE cardinality_violation USING MESSAGE = 'not twice'; END $$;
         CREATE OR REPLACE TRIGGER low BEFORE INSERT ON kv FOR EACH ROW EXECUTE FUNCTION fail()"""
-    sink = sink_of(setup=setup, table="kv", mode="upsert", key=["k"])
+    sink = sink_of(setup=setup, table="kv", key=["k"])
     await sink.prepare()
     writer = await sink.open(claim())
     with pytest.raises(OutputRefused, match="21000 not twice"):
@@ -263,7 +263,7 @@ async def test_an_error_of_a_trigger_that_looks_like_a_key_twice_is_refused(sink
 
 async def test_a_view_takes_upserts(postgres: Postgres, sink_of: Make) -> None:
     postgres.fetch("CREATE TABLE kv (k char(4) PRIMARY KEY, v int); CREATE VIEW seen AS SELECT k, v FROM kv")
-    sink = sink_of(table="seen", mode="upsert", key=["k"])
+    sink = sink_of(table="seen", key=["k"])
     await sink.prepare()
     writer = await sink.open(claim())
     table = pa.table({"k": ["a", "b", "a "], "v": [1, 2, 3]})

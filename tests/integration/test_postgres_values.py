@@ -352,7 +352,7 @@ async def test_a_value_that_the_table_would_change_is_refused_by_row_and_column(
     monkeypatch.setenv(EXECUTORS_ENV, postgres.dsn)
     table = pa.table({"sequence": [7, 8, 9], "odd": pa.array([fine, lossy, None], arrow)})
     words = r"change a value of the event with sequence 8 in column 'odd', which is .* cast it"
-    for more in ({}, {"mode": "upsert", "key": ["sequence"]}):
+    for more in ({}, {"key": ["sequence"]}):
         sink = sink_of(table="t", executors_env=EXECUTORS_ENV, **more)
         await sink.prepare()
         await sink.check_columns(table.schema)

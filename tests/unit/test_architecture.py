@@ -55,7 +55,7 @@ EDGES = (
     *(
         "leasehold.service.cli.migration",
         "leasehold.service.cli.offline_view",
-        "leasehold.service.cli.probe",
+        "leasehold.service.cli.probe_services",
         "leasehold.service.processor",
         "leasehold.service.cli.run",
         "leasehold.service.api.server",

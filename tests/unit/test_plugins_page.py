@@ -14,7 +14,7 @@ from leasehold.leases import errors as lease_errors
 from leasehold.leases import store
 from leasehold.pipeline import errors, feed, sink
 from leasehold.service.config.load import parse
-from leasehold.service.wiring.build import find_problems
+from leasehold.service.wiring.problems import find_problems
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "plugins.md").read_text()

@@ -38,79 +38,25 @@ from leasehold.pipeline.connectors.cosmos.change_feed_request import (
     refusal,
 )
 from leasehold.pipeline.connectors.cosmos.client import CosmosContainer
+from leasehold.pipeline.connectors.cosmos.page_size import PageSize
+from leasehold.pipeline.connectors.cosmos.pages import pages_of
 from leasehold.pipeline.connectors.cosmos.ranges import (
     BEGINNING,
-    KeyRange,
-    PhysicalRange,
     RangeSection,
-    Successor,
     estimated,
     furthest,
-    is_name,
     lsn_of,
     partition_of,
-    place_of,
     position_behind,
     session_lsn,
-    span_of,
-    successors,
     uncovered,
-    unknown,
 )
-from leasehold.pipeline.connectors.cosmos.records import SEQUENCE_BITS, Record, pages_of, records_of
+from leasehold.pipeline.connectors.cosmos.records import SEQUENCE_BITS, Record, records_of
+from leasehold.pipeline.connectors.cosmos.whereabouts import Whereabouts
 from leasehold.pipeline.errors import FeedError, FeedUnavailable, PositionLost
 from leasehold.pipeline.event import EVENT_SCHEMA, Page
 from leasehold.pipeline.feed import ChangeFeed, FeedPartition, PartitionEnded, Start
 from leasehold.pipeline.ranges import EventRange, RangeReader, iterate, secret_in
-
-# The ranges that a feed's partitions are read from: as they were last listed, and earlier ones.
-
-
-class Whereabouts:
-    """Lists the ranges where it has to. Its methods raise FeedError for what the container never had."""
-
-    def __init__(self, ranges: Callable[[], Awaitable[list[PhysicalRange]]]) -> None:
-        self._ranges = ranges
-        self._live: list[PhysicalRange] = []
-        self._scopes: dict[str, KeyRange] = {}
-
-    async def list_ranges(self) -> list[PhysicalRange]:
-        self._live = await self._ranges()
-        self._scopes |= {each.id: each.span for each in self._live}
-        return self._live
-
-    def remember(self, scopes: Mapping[str, str]) -> None:
-        """An unreadable position counts as unknown: its own lease reports it."""
-        self._scopes |= {name: span for name, scope in scopes.items() if (span := span_of(scope)) is not None}
-
-    def forget(self, place: RangeSection) -> None:
-        """It is gone: the next call lists the ranges again."""
-        self._live = [each for each in self._live if each.id != place.range_id]
-
-    async def find_heirs(self, partition: str) -> list[Successor]:
-        """The partitions that now cover this one; itself while it exists."""
-        here = Successor(partition, span_of(partition) or self._scopes.get(partition) or KeyRange("", "FF"))
-        if place_of(partition, self._live) is not None:
-            return [here]
-        live = await self.list_ranges()
-        if place_of(partition, live) is not None:
-            return [here]
-        if not is_name(partition):
-            raise unknown(partition, live)
-        return successors(partition, self._scopes.get(partition), live)
-
-    async def list_places(self, partition: str) -> list[RangeSection]:
-        """Its own, or its successors'."""
-        found = [place_of(heir.name, self._live) for heir in await self.find_heirs(partition)]
-        return [place for place in found if place is not None]
-
-    async def find_place(self, partition: str) -> RangeSection:
-        """Raises FeedUnavailable where it was split."""
-        places = await self.list_places(partition)
-        if len(places) != 1:
-            raise FeedUnavailable(f"partition '{partition}' was split: its children take over")
-        return places[0]
-
 
 T = TypeVar("T")
 PARSING_THREADS = 2
@@ -518,30 +464,3 @@ class CosmosRanges(RangeReader):
             )
         except ValueError as error:
             raise FeedError(f"the environment variable {self.variable} of Spark's executors: {error}") from None
-
-
-GROWS_AFTER = 4
-"""Pages in a row that came in time before a larger one is tried."""
-
-
-@dataclass(frozen=True, slots=True)
-class PageSize:
-    """How many items a page may have: halved when the server does not answer in time, doubled again once it does. Pure."""
-
-    items_max: int
-    items: int
-    in_time: int = 0
-
-    @classmethod
-    def of(cls, items_max: int) -> PageSize:
-        return cls(items_max, items_max)
-
-    def shrunk(self) -> PageSize:
-        return replace(self, items=max(1, self.items // 2), in_time=0)
-
-    def served(self) -> PageSize:
-        if self.items == self.items_max:
-            return self
-        if self.in_time + 1 < GROWS_AFTER:
-            return replace(self, in_time=self.in_time + 1)
-        return replace(self, items=min(self.items_max, self.items * 2), in_time=0)

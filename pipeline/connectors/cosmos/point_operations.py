@@ -12,29 +12,12 @@ import pyarrow as pa
 
 from leasehold.common.nesting import NestedTooDeeply, parsed_json
 from leasehold.pipeline.async_sink import Converted, json_bytes
-from leasehold.pipeline.async_sink.request_entry import Content, body_of, check_json_columns, row_bytes
+from leasehold.pipeline.async_sink.json_rows import Content, body_of, check_json_columns, row_bytes
 from leasehold.pipeline.connectors.cosmos.change_feed_request import GONE, THROTTLED, TIMEOUT, Answer
+from leasehold.pipeline.connectors.cosmos.key_paths import fields_of, value_at
 from leasehold.pipeline.errors import SinkRejected
 from leasehold.pipeline.limits import JSON_LEVELS_MAX
 from leasehold.pipeline.values import is_text
-
-# Paths of a container's partition key, like /account, /address/city or /"a/b": which fields they lead through. Pure.
-
-
-_FIELD = re.compile(r'/?(?:"((?:[^"\\]|\\.)*)"|([^/]+))')
-
-
-def fields_of(path: str) -> tuple[str, ...]:
-    """Its field names. A name in quotes may contain slashes."""
-    return tuple(quoted or plain for quoted, plain in _FIELD.findall(path))
-
-
-def value_at(document: Any, path: str) -> Any:
-    """None if the document has no such field."""
-    for name in fields_of(path):
-        document = document.get(name) if isinstance(document, Mapping) else None
-    return document
-
 
 Kind = Literal["upsert", "patch", "delete"]
 Missing = Literal["stop", "skip"]

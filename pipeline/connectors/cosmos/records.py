@@ -9,17 +9,11 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from operator import attrgetter
 from typing import Any
 
-import pyarrow as pa
-
 from leasehold.common.nesting import NestedTooDeeply, check_nesting
-from leasehold.pipeline.connectors.cosmos.point_operations import fields_of, value_at
-from leasehold.pipeline.connectors.cosmos.ranges import position_behind
+from leasehold.pipeline.connectors.cosmos.key_paths import fields_of, value_at
 from leasehold.pipeline.errors import FeedUnavailable, MalformedRecord
-from leasehold.pipeline.event import EVENT_SCHEMA, Page
 from leasehold.pipeline.limits import JSON_LEVELS_MAX
 
 SEQUENCE_BITS = 20
@@ -158,51 +152,3 @@ def _skipped(text: str, at: int) -> int:
     while text[at : at + 1] in _SPACE and at < len(text):
         at += 1
     return at
-
-
-# Pages
-
-
-def pages_of(partition: str, records: Sequence[Record], to: str, *, events_max: int, bytes_max: int) -> list[Page]:
-    """Within the limits, but never cut inside a transaction; the last one ends at `to`, the server's own ETag."""
-    pages: list[list[Record]] = []
-    room = 0
-    for _, group in groupby(records, attrgetter("lsn")):
-        transaction = list(group)
-        size = sum(record.bytes for record in transaction)
-        if not pages or size > room or len(pages[-1]) + len(transaction) > events_max:
-            pages.append([])
-            room = bytes_max
-        pages[-1] += transaction
-        room -= size
-    return [
-        _page(partition, page, to if number == len(pages) else position_behind(page[-1].lsn))
-        for number, page in enumerate(pages, 1)
-    ]
-
-
-def _page(partition: str, records: Sequence[Record], to: str) -> Page:
-    lsns = [record.lsn for record in records]
-
-    def position_after(n: int) -> str | None:
-        return position_behind(lsns[n - 1]) if lsns[n - 1] != lsns[n] else None
-
-    return Page(_table(partition, records), to, position_after)
-
-
-def _table(partition: str, records: Sequence[Record]) -> pa.Table:
-    columns: dict[str, list[Any]] = {
-        "partition": [partition] * len(records),
-        "sequence": [
-            (lsn << SEQUENCE_BITS) + place
-            for lsn, group in groupby(records, attrgetter("lsn"))
-            for place, _ in enumerate(group)
-        ],
-        "offset": [str(record.lsn) for record in records],
-        "enqueued_time": [record.time_s * 1_000_000 for record in records],
-        "key": [record.key for record in records],
-        "body": [record.body for record in records],
-        "properties": [record.properties for record in records],
-        "operation": [record.operation for record in records],
-    }
-    return pa.table([pa.array(columns[field.name], field.type) for field in EVENT_SCHEMA], EVENT_SCHEMA)

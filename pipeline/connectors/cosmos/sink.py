@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from leasehold.common.azure import CosmosAccount
 from leasehold.pipeline.async_sink import AsyncSink, Converted, Entry, Failed, Limits, refused
-from leasehold.pipeline.async_sink.request_entry import Content, Destination
+from leasehold.pipeline.async_sink.json_rows import Content
+from leasehold.pipeline.async_sink.request_entry import Destination
 from leasehold.pipeline.connectors.cosmos.change_feed_request import THROTTLED, Answer
 from leasehold.pipeline.connectors.cosmos.client import CosmosContainer
 from leasehold.pipeline.connectors.cosmos.point_operations import (

@@ -5,13 +5,17 @@ table. A host that dies or stops never keeps another partition waiting. A transa
 server until it commits or meets a timeout; the epoch in the position's row decides whether it still counts.
 """
 
-from leasehold.pipeline.connectors.postgres.dead_letters import PostgresLettersFeed, letters_merge, storable
-from leasehold.pipeline.connectors.postgres.session import Timeouts
+from leasehold.pipeline.connectors.postgres.dead_letters import PostgresLettersFeed
+from leasehold.pipeline.connectors.postgres.dead_letters_sql import letters_merge, storable
+from leasehold.pipeline.connectors.postgres.session import Connections, Timeouts
 from leasehold.pipeline.connectors.postgres.sink import PostgresOutputSink
+from leasehold.pipeline.connectors.postgres.sql import Tables
 
 __all__ = [
+    "Connections",
     "PostgresLettersFeed",
     "PostgresOutputSink",
+    "Tables",
     "Timeouts",
     "letters_merge",
     "storable",

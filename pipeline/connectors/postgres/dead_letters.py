@@ -6,108 +6,23 @@ A position is the number of the last letter read, in decimal. Partitions are tho
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any, LiteralString
+from dataclasses import replace
+from typing import Any
 
-import pyarrow as pa
-from psycopg.sql import SQL, Composed, Identifier, Literal
-
-from leasehold.common.azure import Identity
 from leasehold.common.clock import Clock, LoopClock
-from leasehold.common.entra_token import TokenCredential
-from leasehold.pipeline.connectors.postgres.session import Server, Session, Timeouts
-from leasehold.pipeline.connectors.postgres.sql import BATCH, LETTERS, Statement, Tables
-from leasehold.pipeline.dead_letters.record import LETTER_SCHEMA, kept_events
+from leasehold.pipeline.connectors.postgres.dead_letters_sql import (
+    behind_query,
+    is_there_query,
+    latest_query,
+    page_query,
+    partitions_query,
+)
+from leasehold.pipeline.connectors.postgres.session import Connections, Server, Session
+from leasehold.pipeline.connectors.postgres.sql import Statement, Tables
+from leasehold.pipeline.dead_letters.record import kept_events
 from leasehold.pipeline.errors import FeedUnavailable, PositionLost, SinkError
 from leasehold.pipeline.event import Page
 from leasehold.pipeline.feed import ChangeFeed, FeedPartition, Start
-
-# The SQL of dead letters, pure: into a table in the transaction of their batch, and out of it in the order of their numbers.
-
-
-_NAMES = SQL(", ").join(map(Identifier, LETTER_SCHEMA.names))
-_TYPES: tuple[LiteralString, ...] = (
-    "text",
-    "text",
-    "bigint",
-    "text",
-    "integer",
-    "text",
-    "timestamptz",
-    "bytea",
-    "text",
-)
-
-
-def storable(letters: pa.Table) -> pa.Table:
-    """Texts for people without the NUL that PostgreSQL has no place for; the envelope has it escaped."""
-    errors = [error.replace("\0", "\N{REPLACEMENT CHARACTER}") for error in letters["error"].to_pylist()]
-    place = letters.schema.get_field_index("error")
-    return letters.set_column(place, letters.schema.field("error"), pa.array(errors, pa.string()))
-
-
-def kept(tables: Tables, letters: pa.Table) -> Composed:
-    """Must be the last before COMMIT: then no cycle of waits can include this lock."""
-    rows = [_row(tuple(row.values())) for row in storable(letters).to_pylist()]
-    return _inserted(tables, SQL("(VALUES {}) AS given ({})").format(SQL(", ").join(rows), _NAMES))
-
-
-def letters_merge(schema: str) -> str:
-    """The same for a sink of their own, whose output is the letters: its `merge`."""
-    return _inserted(Tables(schema), BATCH).as_string(None)
-
-
-def _row(values: Sequence[Any]) -> Composed:
-    """With types, since a column may be null in all rows."""
-    typed = (SQL("{}::{}").format(Literal(value), SQL(kind)) for value, kind in zip(values, _TYPES, strict=True))
-    return SQL("({})").format(SQL(", ").join(typed))
-
-
-def _inserted(tables: Tables, rows: Statement | Identifier) -> Composed:
-    """Numbers are given under a lock that ends with the transaction: no smaller one appears behind one that was read."""
-    return SQL(
-        "INSERT INTO {} ({}) SELECT {} FROM (SELECT pg_advisory_xact_lock(hashtextextended({}, 0)) OFFSET 0) AS locked,"
-        " {} ORDER BY sequence"
-    ).format(tables.letters, _NAMES, _NAMES, Literal(f"leasehold {tables.schema}.{LETTERS}"), rows)
-
-
-# Reading
-
-
-def is_there_query(tables: Tables) -> Composed:
-    name = Literal(tables.schema), Literal(LETTERS)
-    return SQL("SELECT to_regclass(format('%I.%I', {}::text, {}::text)) IS NOT NULL").format(*name)
-
-
-def partitions_query(tables: Tables, pipeline: str) -> Composed:
-    return SQL("SELECT DISTINCT partition FROM {} WHERE pipeline = {} ORDER BY 1").format(
-        tables.letters, Literal(pipeline)
-    )
-
-
-def latest_query(tables: Tables, pipeline: str, partition: str) -> Composed:
-    return SQL("SELECT max(id) {}").format(_from(tables, pipeline, partition, 0))
-
-
-def behind_query(tables: Tables, pipeline: str, partition: str, id: int) -> Composed:
-    return SQL("SELECT count(*) {}").format(_from(tables, pipeline, partition, id))
-
-
-def page_query(tables: Tables, pipeline: str, partition: str, id: int, rows: int, bytes_max: int) -> Composed:
-    """At most so many rows and bytes, but one row at least."""
-    return SQL(
-        """SELECT id, failed_at, body, envelope FROM (
-            SELECT id, failed_at, body, envelope, row_number() OVER (ORDER BY id) AS number,
-                sum(coalesce(octet_length(body), 0) + octet_length(envelope)) OVER (ORDER BY id) AS bytes
-            {} ORDER BY id LIMIT {}) AS next
-        WHERE number = 1 OR bytes <= {} ORDER BY id"""
-    ).format(_from(tables, pipeline, partition, id), Literal(rows), Literal(bytes_max))
-
-
-def _from(tables: Tables, pipeline: str, partition: str, id: int) -> Composed:
-    return SQL("FROM {} WHERE pipeline = {} AND partition = {} AND id > {}").format(
-        tables.letters, Literal(pipeline), Literal(partition), Literal(id)
-    )
-
 
 POLL_S = 1.0
 PAGE_ROWS = 1000
@@ -120,20 +35,13 @@ class PostgresLettersFeed(ChangeFeed):
         pipeline: str,
         *,
         schema: str = "public",
-        timeouts: Timeouts | None = None,
+        connections: Connections | None = None,
         page_bytes_max: int = 4 * 1024 * 1024,
         clock: Clock | None = None,
-        identity: Identity | None = None,
-        credential: TokenCredential | None = None,
     ) -> None:
-        """identity, credential: as of PostgresOutputSink. Raises ValueError where the DSN is none."""
+        """Raises ValueError where the DSN is none."""
         self._server = Server(
-            dsn,
-            connections_max=2,
-            timeouts=timeouts or Timeouts(),
-            application_name="leasehold dead letters",
-            identity=identity,
-            credential=credential,
+            dsn, replace(connections or Connections(), max=2, application_name="leasehold dead letters")
         )
         self._tables = Tables(schema, keeps_letters=True)
         self._pipeline = pipeline

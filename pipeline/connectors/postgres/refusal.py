@@ -8,7 +8,8 @@ from typing import NamedTuple
 import psycopg
 
 from leasehold.common.postgres import TokenRefused, cause_of, words_of
-from leasehold.pipeline.connectors.postgres.sql import CHANGED, GUARD, LOSS, MISSING, STAGING
+from leasehold.pipeline.connectors.postgres.sql import CHANGED, GUARD, LOSS
+from leasehold.pipeline.connectors.postgres.staging_sql import MISSING, STAGING
 from leasehold.pipeline.errors import Ambiguous, OutputRefused, SinkError, SinkNotFound, SinkRejected, SinkUnavailable
 
 _COLLISIONS = ("40001", "40P01")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from psycopg import AsyncConnection, AsyncCursor, Error, pq
@@ -63,6 +63,22 @@ class Timeouts:
     """One conversation with the server from its first byte to its last answer."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connections:
+    """How to connect, apart from the DSN, and how often at most.
+
+    - `identity`: for Azure Database for PostgreSQL, "default" or a managed identity's client id. Every new connection
+      gets an access token of Microsoft Entra ID as its password, so the DSN must not have one.
+    - `credential`: of azure-identity's asynchronous kind, used for tokens instead; it is not closed.
+    """
+
+    max: int = 4
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    application_name: str = "leasehold"
+    identity: Identity | None = None
+    credential: TokenCredential | None = None
+
+
 class Session:
     """One connection and what it holds. `is_sent`: everything that a commit needs has been handed to the network.
 
@@ -95,6 +111,15 @@ class Session:
     async def execute(self, message: Statement, *, extended: bool = False) -> AsyncCursor:
         """One message, its answers in the cursor's result sets. `extended`: the protocol that takes a single statement."""
         return await self._connection.execute(message, binary=extended)
+
+    async def ask(self, message: Statement) -> list[list[Any]]:
+        """The rows of every statement of a message that has rows."""
+        cursor, answers = await self.execute(message), []
+        while True:
+            if cursor.description is not None:
+                answers.append(await cursor.fetchall())
+            if not cursor.nextset():
+                return answers
 
     async def prepare_batch(
         self,
@@ -168,22 +193,15 @@ class Session:
 class Server:
     """Holds conversations with a server, and translates their errors. `address` names it, without secrets."""
 
-    def __init__(
-        self,
-        dsn: str,
-        *,
-        connections_max: int,
-        timeouts: Timeouts,
-        application_name: str,
-        identity: Identity | None = None,
-        credential: TokenCredential | None = None,
-    ) -> None:
-        """identity, credential: as of TokenSource. Without an identity, the DSN has the credentials. Raises ValueError."""
-        self._tokens = None if identity is None else TokenSource(identity, credential=credential)
-        self._parameters = parameters_of(dsn, timeouts, application_name, has_token=identity is not None)
-        self._timeouts = timeouts
+    def __init__(self, dsn: str, connections: Connections) -> None:
+        """Raises ValueError."""
+        identity, self.timeouts = connections.identity, connections.timeouts
+        self._tokens = None if identity is None else TokenSource(identity, credential=connections.credential)
+        self._parameters = parameters_of(
+            dsn, self.timeouts, connections.application_name, has_token=identity is not None
+        )
         self._idle: list[Session] = []
-        self._slots = asyncio.Semaphore(connections_max)
+        self._slots = asyncio.Semaphore(connections.max)
         self._path: str | None = None
         """The search_path of the first connection, for all that follow: the same names lead to the same tables."""
         self.address = address_of(self._parameters)
@@ -196,9 +214,9 @@ class Server:
         for attempts_left in reversed(range(ATTEMPTS)):
             async with self._session() as session:
                 try:
-                    return await session.run_within(self._timeouts.transaction_s, conversation(session))
+                    return await session.run_within(self.timeouts.transaction_s, conversation(session))
                 except TimeoutError:
-                    words = f"PostgreSQL {self.address}: {doing} got no answer in {self._timeouts.transaction_s:g} s"
+                    words = f"PostgreSQL {self.address}: {doing} got no answer in {self.timeouts.transaction_s:g} s"
                     raise Ambiguous(words) if session.is_sent else SinkUnavailable(words) from None
                 except Error as error:
                     if refusal.is_changed(error):
@@ -246,8 +264,8 @@ class Server:
         try:
             if connection.info.server_version < VERSION_MIN * 10_000:
                 raise SinkRejected(f"PostgreSQL {self.address} is too old: it has to be {VERSION_MIN} or later")
-            async with asyncio.timeout(self._timeouts.connect_s):
-                cursor = await connection.execute(one_message(settings_of(self._timeouts), pinned(self._path)))
+            async with asyncio.timeout(self.timeouts.connect_s):
+                cursor = await connection.execute(one_message(settings_of(self.timeouts), pinned(self._path)))
                 while cursor.nextset():
                     """The last answer is the path."""
                 [self._path] = await cursor.fetchone() or [None]
@@ -255,7 +273,7 @@ class Server:
             await connection.close()
             if isinstance(error, TimeoutError):
                 raise SinkUnavailable(
-                    f"PostgreSQL {self.address} cannot be reached: no answer within {self._timeouts.connect_s:g} s"
+                    f"PostgreSQL {self.address} cannot be reached: no answer within {self.timeouts.connect_s:g} s"
                 ) from error
             if isinstance(error, Error):
                 raise SinkUnavailable(f"PostgreSQL {self.address} cannot be reached: {words_of(error)}") from error

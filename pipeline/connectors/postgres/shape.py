@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from psycopg.sql import SQL, Composed, Identifier, Literal
 
 from leasehold.common.nesting import parsed_json
-from leasehold.pipeline.connectors.postgres.sql import CHANGED, LOSS, PART, ROW, STAGED, Column, Rows, Statement
+from leasehold.pipeline.connectors.postgres.sql import CHANGED, LOSS, STAGED, Column, Rows, Statement, column_names
+from leasehold.pipeline.connectors.postgres.staging_sql import PART, ROW
 from leasehold.pipeline.limits import JSON_LEVELS_MAX
 
 
@@ -294,8 +295,4 @@ def _as_indexed(name: str, fit: Fit) -> Composed:
 
 def _into(table: Identifier, columns: Sequence[Column]) -> Composed:
     """By another name, as the table may be called `excluded`."""
-    return SQL("INSERT INTO {} AS leasehold_target ({})").format(table, _names(columns))
-
-
-def _names(columns: Sequence[Column]) -> Composed:
-    return SQL(", ").join(Identifier(c.name) for c in columns)
+    return SQL("INSERT INTO {} AS leasehold_target ({})").format(table, column_names(columns))

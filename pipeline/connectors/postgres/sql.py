@@ -7,11 +7,8 @@ could release. (Drivers' pipeline modes send statement by statement: a client st
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 
 from psycopg.sql import SQL, Composed, Identifier, Literal
 
@@ -53,9 +50,14 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """The tables of positions and, if wanted, of their history and dead letters."""
+    """Our tables in a schema, which are created if absent: `leasehold_positions` and, if wanted, two more.
 
-    schema: str
+    - `history`: note every batch in `leasehold_history`, in its own transaction: pipeline, partition, generation,
+      epoch, owner, from, to, events, committed_at. Only users delete there.
+    - `keeps_letters`: take dead letters, into `leasehold_dead_letters`, in their batch's transaction.
+    """
+
+    schema: str = "public"
     history: bool = False
     keeps_letters: bool = False
 
@@ -330,13 +332,13 @@ def unstaged(table: Identifier) -> Composed:
 
 
 def loaded(columns: Iterable[Column], table: Identifier) -> Composed:
-    return SQL("COPY {} ({}) FROM STDIN (FORMAT csv, ENCODING 'UTF8')").format(table, _names(columns))
+    return SQL("COPY {} ({}) FROM STDIN (FORMAT csv, ENCODING 'UTF8')").format(table, column_names(columns))
 
 
 def filled(table: Identifier, columns: Iterable[Column], rows: Iterable[Iterable[str | None]]) -> Composed:
     """As `loaded`. The texts have no type, so each is read as its column's, as COPY reads it."""
     values = (SQL("({})").format(SQL(", ").join(map(Literal, row))) for row in rows)
-    return SQL("INSERT INTO {} ({}) VALUES {}").format(table, _names(columns), SQL(", ").join(values))
+    return SQL("INSERT INTO {} ({}) VALUES {}").format(table, column_names(columns), SQL(", ").join(values))
 
 
 def moved(tables: Tables, claim: Claim, start: str | None, to: str) -> Composed:
@@ -365,128 +367,6 @@ def remembered(tables: Tables, claim: Claim, start: str | None, to: str, events:
     ).format(tables.batches, SQL(", ").join(map(Literal, values)))
 
 
-# Rows that executors stage: a table for each batch, until its output is merged
-
-
-PART, ROW = "leasehold_part", "leasehold_row"
-"""The columns of a staging table besides the output's: the part's name, and the place of the row in it."""
-STAGING = "leasehold_staged"
-MISSING = "leasehold_missing"
-"""In the message of the error that `counted` raises."""
-_STAGING = re.compile(rf"{STAGING}_(?P<lease>[0-9a-f]{{16}})_(?P<epoch>0|[1-9][0-9]{{0,18}})_[0-9a-f]{{8}}")
-
-
-def staging_name(claim: Claim, start: str | None) -> str:
-    """The table for the batch that begins at `start`: it names lease and epoch. At most 62 bytes, since a name has 63."""
-    return f"{STAGING}_{_lease(claim)}_{claim.epoch}_{_digest(claim.generation, start)[:8]}"
-
-
-def staging_names(tables: Tables, claim: Claim) -> Composed:
-    """The names of all tables that may be staging tables of this lease."""
-    return SQL(
-        """SELECT relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-        WHERE n.nspname = {} AND c.relkind = 'r' AND c.relpersistence = 'u' AND starts_with(relname::text, {})"""
-    ).format(Literal(tables.schema), Literal(f"{STAGING}_{_lease(claim)}_"))
-
-
-def outranked(names: Iterable[str], claim: Claim) -> list[str]:
-    """The staging tables of this lease that an earlier epoch has made. No other name is among them."""
-    found = [(name, _STAGING.fullmatch(name)) for name in names]
-    return [name for name, of in found if of and of["lease"] == _lease(claim) and int(of["epoch"]) < claim.epoch]
-
-
-def may_create(tables: Tables) -> Composed:
-    """One boolean: whether this role may create tables next to the positions."""
-    return SQL("SELECT has_schema_privilege({}, 'CREATE')").format(Literal(tables.schema))
-
-
-def staging_created(tables: Tables, name: str, columns: Iterable[Column], role: str | None) -> Composed:
-    """role: of the executors, which may insert and do nothing else; None if its name is unknown.
-
-    The table needs no log: if a crash of the server empties it, `counted` refuses the batch.
-    """
-    table = Identifier(tables.schema, name)
-    definitions = [SQL("{} {}").format(Identifier(c.name), SQL(c.type)) for c in columns]
-    of_leasehold = [SQL("{} {} NOT NULL").format(Identifier(n), SQL(t)) for n, t in ((PART, "text"), (ROW, "bigint"))]
-    grant = [] if role is None else [SQL("GRANT INSERT ON {} TO {}").format(table, Identifier(role))]
-    return one_message(
-        BEGIN,
-        SQL("CREATE UNLOGGED TABLE IF NOT EXISTS {} ({}) WITH (autovacuum_enabled = false)").format(
-            table, SQL(", ").join([*definitions, *of_leasehold])
-        ),
-        *grant,
-        COMMIT,
-    )
-
-
-def staging_dropped(tables: Tables, name: str, lock_s: float) -> Composed:
-    """An executor that was stopped within its COPY locks the table for as long as it is stopped."""
-    return one_message(
-        BEGIN,
-        SQL("SELECT set_config('lock_timeout', {}, true)").format(Literal(str(round(lock_s * 1000)))),
-        SQL("DROP TABLE IF EXISTS {}").format(Identifier(tables.schema, name)),
-        COMMIT,
-    )
-
-
-def time_left(seconds: float) -> Composed:
-    """Gives the next statement what is left of `seconds` since BEGIN, so that all statements together take no longer."""
-    return SQL(
-        "SELECT set_config('statement_timeout',"
-        " greatest(1, {} - (1000 * extract(epoch FROM clock_timestamp() - now()))::bigint)::text, true)"
-    ).format(Literal(round(seconds * 1000)))
-
-
-def in_order(table: Identifier, columns: Iterable[Column], parts: Sequence[str]) -> Composed:
-    """The staged rows of these parts, in their order."""
-    return SQL("(SELECT {} {} ORDER BY named.number, staged.{}) AS rows").format(
-        _of_staged(c.name for c in columns), _from_parts(table, parts), Identifier(ROW)
-    )
-
-
-def numbered(table: Identifier, columns: Iterable[Column], parts: Sequence[str]) -> Composed:
-    """The staged rows of these parts, with the order that `in_order` has in two more columns."""
-    names = _of_staged([*(c.name for c in columns), ROW])
-    return SQL("(SELECT {}, named.number AS {} {}) AS rows").format(names, Identifier(PART), _from_parts(table, parts))
-
-
-def of_parts(table: Identifier, parts: Sequence[str]) -> Composed:
-    """The staged rows of these parts, whose number alone matters."""
-    return SQL("(SELECT {}) AS rows").format(_from_parts(table, parts))
-
-
-def refilled(columns: Iterable[Column], rows: Rows) -> Composed:
-    """Into `batch`, for a user's merge, which may read it several times."""
-    names = _names(columns)
-    return SQL("INSERT INTO {} ({}) SELECT {} FROM {}").format(BATCH, names, names, rows)
-
-
-def counted(rows: Rows, expected: int) -> Composed:
-    """Raises MISSING unless there are so many rows."""
-    return SQL("SELECT CASE count(*) WHEN {} THEN 1 ELSE ({} || count(*))::integer END FROM {}").format(
-        Literal(expected), Literal(f"{MISSING}: rows found: "), rows
-    )
-
-
-def _from_parts(table: Identifier, parts: Sequence[str]) -> Composed:
-    named = (SQL("({}, {})").format(Literal(part), Literal(number)) for number, part in enumerate(parts))
-    return SQL("FROM {} AS staged JOIN (VALUES {}) AS named (part, number) ON staged.{} = named.part").format(
-        table, SQL(", ").join(named), Identifier(PART)
-    )
-
-
-def _of_staged(names: Iterable[str]) -> Composed:
-    return SQL(", ").join(SQL("staged.{}").format(Identifier(name)) for name in names)
-
-
-def _lease(claim: Claim) -> str:
-    return _digest(claim.pipeline, claim.partition)[:16]
-
-
-def _digest(*values: str | int | None) -> str:
-    return sha256(json.dumps(values).encode()).hexdigest()
-
-
 # Parts of statements
 
 
@@ -511,5 +391,5 @@ def _of_tenure(claim: Claim) -> Composed:
     )
 
 
-def _names(columns: Iterable[Column]) -> Composed:
+def column_names(columns: Iterable[Column]) -> Composed:
     return SQL(", ").join(Identifier(c.name) for c in columns)

@@ -20,7 +20,8 @@ from leasehold.common.postgres import address_of
 from leasehold.pipeline.connectors.postgres import refusal
 from leasehold.pipeline.connectors.postgres.copy import Load, load
 from leasehold.pipeline.connectors.postgres.session import Timeouts, parameters_of, settings_of
-from leasehold.pipeline.connectors.postgres.sql import PART, ROW, loaded
+from leasehold.pipeline.connectors.postgres.sql import loaded
+from leasehold.pipeline.connectors.postgres.staging_sql import PART, ROW
 from leasehold.pipeline.errors import SinkRejected
 from leasehold.pipeline.staging import StagedPart, Stager, sorted_slices
 

@@ -13,24 +13,22 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
 from importlib import resources
 from pathlib import Path
 
 import psycopg
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.console import Console
 
-from leasehold.leases.lease import Lease
 from leasehold.pipeline.connectors.log import LogChangeFeed
 from leasehold.service.cli.demo import transactions as demo_data
 from leasehold.service.cli.demo.failing import FAILURES, Bank, DemoFailed, Failure, FailureName, Victim
 from leasehold.service.cli.demo.postgres import DSN, check_place, make_directory, query_command, run_postgres
 from leasehold.service.cli.demo.transactions import Transaction
+from leasehold.service.cli.demo.user_file import read
+from leasehold.service.cli.demo.view import REFRESH_S, DemoView, count_done, say
 from leasehold.service.cli.host_name import host_name
 from leasehold.service.cli.run import process, stopping
 from leasehold.service.cli.tables import balances_table, screen_of, stopped
@@ -38,99 +36,10 @@ from leasehold.service.config import load as config
 from leasehold.service.config.leases import SqliteLeases
 from leasehold.service.config.settings import HostSettings, LogSettings, Settings
 from leasehold.service.lag.backlog import Backlog
-from leasehold.service.lag.measurement import measure_lag
 from leasehold.service.processor import ProcessorCore
 from leasehold.service.telemetry import logs
 from leasehold.service.texts import counted, noun
 from leasehold.service.wiring.build import processor_of
-
-# What `leasehold demo` shows while it runs: a bar for every pipeline, and the leases with their owners.
-
-
-REFRESH_S = 0.2
-LINES_S = 2.0
-"""Without a terminal: how often a line is printed."""
-
-
-async def count_done(processor: ProcessorCore) -> dict[str, int]:
-    """How many events each pipeline has behind it, by its leases, before the processor starts. Raises StoreError."""
-    feeds = {pipeline.name: pipeline.feed for pipeline in processor.pipelines}
-    leases = (await processor.keeper.scan(feeds)).leases
-    left = await measure_lag(leases, feeds)
-    whole = await measure_lag([replace(lease, continuation=None) for lease in leases], feeds)
-    return {name: max(0, whole.of(name).events - left.of(name).events) for name in feeds}
-
-
-class DemoView:
-    """Redrawn in place on a terminal; a line now and then where output goes to a file.
-
-    before: what each pipeline had done when this processor started.
-    """
-
-    def __init__(self, processor: ProcessorCore, transactions: int, before: Mapping[str, int], screen: Console) -> None:
-        self._processor = processor
-        self._screen = screen
-        self._total = transactions
-        self._before = before
-        self._bars = Progress(
-            TextColumn("{task.description:<10}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=screen
-        )
-        self._tasks: dict[str, TaskID] = {
-            pipeline.name: self._bars.add_task(pipeline.name, total=transactions) for pipeline in processor.pipelines
-        }
-
-    @asynccontextmanager
-    async def draw(self) -> AsyncIterator[None]:
-        """Draw it, and draw it again, within this context."""
-        draw = self._live() if self._screen.is_terminal else self._lines()
-        task = asyncio.create_task(draw, name="demo view")
-        try:
-            yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-    async def _live(self) -> None:
-        with Live(console=self._screen, auto_refresh=False) as live:
-            try:
-                while True:
-                    live.update(self._drawn(), refresh=True)
-                    await asyncio.sleep(REFRESH_S)
-            finally:
-                live.update(self._drawn(), refresh=True)
-
-    async def _lines(self) -> None:
-        last = ""
-        while True:
-            done = self._done()
-            line = ", ".join(f"{name} {count:,}/{self._total:,}" for name, count in done.items())
-            if line != last:
-                _say(self._screen, line)
-                last = line
-            await asyncio.sleep(LINES_S)
-
-    def _drawn(self) -> RenderableType:
-        for name, count in self._done().items():
-            self._bars.update(self._tasks[name], completed=count)
-        return Group(self._bars, self._leases())
-
-    def _leases(self) -> Table:
-        table = Table.grid(padding=(0, 2))
-        scan = self._processor.host.balancer.scan
-        for name in self._tasks:
-            leases = [lease for lease in scan.leases if lease.pipeline == name] if scan else []
-            table.add_row(name, "  ".join(_shown(lease) for lease in leases) or "waiting for its first partition")
-        return table
-
-    def _done(self) -> dict[str, int]:
-        return {name: self._before[name] + self._processor.stats.events[name] for name in self._tasks}
-
-
-def _shown(lease: Lease) -> str:
-    return (
-        f"{lease.partition.removesuffix('.csv').rsplit('-', 1)[-1]}: {lease.owner or 'no owner'} (epoch {lease.epoch})"
-    )
-
 
 PARTITIONS = 4
 OUTPUT = {"generate": "raw-event", "transform": "transformed-event"}
@@ -220,7 +129,7 @@ async def run_demo(options: DemoOptions) -> DemoResult:
         rows = await asyncio.to_thread(_transactions, options.transactions)
         directory = stack.enter_context(_directory(options.directory))
         expected = await asyncio.to_thread(_write, directory, rows)
-        _say(screen, f"bank in {directory}: {_size(expected)}")
+        say(screen, f"bank in {directory}: {_size(expected)}")
         started = time.monotonic()
         name = stack.enter_context(host_name(HostSettings(), SqliteLeases(path=directory / "leases.db")))
         logs.configure(LogSettings(file=directory / "host.log"), name)
@@ -256,26 +165,26 @@ class _Run:
         processor = processor_of(settings, host=self.host, log=logs.logger())
         await self._process(settings, processor, await count_done(processor))
         if not any(processor.stats.events.values()):
-            _say(self.screen, _nothing_done(self.expected))
+            say(self.screen, _nothing_done(self.expected))
 
     async def fail(self, failure: Failure) -> None:
         """One part of the bank fails; then `process`, which recovers from it. Raises DemoFailed."""
-        bank = Bank(self.directory, {DSN: self.dsn}, self.stop, partial(_say, self.screen))
+        bank = Bank(self.directory, {DSN: self.dsn}, self.stop, partial(say, self.screen))
         async with bank.failed(failure) as victim:
-            _say(self.screen, f"{failure.part} {failure.what}")
+            say(self.screen, f"{failure.part} {failure.what}")
             settings = config.load(self.directory / "bank.yaml", {DSN: self.dsn})
             processor = processor_of(settings, host=self.host, log=logs.logger())
             known = await count_done(processor)
             before = {pipeline: await self._stored(pipeline) for pipeline in known}
             stored = before[failure.pipeline]
-            _say(
+            say(
                 self.screen,
                 f"{stored:,} of {self.transactions:,} transactions are stored, and the leases know of"
                 f" {known[failure.pipeline]:,}: the demo's host takes the leases when they expire (10 s)",
             )
             async with self._woken(failure, victim, processor):
                 await self._process(settings, processor, before)
-            _say(
+            say(
                 self.screen,
                 f"recovered: the other {self.transactions - stored:,} transactions were processed,"
                 f" {processor.stats.events[failure.pipeline]:,} of them by the demo's host",
@@ -287,7 +196,7 @@ class _Run:
             )
 
     async def _process(self, settings: Settings, processor: ProcessorCore, before: Mapping[str, int]) -> None:
-        _say(self.screen, "starting Spark, which takes some seconds")
+        say(self.screen, "starting Spark, which takes some seconds")
         async with DemoView(processor, self.transactions, before, self.screen).draw():
             last = await process(
                 processor,
@@ -295,7 +204,7 @@ class _Run:
                 self.stop,
                 until_idle=True,
                 log=logs.logger(),
-                listening=lambda port: _say(self.screen, f"dashboard: http://{settings.api.host}:{port}/"),
+                listening=lambda port: say(self.screen, f"dashboard: http://{settings.api.host}:{port}/"),
             )
         _heed(last, self.screen)
 
@@ -316,11 +225,11 @@ class _Run:
     async def _wake(self, failure: Failure, victim: Victim, processor: ProcessorCore) -> None:
         while not _is_displaced(processor, failure):  # noqa: ASYNC110  # scans set no event
             await asyncio.sleep(REFRESH_S)
-        _say(self.screen, f"{failure.part} continues (SIGCONT) with its old batch: its partitions have new owners")
+        say(self.screen, f"{failure.part} continues (SIGCONT) with its old batch: its partitions have new owners")
         victim.resume()
         if (code := await victim.changed()) != 0:
             raise DemoFailed(f"{failure.part} ended with exit code {code}: {victim.words}")
-        _say(self.screen, f"{failure.part} has ended: nothing of its old batch was stored, because its epoch was over")
+        say(self.screen, f"{failure.part} has ended: nothing of its old batch was stored, because its epoch was over")
 
     async def _stored(self, pipeline: str) -> int:
         """How many transactions its output holds; 0 if there is none yet."""
@@ -351,7 +260,7 @@ def _heed(last: Backlog | None, screen: Console) -> None:
     if last is None:
         raise DemoFailed("stopped before the bank was finished; with --dir, it continues where it stopped")
     for (pipeline, partition), error in sorted(last.failed.items()):
-        _say(screen, stopped(pipeline, partition, error))
+        say(screen, stopped(pipeline, partition, error))
 
 
 @contextmanager
@@ -367,7 +276,7 @@ def _directory(wanted: Path | None) -> Iterator[Path]:
 
 
 def _transactions(wanted: Path | None) -> list[Transaction]:
-    return demo_data.generated() if wanted is None else demo_data.read(wanted)
+    return demo_data.generated() if wanted is None else read(wanted)
 
 
 def _write(directory: Path, rows: list[Transaction]) -> Ledger:
@@ -390,11 +299,11 @@ def _report(result: DemoResult, kept: Path | None, screen: Console) -> None:
     shown = result.differing or names[:ACCOUNTS_SHOWN]
     screen.print(balances_table(result.expected.balances, result.found.balances, shown))
     if result.matches and len(shown) < len(names):
-        _say(screen, f"... and {counted(len(names) - len(shown), 'more account')}, which also match")
+        say(screen, f"... and {counted(len(names) - len(shown), 'more account')}, which also match")
     for line in _kept(kept):
-        _say(screen, line)
+        say(screen, line)
     verdict = "match" if result.matches else f"DIFFER in {counted(len(result.differing), 'account')}"
-    _say(
+    say(
         screen,
         f"balances {verdict}: {counted(len(result.expected.balances), 'account')}, {result.transactions}"
         f" {noun(result.transactions, 'transaction')},"
@@ -414,7 +323,3 @@ def _kept(directory: Path | None) -> list[str]:
 
 def _size(ledger: Ledger) -> str:
     return f"{counted(sum(ledger.events.values()), 'transaction')} of {counted(len(ledger.events), 'account')}"
-
-
-def _say(screen: Console, line: str) -> None:
-    screen.print(line, markup=False, highlight=False, soft_wrap=True)

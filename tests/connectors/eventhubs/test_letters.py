@@ -17,8 +17,8 @@ from leasehold.pipeline.connectors.eventhubs.feed.letters import HubLetters
 from leasehold.pipeline.connectors.eventhubs.sink.sink import EventHubsOutputSink
 from leasehold.pipeline.connectors.memory import MemoryChangeFeed
 from leasehold.pipeline.dead_letters import LetterBox
+from leasehold.pipeline.dead_letters.box import read_kept
 from leasehold.pipeline.dead_letters.merged_feed import MergedLetters
-from leasehold.pipeline.dead_letters.record import read_kept
 from leasehold.pipeline.dead_letters.settled import Replayed, ReplayFeed, judge
 from leasehold.pipeline.errors import OutputRefused, SinkRejected, SinkUnavailable
 from leasehold.pipeline.limits import REPLAY

@@ -28,7 +28,7 @@ from workload import BLOCK_EVENTS, MERGE, PARTITIONS, SETUP, body_of
 
 from leasehold.leases.stores.sqlite import SqliteStore
 from leasehold.pipeline.connectors.log import LogChangeFeed, append
-from leasehold.pipeline.connectors.postgres import PostgresOutputSink
+from leasehold.pipeline.connectors.postgres import PostgresOutputSink, Tables
 from leasehold.pipeline.dead_letters import DeadLetters
 from leasehold.pipeline.limits import Isolation
 from leasehold.pipeline.spark.engine import SparkEngine
@@ -100,7 +100,7 @@ async def one(drain: Drain, directory: Path, dsn: str, engine: SparkEngine) -> f
         transform=SparkTransform(
             engine, "balances", sql=SQL, schema=SCHEMA, goes_on=True, isolation=Isolation(most=FOUND_AT_ONCE)
         ),
-        sink=PostgresOutputSink(dsn, setup=SETUP, merge=MERGE, letters=True),
+        sink=PostgresOutputSink(dsn, setup=SETUP, merge=MERGE, tables=Tables(keeps_letters=True)),
         letters=DeadLetters(now=lambda: datetime.now(UTC)),
         batch_timeout_s=3600,
     )

@@ -41,7 +41,7 @@ from plugins_cli import leases_in
 from leasehold.leases.lease import Lease
 from leasehold.pipeline.connectors.log import append
 from leasehold.pipeline.crash_point import POINTS
-from leasehold.pipeline.dead_letters.record import read_kept
+from leasehold.pipeline.dead_letters.box import read_kept
 
 KILLED, FROZEN = "killed", "frozen"
 PARTITIONS = ("0", "1")

@@ -15,10 +15,16 @@ from lab.scenarios.outlets import GAPS, GAPS_LAST
 from leasehold.pipeline.async_sink import Limits
 from leasehold.pipeline.connectors.files.sink import Directory, FileLetters, FilesOutputSink, snapshot_of
 from leasehold.pipeline.connectors.log import LogChangeFeed, LogOutputSink
-from leasehold.pipeline.connectors.postgres import PostgresLettersFeed, PostgresOutputSink, letters_merge, storable
+from leasehold.pipeline.connectors.postgres import (
+    PostgresLettersFeed,
+    PostgresOutputSink,
+    Tables,
+    letters_merge,
+    storable,
+)
 from leasehold.pipeline.dead_letters import LetterBox
+from leasehold.pipeline.dead_letters.box import read_until_now
 from leasehold.pipeline.dead_letters.merged_feed import MergedLetters
-from leasehold.pipeline.dead_letters.record import read_until_now
 from leasehold.pipeline.limits import ParallelLimits
 from leasehold.pipeline.sink import Sink
 
@@ -70,7 +76,7 @@ def files_box(where: Where) -> LetterBox:
 
 
 def postgres_box(where: Where) -> LetterBox:
-    sink = PostgresOutputSink(where.dsn, merge=letters_merge("public"), letters=True)
+    sink = PostgresOutputSink(where.dsn, merge=letters_merge("public"), tables=Tables(keeps_letters=True))
     return LetterBox(feed=PostgresLettersFeed(where.dsn, NAME), sink=sink, rows=storable)
 
 
@@ -99,7 +105,7 @@ def postgres_sink(where: Where, *, letters: bool = False) -> Sink:
         where.dsn,
         setup=SETUP,
         merge="INSERT INTO outcome SELECT body FROM batch ORDER BY sequence",
-        letters=letters,
+        tables=Tables(keeps_letters=letters),
     )
 
 

@@ -27,10 +27,11 @@ from psycopg.sql import Identifier
 
 from leasehold.leases.lease import Lease
 from leasehold.pipeline.connectors.postgres.copy import Load
-from leasehold.pipeline.connectors.postgres.session import Server, Session, Timeouts
+from leasehold.pipeline.connectors.postgres.session import Connections, Server, Session, Timeouts
 from leasehold.pipeline.connectors.postgres.shape import Shape, shape_of
-from leasehold.pipeline.connectors.postgres.sink import PostgresOutputSink, PostgresWriter
+from leasehold.pipeline.connectors.postgres.sink import PostgresOutputSink
 from leasehold.pipeline.connectors.postgres.sql import Column, Statement
+from leasehold.pipeline.connectors.postgres.writer import PostgresWriter
 from leasehold.pipeline.sink import Claim, Output
 
 Way = Literal["message", "copy", "copy into the table"]
@@ -86,10 +87,10 @@ class Database:
 
     def sink(self) -> PostgresOutputSink:
         """One host's way here."""
-        timeouts = Timeouts(transaction_s=self._transaction_s)
-        sink = _Sink(DSN, table="public.output", timeouts=timeouts)
+        connections = Connections(timeouts=Timeouts(transaction_s=self._transaction_s))
+        sink = _Sink(DSN, table="public.output", connections=connections)
         sink.way = self.way
-        server = _Server(self, timeouts)
+        server = _Server(self, connections)
         sink._parts = replace(sink._parts, server=server, thread=Threads(self.weather))  # type: ignore[arg-type]
         return sink
 
@@ -177,8 +178,8 @@ class _CopyingWriter(PostgresWriter):
 
 
 class _Server(Server):
-    def __init__(self, database: Database, timeouts: Timeouts) -> None:
-        super().__init__(DSN, connections_max=4, timeouts=timeouts, application_name="simulated")
+    def __init__(self, database: Database, connections: Connections) -> None:
+        super().__init__(DSN, connections)
         self._database = database
 
     async def _connect(self) -> Session:

@@ -30,7 +30,7 @@ from leasehold.pipeline.connectors.eventhubs.amqp.management import PartitionExt
 from leasehold.pipeline.connectors.eventhubs.feed.receiver import Limits, Received, ReceiverSource
 from leasehold.pipeline.connectors.eventhubs.sink import tail as tails
 from leasehold.pipeline.connectors.eventhubs.sink.producer_groups import Groups
-from leasehold.pipeline.connectors.eventhubs.sink.sender import attach_refused, batch_refused
+from leasehold.pipeline.connectors.eventhubs.sink.refusals import attach_refused, batch_refused
 from leasehold.pipeline.connectors.eventhubs.sink.sink import EventHubsOutputSink
 from leasehold.pipeline.connectors.eventhubs.sink.writer import HubWriter
 from leasehold.pipeline.errors import FeedUnavailable

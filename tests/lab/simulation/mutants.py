@@ -79,6 +79,7 @@ WATCH = "tests/unit/leases/test_host_watch.py"
 HOST_LIVENESS = "tests/unit/service/test_host_liveness.py"
 FITNESS = "tests/unit/service/test_fitness.py"
 SHARES = "tests/unit/leases/test_shares.py"
+HOST_GRAY = "tests/unit/service/test_host_gray.py"
 HANDLERS = "tests/unit/pipeline/handlers"
 HANDLER_SINK = "tests/unit/pipeline/connectors/test_handlers.py"
 
@@ -183,10 +184,27 @@ MUTANTS = (
         test=f"{WATCH}::test_leases_may_have_changed_if_the_bell_has_whatever_it_holds",
     ),
     mutant(
+        "a beat that is answered late counts as lost, and a slow host never asks for more time",
+        "leasehold.leases.trust",
+        "while took_s >= SLOW * lasts_s and lasts_s < longest:",
+        "while took_s < 0:",
+        (
+            "leasehold.leases.session",
+            "await asyncio.wait({writing}, timeout=self.timing.beat_timeout_s)",
+            "await asyncio.wait({writing}, timeout=self.timing.beat_timeout_s)\n                writing.cancel()",
+        ),
+        (
+            "leasehold.leases.session",
+            "            if found is not None:\n                self._note_arrival(found.tick)\n",
+            "",
+        ),
+    ),
+    mutant(
         "a slow host never asks for more time",
         "leasehold.leases.trust",
         "while took_s >= SLOW * lasts_s and lasts_s < longest:",
         "while took_s < 0:",
+        test=f"{TRUST}::test_a_slow_host_asks_for_more_time_before_its_beats_take_a_third_of_it",
     ),
     mutant(
         "a beat without an answer keeps the next one waiting",
@@ -215,6 +233,12 @@ MUTANTS = (
         "if is_first or is_replaced:",
         "if is_first:",
         test=f"{SESSION}::test_a_backup_with_what_this_host_replaced_itself_is_replaced_at_once",
+    ),
+    mutant(
+        "a host ends if a backup of the hosts' documents is put back",
+        "leasehold.leases.trust",
+        "if is_first or is_replaced:\n        return 'replace'\n    if before is None:\n        return 'wait'\n",
+        "if is_first:\n        return 'replace'\n    if before is None:\n        return 'give way'\n",
     ),
     mutant(
         "a relic is never replaced",
@@ -268,6 +292,109 @@ MUTANTS = (
             "pipelines=frozenset(self.pipelines) - self.which_are(SICK, RENOUNCED),",
             "pipelines=frozenset(self.pipelines),",
         ),
+    ),
+    mutant(
+        "requests depend on whom a host has seen let leases pass",
+        "leasehold.leases.balance",
+        "        shares_of_free = shares_of_expired = (yield from shares_of(able, held))\n    unseeing",
+        "        shares = shares_of_free = shares_of_expired = (yield from shares_of(able, held))\n    unseeing",
+        (
+            "leasehold.leases.balance",
+            "if free and (not able.keys().isdisjoint(benched)):",
+            "if not able.keys().isdisjoint(benched):",
+        ),
+        test=f"{SHARES}::test_hosts_request_the_same_whomever_they_have_seen_let_leases_pass",
+    ),
+    mutant(
+        "leases of a paused pipeline are let pass",
+        "leasehold.leases.shares",
+        "and lease.pipeline not in paused",
+        "and lease.pipeline is not paused",
+        test=f"{SHARES}::test_while_a_pipeline_is_paused_its_leases_are_not_let_pass",
+    ),
+    mutant(
+        "what is free is left to whoever has let leases pass",
+        "leasehold.leases.shares",
+        "if now >= until:\n                self._benched[name]",
+        "if now > until:\n                self._benched[name]",
+        test=f"{SHARES}::test_who_let_a_share_pass_gets_no_more_than_it_has_for_a_while_that_doubles",
+    ),
+    mutant(
+        "a look that was due by a longer duration ends an outage",
+        "leasehold.leases.host_watch",
+        "gap_max_s=max(timing.looks.gap_max_s, self._gap_max_s)",
+        "gap_max_s=timing.looks.gap_max_s",
+        test=f"{WATCH}::test_a_look_that_was_due_by_a_longer_duration_ends_no_outage",
+    ),
+    mutant(
+        "a host waits for its namesake, however that moves",
+        "leasehold.leases.trust",
+        "if found.is_moved_since(before):",
+        "if found.since < 0 and found.is_moved_since(before):",
+        test=f"{TRUST}::test_a_foreign_document_that_moves_is_a_namesakes_and_one_that_stands_still_is_a_relic",
+    ),
+    mutant(
+        "an incarnation that was replaced once is replaced at once for ever",
+        "leasehold.leases.session",
+        "self._replaced.discard(found.incarnation)",
+        "self._replaced.add(found.incarnation)",
+        test=SESSION,
+    ),
+    mutant(
+        "a host that meets another process's document goes on sending",
+        "leasehold.leases.session",
+        "            self._trust = self._trust.lost()\n",
+        "            pass\n",
+        test=f"{SESSION}::test_of_two_live_processes_of_one_name_the_earlier_stops_sending_at_once_and_then_gives_way",
+    ),
+    mutant(
+        "a host is fit for what it did before another fell sick",
+        "leasehold.service.fitness",
+        "self.proved_s <= min(self.peer_is_sick_s, PROVED_FOR_S)",
+        "self.proved_s <= PROVED_FOR_S",
+        test=FITNESS,
+    ),
+    mutant(
+        "a host resumes without a rest",
+        "leasehold.service.fitness",
+        "return now - self.since >= REST.pause_s(self.rests, 0.0)",
+        "return now >= self.since",
+        test=FITNESS,
+    ),
+    mutant(
+        "what fails in an outage of the store makes its host sick",
+        "leasehold.service.fitness",
+        "case 'well' if facts.is_sick and facts.trusted_s >= facts.lasts_s:",
+        "case 'well' if facts.is_sick:",
+        test=FITNESS,
+    ),
+    mutant(
+        "a host requests leases that it has not shown it can process",
+        "leasehold.service.balancer",
+        "if key.pipeline in fit))",
+        "if fit or key.pipeline in pipelines))",
+        test=f"{HOST_GRAY}::test_a_newcomer_that_cannot_reach_its_sink_requests_no_lease_that_another_host_works_on",
+    ),
+    mutant(
+        "leases that were renounced are not taken",
+        "leasehold.leases.host_watch",
+        "        return {tenant: pipelines for tenant, pipelines in found.items() if pipelines}",
+        "        return {tenant: pipelines for tenant, pipelines in found.items() if not pipelines}",
+        test=f"{WATCH}::test_what_an_owner_has_renounced_is_shown_for_leases_that_were_read_before_the_look",
+    ),
+    mutant(
+        "beats that hang pile up",
+        "leasehold.leases.session",
+        "while len(self._under_way) >= UNDER_WAY_MAX:",
+        "while len(self._under_way) > 99 * UNDER_WAY_MAX:",
+        test=f"{SESSION}::test_at_most_two_attempts_are_under_way",
+    ),
+    mutant(
+        "a host that was slow stays slow",
+        "leasehold.leases.trust",
+        "if now - self.calm_since < CALM_S:",
+        "if now - self.calm_since < CALM_S * 1e6:",
+        test=f"{TRUST}::test_a_host_asks_for_less_time_after_a_minute_in_which_no_beat_was_slow_and_never_below_its_setting",
     ),
     mutant(
         "a slow newcomer that takes one lease after another is robbed",
@@ -415,11 +542,11 @@ MUTANTS = (
     ),
     mutant(
         "trust is judged by a timer alone",
-        "leasehold.service.worker",
+        "leasehold.service.permit",
         "        if not self._owned.is_trusted:\n            raise NotTrusted(",
         "        if not getattr(self, 'is_open', True):\n            raise NotTrusted(",
         (
-            "leasehold.service.worker",
+            "leasehold.service.permit",
             "        if not self._owned.is_trusted:\n            self._note_suspension()\n",
             "        self.is_open = self._owned.is_trusted\n        if not self.is_open:\n            self._note_suspension()\n",
         ),
@@ -572,8 +699,8 @@ MUTANTS = (
     mutant(
         "leases of a paused pipeline are taken",
         "leasehold.service.balancer",
-        "        paused = host_scan.controls.paused\n        found",
-        "        paused = frozenset()\n        found",
+        "(host_scan.peers, host_scan.controls.paused, self._shares.benched(now))",
+        "(host_scan.peers, frozenset(), self._shares.benched(now))",
     ),
     mutant(
         "a sink that opens slowly is cancelled though it gets on",
@@ -986,10 +1113,10 @@ MUTANTS = (
     ),
     mutant(
         "a host remembers every report for ever",
-        "leasehold.service.failures",
+        "leasehold.service.reports",
         "        if len(self._last) > REPORTS_MAX:\n",
         "        if False:\n",
-        test="tests/unit/service/test_failures_reports.py::test_the_subjects_are_bounded",
+        test="tests/unit/service/test_reports.py::test_the_subjects_are_bounded",
     ),
     mutant(
         "a batch is safe before it is delivered",
@@ -1179,7 +1306,7 @@ MUTANTS = (
     ),
     mutant(
         "the rows of a staging table are not counted",
-        "leasehold.pipeline.connectors.postgres.sink",
+        "leasehold.pipeline.connectors.postgres.writer",
         "merged=[*merged[:-1], within, counted, within, merged[-1]]",
         "merged=[*merged[:-1], within, merged[-1]]",
         test="tests/integration/test_postgres_staging.py"
@@ -1187,7 +1314,7 @@ MUTANTS = (
     ),
     mutant(
         "a claim drops the staging tables of its own epoch",
-        "leasehold.pipeline.connectors.postgres.sql",
+        "leasehold.pipeline.connectors.postgres.staging_sql",
         'int(of["epoch"]) < claim.epoch',
         'int(of["epoch"]) <= claim.epoch',
         test="tests/unit/pipeline/connectors/postgres/test_sql.py"
@@ -1195,7 +1322,7 @@ MUTANTS = (
     ),
     mutant(
         "a staging table commits whatever batch it was made for",
-        "leasehold.pipeline.connectors.postgres.sink",
+        "leasehold.pipeline.connectors.postgres.writer",
         "        check_parts(output.staged, epoch=claim.epoch, start=output.start)\n",
         "        pass\n",
         test="tests/integration/test_postgres_staging.py::test_a_part_that_another_batch_staged_is_refused_by_name",

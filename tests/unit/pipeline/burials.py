@@ -19,8 +19,8 @@ from leasehold.pipeline.connectors.files.sink.formats import Format
 from leasehold.pipeline.connectors.log import LogChangeFeed, LogOutputSink
 from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryDestination, MemoryOutputSink, MemoryWriter
 from leasehold.pipeline.dead_letters import DeadLetters, LetterBox, StoredLetter, beside
+from leasehold.pipeline.dead_letters.box import read_kept
 from leasehold.pipeline.dead_letters.merged_feed import MergedLetters
-from leasehold.pipeline.dead_letters.record import read_kept
 from leasehold.pipeline.dead_letters.refusals import Refusals
 from leasehold.pipeline.errors import FailsTogether, OutputSuspected, Poison, PoisonEvent
 from leasehold.pipeline.limits import BatchLimits, Budget

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leasehold.pipeline.async_sink import json_row
-from leasehold.pipeline.async_sink.request_entry import check_rows, row_slices
+from leasehold.pipeline.async_sink.json_rows import check_rows, row_slices
 from leasehold.pipeline.connectors.files.sink.formats import encoded
 from leasehold.pipeline.errors import OutputRefused, SinkRejected
 from leasehold.pipeline.values import MASK_BITS, NAMED_MAX, checked

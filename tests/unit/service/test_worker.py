@@ -22,7 +22,7 @@ from leasehold.pipeline.event import Page
 from leasehold.pipeline.limits import BatchLimits
 from leasehold.pipeline.sink import Claim, Output, Permit
 from leasehold.pipeline.transform import NoTransform
-from leasehold.service.worker import TrustPermit
+from leasehold.service.permit import TrustPermit
 
 ONE = BatchLimits(events_max=1)
 

@@ -31,6 +31,7 @@ from leasehold.pipeline.connectors.eventhubs.account import EventHubAccount, acc
 from leasehold.pipeline.connectors.eventhubs.amqp.connection import GROUP, Hub
 from leasehold.pipeline.connectors.eventhubs.amqp.management import Management, PartitionExtent
 from leasehold.pipeline.connectors.eventhubs.amqp.values import Malformed
+from leasehold.pipeline.connectors.eventhubs.feed.open_reader import OpenReader
 from leasehold.pipeline.connectors.eventhubs.feed.receiver import Limits, Received, ReceiverSource, receive, try_attach
 from leasehold.pipeline.connectors.eventhubs.position import Position, compared, position_of, selector, time_selector
 from leasehold.pipeline.connectors.eventhubs.refusal import PositionRefused
@@ -50,36 +51,6 @@ SILENCE_S = 60.0
 """How long executors wait for the next event of a range."""
 _PARTITION = re.compile(r"[0-9]{1,6}", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-@dataclass(slots=True)
-class _Reader:
-    """What the open reader of a partition knows. delivered: sequence of the last event that it passed on; None if unknown.
-
-    is_waiting: whether it is attached and has passed on all that came, so that whatever follows would come at once.
-    end: sequence of the partition's last event, as it was known at `at` (seconds).
-    """
-
-    delivered: int | None
-    is_waiting: bool = False
-    end: int | None = None
-    at: float = 0.0
-
-    def wait(self) -> None:
-        self.is_waiting = True
-
-    def note(self, end: int | None, at: float) -> None:
-        """None: no end was reported. An end before the delivered position, or before another end, is an old answer."""
-        if end is not None and all(other is None or end >= other for other in (self.end, self.delivered)):
-            self.end, self.at = end, at
-
-    def known_end(self, now: float) -> tuple[int, float] | None:
-        """And how old that is, in seconds."""
-        if self.end is None or self.delivered is None:
-            return None
-        if self.is_waiting and self.delivered >= self.end:
-            return self.delivered, 0.0
-        return max(self.end, self.delivered), max(0.0, now - self.at)
 
 
 class EventHubsChangeFeed(ChangeFeed):
@@ -124,7 +95,7 @@ class EventHubsChangeFeed(ChangeFeed):
         self._start_positions = dict(start_positions)
         self._pauses = pauses or Pauses()
         self._management = Management(self._hub, timeout_s=timeout_s)
-        self._readers: dict[str, _Reader] = {}
+        self._readers: dict[str, OpenReader] = {}
         self._threads = ThreadPoolExecutor(DECODING_THREADS, thread_name_prefix="eventhubs-feed")
 
     @property
@@ -246,7 +217,7 @@ class EventHubsChangeFeed(ChangeFeed):
         """Attached again after each break, until patience is used up."""
         self._check(partition)
         delivered, patience = position_of(continuation), Patience(self._pauses)
-        reader = self._readers[partition] = _Reader(delivered.sequence)
+        reader = self._readers[partition] = OpenReader(delivered.sequence)
         try:
             async with aclosing(self._attach_and_read(partition, delivered, epoch, reader, patience)) as pages:
                 async for page in pages:
@@ -256,7 +227,7 @@ class EventHubsChangeFeed(ChangeFeed):
                 del self._readers[partition]
 
     async def _attach_and_read(
-        self, partition: str, delivered: Position, epoch: int | None, reader: _Reader, patience: Patience
+        self, partition: str, delivered: Position, epoch: int | None, reader: OpenReader, patience: Patience
     ) -> AsyncGenerator[Page, None]:
         while True:
             began = self._pauses.monotonic()

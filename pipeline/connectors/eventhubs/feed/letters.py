@@ -13,8 +13,9 @@ import pyarrow as pa
 
 from leasehold.pipeline.connectors.eventhubs.feed.feed import EventHubsChangeFeed
 from leasehold.pipeline.connectors.eventhubs.position import position_of
+from leasehold.pipeline.dead_letters.box import read_until, read_until_now
 from leasehold.pipeline.dead_letters.merged_feed import NONE_READ, Stretch
-from leasehold.pipeline.dead_letters.record import letter_of, read_until, read_until_now
+from leasehold.pipeline.dead_letters.record import letter_of
 
 
 class HubLetters:

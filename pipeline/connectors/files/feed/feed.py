@@ -32,16 +32,11 @@ from shlex import quote
 from types import MappingProxyType
 from typing import Literal, ParamSpec, TypeVar
 
+from leasehold.pipeline.connectors.files.feed.cursor import Cursor
 from leasehold.pipeline.connectors.files.feed.pattern import Pattern
 from leasehold.pipeline.connectors.files.feed.position import Fingerprint, Position, compare, decode
-from leasehold.pipeline.connectors.files.feed.reader import (
-    Ahead,
-    Cursor,
-    FileReader,
-    FilesRanges,
-    Reading,
-    Step,
-)
+from leasehold.pipeline.connectors.files.feed.ranges import FilesRanges
+from leasehold.pipeline.connectors.files.feed.reader import Ahead, FileReader, Reading, Step
 from leasehold.pipeline.connectors.files.feed.records import CsvRecords, JsonRecords, NotText
 from leasehold.pipeline.errors import FeedError, FeedNotFound, MalformedRecord
 from leasehold.pipeline.event import Page

@@ -12,69 +12,33 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from leasehold.pipeline.connectors.files.feed.position import Fingerprint, Position, decode
+from leasehold.pipeline.connectors.files.feed.cursor import WINDOW_BYTES, Cursor, FileStatus, Trail
+from leasehold.pipeline.connectors.files.feed.event_table import ROW_BYTES, event_table
+from leasehold.pipeline.connectors.files.feed.position import Position, decode
 from leasehold.pipeline.connectors.files.feed.records import (
     BOM,
     Content,
     Cut,
-    Offsets,
     Opening,
     RecordFormat,
     Unreadable,
     check_text,
 )
 from leasehold.pipeline.errors import FeedError, FeedNotFound, FeedUnavailable, MalformedRecord, PositionLost
-from leasehold.pipeline.event import EVENT_SCHEMA, Page
-from leasehold.pipeline.ranges import EventRange, RangeReader
-
-# Records of a file as an event table, column by column.
-
-
-ROW_BYTES = 128
-"""At most what an event takes in memory beside its key, its body and two times its partition's name."""
-
-
-def event_table(partition: str, content: Content, sequence: int, lines: Offsets, written_us: int) -> pa.Table:
-    """EVENT_SCHEMA. sequence: of the first record. lines: on which each begins. written_us: the file's mtime."""
-    count = len(content.bodies)
-    numbers = pc.cast(pa.array(lines), pa.string())
-    columns = [
-        pa.repeat(pa.scalar(partition, pa.string()), count),
-        pa.array(np.arange(sequence, sequence + count)),
-        pc.binary_join_element_wise("line ", numbers, ""),
-        pa.repeat(pa.scalar(written_us, EVENT_SCHEMA.field("enqueued_time").type), count),
-        content.keys,
-        content.bodies,
-        _properties(partition, numbers),
-        pa.nulls(count, pa.string()),
-    ]
-    return pa.Table.from_arrays(columns, schema=EVENT_SCHEMA)
-
-
-def _properties(file: str, lines: pa.Array) -> pa.MapArray:
-    """{"file": file, "line": line} for each line."""
-    count = len(lines)
-    names = pa.array(["file", "line"]).take(pa.array(np.tile((0, 1), count)))
-    picks = np.zeros(2 * count, np.int64)
-    picks[1::2] = np.arange(1, count + 1)
-    values = pa.concat_arrays([pa.array([file], pa.string()), lines]).take(pa.array(picks))
-    return pa.MapArray.from_arrays(pa.array(np.arange(0, 2 * count + 1, 2, dtype=np.int32)), names, values)
-
+from leasehold.pipeline.event import Page
+from leasehold.pipeline.ranges import EventRange
 
 WINDOW_BYTES_MIN = 4096
-WINDOW_BYTES = 1024 * 1024
 VERIFY_BYTES = 16 * 1024 * 1024
 COUNT_BYTES = 16 * 1024 * 1024
-OVERLAP_BYTES = 1024
 LASTING = (
     *(errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG),
     *(errno.EIO, errno.ENXIO, errno.ENODEV, errno.EBADMSG),
@@ -83,74 +47,6 @@ LASTING = (
 OPENING_BYTES = 8
 """In addition to the header: a byte order mark, and the octet that shows that the header is too large."""
 WITHIN_QUOTES = "the file ends within quotes"
-
-
-@dataclass(frozen=True, slots=True)
-class FileStatus:
-    """The file system's data about a file."""
-
-    device: int
-    inode: int
-    size: int
-    mtime_ns: int
-
-    @property
-    def file(self) -> str:
-        return f"{self.device}:{self.inode}"
-
-    @property
-    def written_us(self) -> int:
-        return self.mtime_ns // 1000
-
-    def is_continued_by(self, other: FileStatus) -> bool:
-        """Whether nothing happened since but, it seems, appending. The same size under another mtime is an edit in place."""
-        return self.file == other.file and (self == other or self.size < other.size)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cursor:
-    """The position of reading in a file.
-
-    - `offset`, `record`, `line`: of what comes next.
-    """
-
-    seen: FileStatus
-    opening: Opening | None = None
-    """What precedes its first record; None where that is not read yet."""
-    offset: int = 0
-    record: int = 0
-    line: int = 1
-    prefix: Fingerprint = field(default_factory=Fingerprint)
-    """Fingerprint of the bytes before `offset`. Every read verifies the last of them, `overlap`, once more."""
-    overlap: bytes = b""
-    header: str = ""
-    position: Position | None = None
-    """Behind the last record, None where there was none; blank lines may lie between it and `offset`."""
-    planned: Fingerprint | None = None
-    """Fingerprint of the bytes between the begin of a range and `offset`, while ranges are planned."""
-    window: int = WINDOW_BYTES
-    """How many bytes to read next."""
-
-    @property
-    def is_unterminated(self) -> bool:
-        """Whether the line end of a record that was taken without it is still to come."""
-        return self.position is not None and self.position.unterminated and self.position.offset == self.offset
-
-    @property
-    def encoded(self) -> str:
-        assert self.position is not None, "there is a record before it"
-        return self.position.encode()
-
-    def moved(self, data: bytes, lines: int) -> Cursor:
-        """Behind `data`, which follows it."""
-        return replace(
-            self,
-            offset=self.offset + len(data),
-            line=self.line + lines,
-            prefix=self.prefix.extended(data),
-            planned=None if self.planned is None else self.planned.extended(data),
-            overlap=(self.overlap + data)[-OVERLAP_BYTES:],
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,49 +69,6 @@ class Ahead:
 
     records: int
     held: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Trail:
-    """Computes the position after any record of a page on request.
-
-    before: where the page began. data: the bytes that it was made from. ends, lines: of its records, as in `Cut`.
-    reached: behind how many records the last position lay, and its cursor. A page is cut from front to back, so that each of its
-    bytes is fingerprinted once for that, however many batches it becomes.
-    """
-
-    before: Cursor
-    data: bytes
-    ends: Offsets
-    lines_behind: Offsets
-    reached: dict[int, Cursor] = field(default_factory=dict)
-
-    def cursor_behind(self, count: int) -> Cursor:
-        return self._moved(0, self.before, count)
-
-    def _moved(self, done: int, since: Cursor, count: int) -> Cursor:
-        """From behind `done` records to behind `count`."""
-        start, lines_before = (int(self.ends[done - 1]), int(self.lines_behind[done - 1])) if done else (0, 0)
-        end, lines = int(self.ends[count - 1]), int(self.lines_behind[count - 1])
-        is_unterminated = end > len(self.data)
-        cursor = since.moved(self.data[start:end], lines - lines_before - is_unterminated)
-        position = Position(
-            offset=cursor.offset,
-            record=cursor.record + count - done,
-            line=cursor.line,
-            header=cursor.header,
-            prefix=cursor.prefix.text,
-            file=cursor.seen.file,
-            unterminated=is_unterminated,
-        )
-        return replace(cursor, record=position.record, position=position)
-
-    def position_behind(self, count: int) -> str:
-        done, since = next(((done, at) for done, at in self.reached.items() if done <= count), (0, self.before))
-        cursor = since if done == count else self._moved(done, since, count)
-        self.reached.clear()
-        self.reached[count] = cursor
-        return cursor.encoded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -514,17 +367,3 @@ def _begun(start: Position, seen: FileStatus, opening: Opening) -> Cursor:
     return Cursor(
         seen=seen, opening=opening, offset=start.offset, record=start.record, line=start.line, header=start.header
     )
-
-
-@dataclass(frozen=True, slots=True)
-class FilesRanges(RangeReader):
-    """Reads ranges of files that have the same path on executors. `check` of a range is the fingerprint of its bytes.
-
-    directory: the fixed part of the feed's pattern.
-    """
-
-    directory: str
-    reading: Reading
-
-    def read_range(self, partition: str, planned: EventRange) -> Iterator[pa.Table]:
-        yield from FileReader(Path(self.directory, partition), partition, self.reading).read_range(planned)

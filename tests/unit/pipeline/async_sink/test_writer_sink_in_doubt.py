@@ -14,7 +14,8 @@ from leasehold.pipeline.connectors.cosmos.change_feed_request import Answer as C
 from leasehold.pipeline.connectors.cosmos.client import CosmosContainer
 from leasehold.pipeline.connectors.cosmos.point_operations import Write
 from leasehold.pipeline.connectors.cosmos.sink import CosmosDestination
-from leasehold.pipeline.connectors.http import Answer, HttpDestination, failed_of
+from leasehold.pipeline.connectors.http import HttpDestination
+from leasehold.pipeline.connectors.http_exchange import Answer, failed_of
 from leasehold.pipeline.errors import Ambiguous, FeedUnavailable, SinkUnavailable
 
 

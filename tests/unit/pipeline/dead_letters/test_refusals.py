@@ -18,7 +18,7 @@ from patience import PATIENCE_S
 from unit.pipeline.burials import NOW, Group, Picky, Renaming, bodies
 
 from leasehold.pipeline.async_sink import AsyncSink, Converted, Destination, Entry, Limits, refused
-from leasehold.pipeline.connectors.http import Answer, failed_of
+from leasehold.pipeline.connectors.http_exchange import Answer, failed_of
 from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryDestination, MemoryOutputSink, MemoryWriter
 from leasehold.pipeline.connectors.postgres import refusal
 from leasehold.pipeline.dead_letters import DeadLetters

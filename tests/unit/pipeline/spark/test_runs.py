@@ -17,6 +17,7 @@ from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from unit.pipeline.spark.connect_server import Server, Session, impatient
 
 from leasehold.pipeline.errors import EngineUnavailable, TransformError
+from leasehold.pipeline.executors_wait import ExecutorsWait
 from leasehold.pipeline.spark.connect import Connected
 from leasehold.pipeline.spark.engine import SparkEngine
 from leasehold.pipeline.spark.jvm import Running
@@ -24,7 +25,6 @@ from leasehold.pipeline.spark.runs import Run, Runs
 from leasehold.pipeline.spark.session import PipelineSession
 from leasehold.pipeline.spark.waiting import Waiting
 from leasehold.pipeline.spark.watch import KNOWN, UNKNOWN, Progress, Standing, waits
-from leasehold.pipeline.transform import ExecutorsWait
 
 CLUSTER = "spark://spark:7077"
 

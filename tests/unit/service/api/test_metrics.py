@@ -39,12 +39,13 @@ from leasehold.pipeline.errors import (
     SinkRejected,
     SinkUnavailable,
 )
+from leasehold.pipeline.executors_wait import ExecutorsWait
 from leasehold.pipeline.histogram import BUCKETS_S, Histogram
 from leasehold.pipeline.limits import ParallelLimits
 from leasehold.pipeline.pump.progress import NO_TIMES, TimedEvents, microseconds
 from leasehold.pipeline.pump.runner import DeliveredBatch
 from leasehold.pipeline.sink import CloseReason, Output
-from leasehold.pipeline.transform import ExecutorsWait, NoTransform
+from leasehold.pipeline.transform import NoTransform
 from leasehold.service.api.metrics import Metrics, _revision_in, build_info
 from leasehold.service.fitness import Health
 from leasehold.service.lag.measurement import Lag, PartitionLag

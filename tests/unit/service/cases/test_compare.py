@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.service.cases.compare import Order, Pair, Table, is_same, missing_columns, paired, shown, side_by_side
+from leasehold.service.cases.compare import Order, Pair, Table, missing_columns, paired, side_by_side
+from leasehold.service.cases.values import is_same, shown
 
 MONEY = pa.decimal128(20, 2)
 INSTANT = pa.timestamp("us", tz="UTC")

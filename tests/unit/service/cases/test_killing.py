@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from unit.service.cases.conftest import case_of, prepared
 
 from leasehold import Event, Handler
 from leasehold.leases.stores.memory import MemoryStore
@@ -22,11 +23,11 @@ from leasehold.pipeline.sink import Claim, Output, Sink
 from leasehold.service.cases import killing
 from leasehold.service.cases.disturbance import RECUTS, Disturbance, disturbances
 from leasehold.service.cases.disturbed_run import Line, Run, Severed, StoreBehindLine, random_cut
+from leasehold.service.cases.ends import events_of
 from leasehold.service.cases.killing import Kills, kill_case
 from leasehold.service.cases.model import Case
-from leasehold.service.cases.running import Prepared, events_of
+from leasehold.service.cases.running import Prepared
 from leasehold.service.cases.scratch import RunFailed, Scratch
-from tests.unit.service.cases.conftest import case_of, prepared
 
 HANDLER = '{type: python, handler: "tallies:Handler", gets: table}'
 SIDE_BY_SIDE = '{type: python, handler: "tallies:Handler", parallel: {key: key, max: 4}}'

@@ -13,7 +13,8 @@ from patience import PATIENCE_S
 
 from leasehold.leases.errors import StoreAmbiguous, StoreError, StoreUnavailable
 from leasehold.leases.stores.memory import MemoryStore
-from leasehold.service.cli.probe import ServiceOptions, Targets, ask_services, run_probe
+from leasehold.service.cli.probe import run_probe
+from leasehold.service.cli.probe_services import ServiceOptions, Targets, ask_services
 from leasehold.service.config.load import parse
 from leasehold.service.config.settings import Settings
 from leasehold.service.telemetry.logs import logger

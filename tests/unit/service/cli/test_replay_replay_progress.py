@@ -15,7 +15,7 @@ from leasehold.leases.stores.sqlite import SqliteStore
 from leasehold.pipeline.connectors.log import LogOutputSink
 from leasehold.pipeline.dead_letters.settled import Replayed
 from leasehold.pipeline.sink import Claim, Output, Standing
-from leasehold.service.cli.replay import furthest, read_replayed
+from leasehold.service.cli.replayed import furthest, read_replayed
 from leasehold.service.config import load as config
 from leasehold.service.config.settings import Settings
 

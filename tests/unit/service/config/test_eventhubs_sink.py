@@ -10,7 +10,8 @@ from leasehold.leases.timing import Timing
 from leasehold.pipeline.connectors.eventhubs.sink.sink import EventHubsOutputSink
 from leasehold.service.config.eventhubs import BATCH_BYTES_MAX
 from leasehold.service.config.load import parse
-from leasehold.service.config.settings import Pipeline, Spark
+from leasehold.service.config.pipeline import Pipeline
+from leasehold.service.config.settings import Spark
 from leasehold.service.errors import ConfigurationError
 from leasehold.service.wiring.build import pipeline_of
 

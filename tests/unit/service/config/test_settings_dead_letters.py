@@ -17,7 +17,7 @@ from leasehold.pipeline.dead_letters.merged_feed import MergedLetters
 from leasehold.pipeline.errors import FeedUnavailable, SinkUnavailable
 from leasehold.pipeline.limits import Isolation
 from leasehold.service.config.load import parse
-from leasehold.service.config.settings import Pipeline
+from leasehold.service.config.pipeline import Pipeline
 from leasehold.service.errors import ConfigurationError
 from leasehold.service.wiring.build import isolation_of, policy_of
 

@@ -12,7 +12,7 @@ from lab.servers.otlp import Collector, attributes
 from patience import PATIENCE_S, until_async
 from structlog.testing import capture_logs
 
-from leasehold.service.config.settings import TelemetrySettings
+from leasehold.service.config.telemetry import TelemetrySettings
 from leasehold.service.telemetry.otlp import OtlpTraces
 from leasehold.service.telemetry.signals import traces_of
 from leasehold.service.telemetry.spans import Failure, Span

@@ -12,7 +12,8 @@ from lab.servers.otlp import Collector, attributes
 from opentelemetry.proto.logs.v1.logs_pb2 import SeverityNumber
 from patience import PATIENCE_S, until_async
 
-from leasehold.service.config.settings import LogSettings, TelemetrySettings
+from leasehold.service.config.settings import LogSettings
+from leasehold.service.config.telemetry import TelemetrySettings
 from leasehold.service.telemetry import logs
 from leasehold.service.telemetry.otlp import OtlpLogs
 from leasehold.service.telemetry.signals import logs_of

@@ -12,7 +12,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality
 from patience import PATIENCE_S, until_async
 from structlog.testing import capture_logs
 
-from leasehold.service.config.settings import TelemetrySettings
+from leasehold.service.config.telemetry import TelemetrySettings
 from leasehold.service.errors import StartFailed
 from leasehold.service.telemetry.figures import Figure, Point, figures_of
 from leasehold.service.telemetry.signals import Exporter, metrics_of

@@ -8,7 +8,8 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from leasehold.service.config.settings import LogSettings, TelemetrySettings
+from leasehold.service.config.settings import LogSettings
+from leasehold.service.config.telemetry import TelemetrySettings
 from leasehold.service.errors import StartFailed
 from leasehold.service.telemetry.signals import (
     LOGS,

@@ -13,7 +13,7 @@ from leasehold.common.azure import cosmos_account_of
 from leasehold.common.clock import Patience
 from leasehold.pipeline.connectors.cosmos import CosmosChangeFeed, Pauses
 from leasehold.pipeline.connectors.cosmos.change_feed_request import Answer, Ask, refusal
-from leasehold.pipeline.connectors.cosmos.feed import GROWS_AFTER, PageSize
+from leasehold.pipeline.connectors.cosmos.page_size import GROWS_AFTER, PageSize
 from leasehold.pipeline.connectors.cosmos.ranges import (
     KeyRange,
     PhysicalRange,

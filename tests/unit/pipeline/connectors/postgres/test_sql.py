@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 from psycopg.sql import Identifier
 
-from leasehold.pipeline.connectors.postgres.sql import (
-    Column,
-    Tables,
+from leasehold.pipeline.connectors.postgres.sql import Column, Tables
+from leasehold.pipeline.connectors.postgres.staging_sql import (
     counted,
     in_order,
     numbered,

@@ -12,7 +12,7 @@ from leasehold.leases.stores.sqlite import SqliteStore
 from leasehold.leases.timing import Timing
 from leasehold.pipeline.connectors.files.feed import FilesChangeFeed
 from leasehold.pipeline.connectors.log import LogChangeFeed, LogOutputSink
-from leasehold.service.cli.demo.bank import DemoView, count_done
+from leasehold.service.cli.demo.view import DemoView, count_done
 from leasehold.service.pipeline import PipelineParts
 from leasehold.service.processor import ProcessorCore
 

@@ -18,9 +18,9 @@ from leasehold.service.cli.demo.transactions import (
     expected_balances,
     expected_events,
     generated,
-    read,
     write,
 )
+from leasehold.service.cli.demo.user_file import read
 
 HEADER = ",".join(COLUMNS)
 GOOD = "t1,Ada,deposit,10.00,2026-01-01T00:00:00Z"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from leasehold.pipeline.connectors.eventhubs.amqp.decode import event_at
 from leasehold.pipeline.connectors.eventhubs.broker import ENVELOPE_BYTES, size_of
-from leasehold.pipeline.connectors.eventhubs.sink.writer import bodies_of, size_max
+from leasehold.pipeline.connectors.eventhubs.sink.bodies import bodies_of, size_max
 from leasehold.pipeline.markers import PREFIX, Marker, marker_in
 from leasehold.pipeline.publishing_writer import PUBLISHED_SCHEMA
 from leasehold.pipeline.tracing import TraceContext

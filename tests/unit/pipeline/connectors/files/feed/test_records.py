@@ -25,8 +25,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import orc
 
+from leasehold.pipeline.connectors.files.feed.cursor import Cursor
 from leasehold.pipeline.connectors.files.feed.position import Position, decode
-from leasehold.pipeline.connectors.files.feed.reader import WINDOW_BYTES_MIN, Cursor, FileReader, Reading, Step
+from leasehold.pipeline.connectors.files.feed.reader import WINDOW_BYTES_MIN, FileReader, Reading, Step
 from leasehold.pipeline.connectors.files.feed.records import BOM, CsvRecords, JsonRecords, NotText, check_text
 from leasehold.pipeline.errors import MalformedRecord
 from leasehold.pipeline.event import EVENT_SCHEMA

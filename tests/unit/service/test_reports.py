@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from leasehold.service import failures
-from leasehold.service.failures import Reports
+from leasehold.service import reports
+from leasehold.service.reports import Reports
 
 
 class Standing:
@@ -45,7 +45,7 @@ def test_a_text_that_changes_each_time_grows_neither_the_log_nor_the_memory() ->
 
 
 def test_the_subjects_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failures, "REPORTS_MAX", 3)
+    monkeypatch.setattr(reports, "REPORTS_MAX", 3)
     found = Reports(Standing(), None)
     for name in "abacd":  # b was not found again for longest
         found.is_due("lease", name, "unreadable")

@@ -1,0 +1,122 @@
+"""The place in a file up to which it was read, and the position behind each record of a page. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from leasehold.pipeline.connectors.files.feed.position import Fingerprint, Position
+from leasehold.pipeline.connectors.files.feed.records import Offsets, Opening
+
+WINDOW_BYTES = 1024 * 1024
+OVERLAP_BYTES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class FileStatus:
+    """The file system's data about a file."""
+
+    device: int
+    inode: int
+    size: int
+    mtime_ns: int
+
+    @property
+    def file(self) -> str:
+        return f"{self.device}:{self.inode}"
+
+    @property
+    def written_us(self) -> int:
+        return self.mtime_ns // 1000
+
+    def is_continued_by(self, other: FileStatus) -> bool:
+        """Whether nothing happened since but, it seems, appending. The same size under another mtime is an edit in place."""
+        return self.file == other.file and (self == other or self.size < other.size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cursor:
+    """The position of reading in a file.
+
+    - `offset`, `record`, `line`: of what comes next.
+    """
+
+    seen: FileStatus
+    opening: Opening | None = None
+    """What precedes its first record; None where that is not read yet."""
+    offset: int = 0
+    record: int = 0
+    line: int = 1
+    prefix: Fingerprint = field(default_factory=Fingerprint)
+    """Fingerprint of the bytes before `offset`. Every read verifies the last of them, `overlap`, once more."""
+    overlap: bytes = b""
+    header: str = ""
+    position: Position | None = None
+    """Behind the last record, None where there was none; blank lines may lie between it and `offset`."""
+    planned: Fingerprint | None = None
+    """Fingerprint of the bytes between the begin of a range and `offset`, while ranges are planned."""
+    window: int = WINDOW_BYTES
+    """How many bytes to read next."""
+
+    @property
+    def is_unterminated(self) -> bool:
+        """Whether the line end of a record that was taken without it is still to come."""
+        return self.position is not None and self.position.unterminated and self.position.offset == self.offset
+
+    @property
+    def encoded(self) -> str:
+        assert self.position is not None, "there is a record before it"
+        return self.position.encode()
+
+    def moved(self, data: bytes, lines: int) -> Cursor:
+        """Behind `data`, which follows it."""
+        return replace(
+            self,
+            offset=self.offset + len(data),
+            line=self.line + lines,
+            prefix=self.prefix.extended(data),
+            planned=None if self.planned is None else self.planned.extended(data),
+            overlap=(self.overlap + data)[-OVERLAP_BYTES:],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Trail:
+    """Computes the position after any record of a page on request.
+
+    before: where the page began. data: the bytes that it was made from. ends, lines: of its records, as in `Cut`.
+    reached: behind how many records the last position lay, and its cursor. A page is cut from front to back, so that each of its
+    bytes is fingerprinted once for that, however many batches it becomes.
+    """
+
+    before: Cursor
+    data: bytes
+    ends: Offsets
+    lines_behind: Offsets
+    reached: dict[int, Cursor] = field(default_factory=dict)
+
+    def cursor_behind(self, count: int) -> Cursor:
+        return self._moved(0, self.before, count)
+
+    def _moved(self, done: int, since: Cursor, count: int) -> Cursor:
+        """From behind `done` records to behind `count`."""
+        start, lines_before = (int(self.ends[done - 1]), int(self.lines_behind[done - 1])) if done else (0, 0)
+        end, lines = int(self.ends[count - 1]), int(self.lines_behind[count - 1])
+        is_unterminated = end > len(self.data)
+        cursor = since.moved(self.data[start:end], lines - lines_before - is_unterminated)
+        position = Position(
+            offset=cursor.offset,
+            record=cursor.record + count - done,
+            line=cursor.line,
+            header=cursor.header,
+            prefix=cursor.prefix.text,
+            file=cursor.seen.file,
+            unterminated=is_unterminated,
+        )
+        return replace(cursor, record=position.record, position=position)
+
+    def position_behind(self, count: int) -> str:
+        done, since = next(((done, at) for done, at in self.reached.items() if done <= count), (0, self.before))
+        cursor = since if done == count else self._moved(done, since, count)
+        self.reached.clear()
+        self.reached[count] = cursor
+        return cursor.encoded

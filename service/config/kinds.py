@@ -1,0 +1,79 @@
+"""What `type` stands for in each section: the settings of feeds, sinks, dead letters and leases."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+from pydantic import BeforeValidator, Tag
+
+from leasehold.service.config.cosmos import CosmosFeed, CosmosLeases, CosmosSink
+from leasehold.service.config.custom import (
+    CustomFeed,
+    CustomLeases,
+    CustomSink,
+    GivenFeed,
+    GivenLeases,
+    GivenSink,
+    PythonSink,
+)
+from leasehold.service.config.eventhubs import EventHubsFeed, EventHubsLetters, EventHubsSink
+from leasehold.service.config.files import FilesFeed, FilesLetters, FilesSink
+from leasehold.service.config.http import HttpSink
+from leasehold.service.config.leases import BlobLeases, MemoryLeases, SqliteLeases
+from leasehold.service.config.log import LogFeed, LogLetters, LogSink
+from leasehold.service.config.postgres import PostgresLeases, PostgresLetters, PostgresSink
+from leasehold.service.config.section import CUSTOM, GIVEN, Given, tag_of
+
+
+def _wrapping(module: str, base: str, wrapper: type[Given]) -> BeforeValidator:
+    """Takes an object of this class for the section that stands for it. Imports nothing: its module is there already."""
+
+    def wrap(value: object) -> object:
+        known = getattr(sys.modules.get(module), base, None)
+        return wrapper(part=value) if known is not None and isinstance(value, known) else value
+
+    return BeforeValidator(wrap)
+
+
+AnyFeed = Annotated[
+    Annotated[FilesFeed, Tag("files")]
+    | Annotated[LogFeed, Tag("log")]
+    | Annotated[CosmosFeed, Tag("cosmos")]
+    | Annotated[EventHubsFeed, Tag("eventhubs")]
+    | Annotated[CustomFeed, Tag(CUSTOM)]
+    | Annotated[GivenFeed, Tag(GIVEN)],
+    tag_of(None, "files", "log", "cosmos", "eventhubs"),
+    _wrapping("leasehold.pipeline.feed", "ChangeFeed", GivenFeed),
+]
+AnySink = Annotated[
+    Annotated[LogSink, Tag("log")]
+    | Annotated[PostgresSink, Tag("postgres")]
+    | Annotated[EventHubsSink, Tag("eventhubs")]
+    | Annotated[FilesSink, Tag("files")]
+    | Annotated[PythonSink, Tag("python")]
+    | Annotated[HttpSink, Tag("http")]
+    | Annotated[CosmosSink, Tag("cosmos")]
+    | Annotated[CustomSink, Tag(CUSTOM)]
+    | Annotated[GivenSink, Tag(GIVEN)],
+    tag_of(None, "log", "postgres", "eventhubs", "files", "python", "http", "cosmos"),
+    _wrapping("leasehold.pipeline.sink", "Sink", GivenSink),
+]
+AnyLetters = Annotated[
+    Annotated[PostgresLetters, Tag("postgres")]
+    | Annotated[LogLetters, Tag("log")]
+    | Annotated[FilesLetters, Tag("files")]
+    | Annotated[EventHubsLetters, Tag("eventhubs")],
+    tag_of(None, "postgres", "log", "files", "eventhubs", is_open=False),
+]
+AnyLeases = Annotated[
+    Annotated[SqliteLeases, Tag("sqlite")]
+    | Annotated[PostgresLeases, Tag("postgres")]
+    | Annotated[CosmosLeases, Tag("cosmos")]
+    | Annotated[BlobLeases, Tag("blob")]
+    | Annotated[MemoryLeases, Tag("memory")]
+    | Annotated[CustomLeases, Tag(CUSTOM)]
+    | Annotated[GivenLeases, Tag(GIVEN)],
+    tag_of("sqlite", "sqlite", "postgres", "cosmos", "blob", "memory"),
+    _wrapping("leasehold.leases.store", "LeaseStore", GivenLeases),
+]

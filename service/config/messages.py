@@ -1,0 +1,68 @@
+"""Error messages for invalid settings. Pure."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from pydantic_core import ErrorDetails
+
+from leasehold.service.texts import redacted
+
+_WORDS = {
+    **dict.fromkeys(("bool_type", "bool_parsing"), "must be true or false"),
+    **dict.fromkeys(("dict_type", "mapping_type"), "must be a mapping"),
+    **dict.fromkeys(("float_type", "float_parsing"), "must be a number"),
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "must be a whole number"),
+    **dict.fromkeys(("model_type", "model_attributes_type"), "must be a mapping of settings"),
+    **dict.fromkeys(("string_too_short", "too_short"), "must not be empty"),
+    "finite_number": "must be a finite number",
+    "path_type": "must be a path",
+    "string_type": "must be a text (put it in quotes)",
+    "tuple_type": "must be a list",
+}
+"""pydantic's errors, where its own words would not tell a person what to write."""
+
+
+def message_of(error: ErrorDetails) -> str:
+    """Without the value. A rule of ours may have several things to say, each on a line."""
+    kind, message = error["type"], error["msg"]
+    if kind == "value_error":
+        return message.removeprefix("Value error, ")
+    return _WORDS.get(kind) or message.replace("Input should", "must").replace("String should", "must")
+
+
+SHOWN_CHARACTERS_MAX = 60
+
+
+def shown(value: object) -> str:
+    """A value for people: short, and without what looks like a secret."""
+    words = {None: "null", True: "true", False: "false"}
+    text = redacted(words[value] if value is None or isinstance(value, bool) else repr(value))
+    return text if len(text) <= SHOWN_CHARACTERS_MAX else text[:SHOWN_CHARACTERS_MAX] + "..."
+
+
+ELSEWHERE = {
+    "handler": "it belongs to the sink, as in `sink: {type: python, handler: module:name}`",
+    "start": "it belongs to the feed, and is earliest, latest or a time",
+    "store": "it is called `leases`",
+    "timing": "intervals belong to `leases`, like `duration_s: 30`",
+}
+"""Settings that people look for where they are not."""
+WRITTEN = {
+    "sink": "like {type: python, handler: module:name}",
+    "parallel": "like {key: key, max: 64}",
+}
+"""What to write for a setting that cannot be a section."""
+
+
+def unknown_setting(name: str, known: Iterable[str]) -> str:
+    names = list(known)
+    if name in ELSEWHERE:
+        return f"is not a setting here: {ELSEWHERE[name]}"
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return (
+        f"is not a setting: did you mean `{near[0]}`?"
+        if near
+        else f"is not a setting: known here are {', '.join(names)}"
+    )
