@@ -195,7 +195,7 @@ def _state_of(pod: Any) -> tuple[str, str]:
 def _status_of(error: Py4JJavaError) -> int:
     """The HTTP status behind an error of the client of Kubernetes; 0 if the server did not answer."""
     with suppress(Exception):  # an error of another kind
-        return int(error.java_exception.getCode())
+        return max(0, int(error.java_exception.getCode()))  # -1: no answer
     return 0
 
 
