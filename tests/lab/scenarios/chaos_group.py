@@ -120,7 +120,7 @@ class Group:
 
     def lapses(self) -> list[float]:
         """When sessions of hosts lapsed, in Unix time."""
-        return [datetime.fromisoformat(event["time"]).timestamp() for event in self._logged("session lapsed")]
+        return [datetime.fromisoformat(event["time"]).timestamp() for event in self._logged("trust lapsed")]
 
     def waits_logged(self) -> list[Wait]:
         """When a host logged that it tries again, or waits for executors, and why."""
