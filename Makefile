@@ -164,8 +164,10 @@ image: setup node  ## the container image, built by buildah and tried, pods too:
 	TEST_PATIENCE=4 $(PYTEST) -p no:xdist $(if $(TARGET),tests/image/test_$(TARGET).py,tests/image --ignore=tests/image/test_thin.py)
 	@cat build/image.txt
 
-pods: setup node  # of that image: three share a bank, a fourth joins, one is killed, one is stopped as a rolling update does
-	TEST_PATIENCE=4 $(PYTEST) -p no:xdist tests/image/test_pods.py
+pods: setup node  # of that image: three share a bank, a fourth joins, one is killed, one is stopped as a rolling update does; and the first example of kubernetes.md
+	@mkdir -p build; rm -f build/image.txt
+	TEST_PATIENCE=4 $(PYTEST) -p no:xdist tests/image/test_pods.py tests/image/test_kubernetes.py
+	@cat build/image.txt
 
 start: setup  # of that image: how soon a host lives and is ready, beside a bare Spark session, by turns; into build/start.json (PAIRS=7)
 	PYTHONPATH=tests .venv/bin/python tests/starts.py --pairs $(or $(PAIRS),7)

@@ -29,7 +29,7 @@ UV = str(Path(sys.executable).with_name("uv"))
 PACKAGES = {"leasehold"}
 EMULATORS = {"leasehold_emulators"}
 NOT_OURS = ("leases", "pipeline", "service")
-DEMO_S = 600
+DEMO_S = 1800
 IMAGE = "leasehold-dist"
 IMAGE_S = 3600
 RELEASES: tuple[tuple[str, ...], ...] = ((), ("pyspark==4.1.*",), ("pyspark==4.0.*", "azure-eventhub==5.15.0"))

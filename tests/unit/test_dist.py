@@ -16,6 +16,13 @@ def test_the_wheel_is_made_of_the_packages_that_it_may_install() -> None:
     assert set(made["packages"]) == dist.PACKAGES
 
 
+def test_the_sdist_takes_folders_and_files_of_the_top_alone() -> None:
+    """Without the slash, a name stands for whatever is called so at any depth."""
+    made = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["sdist"]
+    assert [each for each in made["include"] if not each.startswith("/")] == []
+    assert [each for each in made["include"] if not (ROOT / each[1:]).exists()] == []
+
+
 def test_whatever_else_a_wheel_installs_at_the_top_is_found(tmp_path: Path) -> None:
     wheel = tmp_path / "leasehold-1-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as opened:
