@@ -117,7 +117,7 @@ class Context:
 
 
 def sequence_of(change: Any, partition: str) -> int:
-    """Of a change of that partition, or the sequence itself. Raises SinkRejected."""
+    """Takes a change of that partition, or the sequence itself. Raises SinkRejected."""
     if type(change) is dict:  # a row; a copied document may have a `sequence` of its own
         found = change.get("sequence") if change.get("partition") == partition else None
     else:
