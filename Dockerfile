@@ -40,14 +40,15 @@ COPY image/slim.py image/unused-thin-root.txt /run/image/
 RUN python3 /run/image/slim.py / unused-thin-root.txt && rm -r /run/image
 
 # Java of the modules that Spark and Hadoop ask for, with the certificates that Debian's Java trusts, and an archive of its own classes.
-# Java's packages link pages of the manual, for which the slim image has no place.
+# The wrapper gives a name to a user that /etc/passwd lacks: image/spark_submit.py. Java's packages link pages of the manual, for which the slim image has no place.
 FROM base AS java
 RUN mkdir -p /usr/share/man/man1 \
  && apt-get update \
- && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends binutils openjdk-21-jdk-headless
+ && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends binutils libnss-wrapper openjdk-21-jdk-headless
 COPY image/modules.txt /build/image/
 RUN jlink --add-modules "$(grep -v '^#' /build/image/modules.txt | paste -sd,)" \
       --compress zip-6 --strip-java-debug-attributes --no-header-files --no-man-pages --output /opt/java \
+ && cp /usr/lib/*/libnss_wrapper.so /opt/java/lib \
  && find /opt/java -name '*.so' -exec strip --strip-unneeded {} + \
  && rm -f /opt/java/lib/security/cacerts && cp --dereference /etc/ssl/certs/java/cacerts /opt/java/lib/security/cacerts \
  && /opt/java/bin/java -XX:+UseG1GC -Xshare:dump -Xlog:disable

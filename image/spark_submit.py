@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import shlex
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 MAIN = "org.apache.spark.deploy.SparkSubmit"
 HOME = Path(__file__).absolute().parents[1]
+NSS = "lib/libnss_wrapper.so"
 OPTIONS = HOME / "bin" / "driver-options.json"
 
 
@@ -50,6 +53,21 @@ def command(arguments: Sequence[str], *, home: Path, options: Sequence[str], env
     ]
 
 
+def is_known(uid: int) -> bool:
+    try:
+        return bool(pwd.getpwuid(uid))
+    except KeyError:
+        return False
+
+
+def introduced(wrapper: Path, *, uid: int, gid: int, home: str) -> dict[str, str]:
+    """The environment in which the system's library knows this user, where /etc/passwd does not and cannot be written: Spark
+    does not start as a user without a name."""
+    with tempfile.NamedTemporaryFile("w", prefix="passwd-", delete=False) as passwd:
+        passwd.write(f"leasehold:x:{uid}:{gid}::{home}:/usr/sbin/nologin\n")
+    return {"LD_PRELOAD": str(wrapper), "NSS_WRAPPER_PASSWD": passwd.name, "NSS_WRAPPER_GROUP": "/etc/group"}
+
+
 def launched(arguments: Sequence[str], *, home: Path, env: Mapping[str, str]) -> list[str]:
     """The command as Spark's own launcher works it out."""
     scala = next(home.glob("jars/spark-core_*.jar")).name.split("_")[1].split("-")[0]
@@ -70,9 +88,12 @@ def main(arguments: Sequence[str]) -> None:
     if arguments == ["learn"]:
         OPTIONS.write_text(json.dumps(learnt(HOME, os.environ)), encoding="utf-8")
         return
-    words = command(arguments, home=HOME, options=json.loads(OPTIONS.read_text(encoding="utf-8")), env=os.environ)
+    env = dict(os.environ)
+    if not is_known(os.getuid()):
+        env |= introduced(Path(env["JAVA_HOME"], NSS), uid=os.getuid(), gid=os.getgid(), home=env["HOME"])
+    words = command(arguments, home=HOME, options=json.loads(OPTIONS.read_text(encoding="utf-8")), env=env)
     # Python's workers inherit the seed: rows with one key meet in one partition only where all hash alike.
-    os.execvpe(words[0], words, {**os.environ, "SPARK_HOME": str(HOME), "PYTHONHASHSEED": "0"})  # noqa: S606
+    os.execvpe(words[0], words, {**env, "SPARK_HOME": str(HOME), "PYTHONHASHSEED": "0"})  # noqa: S606
 
 
 if __name__ == "__main__":

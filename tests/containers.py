@@ -1,5 +1,7 @@
-"""Containers of the built image, without a daemon: run as Kubernetes runs them, as user 10001, on a root that is read-only, with
-memory for what is written, and processes, mounts and a host name of their own. They share the machine's network."""
+"""Containers of the built image, without a daemon: run as Kubernetes runs them, as the image's user or another one.
+
+Their root is read-only, with memory for what is written. They have processes, mounts and a host name of their own, and share the
+machine's network."""
 
 from __future__ import annotations
 
@@ -57,26 +59,33 @@ class Image:
     container: str
 
     @property
-    def user(self) -> int:
-        return int(self.config["User"].split(":")[0])
+    def user(self) -> str:
+        return str(self.config["User"])
 
     def size_bytes(self) -> int:
         used = subprocess.run(["du", "-sxb", self.root], capture_output=True, text=True, timeout=120, check=True).stdout
         return int(used.split()[0])
 
     def command(
-        self, settings: Path, *arguments: str, host: str = HOSTS[0], state: Path | None = None, **environment: str
+        self,
+        settings: Path,
+        *arguments: str,
+        host: str = HOSTS[0],
+        state: Path | None = None,
+        user: str | None = None,
+        **environment: str,
     ) -> list[str]:
-        """state: a directory to keep what is written to the host's own; memory, if not given."""
-        user, group = self.config["User"].split(":")
+        """state: a directory to keep what is written to the host's own; memory, if not given. user: user and group, if not the
+        image's own."""
+        user = user or self.user
         given = [*self.config["Env"], *(f"{name}={value}" for name, value in environment.items())]
         script = INSIDE.format(
             root=self.root,
             mounts="\n".join(self._mounts(settings, state)),
             host=host,
             environment=shlex.join(given),
-            user=f"{user}:{group}",
-            group=group,
+            user=user,
+            group=user.partition(":")[2],
             command=shlex.join(arguments or (*self.config["Entrypoint"], *self.config["Cmd"])),
         )
         return [*UNSHARE, script]
@@ -125,12 +134,13 @@ class Pod:
         output: Path,
         host: str = HOSTS[0],
         state: Path | None = None,
+        user: str | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.host = host
         self.port = port
         self._output = output
-        command = image.command(settings, host=host, state=state, POD_NAME=host, **(environment or {}))
+        command = image.command(settings, host=host, state=state, user=user, POD_NAME=host, **(environment or {}))
         self.started = time.monotonic()
         with output.open("wb") as file:
             self.process = subprocess.Popen(command, stdout=file, stderr=file)

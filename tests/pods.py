@@ -38,12 +38,14 @@ def by_tcp(socket: str) -> Iterator[int]:
 
 
 @contextmanager
-def served_bank(folder: Path, postgres: Any, owner: int) -> Iterator[tuple[Bank, dict[str, str]]]:
-    """A bank in a directory of this user's, and the environment of its pods. Azurite and PostgreSQL are there meanwhile."""
+def served_bank(folder: Path, postgres: Any, owner: str) -> Iterator[tuple[Bank, dict[str, str]]]:
+    """A bank in a directory of this user's (as "10001:10001"), and the environment of its pods.
+
+    Azurite and PostgreSQL are there meanwhile."""
     volume = folder / "volume"
     volume.mkdir()
     bank = Bank(volume, postgres, TIMING)
-    os.chown(volume, owner, owner)
+    os.chown(volume, *map(int, owner.split(":")))
     with by_tcp(postgres.socket) as port, blobs_served() as (blobs, _):
         dsn = f"host=127.0.0.1 port={port} user=postgres dbname={postgres.name} sslmode=disable gssencmode=disable"
         yield bank, {"LEASES_BLOB": blobs, "LEASEHOLD_POSTGRES_DSN": dsn}
@@ -51,13 +53,14 @@ def served_bank(folder: Path, postgres: Any, owner: int) -> Iterator[tuple[Bank,
 
 @dataclass(kw_only=True)
 class BankInPods:
-    """spark: the section of that name, if not the bank's own."""
+    """spark: the section of that name, if not the bank's own. user: as in Image.command."""
 
     bank: Bank
     image: Image
     folder: Path
     environment: Mapping[str, str]
     spark: Mapping[str, Any] | None = None
+    user: str | None = None
     pods: dict[str, Pod] = field(default_factory=dict)
 
     def start(self, *names: str) -> None:
@@ -74,7 +77,16 @@ class BankInPods:
         (settings / "readers").write_text(TOKEN)
         output = self.folder / f"{name}.said"
         state = self.bank.directory
-        pod = Pod(self.image, settings, port=port, output=output, host=name, state=state, environment=self.environment)
+        pod = Pod(
+            self.image,
+            settings,
+            port=port,
+            output=output,
+            host=name,
+            state=state,
+            user=self.user,
+            environment=self.environment,
+        )
         self.pods[name] = pod
         return pod
 

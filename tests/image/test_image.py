@@ -38,10 +38,11 @@ def test_it_says_as_whom_it_runs_how_it_is_and_what_it_is(image: Image) -> None:
     assert not any("machine-ca" in each for each in image.config["Env"])
 
 
+@pytest.mark.parametrize("user", [None, "54321:54321"], ids=["its own user", "a user that it does not know"])
 def test_a_host_works_on_a_root_that_it_cannot_write_and_stops_in_order(
-    image: Image, letters: starts.Letters, tmp_path: Path
+    image: Image, letters: starts.Letters, tmp_path: Path, user: str | None
 ) -> None:
-    pod = Pod(image, letters.folder, port=letters.port, output=tmp_path / "said")
+    pod = Pod(image, letters.folder, port=letters.port, output=tmp_path / "said", user=user)
     try:
         live, ready = pod.until("/health/live", 240), pod.until("/health/ready", 240)
         done = pod.until("/api/lag", 240, lambda text: json.loads(text)["lag"] == 0)

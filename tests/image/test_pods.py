@@ -2,7 +2,8 @@
 update tells it. Seen through REST and on the dashboard; balances and logs are exact, and the position history has every batch
 once.
 
-Leases are blobs in Azurite, PostgreSQL is reached by TCP, and the logs lie on a volume that all pods mount.
+All run as a user such as OpenShift chooses, that neither the image nor a runtime has put in /etc/passwd. Leases are blobs in
+Azurite, PostgreSQL is reached by TCP, and the logs lie on a volume that all pods mount.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pods import LEASES, TIMING, BankInPods, served_bank
 pytestmark = pytest.mark.timeout(1800)
 
 GRACE_S = 60
+USER = "1000690000:0"
 PICTURE = Path(__file__).parents[2] / "build" / "dashboard" / "pods.png"
 FIRST, STAYS, NEXT, JOINS = HOSTS
 """The first is killed and the next one stops in order: both after the fourth has joined."""
@@ -49,8 +51,8 @@ class Day(BankInPods):
 @pytest.fixture(scope="module")
 def day(image: Image, tmp_path_factory: pytest.TempPathFactory, postgres_of_module: Any) -> Iterator[Day]:
     folder = tmp_path_factory.mktemp("pods")
-    with served_bank(folder, postgres_of_module, image.user) as (bank, environment), onlooker() as dashboard:
-        day = Day(bank=bank, image=image, folder=folder, environment=environment, dashboard=dashboard)
+    with served_bank(folder, postgres_of_module, USER) as (bank, environment), onlooker() as dashboard:
+        day = Day(bank=bank, image=image, folder=folder, environment=environment, user=USER, dashboard=dashboard)
         try:
             _lived(day)
             yield day
