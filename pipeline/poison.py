@@ -28,8 +28,6 @@ from leasehold.pipeline.errors import (
 from leasehold.pipeline.event import EVENT_SCHEMA
 from leasehold.pipeline.limits import FIRST_ONE, Isolation
 
-# A job: runs a transform off the event loop, and its errors.
-
 
 class JobFailed(PipelineError):
     """A job failed on these events; whether it is their fault is not known yet. Never leaves this package's insides."""
@@ -247,9 +245,6 @@ def place_of(events: pa.Table) -> str:
 def _source(properties: list[tuple[str, str]] | None) -> str:
     found = dict(properties or ())
     return f" (file {found['file']}, line {found['line']})" if {"file", "line"} <= found.keys() else ""
-
-
-# Who is to blame for a batch that fails even on its own: the search of `leasehold.pipeline.poison`, carried out job by job.
 
 
 SEQUENCE = "sequence"

@@ -23,9 +23,6 @@ from leasehold.pipeline.sink import Claim, Output, Permit, SinkWriter
 from leasehold.pipeline.tracing import with_pairs
 from leasehold.pipeline.values import checked
 
-# What is published of a batch's output: the events in it, and nothing else.
-
-
 PUBLISHED_SCHEMA = pa.schema([EVENT_SCHEMA.field(name) for name in ("key", "body", "properties", "operation")])
 _TEXTS = (pa.string(), pa.large_string(), pa.string_view())
 _BYTES = (pa.binary(), pa.large_binary(), pa.binary_view())

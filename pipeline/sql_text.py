@@ -5,9 +5,6 @@ from __future__ import annotations
 import re
 from itertools import accumulate
 
-# Columns
-
-
 _NAME = re.compile(r"\s*(?:`((?:[^`]|``)*)`|([^\s:,`]+))")
 _NOT_NULL = re.compile(r"\bNOT\s+NULL\b", re.IGNORECASE)
 _OPENS, _CLOSES = "<(", ">)"

@@ -122,9 +122,6 @@ def _error_of(values: pa.ChunkedArray, convert: Callable[[pa.ChunkedArray], obje
     return None
 
 
-# What Arrow takes and others do not
-
-
 def is_text(type: pa.DataType) -> bool:
     return bool(pa.types.is_string(type) or pa.types.is_large_string(type) or pa.types.is_string_view(type))
 

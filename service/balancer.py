@@ -232,8 +232,6 @@ class Balancer:
                 async with asyncio.timeout(max(CLOCK_TICK_S, left_s)):
                     await self._has_decided.wait()
 
-    # One round
-
     async def _round(self, group: asyncio.TaskGroup) -> float:
         """Read, decide, act; the seconds until the next round."""
         scan, host_scan = await self._read()
@@ -536,8 +534,6 @@ class Balancer:
         if is_soon:
             earliest = min(earliest, self._timing.handoff_poll_s)
         return max(earliest, min(self._timing.handoff_poll_s, self._timing.balance_s) / 4)
-
-    # Failures
 
     def _judge_failures(self, scan: Scan) -> None:
         """Partitions that deliver are reported by their workers; the others show by the scan."""

@@ -190,8 +190,6 @@ class Host:
             raise duplicate from None
         await self._leave()
 
-    # Living
-
     async def _live(self) -> None:
         async with asyncio.TaskGroup() as group:
             balance = group.create_task(self.balancer.run(group), name="balance")
@@ -304,8 +302,6 @@ class Host:
         self.group_lag.hosts = len(host_scan.live)
         return GroupSnapshot(self.name, self.own_leases, scan.leases, host_scan.live_records)
 
-    # Workers
-
     def _employ(self, owned: OwnedLease, group: asyncio.TaskGroup) -> None:
         """Start a worker for a lease that was just taken."""
         key = owned.lease.key
@@ -352,8 +348,6 @@ class Host:
         worker = self.workers.get(key)
         lease = {"pipeline": key.pipeline, "partition": key.partition} if worker is None else about(worker.owned.lease)
         self._log.info("partition recovered", **lease, **fields)
-
-    # Leaving
 
     async def _drain(self, balance: asyncio.Task[None]) -> None:
         """Say so first, so that a released lease moves once; then let every worker finish within the stop timeout.

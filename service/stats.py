@@ -146,8 +146,6 @@ class Stats:
         """For the log, the trace of the lease's newest batch that was delivered or failed."""
         return {}
 
-    # Leases
-
     def record_lease_request(self, lease: Lease) -> None:
         """This host has asked its owner for it. Counted once it is acquired."""
 
@@ -185,8 +183,6 @@ class Stats:
     def record_restoration(self, lease: Lease) -> None:
         """Its trust, after a suspension."""
         self._notify(TrustRestored, lease.key, epoch=lease.epoch)
-
-    # Work
 
     def record_batch(self, lease: Lease, batch: DeliveredBatch) -> None:
         name = lease.pipeline
@@ -246,21 +242,15 @@ class Stats:
     def record_recovery(self, key: LeaseKey, failures: int, failing_for_s: float) -> None:
         self._notify(PartitionRecovered, key, failures=failures, failing_for_s=failing_for_s)
 
-    # Other hosts
-
     def record_hosts(self, *, joined: Iterable[str], left: Iterable[str]) -> None:
         """Their names."""
         for kind, names in ((HostJoined, joined), (HostLeft, left)):
             for name in sorted(names):
                 self._notify(kind, name=name)
 
-    # The lease store
-
     def record_store_call(self, operation: Operation, outcome: RequestOutcome, took_s: float) -> None:
         self.requests[operation, outcome] += 1
         self.request_seconds[operation].observe(took_s)
-
-    # Operators
 
     def record_action(self, action: Action, outcome: ActionOutcome) -> None:
         self.actions[action, outcome] += 1

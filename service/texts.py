@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-# Counted nouns in messages: "1 event", "1,000 events".
-
 
 def counted(count: int, singular: str, plural: str | None = None) -> str:
     """plural: by default `singular` with an s."""
@@ -19,9 +17,6 @@ def noun(count: int, singular: str, plural: str | None = None) -> str:
 def described(error: BaseException) -> str:
     """For the log: its class and its text."""
     return f"{type(error).__name__}: {error}"
-
-
-# Secrets: passwords in addresses, keys in connection strings.
 
 
 MASK = "***"

@@ -319,8 +319,6 @@ class Worker:
             return "gone"
         return "shutdown"
 
-    # Beside the work
-
     async def _win(self) -> CloseReason:
         await keep_won(
             self.owned,
@@ -432,8 +430,6 @@ class Worker:
         log.warning("will try again", error=str(error), in_s=round(pause, 2), attempt=failures)
         self.progress.resume()
         await sleep_unless_stopped(self._stopping, pause)
-
-    # The end
 
     async def _close(self, outcome: WorkerResult) -> None:
         """The last checkpoint and release, each within its time: whatever fails here, the lease expires by itself."""

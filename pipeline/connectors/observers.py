@@ -115,9 +115,6 @@ def facts_of(receipt: Receipt | None) -> dict[str, Any]:
     return {"request_charge": receipt.request_charge, "session_token": receipt.session_token}
 
 
-# Side by side: what is called with the events of one key.
-
-
 def for_lease(
     handler: Any, claim: Claim, report: Report, *, name: str, gets: Gets, loop: HandlerLoop, limits: ParallelLimits
 ) -> ForLease:

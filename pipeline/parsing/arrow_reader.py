@@ -149,9 +149,6 @@ def _all(found: pa.Array) -> bool:
     return bool(pc.all(found, min_count=0).as_py())
 
 
-# Columns
-
-
 def _reading(field: Field, example: Any) -> _Reading:
     if not isinstance(field.type, Leaf):
         return _Reading(_nested(field.type), _as_it_is)

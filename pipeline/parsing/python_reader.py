@@ -212,9 +212,6 @@ def _zone(text: str | None) -> timezone:
     return timezone((-1 if text[0] == "-" else 1) * timedelta(hours=hours, minutes=minutes))
 
 
-# Words
-
-
 def _misfit(type: str, found: Any, where: str) -> _DoesNotFit:
     return _DoesNotFit(f"column '{where}' does not fit {type}: {_shown(_shown_json(found))}")
 

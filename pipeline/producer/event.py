@@ -1,4 +1,8 @@
-"""Events and batches of them, before and after they are published: free, numbered while they are sent, kept or dropped then."""
+"""Events and batches of them, before and after they are published: free, numbered while they are sent, kept or dropped then.
+
+A broker knows a producer by its group (int64) and its owner level (int16). A higher level closes the lower ones and starts
+a new line of sequence numbers (int32, one per event, 0 following the largest). All three are kept per partition.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +15,6 @@ from leasehold.pipeline.producer.errors import AlreadyPublished, BatchLocked
 
 if TYPE_CHECKING:
     from uuid import UUID
-
-
-# Who publishes, and which number comes next. Pure.
-#
-# A broker knows a producer by its group (int64) and its owner level (int16). A higher level closes the lower ones and starts
-# a new line of sequence numbers (int32, one per event, 0 following the largest). All three are kept per partition.
 
 
 NUMBER_MAX = 2**31 - 1
@@ -137,8 +135,6 @@ class EventBatch:
         self._payloads.append(payload)
         self.size_bytes += size
         return True
-
-    # For the producer
 
     @property
     def payloads(self) -> list[object]:

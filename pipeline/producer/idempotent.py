@@ -196,8 +196,6 @@ class IdempotentProducer:
         """After an unknown outcome: send it again until the broker has it. False where there was nothing to settle."""
         return await self._producer(partition, None).settle()
 
-    # What is known
-
     async def publishing_properties(self, partition: str) -> PublishingProperties:
         """This producer's state in the partition, for which a link is made where there was none."""
         producer = self._producer(partition, None)
@@ -240,8 +238,6 @@ class IdempotentProducer:
         """
         known = {name: each.numbers.asked for name, each in self._partitions.items() if name and each.numbers}
         return snapshot_of({name: asked for name, asked in (self._wanted | known).items() if asked.is_whole})
-
-    # The end
 
     async def close(self) -> None:
         """Sends under way are finished; later ones are refused."""

@@ -153,8 +153,6 @@ class PartitionProducer:
                 if self._end is not None:
                     await self._drop_link()
 
-    # One send
-
     async def _publish(self, contents: Contents, flight: Flight, keep: Callable[[int | None], None]) -> int | None:
         unsettled, payloads = self._unsettled, contents.payloads
         if unsettled is not None and (list(unsettled.payloads), unsettled.key) != (list(payloads), contents.key):
@@ -252,8 +250,6 @@ class PartitionProducer:
             is_transient=True,
             outcome=Outcome.UNKNOWN if flight.is_in_air else Outcome.FAILED,
         )
-
-    # The link
 
     async def _ensure_link_in_time(self) -> ProducerLink:
         try:

@@ -30,9 +30,6 @@ class Pair(NamedTuple):
     is_same: bool
 
 
-# Rows
-
-
 def missing_columns(expected: Sequence[Mapping[str, Any]], schema: pa.Schema) -> list[str]:
     """Columns that expected rows have, and the output has not."""
     return sorted({name for row in expected for name in row if name not in schema.names})
@@ -135,9 +132,6 @@ def _likeness(expected: Mapping[str, Any], actual: Mapping[str, Any], schema: pa
     return sum(
         name in actual and is_same(each, actual[name], schema.field(name).type) for name, each in expected.items()
     )
-
-
-# Texts
 
 
 def side_by_side(pairs: Sequence[Pair], left: str = "expected", right: str = "actual") -> list[str]:

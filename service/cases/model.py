@@ -254,9 +254,6 @@ def json_text(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-# The configuration, without the secrets of what is not used
-
-
 _TESTED = ("name", "schema", "sql", "function", "setup", "merge", "table", "mode", "handler", "type")
 """Keys of a pipeline and of its sink that decide what comes out: their variables must be set."""
 _UNSET = "unset.invalid"

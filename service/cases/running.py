@@ -31,8 +31,6 @@ from leasehold.service.config.pipeline import Pipeline
 from leasehold.service.config.settings import Settings
 from leasehold.service.wiring.build import policy_of, transform_of
 
-# Running
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:

@@ -99,9 +99,6 @@ def text_of(path: Path) -> str:
         raise ConfigurationError(str(path), [f"line {line}: this is not UTF-8: save the file as UTF-8"]) from None
 
 
-# Handlers of a program
-
-
 def _take_handlers(root: dict[str, Any], handlers: Mapping[str, object], document: Document) -> Iterator[Problem]:
     """Put them where the file names them."""
     left = set(handlers)
@@ -114,9 +111,6 @@ def _take_handlers(root: dict[str, Any], handlers: Mapping[str, object], documen
             left.discard(name)
     for name in sorted(left):
         yield Problem(0, f"no sink has `handler: {name}`, which the program gives: correct the name")
-
-
-# Validation
 
 
 def _validated(root: dict[str, Any], folder: Path, document: Document, problems: list[Problem]) -> Settings | None:
@@ -236,10 +230,8 @@ def line_of(place: KeyPath, document: Document) -> int:
     return document.lines[place] if place else 0
 
 
-# Between pipelines: checked in the file's text, so that one pipeline's mistake does not hide another's
-
-
 def _clashes(root: dict[str, Any], folder: Path) -> Iterator[tuple[KeyPath, str]]:
+    """Between pipelines. Found in the file's text, so that one pipeline's mistake does not hide another's."""
     found, log = root.get("pipelines"), root.get("log")
     pipelines = found if isinstance(found, list) else []
     yield from rings_in(_known(pipelines), _known(log).get("file") if isinstance(log, dict) else None, folder)

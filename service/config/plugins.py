@@ -112,9 +112,6 @@ def _maker(kind: Kind, path: str) -> Any:
     return make
 
 
-# Settings
-
-
 def _checked(make: Any, options: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """The arguments, each setting converted to its parameter's type; and the problems, without any value."""
     try:
@@ -168,9 +165,6 @@ def _as_type(hint: Any, value: Any) -> Any:
 
 def _place(loc: tuple[int | str, ...]) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc)
-
-
-# The interface
 
 
 def lacks(thing: object, base: type) -> Iterator[str]:

@@ -97,9 +97,6 @@ def tag_of(default: str | None, *known: str, is_open: bool = True) -> Discrimina
     )
 
 
-# What the feeds, the sinks and the dead letters of all systems have in common.
-
-
 Seat = tuple[str, str]
 """A hub and a consumer group: a reader with an epoch excludes other readers of its partition there."""
 

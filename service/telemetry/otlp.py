@@ -88,9 +88,6 @@ def _resource(host: str) -> Resource:
     return Resource.create(ours).merge(OTELResourceDetector().detect())
 
 
-# Exporters
-
-
 class _Exports:
     """Counts what an exporter has sent, and logs once when it fails and once when it works again.
 
@@ -157,9 +154,6 @@ async def _end(what: str, shutdown: Callable[[], object]) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(CLOSING_TIMEOUT_S):
             await done.wait()
-
-
-# Traces
 
 
 class OtlpTraces:
@@ -262,9 +256,6 @@ def _ns(seconds: float) -> int:
     return int(seconds * 1e9)
 
 
-# Metrics
-
-
 class OtlpMetrics:
     """Sends what `read` returns, at the interval of OTEL_METRIC_EXPORT_INTERVAL and once more at the end.
 
@@ -355,9 +346,6 @@ def _histogram(point: Point, since_ns: int, now_ns: int) -> HistogramDataPoint:
         min=None,  # type: ignore[arg-type]  # optional on the wire
         max=None,  # type: ignore[arg-type]  # optional on the wire
     )
-
-
-# Logs
 
 
 class OtlpLogs:

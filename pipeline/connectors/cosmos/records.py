@@ -110,9 +110,6 @@ def _whole(text: str) -> str:
     return _HALF.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-# Places in the text
-
-
 def _slice(text: str, start: int, name: str) -> str:
     at = _value_of(text, name, start)
     return text[at : _JSON.raw_decode(text, at)[1]]

@@ -145,8 +145,6 @@ class PartitionLog:
         self._open: tuple[sqlite3.Connection, int] | None = None
         self._openings = 0
 
-    # Writing
-
     def append(self, events: pa.Table) -> int:
         """Store a batch (BLOCK_SCHEMA) that is never sent again. Returns the sequence of its first event."""
         if not events.num_rows:
@@ -228,8 +226,6 @@ class PartitionLog:
     def _is_given_up(self, age: int, kept: int) -> bool:
         age_s, bytes_max = self._retention.age_s, self._retention.bytes_max
         return (age_s is not None and age > age_s * 1_000_000) or (bytes_max is not None and kept > bytes_max)
-
-    # Reading
 
     def extent(self) -> ReadableRange:
         with self._reading() as connection:
@@ -334,8 +330,6 @@ class PartitionLog:
     def _version(self, connection: sqlite3.Connection) -> Version:
         ((version,),) = connection.execute("PRAGMA data_version").fetchall()
         return self._openings, version
-
-    # The file
 
     def close(self) -> None:
         with self._lock:

@@ -84,9 +84,6 @@ def one_message(*statements: Statement) -> Composed:
     return SQL("\n;\n").join(statements)
 
 
-# Preparing
-
-
 def alone(*statements: Statement) -> Composed:
     """One transaction, alone under a lock. If it fails, the lock ends with the session.
 
@@ -255,9 +252,6 @@ def _created_letters(tables: Tables) -> Composed:
     ).format(tables.letters)
 
 
-# Claiming
-
-
 def claimed(tables: Tables, claim: Claim, *, is_known: bool) -> Composed:
     """Fences older epochs and generations, and answers three times: the lock; the position, no row where refused; the newest row.
 
@@ -315,9 +309,6 @@ def standing(tables: Tables, pipeline: str, partition: str) -> Composed:
     ).format(tables.positions, Literal(pipeline), Literal(partition))
 
 
-# Writing
-
-
 def staged(table: Identifier, columns: Iterable[Column]) -> Composed:
     """The temporary table of batches, one per session; emptied by every COMMIT and ROLLBACK."""
     definitions = SQL(", ").join(SQL("{} {}").format(Identifier(c.name), SQL(c.type)) for c in columns)
@@ -365,9 +356,6 @@ def remembered(tables: Tables, claim: Claim, start: str | None, to: str, events:
         """INSERT INTO {} (pipeline, partition, generation, epoch, owner, "from", "to", events, committed_at)
         VALUES ({}, now())"""
     ).format(tables.batches, SQL(", ").join(map(Literal, values)))
-
-
-# Parts of statements
 
 
 def _guarded(update: Statement) -> Composed:

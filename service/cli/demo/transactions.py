@@ -86,9 +86,6 @@ def expected_events(rows: Iterable[Transaction]) -> dict[str, int]:
     return dict(Counter(row.account for row in rows))
 
 
-# Writing the files that the pipeline reads
-
-
 def write(rows: Sequence[Transaction], directory: Path, files: int = FILES) -> list[Path]:
     """transactions-1.csv, ...: rows are dealt out one by one, so that the files are of one length.
 

@@ -182,9 +182,6 @@ def _specimens() -> Iterator[tuple[str, Any]]:
     yield "ReceiverLink", session.create_receiver_link("source", on_transfer=None)
 
 
-# Uses of private parts. An AMQP client is one of the SDK's, as are connections, sessions, links and transports.
-
-
 def public_options(client: Any, names: Iterable[str]) -> dict[str, Any]:
     """What a public client of the SDK made of its arguments."""
     return {name: getattr(client._config, name) for name in names}

@@ -155,8 +155,6 @@ class EventHubsOutputSink(Sink):
     async def close(self) -> None:
         await self._broker.close()
 
-    # A claim
-
     async def _open(self, claim: Claim, state: ProducerState, target: str) -> HubWriter:
         """Fence first, read then (R1)."""
         before = (await self._broker.read_extent(target)).last
