@@ -55,7 +55,7 @@ CLOCK_TICK_S = 0.001
 
 
 @dataclass(slots=True)
-class Changes:
+class RoundOutcome:
     """The results of a round's takes and requests.
 
     refused: errors of the container. is_outpaced: another host was quicker, so the next round comes soon.
@@ -426,9 +426,9 @@ class Balancer:
         if lease is not None and not lease.closed and lease.owner in (None, self._keeper.host):
             self._failures.would_fail(key, error, lease.continuation)
 
-    async def _take_all(self, keys: Sequence[LeaseKey], scan: Scan, group: asyncio.TaskGroup) -> Changes:
+    async def _take_all(self, keys: Sequence[LeaseKey], scan: Scan, group: asyncio.TaskGroup) -> RoundOutcome:
         """Take those that have not changed since the scan."""
-        changes = Changes()
+        changes = RoundOutcome()
         await run_side_by_side(
             keys,
             lambda key: self._take(key, scan, changes),
@@ -437,7 +437,7 @@ class Balancer:
         )
         return changes
 
-    async def _take(self, key: LeaseKey, scan: Scan, changes: Changes) -> OwnedLease | None:
+    async def _take(self, key: LeaseKey, scan: Scan, changes: RoundOutcome) -> OwnedLease | None:
         if self._is_over(changes) or key in self._workers or self._failures.holds_off(key):
             return None
         before, began = scan.seen[key].lease, self._clock.monotonic()
@@ -459,7 +459,7 @@ class Balancer:
         crash_point("lease acquired")
         return owned
 
-    async def _ask(self, key: LeaseKey, scan: Scan, changes: Changes) -> None:
+    async def _ask(self, key: LeaseKey, scan: Scan, changes: RoundOutcome) -> None:
         if self._is_over(changes):
             return
         lease = scan.seen[key].lease
@@ -477,11 +477,11 @@ class Balancer:
         self._stats.record_lease_request(lease)
         self._log.info("handoff requested", **about(lease), owner=lease.owner)
 
-    def _is_over(self, changes: Changes) -> bool:
+    def _is_over(self, changes: RoundOutcome) -> bool:
         """Whether this round must take and request nothing more."""
         return self._stopping.is_set() or changes.are_over
 
-    def _refuse(self, changes: Changes, error: StoreError, event: str, lease: Lease) -> None:
+    def _refuse(self, changes: RoundOutcome, error: StoreError, event: str, lease: Lease) -> None:
         """One line for all that is refused in a round."""
         if not changes.refused:
             self._refusals.log_failure(self._log, event, str(error), **about(lease))

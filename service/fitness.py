@@ -97,7 +97,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
+class PipelineHealth:
     """How one pipeline is. since: when it got well or sick. rests: how often it was renounced since something was delivered.
 
     has_lost_work: whether it is sick because leases are better off elsewhere.
@@ -108,7 +108,7 @@ class Health:
     rests: int = 0
     has_lost_work: bool = False
 
-    def judged(self, facts: Facts, *, workers: int) -> Health:
+    def judged(self, facts: Facts, *, workers: int) -> PipelineHealth:
         """The next state. Pure."""
         match self.state:
             case "well" if facts.is_sick and facts.trusted_s >= facts.lasts_s:  # not by an outage of the store
@@ -138,8 +138,8 @@ class Health:
 
 
 @dataclass(slots=True)
-class _Watched:
-    health: Health = field(default_factory=Health)
+class _WatchedPipeline:
+    health: PipelineHealth = field(default_factory=PipelineHealth)
     proved_at: float = -inf
     probed_at: float = -inf
     probe_failed: bool = False
@@ -181,7 +181,7 @@ class Fitness:
         self._clock = clock
         self._timing = timing
         self._log = log
-        self._watched = {name: _Watched() for name in pipelines}
+        self._watched = {name: _WatchedPipeline() for name in pipelines}
         self._lapses, self._trusted_since = 0, -inf
         self._foreign: dict[LeaseKey, tuple[int, float]] = {}
         """Leases that failed at their last owner: how often they came so, and until when their failures do not count."""

@@ -42,7 +42,7 @@ class CosmosAccess(AzureCredentials):
     ca_file: Path | None
 
 
-class CosmosAccount(WithCredential):
+class CosmosAccountSettings(WithCredential):
     endpoint: Text | None = Field(
         default=None, description="The account's address, like https://account.documents.azure.com."
     )
@@ -60,7 +60,7 @@ class CosmosAccount(WithCredential):
     )
 
     @model_validator(mode="after")
-    def _reaches(self) -> CosmosAccount:
+    def _reaches(self) -> CosmosAccountSettings:
         cosmos_account_of(**self.account)
         return self
 
@@ -74,7 +74,7 @@ class CosmosAccount(WithCredential):
         }
 
 
-class CosmosFeed(CosmosAccount, FeedSettings):
+class CosmosFeed(CosmosAccountSettings, FeedSettings):
     """The change feed of a container in Cosmos DB. Each of its physical ranges is a partition."""
 
     type: Literal["cosmos"] = Field(
@@ -135,7 +135,7 @@ class CosmosFeed(CosmosAccount, FeedSettings):
         )
 
 
-class CosmosSink(CosmosAccount, Buffering):
+class CosmosSink(CosmosAccountSettings, Buffering):
     """A container of Cosmos DB, into which rows are written as documents, at least once."""
 
     type: Literal["cosmos"] = Field(
@@ -195,7 +195,7 @@ class CosmosSink(CosmosAccount, Buffering):
         check_rows(table, writing, "the container")
 
 
-class CosmosLeases(CosmosAccount, LeaseSettings):
+class CosmosLeases(CosmosAccountSettings, LeaseSettings):
     """Leases in a container of Cosmos DB, for hosts anywhere, in the documents of the .NET processor."""
 
     type: Literal["cosmos"] = Field(

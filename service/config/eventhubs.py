@@ -10,7 +10,7 @@ from leasehold.common.azure import storage_account_of
 from leasehold.pipeline.connectors.eventhubs.account import account_of, is_consumer_group
 from leasehold.pipeline.connectors.eventhubs.position import position_of
 from leasehold.pipeline.errors import FeedError
-from leasehold.service.config.azure import StorageAccess, StorageAccount, WithCredential
+from leasehold.service.config.azure import StorageAccess, StorageAccountSettings, WithCredential
 from leasehold.service.config.section import FeedContext, FeedSettings, LettersSettings, Seat, SinkSettings
 from leasehold.service.config.types import (
     NONE,
@@ -108,7 +108,7 @@ class EventHub(WithCredential):
         return account_of(**self.account).name.lower(), consumer_group.lower()
 
 
-class CheckpointBlobsSettings(StorageAccount):
+class CheckpointBlobsSettings(StorageAccountSettings):
     container: BlobContainerName = Field(
         description="The container's name, not that of the leases. It is created if it does not exist and Leasehold has"
         " permission."

@@ -10,13 +10,15 @@ from typing import Any
 import pyarrow as pa
 
 from leasehold.pipeline.connectors.cosmos.ranges import position_behind
-from leasehold.pipeline.connectors.cosmos.records import SEQUENCE_BITS, Record
+from leasehold.pipeline.connectors.cosmos.records import SEQUENCE_BITS, ChangeRecord
 from leasehold.pipeline.event import EVENT_SCHEMA, Page
 
 
-def pages_of(partition: str, records: Sequence[Record], to: str, *, events_max: int, bytes_max: int) -> list[Page]:
+def pages_of(
+    partition: str, records: Sequence[ChangeRecord], to: str, *, events_max: int, bytes_max: int
+) -> list[Page]:
     """Within the limits, but never cut inside a transaction; the last one ends at `to`, the server's own ETag."""
-    pages: list[list[Record]] = []
+    pages: list[list[ChangeRecord]] = []
     room = 0
     for _, group in groupby(records, attrgetter("lsn")):
         transaction = list(group)
@@ -32,7 +34,7 @@ def pages_of(partition: str, records: Sequence[Record], to: str, *, events_max: 
     ]
 
 
-def _page(partition: str, records: Sequence[Record], to: str) -> Page:
+def _page(partition: str, records: Sequence[ChangeRecord], to: str) -> Page:
     lsns = [record.lsn for record in records]
 
     def position_after(n: int) -> str | None:
@@ -41,7 +43,7 @@ def _page(partition: str, records: Sequence[Record], to: str) -> Page:
     return Page(_table(partition, records), to, position_after)
 
 
-def _table(partition: str, records: Sequence[Record]) -> pa.Table:
+def _table(partition: str, records: Sequence[ChangeRecord]) -> pa.Table:
     columns: dict[str, list[Any]] = {
         "partition": [partition] * len(records),
         "sequence": [

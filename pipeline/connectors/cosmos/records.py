@@ -24,7 +24,7 @@ _HALF = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ChangeRecord:
     """time_s: when it was written, seconds since 1970. body: None of a deleted document."""
 
     lsn: int
@@ -39,7 +39,7 @@ class Record:
         return len(self.body or b"") + sum(len(value) for _, value in self.properties)
 
 
-def records_of(answer: bytes, key_paths: Sequence[str], *, all_versions: bool) -> list[Record]:
+def records_of(answer: bytes, key_paths: Sequence[str], *, all_versions: bool) -> list[ChangeRecord]:
     """Raises FeedUnavailable (cut off), MalformedRecord."""
     try:
         text = answer.decode()
@@ -53,13 +53,13 @@ def records_of(answer: bytes, key_paths: Sequence[str], *, all_versions: bool) -
     return [record(text, start, item, key_paths) for start, item in items]
 
 
-def _latest(text: str, start: tuple[int, int], item: Any, key_paths: Sequence[str]) -> Record:
+def _latest(text: str, start: tuple[int, int], item: Any, key_paths: Sequence[str]) -> ChangeRecord:
     lsn, time_s = _numbers(item, "_lsn", "_ts")
     properties = (("id", _whole(str(item.get("id", "")))),)
-    return Record(lsn, time_s, _key(item, key_paths), text[slice(*start)].encode(), "upsert", properties)
+    return ChangeRecord(lsn, time_s, _key(item, key_paths), text[slice(*start)].encode(), "upsert", properties)
 
 
-def _version(text: str, start: tuple[int, int], item: Any, key_paths: Sequence[str]) -> Record:
+def _version(text: str, start: tuple[int, int], item: Any, key_paths: Sequence[str]) -> ChangeRecord:
     """An item of the all-versions-and-deletes mode: `current`, `metadata`, and `previous` if the container keeps it."""
     metadata = item.get("metadata") if isinstance(item, dict) else None
     lsn, time_s = _numbers(metadata, "lsn", "crts")
@@ -73,7 +73,7 @@ def _version(text: str, start: tuple[int, int], item: Any, key_paths: Sequence[s
     if item.get("previous"):
         properties.append(("previous", _slice(text, start[0], "previous")))
     body = _slice(text, start[0], "current").encode() if current and operation != "delete" else None
-    return Record(lsn, time_s, _key(known, key_paths), body, operation, tuple(properties))
+    return ChangeRecord(lsn, time_s, _key(known, key_paths), body, operation, tuple(properties))
 
 
 def _deleted(metadata: Mapping[str, Any]) -> dict[str, Any]:

@@ -566,7 +566,7 @@ MUTANTS = (
         "takes that were refused wait for the next listing",
         "leasehold.service.balancer",
         "again = await self._take_all(wanted.take, scan, group)",
-        "again = Changes()",
+        "again = RoundOutcome()",
         test=f"{OVERLOAD}::test_a_listing_that_uses_up_what_takes_need_does_not_keep_leases_from_being_taken",
     ),
     mutant(

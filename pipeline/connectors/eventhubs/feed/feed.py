@@ -32,7 +32,13 @@ from leasehold.pipeline.connectors.eventhubs.amqp.connection import GROUP, Hub
 from leasehold.pipeline.connectors.eventhubs.amqp.management import Management, PartitionExtent
 from leasehold.pipeline.connectors.eventhubs.amqp.values import Malformed
 from leasehold.pipeline.connectors.eventhubs.feed.open_reader import OpenReader
-from leasehold.pipeline.connectors.eventhubs.feed.receiver import Limits, Received, ReceiverSource, receive, try_attach
+from leasehold.pipeline.connectors.eventhubs.feed.receiver import (
+    Received,
+    ReceiverLimits,
+    ReceiverSource,
+    receive,
+    try_attach,
+)
 from leasehold.pipeline.connectors.eventhubs.position import Position, compared, position_of, selector, time_selector
 from leasehold.pipeline.connectors.eventhubs.refusal import PositionRefused
 from leasehold.pipeline.endpoint import Endpoint
@@ -85,7 +91,7 @@ class EventHubsChangeFeed(ChangeFeed):
         self._executors_group, self._executors_env = executors_group, executors_env
         self._hub = Hub(account, credential=credential)
         self._group = consumer_group
-        self._limits = Limits(
+        self._limits = ReceiverLimits(
             prefetch=prefetch,
             page_events=page_events_max,
             page_bytes=page_bytes_max,
@@ -407,7 +413,7 @@ class EventHubsRanges(RangeReader):
     account: EventHubAccount
     variable: str | None
     group: str
-    limits: Limits
+    limits: ReceiverLimits
     silence_s: float = SILENCE_S
 
     readers_max = RANGES_MAX

@@ -262,7 +262,7 @@ SMALL_BYTES, QUICK_BYTES = 16 * 1024, 512 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ReceiverLimits:
     """prefetch: events that may be on their way. page_events, page_bytes: of one page. timeout_s: for attaching.
 
     trusts_properties: as `decode.event_at` has it.
@@ -310,7 +310,12 @@ class ReceiverSource:
 
 
 async def receive(
-    hub: Hub, place: ReceiverSource, limits: Limits, threaded: Threaded, *, attached: Callable[[], None] = lambda: None
+    hub: Hub,
+    place: ReceiverSource,
+    limits: ReceiverLimits,
+    threaded: Threaded,
+    *,
+    attached: Callable[[], None] = lambda: None,
 ) -> AsyncGenerator[Received, None]:
     """For as long as the link holds. attached: called once it does. Raises FeedUnavailable, FeedError, PositionLost, Fenced."""
     async with open_receiver(hub, place, limits, threaded) as receiver:
@@ -320,7 +325,9 @@ async def receive(
 
 
 @asynccontextmanager
-async def open_receiver(hub: Hub, place: ReceiverSource, limits: Limits, threaded: Threaded) -> AsyncIterator[Receiver]:
+async def open_receiver(
+    hub: Hub, place: ReceiverSource, limits: ReceiverLimits, threaded: Threaded
+) -> AsyncIterator[Receiver]:
     """Attached, and closed at the end. Raises as `receive` does."""
     what = _named(hub, place)
     try:
@@ -359,7 +366,9 @@ def _named(hub: Hub, place: ReceiverSource) -> str:
 class Receiver:
     """Made by `open_receiver`."""
 
-    def __init__(self, link: ReceiverLink, partition: str, limits: Limits, threaded: Threaded, what: str) -> None:
+    def __init__(
+        self, link: ReceiverLink, partition: str, limits: ReceiverLimits, threaded: Threaded, what: str
+    ) -> None:
         self._link = link
         self._partition = partition
         self._limits = limits

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from leasehold.pipeline.connectors.files.feed.position import Fingerprint, Position
+from leasehold.pipeline.connectors.files.feed.position import FilePosition, Fingerprint
 from leasehold.pipeline.connectors.files.feed.records import Offsets, Opening
 
 WINDOW_BYTES = 1024 * 1024
@@ -50,7 +50,7 @@ class Cursor:
     """Fingerprint of the bytes before `offset`. Every read verifies the last of them, `overlap`, once more."""
     overlap: bytes = b""
     header: str = ""
-    position: Position | None = None
+    position: FilePosition | None = None
     """Behind the last record, None where there was none; blank lines may lie between it and `offset`."""
     planned: Fingerprint | None = None
     """Fingerprint of the bytes between the begin of a range and `offset`, while ranges are planned."""
@@ -103,7 +103,7 @@ class Trail:
         end, lines = int(self.ends[count - 1]), int(self.lines_behind[count - 1])
         is_unterminated = end > len(self.data)
         cursor = since.moved(self.data[start:end], lines - lines_before - is_unterminated)
-        position = Position(
+        position = FilePosition(
             offset=cursor.offset,
             record=cursor.record + count - done,
             line=cursor.line,

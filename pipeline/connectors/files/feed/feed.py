@@ -34,9 +34,9 @@ from typing import Literal, ParamSpec, TypeVar
 
 from leasehold.pipeline.connectors.files.feed.cursor import Cursor
 from leasehold.pipeline.connectors.files.feed.pattern import Pattern
-from leasehold.pipeline.connectors.files.feed.position import Fingerprint, Position, compare, decode
+from leasehold.pipeline.connectors.files.feed.position import FilePosition, Fingerprint, compare, decode
 from leasehold.pipeline.connectors.files.feed.ranges import FilesRanges
-from leasehold.pipeline.connectors.files.feed.reader import Ahead, FileReader, Reading, Step
+from leasehold.pipeline.connectors.files.feed.reader import Ahead, FileReader, Reading, ReadStep
 from leasehold.pipeline.connectors.files.feed.records import CsvRecords, JsonRecords, NotText
 from leasehold.pipeline.errors import FeedError, FeedNotFound, MalformedRecord
 from leasehold.pipeline.event import Page
@@ -183,7 +183,7 @@ class FilesChangeFeed(ChangeFeed):
             if step.then == "wait":
                 await self._wait_for_change(reader, step)
 
-    async def _wait_for_change(self, reader: FileReader, step: Step) -> None:
+    async def _wait_for_change(self, reader: FileReader, step: ReadStep) -> None:
         """Waits until the file changes. Reports an unfinished record, unless it is finished at the next look."""
         is_first = True
         while await self._run(reader.look) == step.cursor.seen:
@@ -322,11 +322,11 @@ class FilesChangeFeed(ChangeFeed):
         reader = await self._reader_of(partition)
         return await self._run(reader.count_ahead, _decoded(continuation))
 
-    async def _cursor(self, reader: FileReader, position: Position | None) -> Cursor:
+    async def _cursor(self, reader: FileReader, position: FilePosition | None) -> Cursor:
         """The cursor at `position`, with everything before it verified."""
         return await self._cursor_from(None, reader, position)
 
-    async def _cursor_from(self, known: Cursor | None, reader: FileReader, position: Position | None) -> Cursor:
+    async def _cursor_from(self, known: Cursor | None, reader: FileReader, position: FilePosition | None) -> Cursor:
         """As `_cursor`, from a cursor whose bytes were verified before, if it is not past `position`."""
         is_of_use = known is not None and position is not None and known.offset <= position.offset
         if known is not None and is_of_use and known.seen.is_continued_by(await self._run(reader.look)):
@@ -356,5 +356,5 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(f"'{name}'" for name in names[:HEADER_NAMES_MAX]) + ", ..." * (len(names) > HEADER_NAMES_MAX)
 
 
-def _decoded(continuation: str | None) -> Position | None:
+def _decoded(continuation: str | None) -> FilePosition | None:
     return None if continuation is None else decode(continuation)

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from leasehold.pipeline.connectors.files.feed.cursor import WINDOW_BYTES, Cursor, FileStatus, Trail
 from leasehold.pipeline.connectors.files.feed.event_table import ROW_BYTES, event_table
-from leasehold.pipeline.connectors.files.feed.position import Position, decode
+from leasehold.pipeline.connectors.files.feed.position import FilePosition, decode
 from leasehold.pipeline.connectors.files.feed.records import (
     BOM,
     Content,
@@ -50,7 +50,7 @@ WITHIN_QUOTES = "the file ends within quotes"
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ReadStep:
     """then: read on; wait until the file changes; or verify that it is still the file that `cursor.position` is from.
 
     held: the unfinished record at the end of the file, as a message. passed: the records that were passed without a page.
@@ -98,7 +98,7 @@ class FileReader:
         with self._file() as (_, seen):
             return seen
 
-    def begin(self, position: Position | None) -> Cursor:
+    def begin(self, position: FilePosition | None) -> Cursor:
         """At the file's beginning; or behind what precedes the first record, for `verify` up to `position`."""
         with self._file() as (file, seen):
             if position is None:
@@ -112,7 +112,7 @@ class FileReader:
             raise self._lost(position, "its header is another one now")
         return cursor
 
-    def verify(self, cursor: Cursor, position: Position) -> Cursor:
+    def verify(self, cursor: Cursor, position: FilePosition) -> Cursor:
         """Further on the way to `position`, by VERIFY_BYTES at most; once there, the file is the one that was read."""
         with self._file() as (file, _):
             data = os.pread(file, min(VERIFY_BYTES, max(0, position.offset - cursor.offset)), cursor.offset)
@@ -124,26 +124,26 @@ class FileReader:
             raise self._lost(position, "it was edited there" if is_same_file else "another file has taken its place")
         return replace(cursor, record=position.record, line=position.line, position=position)
 
-    def step(self, cursor: Cursor) -> Step:
+    def step(self, cursor: Cursor) -> ReadStep:
         """Raises MalformedRecord once nothing precedes it, FeedUnavailable, PositionLost."""
         return self._next(cursor, self._read)
 
-    def skip(self, cursor: Cursor, records_max: int) -> Step:
+    def skip(self, cursor: Cursor, records_max: int) -> ReadStep:
         """As `step`, past at most so many records, without their content. Nothing is skipped before a malformed record, as
         far as it shows where records are cut, or before one without a line end: `then` is "wait"."""
         return self._next(cursor, partial(self._skip, records_max))
 
-    def _next(self, cursor: Cursor, process: Callable[[Cursor, Opening, bytes], Step]) -> Step:
+    def _next(self, cursor: Cursor, process: Callable[[Cursor, Opening, bytes], ReadStep]) -> ReadStep:
         with self._file() as (file, seen):
             if not cursor.seen.is_continued_by(seen):
-                return Step(cursor, "verify")
+                return ReadStep(cursor, "verify")
             cursor = replace(cursor, seen=seen)
             if cursor.opening is None:
                 opened = self._read_opening(cursor, file)
-                return Step(opened, "read") if opened else Step(cursor, "wait", held=self._held_opening(file))
+                return ReadStep(opened, "read") if opened else ReadStep(cursor, "wait", held=self._held_opening(file))
             read = os.pread(file, len(cursor.overlap) + cursor.window, cursor.offset - len(cursor.overlap))
         if not read.startswith(cursor.overlap):
-            return Step(cursor, "verify")
+            return ReadStep(cursor, "verify")
         data = read[len(cursor.overlap) :]
         if cursor.is_unterminated:
             return self._terminated(cursor, data)
@@ -170,7 +170,7 @@ class FileReader:
         if not is_whole or cursor.prefix.text != planned.check:
             raise self._altered(to)
 
-    def count_ahead(self, position: Position | None) -> Ahead:
+    def count_ahead(self, position: FilePosition | None) -> Ahead:
         """Behind `position`: counted for COUNT_BYTES, and taken to be as dense behind that."""
         with self._file() as (file, seen):
             if position is not None:
@@ -233,17 +233,17 @@ class FileReader:
             what = "a quoted field is not closed: close it in the file, and reading continues from this record"
         return f"file '{self.partition}', line {line}: {what}"
 
-    def _terminated(self, cursor: Cursor, data: bytes) -> Step:
+    def _terminated(self, cursor: Cursor, data: bytes) -> ReadStep:
         """Past the line end of a record that was taken before it had one."""
         if data in (b"", b"\r"):
-            return Step(cursor, "wait")
+            return ReadStep(cursor, "wait")
         for line_end in (b"\n", b"\r\n"):
             if data.startswith(line_end):
-                return Step(cursor.moved(line_end, 1), "read")
+                return ReadStep(cursor.moved(line_end, 1), "read")
         assert cursor.position is not None, "a record was taken"
         raise self._lost(cursor.position, "its last record, which was taken as it was, has been continued since")
 
-    def _read(self, cursor: Cursor, opening: Opening, data: bytes) -> Step:
+    def _read(self, cursor: Cursor, opening: Opening, data: bytes) -> ReadStep:
         is_end = len(data) < cursor.window
         cut = self._cut(data, opening, is_end=is_end)
         if len(cut):
@@ -251,10 +251,10 @@ class FileReader:
         if cut.trouble:
             return self._apart(cursor, data, cut.trouble)
         if cut.passed:
-            return Step(cursor.moved(data[: cut.passed], data.count(b"\n", 0, cut.passed)), "read")
+            return ReadStep(cursor.moved(data[: cut.passed], data.count(b"\n", 0, cut.passed)), "read")
         if is_end:
-            return Step(cursor, "wait", held=self._held(data, cursor.line))
-        return Step(replace(cursor, window=2 * cursor.window), "read")
+            return ReadStep(cursor, "wait", held=self._held(data, cursor.line))
+        return ReadStep(replace(cursor, window=2 * cursor.window), "read")
 
     def _cut(self, data: bytes, opening: Opening | None, *, is_end: bool) -> Cut:
         """At the end of the file, what lacks its line end gets one where it is accepted so."""
@@ -275,18 +275,18 @@ class FileReader:
         )
         return max(1, min(int(fitting), len(cut), self.reading.page_events_max))
 
-    def _skip(self, records_max: int, cursor: Cursor, opening: Opening, data: bytes) -> Step:
+    def _skip(self, records_max: int, cursor: Cursor, opening: Opening, data: bytes) -> ReadStep:
         cut = self.reading.format.cut(data, opening)
         if count := min(len(cut), records_max):
             trail = Trail(cursor, data[: int(cut.ends[count - 1])], cut.ends[:count], cut.lines_behind[:count])
-            return Step(replace(trail.cursor_behind(count), window=WINDOW_BYTES), "read", passed=count)
+            return ReadStep(replace(trail.cursor_behind(count), window=WINDOW_BYTES), "read", passed=count)
         if cut.trouble or (not cut.passed and len(data) < cursor.window):
-            return Step(cursor, "wait")
+            return ReadStep(cursor, "wait")
         if cut.passed:
-            return Step(cursor.moved(data[: cut.passed], data.count(b"\n", 0, cut.passed)), "read")
-        return Step(replace(cursor, window=2 * cursor.window), "read")
+            return ReadStep(cursor.moved(data[: cut.passed], data.count(b"\n", 0, cut.passed)), "read")
+        return ReadStep(replace(cursor, window=2 * cursor.window), "read")
 
-    def _page(self, cursor: Cursor, opening: Opening, data: bytes, cut: Cut, count: int) -> Step:
+    def _page(self, cursor: Cursor, opening: Opening, data: bytes, cut: Cut, count: int) -> ReadStep:
         content = self.reading.format.content(cut, opening, count)
         count = len(content.bodies)
         if content.trouble and not count:
@@ -299,9 +299,9 @@ class FileReader:
         behind = trail.cursor_behind(count)
         more = 2 if count == len(cut) else 1.1  # what no page takes would be cut in vain
         window = min(max(int(more * len(trail.data)), WINDOW_BYTES_MIN), WINDOW_BYTES)
-        return Step(replace(behind, window=window), "read", Page(events, behind.encoded, trail.position_behind))
+        return ReadStep(replace(behind, window=window), "read", Page(events, behind.encoded, trail.position_behind))
 
-    def _apart(self, cursor: Cursor, data: bytes, trouble: Unreadable) -> Step:
+    def _apart(self, cursor: Cursor, data: bytes, trouble: Unreadable) -> ReadStep:
         """A page with a malformed record alone, unchanged. Raises MalformedRecord if no store keeps it, or if it may continue."""
         if trouble.span is None or not self.reading.yields_malformed:
             raise self._malformed(cursor, trouble)
@@ -312,7 +312,7 @@ class FileReader:
         events = event_table(self.partition, content, cursor.record, lines, cursor.seen.written_us)
         trail = Trail(cursor, data[:end], np.array([end]), np.array([(data[:end] + b"\n")[:end].count(b"\n")]))
         page = Page(events, trail.position_behind(1), malformed=str(trouble))
-        return Step(trail.cursor_behind(1), "read", page)
+        return ReadStep(trail.cursor_behind(1), "read", page)
 
     @contextmanager
     def _file(self) -> Iterator[tuple[int, FileStatus]]:
@@ -339,17 +339,17 @@ class FileReader:
                 f"file '{self.path}' cannot be read now ({error.strerror}): look at its disk or share, and reading continues"
             ) from error
 
-    def _check_size(self, seen: FileStatus, position: Position) -> None:
+    def _check_size(self, seen: FileStatus, position: FilePosition) -> None:
         if seen.size < position.offset:
             raise self._lost(position, f"it has only {seen.size} bytes now")
 
-    def _lost(self, position: Position, what: str) -> PositionLost:
+    def _lost(self, position: FilePosition, what: str) -> PositionLost:
         return PositionLost(
             f"file '{self.partition}' was read up to line {position.line} (byte {position.offset}), and {what}: "
             "restore what was read, or reset the lease to a new position"
         )
 
-    def _altered(self, to: Position) -> FeedUnavailable:
+    def _altered(self, to: FilePosition) -> FeedUnavailable:
         return FeedUnavailable(
             f"file '{self.path}' differs up to line {to.line} (byte {to.offset}) from what its host planned to have read here:"
             " it was changed since, or executors have another file under this path"
@@ -362,7 +362,7 @@ class FileReader:
         )
 
 
-def _begun(start: Position, seen: FileStatus, opening: Opening) -> Cursor:
+def _begun(start: FilePosition, seen: FileStatus, opening: Opening) -> Cursor:
     """At the begin of a range. `prefix` begins there too: no executor reads what precedes its range."""
     return Cursor(
         seen=seen, opening=opening, offset=start.offset, record=start.record, line=start.line, header=start.header

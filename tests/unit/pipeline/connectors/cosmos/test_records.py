@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leasehold.pipeline.connectors.cosmos.pages import pages_of
-from leasehold.pipeline.connectors.cosmos.records import SEQUENCE_BITS, Record, records_of
+from leasehold.pipeline.connectors.cosmos.records import SEQUENCE_BITS, ChangeRecord, records_of
 from leasehold.pipeline.errors import FeedUnavailable, MalformedRecord
 from leasehold.pipeline.event import EVENT_SCHEMA
 
@@ -25,11 +25,11 @@ def document(lsn: int = 1, **fields: Any) -> str:
     return json.dumps({"id": "a", "account": "k", **fields, "_lsn": lsn, "_ts": 1_700_000_000}, ensure_ascii=False)
 
 
-def latest(*documents: str, paths: tuple[str, ...] = ("/account",)) -> list[Record]:
+def latest(*documents: str, paths: tuple[str, ...] = ("/account",)) -> list[ChangeRecord]:
     return records_of(answer(*documents), paths, all_versions=False)
 
 
-def versions(*documents: str) -> list[Record]:
+def versions(*documents: str) -> list[ChangeRecord]:
     return records_of(answer(*documents), ("/account",), all_versions=True)
 
 
@@ -78,7 +78,7 @@ def test_a_version_has_its_document_and_what_it_was_before() -> None:
         '"metadata":{"operationType":"replace","lsn":5,"crts":9}}'
     )
     [record] = versions(item)
-    assert record == Record(
+    assert record == ChangeRecord(
         5, 9, "k", b'{"id":"a","account":"k","n":2.0}', "replace", (("id", "a"), ("previous", '{"id":"a","n":1.0}'))
     )
 
@@ -161,7 +161,7 @@ def test_pages_keep_order_limits_and_transactions(
     transactions: list[tuple[int, int]], events_max: int, bytes_max: int
 ) -> None:
     records = [
-        Record(lsn, 1, None, b"x" * size, "upsert", ())
+        ChangeRecord(lsn, 1, None, b"x" * size, "upsert", ())
         for lsn, (count, size) in enumerate(transactions, 1)
         for _ in range(count)
     ]
