@@ -17,13 +17,13 @@ COPY pyproject.toml uv.lock ./
 COPY emulators/pyproject.toml emulators/
 RUN python3 -m venv /uv && /uv/bin/pip install --quiet "$(grep -oE 'uv==[0-9.]+' pyproject.toml)"
 ENV UV_PROJECT_ENVIRONMENT=/opt/leasehold UV_PYTHON=/usr/bin/python3 UV_PYTHON_DOWNLOADS=never UV_LINK_MODE=copy
-RUN /uv/bin/uv sync --locked --no-dev --extra connect --extra otel --no-install-workspace
+RUN /uv/bin/uv sync --locked --no-dev --extra connect --extra otel --extra pandas --no-install-workspace
 COPY README.md LICENSE ./
 COPY leasehold leasehold
 COPY leases leases
 COPY pipeline pipeline
 COPY service service
-RUN /uv/bin/uv sync --locked --no-dev --extra connect --extra otel --no-editable
+RUN /uv/bin/uv sync --locked --no-dev --extra connect --extra otel --extra pandas --no-editable
 COPY image image
 
 # Slimmed, without Spark's jars and scripts, and compiled. (Symbols are for debuggers.)

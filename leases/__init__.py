@@ -7,3 +7,6 @@ in `leasehold.leases.stores`.
 A lease does not guarantee that an owner that lost it has stopped: a process can be suspended in the middle of a call
 and wake later. Therefore every tenure has an `epoch`, which is passed to the sink, and the sink refuses older epochs.
 """
+
+if __name__ != "leasehold.leases":  # a checkout would load its modules twice
+    raise ImportError(f"{__name__} has another name: import leasehold.leases", name=__name__)

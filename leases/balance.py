@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import ParamSpec, TypeVar
 from zlib import crc32
@@ -67,6 +67,7 @@ def plan_in_steps(
     last: Collection[LeaseKey] = (),
     paused: Collection[str] = (),
     passed: Collection[LeaseKey] = (),
+    benched: Collection[str] = (),
 ) -> Steps[Plan]:
     """What `me` should do now. For 100,000 leases and 100 hosts, that takes a tenth of a second.
 
@@ -79,13 +80,15 @@ def plan_in_steps(
     - rng: spreads hosts that take from the same set of free leases, so that they do not all start with the same one.
     - last: leases that just failed on `me`, which it prefers to leave to other hosts.
     - passed: leases that the intended hosts did not take in time: any host may.
+    - benched: hosts for which nothing is left to take, as they let leases pass. Requests do not depend on them, because hosts
+      differ in whom they have seen do so: two of them would request leases of each other without end.
     - paused: pipelines that no host processes; their leases are neither taken nor requested, and count in no share.
     """
     able = {peer.name: peer for peer in peers if not peer.draining}
     if me not in able:
         return Plan((), (), 0)
     seeing = {name: peer for name, peer in able.items() if name == me or not peer.is_new}
-    group = yield from standing_of(leases, able, seeing, expired, paused)
+    group = yield from standing_of(leases, able, seeing, expired, paused, {*benched} - {me})
     ours = [
         lease
         for lease in leases
@@ -112,11 +115,12 @@ def plan_in_steps(
         if pipeline in returning_of:
             held = held - Counter(map(group.holder_of, returning_of[pipeline]))
         mine = held[me] + len(returning_of.get(pipeline, ()))
-        shares, shares_of_expired = group.shares[pipeline], group.shares_of_expired[pipeline]
-        need = shares.get(me, 0) - mine
+        shares, shares_of_free = group.shares[pipeline], group.shares_of_free[pipeline]
+        shares_of_expired = group.shares_of_expired[pipeline]
+        need, need_of_free = shares.get(me, 0) - mine, shares_of_free.get(me, 0) - mine
         take += [lease.key for lease in promised.get(pipeline, ())]
         if free:
-            picked = _picked(free, max(0, need), _assigned(free, shares, held, me), rng, last)
+            picked = _picked(free, max(0, need_of_free), _assigned(free, shares_of_free, held, me), rng, last)
             left = [lease for lease in free if lease.key in expired and lease.key not in picked]
             need_of_expired = max(0, shares_of_expired.get(me, 0) - mine - len(picked))
             take += picked + _picked(left, need_of_expired, _assigned(left, shares_of_expired, held, me), rng, last)
@@ -176,7 +180,7 @@ class Standing:
 
     - leases: by pipeline, the open ones. free: those without a holder. held: how many leases each holder has.
     - moving: the leases that their owner does not hold, and the host that has each or is about to get it.
-    - shares, shares_of_expired: by pipeline and host.
+    - shares, shares_of_free, shares_of_expired: by pipeline and host. What is free or expired is not left to all hosts.
     """
 
     leases: Mapping[str, Sequence[Lease]]
@@ -184,6 +188,7 @@ class Standing:
     held: Held
     moving: Mapping[LeaseKey, str | None]
     shares: Mapping[str, Mapping[str, int]]
+    shares_of_free: Mapping[str, Mapping[str, int]]
     shares_of_expired: Mapping[str, Mapping[str, int]]
 
     def holder_of(self, lease: Lease) -> str | None:
@@ -212,8 +217,12 @@ def standing_of(
     seeing: Mapping[str, Peer],
     expired: Collection[LeaseKey],
     paused: Collection[str],
+    benched: Collection[str],
 ) -> Steps[Standing]:
-    """able: the live hosts that may take leases. seeing: those of them that know which leases have expired."""
+    """able: the live hosts that may take leases. seeing: those of them that know which leases have expired.
+
+    benched: those that get no more than they have of what is free or expired.
+    """
     by_pipeline = _by_pipeline(lease for lease in leases if not lease.closed and lease.pipeline not in paused)
     if len(leases) > STEP_MAX:
         yield
@@ -230,11 +239,25 @@ def standing_of(
         held[pipeline] = Counter(holders)
         if None in held[pipeline]:
             free[pipeline] = [lease for lease, holding in zip(found, holders, strict=True) if holding is None]
-    shares = shares_of_expired = yield from shares_of(able, held)
+    shares = shares_of_free = shares_of_expired = yield from shares_of(able, held)
+    if free and not able.keys().isdisjoint(benched):
+        able, seeing = _capped(able, held, benched), _capped(seeing, held, benched)
+        shares_of_free = shares_of_expired = yield from shares_of(able, held)
     unseeing = able.keys() - seeing.keys()
     if expired and unseeing:  # they would let what expires lie, and ask for their part of it later
         shares_of_expired = yield from shares_of(seeing, _held_by_others(held, unseeing))
-    return Standing(by_pipeline, free, held, moving, shares, shares_of_expired)
+    return Standing(by_pipeline, free, held, moving, shares, shares_of_free, shares_of_expired)
+
+
+def _capped(peers: Mapping[str, Peer], held: Held, names: Collection[str]) -> Mapping[str, Peer]:
+    """The peers; those of these names may hold no more than they have."""
+    most = {name: sum(counts[name] for counts in held.values()) for name in names}
+    return {
+        name: replace(peer, leases_max=min(most[name], most[name] if peer.leases_max is None else peer.leases_max))
+        if name in most
+        else peer
+        for name, peer in peers.items()
+    }
 
 
 def _moving(

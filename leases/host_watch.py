@@ -41,6 +41,8 @@ class HostWatch:
     _termless: Watch[Tenant] = field(default_factory=Watch)
     _met: Watch[Tenant] = field(default_factory=Watch)
     _bell: str | None = None
+    _gap_max_s: float = 0.0
+    """By the duration that this host had at the last look, from which the next one was due."""
 
     def seen(
         self,
@@ -78,7 +80,7 @@ class HostWatch:
         termless = {
             tenant: ("",) if tenant in found and not found[tenant].term else (etag,) for tenant, etag in etags.items()
         }
-        looks = timing.looks
+        looks = timing.looks._replace(gap_max_s=max(timing.looks.gap_max_s, self._gap_max_s))
         return HostWatch(
             {**{tenant: self.records[tenant] for tenant in gone}, **found},
             present,
@@ -89,6 +91,7 @@ class HostWatch:
             self._termless.scanned(termless, started, ended, looks, unread_s),
             self._met.scanned(dict.fromkeys(etags, ()), started, ended, looks),
             bell,
+            timing.looks.gap_max_s,
         )
 
     def expired(self) -> frozenset[Tenant]:

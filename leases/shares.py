@@ -6,9 +6,7 @@ of its pipeline was taken meanwhile. A host that lacks leases then gets no more 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable
 
 from leasehold.common.clock import Backoff
 from leasehold.leases.balance import Peer
@@ -29,9 +27,15 @@ class Shares:
         """How often a host let leases pass, and until when it gets none."""
 
     def passed(
-        self, scan: Scan, peers: Collection[Peer], expired: Collection[LeaseKey], me: str, at: float
+        self,
+        scan: Scan,
+        peers: Collection[Peer],
+        expired: Collection[LeaseKey],
+        me: str,
+        at: float,
+        paused: Collection[str] = (),
     ) -> frozenset[LeaseKey]:
-        """The leases that were let pass, at that time (Clock seconds)."""
+        """The leases that were let pass, at that time (Clock seconds). Those of paused pipelines cannot be taken."""
         takes = {
             lease.pipeline
             for lease in scan.leases
@@ -42,7 +46,10 @@ class Shares:
         open_ = [
             lease
             for lease in scan.leases
-            if not lease.closed and (lease.owner is None or lease.key in expired) and lease.owner != me
+            if not lease.closed
+            and lease.pipeline not in paused
+            and (lease.owner is None or lease.key in expired)
+            and lease.owner != me
         ]
         self._waiting = {
             lease.key: at if lease.pipeline in takes else self._waiting.get(lease.key, at) for lease in open_
@@ -55,20 +62,9 @@ class Shares:
             if now >= until:
                 self._benched[name] = times + 1, now + BENCH.pause_s(times + 1, 0.0)
 
-    def capped(self, peers: Sequence[Peer], leases: Iterable[Lease], now: float) -> list[Peer]:
-        """Hosts on the bench get no more than they have."""
-        benched = {name for name, (_, until) in self._benched.items() if now < until}
-        if not benched:
-            return [*peers]
-        held = Counter(lease.owner for lease in leases if not lease.closed)
-        return [
-            replace(
-                peer, leases_max=min(held[peer.name], held[peer.name] if peer.leases_max is None else peer.leases_max)
-            )
-            if peer.name in benched
-            else peer
-            for peer in peers
-        ]
+    def benched(self, now: float) -> frozenset[str]:
+        """Hosts that get no more than they have, for the present."""
+        return frozenset(name for name, (_, until) in self._benched.items() if now < until)
 
 
 def _lasts_s(lease: Lease, peers: dict[str, Peer]) -> float:

@@ -368,11 +368,10 @@ class Balancer:
     async def _plan(self, scan: Scan, host_scan: HostScan) -> Plan:
         """The plan; empty if it was empty and nothing has changed since. The event loop gets a turn after each step."""
         now, overdue = self._clock.monotonic(), self._overdue(scan)
-        peers = self._shares.capped(host_scan.peers, scan.leases, now)
-        passed = self._shares.passed(scan, peers, self.expired, self._keeper.host, now)
+        peers, paused, benched = host_scan.peers, host_scan.controls.paused, self._shares.benched(now)
+        passed = self._shares.passed(scan, peers, self.expired, self._keeper.host, now, paused)
         held_off, working = self._failures.held_off, frozenset(self._workers)
-        paused = host_scan.controls.paused
-        found = (scan.shape, peers, working, self.expired, overdue, held_off, paused, passed)
+        found = (scan.shape, peers, working, self.expired, overdue, held_off, paused, passed, benched)
         if found == self._rested_on:
             return NOTHING
         steps = plan_in_steps(
@@ -386,6 +385,7 @@ class Balancer:
             last=held_off,
             paused=paused,
             passed=passed,
+            benched=benched,
         )
         wanted = await _take_turns(steps)
         if passed:

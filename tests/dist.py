@@ -63,6 +63,15 @@ pipelines:
 """What a user keeps in a folder: modules that are called as folders of this repository."""
 PRIVATE_PARTS = "from leasehold.pipeline.connectors.eventhubs.amqp.sdk_internals import sdk; sdk()"
 
+NO_PANDAS = """
+from importlib.util import find_spec
+from pyspark.sql import SparkSession
+assert find_spec("pandas") is None, "pandas is an extra"
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", False).getOrCreate()
+print(spark.range(3).mapInArrow(lambda batches: batches, "id long").toArrow().num_rows)
+"""
+"""What hosts call of PySpark does without it."""
+
 
 def run(*command: str, cwd: Path, timeout_s: float = 900) -> str:
     """What it prints. Raises SystemExit."""
@@ -153,6 +162,7 @@ def try_out(package: Path, folder: Path, releases: Collection[str]) -> None:
     if not Path(place).is_relative_to(folder / "environment"):
         sys.exit(f"dist: `leasehold` is imported from {place}, not from what was installed")
     run(str(python), "-c", PRIVATE_PARTS, cwd=folder)
+    run(str(python), "-c", NO_PANDAS, cwd=folder)
     use_names_of_ours(python, folder)
     told = json.loads(run(str(python.with_name("leasehold")), "demo", "--json", cwd=folder, timeout_s=DEMO_S))
     if not told["balances"] or told["lost"] or told["duplicated"]:

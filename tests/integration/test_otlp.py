@@ -70,7 +70,7 @@ async def run(folder: Path, postgres: Postgres, collector: Collector, **environ:
     (folder / "leasehold.yaml").write_text(settings)
     ours = {"DSN": postgres.dsn, "OTEL_BSP_SCHEDULE_DELAY": "50", "OTEL_METRIC_EXPORT_INTERVAL": "200"}
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "service", "run", str(folder / "leasehold.yaml"), "--until-idle"),
+        *(sys.executable, "-m", "leasehold", "run", str(folder / "leasehold.yaml"), "--until-idle"),
         env={**os.environ, **ours, **environ},
         cwd=folder,
         stdout=asyncio.subprocess.PIPE,

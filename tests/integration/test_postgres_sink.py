@@ -38,14 +38,15 @@ MERGE = "INSERT INTO events (partition, sequence) SELECT partition, sequence FRO
 class Harness(SinkHarness):
     partitions = ("0", "a/b 'c' ü")
 
-    def __init__(self, postgres: Postgres, **target: Any) -> None:
+    def __init__(self, postgres: Postgres, *, schema: str = "public", **target: Any) -> None:
         self._postgres = postgres
+        self._tables = Tables(schema, history=True)
         self._target = target
         self.sinks: list[PostgresOutputSink] = []
 
     async def sink(self) -> PostgresOutputSink:
         sink = PostgresOutputSink(
-            self._postgres.dsn, setup=EVENTS, tables=Tables(history=True), executors_env=EXECUTORS_ENV, **self._target
+            self._postgres.dsn, setup=EVENTS, tables=self._tables, executors_env=EXECUTORS_ENV, **self._target
         )
         self.sinks.append(sink)
         await sink.prepare()

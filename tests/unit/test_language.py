@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
-
-from tests.prose import chart_texts, comments, docstrings, messages, page_texts, script_texts, sentences
+from prose import chart_texts, comments, docstrings, messages, page_texts, script_texts, sentences
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted({*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob(".github/**/*.md")})

@@ -13,9 +13,9 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+from prose import docstrings
 
 import leasehold
-from tests.prose import docstrings
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted({ROOT / "README.md", *ROOT.glob("docs/**/*.md")})

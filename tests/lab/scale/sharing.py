@@ -80,14 +80,15 @@ class Sharing:
         seeing: Mapping[str, Peer],
         expired: Collection[LeaseKey],
         paused: Collection[str],
+        benched: Collection[str],
     ) -> Steps[Standing]:
         """The leases that a scan shows are one list for all hosts. Who is new counts if leases have expired."""
         peers = [(each.name, each.pipelines, each.leases_max, each.draining) for each in able.values()]
-        asked = (peers, seeing.keys() if expired else (), expired, paused)
+        asked = (peers, seeing.keys() if expired else (), expired, paused, benched)
         for known, key, standing in self._standings:
             if known is leases and key == asked:
                 return standing
-        standing = yield from STANDING_OF(leases, able, seeing, expired, paused)
+        standing = yield from STANDING_OF(leases, able, seeing, expired, paused, benched)
         self._standings.append((leases, asked, standing))
         return standing
 

@@ -76,10 +76,10 @@ def disabled(rng: random.Random, host: str, *, retries_itself: bool = False) -> 
 
 
 async def run_gray_faults(world: World, until_s: float) -> None:
-    rng, backups = random.Random(f"{world.setup.seed} gray"), list[dict[str, str]]()
+    rng = random.Random(f"{world.setup.seed} gray")
     for moment in sorted(rng.random() * until_s for _ in range(max(2, world.setup.faults // 2))):
         await asyncio.sleep(max(0.0, moment - world.now))
-        backups.append({stored.id: stored.body for stored in world.documents(HOSTS_PREFIX)})
+        world.backups.append({stored.id: stored.body for stored in world.documents(HOSTS_PREFIX)})
         host = rng.choice(("", *(running.name for running in world.alive)))
         what = rng.choice(("slow", "slow", "one way", "black hole", "disabled", "put back"))
         for_s = world.timing.duration_s * rng.choice((1.0, 4.0, 10.0)) * rng.random()
@@ -94,7 +94,7 @@ async def run_gray_faults(world: World, until_s: float) -> None:
                 cuts = [disabled(rng, host)]
             case _:
                 cuts = []
-                put_back(world, rng.choice(backups))
+                put_back(world, rng.choice(world.backups))
         world.skies.cuts[:0] = cuts
         asyncio.get_running_loop().call_later(for_s, over, world, cuts)
         if (

@@ -79,6 +79,7 @@ WATCH = "tests/unit/leases/test_host_watch.py"
 HOST_LIVENESS = "tests/unit/service/test_host_liveness.py"
 FITNESS = "tests/unit/service/test_fitness.py"
 SHARES = "tests/unit/leases/test_shares.py"
+HOST_GRAY = "tests/unit/service/test_host_gray.py"
 HANDLERS = "tests/unit/pipeline/handlers"
 HANDLER_SINK = "tests/unit/pipeline/connectors/test_handlers.py"
 
@@ -217,6 +218,12 @@ MUTANTS = (
         test=f"{SESSION}::test_a_backup_with_what_this_host_replaced_itself_is_replaced_at_once",
     ),
     mutant(
+        "a host ends if a backup of the hosts' documents is put back",
+        "leasehold.leases.trust",
+        "if is_first or is_replaced:\n        return 'replace'\n    if before is None:\n        return 'wait'\n",
+        "if is_first:\n        return 'replace'\n    if before is None:\n        return 'give way'\n",
+    ),
+    mutant(
         "a relic is never replaced",
         "leasehold.leases.trust",
         'return "replace" if found.since - before.since >= before.lasts_s else "wait"',
@@ -268,6 +275,116 @@ MUTANTS = (
             "pipelines=frozenset(self.pipelines) - self.which_are(SICK, RENOUNCED),",
             "pipelines=frozenset(self.pipelines),",
         ),
+    ),
+    mutant(
+        "requests depend on whom a host has seen let leases pass",
+        "leasehold.leases.balance",
+        "        shares_of_free = shares_of_expired = (yield from shares_of(able, held))\n    unseeing",
+        "        shares = shares_of_free = shares_of_expired = (yield from shares_of(able, held))\n    unseeing",
+        (
+            "leasehold.leases.balance",
+            "if free and (not able.keys().isdisjoint(benched)):",
+            "if not able.keys().isdisjoint(benched):",
+        ),
+        test=f"{SHARES}::test_hosts_request_the_same_whomever_they_have_seen_let_leases_pass",
+    ),
+    mutant(
+        "leases of a paused pipeline are let pass",
+        "leasehold.leases.shares",
+        "and lease.pipeline not in paused",
+        "and lease.pipeline is not paused",
+        test=f"{SHARES}::test_while_a_pipeline_is_paused_its_leases_are_not_let_pass",
+    ),
+    mutant(
+        "what is free is left to whoever has let leases pass",
+        "leasehold.leases.shares",
+        "if now >= until:\n                self._benched[name]",
+        "if now > until:\n                self._benched[name]",
+        test=f"{SHARES}::test_who_let_a_share_pass_gets_no_more_than_it_has_for_a_while_that_doubles",
+    ),
+    mutant(
+        "a look that was due by a longer duration ends an outage",
+        "leasehold.leases.host_watch",
+        "gap_max_s=max(timing.looks.gap_max_s, self._gap_max_s)",
+        "gap_max_s=timing.looks.gap_max_s",
+        test=f"{WATCH}::test_a_look_that_was_due_by_a_longer_duration_ends_no_outage",
+    ),
+    mutant(
+        "a host waits for its namesake, however that moves",
+        "leasehold.leases.trust",
+        "if found.is_moved_since(before):",
+        "if found.since < 0 and found.is_moved_since(before):",
+        test=f"{TRUST}::test_a_foreign_document_that_moves_is_a_namesakes_and_one_that_stands_still_is_a_relic",
+    ),
+    mutant(
+        "an incarnation that was replaced once is replaced at once for ever",
+        "leasehold.leases.session",
+        "self._replaced.discard(found.incarnation)",
+        "self._replaced.add(found.incarnation)",
+        test=SESSION,
+    ),
+    mutant(
+        "a host that meets another process's document goes on sending",
+        "leasehold.leases.session",
+        "            self._trust = self._trust.lost()\n",
+        "            pass\n",
+        test=f"{SESSION}::test_of_two_live_processes_of_one_name_the_earlier_stops_sending_at_once_and_then_gives_way",
+    ),
+    mutant(
+        "a host is fit for what it did before another fell sick",
+        "leasehold.service.fitness",
+        "self.proved_s <= min(self.peer_is_sick_s, PROVED_FOR_S)",
+        "self.proved_s <= PROVED_FOR_S",
+        test=FITNESS,
+    ),
+    mutant(
+        "a host resumes without a rest",
+        "leasehold.service.fitness",
+        "return now - self.since >= REST.pause_s(self.rests, 0.0)",
+        "return now >= self.since",
+        test=FITNESS,
+    ),
+    mutant(
+        "what fails in an outage of the store makes its host sick",
+        "leasehold.service.fitness",
+        "case 'well' if facts.is_sick and facts.trusted_s >= facts.lasts_s:",
+        "case 'well' if facts.is_sick:",
+        test=FITNESS,
+    ),
+    mutant(
+        "a host requests leases that it has not shown it can process",
+        "leasehold.service.balancer",
+        "if key.pipeline in fit))",
+        "if fit or key.pipeline in pipelines))",
+        test=HOST_GRAY,
+    ),
+    mutant(
+        "a lease that failed where it comes from makes its new host sick",
+        "leasehold.service.fitness",
+        "if failure is None or now < self._foreign.get(key, (0, -inf))[1]:",
+        "if failure is None:",
+        test=HOST_GRAY,
+    ),
+    mutant(
+        "leases that were renounced are not taken",
+        "leasehold.leases.host_watch",
+        "        return {tenant: pipelines for tenant, pipelines in found.items() if pipelines}",
+        "        return {tenant: pipelines for tenant, pipelines in found.items() if not pipelines}",
+        test=f"{WATCH}::test_what_an_owner_has_renounced_is_shown_for_leases_that_were_read_before_the_look",
+    ),
+    mutant(
+        "beats that hang pile up",
+        "leasehold.leases.session",
+        "while len(self._under_way) >= UNDER_WAY_MAX:",
+        "while len(self._under_way) > 99 * UNDER_WAY_MAX:",
+        test=f"{SESSION}::test_at_most_two_attempts_are_under_way",
+    ),
+    mutant(
+        "a host that was slow stays slow",
+        "leasehold.leases.trust",
+        "if now - self.calm_since < CALM_S:",
+        "if now - self.calm_since < CALM_S * 1e6:",
+        test=f"{TRUST}::test_a_host_asks_for_less_time_after_a_minute_in_which_no_beat_was_slow_and_never_below_its_setting",
     ),
     mutant(
         "a slow newcomer that takes one lease after another is robbed",
@@ -572,8 +689,8 @@ MUTANTS = (
     mutant(
         "leases of a paused pipeline are taken",
         "leasehold.service.balancer",
-        "        paused = host_scan.controls.paused\n        found",
-        "        paused = frozenset()\n        found",
+        "(host_scan.peers, host_scan.controls.paused, self._shares.benched(now))",
+        "(host_scan.peers, frozenset(), self._shares.benched(now))",
     ),
     mutant(
         "a sink that opens slowly is cancelled though it gets on",

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from lab.simulation.documents import order_pause, resume, run_document_faults
 from lab.simulation.faults import calm, release, run_faults
-from lab.simulation.gray_faults import disabled, one_way, run_gray_faults, slowed
+from lab.simulation.gray_faults import disabled, one_way, put_back, run_gray_faults, slowed
 from lab.simulation.group import Running
 from lab.simulation.hub import on_virtual_time
 from lab.simulation.loop import run_virtual
@@ -46,6 +46,8 @@ SLOW = 0.6
 """A store that answers nobody within `call_timeout_s` cannot be reached, and promises nothing."""
 PROGRESS_S = 90.0
 """Until everything is delivered that came meanwhile: a host that cannot do its work is found out, and others take over."""
+RESTORED_S = 30.0
+"""Until all hosts work on, once a backup of their documents was put back."""
 MOVES_PER_MINUTE, MOVES_AT_FIRST = 1.0, 2
 GARBAGE_MAX = 100_000
 """Objects that may be left over from earlier seeds."""
@@ -145,6 +147,7 @@ async def _lived(world: World, total_s: float) -> None:
     world.skies.quota = None  # who asks others for leases looks each second: no promise holds while that is refused
     world.onlooker.is_calm = True
     await _progressed(world, settling_s)
+    await _restored_hosts(world, settling_s)
     await _released(world, settling_s)
     if world.setup.document_faults:
         await _paused(world, settling_s)
@@ -209,7 +212,8 @@ async def _released(world: World, settling_s: float) -> None:
         await _revoked(keeper, lease.key)
     else:
         release(world, lease.partition)
-    within_s = (timing.look_s if rings else timing.audit_s) + NOTICED_S
+    look_s = next(each.session.timing.look_s for each in world.alive if each.name == lease.owner)  # it may be slow
+    within_s = (look_s if rings else timing.audit_s) + NOTICED_S
     world.tell("CALM", f"'{lease.partition}' is released by an operator {'' if rings else 'who does not ring'}")
     what = f"notice of the release of '{lease.partition}' by {lease.owner}"
     await _until(world, lambda: worker.owned.is_lost, within_s, what, "I12")
@@ -269,6 +273,25 @@ async def _progressed(world: World, settling_s: float) -> None:
     await _settled(world, settling_s)
 
 
+async def _restored_hosts(world: World, settling_s: float) -> None:
+    """A backup of the hosts' documents is put back: it may be older than the last starts. All hosts work on, and soon."""
+    rng, alive = random.Random(f"{world.setup.seed} backup"), world.alive
+    if not world.backups or world.setup.opens_slowly or rng.random() < 0.5:
+        return
+    world.tell("CALM", "a backup of the hosts' documents is put back")
+    world.onlooker.counts["backups put back in calm"] += 1
+    put_back(world, rng.choice(world.backups))
+    for partition, log in sorted(world.feed._logs.items()):
+        if log.children is None:
+            world.append(partition, 1)
+
+    def works_on() -> bool:
+        return world.alive == alive and all(each.session.is_trusted for each in alive) and world.onlooker.is_delivered()
+
+    await _until(world, works_on, RESTORED_S, "work of all hosts after a restore", "progress")
+    await _settled(world, settling_s)
+
+
 async def _paused(world: World, settling_s: float) -> None:
     """An operator pauses a pipeline. Its leases are given back and nobody works on them until it is resumed; others go on."""
     pipeline = world.setup.pipelines[-1]
@@ -322,7 +345,10 @@ async def _succession(world: World) -> None:
     await victim.kill()
     world.tell("CALM", f"{victim.process.name} dies, and leaves {left}")
     records = [found_host(each.id, each.body) for each in world.documents(HOSTS_PREFIX)]
-    slowest = world.timing.lasting(max(each.lasts_s for each in records if each is not None))  # it may have been slow
+    names = {victim.name, *(each.name for each in world.alive)}
+    slowest = world.timing.lasting(
+        max(each.lasts_s for each in records if each and each.name in names)
+    )  # it may have been slow
     within_s = replace(world.setup, timing=slowest).succession_s + SUCCESSION_S
     await _pause(world, world.timing.duration_s / 2)
     for partition in left:

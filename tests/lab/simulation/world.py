@@ -77,6 +77,7 @@ class World(Group):
         self.reopening: set[str] = set()
         self.paused: set[str] = set()
         self.infos: dict[str, str] = {}
+        self.backups: list[dict[str, str]] = []
         self._next_rate = 1.0
         self.onlooker = Onlooker(
             timing=setup.timing,

@@ -145,6 +145,15 @@ def test_time_without_looks_does_not_count_and_some_good_looks_come_first() -> N
     assert watch.next_expiry() == pytest.approx(back_at + TIMING.looks.grace_s)
 
 
+def test_a_look_that_was_due_by_a_longer_duration_ends_no_outage() -> None:
+    slow = TIMING.lasting(2 * D)
+    watch = HostWatch().seen([document()], (), 0.0, 0.0, slow)
+    watch = watch.seen([document()], (), slow.look_s, slow.look_s, TIMING)
+    assert looked(watch, D, document()).expired() == {A}, "this host asks for less time meanwhile"
+    later = D + slow.look_s
+    assert looked(looked(watch, D, document(tick=2)), later, document(tick=2))._watch.judges_from > later, "only once"
+
+
 def test_time_in_which_this_host_could_not_write_does_not_count() -> None:
     watch = regularly(document(), until=5.0)
     watch = looked(watch, 5.5, document(), unread_s=4.0)

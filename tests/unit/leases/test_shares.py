@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
 
 from leasehold.leases.balance import Peer, plan
 from leasehold.leases.keeper import Scan
@@ -51,14 +53,40 @@ def test_a_slow_newcomer_that_takes_one_lease_after_another_is_not_robbed() -> N
     assert passed(shares, 40.0 + D + 0.1, *free, lease("9")) == {"9"}
 
 
+def test_while_a_pipeline_is_paused_its_leases_are_not_let_pass() -> None:
+    shares, free = Shares(), lease("0")
+    for at in (0.0, D + 0.1, 100.0):
+        assert shares.passed(scan(free), PEERS, (), "a", at, paused=("p",)) == set()
+    assert passed(shares, 101.0, free) == set(), "it could be taken since then"
+    assert passed(shares, 101.0 + D + 0.1, free) == {"0"}
+
+
 def test_who_let_a_share_pass_gets_no_more_than_it_has_for_a_while_that_doubles() -> None:
-    shares, leases = Shares(), [lease("0", "b"), lease("1")]
+    shares = Shares()
     shares.bench(["b"], 0.0)
-    assert [each.leases_max for each in shares.capped(PEERS, leases, 59.0)] == [None, 1, None]
-    assert shares.capped(PEERS, leases, 61.0) == PEERS
+    assert shares.benched(59.0) == {"b"}
+    assert shares.benched(61.0) == frozenset()
     shares.bench(["b"], 61.0)
-    assert shares.capped(PEERS, leases, 61.0 + 119.0) != PEERS
-    assert shares.capped([replace(PEERS[1], leases_max=0)], leases, 61.0 + 119.0)[0].leases_max == 0
+    shares.bench(["b"], 70.0)
+    assert shares.benched(61.0 + 119.0) == {"b"}
+    assert shares.benched(61.0 + 121.0) == frozenset()
+
+
+def test_what_is_free_is_not_left_to_who_let_leases_pass() -> None:
+    leases = [lease("0", "a"), lease("1", "b"), lease("2"), lease("3")]
+    for benched, taken in (((), 1), (("b",), 2), (("a", "b"), 2)):
+        found = plan(leases, PEERS[:2], "a", [leases[0].key], (), (), random.Random(1), benched=benched)
+        assert (len(found.take), found.ask) == (taken, ())
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=9), st.frozensets(st.sampled_from("abc")))
+def test_hosts_request_the_same_whomever_they_have_seen_let_leases_pass(owners: list[str], benched: set[str]) -> None:
+    """Otherwise two hosts that saw different ones request the leases of each other, without end."""
+    leases = [lease(str(n), owner) for n, owner in enumerate(owners)]
+    for me in "abc":
+        mine = [each.key for each in leases if each.owner == me]
+        usual = plan(leases, PEERS, me, mine, (), (), random.Random(1))
+        assert plan(leases, PEERS, me, mine, (), (), random.Random(1), benched=benched) == usual
 
 
 def test_a_plan_takes_all_that_was_let_pass_and_names_who_lacks_leases() -> None:

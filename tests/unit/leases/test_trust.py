@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leasehold.leases.timing import CALM_S, LASTS_S_MAX, MARGIN
-from leasehold.leases.trust import LATE_MAX_S, Attempt, Pace, Trust
+from leasehold.leases.trust import LATE_MAX_S, Attempt, Encounter, Pace, Trust, encountered
 
 D = 7.0
 T = D * (1 - MARGIN)
@@ -121,3 +121,18 @@ def test_a_host_asks_for_less_time_after_a_minute_in_which_no_beat_was_slow_and_
     assert (shrunk.lasts_s, shrunk.calm_since) == (2 * D, CALM_S)
     assert pace.measured(0.1 * 4 * D, CALM_S - 1).calm_since == CALM_S - 1
     assert shrunk.measured(0.1, 2 * CALM_S).measured(0.1, 3 * CALM_S).lasts_s == pytest.approx(D)
+
+
+def test_a_foreign_document_that_moves_is_a_namesakes_and_one_that_stands_still_is_a_relic() -> None:
+    met = Encounter("other", 7, D, since=100.0)
+    assert encountered(met, None, is_first=False, is_replaced=False) == "wait"
+    for found, decision in (
+        (met._replace(since=100.0 + D - 0.1), "wait"),
+        (met._replace(since=100.0 + D), "replace"),
+        (met._replace(since=101.0, tick=8), "give way"),
+        (met._replace(since=101.0, tick=6), "give way"),
+        (met._replace(since=101.0, incarnation="third"), "give way"),
+    ):
+        assert encountered(found, met, is_first=False, is_replaced=False) == decision
+        assert encountered(found, met, is_first=True, is_replaced=False) == "replace"
+        assert encountered(found, met, is_first=False, is_replaced=True) == "replace"

@@ -35,7 +35,7 @@ def test_commands_end_with_that_error_before_pyspark_is_imported(tmp_path: Path)
         f"pipelines: [{{name: a, feed: {{type: log, path: {tmp_path}}}, sink: {{type: log, path: {tmp_path}/o}}}}]"
     )
     done = subprocess.run(
-        [sys.executable, "-m", "service", "run", str(settings)],
+        [sys.executable, "-m", "leasehold", "run", str(settings)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
         capture_output=True,
         text=True,

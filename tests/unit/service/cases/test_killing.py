@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from unit.service.cases.conftest import case_of, prepared
 
 from leasehold import Event, Handler
 from leasehold.leases.stores.memory import MemoryStore
@@ -27,7 +28,6 @@ from leasehold.service.cases.killing import Kills, kill_case
 from leasehold.service.cases.model import Case
 from leasehold.service.cases.running import PreparedPipeline
 from leasehold.service.cases.scratch import RunFailed, ScratchTables
-from tests.unit.service.cases.conftest import case_of, prepared
 
 HANDLER = '{type: python, handler: "tallies:Handler", gets: table}'
 SIDE_BY_SIDE = '{type: python, handler: "tallies:Handler", parallel: {key: key, max: 4}}'

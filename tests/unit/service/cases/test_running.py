@@ -5,11 +5,11 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from unit.service.cases.conftest import case_of, prepared
 
 from leasehold.service.cases.ends import events_of
 from leasehold.service.cases.judging import problems_of
 from leasehold.service.cases.running import run_case
-from tests.unit.service.cases.conftest import case_of, prepared
 
 LETTERS = "{type: log, path: dead}"
 
