@@ -19,7 +19,7 @@ JAVA = -XX:TieredStopAtLevel=1 -Xshare:auto -Xlog:disable -XX:SharedArchiveFile=
 .DEFAULT_GOAL = help
 .PHONY: help demo test spark examples connectors contracts timing lab everything check sim mutants scenarios chaos bench repetition memory unit thorough fuzz
 .PHONY: lint types arrows format setup matrix bare docs scale cluster
-.PHONY: interop letters node browser image pods start dist audit poison stalls failover outage clean
+.PHONY: interop kafka letters node browser image pods start dist audit poison stalls failover outage clean
 
 # Targets with `##`. docs/maintainers.md lists the others.
 help:  ## this list; docs/maintainers.md has more
@@ -38,8 +38,11 @@ spark: setup $(ARCHIVE)  # Spark in the host, in depth: starts, dead JVMs, range
 examples: setup $(ARCHIVE)  # the examples of the pages, run as they are written
 	@$(call TIER,examples)
 
-connectors: setup node $(ARCHIVE)  ## all other connectors: Cosmos DB, Blob Storage, Event Hubs, HTTP, NATS
+connectors: setup node $(ARCHIVE)  ## all other connectors: Cosmos DB, Blob Storage, Event Hubs, Kafka, HTTP, NATS
 	@$(call TIER,connectors)
+
+kafka: setup  # a real Kafka broker at 127.0.0.1, until Ctrl-C (PORT=9092); needs Maven once
+	@PYTHONPATH=tests .venv/bin/python -m lab.servers.kafka $(if $(PORT),--port $(PORT))
 
 contracts: setup node
 	@$(call TIER,contracts)
@@ -161,8 +164,10 @@ image: setup node  ## the container image, built by buildah and tried, pods too:
 	TEST_PATIENCE=4 $(PYTEST) -p no:xdist $(if $(TARGET),tests/image/test_$(TARGET).py,tests/image --ignore=tests/image/test_thin.py)
 	@cat build/image.txt
 
-pods: setup node  # of that image: three share a bank, a fourth joins, one is killed, one is stopped as a rolling update does
-	TEST_PATIENCE=4 $(PYTEST) -p no:xdist tests/image/test_pods.py
+pods: setup node  # of that image: three share a bank, a fourth joins, one is killed, one is stopped as a rolling update does; and the first example of kubernetes.md
+	@mkdir -p build; rm -f build/image.txt
+	TEST_PATIENCE=4 $(PYTEST) -p no:xdist tests/image/test_pods.py tests/image/test_kubernetes.py
+	@cat build/image.txt
 
 start: setup  # of that image: how soon a host lives and is ready, beside a bare Spark session, by turns; into build/start.json (PAIRS=7)
 	PYTHONPATH=tests .venv/bin/python tests/starts.py --pairs $(or $(PAIRS),7)

@@ -106,6 +106,8 @@ from leasehold.service.config.files import FilesFeed as FilesFeed
 from leasehold.service.config.files import FilesLetters as FilesLetters
 from leasehold.service.config.files import FilesSink as FilesSink
 from leasehold.service.config.http import HttpSink as HttpSink
+from leasehold.service.config.kafka import KafkaFeed as KafkaFeed
+from leasehold.service.config.kafka import KafkaSink as KafkaSink
 from leasehold.service.config.leases import BlobLeases as BlobLeases
 from leasehold.service.config.leases import MemoryLeases as MemoryLeases
 from leasehold.service.config.leases import SqliteLeases as SqliteLeases

@@ -7,13 +7,15 @@ never depends on which partitions happen to share a host. Where order matters it
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from leasehold.pipeline.batch import Batch
 from leasehold.pipeline.event import EVENT_SCHEMA
+from leasehold.pipeline.executors_wait import ExecutorsWait
 from leasehold.pipeline.limits import RETURNED_BYTES_MAX
 from leasehold.pipeline.ranges import RangedBatch, RangeReader, RangeReads
 from leasehold.pipeline.staging import Ranged, Stager
@@ -107,6 +109,15 @@ class Transform(ABC):
         Cancelling it stops its work. Raises RangeRefused, EngineUnavailable, SinkUnavailable.
         """
         raise NotImplementedError
+
+    @property
+    def executors_wait(self) -> ExecutorsWait | None:
+        """While its jobs wait for executors of a cluster. This does not count as a failure."""
+        return None
+
+    def noting_waits(self, note: Callable[[], object]) -> AbstractContextManager[None]:
+        """Calls it about once a second while a job waits for executors, so that nothing counts this time."""
+        return nullcontext()
 
     @abstractmethod
     async def close(self) -> None: ...

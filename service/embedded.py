@@ -23,7 +23,7 @@ from leasehold.service.config.pipeline import Pipeline
 from leasehold.service.config.settings import Api, HostSettings, LogSettings, Settings, Spark
 from leasehold.service.config.telemetry import TelemetrySettings
 from leasehold.service.errors import ConfigurationError
-from leasehold.service.notifications import METHODS, Notifications, require_notifications
+from leasehold.service.notifications import METHODS, Notifications, problems_of
 
 if TYPE_CHECKING:
     from leasehold.leases.store import LeaseStore
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 NAME = "Processor"
+FROM_YAML = "Processor.from_yaml"
 
 
 class Processor:
@@ -59,20 +60,15 @@ class Processor:
         - `on`: hears what happens to leases, partitions and batches (`leasehold.Notifications`).
         - `log`: by default as structlog is set up, or else from `info` on to standard error.
 
-        Raises ConfigurationError with all problems, and TypeError if `on` would miss something.
+        Raises ConfigurationError with all problems.
         """
-        if problems := [*_misuse(pipelines, unknown)]:
-            raise ConfigurationError(NAME, problems)
         given = {"leases": leases, "spark": spark, "log": log, "telemetry": telemetry}
-        self._begin(
-            _settings(
-                pipelines=pipelines,
-                api=Api(enabled=False) if api is None else api,
-                host=_host(host),
-                **{name: section for name, section in given.items() if section is not None},
-            ),
-            on,
-        )
+        sections = {
+            "api": Api(enabled=False) if api is None else api,
+            **{name: section for name, section in given.items() if section is not None},
+        }
+        problems = [*_misuse(pipelines, unknown), *_take_host(host, sections), *_problems_of_observer(on)]
+        self._begin(_settings(pipelines, sections, problems), on)
 
     @classmethod
     def from_yaml(
@@ -83,11 +79,11 @@ class Processor:
         Raises ConfigurationError.
         """
         from leasehold.pipeline.imports import search_in
-        from leasehold.service.config.load import load
 
-        file = Path(path)
+        problems = [*_problems_of_path(path), *_problems_of_handlers(handlers), *_problems_of_observer(on)]
+        settings, file = _loaded(path, {} if handlers is None else handlers, problems)
         self = cls.__new__(cls)
-        self._begin(load(file, os.environ, handlers=handlers or {}), on)
+        self._begin(settings, on)
         search_in(file.absolute().parent)
         return self
 
@@ -99,7 +95,7 @@ class Processor:
 
     def _begin(self, settings: Settings, on: Notifications | None) -> None:
         self.settings = settings
-        self._on = None if on is None else require_notifications(on)
+        self._on = on
         self._host = _HostThread()
         self._life: Future[None] | None = None
         self._ready: Future[None] = Future()
@@ -152,7 +148,8 @@ class Processor:
 
     async def stop(self) -> None:
         """Graceful, within `host.stop_timeout_s`: leases are released with their positions. What went wrong before is raised by
-        `wait`. In a handler it returns at once, and the host stops when the handler has returned."""
+        `wait`. In a handler it returns at once, and the host stops when the handler has returned. A plain handler calls it by
+        `asyncio.run(processor.stop())`."""
         from leasehold.pipeline.connectors.handler_loop import is_in_call
 
         if self._life is None:
@@ -249,18 +246,68 @@ class Processor:
         self.port = port
 
 
-def _settings(**sections: Any) -> Settings:
-    """Raises ConfigurationError."""
+def _settings(pipelines: tuple[object, ...], sections: Mapping[str, Any], problems: list[str]) -> Settings:
+    """problems: of the arguments already. Raises ConfigurationError, with them."""
+    settings, good = None, {each.name: each for each in pipelines if isinstance(each, Pipeline)}
     try:
-        return Settings(**sections)
+        settings = Settings(pipelines=tuple(good.values()), **sections)
     except ConfigurationError as error:
-        raise ConfigurationError(NAME, list(error.problems)) from None
+        problems += (each for each in error.problems if good or not each.startswith("`pipelines`"))
+    if problems or settings is None:
+        raise ConfigurationError(NAME, problems)
+    return settings
 
 
-def _host(host: object) -> object:
-    if isinstance(host, str):
-        return HostSettings() if host == "auto" else HostSettings(name=host)
-    return host
+def _loaded(path: Any, handlers: Any, problems: list[str]) -> tuple[Settings, Path]:
+    """problems: of the arguments already. Raises ConfigurationError, with them and those of the file."""
+    from leasehold.service.config.load import load
+
+    if not isinstance(path, str | Path):
+        raise ConfigurationError(FROM_YAML, problems)
+    try:
+        settings = load(Path(path), os.environ, handlers=handlers if isinstance(handlers, Mapping) else {})
+    except ConfigurationError as error:
+        raise (ConfigurationError(str(path), [*problems, *error.problems]) if problems else error) from None
+    if problems:
+        raise ConfigurationError(FROM_YAML, problems)
+    return settings, Path(path)
+
+
+def _problems_of_path(path: object) -> Iterator[str]:
+    if not isinstance(path, str | Path):
+        yield f"`path` is {_what(path)}, and must be the path of a file of settings, like 'orders.yaml'"
+
+
+def _problems_of_handlers(handlers: object) -> Iterator[str]:
+    if handlers is None or isinstance(handlers, Mapping):
+        return
+    known = handlers[0] if isinstance(handlers, list | tuple) and handlers else handlers
+    name = getattr(known, "__name__", "on_changes")
+    yield (
+        f"`handlers` is {_what(handlers)}, and must be a mapping from what the file has as `handler`, like"
+        f' {{"module:{name}": {name}}}'
+    )
+
+
+def _problems_of_observer(on: object) -> Iterator[str]:
+    if on is not None:
+        yield from (f"`on`: {each}" for each in problems_of(on))
+
+
+def _take_host(host: object, sections: dict[str, Any]) -> Iterator[str]:
+    if isinstance(host, HostSettings):
+        sections["host"] = host
+    elif not isinstance(host, str):
+        yield f"`host` is {_what(host)}, and must be a name, like 'pod-1', or HostSettings(name='pod-1')"
+    elif host != "auto":
+        try:
+            sections["host"] = HostSettings(name=host)
+        except ConfigurationError as error:
+            yield from (each.replace("`name`", "`host`", 1) for each in error.problems)
+
+
+def _what(value: object) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else f"of type {type(value).__name__}"
 
 
 def _misuse(pipelines: tuple[object, ...], unknown: Mapping[str, object]) -> Iterator[str]:
@@ -278,8 +325,7 @@ def _misuse(pipelines: tuple[object, ...], unknown: Mapping[str, object]) -> Ite
         if isinstance(each, list | tuple):
             yield f"takes pipelines, and no {type(each).__name__} of them: write Processor(*pipelines, leases=...)"
         elif not isinstance(each, Pipeline):
-            what = f"the class {each.__name__}" if isinstance(each, type) else f"of type {type(each).__name__}"
-            yield f"takes pipelines, and got one thing that is {what}: write Processor(Pipeline(...), leases=...)"
+            yield f"takes pipelines, and got one thing that is {_what(each)}: write Processor(Pipeline(...), leases=...)"
         elif each.name in names:
             yield f"two pipelines are named '{each.name}': every name is used once"
         else:
@@ -332,10 +378,11 @@ async def _outcome_of(future: Future[None]) -> None:
 
 def _heard_in(on: Notifications, loop: Any) -> Notifications:
     """The same observer, whose `async def` methods run on that loop."""
+    from leasehold.pipeline.connectors.handler_loop import call_plainly
 
     def hearing(method: Any) -> Callable[..., Any]:
         if not iscoroutinefunction(method):
-            return lambda self, event: method(event)
+            return lambda self, event: call_plainly(method, event)
 
         async def hear(self: Notifications, event: object) -> None:
             await loop.run(f"{type(on).__qualname__}.{method.__name__}", lambda: method(event))

@@ -210,13 +210,21 @@ METHODS: Mapping[type[Notification], str] = {
 
 def require_notifications(on: object) -> Notifications:
     """The object itself. Raises TypeError, with all problems, if it would miss events."""
-    if isinstance(on, type) and issubclass(on, Notifications):
-        raise TypeError(f"{on.__qualname__} is a class: pass an object of it, {on.__qualname__}()")
-    if not isinstance(on, Notifications):
-        raise TypeError(f"{type(on).__qualname__} does not derive from leasehold.Notifications: derive from it")
-    if problems := [*_problems_of(on)]:
+    if problems := [*problems_of(on)]:
         raise TypeError("; ".join(problems))
+    assert isinstance(on, Notifications)
     return on
+
+
+def problems_of(on: object) -> Iterator[str]:
+    """Why it would miss events."""
+    if isinstance(on, type) and issubclass(on, Notifications):
+        yield f"{on.__qualname__} is a class: pass an object of it, {on.__qualname__}()"
+    elif not isinstance(on, Notifications):
+        what = f"the class {on.__qualname__}" if isinstance(on, type) else f"of type {type(on).__qualname__}"
+        yield f"it is {what}, which does not derive from leasehold.Notifications: derive a class from it, and pass an object"
+    else:
+        yield from _problems_of_methods(on)
 
 
 def wanted_by(on: Notifications) -> frozenset[type[Notification]]:
@@ -228,7 +236,7 @@ def wanted_by(on: Notifications) -> frozenset[type[Notification]]:
     )
 
 
-def _problems_of(on: Notifications) -> Iterator[str]:
+def _problems_of_methods(on: Notifications) -> Iterator[str]:
     names, where = set(METHODS.values()), type(on).__qualname__
     for name in sorted(name for name in dir(on) if name.startswith("on_") or f"on_{name}" in names):
         if name not in names:

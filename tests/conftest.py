@@ -21,6 +21,7 @@ pytest_plugins = [
     "plugins_eventhubs",
     "plugins_nats",
     "plugins_node",
+    "plugins_kafka",
     "plugins_pg",
     "plugins_bank",
     "plugins_cli",

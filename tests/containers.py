@@ -20,6 +20,7 @@ from urllib.request import Request, urlopen
 
 import psutil
 
+ROOT = Path(__file__).parents[1]
 NAME = os.environ.get("IMAGE", "leasehold")
 THIN = f"{NAME}-thin"
 TOKEN = "0123456789abcdef" * 2
@@ -87,6 +88,12 @@ class Image:
                 yield f"mount -t tmpfs -o mode=1777,size=2g tmpfs {self.root}/{folder}"
         for folder, source in given.items():
             yield shlex.join(["mount", "--bind", str(source), f"{self.root}/{folder}"])
+
+
+def noted(line: str) -> None:
+    """For people: `make image` and `make pods` show it."""
+    with (ROOT / "build/image.txt").open("a") as notes:
+        notes.write(line + "\n")
 
 
 @contextmanager

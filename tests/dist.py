@@ -3,12 +3,14 @@
 They are installed in empty environments outside of the tree, with the dependencies of uv.lock and then with other releases of
 those whose private parts are used (`RELEASES`). Each brings one package, and nothing else at the top. In each
 environment the private parts are found, and the demo runs. Modules of users are called as our folders, and another distribution
-installs one called `leases`. One environment gets the sdist instead, which makes the same wheel. At last `pyspark-client`
+installs one called `leases`. One environment gets the sdist instead, which makes the same wheel. Where buildah is, as root, the
+image is built as far as it installs packages, and has the files of the wheel. At last `pyspark-client`
 overwrites PySpark, which a command reports.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
@@ -20,11 +22,16 @@ import zipfile
 from collections.abc import Collection
 from pathlib import Path
 
+import containers
+
 ROOT = Path(__file__).parents[1]
 UV = str(Path(sys.executable).with_name("uv"))
 PACKAGES = {"leasehold"}
 EMULATORS = {"leasehold_emulators"}
-DEMO_S = 600
+NOT_OURS = ("leases", "pipeline", "service")
+DEMO_S = 1800
+IMAGE = "leasehold-dist"
+IMAGE_S = 3600
 RELEASES: tuple[tuple[str, ...], ...] = ((), ("pyspark==4.1.*",), ("pyspark==4.0.*", "azure-eventhub==5.15.0"))
 """What each environment has instead of the releases in uv.lock, which are the newest."""
 ALONG = {"pyspark": {"pyspark", "py4j"}, "azure-eventhub": {"azure-eventhub"}}
@@ -63,14 +70,7 @@ pipelines:
 """What a user keeps in a folder: modules that are called as folders of this repository."""
 PRIVATE_PARTS = "from leasehold.pipeline.connectors.eventhubs.amqp.sdk_internals import sdk; sdk()"
 
-NO_PANDAS = """
-from importlib.util import find_spec
-from pyspark.sql import SparkSession
-assert find_spec("pandas") is None, "pandas is an extra"
-spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", False).getOrCreate()
-print(spark.range(3).mapInArrow(lambda batches: batches, "id long").toArrow().num_rows)
-"""
-"""What hosts call of PySpark does without it."""
+NO_PANDAS = "from importlib.util import find_spec; assert find_spec('pandas') is None, 'pandas is an extra'"
 
 
 def run(*command: str, cwd: Path, timeout_s: float = 900) -> str:
@@ -135,6 +135,32 @@ def install(package: Path, folder: Path, releases: Collection[str]) -> Path:
     return python
 
 
+def unlike(wheel: Path, site: Path) -> set[str]:
+    """Files of the wheel that are not installed there as they are, and what else its distribution has installed."""
+    with zipfile.ZipFile(wheel) as opened:
+        files = {name: opened.read(name) for name in opened.namelist() if ".dist-info/" not in name}
+    (record,) = site.glob("leasehold-*.dist-info/RECORD")
+    installed = {row[0] for row in csv.reader(record.read_text().splitlines())}
+    others = {name for name in installed - files.keys() if ".dist-info/" not in name and not name.startswith("../")}
+    return others | {
+        name for name, content in files.items() if not (site / name).is_file() or (site / name).read_bytes() != content
+    }
+
+
+def try_image(wheel: Path) -> str:
+    """That the image is made of what the wheel is, before it is slimmed and compiled. In words. Raises SystemExit."""
+    if os.geteuid() != 0 or shutil.which("buildah") is None:
+        return "the image is not tried: install buildah, and run this as root"
+    run("image/build", IMAGE, "environment", cwd=ROOT, timeout_s=IMAGE_S)
+    with containers.opened(IMAGE) as image:
+        (site,) = image.root.glob("opt/leasehold/lib/python3*/site-packages")
+        if found := sorted(unlike(wheel, site)):
+            sys.exit(f"dist: the image and {wheel.name} differ in {', '.join(found[:5])}")
+        if found := sorted(each for each in NOT_OURS if (site / each).exists()):
+            sys.exit(f"dist: the image has {', '.join(found)} at the top, which is a user's name")
+    return f"the image has what {wheel.name} installs, and no more of ours"
+
+
 def main() -> None:
     wheel, sdist, emulators = built(ROOT / "dist")
     for each, packages in ((emulators, EMULATORS), (wheel, PACKAGES)):
@@ -144,6 +170,7 @@ def main() -> None:
         if missing := modules_of(wheel) ^ modules_of(rebuilt(sdist, Path(directory))):
             sys.exit(f"dist: {sdist.name} and {wheel.name} differ in {sorted(missing)[:5]}")
     sys.stdout.write(f"dist/{wheel.name}: {', '.join(sorted(found))}, and the same from {sdist.name}\n")
+    sys.stdout.write(f"  {try_image(wheel)}\n")
     for package, releases in zip((wheel, sdist, wheel), RELEASES, strict=True):
         with tempfile.TemporaryDirectory(prefix="leasehold-dist-") as directory:
             try_out(package, Path(directory), releases)

@@ -157,6 +157,10 @@ def chart_texts(name: str, source: str) -> list[str]:
     """The texts of one of the chart's files."""
     if name.endswith(".json"):
         return list(json_texts(json.loads(source)))
+    if name.endswith(".md"):
+        return [source]
+    if name.endswith(".py"):
+        return [*docstrings(source), *messages(source)]
     if name == "NOTES.txt":
         return notes_texts(source)
     if name.endswith(".tpl") or "{{-" in source:

@@ -84,7 +84,9 @@ TIERS = {
     "unit": UNIT,
     "spark": Tier(paths=("tests/spark",), processes=3),
     "examples": Tier(paths=("tests/examples",), processes=3),
-    "contracts": Tier(paths=("tests/connectors",), processes=4, options=("-k", "contract")),
+    "contracts": Tier(
+        paths=("tests/connectors",), processes=4, options=("-k", "contract and not kafka")
+    ),  # which needs Maven
     "connectors": Tier(paths=("tests/connectors",), processes=5),
     "cluster": Tier(paths=("tests/cluster",), processes=1),
     "on-cluster": Tier(paths=ON_SPARK, processes=1, options=("--spark=cluster",)),

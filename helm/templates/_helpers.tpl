@@ -1,22 +1,88 @@
+{{- /* The chart's name in labels and names. */}}
+{{- define "leasehold.app" -}}
+{{ .Values.nameOverride | default .Chart.Name }}
+{{- end }}
+
 {{- define "leasehold.name" -}}
-{{- if contains .Chart.Name .Release.Name }}{{ .Release.Name }}{{ else }}{{ .Release.Name }}-{{ .Chart.Name }}{{ end -}}
+{{- $app := include "leasehold.app" . }}
+{{- $name := contains $app .Release.Name | ternary .Release.Name (printf "%s-%s" .Release.Name $app) }}
+{{- .Values.fullnameOverride | default ($name | trunc 63 | trimSuffix "-") }}
 {{- end }}
 
 {{- define "leasehold.selector" -}}
-app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/name: {{ include "leasehold.app" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
-{{- define "leasehold.labels" -}}
-{{ include "leasehold.selector" . }}
-app.kubernetes.io/version: {{ .Values.image.tag | default .Chart.AppVersion | trunc 63 | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- /*
+Name, labels and annotations of an object: (dict "root" $ "name" NAME). Optional: `part`, which ends the app's name in its labels,
+and labels and annotations of its own.
+*/}}
+{{- define "leasehold.metadata" -}}
+{{- $root := .root }}
+{{- $part := .part | default "" }}
+{{- $own := dict "app.kubernetes.io/name" (print (include "leasehold.app" $root) $part) "app.kubernetes.io/instance" $root.Release.Name }}
+{{- $_ := set $own "app.kubernetes.io/managed-by" $root.Release.Service }}
+{{- $_ := set $own "helm.sh/chart" (printf "%s-%s" $root.Chart.Name $root.Chart.Version) }}
+{{- if not $part }}
+{{- $_ := set $own "app.kubernetes.io/version" ($root.Values.image.tag | default $root.Chart.AppVersion | trunc 63) }}
+{{- end -}}
+name: {{ .name | quote }}
+{{ include "leasehold.marks" (dict "root" $root "labels" (merge $own (.labels | default dict)) "annotations" .annotations) }}
+{{- end }}
+
+{{- /* Labels and annotations, and those of all objects: (dict "root" $ "labels" LABELS). Optional: `annotations`. */}}
+{{- define "leasehold.marks" -}}
+labels: {{- merge .labels .root.Values.commonLabels | toYaml | nindent 2 }}
+{{- with merge dict (.annotations | default dict) .root.Values.commonAnnotations }}
+annotations: {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end }}
 
 {{- /* The headless Service of a StatefulSet; short enough for the name of a Service, which has 63 characters at most. */}}
 {{- define "leasehold.headless" -}}
 {{ include "leasehold.name" . | trunc 50 | trimSuffix "-" }}-hosts
+{{- end }}
+
+{{- define "leasehold.image" -}}
+{{- with .Values.image }}
+{{- if .digest }}{{ .repository }}@{{ .digest }}{{ else }}{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
+{{- end }}
+{{- end }}
+
+{{- /* Not empty if the API listens on loopback, so that only a proxy in the pod reaches it. */}}
+{{- define "leasehold.loopback" -}}
+{{- if has .Values.api.address (list "127.0.0.1" "::1") }}true{{ end }}
+{{- end }}
+
+{{- /* The API's address in its pod. */}}
+{{- define "leasehold.local" -}}
+http://{{ ternary "[::1]" "127.0.0.1" (eq .Values.api.address "::1") }}:{{ .Values.api.port }}
+{{- end }}
+
+{{- /* The API's address in the cluster. */}}
+{{- define "leasehold.url" -}}
+{{ .Values.api.scheme }}://{{ include "leasehold.name" . }}.{{ .Release.Namespace }}.svc:{{ .Values.api.port }}
+{{- end }}
+
+{{- /*
+One probe of the host: (dict "root" $ "path" PATH "timing" TIMING). Nothing outside the pod reaches an API on loopback, so then the
+image's own Python asks it.
+*/}}
+{{- define "leasehold.probe" -}}
+{{- if include "leasehold.loopback" .root -}}
+exec:
+  command:
+    - /opt/leasehold/bin/python
+    - -I
+    - -c
+    - "from urllib.request import urlopen; urlopen('{{ include "leasehold.local" .root }}{{ .path }}', timeout={{ .timing.timeoutSeconds | default 1 }})"
+{{- else -}}
+httpGet: {path: {{ .path }}, port: api}
+{{- end }}
+{{- with .timing }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
 {{- define "leasehold.serviceAccount" -}}
@@ -75,7 +141,11 @@ key: {{ .Values.api.clientKey | default .Values.api.readersKey | quote }}
 {{- end }}
 {{- include "leasehold.noSecrets" (dict "where" "the chart's values" "name" "sparkConnect" "value" $v.sparkConnect) }}
 {{- include "leasehold.sparkRefusals" . }}
-{{- range $where, $variables := dict "env" $v.env "sparkExecutors.env" $v.sparkExecutors.env }}
+{{- $variables := dict "env" $v.env "sparkExecutors.env" $v.sparkExecutors.env }}
+{{- range concat $v.extraContainers $v.extraInitContainers }}
+{{- $_ := set $variables (printf "env of the container '%s'" .name) (.env | default list) }}
+{{- end }}
+{{- range $where, $variables := $variables }}
 {{- range $variables }}
 {{- include "leasehold.noSecrets" (dict "where" $where "name" .name "value" (.value | default "")) }}
 {{- end }}
@@ -109,7 +179,61 @@ key: {{ .Values.api.clientKey | default .Values.api.readersKey | quote }}
 {{- if and (eq ($v.autoscaling.min | int) 0) (has $v.autoscaling.by (list "lag" "cpu")) }}
 {{- fail (printf "autoscaling.min is 0, but autoscaling by %s needs a running pod: set it to 1 or more" $v.autoscaling.by) }}
 {{- end }}
-{{- if and $v.networkPolicy.enabled (not $v.networkPolicy.ingressFrom) (or $v.monitoring.serviceMonitor (eq $v.autoscaling.by "lag")) }}
-{{- fail "networkPolicy.ingressFrom is empty, but Prometheus or KEDA must reach the API: name their namespaces" }}
+{{- include "leasehold.doorRefusals" . }}
+{{- if $v.podClaims.create }}
+{{- if ne $v.workload "StatefulSet" }}
+{{- fail "podClaims.create is true, but a Deployment has no claim for each pod: set workload to StatefulSet, or name a claim that exists (dataClaim)" }}
+{{- end }}
+{{- if $v.dataClaim }}
+{{- fail "podClaims.create is true, and dataClaim names another claim for the same folder: keep one of them" }}
+{{- end }}
+{{- end }}
+{{- $name := include "leasehold.name" . }}
+{{- if and (eq $v.workload "StatefulSet") (gt (len $name) 52) }}
+{{- fail (printf "the StatefulSet would be named %s, and Kubernetes adds 11 characters for a label of its pods, which has 63 at most: set fullnameOverride to a name of up to 52 characters" $name) }}
+{{- end }}
+{{- end }}
+
+{{- /* How clients reach the API, and what cannot work. */}}
+{{- define "leasehold.doorRefusals" -}}
+{{- $v := .Values }}
+{{- $clients := list }}
+{{- if or $v.monitoring.serviceMonitor $v.monitoring.podMonitor }}{{ $clients = append $clients "Prometheus" }}{{ end }}
+{{- if eq $v.autoscaling.by "lag" }}{{ $clients = append $clients "KEDA" }}{{ end }}
+{{- if $v.ingress.hosts }}{{ $clients = append $clients "the controller of the Ingress" }}{{ end }}
+{{- if $v.httpRoute.parentRefs }}{{ $clients = append $clients "the Gateway" }}{{ end }}
+{{- if ne $v.service.type "ClusterIP" }}{{ $clients = append $clients (printf "clients of the Service of type %s" $v.service.type) }}{{ end }}
+{{- if and $v.networkPolicy.enabled (not $v.networkPolicy.ingressFrom) $clients }}
+{{- fail (printf "networkPolicy.ingressFrom is empty, but %s must reach the API: name their namespaces (namespaceSelector) or addresses (ipBlock)" (join ", " $clients)) }}
+{{- end }}
+{{- if and $v.monitoring.serviceMonitor $v.monitoring.podMonitor }}
+{{- fail "monitoring.serviceMonitor and monitoring.podMonitor are both true, so Prometheus would scrape each pod twice: keep one of them" }}
+{{- end }}
+{{- if and (not $v.ingress.hosts) (or $v.ingress.className $v.ingress.annotations $v.ingress.tlsSecret) }}
+{{- fail "ingress.hosts is empty, so there is no Ingress for the other values of ingress: add the name of a host, or remove them" }}
+{{- end }}
+{{- if and (not $v.httpRoute.parentRefs) (or $v.httpRoute.hostnames $v.httpRoute.annotations) }}
+{{- fail "httpRoute.parentRefs is empty, so there is no HTTPRoute for the other values of httpRoute: name a Gateway, or remove them" }}
+{{- end }}
+{{- $doors := list }}
+{{- range $container := $v.extraContainers }}
+{{- range .ports | default list }}
+{{- if eq (.name | default "") "api" }}{{ $doors = append $doors (list $container.name .containerPort) }}{{ end }}
+{{- end }}
+{{- end }}
+{{- if include "leasehold.loopback" . }}
+{{- if ne (len $doors) 1 }}
+{{- fail (printf "api.address is %s, so only a proxy in the pod reaches the API, but %d containers of extraContainers have a port with the name api: give it to one, which forwards to %s" $v.api.address (len $doors) (include "leasehold.local" .)) }}
+{{- end }}
+{{- if eq (index $doors 0 1 | int) ($v.api.port | int) }}
+{{- fail (printf "the container '%s' listens on port %d, which is api.port: choose another port for one of them" (index $doors 0 0) ($v.api.port | int)) }}
+{{- end }}
+{{- else if $doors }}
+{{- fail (printf "the container '%s' has a port with the name api, which the host has: set api.address to 127.0.0.1 if it is a proxy for the API, or else name the port differently" (index $doors 0 0)) }}
+{{- else if eq $v.api.scheme "https" }}
+{{- fail "api.scheme is https, but hosts speak HTTP: set api.address to 127.0.0.1, and add a proxy with TLS to extraContainers" }}
+{{- end }}
+{{- if and $v.api.caSecret (ne $v.api.scheme "https") }}
+{{- fail "api.caSecret is for TLS, but api.scheme is http: set it to https, or remove api.caSecret" }}
 {{- end }}
 {{- end }}

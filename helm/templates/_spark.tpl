@@ -21,18 +21,12 @@
 {{- end }}
 
 {{- define "leasehold.serverSelector" -}}
-app.kubernetes.io/name: {{ .Chart.Name }}-spark
+app.kubernetes.io/name: {{ include "leasehold.app" . }}-spark
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
-{{- define "leasehold.sparkLabels" -}}
-{{ include "leasehold.serverSelector" . }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
-{{- end }}
-
 {{- define "leasehold.executorSelector" -}}
-app.kubernetes.io/name: {{ .Chart.Name }}-spark-executor
+app.kubernetes.io/name: {{ include "leasehold.app" . }}-spark-executor
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
@@ -86,6 +80,7 @@ spark.driver.host: {{ printf "%s-driver.%s.svc" (include "leasehold.spark" .) .R
 spark.driver.bindAddress: 0.0.0.0
 spark.driver.memory: {{ .Values.sparkServer.memory | quote }}
 spark.connect.grpc.binding.port: "15002"
+spark.jars.ivy: /tmp/.ivy2
 spark.local.dir: /tmp
 spark.ui.enabled: "false"
 {{- end }}
@@ -119,24 +114,25 @@ Variables of Secrets are in this template and not in Spark's settings, so that S
 {{- define "leasehold.executorPod" -}}
 apiVersion: v1
 kind: Pod
-metadata:
-  labels: {{- include "leasehold.executorSelector" . | nindent 4 }}
+metadata: {{- include "leasehold.marks" (dict "root" . "labels" (include "leasehold.executorSelector" . | fromYaml)) | nindent 2 }}
 spec:
   serviceAccountName: {{ include "leasehold.spark" . }}-executor
   {{- include "leasehold.sparkPod" . | nindent 2 }}
   automountServiceAccountToken: false
   containers:
     - name: executor
-      {{- with .Values.sparkExecutors.env }}
-      env: {{- toYaml . | nindent 8 }}
-      {{- end }}
+      env:
+        - {name: HOME, value: /tmp}
+        {{- with .Values.sparkExecutors.env }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
       {{- with .Values.sparkExecutors.secrets }}
       envFrom:
         {{- range . }}
         - secretRef: {name: {{ . | quote }}}
         {{- end }}
       {{- end }}
-      securityContext: {{- include "leasehold.sparkSecurity" . | nindent 8 }}
+      securityContext: {{- toYaml .Values.securityContext | nindent 8 }}
       volumeMounts:
         - {name: spark-local-dir-1, mountPath: /tmp}
         - {name: work, mountPath: /opt/spark/work-dir}
@@ -147,16 +143,14 @@ spec:
       emptyDir: {sizeLimit: 256Mi}
 {{- end }}
 
-{{- /* What a pod of Spark's image has in common with others. */}}
+{{- /* What a pod of Spark's image has in common with others. It has another user: that of the image. */}}
 {{- define "leasehold.sparkPod" -}}
+{{- $security := deepCopy .Values.podSecurityContext }}
+{{- range list "runAsUser" "runAsGroup" "fsGroup" }}
+{{- if hasKey $security . }}{{ $_ := set $security . 185 }}{{ end }}
+{{- end -}}
 enableServiceLinks: false  # Spark would take variables like SPARK_PORT for its settings
-securityContext:
-  runAsNonRoot: true
-  runAsUser: 185  # as in Spark's images
-  runAsGroup: 185
-  fsGroup: 185
-  fsGroupChangePolicy: OnRootMismatch
-  seccompProfile: {type: RuntimeDefault}
+securityContext: {{- toYaml $security | nindent 2 }}
 {{- with .Values.image.pullSecrets }}
 imagePullSecrets: {{- toYaml . | nindent 2 }}
 {{- end }}
@@ -169,12 +163,6 @@ nodeSelector: {{- toYaml . | nindent 2 }}
 {{- with .Values.tolerations }}
 tolerations: {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- end }}
-
-{{- define "leasehold.sparkSecurity" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-capabilities: {drop: [ALL]}
 {{- end }}
 
 {{- /* Values that contradict each other. */}}

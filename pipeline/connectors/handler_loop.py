@@ -9,12 +9,15 @@ import asyncio
 import logging
 import sys
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from leasehold.common.cancellation import await_shielded
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 PING_S = 2.0
 """A loop that does not answer for so long is blocked."""
@@ -102,8 +105,8 @@ class _Call:
         return "" if frame is None else f" ({frame.f_code.co_filename}, line {frame.f_lineno})"
 
     async def _made(self) -> Any:
-        _CALLED.set(asyncio.current_task())
-        return await self._call()
+        with calling():
+            return await self._call()
 
     def _end(self, task: asyncio.Task[Any]) -> None:
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
@@ -115,11 +118,37 @@ class _Call:
             self.outcome.set_result(outcome)
 
 
+@dataclass(slots=True)
+class _Running:
+    """A call of a handler."""
+
+    is_over: bool = False
+
+
+@contextmanager
+def calling() -> Iterator[None]:
+    """A handler is called: here, and in the tasks and event loops that are started from here."""
+    running = _Running()
+    token = _CALLED.set(running)
+    try:
+        yield
+    finally:
+        running.is_over = True
+        _CALLED.reset(token)
+
+
+def call_plainly(function: Callable[..., T], *arguments: object) -> T:
+    """What a plain handler returns."""
+    with calling():
+        return function(*arguments)
+
+
 def is_in_call() -> bool:
-    """Whether the task that asks is a call of a handler, which a host waits for."""
-    return asyncio.current_task() is _CALLED.get()
+    """Whether this code runs for a call of a handler that has not returned."""
+    running = _CALLED.get()
+    return running is not None and not running.is_over
 
 
-_CALLED: ContextVar[asyncio.Task[Any] | None] = ContextVar("called", default=None)
+_CALLED: ContextVar[_Running | None] = ContextVar("called", default=None)
 PROGRAM: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar("program", default=None)
 """The loop of the program while its parts are made."""

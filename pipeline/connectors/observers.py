@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from leasehold.pipeline.connectors.handler_loop import HandlerLoop
+from leasehold.pipeline.connectors.handler_loop import HandlerLoop, call_plainly
 from leasehold.pipeline.connectors.handlers import ForLease, do_nothing
 from leasehold.pipeline.connectors.python import HandlerContext, PythonWriter, Report
 from leasehold.pipeline.errors import SinkRejected
@@ -43,7 +43,7 @@ class Observer:
         if getattr(method, "__func__", None) in (Handler.open, Handler.close):
             return do_nothing  # without a thread
         if not is_async(method):
-            return lambda *given: method(*arguments(*given))
+            return lambda *given: call_plainly(method, *arguments(*given))
 
         async def call(*given: Any) -> None:
             async def made() -> None:
@@ -169,4 +169,8 @@ def _called(
 
         await loop.run(name, made)
 
-    return call if is_async(function) else cast(Callable[[Events], Answer], lambda events: function(*arguments(events)))
+    return (
+        call
+        if is_async(function)
+        else cast(Callable[[Events], Answer], lambda events: call_plainly(function, *arguments(events)))
+    )

@@ -261,6 +261,8 @@ class ManualWriter(PythonWriter):
         self._open: deque[tuple[int | None, int, str]] = deque()
         """The last sequence, the number of events and the end of each batch that is not acknowledged whole."""
         self._up_to: int | None = None
+        self._given: tuple[int, int] | None = None
+        """The first and the last sequence that the handler was called with."""
         self._count = 0
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
@@ -281,10 +283,11 @@ class ManualWriter(PythonWriter):
             await self.wait_for_progress()
         await self._thread.idle()
         permit.check()  # not before: either may have taken longer than trust lasts
-        last = max(output.table["sequence"].to_pylist()) if rows else None
-        self._open.append((last, rows, output.to))
+        sequences = output.table["sequence"].to_pylist() if rows else []
+        self._open.append((max(sequences, default=None), rows, output.to))
         self._move()
         if rows:
+            self._given = (min(sequences) if self._given is None else self._given[0], max(sequences))
             await self._call("process", partial(self._handler.process, self._context(output), output.table))
 
     async def wait_for_progress(self) -> None:
@@ -309,6 +312,12 @@ class ManualWriter(PythonWriter):
             raise LeaseLost(
                 f"partition '{self._claim.partition}' of pipeline '{self._claim.pipeline}' is released or lost: its next owner"
                 f" gets the changes behind position {self.position}"
+            )
+        if self._given is None or not self._given[0] <= sequence <= self._given[1]:
+            given = "none yet" if self._given is None else f"{self._given[0]} to {self._given[1]}"
+            raise SinkRejected(
+                f"handler '{self._name}': sequence {sequence} is not one of a change of partition '{self._claim.partition}' that"
+                f" the handler was called with ({given}): checkpoint a change of the same call or of an earlier one"
             )
         self._up_to = sequence if self._up_to is None else max(sequence, self._up_to)
         self._move()

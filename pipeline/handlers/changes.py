@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
 from leasehold.common.nesting import NestedTooDeeply, parsed_json
@@ -26,12 +27,18 @@ class LeaseLost(SinkRejected):
 class Retry(SinkUnavailable):
     """Raise it in a handler to be called again with the same changes.
 
-    after_s: the shortest pause before that; by default it grows with each failure in a row.
+    after_s: the shortest pause before that; by default it grows with each failure in a row. Raises ValueError.
     """
 
     def __init__(self, message: str = "the handler raised Retry", *, after_s: float | None = None) -> None:
         super().__init__(message)
+        if not _is_pause(after_s):
+            raise ValueError(f"`after_s` of `Retry` is {after_s!r}: give it seconds, from 0 on, or leave it out")
         self.retry_after_s = after_s
+
+
+def _is_pause(given: object) -> bool:
+    return given is None or (isinstance(given, int | float) and 0 <= given < inf)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,19 +106,27 @@ class Context:
     async def checkpoint(self, change: Any) -> None:
         """Everything up to this change is processed, that one included. Needs `checkpoint_s="manual"`.
 
-        change: one that the handler was called with, or its sequence. Raises LeaseLost.
+        change: one that the handler was called with, or its sequence. Raises LeaseLost, and SinkRejected for anything else.
         """
         if self.acknowledge is None:
             raise SinkRejected(
                 f"pipeline '{self.pipeline}': `context.checkpoint` needs `checkpoint_s: manual`; otherwise a batch is safe when"
                 " the handler returns: set it, or remove the call"
             )
-        await self.acknowledge(sequence_of(change))
+        await self.acknowledge(sequence_of(change, self.partition))
 
 
-def sequence_of(change: Any) -> int:
-    """Raises SinkRejected."""
-    found = change.get("sequence") if type(change) is dict else getattr(change, "sequence", change)
+def sequence_of(change: Any, partition: str) -> int:
+    """Takes a change of that partition, or the sequence itself. Raises SinkRejected."""
+    if type(change) is dict:  # a row; a copied document may have a `sequence` of its own
+        found = change.get("sequence") if change.get("partition") == partition else None
+    else:
+        found = getattr(change, "sequence", change)
+    if getattr(change, "partition", partition) != partition:
+        raise SinkRejected(
+            f"`context.checkpoint` of partition '{partition}' got a change of partition '{change.partition}': call it on the"
+            " context that came with the change"
+        )
     if not isinstance(found, int) or isinstance(found, bool):
         raise SinkRejected(
             f"`context.checkpoint` got something of type {type(change).__name__}: give it a change that the handler was called"

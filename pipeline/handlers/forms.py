@@ -7,7 +7,9 @@ def make_handler(): return OnChanges(pool)        # a factory of such objects
 
 from __future__ import annotations
 
+import dis
 import inspect
+from itertools import pairwise
 from typing import Any, Literal
 
 from leasehold.pipeline.errors import NotImportable, SinkRejected
@@ -80,7 +82,8 @@ def _form_of_class(handler: type, name: str) -> Form:
         count = 1 + len(arguments.split(", "))
         if not _takes(getattr(handler, method), count):
             raise SinkRejected(
-                f"handler '{name}': `{method}` does not take what it is called with: (self, {arguments})"
+                f"handler '{name}': `{method}` takes {_signature(getattr(handler, method))}, and is called with"
+                f" (self, {arguments}): let it take these"
             )
         if is_generator(getattr(handler, method)):
             raise SinkRejected(f"handler '{name}': `{method}` is a generator function: remove `yield` from it")
@@ -88,11 +91,38 @@ def _form_of_class(handler: type, name: str) -> Form:
 
 
 def _form_of_function(handler: Any, name: str) -> Form:
+    """Raises SinkRejected."""
     if _takes(handler, 2):
         return "function"
     if is_async(handler) or not _takes(handler, 0):
-        raise SinkRejected(f"handler '{name}' cannot be called with (changes, context): let it take these two")
+        raise SinkRejected(
+            f"handler '{name}' takes {_signature(handler)}, and cannot be called with (changes, context): let it take these two"
+        )
+    if _returns_nothing(handler):
+        raise SinkRejected(
+            f"handler '{name}' takes {_signature(handler)} and returns nothing: let it take (changes, context), or return an"
+            " object of a subclass of leasehold.Handler"
+        )
     return "factory"
+
+
+def _returns_nothing(function: Any) -> bool:
+    """Whether each way out of it returns None, so that it makes no handler. Runs nothing."""
+    if not inspect.isfunction(function):
+        return False
+    return all(
+        (each.opname == "RETURN_CONST" and each.argval is None)
+        or (before.opname == "LOAD_CONST" and before.argval is None and not each.is_jump_target)
+        for before, each in pairwise(dis.get_instructions(function))
+        if each.opname.startswith("RETURN_")
+    )
+
+
+def _signature(function: Any) -> str:
+    try:
+        return str(inspect.signature(function, eval_str=False))
+    except ValueError:  # a builtin without a signature
+        return "other arguments"
 
 
 def _takes(function: Any, count: int) -> bool:

@@ -300,7 +300,7 @@ class Runner:
     async def _transform_batch(self, batch: Batch) -> _Ready:
         self._check_forward(batch.start, batch.to, batch.events)
         started = self._clock.monotonic()
-        with self._progress.working("transform", started):
+        with self._progress.working("transform", started), self._transform.noting_waits(self._has_found):
             table, dead, left_out = await self._dead_letter_transform.sift(batch)
         crash_point("batch transformed")
         size = table.nbytes + (0 if dead is None else dead.nbytes)
@@ -374,7 +374,7 @@ class Runner:
         bound = asyncio.timeout(plan.limits.job_s_max)
         try:
             async with bound:
-                with self._noting_the_end_of(plan.limits.job_s_max):
+                with self._noting_the_end_of(bound, plan.limits.job_s_max):
                     stager = await self._writer.make_stager(batch.start, self._transform.columns)
                     table, staged = await self._transform.apply_ranges(batch, reader, stager, bytes_max)
         except (RangeRefused, SinkRejected) as error:
@@ -398,16 +398,28 @@ class Runner:
         return output
 
     @contextmanager
-    def _noting_the_end_of(self, job_s: float) -> Iterator[None]:
+    def _noting_the_end_of(self, bound: asyncio.Timeout, job_s: float) -> Iterator[None]:
         """The end of a job's time is progress: Spark may take long to stop it, and the run must not end meanwhile.
 
         Otherwise the next run would plan the same batch again, and none would ever be smaller.
+        The time begins again after each wait for executors.
         """
-        note = asyncio.get_running_loop().call_later(job_s, self._has_found)
+        loop = asyncio.get_running_loop()
+        end = loop.call_later(job_s, self._has_found)
+
+        def put_off() -> None:
+            nonlocal end
+            self._has_found()
+            if not bound.expired():
+                end.cancel()
+                end = loop.call_later(job_s, self._has_found)
+                bound.reschedule(loop.time() + job_s)
+
         try:
-            yield
+            with self._transform.noting_waits(put_off):
+                yield
         finally:
-            note.cancel()
+            end.cancel()
 
     def _sent_of(self, batch: Batch) -> Sent:
         most = None if self._refusals is None else self._refusals.most(batch)
@@ -442,7 +454,8 @@ class Runner:
         )
 
     def _has_found(self) -> None:
-        """A search for poison may take long, and counts as progress while it finds some. So does the end of a job's time."""
+        """A search for poison may take long, and counts as progress while it finds some. So do a wait for executors and the end
+        of a job's time."""
         self._progress.advance("transform", self._clock.monotonic())
 
     async def _deliver(self, stopping: asyncio.Event) -> PartitionEnded | None:

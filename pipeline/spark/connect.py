@@ -26,7 +26,7 @@ from leasehold.pipeline.spark.jvm import Running
 from leasehold.pipeline.spark.master import address
 from leasehold.pipeline.spark.pyspark_internals import close_channel, release_of, same_version
 from leasehold.pipeline.spark.reason import reason_of
-from leasehold.pipeline.spark.watch import Progress
+from leasehold.pipeline.spark.watch import KNOWN, Progress, Standing
 
 ATTEMPTS: dict[str, Any] = {
     "max_retries": 6,
@@ -261,6 +261,10 @@ class Connected(Running):
         if job.looks % LOOKS_A_QUESTION == 0:
             _ask(job.session)
         return job.progress
+
+    def standing(self) -> Standing:
+        """A server that answers `progress_of` has this host's session, and gets executors for it."""
+        return KNOWN
 
     def _ask(self) -> None:
         """Raises what `loss` reads if the server does not answer. One that has lost the root session does, and gets another."""

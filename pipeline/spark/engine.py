@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from leasehold.pipeline.errors import EngineUnavailable
 from leasehold.pipeline.spark.master import INVARIANTS, address, defaults
+from leasehold.pipeline.spark.waiting import Waiting
+from leasehold.pipeline.spark.watch import WAIT_S, Cluster
 
 if TYPE_CHECKING:
     from leasehold.pipeline.spark.connect import Connected
@@ -42,17 +44,22 @@ class SparkEngine:
         driver_memory: str = "1g",
         result_bytes_max: int = 512 * 1024 * 1024,
         conf: Mapping[str, str] | None = None,
+        executors_wait_s: float = WAIT_S,
     ) -> None:
         """remote: a Spark Connect server instead of `master`. result_bytes_max: of one job's output.
 
         conf: more of Spark's own settings, which win over ours (except INVARIANTS). Those of the JVM's start
         (`spark.driver.*`, jars, files) appear in process lists: no secrets in them.
+        executors_wait_s: how long a job may wait for executors of a cluster.
         """
         self._conf = {**defaults(master, driver_memory, result_bytes_max), **(conf or {}), **INVARIANTS}
         self._remote = remote
         self._jobs = ThreadPoolExecutor(JOB_THREADS_MAX, thread_name_prefix="spark-job")
         self._control = ThreadPoolExecutor(2, thread_name_prefix="spark-control")  # so that jobs can be cancelled
         self._watching = ThreadPoolExecutor(1, thread_name_prefix="spark-watch")
+        self._asking = ThreadPoolExecutor(
+            1, thread_name_prefix="spark-ask"
+        )  # so that a silent cluster holds up no look
         self._lock = threading.Lock()
         self._running: Running | None = None
         self._modules: TemporaryDirectory[str] | None = None
@@ -62,8 +69,9 @@ class SparkEngine:
         self._starting: subprocess.Popen[bytes] | Connected | None = None
         self._is_stopped = False
         self._users = 0
-        self.ran_at = 0.0
-        """When a task of any job was last seen to run, in the event loop's seconds: jobs may wait for each other."""
+        self.cluster = Cluster(executors_wait_s)
+        """In the event loop's seconds."""
+        self.waiting = Waiting(self.place)
         self.numbers = count()
         """One for each group of jobs: cancelling a group must never end another."""
 
@@ -146,6 +154,9 @@ class SparkEngine:
     async def run_watch(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._watching, work)
 
+    async def ask_cluster(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._asking, work)
+
     async def release(self) -> None:
         """One transform less; the last one stops Spark."""
         self._users -= 1
@@ -154,6 +165,7 @@ class SparkEngine:
             self._jobs.shutdown(wait=False)
             self._control.shutdown(wait=False)
             self._watching.shutdown(wait=False)
+            self._asking.shutdown(wait=False)
 
     def stop(self) -> None:
         """For good. Blocks. Jobs that are under way end with EngineUnavailable, and so does a start."""

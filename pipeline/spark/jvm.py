@@ -40,17 +40,18 @@ from leasehold.pipeline.spark.pyspark_internals import (
     fallbacks,
     find_at_once,
     forget_context,
-    has_forgotten,
     launch_gateway,
     quieten,
     release_of,
     require_parts,
     run_python,
     same_version,
+    standing_at,
+    standing_in_kubernetes,
     web_port,
 )
 from leasehold.pipeline.spark.reason import complaint, end_reason, reason_of, start_advice, start_reason
-from leasehold.pipeline.spark.watch import Progress
+from leasehold.pipeline.spark.watch import Progress, Standing, standing_of
 
 # Directories for Spark's shuffles and blocks, removed with their process, or by the next start if it was killed.
 #
@@ -188,12 +189,15 @@ class Running:
             left=sum(stage.numTasks for stage in stages) - ended,
         )
 
-    def is_forgotten(self) -> bool:
-        """Whether the standalone master in charge no longer knows this application. Blocks for seconds if a master is silent.
+    def standing(self) -> Standing:
+        """What the cluster answers about this application. Blocks for seconds if it is silent.
 
         A master that loses its connection to a driver removes the application and its executors. Spark waits for it for ever.
         """
-        return any(has_forgotten(self.session.sparkContext, *master) for master in addresses(self.place))
+        context = self.session.sparkContext
+        if self.place.startswith("k8s://"):
+            return standing_in_kubernetes(context)
+        return standing_of(standing_at(context, *master) for master in addresses(self.place))
 
     def sever(self) -> None:
         """Every call that waits for it ends."""

@@ -16,13 +16,14 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import pyspark
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkConf, SparkContext, java_gateway
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from leasehold.pipeline.errors import EngineUnavailable
+from leasehold.pipeline.spark.watch import KNOWN, UNKNOWN, Standing, about_pods, about_workers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,7 +37,7 @@ PARTS: Mapping[type, tuple[str, ...]] = {
 }
 """Class -> its attributes that keep what has ended."""
 KNOWN_S = 3
-"""How long a master may take to answer which applications it knows."""
+"""How long a master, or an API server of Kubernetes, may take to answer what it knows of an application."""
 CAUSES_MAX = 20
 """How many exceptions of a chain are read. Spark's have about five."""
 _SENDS = (
@@ -130,19 +131,72 @@ def web_port(gateway: Any, conf: Mapping[str, str], host: str, port: int) -> int
         return None
 
 
-def has_forgotten(context: SparkContext, host: str, port: int) -> bool:
-    """Whether a standalone master lacks the driver's application. False if it is not in charge, or does not answer in time.
-
-    Blocks for a few times KNOWN_S at most.
-    """
+def standing_at(context: SparkContext, host: str, port: int) -> Standing:
+    """What a standalone master answers about the driver's application. Blocks for a few times KNOWN_S at most."""
     in_time = dict.fromkeys(("spark.rpc.askTimeout", "spark.rpc.lookupTimeout"), f"{KNOWN_S}s")
     try:
         conf, jvm = {**dict(context.getConf().getAll()), **in_time}, context._jvm
         with _master_answer(jvm, conf, host, port, "DeployMessages$RequestMasterState$") as state:
-            known = [each.id() for each in state.activeApps()]
-            return state.status().toString() == "ALIVE" and context.applicationId not in known
+            if context.applicationId in [each.id() for each in state.activeApps()]:  # also while the master recovers
+                return Standing(True, _about_workers(state))
+            return Standing(False if state.status().toString() == "ALIVE" else None)
     except Exception:  # as above
-        return False
+        return UNKNOWN
+
+
+def _about_workers(state: Any) -> str:
+    try:
+        alive = [each for each in state.workers() if each.state().toString() == "ALIVE"]
+        return about_workers(len(alive), sum(each.coresFree() for each in alive))
+    except Exception:  # as above
+        return ""
+
+
+def standing_in_kubernetes(context: SparkContext) -> Standing:
+    """What the API server answers about the pods of the driver's executors. Blocks for a few times KNOWN_S at most."""
+    try:
+        pods = _pods_of(context)
+    except Py4JJavaError as error:  # refused, but answered
+        code = _status_of(error)
+        return Standing(True, f"the API server answers with status {code}") if code else UNKNOWN
+    except Exception:  # as above
+        return UNKNOWN
+    try:
+        return Standing(True, about_pods([_state_of(each) for each in pods]))
+    except Exception:  # as above
+        return KNOWN
+
+
+def _pods_of(context: SparkContext) -> Any:
+    jvm = cast(Any, context)._jvm
+    config = jvm.io.fabric8.kubernetes.client.RequestConfigBuilder()
+    config = config.withRequestTimeout(KNOWN_S * 1000).withRequestRetryBackoffLimit(0).build()
+    own = cast(Any, context)._jsc.sc().schedulerBackend().kubernetesClient()
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    kind = jvm.java.lang.Class.forName("io.fabric8.kubernetes.client.KubernetesClient", True, loader)
+    client = own.newClient(config).adapt(kind)
+    pods = client.pods().inNamespace(context.getConf().get("spark.kubernetes.namespace", "default"))
+    pods = pods.withLabel("spark-app-selector", context.applicationId).withLabel("spark-role", "executor")
+    return pods.list().getItems()
+
+
+def _state_of(pod: Any) -> tuple[str, str]:
+    """Its phase, and why it does not run yet, as far as Kubernetes shows it."""
+    status = pod.getStatus()
+    waiting = [each.getState().getWaiting() for each in status.getContainerStatuses() if each.getState() is not None]
+    unmet = [
+        each for each in status.getConditions() if each.getStatus() == "False" and each.getType() == "PodScheduled"
+    ]
+    reasons = [each.getReason() for each in waiting if each is not None]
+    reasons += [each.getMessage() or each.getReason() for each in unmet]
+    return str(status.getPhase() or ""), next((str(each) for each in reasons if each), "")
+
+
+def _status_of(error: Py4JJavaError) -> int:
+    """The HTTP status behind an error of the client of Kubernetes; 0 if the server did not answer."""
+    with suppress(Exception):  # an error of another kind
+        return max(0, int(error.java_exception.getCode()))  # -1: no answer
+    return 0
 
 
 @contextmanager

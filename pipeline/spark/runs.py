@@ -1,27 +1,37 @@
-"""A pipeline's Spark jobs: each on a thread, in its session, ended with its caller, and given up if it stands still."""
+"""A pipeline's Spark jobs: each on a thread, in its session, ended with its caller, and given up if its cluster is lost."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
 from leasehold.common.cancellation import await_shielded
 from leasehold.pipeline.errors import EngineUnavailable
+from leasehold.pipeline.executors_wait import ExecutorsWait
 from leasehold.pipeline.spark.connect import lost_server, lost_session
 from leasehold.pipeline.spark.engine import SparkEngine
 from leasehold.pipeline.spark.failures import failure_of
 from leasehold.pipeline.spark.jvm import Running
 from leasehold.pipeline.spark.session import PipelineSession
-from leasehold.pipeline.spark.watch import LOOK_S, Progress, Watch, forgotten, still
+from leasehold.pipeline.spark.watch import (
+    LOOK_S,
+    UNKNOWN,
+    Progress,
+    Standing,
+    Watch,
+    forgotten,
+    in_vain,
+    lost,
+)
 
 T = TypeVar("T")
 ANSWER_S = 20.0
-"""How long a driver on a cluster, or a Connect server, may take to report the progress of a job."""
+"""How long a driver on a cluster, or a Connect server, may take to report the progress of a job, and masters what they know."""
 LONG = "long jobs"
 """Their pool."""
 CANCEL_TIMEOUT_S = 30.0
@@ -82,7 +92,21 @@ class Runs:
         self._name = name
         self._prepare = prepare
         self._opening = threading.Lock()
+        self._noted: list[Callable[[], object]] = []
         self.own: PipelineSession | None = None
+
+    @property
+    def wait(self) -> ExecutorsWait | None:
+        return self._engine.waiting.of(self._name)
+
+    @contextmanager
+    def noting_waits(self, note: Callable[[], object]) -> Iterator[None]:
+        """Calls it about once a second while a job waits for executors."""
+        self._noted.append(note)
+        try:
+            yield
+        finally:
+            self._noted.remove(note)
 
     async def carry_out(self, work: Callable[[Run], T], *, is_long: bool = False) -> T:
         """Work on a thread, as a group of Spark jobs that ends with its caller, Python workers and all.
@@ -104,7 +128,7 @@ class Runs:
             raise
 
     async def _wait_watching(self, running: asyncio.Future[Any], run: Run) -> None:
-        """Returns when the job on a cluster has ended. Raises EngineUnavailable if it stands still."""
+        """Returns when the job on a cluster has ended. Raises EngineUnavailable if it is given up."""
         watching = asyncio.create_task(self._watch(run), name=f"watch {run.group}")
         try:
             both: set[asyncio.Future[Any]] = {running, watching}
@@ -128,29 +152,61 @@ class Runs:
         await asyncio.wait({running}, timeout=CANCEL_TIMEOUT_S)
 
     async def _watch(self, run: Run) -> _GivenUp:
-        """Returns once a job stands still, or the Spark that it has obtained does not answer while its session is opened."""
-        clock, place = asyncio.get_running_loop().time, self._engine.place
+        """Returns once a job is given up, or the Spark that it has obtained does not answer while its session is opened."""
+        clock = asyncio.get_running_loop().time
         watch = Watch(clock())
-        while True:
-            await asyncio.sleep(LOOK_S)
-            if (spark := run.spark) is None:
-                watch.note(None, clock())
-                continue
-            found = await self._look(run, spark)
-            if isinstance(found, _GivenUp):
-                return found
-            watch.note(found, clock())
-            if found is not None and found.running:
-                self._engine.ran_at = clock()
-            if watch.is_still(clock(), self._engine.ran_at):
-                # A new connection to a server would bring this job no executors, and end the jobs that have some.
-                spark.is_broken = spark.is_broken or not spark.is_remote
-                return _GivenUp(EngineUnavailable(still(place)), spark, run.cancel)
-            if watch.has_to_ask(clock(), self._engine.ran_at):
-                watch.asked_at = clock()
-                if await self._engine.run_control(spark.is_forgotten):
-                    spark.is_broken = True
-                    return _GivenUp(EngineUnavailable(forgotten(place)), spark, run.cancel)
+        try:
+            while True:
+                await asyncio.sleep(LOOK_S)
+                if (spark := run.spark) is None:
+                    watch.note(None, clock())
+                    continue
+                found = await self._look(run, spark)
+                if isinstance(found, _GivenUp):
+                    return found
+                watch.note(found, clock())
+                if found is not None and found.running:
+                    self._engine.cluster.ran_at = clock()
+                if (given_up := await self._judged(run, spark, watch)) is not None:
+                    return given_up
+        finally:
+            self._engine.waiting.end(self._name, run.group)
+
+    async def _judged(self, run: Run, spark: Running, watch: Watch) -> _GivenUp | None:
+        """Why a job is given up that no executor works on. It waits while the cluster knows the application."""
+        clock, cluster, place = asyncio.get_running_loop().time, self._engine.cluster, self._engine.place
+        if cluster.has_to_ask(watch, clock()):
+            cluster.asked_at = clock()
+            standing = await self._ask(spark)
+            if standing.knows is False:
+                spark.is_broken = True
+                return _GivenUp(EngineUnavailable(forgotten(place), is_away=True), spark, run.cancel)
+            cluster.note(standing, clock())
+        match cluster.judge(watch, clock()):
+            case "waits":
+                self._note_wait(run, clock() - cluster.quiet_since(watch))
+            case "works":
+                self._engine.waiting.end(self._name, run.group)
+            case "lost":
+                spark.is_broken = True
+                return _GivenUp(EngineUnavailable(lost(place), is_away=True), spark, run.cancel)
+            case "in vain":  # another driver would only lose its place in the queue
+                why = in_vain(place, cluster.wait_s, cluster.about)
+                return _GivenUp(EngineUnavailable(why, is_away=True), spark, run.cancel)
+        return None
+
+    def _note_wait(self, run: Run, for_s: float) -> None:
+        self._engine.waiting.note(self._name, run.group, for_s, self._engine.cluster.about)
+        for note in list(self._noted):
+            note()
+
+    async def _ask(self, spark: Running) -> Standing:
+        """UNKNOWN if the cluster does not answer in time."""
+        try:
+            async with asyncio.timeout(ANSWER_S):  # of several masters, each may be silent
+                return await self._engine.ask_cluster(spark.standing)
+        except TimeoutError:
+            return UNKNOWN
 
     async def _look(self, run: Run, spark: Running) -> Progress | _GivenUp | None:
         """The progress of the job, as far as is known; or why it is given up at once."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import cast
 
@@ -30,6 +31,7 @@ from leasehold.pipeline.errors import (
     TransformError,
 )
 from leasehold.pipeline.event import EVENT_SCHEMA
+from leasehold.pipeline.executors_wait import ExecutorsWait
 from leasehold.pipeline.imports import imported, require_module
 from leasehold.pipeline.limits import FIRST_ONE, JSON_LEVELS_MAX, RETURNED_BYTES_MAX, Isolation
 from leasehold.pipeline.parsing.parse import Misfit, parse
@@ -127,6 +129,13 @@ class SparkTransform(Transform):
         except (JobFailed, TransformError, NotStaged, SinkRejected) as error:
             raise RangeRefused(f"executors cannot process the events behind {batch.start!r}: {error}") from error
 
+    @property
+    def executors_wait(self) -> ExecutorsWait | None:
+        return self._job.executors_wait
+
+    def noting_waits(self, note: Callable[[], object]) -> AbstractContextManager[None]:
+        return self._job.noting_waits(note)
+
     async def close(self) -> None:
         """Jobs that do not end soon end with Spark, if no other transform uses it."""
         closing = asyncio.ensure_future(self._close_batches())
@@ -149,6 +158,13 @@ class SparkJob:
         self._columns: Struct | None = None
         self._runs = Runs(engine, spec.name, self._send_modules)
         self._checked: Checked | None = None
+
+    @property
+    def executors_wait(self) -> ExecutorsWait | None:
+        return self._runs.wait
+
+    def noting_waits(self, note: Callable[[], object]) -> AbstractContextManager[None]:
+        return self._runs.noting_waits(note)
 
     async def check(self) -> Checked:
         """Find out what the transform is, before the first run. Raises TransformError, EngineUnavailable."""

@@ -1,18 +1,34 @@
-"""Whether a job on a cluster makes progress. Pure.
+"""Whether a job on a cluster makes progress, or waits for executors, or is lost. Pure.
 
-Spark waits for executors forever, without an error. So a job without a running task for `STILL_S` is given up, and the failure of
-its partition names what may be missing. Before that, the host asks a standalone master whether it still knows the application.
+Spark waits for executors forever, without an error. A cluster that is slow to grant them is not dead: Kubernetes may take
+minutes to add a node and pull an image, and a standalone cluster may be full. So a job waits while the cluster answers and
+knows the application.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
+from typing import Literal
 
-STILL_S = 30.0
-"""Executors take some seconds to start, or to come back."""
+WAIT_S = 600.0
+"""How long a job waits for executors if no setting has another time."""
+SILENT_S = 30.0
+"""A master or an API server that has not answered for so long is lost, if no task runs."""
 ASK_S = 8.0
 """A job that waits for an executor to start, or for another job, seldom takes longer."""
 LOOK_S = 1.0
+REPORTED_S = 30.0
+"""How often the log has that a job waits."""
+WHY_MAX = 120
+"""Characters of what Kubernetes writes about a pod."""
+STATES_MAX = 3
+"""How many states of pods are named, the most frequent first."""
+
+Verdict = Literal["works", "waits", "lost", "in vain"]
+"""works: as far as is known. in vain: it waited for as long as the setting permits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,16 +40,36 @@ class Progress:
     left: int
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a master, an API server or a Connect server answers about the application.
+
+    knows: None if it does not answer, or is not in charge. about: its executors, for people; empty if nothing is known.
+    """
+
+    knows: bool | None
+    about: str = ""
+
+
+KNOWN, UNKNOWN = Standing(True), Standing(None)
+
+
+def standing_of(answers: Iterable[Standing]) -> Standing:
+    """What several masters answer together: one of them is in charge. Asks no others behind one that knows the application."""
+    found = UNKNOWN
+    for each in answers:
+        if each.knows:
+            return each
+        found = found if each.knows is None else each
+    return found
+
+
 @dataclass(slots=True)
 class Watch:
-    """The watch over one job, in the caller's seconds.
-
-    moved_at: when it last progressed. asked_at: when the host last asked a master.
-    """
+    """The watch over one job, in the caller's seconds. moved_at: when it last progressed."""
 
     moved_at: float
     ended: int = 0
-    asked_at: float = 0.0
 
     def note(self, progress: Progress | None, now: float) -> None:
         """progress: None if nothing is known of it, while Spark plans it for example."""
@@ -42,30 +78,87 @@ class Watch:
         if progress is not None:
             self.ended = progress.ended
 
-    def is_still(self, now: float, ran_at: float = 0.0) -> bool:
-        """ran_at: when a task of any job of this host was last seen to run, because jobs wait for each other.
 
-        On a Connect server, jobs may also wait for those of other hosts, which are not seen.
-        """
-        return now - max(self.moved_at, ran_at) >= STILL_S
+@dataclass(slots=True)
+class Cluster:
+    """What all jobs of one Spark know of its executors, in the caller's seconds.
 
-    def has_to_ask(self, now: float, ran_at: float = 0.0) -> bool:
-        """Whether it is time to ask the master, for the first time or again."""
-        return now - max(self.moved_at, ran_at, self.asked_at) >= ASK_S
+    ran_at: when a task of any of them was last seen to run. Jobs wait for each other.
+    asked_at, known_at: when the cluster was last asked about the application, and when it last knew it.
+    On a Connect server, jobs may also wait for those of other hosts, which are not seen.
+    """
+
+    wait_s: float = WAIT_S
+    ran_at: float = -inf
+    asked_at: float = -inf
+    known_at: float = -inf
+    about: str = ""
+    """What it answered about executors."""
+
+    def quiet_since(self, watch: Watch) -> float:
+        """Since when neither this job nor any other has progressed."""
+        return max(watch.moved_at, self.ran_at)
+
+    def has_to_ask(self, watch: Watch, now: float) -> bool:
+        """Whether it is time to ask the cluster, for the first time or again."""
+        return now - max(self.quiet_since(watch), self.asked_at) >= ASK_S
+
+    def note(self, standing: Standing, now: float) -> None:
+        if standing.knows:
+            self.known_at, self.about = now, standing.about
+
+    def judge(self, watch: Watch, now: float) -> Verdict:
+        since = self.quiet_since(watch)
+        if now - max(since, self.known_at) >= SILENT_S:
+            return "lost"
+        if now - since >= self.wait_s:
+            return "in vain"
+        return "waits" if now - since >= ASK_S and self.known_at >= since else "works"
 
 
-def still(place: str) -> str:
-    """What is wrong, and what to do."""
+def about_workers(workers: int, cores: int) -> str:
+    """cores: that are free."""
+    has = f"{workers} worker{'' if workers == 1 else 's'}" if workers else "no workers"
+    return f"its master has {has}" + (f", and {cores} free core{'' if cores == 1 else 's'}" if workers else "")
+
+
+def about_pods(pods: Sequence[tuple[str, str]]) -> str:
+    """pods: the phase of each, and why it does not run."""
+    if not pods:
+        return "it has no pod for an executor"
+    found = Counter(f"{phase}: {' '.join(why.split())[:WHY_MAX]}" if why else phase for phase, why in pods)
+    return "its executors have " + ", ".join(
+        f"{count} pod{'' if count == 1 else 's'} {state}" for state, count in found.most_common(STATES_MAX)
+    )
+
+
+def waits(place: str, about: str = "") -> str:
+    """What a job waits for, and what to look at. about: what the cluster answers about its executors."""
     where, which = "pages of its master and workers", "workers may run another version of Spark than the master"
     others = ""
     if place.startswith("sc://"):
+        where = "pages of its server, and of its master and workers"
         others = ". Jobs of other hosts may hold all cores of this server (share them: `spark.scheduler.mode`)"
     if place.startswith("k8s://"):
         where, which = "pods of its executors", "their image may be missing"
     return (
-        f"no executor of the Spark cluster at '{place}' has run a task of this job for {STILL_S:g} s: look at the"
+        f"no executor of the Spark cluster at '{place}' runs a task of this host{f' ({about})' if about else ''}: look at the"
         f" {where}. Cores or memory may be short there, {which}, or executors cannot reach the driver"
         f" (`spark.driver.host` and `spark.driver.port` in `spark.conf`){others}"
+    )
+
+
+def in_vain(place: str, wait_s: float, about: str = "") -> str:
+    """Why a job is given up, and what to do."""
+    return f"after {wait_s:g} s (`spark.executors_wait_s`), {waits(place, about)}"
+
+
+def lost(place: str) -> str:
+    """What is wrong, and what happens next."""
+    what = "API server of Kubernetes" if place.startswith("k8s://") else "Spark master"
+    return (
+        f"no executor runs a task of this host, and the {what} at '{place}' has not answered for {SILENT_S:g} s: the next batch"
+        " starts another driver"
     )
 
 

@@ -92,15 +92,22 @@ class Metrics(Collector):
         failing = GaugeMetricFamily("leasehold_partitions_failing", "Left alone after a failure.", labels=["pipeline"])
         suspended = GaugeMetricFamily("leasehold_leases_suspended", "Owned, and not trusted now.", labels=["pipeline"])
         paused = GaugeMetricFamily("leasehold_pipeline_paused", "1 while no host works on it.", labels=["pipeline"])
+        waited = GaugeMetricFamily(
+            "leasehold_executors_wait_seconds",
+            "How long a job has waited for executors; 0: none waits.",
+            labels=["pipeline"],
+        )
         unfit = GaugeMetricFamily("leasehold_pipeline_unfit", "1 while the host cannot do it.", labels=["pipeline"])
-        for name in host.pipelines:
+        for name, pipeline in host.pipelines.items():
             workers = [worker for key, worker in host.workers.items() if key.pipeline == name]
             owned.add_metric([name], len(workers))
             failing.add_metric([name], sum(key.pipeline == name and key not in host.workers for key in host.failures))
             suspended.add_metric([name], sum(not worker.owned.is_trusted for worker in workers))
             paused.add_metric([name], int(name in host.balancer.paused))
             unfit.add_metric([name], int(host.fitness.is_unfit(name)))
-        yield from (owned, failing, suspended, paused, unfit)
+            wait = pipeline.transform.executors_wait
+            waited.add_metric([name], 0.0 if wait is None else wait.for_s)
+        yield from (owned, failing, suspended, paused, unfit, waited)
 
     def _work(self) -> Iterator[Metric]:
         stats = self._host.stats

@@ -16,6 +16,7 @@ from leasehold.service.group.status import GroupStatus, LeaseState
 from leasehold.service.group.work import (
     BatchStatus,
     Epoch,
+    ExecutorsWaitStatus,
     FailureStatus,
     HostName,
     PartitionName,
@@ -166,6 +167,10 @@ class Host(Model):
         validation_alias=AliasPath("activity", "suspensions"),
         description="How often that happened since it started.",
         examples=[0],
+    )
+    executors_wait: ExecutorsWaitStatus | None = Field(
+        validation_alias=AliasPath("activity", "executors_wait"),
+        description="null: it waits for no executors, or has no Spark cluster.",
     )
 
 

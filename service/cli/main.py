@@ -270,7 +270,7 @@ def _emulate() -> click.Command:
     else:
         return emulate
 
-    @click.command("emulate", context_settings={"ignore_unknown_options": True})
+    @click.command("emulate", add_help_option=False, context_settings={"ignore_unknown_options": True})
     @click.argument("arguments", nargs=-1)
     def missing(arguments: tuple[str, ...]) -> None:
         """Run an emulator of an Azure service on this machine, for development and tests (extra `emulators`)."""

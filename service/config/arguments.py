@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, get_args
 
 from pydantic import BaseModel, SecretStr, Tag, ValidationError
@@ -21,26 +20,41 @@ _MAPPINGS = {"sink.parallel": '{"key": "key", "max": 64}'}
 """Sections without a public class."""
 
 
-def check_named(section: Model, positional: tuple[object, ...], values: Mapping[str, object]) -> None:
-    """Raises ConfigurationError for arguments without a name."""
+def make_of(
+    section: Model,
+    positional: tuple[object, ...],
+    values: Mapping[str, Any],
+    make: Callable[..., None],
+    problems: Iterable[str] = (),
+) -> None:
+    """Calls `make` with the arguments that there are. problems: what is wrong with them already.
+
+    Raises ConfigurationError, with all problems: what an unknown name hides as well.
+    """
+    known = {name: value for name, value in values.items() if _is_known(section, name)}
+    found = [*problems, *_without_names(section, positional, values)]
+    found += (f"`{name}` {unknown_setting(name, arguments_of(section))}" for name in values if name not in known)
+    try:
+        make(**known)
+    except ValidationError as error:
+        found += (
+            line
+            for each in error.errors(include_url=False)
+            if not (positional and each["type"] == "missing")
+            for line in _described(section, each)
+        )
+    if found:
+        raise ConfigurationError(section.__name__, found) from None
+
+
+def _is_known(section: Model, name: str) -> bool:
+    return section.model_config.get("extra") == "allow" or name in {"type", "part", *arguments_of(section)}
+
+
+def _without_names(section: Model, positional: tuple[object, ...], values: Mapping[str, object]) -> Iterator[str]:
     if positional:
         names = sorted((name for name in arguments_of(section) if name not in values), key=_rank(section))
-        raise ConfigurationError(
-            section.__name__,
-            [f"takes its arguments by name: write {section.__name__}({names[0]}={_short(positional[0])})"],
-        )
-
-
-@contextmanager
-def raising(section: Model, source: str | None = None) -> Iterator[None]:
-    """Raises ConfigurationError instead of pydantic's error."""
-    try:
-        yield
-    except ValidationError as error:
-        errors = error.errors(include_url=False)
-        unknown = [each for each in errors if each["type"] == "extra_forbidden"]
-        found = [line for each in unknown or errors for line in _described(section, each)]
-        raise ConfigurationError(source or section.__name__, found) from None
+        yield f"takes its arguments by name: write {section.__name__}({names[0]}={_short(positional[0])})"
 
 
 def _rank(section: Model) -> Callable[[str], int]:

@@ -20,6 +20,7 @@ from leasehold.service.config.custom import (
 from leasehold.service.config.eventhubs import EventHubsFeed, EventHubsLetters, EventHubsSink
 from leasehold.service.config.files import FilesFeed, FilesLetters, FilesSink
 from leasehold.service.config.http import HttpSink
+from leasehold.service.config.kafka import KafkaFeed, KafkaSink
 from leasehold.service.config.leases import BlobLeases, MemoryLeases, SqliteLeases
 from leasehold.service.config.log import LogFeed, LogLetters, LogSink
 from leasehold.service.config.postgres import PostgresLeases, PostgresLetters, PostgresSink
@@ -41,22 +42,24 @@ AnyFeed = Annotated[
     | Annotated[LogFeed, Tag("log")]
     | Annotated[CosmosFeed, Tag("cosmos")]
     | Annotated[EventHubsFeed, Tag("eventhubs")]
+    | Annotated[KafkaFeed, Tag("kafka")]
     | Annotated[CustomFeed, Tag(CUSTOM)]
     | Annotated[GivenFeed, Tag(GIVEN)],
-    tag_of(None, "files", "log", "cosmos", "eventhubs"),
+    tag_of(None, "files", "log", "cosmos", "eventhubs", "kafka"),
     _wrapping("leasehold.pipeline.feed", "ChangeFeed", GivenFeed),
 ]
 AnySink = Annotated[
     Annotated[LogSink, Tag("log")]
     | Annotated[PostgresSink, Tag("postgres")]
     | Annotated[EventHubsSink, Tag("eventhubs")]
+    | Annotated[KafkaSink, Tag("kafka")]
     | Annotated[FilesSink, Tag("files")]
     | Annotated[PythonSink, Tag("python")]
     | Annotated[HttpSink, Tag("http")]
     | Annotated[CosmosSink, Tag("cosmos")]
     | Annotated[CustomSink, Tag(CUSTOM)]
     | Annotated[GivenSink, Tag(GIVEN)],
-    tag_of(None, "log", "postgres", "eventhubs", "files", "python", "http", "cosmos"),
+    tag_of(None, "log", "postgres", "eventhubs", "kafka", "files", "python", "http", "cosmos"),
     _wrapping("leasehold.pipeline.sink", "Sink", GivenSink),
 ]
 AnyLetters = Annotated[

@@ -112,7 +112,7 @@ def _take_handlers(
             sink["handler"] = handlers[name]
             left.discard(name)
     for name in sorted(left):
-        yield SettingsProblem(0, f"no sink has `handler: {name}`, which the program gives: correct the name")
+        yield SettingsProblem(0, f"`handlers` has '{name}', and no sink has `handler: {name}`: correct the name")
 
 
 def _validated(
@@ -123,7 +123,7 @@ def _validated(
     ]
     while True:
         try:
-            return Settings.model_validate({"leases": {}, "log": {}, **root}, context={"folder": str(folder)})
+            return Settings.model_validate({"leases": {}, **root}, context={"folder": str(folder)})
         except ValidationError as failed:
             errors = [error for error in map(_about, failed.errors(include_url=False)) if _is_news(error)]
             unknown = [error for error in errors if error["type"] == "extra_forbidden"]

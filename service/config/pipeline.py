@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -10,6 +11,7 @@ from pydantic import Field, model_validator
 from leasehold.pipeline.limits import EVENT_COLUMNS, RANGES_TIMEOUT_S_MIN, REPLAY, BatchLimits, Isolation, RangeLimits
 from leasehold.service.config.cosmos import CosmosFeed
 from leasehold.service.config.custom import PythonSink
+from leasehold.service.config.extras import install_command
 from leasehold.service.config.kinds import AnyFeed, AnyLetters, AnySink
 from leasehold.service.config.postgres import PostgresLetters, PostgresSink
 from leasehold.service.config.programs import OF_HANDLER
@@ -61,7 +63,7 @@ class Pipeline(Section):
     executors_read: bool = Field(
         default=False,
         description="Whether Spark's executors read the events of a large backlog. They need this version of Leasehold, and"
-        " access to the feed. By default the host reads.",
+        " access to the feed. The host needs the extra `pandas`. By default the host reads.",
     )
     executors_read_from: Count = Field(
         default=RangeLimits().from_events,
@@ -137,8 +139,9 @@ class Pipeline(Section):
         def __init__(self, *positional, **values):
             from leasehold.service.config.programs import fields_of, of_program
 
-            with of_program(values):
-                super().__init__(**fields_of(positional, values))
+            given, problems = fields_of(positional, values)
+            with of_program(values, problems):
+                super().__init__(**given)
 
         __init__.__pydantic_base_init__ = True
 
@@ -213,6 +216,10 @@ class Pipeline(Section):
             raise ValueError(
                 "`executors_read` needs a transform, because Spark is not involved without one: add `sql`, `function` or"
                 " `schema`, or remove it"
+            )
+        if self.executors_read and find_spec("pandas") is None:
+            raise ValueError(
+                f"`executors_read` needs pandas, which is not installed, because PySpark does: {install_command('pandas')}"
             )
         if "executors_read_from" in self.model_fields_set and not self.executors_read:
             raise ValueError(

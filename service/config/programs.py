@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from leasehold.service.errors import ConfigurationError
 
 OF_HANDLER = ("gets", "parallel", "checkpoint_s", "buffered_entries_max")
+EXAMPLE = 'Sql("SELECT * FROM events")'
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,74 +20,100 @@ class Sql:
     text: str
     schema: str | None = None
 
+    def __post_init__(self) -> None:
+        """Raises ConfigurationError."""
+        named: dict[str, object] = {"text": self.text, **({} if self.schema is None else {"schema": self.schema})}
+        problems = [
+            f"`{name}` is of type {type(value).__name__}, and must be a text, like {EXAMPLE}"
+            for name, value in named.items()
+            if not isinstance(value, str)
+        ]
+        if problems:
+            raise ConfigurationError("Sql", problems)
+
 
 @contextmanager
-def of_program(given: Mapping[str, object]) -> Iterator[None]:
-    """Names arguments of the handler as a program does, in errors."""
+def of_program(values: Mapping[str, object], problems: Sequence[str]) -> Iterator[None]:
+    """Names arguments of the handler as a program does, in errors. problems: raised with them."""
+    found: tuple[str, ...] = ()
     try:
         yield
     except ConfigurationError as error:
-        problems = [re.sub(r"^`sink(\.|`: )", lambda m: "`" if m[1] == "." else "", each) for each in error.problems]
-        raise ConfigurationError("Pipeline", problems if "handler" in given else list(error.problems)) from None
+        found = error.problems
+    written = [_as_written(each) if "handler" in values else each for each in found]
+    if every := [*problems, *(each for each in written if not (problems and each.startswith("`sink` is missing")))]:
+        raise ConfigurationError("Pipeline", every) from None
 
 
-def fields_of(positional: tuple[object, ...], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a pipeline. Raises ConfigurationError."""
-    values = dict(given)
+def _as_written(problem: str) -> str:
+    if problem.startswith("`sink`: handler "):
+        return "`handler` " + problem.removeprefix("`sink`: handler ")
+    return problem.removeprefix("`sink`: ").replace("`sink.", "`", 1 if problem.startswith("`sink.") else 0)
+
+
+def fields_of(positional: tuple[object, ...], given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The settings of a pipeline, and what is wrong with its arguments. A setting that is wrong is left out."""
+    values, problems = dict(given), list[str]()
     if len(positional) == 1 and "name" not in values:
         values["name"] = positional[0]
     elif positional:
-        raise _wrong(
+        problems.append(
             f"takes one argument without a name, its own name: Pipeline({positional[0]!r}, feed=..., handler=...)"
         )
+        values = {**dict(zip(("name", "feed", "handler"), positional, strict=False)), **values}
     if "transform" in values:
-        values |= _transform(values.pop("transform"), values)
+        problems += _take_transform(values.pop("transform"), values)
+    problems += _take_handler(values)
+    if _is_function(values.get("function")):
+        problems += _take_function("function", values.pop("function"), values)
+    return values, problems
+
+
+def _take_handler(values: dict[str, Any]) -> Iterator[str]:
+    """Put it where a file has it."""
     of_handler = {name: values.pop(name) for name in OF_HANDLER if name in values}
     if "handler" in values:
+        handler = values.pop("handler")
         if "sink" in values:
-            raise _wrong("has both `handler` and `sink`, and a handler is the sink: remove one of them")
-        values["sink"] = {"type": "python", "handler": values.pop("handler"), **of_handler}
-    elif of_handler:
-        raise _wrong(f"`{min(of_handler)}` requires `handler`: add it, or remove `{min(of_handler)}`")
+            yield "has both `handler` and `sink`, and a handler is the sink: remove one of them"
+        values["sink"] = {"type": "python", "handler": handler, **of_handler}
     elif "sink" not in values:
-        raise _wrong("needs `handler`, a function of yours, or `sink`, like LogSink(path=...)")
+        yield "needs `handler`, a function of yours, or `sink`, like LogSink(path=...)"
     elif _is_function(values["sink"]):
-        raise _wrong("`sink` is a function: give it as `handler`")
-    if _is_function(values.get("function")):
-        values["function"] = _path_of(values["function"])
-    return values
+        yield "`sink` is a function: give it as `handler`"
+        values["sink"] = {"type": "python", "handler": values["sink"], **of_handler}
+    else:
+        for name in of_handler:
+            yield f"`{name}` requires `handler`: add it, or remove `{name}`"
 
 
-def _transform(transform: object, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Raises ConfigurationError."""
+def _take_transform(transform: object, values: dict[str, Any]) -> Iterator[str]:
+    """Put it where a file has it."""
     if twice := {"sql", "function"} & values.keys():
-        raise _wrong(f"has both `transform` and `{min(twice)}`: keep one of them")
-    if transform is None:
-        return {}
-    if isinstance(transform, Sql):
+        yield f"has both `transform` and `{min(twice)}`: keep one of them"
+    elif isinstance(transform, Sql):
         if transform.schema is not None and "schema" in values:
-            raise _wrong("has `schema` twice, in Sql(...) and as an argument: keep one of them")
-        return {"sql": transform.text, **({} if transform.schema is None else {"schema": transform.schema})}
-    if _is_function(transform):
-        return {"function": transform}
-    raise _wrong(
-        f"`transform` is of type {type(transform).__name__}, and must be Sql(...), a function from DataFrame to"
-        " DataFrame, or None"
-    )
+            yield "has `schema` twice, in Sql(...) and as an argument: keep one of them"
+        values |= {"sql": transform.text, **({} if transform.schema is None else {"schema": transform.schema})}
+    elif _is_function(transform):
+        yield from _take_function("transform", transform, values)
+    elif transform is not None:
+        yield (
+            f"`transform` is of type {type(transform).__name__}, and must be Sql(...), a function from DataFrame to"
+            " DataFrame, or None"
+        )
 
 
 def _is_function(value: object) -> bool:
     return isinstance(value, Callable) and not isinstance(value, type) and hasattr(value, "__qualname__")  # type: ignore[arg-type]
 
 
-def _path_of(function: Any) -> str:
-    """Spark's workers find it by its name. Raises ConfigurationError."""
+def _take_function(argument: str, function: Any, values: dict[str, Any]) -> Iterator[str]:
+    """Spark's workers find it by its name."""
     if "<" in function.__qualname__ or "." in function.__qualname__:
-        raise _wrong(
-            f"the transform '{function.__qualname__}' is found by its name: define it at the top level of a module"
+        yield (
+            f"`{argument}` is '{function.__qualname__}', which workers cannot find by its name: define it at the top level of a"
+            " module"
         )
-    return f"{function.__module__}:{function.__qualname__}"
-
-
-def _wrong(problem: str) -> ConfigurationError:
-    return ConfigurationError("Pipeline", [problem])
+    else:
+        values["function"] = f"{function.__module__}:{function.__qualname__}"

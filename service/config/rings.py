@@ -134,7 +134,7 @@ def _written(index: int, pipeline: Mapping[str, Any], folder: Path) -> Iterator[
             files = tuple(_escaped(place) + shape for shape in shapes)
             yield _Written(("pipelines", index, side, "path"), into, files)
         elif into is not None:
-            key = {"eventhubs": "event_hub", "cosmos": "container"}[into[0]]
+            key = {"eventhubs": "event_hub", "cosmos": "container", "kafka": "topic"}[into[0]]
             yield _Written(("pipelines", index, side, *([key] if key in section else [])), into)
 
 
@@ -152,6 +152,9 @@ def _place_of(kind: object, section: Mapping[str, Any], folder: Path) -> Place |
             }
             hub = account_of(**given, identity=None if has_string else "default")
             return "eventhubs", hub.host.lower(), hub.hub.lower()
+        if kind == "kafka":
+            servers = section["servers"].split(",")
+            return "kafka", ",".join(sorted(each.strip().lower() for each in servers)), section["topic"]
         if kind == "cosmos":
             found = {name: section.get(name) for name in ("endpoint", "connection_string", "key")}
             has_key = found["key"] is not None or found["connection_string"] is not None

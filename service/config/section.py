@@ -49,11 +49,9 @@ class Section(BaseModel):
 
         def __init__(self, /, *positional: object, **values: Any) -> None:
             """Raises ConfigurationError, with all problems."""
-            from leasehold.service.config.arguments import check_named, raising
+            from leasehold.service.config.arguments import make_of
 
-            check_named(type(self), positional, values)
-            with raising(type(self)):
-                super().__init__(**values)
+            make_of(type(self), positional, values, super().__init__)
 
         # Otherwise pydantic would call it for each section of a file, and the errors would lose their places.
         __init__.__pydantic_base_init__ = True

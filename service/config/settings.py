@@ -69,6 +69,11 @@ class Spark(Section):
         default=None, description="A Spark Connect server, like sc://spark:15002, instead of `master`."
     )
     driver_memory: Memory = Field(default="1g", description="The heap of Spark's driver: a number with k, m, g or t.")
+    executors_wait_s: Seconds = Field(
+        default=600.0,
+        description="How long a job on a cluster may wait for executors before it is tried again, while the cluster answers and"
+        " knows the application.",
+    )
     conf: Conf = Field(
         repr=False,
         default={},
@@ -86,7 +91,13 @@ class Spark(Section):
         """The one Spark of this process, which has not begun."""
         from leasehold.pipeline.spark.engine import SparkEngine
 
-        return SparkEngine(master=self.master, remote=self.remote, driver_memory=self.driver_memory, conf=self.conf)
+        return SparkEngine(
+            master=self.master,
+            remote=self.remote,
+            driver_memory=self.driver_memory,
+            conf=self.conf,
+            executors_wait_s=self.executors_wait_s,
+        )
 
 
 class Api(Section):
@@ -137,7 +148,7 @@ class LogSettings(Section):
 
 
 class Settings(Section):
-    leases: AnyLeases = Field(default=SqliteLeases(), description="The lease store, and how long leases last.")
+    leases: AnyLeases = Field(default_factory=SqliteLeases, description="The lease store, and how long leases last.")
     host: HostSettings = Field(default=HostSettings(), description="This process.")
     spark: Spark = Field(default=Spark(), description="Where transforms run.")
     api: Api = Field(default=Api(), description="The REST API of this host.")

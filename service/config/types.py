@@ -43,9 +43,15 @@ def _matching(pattern: re.Pattern[str], rule: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _folder(info: ValidationInfo) -> str:
-    """The folder of the configuration file: two hosts on one file mean the same paths, wherever they were started."""
-    return str((info.context or {}).get("folder", ""))
+def _folder(info: ValidationInfo) -> Path:
+    """A configuration file's own: two hosts on one file mean the same paths, wherever they were started. For a program, the
+    current one, even if another becomes current later. Raises ValueError."""
+    if info.context is not None:
+        return Path(info.context.get("folder", ""))
+    try:
+        return Path.cwd()
+    except OSError:
+        raise ValueError("is relative, and the current directory no longer exists: give the whole path") from None
 
 
 def expanded_path(value: Path) -> Path:
@@ -59,11 +65,13 @@ def expanded_path(value: Path) -> Path:
 
 
 def _resolved(value: Path, info: ValidationInfo) -> Path:
-    return Path(_folder(info)) / expanded_path(value)
+    path = expanded_path(value)
+    return path if path.is_absolute() else _folder(info) / path
 
 
 def _resolved_glob(value: str, info: ValidationInfo) -> str:
-    return str(Path(glob.escape(_folder(info))) / expanded_path(Path(value)))
+    path = expanded_path(Path(value))
+    return str(path if path.is_absolute() else Path(glob.escape(str(_folder(info)))) / path)
 
 
 def _as_text(value: object) -> object:

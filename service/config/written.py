@@ -49,7 +49,7 @@ class _Writing:
             if field.exclude:
                 if value is not None:
                     self.problems.append(f"`{'.'.join((*place, key))}` is an object: use `identity`, or a key")
-            elif name == "type" or name in section.model_fields_set:
+            elif name in ("type", "leases") or name in section.model_fields_set or isinstance(value, PurePath):
                 written[key] = self._value(value, (*place, key))
         return {
             **written,

@@ -14,7 +14,7 @@ const COST = 8; // the page waits so many times as long as an answer took, so it
 const BATCHES = 25;
 
 const model = emptyModel();
-const health = { refused: null, since: null, updated: null, failures: 0 };
+const health = { refused: null, since: null, updated: null, failures: 0, tookMs: 0 }; // tookMs: of the last load
 const drawings = { page: [], map: [] }; // milliseconds of the last ones, for measurements: window.leasehold
 let only = null;
 let asking = false;
@@ -23,7 +23,9 @@ let asking = false;
 
 /** Everything. Later changes arrive as events, or by loading again. */
 async function load() {
-  const [pipelines, hosts, leases] = await Promise.all([api.get("/api/pipelines"), api.get("/api/hosts"), api.leases()]);
+  const began = performance.now();
+  const asked = Promise.all([api.get("/api/pipelines"), api.get("/api/hosts"), api.leases()]);
+  const [pipelines, hosts, leases] = await asked.finally(() => (health.tookMs = performance.now() - began));
   takePipelines(model, pipelines);
   takeHosts(model, hosts.items, performance.now());
   const isFirst = model.leases.size === 0;
@@ -57,7 +59,6 @@ async function follow(signal) {
 async function watchGroup() {
   for (;;) {
     await visible();
-    const began = performance.now();
     try {
       if (await follow(whileVisible())) continue;
       await load();
@@ -66,7 +67,7 @@ async function watchGroup() {
       failed(error);
     }
     render();
-    await pause("group", Math.max(health.failures ? retryMs() : EVERY_MS.group, COST * (performance.now() - began)));
+    await pause("group", Math.max(health.failures ? retryMs() : EVERY_MS.group, COST * health.tookMs));
   }
 }
 

@@ -31,6 +31,7 @@ from leasehold.service.group.work import (
     POSITION_BYTES_MAX,
     BatchStatus,
     Count,
+    ExecutorsWaitStatus,
     FailureStatus,
     Moment,
     Totals,
@@ -66,6 +67,8 @@ class Activity:
     """How many of its leases it does not trust now."""
     suspensions: Count = 0
     """How often that happened since it started."""
+    executors_wait: ExecutorsWaitStatus | None = None
+    """None while no job waits for executors."""
     at: Moment | None = None
     """When the host reported this, by its wall clock; None if it has not yet."""
     lags: SkipValidation[Mapping[LeaseKey, KnownLag]] = field(default_factory=dict)
@@ -96,6 +99,7 @@ def activity_of(host: Host, *, now: datetime, monotonic_s: float) -> Activity:
         failing=len(failures),
         suspended=sum(not worker.owned.is_trusted for worker in host.workers.values()),
         suspensions=host.stats.suspensions.total(),
+        executors_wait=_executors_wait(host, now),
         at=now,
         lags=host.group_lag.first_hand(host.own_leases),
     )
@@ -108,6 +112,7 @@ def activity_document(activity: Activity, room: int) -> Mapping[str, object]:
         "suspended": activity.suspended,
         "suspensions": activity.suspensions,
         **({} if activity.at is None else {"at": activity.at.isoformat(timespec="milliseconds")}),
+        **({} if activity.executors_wait is None else {"executors_wait": fields_of(activity.executors_wait)}),
     }
     room -= _size({**document, **dict.fromkeys(SECTIONS, ())})
     if room < 0:
@@ -188,6 +193,15 @@ def _failure(host: str, key: LeaseKey, failure: Failure, wall: Callable[[float],
         at=wall(failure.at),
         position=position_of(failure.position),
     )
+
+
+def _executors_wait(host: Host, now: datetime) -> ExecutorsWaitStatus | None:
+    found = [wait for each in host.pipelines.values() if (wait := each.transform.executors_wait) is not None]
+    if not found:
+        return None
+    longest = max(found, key=lambda wait: wait.for_s)
+    since = now - timedelta(seconds=longest.for_s)
+    return ExecutorsWaitStatus(since=since, why=cut(longest.why, ERROR_BYTES_MAX))
 
 
 def position_of(continuation: str | None) -> str:

@@ -199,6 +199,7 @@ def group_of(
             *map(str, (*scan.invalid, *controls.unreadable.values())),
             *problems,
             *map(str, invalid),
+            *_executors_waits(hosts.values()),
         ),
         unreadable={key: str(error) for key, error in sorted(scan.unreadable.items())},
         waiting=_waiting(hosts.values(), leases),
@@ -313,6 +314,12 @@ def _is_current(failure: FailureStatus, host: HostStatus, lease: Lease) -> bool:
     if lease.owner == host.name:
         return lease.incarnation in (None, host.incarnation)
     return failure.position == position_of(lease.continuation)
+
+
+def _executors_waits(hosts: Iterable[HostStatus]) -> Iterator[str]:
+    for host in hosts:
+        if host.is_heard and (wait := host.activity.executors_wait) is not None:
+            yield f"host '{host.name}' has waited for executors since {_moment(wait.since)}: {wait.why}"
 
 
 def _waiting(hosts: Iterable[HostStatus], leases: Mapping[LeaseKey, LeaseStatus]) -> dict[LeaseKey, str]:

@@ -110,6 +110,20 @@ class WaitingStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CHECKED)
+class ExecutorsWaitStatus:
+    """Jobs of a host wait for executors of its Spark cluster. It does not count as a failure."""
+
+    since: Moment
+    why: Annotated[
+        _Error,
+        Field(
+            description="What runs no task, and what to look at.",
+            examples=["spark://spark:7077 runs no task: no worker has free cores"],
+        ),
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=CHECKED)
 class Totals:
     """What a host has delivered of one pipeline since it started."""
 
@@ -130,11 +144,13 @@ class Totals:
 
 
 _ADAPTERS: dict[type, TypeAdapter[Any]] = {
-    each: TypeAdapter(each) for each in (BatchStatus, FailureStatus, WaitingStatus, Totals)
+    each: TypeAdapter(each) for each in (BatchStatus, FailureStatus, WaitingStatus, ExecutorsWaitStatus, Totals)
 }
 
 
-def fields_of(status: BatchStatus | FailureStatus | WaitingStatus | Totals, *without: str) -> dict[str, Any]:
+def fields_of(
+    status: BatchStatus | FailureStatus | WaitingStatus | ExecutorsWaitStatus | Totals, *without: str
+) -> dict[str, Any]:
     """As JSON has them."""
     fields: dict[str, Any] = _ADAPTERS[type(status)].dump_python(
         status, mode="json", by_alias=True, exclude=set(without)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -43,6 +44,16 @@ def waiting(marker: Path, seconds: int) -> str:
     return PER_KEY.format(
         body=f"key == 'w' and (open({str(marker)!r}, 'w').close(), __import__('time').sleep({seconds}))"
     )
+
+
+async def until_it_waits(transform: SparkTransform, work: asyncio.Task[object]) -> str:
+    """Why, according to what is shown. work: what waits; raises its error if it does not."""
+    await until_async(lambda: transform.executors_wait is not None or work.done())
+    if work.done():
+        work.result()
+    wait = transform.executors_wait
+    assert wait is not None
+    return wait.why
 
 
 async def applied_again(apply: Apply) -> pa.Table:

@@ -5,6 +5,7 @@ The API server is one of ours, and executors are processes. Images, the network 
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,13 +15,16 @@ import helm_python
 import kubernetes_validate
 import pytest
 import yaml
-from lab.servers.kubernetes import HOST, Kubernetes, running
+from cluster.engines import until_it_waits
+from jobs import MakeBatch, keyed
+from lab.servers.kubernetes import HOST, WHY_PENDING, Kubernetes, running
 from lab.servers.spark_cluster import HOME, Part, free_port
 from patience import until
 from unit.chart.releases import BANK, CHART, EXECUTORS, READING, SERVER, Values, merged
 
 from leasehold.pipeline.errors import EngineUnavailable
 from leasehold.pipeline.spark.engine import SparkEngine
+from leasehold.pipeline.spark.transform import SparkTransform
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -122,6 +126,57 @@ def test_a_host_drives_executors_with_the_rights_of_its_role_and_uses_each_of_th
     assert kubernetes.asked == {(verb, "pods") for verb in rule["verbs"]}
     assert len(kubernetes.created) >= 2
     assert_executors_are_those_of_the_chart(kubernetes, objects)
+
+
+def driving(kubernetes: Kubernetes, directory: Path) -> SparkEngine:
+    objects = release(EXECUTORS)
+    spark = yaml.safe_load(objects["ConfigMap/bank-leasehold"]["data"]["leasehold.yaml"])["spark"]
+    conf = on_this_machine(spark["conf"], kubernetes, objects, directory)
+    conf["spark.scheduler.maxRegisteredResourcesWaitingTime"] = "1s"  # a start waits for executors, too
+    return SparkEngine(master=f"k8s://{kubernetes.url}", driver_memory="512m", conf=conf)
+
+
+@pytest.mark.parametrize("kubernetes", [EXECUTORS], indirect=True)
+async def test_a_job_runs_when_pending_pods_do_and_their_driver_stays(
+    kubernetes: Kubernetes, tmp_path: Path, batch: MakeBatch
+) -> None:
+    """A driver that is started again would end its pods, and their place in the queue."""
+    kubernetes.is_full = True
+    engine = driving(kubernetes, tmp_path)
+    transform = SparkTransform(engine, "tried", sql="SELECT partition, key FROM events")
+    preparing = asyncio.create_task(transform.prepare())
+    try:
+        why = await until_it_waits(transform, preparing)
+        assert f"(its executors have 1 pod Pending: {WHY_PENDING})" in why
+        driver = engine.running()
+        kubernetes.grant()
+        await preparing
+        assert (await transform.apply(batch("0", keyed("a")))).column("key").to_pylist() == ["a"]
+        assert engine.running() is driver
+        assert kubernetes.refused == set()
+    finally:
+        preparing.cancel()
+        await asyncio.wait({preparing})
+        await transform.close()
+
+
+@pytest.mark.parametrize("kubernetes", [EXECUTORS], indirect=True)
+async def test_an_api_server_that_is_away_while_a_job_waits_is_noticed(
+    kubernetes: Kubernetes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leasehold.pipeline.spark.watch.SILENT_S", 12.0)
+    kubernetes.is_full = True
+    transform = SparkTransform(driving(kubernetes, tmp_path), "tried", sql="SELECT partition, key FROM events")
+    preparing = asyncio.create_task(transform.prepare())
+    try:
+        await until_it_waits(transform, preparing)
+        kubernetes.close()
+        with pytest.raises(EngineUnavailable, match=r"the API server of Kubernetes at .* has not answered for 12 s"):
+            await preparing
+    finally:
+        preparing.cancel()
+        await asyncio.wait({preparing})
+        await transform.close()
 
 
 @pytest.mark.parametrize("kubernetes", [SERVER], indirect=True)

@@ -11,21 +11,14 @@ from pathlib import Path
 import in_spark
 import pytest
 import starts
-from containers import Image, Pod
+from containers import Image, Pod, noted
 
-ROOT = Path(__file__).parents[2]
 BYTES_MAX = 900 * 1000 * 1000
 
 
 @pytest.fixture
 def letters(tmp_path: Path) -> starts.Letters:
     return starts.Letters(tmp_path / "settings")
-
-
-def noted(line: str) -> None:
-    """For people: `make image` shows it."""
-    with (ROOT / "build/image.txt").open("a") as notes:
-        notes.write(line + "\n")
 
 
 def run(command: list[str]) -> subprocess.CompletedProcess[str]:

@@ -19,7 +19,7 @@ import psutil
 import pytest
 import starts
 import yaml
-from containers import HOSTS, Image, Pod
+from containers import HOSTS, Image, Pod, noted
 from lab.servers.spark_cluster import SparkCluster
 from patience import PATIENCE_S, until
 from plugins_cluster import settings_on
@@ -41,12 +41,6 @@ def letters(events: DataFrame) -> DataFrame:
     counted = events.groupBy("partition", F.substring("word", 1, 1).alias("key")).agg(F.count("*").alias("words"))
     return counted.select("partition", "key", F.to_json(F.struct("words")).alias("body"))
 """
-
-
-def noted(line: str) -> None:
-    """For people: `make image` shows it."""
-    with (ROOT / "build/image.txt").open("a") as notes:
-        notes.write(line + "\n")
 
 
 @pytest.fixture

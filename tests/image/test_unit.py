@@ -65,5 +65,4 @@ def test_the_unit_tests_pass_on_the_images_own_python(throw_away: containers.Ima
     )
     ran = subprocess.run(command, capture_output=True, text=True, timeout=1700, check=False)
     assert ran.returncode == 0, ran.stdout[-20_000:] + ran.stderr[-2_000:]
-    with (ROOT / "build/image.txt").open("a") as notes:
-        notes.write(f"unit tests on its own Python: {ran.stdout.strip().splitlines()[-1]}\n")
+    containers.noted(f"unit tests on its own Python: {ran.stdout.strip().splitlines()[-1]}")

@@ -6,7 +6,7 @@ import asyncio
 
 from lab.simulation.group import logger
 from patience import until_async
-from plugins_pg import Postgres
+from plugins_pg import Network, Postgres
 
 from leasehold.common.clock import BootClock
 from leasehold.leases.bell import Bell
@@ -21,10 +21,16 @@ from leasehold.service.processor import ProcessorCore
 
 
 class Group:
-    """Hosts of this process, each with connections of its own."""
+    """Hosts of this process, each with connections of its own.
 
-    def __init__(self, postgres: Postgres, partitions: int, timing: Timing | None = None) -> None:
+    network: between them and the server.
+    """
+
+    def __init__(
+        self, postgres: Postgres, partitions: int, timing: Timing | None = None, network: Network | None = None
+    ) -> None:
         self.postgres = postgres
+        self._dsn = postgres.dsn if network is None else network.dsn
         self.timing = timing
         self.feed = MemoryChangeFeed(str(number) for number in range(partitions))
         self.destination = MemoryDestination()
@@ -37,7 +43,7 @@ class Group:
         )
 
     def store(self) -> PostgresStore:
-        return PostgresStore(PostgresAddress(dsn=self.postgres.dsn, table=Table()))
+        return PostgresStore(PostgresAddress(dsn=self._dsn, table=Table()))
 
     async def start(self, *names: str) -> None:
         for name in names:
@@ -58,6 +64,10 @@ class Group:
         await self.keeper.rewrite(seen, seen.lease.handoff_requested(to))
         await self.bell.write()
         return await until_async(lambda: partition in self.owned_by(to), f"{to} has {partition}")
+
+    def delivered(self, partition: str) -> list[int]:
+        """The numbers that were appended to it, as they arrived."""
+        return [int(row["body"]) for row in self.destination.rows(partition)]
 
     async def leases(self) -> dict[str, Lease]:
         return {key.partition: seen.lease for key, seen in (await self.keeper.scan(["orders"])).seen.items()}

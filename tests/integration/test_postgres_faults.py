@@ -15,8 +15,10 @@ from leasehold.pipeline.connectors.postgres import PostgresOutputSink, Timeouts
 from leasehold.pipeline.errors import Ambiguous, Fenced, SinkUnavailable
 
 FEW = ACCOUNTS[:5]
-SLOWLY = """INSERT INTO balances (account, value) SELECT account, value FROM batch ORDER BY account {}
-    ON CONFLICT (account) DO UPDATE SET value = balances.value + excluded.value + (SELECT 0 FROM pg_sleep(0.05))"""
+HALTING = """INSERT INTO balances (account, value) SELECT account, value FROM batch ORDER BY account {}
+    ON CONFLICT (account) DO UPDATE SET
+        value = balances.value + excluded.value + (SELECT 0 FROM pg_advisory_xact_lock_shared(1))"""
+"""Has one of the rows, and waits for a lock of the test before it takes the other."""
 
 
 # Owners that overlap
@@ -195,9 +197,14 @@ async def test_partitions_that_touch_the_same_accounts_do_not_disturb_each_other
 
 async def test_a_deadlock_is_tried_again_by_the_one_who_gave_way(bank: Bank) -> None:
     bank.postgres.fetch(f"ALTER DATABASE {bank.postgres.name} SET deadlock_timeout = '5ms'")
-    writers = [await (await bank.sink(merge=SLOWLY.format(order))).open(claim(1, order)) for order in ("ASC", "DESC")]
+    writers = [await (await bank.sink(merge=HALTING.format(order))).open(claim(1, order)) for order in ("ASC", "DESC")]
     await write(writers[0])
-    await asyncio.gather(*(write(writer) for writer in writers))
+    with psycopg.connect(bank.postgres.dsn, autocommit=True) as gate:
+        gate.execute("SELECT pg_advisory_lock(1)")
+        writes = asyncio.gather(*(write(writer) for writer in writers))
+        halted = "SELECT count(*) = 2 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        await until_async(lambda: bank.postgres.fetch(halted) == [(True,)])
+    await writes
     assert bank.counted() == 3
     deadlocks = "SELECT deadlocks > 0 FROM pg_stat_database WHERE datname = %s"
     await until_async(lambda: bank.postgres.fetch(deadlocks, bank.postgres.name) == [(True,)])

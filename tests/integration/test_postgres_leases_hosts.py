@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from integration.postgres_group import Group
 from patience import PATIENCE_S, until_async
-from plugins_pg import Postgres
+from plugins_pg import Line, Network, Postgres
 
 from leasehold.leases.store import Hint
 from leasehold.leases.stores.postgres import PostgresAddress, PostgresStore, Table
@@ -71,3 +71,56 @@ async def test_a_group_with_another_table_hears_nothing(postgres: Postgres) -> N
     await watched.aclose()
     await one.close()
     await other.close()
+
+
+async def test_a_failover_to_a_server_that_lags_behind_loses_and_repeats_nothing(
+    postgres: Postgres, postgres_network: Network
+) -> None:
+    """Epochs and positions in the leases move back. The sink has its own, and knows a higher epoch."""
+    group = Group(postgres, 1, network=postgres_network)
+    try:
+        await group.start("a", "b")
+        await until_async(lambda: group.owned_by("a") | group.owned_by("b") == {"0"})
+        first, second = ("a", "b") if group.owned_by("a") else ("b", "a")
+        await append(group, range(10))
+        postgres.fetch("CREATE TABLE lagging AS TABLE leasehold_leases")
+        await group.hand_over("0", second)
+        await group.hand_over("0", first)
+        await append(group, range(10, 20))
+        ahead = (await group.leases())["0"].epoch
+        await fail_over(postgres, postgres_network)
+        await append(group, range(20, 30))
+
+        async def has_outranked() -> bool:
+            return (await group.leases())["0"].epoch > ahead
+
+        await until_async(has_outranked)
+        await append(group, range(30, 40))
+        assert sorted(len(group.owned_by(name)) for name in "ab") == [0, 1]
+    finally:
+        postgres_network.before = None
+        await group.close()
+
+
+async def append(group: Group, numbers: range) -> None:
+    """Returns once they are delivered, each once and in order."""
+    group.feed.append("0", [str(number).encode() for number in numbers])
+    await until_async(lambda: len(group.delivered("0")) >= numbers.stop)
+    assert group.delivered("0") == list(range(numbers.stop))
+
+
+async def fail_over(postgres: Postgres, network: Network) -> None:
+    """The primary is gone, and the server that takes its place has not received its last commits."""
+
+    async def cut(line: Line, message: bytes) -> None:
+        line.cut()
+
+    network.before = cut
+    postgres.fetch(
+        "WITH gone AS (DELETE FROM leasehold_leases WHERE id NOT IN (SELECT id FROM lagging))"
+        " UPDATE leasehold_leases AS now SET body = lagging.body, version = lagging.version, changed_in = lagging.changed_in"
+        " FROM lagging WHERE lagging.id = now.id"
+    )
+    postgres.stop()
+    postgres.start()
+    network.before = None

@@ -39,7 +39,7 @@ from plugins_cli import events_in
 from plugins_pg import Postgres
 
 from leasehold.pipeline.spark.connect import Connected, lost_server
-from leasehold.pipeline.spark.watch import forgotten, still
+from leasehold.pipeline.spark.watch import forgotten, in_vain, lost, waits
 from leasehold.service.cli.demo.transactions import Transaction, expected_balances, expected_events
 
 DEAR = ("host added", "host told to stop", "host killed", "Spark killed")
@@ -354,9 +354,10 @@ def test_kills_that_neither_logs_nor_rest_tell_of_are_a_failure(
 def test_the_words_are_those_of_the_errors_that_hosts_wait_with() -> None:
     """So that a change of a text changes what chaos looks for."""
     cluster = "spark://127.0.0.1:1"
-    lost = lost_server(ValueError(), Connected(cast(Any, None), remote="sc://127.0.0.1:1", is_lost=True))
-    assert STOPS["Connect server killed"].words.search(str(lost))
-    errors = [Wait(0, str(lost)), Wait(0, still(cluster)), Wait(0, forgotten(cluster))]
+    server = lost_server(ValueError(), Connected(cast(Any, None), remote="sc://127.0.0.1:1", is_lost=True))
+    assert STOPS["Connect server killed"].words.search(str(server))
+    texts = (str(server), waits(cluster), in_vain(cluster, 600.0), lost(cluster), forgotten(cluster))
+    errors = [Wait(0, text) for text in texts]
     assert list(of_spark([*errors, Wait(0, NOT_OF_SPARK)])) == errors
 
 

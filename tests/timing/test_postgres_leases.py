@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from integration.postgres_group import Group
 from patience import until_async
-from plugins_pg import Postgres
+from plugins_pg import Line, Network, Postgres
 
 from leasehold.leases.errors import StoreError
 from leasehold.leases.timing import Timing
@@ -25,6 +25,8 @@ OUTAGE_S = 10.0
 """Longer than a session. `make outage` stops the database for 30 s, with hosts that are processes."""
 TRUST_S = Timing().trust_s + 0.5
 """With what was sent just before its end."""
+
+SLOW_S, WRITES = 2.0, 10
 
 
 @pytest.fixture
@@ -116,4 +118,38 @@ async def test_no_lease_moves_while_the_database_is_away_and_work_resumes(postgr
         loading.cancel()
         with suppress(psycopg.Error, StoreError):
             postgres.start()
+        await group.close()
+
+
+@pytest.mark.timeout(300)
+async def test_hosts_work_on_with_a_database_that_takes_two_seconds_for_each_write(
+    postgres: Postgres, postgres_network: Network
+) -> None:
+    """Heartbeats included. Leases stay where they are, and no trust lapses."""
+    writes = 0
+
+    async def delay(line: Line, message: bytes) -> None:
+        nonlocal writes
+        if any(word in message for word in (b"UPDATE", b"INSERT", b"DELETE")):
+            writes += 1
+            await asyncio.sleep(SLOW_S)
+
+    postgres_network.before = delay
+    group = Group(postgres, partitions=6, network=postgres_network)
+    try:
+        await group.start("a", "b", "c")
+        await until_async(lambda: all(len(group.owned_by(name)) == 2 for name in "abc"))
+        before = {name: (lease.owner, lease.epoch) for name, lease in (await group.leases()).items()}
+        writes = 0
+        for number in range(WRITES):
+            for partition in range(6):
+                group.feed.append(str(partition), [str(number).encode()])
+            await until_async(lambda number=number: all(len(group.delivered(str(each))) > number for each in range(6)))  # type: ignore[misc]
+            await asyncio.sleep(SLOW_S)
+        assert writes > WRITES, "heartbeats and checkpoints were slow"
+        assert all(group.delivered(str(each)) == list(range(WRITES)) for each in range(6))
+        assert {name: (lease.owner, lease.epoch) for name, lease in (await group.leases()).items()} == before
+        assert not [line for line in group.log if line["event"] in ("trust lapsed", "suspended")]
+    finally:
+        postgres_network.before = None
         await group.close()

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from leasehold.common.nesting import NestedTooDeeply, check_nesting
+from leasehold.pipeline.connectors.cosmos.json_text import members_of, place_of_value, value_text
 from leasehold.pipeline.connectors.cosmos.key_paths import fields_of, value_at
 from leasehold.pipeline.errors import FeedUnavailable, MalformedRecord
 from leasehold.pipeline.limits import JSON_LEVELS_MAX
 
 SEQUENCE_BITS = 20
 """A sequence is LSN * 2**20 + the document's place in its transaction: it grows strictly, and keeps room for 8e12 LSNs."""
-_JSON = json.JSONDecoder()
-_SPACE = " \t\r\n"
 _HALF = re.compile("[\ud800-\udfff]")
 
 
@@ -44,7 +43,7 @@ def records_of(answer: bytes, key_paths: Sequence[str], *, all_versions: bool) -
     try:
         text = answer.decode()
         check_nesting(text, JSON_LEVELS_MAX)
-        items = list(_members(text, _value_of(text, "Documents")))
+        items = list(members_of(text, place_of_value(text, "Documents")))
     except NestedTooDeeply as error:
         raise MalformedRecord(f"the change feed's answer is {error}, and Cosmos DB's documents are not") from None
     except ValueError as error:
@@ -71,8 +70,8 @@ def _version(text: str, start: tuple[int, int], item: Any, key_paths: Sequence[s
     if metadata.get("timeToLiveExpired") is True:
         properties.append(("timeToLiveExpired", "true"))
     if item.get("previous"):
-        properties.append(("previous", _slice(text, start[0], "previous")))
-    body = _slice(text, start[0], "current").encode() if current and operation != "delete" else None
+        properties.append(("previous", value_text(text, start[0], "previous")))
+    body = value_text(text, start[0], "current").encode() if current and operation != "delete" else None
     return ChangeRecord(lsn, time_s, _key(known, key_paths), body, operation, tuple(properties))
 
 
@@ -108,44 +107,3 @@ def _key(document: Mapping[str, Any], paths: Sequence[str]) -> str | None:
 def _whole(text: str) -> str:
     """JSON may escape half a character (a lone surrogate), and no text of Arrow holds one. The body keeps it as it is written."""
     return _HALF.sub("\N{REPLACEMENT CHARACTER}", text)
-
-
-def _slice(text: str, start: int, name: str) -> str:
-    at = _value_of(text, name, start)
-    return text[at : _JSON.raw_decode(text, at)[1]]
-
-
-def _value_of(text: str, wanted: str, at: int = 0) -> int:
-    """The place of the member's value in the object at `at`. Raises ValueError."""
-    at = _expected(text, "{", at)
-    while True:
-        name, at = _JSON.raw_decode(text, _skipped(text, at))
-        at = _skipped(text, _expected(text, ":", at))
-        if name == wanted:
-            return at
-        at = _expected(text, ",", _JSON.raw_decode(text, at)[1])
-
-
-def _members(text: str, at: int) -> Iterator[tuple[tuple[int, int], Any]]:
-    """Each member of the array at `at`, with where it begins and ends; to the end of the whole text. Raises ValueError."""
-    at = _skipped(text, _expected(text, "[", at))
-    while text[at : at + 1] != "]":
-        item, end = _JSON.raw_decode(text, at)
-        yield (at, end), item
-        at = _skipped(text, end)
-        at = at if text[at : at + 1] == "]" else _skipped(text, _expected(text, ",", at))
-    if not text.rstrip().endswith("}"):
-        raise ValueError("it has no end")
-
-
-def _expected(text: str, mark: str, at: int) -> int:
-    at = _skipped(text, at)
-    if text[at : at + 1] != mark:
-        raise ValueError(f"no '{mark}' at character {at}")
-    return at + 1
-
-
-def _skipped(text: str, at: int) -> int:
-    while text[at : at + 1] in _SPACE and at < len(text):
-        at += 1
-    return at

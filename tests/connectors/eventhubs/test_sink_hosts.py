@@ -13,7 +13,7 @@ from plugins_eventhubs import EventHubs
 
 from leasehold.leases.stores.sqlite import SqliteStore
 from leasehold.leases.timing import Timing
-from leasehold.pipeline.connectors.eventhubs.sink.producer_groups import target_of
+from leasehold.pipeline.connectors.targets import target_of
 from leasehold.pipeline.producer import decoded
 from leasehold.service.config.load import parse
 from leasehold.service.processor import ProcessorCore

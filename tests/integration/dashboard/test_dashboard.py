@@ -10,7 +10,7 @@ import httpx
 import pytest
 from integration.dashboard.conftest import Opened, faults_of_access, live, picture
 from integration.dashboard.scenes import FILES, activity, lively, processor, scene, served
-from playwright.async_api import expect
+from playwright.async_api import Page, expect
 
 from leasehold.leases.stores.memory import MemoryStore
 from leasehold.pipeline.connectors.memory import MemoryChangeFeed
@@ -62,6 +62,19 @@ async def test_an_api_that_is_away_is_told_and_found_again(opened: Opened) -> No
         async with served(group.looks, port=int(url.rpartition(":")[2])):
             await live(page)
             await expect(page.locator("#away")).to_be_hidden()
+
+
+async def test_a_stream_that_breaks_after_minutes_is_soon_followed_again(page: Page) -> None:
+    """On a clock of the page's own: the host seems silent for ten minutes."""
+    assert page.context.browser is not None
+    async with scene({"bank": FILES}) as group, await page.context.browser.new_page() as own:
+        await group.look()
+        await own.clock.install()
+        await own.goto(group.url)
+        await live(own)
+        await own.clock.fast_forward("10:00")
+        await group.give({("bank", FILES[0]): "host-z"})
+        await expect(own.locator("#legend")).to_contain_text("host-z")
 
 
 ANSWERS = """async () => {

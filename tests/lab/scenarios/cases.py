@@ -26,6 +26,7 @@ POINTS_OF_SINK = {
     "log": ("before append", "appended"),
     "eventhubs": ("before publish", "published"),
     "nats": ("before publish", "published"),
+    "kafka": ("before transaction", "transaction filled", "transaction committed"),
     "postgres": ("batch staged", "committed"),
     "http": REQUESTS,
     "cosmos": REQUESTS,

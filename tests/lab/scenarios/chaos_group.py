@@ -120,12 +120,13 @@ class Group:
 
     def lapses(self) -> list[float]:
         """When sessions of hosts lapsed, in Unix time."""
-        return [datetime.fromisoformat(event["time"]).timestamp() for event in self._logged("session lapsed")]
+        return [datetime.fromisoformat(event["time"]).timestamp() for event in self._logged("trust lapsed")]
 
     def waits_logged(self) -> list[Wait]:
-        """When a host logged that it tries again, and why."""
-        events = self._logged("will try again")
-        return [Wait(datetime.fromisoformat(event["time"]).timestamp(), event["error"]) for event in events]
+        """When a host logged that it tries again, or waits for executors, and why."""
+        texts = [(event, event["error"]) for event in self._logged("will try again")]
+        texts += [(event, event["why"]) for event in self._logged("waiting for executors")]
+        return [Wait(datetime.fromisoformat(event["time"]).timestamp(), text) for event, text in texts]
 
     def refusals(self) -> int:
         """How many batches executors could not process, so that a host read them."""

@@ -28,7 +28,7 @@ from leasehold.leases.errors import StoreMissing
 from leasehold.leases.lease import Lease
 from leasehold.leases.stores.blob import BlobContainerAddress, BlobStore, LeaseBlobContainer
 from leasehold.pipeline.connectors.eventhubs.position import position_of
-from leasehold.pipeline.connectors.eventhubs.sink.producer_groups import target_of
+from leasehold.pipeline.connectors.targets import target_of
 
 EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "bank-eventhubs.yaml"
 GROUP = "published"

@@ -26,6 +26,13 @@ HOST = "127.0.0.1"
 JARS = Path(pyspark.__file__).parent / "jars"
 BACKEND = "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
 END_S = 20
+WHY_PENDING = "0/3 nodes are available: 3 Insufficient cpu."
+PENDING = {
+    "phase": "Pending",
+    "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": WHY_PENDING}],
+    "containerStatuses": [],
+}
+RUNNING = {"phase": "Running", "containerStatuses": []}
 
 Pod = dict[str, Any]
 Query = Mapping[str, Sequence[str]]
@@ -48,6 +55,8 @@ class Kubernetes:
         self.refused: set[tuple[str, str]] = set()
         self.created: list[Pod] = []
         """The pods as the driver sent them."""
+        self.is_full = False
+        """Whether pods that are created stay pending, until `grant`."""
         self._server = ThreadingHTTPServer((HOST, 0), self._handler())
         self._server.daemon_threads = True
 
@@ -79,6 +88,15 @@ class Kubernetes:
         """The names of those that run."""
         with self._lock:
             return [name for name, process in self._executors.items() if process.poll() is None]
+
+    def grant(self) -> None:
+        """A node has come: pending pods run, and so do those that are created from now on."""
+        with self._lock:
+            self.is_full = False
+            for pod in [each for each in self._pods.values() if each["status"]["phase"] == "Pending"]:
+                pod["status"] = json.loads(json.dumps(RUNNING))
+                self._start(pod)
+                self._publish("MODIFIED", pod)
 
     def kill(self, name: str) -> None:
         """As if the container had used too much memory."""
@@ -122,11 +140,12 @@ class Kubernetes:
         pod = {
             **sent,
             "metadata": {**sent["metadata"], **made},
-            "status": {"phase": "Running", "containerStatuses": []},
+            "status": json.loads(json.dumps(PENDING if self.is_full else RUNNING)),
         }
         self._pods[pod["metadata"]["name"]] = pod
         self._publish("ADDED", pod)
-        self._start(pod)
+        if not self.is_full:
+            self._start(pod)
         return pod
 
     def _start(self, pod: Pod) -> None:

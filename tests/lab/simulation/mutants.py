@@ -184,10 +184,27 @@ MUTANTS = (
         test=f"{WATCH}::test_leases_may_have_changed_if_the_bell_has_whatever_it_holds",
     ),
     mutant(
+        "a beat that is answered late counts as lost, and a slow host never asks for more time",
+        "leasehold.leases.trust",
+        "while took_s >= SLOW * lasts_s and lasts_s < longest:",
+        "while took_s < 0:",
+        (
+            "leasehold.leases.session",
+            "await asyncio.wait({writing}, timeout=self.timing.beat_timeout_s)",
+            "await asyncio.wait({writing}, timeout=self.timing.beat_timeout_s)\n                writing.cancel()",
+        ),
+        (
+            "leasehold.leases.session",
+            "            if found is not None:\n                self._note_arrival(found.tick)\n",
+            "",
+        ),
+    ),
+    mutant(
         "a slow host never asks for more time",
         "leasehold.leases.trust",
         "while took_s >= SLOW * lasts_s and lasts_s < longest:",
         "while took_s < 0:",
+        test=f"{TRUST}::test_a_slow_host_asks_for_more_time_before_its_beats_take_a_third_of_it",
     ),
     mutant(
         "a beat without an answer keeps the next one waiting",
@@ -356,14 +373,7 @@ MUTANTS = (
         "leasehold.service.balancer",
         "if key.pipeline in fit))",
         "if fit or key.pipeline in pipelines))",
-        test=HOST_GRAY,
-    ),
-    mutant(
-        "a lease that failed where it comes from makes its new host sick",
-        "leasehold.service.fitness",
-        "if failure is None or now < self._foreign.get(key, (0, -inf))[1]:",
-        "if failure is None:",
-        test=HOST_GRAY,
+        test=f"{HOST_GRAY}::test_a_newcomer_that_cannot_reach_its_sink_requests_no_lease_that_another_host_works_on",
     ),
     mutant(
         "leases that were renounced are not taken",

@@ -11,7 +11,9 @@ from unit.chart.releases import (
     IDENTITY,
     LEASES_IN_POSTGRES,
     QUERY,
+    SCRAPED,
     SQLITE,
+    STATEFUL,
     Values,
     hub_of,
     merged,
@@ -23,12 +25,18 @@ from leasehold.service.config.reference import Setting, describe
 LOG = {"type": "log", "path": "/var/lib/leasehold/log"}
 FILES = {"type": "files", "path": "/var/lib/leasehold/out"}
 PIPELINE = BANK["config"]["pipelines"][0]
+TOKEN = {"name": "A_TOKEN", "value": "hunter2"}
 BY_HUB = {"autoscaling": {"by": "eventhubs"}}
 BY_QUERY = {"autoscaling": {"by": "postgres", "postgres": {"query": QUERY}}}
 
 
 def leases(**given: Any) -> dict[str, Any]:
     return {"config": {"leases": {"database": None, "connection_string": None, **given}}}
+
+
+def door(name: str = "proxy") -> dict[str, Any]:
+    """A container through which clients reach an API on loopback."""
+    return {"name": name, "image": "proxy", "ports": [{"name": "api", "containerPort": 8443}]}
 
 
 def pipeline(**given: Any) -> dict[str, Any]:
@@ -62,6 +70,26 @@ def pipeline(**given: Any) -> dict[str, Any]:
         ({"autoscaling": {"by": "cpu", "min": 0}}, "needs a running pod"),
         ({"autoscaling": {"by": "lag"}}, "networkPolicy.ingressFrom is empty"),
         ({"monitoring": {"serviceMonitor": True}}, "networkPolicy.ingressFrom is empty"),
+        ({"autoscaling": {"by": "lag"}, "monitoring": {"podMonitor": True}}, "but Prometheus, KEDA must reach the API"),
+        ({"ingress": {"hosts": ["bank.example"]}}, "controller of the Ingress must reach"),
+        ({"httpRoute": {"parentRefs": [{"name": "public"}]}}, "but the Gateway must reach the API"),
+        ({"service": {"type": "LoadBalancer"}}, "Service of type LoadBalancer must reach"),
+        ({"monitoring": {"serviceMonitor": True, "podMonitor": True}, **SCRAPED}, "scrape each pod twice: keep one"),
+        ({"ingress": {"tlsSecret": "bank-tls"}}, "ingress.hosts is empty, so there is no Ingress"),
+        ({"ingress": {"annotations": {"a": "b"}}}, "ingress.hosts is empty, so there is no Ingress"),
+        ({"httpRoute": {"hostnames": ["bank.example"]}}, "httpRoute.parentRefs is empty, so there is no HTTPRoute"),
+        ({"podClaims": {"create": True}}, "set workload to StatefulSet, or name a claim that exists"),
+        ({**STATEFUL, "podClaims": {"create": True}, "dataClaim": "bank"}, "and dataClaim names another claim"),
+        ({**STATEFUL, "fullnameOverride": "a" * 53}, "set fullnameOverride to a name of up to 52 characters"),
+        ({"api": {"address": "127.0.0.1"}}, "but 0 containers of extraContainers have a port"),
+        ({"api": {"address": "::1"}}, "which forwards to http://[::1]:8080"),
+        ({"api": {"address": "127.0.0.1"}, "extraContainers": [door(), door(name="other")]}, "but 2 containers of"),
+        ({"api": {"address": "127.0.0.1", "port": 8443}, "extraContainers": [door()]}, "port 8443, which is api.port"),
+        ({"extraContainers": [door()]}, "set api.address to 127.0.0.1 if it is a proxy for the API"),
+        ({"api": {"scheme": "https"}}, "api.scheme is https, but hosts speak HTTP: set api.address to 127.0.0.1"),
+        ({"api": {"caSecret": "bank-tls"}}, "api.caSecret is for TLS, but api.scheme is http: set it to https"),
+        ({"extraContainers": [{**door(), "ports": [], "env": [TOKEN]}]}, "env of the container 'proxy': its A_TOKEN"),
+        ({"extraInitContainers": [{**door(), "env": [TOKEN]}]}, "env of the container 'proxy': its A_TOKEN"),
         ({"autoscaling": {"by": "cosmos"}}, "name such a pipeline (autoscaling.pipeline is '')"),
         ({"autoscaling": {"by": "eventhubs", "pipeline": "balances"}}, "whose feed has type eventhubs and checkpoint_blobs"),
         ({**BY_HUB, **with_feed({"type": "eventhubs", "namespace": "a.servicebus.windows.net"})}, "(autoscaling.pipeline is '')"),
@@ -152,7 +180,7 @@ def test_an_address_of_blobs_that_keda_cannot_compose_is_refused(render, account
         {"image": {"tag": "no tag"}},
         {"image": {"pullPolicy": "Sometimes"}},
         {"api": {"port": 80}},
-        {"api": {"address": "127.0.0.1"}},
+        {"api": {"address": "10.0.0.1"}},
         {"api": {"readersKey": "a/b"}},
         {"api": {"operatorsKey": "a/b"}},
         {"api": {"operatorsSecret": "Not A Secret"}},
@@ -189,6 +217,40 @@ def test_an_address_of_blobs_that_keda_cannot_compose_is_refused(render, account
         {"extraVolumes": [{"name": "nothing"}]},
         {"extraVolumeMounts": [{"name": "code", "mountPath": "/tmp"}]},
         {"sparkConnect": "sc://"},
+        {"nameOverride": "Bank"},
+        {"fullnameOverride": "-bank"},
+        {"commonLabels": {"app.kubernetes.io/name": "mine"}},
+        {"commonLabels": {"a": 1}},
+        {"commonAnnotations": {"helm.sh/hook": "test"}},
+        {"podAnnotations": {"checksum/settings": "0"}},
+        {"monitoring": {"labels": {"helm.sh/chart": "mine"}}},
+        {"envFrom": [{"secretRef": {"name": "bank"}, "configMapRef": {"name": "bank"}}]},
+        {"envFrom": [{"prefix": "A_"}]},
+        {"envFrom": [{"secretRef": {"name": "bank", "key": "a"}}]},
+        {"image": {"digest": "0123"}},
+        {"image": {"tag": "1@sha256:" + "0" * 64}},
+        {"image": {"repository": "leasehold@sha256:" + "0" * 64}},
+        {"api": {"scheme": "ftp"}},
+        {"api": {"caSecret": "Not A Secret"}},
+        {"service": {"type": "ExternalName"}},
+        {"service": {"port": 80}},
+        {"ingress": {"hosts": ["https://bank.example"]}},
+        {"ingress": {"hosts": [{"host": "bank.example"}]}},
+        {"ingress": {"enabled": True}},
+        {"httpRoute": {"parentRefs": [{"namespace": "gateways"}]}},
+        {"httpRoute": {"parentRefs": [{"name": "public", "listener": "https"}]}},
+        {"probes": {"liveness": {"httpGet": {"path": "/"}}}},
+        {"probes": {"readiness": {"periodSeconds": 0}}},
+        {"probes": {"ready": {}}},
+        {"podClaims": {"accessMode": "ReadOnlyMany"}},
+        {"podClaims": {"size": "1Gi"}},
+        {"podClaims": {"whenScaled": "Keep"}},
+        {"podSecurityContext": {"readOnlyRootFilesystem": True}},
+        {"securityContext": {"fsGroup": 1}},
+        {"extraContainers": [{"name": "leasehold", "image": "a"}]},
+        {"extraContainers": [{"name": "proxy"}]},
+        {"extraInitContainers": [{"image": "a"}]},
+        {"monitoring": {"podMonitor": "yes"}},
     ],
 )
 def test_nonsense_is_refused_by_the_schema(render, values: dict[str, Any]) -> None:

@@ -403,11 +403,12 @@ def test_executors_get_variables_from_secrets_that_spark_s_settings_do_not_name(
     driver, values = DRIVERS[way]
     bare, reading = render(values), render(merged(values, READING))
     (container,) = executor(reading)["spec"]["containers"]
-    assert container["env"] == [STAGING]
+    (before,) = executor(bare)["spec"]["containers"]
+    assert container["env"] == [*before["env"], STAGING]
     assert container["envFrom"] == [{"secretRef": {"name": "bank-executors"}}]
     assert conf_of(reading) == conf_of(bare)
-    (before,) = executor(bare)["spec"]["containers"]
-    assert not {"env", "envFrom"} & before.keys()
+    assert [each["name"] for each in before["env"]] == ["HOME"]
+    assert "envFrom" not in before
     assert "bank-executors" not in str(reading[driver])
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
+from importlib.machinery import BuiltinImporter
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from leasehold.service.cli.main import _emulate as found
 from leasehold_emulators import command as module
 from leasehold_emulators.blob import server as blob
 from leasehold_emulators.command import emulate
@@ -36,6 +39,22 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def call(*arguments: str) -> Any:
     return CliRunner().invoke(emulate, arguments)
+
+
+@pytest.mark.parametrize("arguments", [(), ("--help",), ("cosmos", "--help"), ("cosmos", "--port", "1")])
+def test_without_its_package_the_command_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    with monkeypatch.context() as absent:
+        for name in ("leasehold_emulators", "leasehold_emulators.command"):
+            absent.delitem(sys.modules, name)
+        absent.setattr(sys, "meta_path", [BuiltinImporter])
+        command = found()
+    called = CliRunner().invoke(command, arguments)
+    assert (called.exit_code, called.stdout) == (2, "")
+    assert called.stderr == (
+        "leasehold: the emulators are a package of their own: pip install 'leasehold[emulators]'\n"
+    )
 
 
 def test_by_default_they_serve_loopback_from_memory(served: list[Any]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from patience import until_async
+from patience import PATIENCE_S, until_async
 
 from leasehold import (
     Api,
@@ -24,6 +24,7 @@ from leasehold import (
     Event,
     FilesFeed,
     Handler,
+    HostSettings,
     LeaseLoss,
     LeaseLost,
     LogLetters,
@@ -407,6 +408,29 @@ async def test_a_handler_that_stops_the_processor_is_not_waited_for_by_itself(se
     assert handled, "the call was not cancelled"
 
 
+@pytest.mark.parametrize("settings", [{}, {"parallel": {"key": "key", "max": 2}}], ids=["by batches", "side by side"])
+@pytest.mark.parametrize("way", ["a loop of its own", "the loop of the program", "a task"])
+async def test_a_handler_that_waits_for_the_stop_ends_before_it(way: str, settings: dict[str, Any]) -> None:
+    program, had_ended = asyncio.get_running_loop(), list[bool]()
+
+    def plain(changes: list[Event], context: Context) -> None:
+        if way == "a loop of its own":
+            asyncio.run(processor.stop())
+        else:
+            asyncio.run_coroutine_threadsafe(processor.stop(), program).result()
+        had_ended.append(processor._started().done())
+
+    async def in_a_task(changes: list[Event], context: Context) -> None:
+        await asyncio.create_task(processor.stop())
+        had_ended.append(processor._started().done())
+
+    handler = in_a_task if way == "a task" else plain
+    pipeline = Pipeline("orders", feed=FEED, handler=handler, **settings)
+    processor = Processor(pipeline, leases=MemoryLeases(), host=HostSettings(stop_timeout_s=PATIENCE_S))
+    await processor.run()
+    assert had_ended[0] is False, "the stop waited for the handler, which waited for the stop"
+
+
 async def test_an_observer_hears_on_the_loop_of_the_program() -> None:
     heard: list[Any] = []
 
@@ -486,7 +510,7 @@ async def test_a_file_and_functions_of_the_program_are_one_processor(tmp_path: P
     )
     await drained(Processor.from_yaml(file, handlers={"on_changes": on_changes}))
     assert kept.ids == [7]
-    with pytest.raises(ConfigurationError, match="no sink has `handler: on_change`"):
+    with pytest.raises(ConfigurationError, match="`handlers` has 'on_change', and no sink has `handler: on_change`"):
         Processor.from_yaml(file, handlers={"on_changes": on_changes, "on_change": on_changes})
 
 
@@ -503,6 +527,25 @@ def test_a_processor_is_written_as_a_file_without_secrets(monkeypatch: pytest.Mo
     (tmp_path / "shop.yaml").write_text(text)
     again = Processor.from_yaml(tmp_path / "shop.yaml", handlers={f"{__name__}:on_nothing": on_nothing})
     assert again.settings == processor.settings
+
+
+def test_a_processor_with_relative_paths_is_the_same_from_its_file_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made, read = tmp_path / "m[a]de", tmp_path / "read"
+    made.mkdir()
+    read.mkdir()
+    monkeypatch.chdir(made)
+    pipeline = Pipeline("orders", feed=FilesFeed(path="*.jsonl"), sink=LogSink(path="log"))
+    processor = Processor(pipeline)
+    monkeypatch.chdir(read)
+    text = processor.to_yaml()
+    assert "log: {}" not in text
+    (read / "orders.yaml").write_text(text)
+    again = Processor.from_yaml(read / "orders.yaml")
+    assert again.settings == processor.settings
+    assert again.to_yaml() == text
+    assert again.settings.leases.path == made / "leases.db"  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(

@@ -209,6 +209,15 @@ async def test_a_host_that_let_leases_pass_and_asks_for_its_share_gets_it_and_ke
 
 
 @pytest.mark.virtual
+async def test_a_newcomer_that_cannot_reach_its_sink_requests_no_lease_that_another_host_works_on() -> None:
+    group = await settled(hosts="yz")
+    fall_ill(group, cannot_reach_sink)
+    group.started("host-x")
+    await always(lambda: not any(each.handoff_to for each in group.leases.values()), 3 * MINUTE)
+    await has_recovered(group)
+
+
+@pytest.mark.virtual
 @pytest.mark.parametrize("sick", [cannot_write_leases, cannot_reach_sink, cannot_reach_feed])
 async def test_if_no_host_is_fit_nothing_moves_and_all_goes_on_afterwards(sick: SickIn) -> None:
     group = await settled()

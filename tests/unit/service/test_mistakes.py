@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,6 +26,7 @@ from leasehold import (
     Notifications,
     Pipeline,
     Processor,
+    Sql,
     SqliteLeases,
 )
 from leasehold.service.config.load import load
@@ -89,12 +91,36 @@ IN_CODE: dict[str, tuple[Callable[[], object], str]] = {
         "`spark` is of type int, and must be a section, like Spark()",
     ),
     "a port as api": (lambda: anything(PIPELINE, api=8080), "`api` is of type int, and must be a section, like Api()"),
-    "a name of a host": (lambda: Processor(PIPELINE, host="a b"), "`name` is 'a b', and must be 1 to 128 of"),
+    "a name of a host": (lambda: Processor(PIPELINE, host="a b"), "`host` is 'a b', and must be 1 to 128 of"),
+    "a number as host": (
+        lambda: anything(PIPELINE, host=5),
+        "`host` is of type int, and must be a name, like 'pod-1', or HostSettings(name='pod-1')",
+    ),
     "a function as observer": (
         lambda: anything(PIPELINE, on=print),
-        "does not derive from leasehold.Notifications: derive from it",
+        "`on`: it is of type builtin_function_or_method, which does not derive from leasehold.Notifications: derive a class",
     ),
-    "the class of an observer": (lambda: anything(PIPELINE, on=Notifications), "is a class: pass an object of it"),
+    "a number as observer": (lambda: anything(PIPELINE, on=5), "`on`: it is of type int, which does not derive from"),
+    "the class of an observer": (
+        lambda: anything(PIPELINE, on=Notifications),
+        "`on`: Notifications is a class: pass an",
+    ),
+    "a number as path": (
+        lambda: anything.from_yaml(5),
+        "`path` is of type int, and must be the path of a file of settings",
+    ),
+    "a list of handlers": (
+        lambda: anything.from_yaml("a.yaml", handlers=[on_changes]),
+        (
+            "`handlers` is of type list, and must be a mapping from what the file has as `handler`, like"
+            ' {"module:on_changes": on_changes}'
+        ),
+    ),
+    "a number as query": (lambda: anything and Sql(5), '`text` is of type int, and must be a text, like Sql("SELECT'),  # type: ignore[arg-type]
+    "a lambda as transform": (
+        lambda: pipeline_of(handler=on_changes, transform=lambda events: events),
+        "`transform` is '<lambda>.<locals>.<lambda>', which workers cannot find by its name: define it at the top",
+    ),
     "a function as sink": (lambda: pipeline_of(sink=on_changes), "`sink` is a function: give it as `handler`"),
     "the class of a sink": (lambda: pipeline_of(sink=LogSink), "must be a section, like LogSink(path=...)"),
     "neither sink nor handler": (
@@ -141,7 +167,7 @@ IN_CODE: dict[str, tuple[Callable[[], object], str]] = {
     ),  # type: ignore[arg-type]
     "a number as handler": (
         lambda: pipeline_of(handler=3),
-        "handler 'int' is of type int: write `async def NAME(changes, context)`",
+        "`handler` 'int' is of type int: write `async def NAME(changes, context)`",
     ),
     "an object as handler": (lambda: pipeline_of(handler=Whole()), "each lease needs its own: give the class Whole"),
     "a handler without process": (
@@ -150,7 +176,7 @@ IN_CODE: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a method with other arguments": (
         lambda: pipeline_of(handler=Opens),
-        "`open` does not take what it is called with: (self, context)",
+        "`open` takes (self) -> 'None', and is called with (self, context): let it take these",
     ),
     "a class of no handler": (
         lambda: pipeline_of(handler=Plain),
@@ -159,7 +185,11 @@ IN_CODE: dict[str, tuple[Callable[[], object], str]] = {
     "a generator": (lambda: pipeline_of(handler=numbers), "a call of it runs nothing: remove `yield` from it"),
     "one argument": (
         lambda: pipeline_of(handler=lambda one: None),
-        "cannot be called with (changes, context): let it take these two",
+        "`handler` '<lambda>.<locals>.<lambda>' takes (one), and cannot be called with (changes, context)",
+    ),
+    "no argument": (
+        lambda: pipeline_of(handler=lambda: None),
+        "`handler` '<lambda>.<locals>.<lambda>' takes () and returns nothing: let it take (changes, context)",
     ),
     "a path with a dot": (
         lambda: pipeline_of(handler="a.on_changes"),
@@ -211,7 +241,7 @@ IN_FILES: dict[str, tuple[tuple[str, str, str, str], str]] = {
     ),
     "a handler without a type": (
         ("", "", '{handler: "a:b"}', ""),
-        "sink.type is missing: it must be log, postgres, eventhubs, files, python",
+        "sink.type is missing: it must be log, postgres, eventhubs, kafka, files, python",
     ),
     "a number as parallel": (
         ("", "", '{type: python, handler: "a:b", parallel: 64}', ""),
@@ -270,6 +300,42 @@ async def test_a_mistake_is_refused_with_what_to_write(
     except ConfigurationError as error:
         problems = list(error.problems)
     assert any(message in problem for problem in problems), problems
+
+
+def problems_of(make: Callable[[], object]) -> list[str]:
+    with pytest.raises(ConfigurationError) as refused:
+        make()
+    return [re.split(r"[ :(]", each)[0] for each in refused.value.problems]
+
+
+def test_an_unknown_name_hides_no_other_problem(tmp_path: Path) -> None:
+    assert problems_of(lambda: FilesFeed(pth="a", start="never", path=5)) == ["`pth`", "`start`", "`path`"]  # type: ignore[call-arg,arg-type]
+    assert problems_of(lambda: SqliteLeases(duration=3, duration_s=0)) == ["`duration`", "`duration_s`"]  # type: ignore[call-arg]
+    rules = {"timing": 1, "sql": "SELECT * FROM events", "function": "a:b"}
+    assert problems_of(lambda: pipeline_of(handler=on_changes, **rules)) == ["`timing`", "has"]
+    assert problems_of(lambda: pipeline_of(transform=5, sink=on_changes, feed=5, batch_events_max=0, strat=1)) == [
+        "`transform`",
+        "`sink`",
+        "`strat`",
+        "`feed`",
+        "`batch_events_max`",
+    ]
+    assert problems_of(lambda: Processor(PIPELINE, PIPELINE, spark=5, host=5, on=5, store=5, leases=5)) == [  # type: ignore[arg-type]
+        "`store`",
+        "two",
+        "`host`",
+        "`on`",
+        "`leases`",
+        "`spark`",
+    ]
+    (tmp_path / "orders.yaml").write_text(FILE % ("bogus: 1", ", start: never", GOOD, ", batch_events_max: 0"))
+    assert problems_of(lambda: Processor.from_yaml(tmp_path / "orders.yaml", handlers=[on_changes], on=5)) == [  # type: ignore[arg-type]
+        "`handlers`",
+        "`on`",
+        "line",
+        "line",
+        "line",
+    ]
 
 
 async def test_mistakes_of_the_start_and_the_end_are_refused_at_once() -> None:

@@ -77,7 +77,9 @@ def test_a_class_instead_of_an_object_is_refused() -> None:
 
 
 def test_what_does_not_derive_from_the_base_class_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"^function does not derive from leasehold\.Notifications: derive from it$"):
+    with pytest.raises(
+        TypeError, match=r"^it is of type function, which does not derive from leasehold\.Notifications"
+    ):
         require_notifications(lambda event: None)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -11,11 +13,14 @@ import pytest
 from lab.simulation.group import Group, until
 from lab.simulation.weather import Once, Source, of
 
+from leasehold.pipeline.batch import Batch
 from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryDestination, MemoryOutputSink
 from leasehold.pipeline.contract import event_table
 from leasehold.pipeline.limits import RANGES_TIMEOUT_S_MIN, RangeLimits
 from leasehold.pipeline.ranges import EventRange, RangeReader, RangeReads
+from leasehold.pipeline.staging import Ranged
 from leasehold.pipeline.transform import NoTransform
+from leasehold.service.errors import BatchHung
 from leasehold.service.pipeline import PipelineParts
 
 STOP_S = 50.0
@@ -73,6 +78,61 @@ async def test_the_host_reads_what_takes_executors_too_long_however_long_spark_t
     await until(lambda: len(group.delivered("a")) == EVENTS, 2 * batch_timeout_s)
     assert len(transform.jobs) == 1
     await running.kill()
+
+
+class Patient(NoTransform):
+    """Its jobs wait for executors for waits_s, and then take takes_s."""
+
+    reads_ranges = True
+    columns: pa.Schema = event_table("a", []).schema
+
+    def __init__(self, waits_s: float, takes_s: float) -> None:
+        super().__init__()
+        self.waits_s, self.takes_s = waits_s, takes_s
+        self._noted: list[Callable[[], object]] = []
+
+    @contextmanager
+    def noting_waits(self, note: Callable[[], object]) -> Iterator[None]:
+        self._noted.append(note)
+        yield
+        self._noted.remove(note)
+
+    async def apply(self, batch: Batch) -> pa.Table:
+        await self._run()
+        return await super().apply(batch)
+
+    async def apply_ranges(self, batch: Any, reader: Any, stager: Any, bytes_max: int) -> Any:
+        await self._run()
+        return Ranged(pa.concat_tables(t for each in batch.ranges for t in reader.read_range(batch.partition, each)))
+
+    async def _run(self) -> None:
+        for _ in range(int(self.waits_s)):
+            await asyncio.sleep(1)
+            for note in self._noted:
+                note()
+        await asyncio.sleep(self.takes_s)
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize("executors_read", [False, True])
+@pytest.mark.parametrize(("takes_s", "is_hung"), [(70.0, False), (110.0, True)])
+async def test_the_wait_for_executors_does_not_count_and_what_follows_does(
+    executors_read: bool, takes_s: float, is_hung: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that executors read has 0.8 of the time. Then the host reads its events, which is another job."""
+    monkeypatch.setattr("lab.simulation.group.Source", RangedSource)
+    transform = Patient(600.0, takes_s)
+    limits = RangeLimits.beginning_at(10, 100.0) if executors_read else None
+    group = Group("a", transform=transform, batch_timeout_s=100.0, ranges=limits)
+    group.append("a", EVENTS)
+    tenure = await group.tenure()
+    await until(lambda: bool(group.destination.commits) or tenure.task.done(), 2000)
+    assert tenure.task.done() == is_hung
+    assert bool(tenure.said("executors refused")) == (is_hung and executors_read)
+    if is_hung:
+        assert isinstance(tenure.task.result().error, BatchHung)
+    tenure.worker.stop()
+    await tenure.task
 
 
 class Changing(Reader):

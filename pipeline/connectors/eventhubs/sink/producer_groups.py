@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from leasehold.pipeline.connectors.eventhubs.broker import EventHubsBroker
@@ -37,22 +35,6 @@ from leasehold.pipeline.sink import Claim
 CLOSING_LEVEL = LEVEL_MAX + 1
 GENERATIONS_CLOSED = 3
 """How many generations back a claim closes groups that its lease document knows nothing of."""
-
-
-def target_of(partition: str, targets: Sequence[str], pinned: str | None) -> str | None:
-    """The hub's partition that a source partition is published to, None if the pinned one does not exist.
-
-    The one of the same name, or else always the same one of the existing ones. As few as possible change when the hub grows.
-    It is pinned in the lease with the first claim.
-    """
-    wanted = pinned or partition
-    if wanted in targets:
-        return wanted
-    return None if pinned else max(targets, key=lambda target: _weight(partition, target), default=None)
-
-
-def _weight(partition: str, target: str) -> bytes:
-    return hashlib.blake2b(f"{target}/{partition}".encode(), digest_size=8).digest()
 
 
 def group(claim: Claim, state: ProducerState, *, generations_back: int = 0, series: int | None = None) -> int:

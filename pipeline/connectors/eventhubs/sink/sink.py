@@ -21,12 +21,12 @@ from leasehold.pipeline.connectors.eventhubs.sink.producer_groups import (
     Tail,
     group,
     tail_of,
-    target_of,
     to_close,
 )
 from leasehold.pipeline.connectors.eventhubs.sink.tail import QUIET_S, TailReading, Tails
 from leasehold.pipeline.connectors.eventhubs.sink.writer import TAIL_S, HubWriter, translated
 from leasehold.pipeline.connectors.network import check_unresolvable
+from leasehold.pipeline.connectors.targets import target_of
 from leasehold.pipeline.endpoint import Endpoint
 from leasehold.pipeline.errors import (
     FeedError,

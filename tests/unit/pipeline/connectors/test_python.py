@@ -446,3 +446,19 @@ async def test_an_output_that_waited_for_acknowledgements_until_trust_had_ended_
     await calls[-1][1].acknowledge(7)
     assert ([call[2] for call in calls if call[0] == "process"], writer.position) == ([[6], [7]], "7")
     await writer.close("shutdown")
+
+
+@pytest.mark.parametrize("sequence", [-1, 5, 8, 10**6])
+async def test_a_sequence_that_the_handler_was_not_called_with_covers_nothing(sequence: int) -> None:
+    calls: list[tuple[Any, ...]] = []
+    writer = await PythonOutputSink(lambda: Recording(calls), manual_max=9).open(claim())
+    await writer.write(output(5, 7), AlwaysTrusted())
+    (_, context, given) = calls[-1]
+    assert given == [6, 7]
+    with pytest.raises(SinkRejected, match=rf"sequence {sequence} is not one of a change .* called with \(6 to 7\)"):
+        await context.acknowledge(sequence)
+    await writer.write(output(7, 9), AlwaysTrusted())
+    assert writer.position == "5"
+    await context.acknowledge(7)
+    assert writer.position == "7"
+    await writer.close("shutdown")

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pyspark
 import pytest
-from py4j.protocol import Py4JError, Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark import SparkContext, java_gateway
 from pyspark.sql import SparkSession
 
@@ -21,6 +21,7 @@ from leasehold.pipeline.errors import EngineUnavailable
 from leasehold.pipeline.spark import pyspark_internals as internals
 from leasehold.pipeline.spark.jvm import start_jvm
 from leasehold.pipeline.spark.master import defaults
+from leasehold.pipeline.spark.watch import UNKNOWN, Standing
 
 PACKAGE = Path(internals.__file__).parent
 NO_METHOD = Py4JError("An error occurred while calling o1.sc. Trace:\npy4j.Py4JException: Method sc([]) does not exist")
@@ -76,8 +77,25 @@ def test_a_driver_with_other_insides_does_not_learn_the_port_of_a_page() -> None
     assert internals.web_port(SimpleNamespace(), {}, "127.0.0.1", 7077) is None
 
 
-def test_a_driver_with_other_insides_is_not_forgotten() -> None:
-    assert not internals.has_forgotten(cast(SparkContext, SimpleNamespace()), "127.0.0.1", 7077)
+def test_a_driver_with_other_insides_does_not_learn_what_its_cluster_knows() -> None:
+    context = cast(SparkContext, SimpleNamespace())
+    assert internals.standing_at(context, "127.0.0.1", 7077) == UNKNOWN
+    assert internals.standing_in_kubernetes(context) == UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("code", "standing"), [(403, Standing(True, "the API server answers with status 403")), (-1, UNKNOWN)]
+)
+def test_an_api_server_answers_only_if_its_client_has_a_status(
+    code: int, standing: Standing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client of Kubernetes has -1 for a connection that is refused."""
+
+    def refuse(context: SparkContext) -> None:
+        raise Py4JJavaError("", SimpleNamespace(_target_id="o1", getCode=lambda: code))
+
+    monkeypatch.setattr(internals, "_pods_of", refuse)
+    assert internals.standing_in_kubernetes(cast(SparkContext, SimpleNamespace())) == standing
 
 
 def launch_without_options(conf: object = None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -11,17 +12,19 @@ from typing import Any, cast
 
 import grpc
 import pytest
-from patience import PATIENCE_S
+from patience import PATIENCE_S, until_async
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from unit.pipeline.spark.connect_server import Server, Session, impatient
 
 from leasehold.pipeline.errors import EngineUnavailable, TransformError
+from leasehold.pipeline.executors_wait import ExecutorsWait
 from leasehold.pipeline.spark.connect import Connected
 from leasehold.pipeline.spark.engine import SparkEngine
 from leasehold.pipeline.spark.jvm import Running
 from leasehold.pipeline.spark.runs import Run, Runs
 from leasehold.pipeline.spark.session import PipelineSession
-from leasehold.pipeline.spark.watch import Progress
+from leasehold.pipeline.spark.waiting import Waiting
+from leasehold.pipeline.spark.watch import KNOWN, UNKNOWN, Progress, Standing, waits
 
 CLUSTER = "spark://spark:7077"
 
@@ -281,34 +284,128 @@ async def test_another_server_at_the_address_is_checked_before_a_session_is_used
 
 @pytest.fixture
 def stillness(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No task of the pipeline `p` runs."""
+    """No task of the pipeline `p` runs, and its cluster is asked at once."""
     waits = Progress(running=0, ended=0, left=8)
     for kind in (Connected, Running):
         monkeypatch.setattr(kind, "progress_of", lambda self, group: waits if group.startswith("p-") else None)
     monkeypatch.setattr("leasehold.pipeline.spark.runs.LOOK_S", 0.01)
-    monkeypatch.setattr("leasehold.pipeline.spark.watch.STILL_S", 0.1)
+    monkeypatch.setattr("leasehold.pipeline.spark.watch.ASK_S", 0.01)
 
 
-async def test_a_job_that_stands_still_on_a_server_ends_alone(server: Server, busy: Others, stillness: None) -> None:
+async def test_a_job_that_waits_in_vain_on_a_server_ends_alone(server: Server, busy: Others, stillness: None) -> None:
     """The cores may be other hosts', and a new connection would get none of them."""
+    server.engine.cluster.wait_s = 0.1
     runs, waiting = runs_of(server), list[Session]()
 
     def work(run: Run) -> None:
         waiting.append(session_of(run))
         waiting[0].wakes.wait(PATIENCE_S)
 
-    with pytest.raises(EngineUnavailable, match="Jobs of other hosts may hold all cores of this server"):
+    with pytest.raises(EngineUnavailable, match="Jobs of other hosts may hold all cores of this server") as caught:
         await runs.carry_out(work)
+    assert caught.value.is_away
     (session,) = waiting
     assert len(session.interrupted) == 1
     assert await runs.carry_out(session_of) is session
     await finish(busy)
 
 
-async def test_a_driver_of_this_host_starts_again_if_a_job_stands_still(stillness: None) -> None:
-    """Executors may be unable to reach it."""
+def driver(monkeypatch: pytest.MonkeyPatch, *standings: Standing) -> Running:
+    """Of this host. standings: what its cluster answers, the last of them from then on."""
+    answers = [*standings]
+    monkeypatch.setattr(Running, "standing", lambda self: answers.pop(0) if len(answers) > 1 else answers[0])
     context = SimpleNamespace(sparkContext=SimpleNamespace(master=CLUSTER))
-    running = Running(cast(Any, context), cast(Any, SimpleNamespace(poll=lambda: None)))
-    given_up = await Runs(SparkEngine(master=CLUSTER), "p", lambda own: None)._watch(Run("p-1", running))
+    return Running(cast(Any, context), cast(Any, SimpleNamespace(poll=lambda: None)))
+
+
+def runs_on(cluster: str, wait_s: float = 600.0) -> Runs:
+    return Runs(SparkEngine(master=cluster, executors_wait_s=wait_s), "p", lambda own: None)
+
+
+@pytest.mark.usefixtures("stillness")
+async def test_a_job_that_waits_in_vain_leaves_the_driver_of_this_host_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another driver would lose the place of this one in the queue, or its pending pods."""
+    running = driver(monkeypatch, Standing(True, "its master has no workers"))
+    given_up = await runs_on(CLUSTER, 0.1)._watch(Run("p-1", running))
     assert "executors cannot reach the driver" in str(given_up.why)
+    assert "(its master has no workers)" in str(given_up.why)
+    assert (given_up.why.is_away, running.is_alive) == (True, True)
+
+
+@pytest.mark.usefixtures("stillness")
+async def test_a_driver_of_this_host_starts_again_if_its_cluster_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leasehold.pipeline.spark.watch.SILENT_S", 0.1)
+    running = driver(monkeypatch, UNKNOWN)
+    given_up = await runs_on(CLUSTER)._watch(Run("p-1", running))
+    assert "has not answered" in str(given_up.why)
     assert not running.is_alive
+
+
+@pytest.mark.usefixtures("stillness")
+async def test_a_driver_of_this_host_starts_again_if_its_master_has_forgotten_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    running = driver(monkeypatch, KNOWN, Standing(False))
+    given_up = await runs_on(CLUSTER)._watch(Run("p-1", running))
+    assert "no longer knows this host's application" in str(given_up.why)
+    assert not running.is_alive
+
+
+@pytest.mark.usefixtures("stillness")
+async def test_a_master_that_never_answers_holds_up_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leasehold.pipeline.spark.watch.SILENT_S", 0.1)
+    monkeypatch.setattr("leasehold.pipeline.spark.runs.ANSWER_S", 0.05)
+    asked, answers = threading.Event(), threading.Event()
+
+    def standing(self: Running) -> Standing:
+        asked.set()
+        answers.wait(PATIENCE_S)
+        return KNOWN
+
+    running = driver(monkeypatch, KNOWN)
+    monkeypatch.setattr(Running, "standing", standing)
+    given_up = await runs_on(CLUSTER)._watch(Run("p-1", running))
+    answers.set()
+    assert asked.is_set()
+    assert "has not answered" in str(given_up.why)
+
+
+@pytest.mark.usefixtures("stillness")
+async def test_a_wait_is_shown_and_noted_until_the_job_has_ended(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "leasehold")
+    monkeypatch.setattr("leasehold.pipeline.spark.waiting.REPORTED_S", 0.05)
+    running, runs, noted = driver(monkeypatch, Standing(True, "its master has no workers")), runs_on(CLUSTER), []
+    with runs.noting_waits(lambda: noted.append(runs.wait)):
+        watching = asyncio.create_task(runs._watch(Run("p-1", running)))
+        await until_async(lambda: len(noted) > 20)
+        watching.cancel()
+        await asyncio.wait({watching})
+    (wait,) = {type(each) for each in noted}
+    assert wait is ExecutorsWait
+    assert runs.wait is None
+    lines = [record for record in caplog.records if record.name.startswith("leasehold")]
+    assert {line.message for line in lines[:-1]} == {"waiting for executors"}
+    assert all("its master has no workers" in vars(line)["why"] for line in lines[:-1])
+    assert lines[-1].message == "no longer waiting for executors"
+
+
+def test_the_log_has_one_line_every_30_seconds_whatever_the_number_of_jobs(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "leasehold")
+    waiting = Waiting(CLUSTER)
+    for second in range(100):
+        for job in ("1", "2"):
+            waiting.note("p", job, second, "")
+        waiting.note("q", "3", second / 2, "")
+    assert [vars(record)["seconds"] for record in caplog.records] == [30, 60, 90]
+    assert (waiting.of("p"), waiting.of("q")) == (
+        ExecutorsWait(99, waits(CLUSTER)),
+        ExecutorsWait(49.5, waits(CLUSTER)),
+    )
+    for pipeline, job in (("p", "1"), ("p", "2"), ("q", "3"), ("q", "3")):
+        waiting.end(pipeline, job)
+    assert [record.message for record in caplog.records[3:]] == ["no longer waiting for executors"]
+    waiting.note("p", "4", 9, "")
+    waiting.end("p", "4")
+    assert len(caplog.records) == 4

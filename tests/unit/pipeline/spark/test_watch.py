@@ -1,65 +1,171 @@
-"""When a job on a cluster is given up."""
+"""Whether a job on a cluster works, waits for executors, or is given up."""
 
 from __future__ import annotations
 
-from leasehold.pipeline.spark.watch import ASK_S, STILL_S, Progress, Watch, still
+from collections.abc import Sequence
+
+import pytest
+
+from leasehold.pipeline.spark.watch import (
+    ASK_S,
+    KNOWN,
+    SILENT_S,
+    UNKNOWN,
+    WAIT_S,
+    Cluster,
+    Progress,
+    Standing,
+    Watch,
+    about_pods,
+    about_workers,
+    in_vain,
+    lost,
+    standing_of,
+    waits,
+)
 
 WAITS = Progress(running=0, ended=0, left=2)
+REMOVED = Standing(knows=False)
 
 
-def test_a_job_of_which_no_task_runs_is_given_up() -> None:
-    watch = Watch(moved_at=100)
-    watch.note(WAITS, 101)
-    assert not watch.is_still(100 + STILL_S - 1)
-    watch.note(WAITS, 100 + STILL_S)
-    assert watch.is_still(100 + STILL_S)
+def known_until(cluster: Cluster, now: float) -> Cluster:
+    cluster.note(KNOWN, now)
+    return cluster
+
+
+def test_a_job_waits_while_the_cluster_answers_and_knows_the_application() -> None:
+    watch, cluster = Watch(moved_at=100), Cluster()
+    watch.note(WAITS, 100 + WAIT_S)
+    assert cluster.judge(watch, 100 + ASK_S) == "works"
+    assert known_until(cluster, 100 + ASK_S).judge(watch, 100 + ASK_S) == "waits"
+    for now in range(110, int(100 + WAIT_S), 20):
+        assert known_until(cluster, now).judge(watch, now + 19) in ("waits", "in vain")
+    assert cluster.judge(watch, 100 + WAIT_S - 1) == "waits"
+
+
+def test_a_job_that_has_waited_for_as_long_as_the_setting_permits_is_given_up() -> None:
+    watch, cluster = Watch(moved_at=100), Cluster(wait_s=60)
+    assert known_until(cluster, 159).judge(watch, 159) == "waits"
+    assert cluster.judge(watch, 160) == "in vain"
+
+
+def test_a_cluster_that_does_not_answer_is_lost_and_no_setting_delays_that() -> None:
+    watch, cluster = Watch(moved_at=100), Cluster(wait_s=86_400)
+    assert cluster.judge(watch, 100 + SILENT_S - 1) == "works"
+    assert cluster.judge(watch, 100 + SILENT_S) == "lost"
+    assert known_until(cluster, 200).judge(watch, 200 + SILENT_S - 1) == "waits"
+    assert cluster.judge(watch, 200 + SILENT_S) == "lost"
+
+
+def test_an_answer_of_an_earlier_wait_says_nothing_of_this_one() -> None:
+    watch, cluster = Watch(moved_at=0), Cluster()
+    cluster.note(KNOWN, 50)
+    watch.note(Progress(running=1, ended=0, left=2), 60)
+    assert cluster.judge(watch, 60 + ASK_S) == "works"
+
+
+@pytest.mark.parametrize("standing", [UNKNOWN, REMOVED])
+def test_an_answer_that_does_not_know_the_application_is_no_reason_to_wait(standing: Standing) -> None:
+    watch, cluster = Watch(moved_at=0), Cluster()
+    cluster.note(standing, ASK_S)
+    assert cluster.judge(watch, ASK_S) == "works"
 
 
 def test_a_job_moves_while_a_task_runs_or_one_more_has_ended() -> None:
-    watch = Watch(moved_at=0)
+    watch, cluster = Watch(moved_at=0), known_until(Cluster(), 20)
     watch.note(Progress(running=1, ended=0, left=2), 20)
-    assert not watch.is_still(20 + STILL_S - 1)
+    assert cluster.judge(watch, 20 + ASK_S - 1) == "works"
     watch.note(Progress(running=0, ended=1, left=1), 40)
-    assert not watch.is_still(40 + STILL_S - 1)
     watch.note(Progress(running=0, ended=1, left=1), 60)
-    assert watch.is_still(40 + STILL_S)
+    known_until(cluster, 40 + ASK_S)
+    assert cluster.judge(watch, 40 + ASK_S - 1) == "works"
+    assert cluster.judge(watch, 40 + ASK_S) == "waits"
 
 
-def test_a_job_of_which_nothing_is_known_or_nothing_left_is_not_given_up() -> None:
-    watch = Watch(moved_at=0)
+def test_a_job_of_which_nothing_is_known_or_nothing_left_does_not_wait() -> None:
+    watch, cluster = Watch(moved_at=0), Cluster()
     watch.note(None, 100)
-    assert not watch.is_still(100)
-    for now in (200, 200 + STILL_S):
+    assert cluster.judge(watch, 100) == "works"
+    for now in (200, 200 + SILENT_S):
+        known_until(cluster, now)
         watch.note(Progress(running=0, ended=2, left=0), now)
-        assert not watch.is_still(now)
+        assert cluster.judge(watch, now) == "works"
 
 
-def test_what_is_still_is_looked_into_where_its_cluster_shows_it() -> None:
-    assert "look at the pods of its executors. Cores" in still("k8s://https://a")
-    assert "look at the pages of its master and workers. Cores" in still("spark://a:7077")
+def test_a_job_that_waits_for_others_of_its_host_does_not_wait_for_executors() -> None:
+    watch, cluster = Watch(0.0), Cluster()
+    watch.note(WAITS, SILENT_S)
+    cluster.ran_at = SILENT_S - 1
+    assert cluster.judge(watch, SILENT_S) == "works"
+    assert cluster.judge(watch, 2 * SILENT_S - 1) == "lost"
+
+
+def test_the_cluster_is_asked_each_time_that_a_job_has_waited_for_a_while() -> None:
+    watch, cluster = Watch(moved_at=100), Cluster()
+    assert not cluster.has_to_ask(watch, 100 + ASK_S - 1)
+    assert cluster.has_to_ask(watch, 100 + ASK_S)
+    cluster.asked_at = 100 + ASK_S
+    assert not cluster.has_to_ask(watch, 100 + 2 * ASK_S - 1)
+    assert cluster.has_to_ask(watch, 100 + 2 * ASK_S)
+    cluster.ran_at = 110
+    assert not cluster.has_to_ask(watch, 100 + 2 * ASK_S)
+    assert 3 * ASK_S < SILENT_S
+
+
+@pytest.mark.parametrize(
+    ("answers", "knows"),
+    [
+        ([], None),
+        ([UNKNOWN, UNKNOWN], None),
+        ([UNKNOWN, REMOVED], False),
+        ([REMOVED, KNOWN], True),
+        ([KNOWN, REMOVED], True),
+        ([UNKNOWN, KNOWN], True),
+    ],
+)
+def test_of_several_masters_the_one_in_charge_answers(answers: Sequence[Standing], knows: bool | None) -> None:
+    assert standing_of(answers).knows is knows
+
+
+def test_what_a_job_waits_for_is_looked_into_where_its_cluster_shows_it() -> None:
+    assert "look at the pods of its executors. Cores" in waits("k8s://https://a")
+    assert "look at the pages of its master and workers. Cores" in waits("spark://a:7077")
+    assert "runs a task of this host (its master has no workers): look" in waits("spark://a:7077", about_workers(0, 0))
+    assert "API server of Kubernetes at 'k8s://https://a' has not answered" in lost("k8s://https://a")
+    assert "Spark master at 'spark://a:7077' has not answered" in lost("spark://a:7077")
 
 
 def test_other_hosts_of_a_connect_server_may_hold_its_cores() -> None:
-    assert "Jobs of other hosts may hold all cores of this server (share them: `spark.scheduler.mode`)" in still(
+    assert "Jobs of other hosts may hold all cores of this server (share them: `spark.scheduler.mode`)" in waits(
         "sc://a"
     )
-    assert "other hosts" not in still("spark://a:7077")
+    assert "other hosts" not in waits("spark://a:7077")
 
 
-def test_a_master_is_asked_each_time_that_a_job_has_waited_for_a_while() -> None:
-    watch = Watch(moved_at=100)
-    assert not watch.has_to_ask(100 + ASK_S - 1)
-    assert watch.has_to_ask(100 + ASK_S)
-    assert not watch.has_to_ask(100 + ASK_S, ran_at=101)
-    watch.asked_at = 100 + ASK_S
-    assert not watch.has_to_ask(100 + 2 * ASK_S - 1)
-    assert watch.has_to_ask(100 + 2 * ASK_S)
-    assert 2 * ASK_S < STILL_S
+def test_a_wait_in_vain_names_the_setting() -> None:
+    assert in_vain("spark://a:7077", 600.0).startswith(
+        "after 600 s (`spark.executors_wait_s`), no executor of the Spark"
+    )
 
 
-def test_a_job_that_waits_for_others_does_not_stand_still() -> None:
-    watch = Watch(0.0)
-    watch.note(Progress(running=0, ended=0, left=8), STILL_S)
-    assert watch.is_still(STILL_S)
-    assert not watch.is_still(STILL_S, ran_at=STILL_S - 1)
-    assert watch.is_still(2 * STILL_S, ran_at=STILL_S)
+@pytest.mark.parametrize(
+    ("workers", "cores", "about"),
+    [
+        (0, 0, "its master has no workers"),
+        (1, 1, "its master has 1 worker, and 1 free core"),
+        (2, 0, "its master has 2 workers, and 0 free cores"),
+    ],
+)
+def test_a_master_shows_what_it_could_grant(workers: int, cores: int, about: str) -> None:
+    assert about_workers(workers, cores) == about
+
+
+def test_pods_are_counted_by_what_keeps_them_from_running() -> None:
+    assert about_pods([]) == "it has no pod for an executor"
+    pods = [("Pending", "ImagePullBackOff"), ("Pending", "0/3 nodes are\navailable"), ("Pending", "ImagePullBackOff")]
+    assert (
+        about_pods(pods)
+        == "its executors have 2 pods Pending: ImagePullBackOff, 1 pod Pending: 0/3 nodes are available"
+    )
+    assert about_pods([("Running", "")]) == "its executors have 1 pod Running"
+    assert len(about_pods([(str(n), "x" * 1000) for n in range(50)])) < 500

@@ -39,11 +39,13 @@ from leasehold.pipeline.errors import (
     SinkRejected,
     SinkUnavailable,
 )
+from leasehold.pipeline.executors_wait import ExecutorsWait
 from leasehold.pipeline.histogram import BUCKETS_S, Histogram
 from leasehold.pipeline.limits import ParallelLimits
 from leasehold.pipeline.pump.progress import NO_TIMES, TimedEvents, microseconds
 from leasehold.pipeline.pump.runner import DeliveredBatch
 from leasehold.pipeline.sink import CloseReason, Output
+from leasehold.pipeline.transform import NoTransform
 from leasehold.service.api.metrics import Metrics, _revision_in, build_info
 from leasehold.service.fitness import PipelineHealth
 from leasehold.service.lag.measurement import Lag, PartitionLag
@@ -176,6 +178,13 @@ async def test_a_failing_partition_shows_until_it_is_taken_again(start) -> None:
     running = await start(feeds={"bank": MemoryChangeFeed(["a"])}, sinks={"bank": Refusing()})
     await until_async(lambda: samples(Metrics(running.host))["leasehold_partitions_failing", "bank"] == 1)
     assert samples(Metrics(running.host))["leasehold_lease_moves_total", "failed", "bank"] >= 1
+
+
+async def test_a_wait_for_executors_is_shown_while_it_lasts(start, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = [ExecutorsWait(95.0, "no executor runs a task"), None]
+    monkeypatch.setattr(NoTransform, "executors_wait", property(lambda self: waits.pop(0)))
+    metrics = Metrics((await start(runs=False)).host)
+    assert [samples(metrics)["leasehold_executors_wait_seconds", "bank"] for _ in range(2)] == [95.0, 0.0]
 
 
 async def test_a_host_that_cannot_process_a_pipeline_shows_that_it_is_unfit(start) -> None:

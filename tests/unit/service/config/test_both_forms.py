@@ -29,10 +29,12 @@ OF_PIPELINE = {
 def in_a_file(section: str) -> Settings:
     key = section.partition(":")[0]
     if key not in {*OF_PIPELINE, "dead_letters"}:
-        return parse(f"{section}\npipelines: [{{name: p, {', '.join(OF_PIPELINE.values())}}}]", SECRETS, folder=Path())
+        return parse(
+            f"{section}\npipelines: [{{name: p, {', '.join(OF_PIPELINE.values())}}}]", SECRETS, folder=Path.cwd()
+        )
     given = {**OF_PIPELINE, key: section}
     return parse(
-        "pipelines:\n  - name: p\n" + "".join(f"    {each}\n" for each in given.values()), SECRETS, folder=Path()
+        "pipelines:\n  - name: p\n" + "".join(f"    {each}\n" for each in given.values()), SECRETS, folder=Path.cwd()
     )
 
 

@@ -278,7 +278,7 @@ pipelines:
 @pytest.fixture
 def handlers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_handlers.py").write_text(
-        "def make(): ...\nNUMBER = 3\nclass Half: ...\nasync def one(changes): ...\n"
+        "def make(): return Half()\nNUMBER = 3\nclass Half: ...\nasync def one(changes): ...\n"
     )
     (tmp_path / "needs_spark.py").write_text("raise RuntimeError('no active Spark session')\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -310,7 +310,11 @@ def handlers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             "my_handlers:Half",
             ["handler 'my_handlers:Half' is a class that does not derive from leasehold.Handler"],
         ),
-        ("null", "my_handlers:one", ["handler 'my_handlers:one' cannot be called with (changes, context)"]),
+        (
+            "null",
+            "my_handlers:one",
+            ["handler 'my_handlers:one' takes (changes), and cannot be called with (changes, context)"],
+        ),
         (
             '"no_such:f"',
             "my_handlers:make",
@@ -348,7 +352,7 @@ async def test_notifications_are_a_class_a_function_or_an_object(parts: str, tmp
     ("name", "why"),
     [
         ("Nothing", "`notifications` '%s:Nothing' cannot be imported: module '%s' has no 'Nothing'"),
-        ("NUMBER", "`notifications` '%s:NUMBER' cannot be used: TypeError: int does not derive from"),
+        ("NUMBER", "`notifications` '%s:NUMBER' cannot be used: TypeError: it is of type int, which does not"),
         (
             "WatchMisspelt",
             "`notifications` '%s:WatchMisspelt' cannot be used: TypeError: `WatchMisspelt.on_lease_lots` is never called",

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from patience import PATIENCE_S
 
+from leasehold import ConfigurationError, FilesSink, LogFeed, Pipeline
 from leasehold.pipeline.errors import EngineUnavailable
 from leasehold.pipeline.spark import jvm
 from leasehold.pipeline.spark.engine import SparkEngine
@@ -136,3 +137,15 @@ def test_who_waits_for_a_start_shares_its_failure_and_who_comes_later_starts_aga
         assert {each.result() for each in failures} == {"no master (start 1)"}
     assert failure(engine) == "no master (start 2)"
     engine.stop()
+
+
+def test_executors_that_read_need_the_extra_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leasehold.service.config.pipeline.find_spec", lambda name: None)
+    with pytest.raises(ConfigurationError, match=r"needs pandas, which is not installed, .*: pip install 'pandas"):
+        Pipeline(
+            "letters",
+            feed=LogFeed(path="log"),
+            schema="a INT",
+            sink=FilesSink(path="out", format="jsonl"),
+            executors_read=True,
+        )

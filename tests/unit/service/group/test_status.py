@@ -22,7 +22,9 @@ from leasehold.leases.stores.memory import MemoryStore
 from leasehold.leases.tenure import VersionedLease
 from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryOutputSink
 from leasehold.pipeline.errors import SinkRejected
+from leasehold.pipeline.executors_wait import ExecutorsWait
 from leasehold.pipeline.pump.runner import DeliveredBatch
+from leasehold.pipeline.transform import NoTransform
 from leasehold.service.group.activity import (
     Activity,
     activity_document,
@@ -31,7 +33,7 @@ from leasehold.service.group.activity import (
     decode_activity,
 )
 from leasehold.service.group.status import AgeStatus, GroupStatus, Unrenewed, group_of, state_of
-from leasehold.service.group.work import BatchStatus, FailureStatus, Totals, WaitingStatus
+from leasehold.service.group.work import BatchStatus, ExecutorsWaitStatus, FailureStatus, Totals, WaitingStatus
 
 ROOM = 16 * 1024
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
@@ -196,6 +198,28 @@ def test_an_earlier_incarnation_reports_nothing_current_of_a_lease_that_the_next
     assert group(replace(LEASE, continuation="10", incarnation="2"), records=(told,)).failures == {}
 
 
+def test_a_host_that_waits_for_executors_is_a_problem_and_no_failure_until_it_is_silent() -> None:
+    wait = ExecutorsWaitStatus(since=NOW, why="no executor runs a task")
+    told = group(LEASE, records=(record(Activity(executors_wait=wait, at=NOW)),), me="host-b", now=NOW)
+    assert told.hosts["host-a"].activity.executors_wait == wait
+    assert told.problems == (
+        "host 'host-a' has waited for executors since 2026-01-31T12:00:00Z: no executor runs a task",
+    )
+    assert told.failures == {}
+    later = NOW + timedelta(hours=1)
+    silent = group(LEASE, records=(record(Activity(executors_wait=wait, at=NOW)),), me="host-b", now=later)
+    assert silent.problems == ()
+
+
+async def test_a_host_reports_the_longest_wait_of_its_pipelines(start, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = iter((ExecutorsWait(10, "short"), ExecutorsWait(70, "long" * 1000)))
+    monkeypatch.setattr(NoTransform, "executors_wait", property(lambda self: next(waits)))
+    running = await start(feeds={name: MemoryChangeFeed("a") for name in ("bank", "shop")}, runs=False)
+    found = activity_of(running.host, now=NOW, monotonic_s=0.0).executors_wait
+    assert found is not None
+    assert (found.since, found.why[:4], len(found.why)) == (NOW - timedelta(seconds=70), "long", 600)
+
+
 def test_partitions_that_get_no_lease_are_told_until_they_have_one() -> None:
     waiting = WaitingStatus(pipeline="bank", partition="z", why="its parent's lease is unreadable")
     told = record(Activity(waiting=(waiting,)), "host-b")
@@ -222,6 +246,7 @@ def test_activity_is_read_back_as_it_was_told() -> None:
         failing=1,
         suspended=2,
         suspensions=3,
+        executors_wait=ExecutorsWaitStatus(since=NOW, why="no executor runs a task"),
         at=NOW,
     )
     assert decode_activity(record(told)) == told
@@ -328,6 +353,9 @@ FAILED = activity_document(Activity(failures=(FAILURE,)), ROOM)["failures"][0]
         {"waiting": {"pipeline": "bank"}},
         {"failing": 2**70},
         {"suspended": True},
+        {"executors_wait": "long"},
+        {"executors_wait": {"since": "yesterday", "why": ""}},
+        {"executors_wait": {"since": NOW.isoformat(), "why": "x" * 1000}},
     ],
 )
 def test_activity_that_cannot_be_trusted_silences_its_host_alone(broken: dict[str, object]) -> None:
@@ -452,13 +480,29 @@ async def test_an_untrusted_document_stops_only_itself(start, store) -> None:
     assert len(told.problems) == 2
 
 
+class Halted(MemoryOutputSink):
+    """Answers while it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+
+    async def _request(self, request):
+        await self.may_answer.wait()
+        return request()
+
+
 async def test_the_backlog_is_read_anew_by_every_look(start) -> None:
-    running = await start(feeds={"bank": MemoryChangeFeed(["a"])})
+    sink = Halted()
+    running = await start(feeds={"bank": MemoryChangeFeed(["a"])}, sinks={"bank": sink})
 
     async def is_done() -> bool:
         return (await running.view.read_backlog()).is_done
 
     await until_async(is_done)
+    sink.may_answer.clear()
     running.feeds["bank"].append("a", [b"{}"])
-    assert not (await running.view.read_backlog()).is_done
+    assert not await is_done()
+    sink.may_answer.set()
     await until_async(is_done)

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.pipeline.connectors.eventhubs.sink.producer_groups import Tail, group, tail_of, target_of, to_close
+from leasehold.pipeline.connectors.eventhubs.sink.producer_groups import Tail, group, tail_of, to_close
+from leasehold.pipeline.connectors.targets import target_of
 from leasehold.pipeline.producer import ProducerPosition, ProducerState
 from leasehold.pipeline.sink import Claim
 

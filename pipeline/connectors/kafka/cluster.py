@@ -1,0 +1,214 @@
+"""Connections to Kafka's brokers, requests to all of them at once, and the meaning of their errors."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, TypeVar
+
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # the package does not mark its exports
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+
+from leasehold.common.azure import Identity, credential_of
+from leasehold.common.clock import Backoff
+from leasehold.pipeline.endpoint import Endpoint
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+Place = Literal["earliest", "latest"] | int
+"""In a partition: the first offset, the end of what is committed, or the first event since a time (milliseconds)."""
+COMMON = MappingProxyType({"client.id": "leasehold", "log_level": 3, "logger": _log, "reconnect.backoff.max.ms": 2000})
+"""log_level: errors."""
+THREADS = 4
+REFRESH_MS = 2000
+"""Requests wait for the broker that was the controller, however dead it is, until a client asks which one it is now."""
+DOWN = KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001
+TOKEN_TIMEOUT_S = 60.0
+NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+"""A topic's id from brokers that give none."""
+NO_TOPIC = frozenset(
+    (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)  # noqa: SLF001
+)
+FORBIDDEN = frozenset(
+    (
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError._AUTHENTICATION,  # noqa: SLF001
+        KafkaError._SSL,  # noqa: SLF001
+    )
+)
+MOVING = frozenset(
+    (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.OFFSET_NOT_AVAILABLE)
+)
+"""A partition gets another leader, which does not know yet what is committed."""
+PAUSES = Backoff(first_s=0.01, max_s=0.5)
+
+
+class Topic(NamedTuple):
+    """id: None from brokers that give none."""
+
+    id: str | None
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaAccess:
+    """servers: `HOST:PORT`, separated by commas. options: of librdkafka, for TLS and SASL.
+
+    identity: of Microsoft Entra ID, whose tokens OAUTHBEARER sends.
+    """
+
+    servers: str
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    identity: Identity | None = field(default=None, repr=False)
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """The same in whatever order the servers are given."""
+        split = (each.strip().rpartition(":") for each in self.servers.split(","))
+        return sorted((host, int(port)) for host, _, port in split)
+
+    @property
+    def name(self) -> str:
+        return ",".join(f"{host}:{port}" for host, port in self.addresses)
+
+    def endpoint(self, topic: str, group: str | None = None) -> Endpoint:
+        host, port = self.addresses[0]
+        return Endpoint(system="kafka", name=topic, server=host, port=port, group=group)
+
+
+class KafkaCluster:
+    """The requests of one feed or sink. All methods that wait raise KafkaException."""
+
+    def __init__(self, access: KafkaAccess, *, timeout_s: float) -> None:
+        self.access = access
+        self.timeout_s = timeout_s
+        self._trouble: str | None = None
+        self._admin: AdminClient | None = None
+        self._turn = asyncio.Lock()
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="kafka")
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._credential: Any = None
+
+    def make_consumer(self, group: str, note: Callable[[KafkaError], None] | None = None, **more: Any) -> Consumer:
+        """It reads committed events and settled offsets only. Call it on a thread, as `make_producer`: it waits for a token."""
+        own = {"group.id": group, "error_cb": note or self._note, "isolation.level": "read_committed"}
+        return Consumer(self._configuration() | own | {"enable.auto.commit": False} | more)
+
+    def make_producer(self, transactional_id: str, **more: Any) -> Producer:
+        own = {"transactional.id": transactional_id, "error_cb": self._note}
+        return Producer(self._configuration() | own | more)
+
+    async def run(self, call: Callable[[], T]) -> T:
+        """On a thread of its own, because the client blocks while brokers are away, and others need theirs."""
+        self._loop = asyncio.get_running_loop()
+        return await self._loop.run_in_executor(self._threads, call)
+
+    def described(self, error: KafkaException) -> str:
+        """With the reason for which a connection failed, because an error names only its request."""
+        if self._admin is not None:
+            self._admin.poll(0)  # which hands over errors of its connections
+        known: KafkaError = error.args[0]
+        trouble = f"; last, a connection failed: {self._trouble}" if self._trouble and known.code() < 0 else ""
+        return f"Kafka {self.access.name}: {known.str()}{trouble}"
+
+    async def describe(self, name: str) -> Topic:
+        futures = (await self._asked()).describe_topics(TopicCollection([name]), request_timeout=self.timeout_s)
+        found = await asyncio.wrap_future(futures[name])
+        self._trouble, topic_id = None, str(found.topic_id)
+        return Topic(None if topic_id == NO_ID else topic_id, len(found.partitions))
+
+    async def find_offsets(self, topic: str, partitions: Iterable[int], at: Place) -> dict[int, int]:
+        """Asks each broker once for all partitions, and again while leaders move. -1 if nothing is that late."""
+        spec: Any = OffsetSpec.for_timestamp(at) if isinstance(at, int) else getattr(OffsetSpec, at)()
+        wanted = {TopicPartition(topic, partition): spec for partition in partitions}
+        loop, turn = asyncio.get_running_loop(), 0
+        began = loop.time()
+        while True:
+            futures = (await self._asked()).list_offsets(
+                wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=self.timeout_s
+            )
+            try:
+                return {place.partition: (await asyncio.wrap_future(found)).offset for place, found in futures.items()}
+            except KafkaException as error:
+                if error.args[0].code() not in MOVING or loop.time() - began > self.timeout_s:
+                    raise
+            turn += 1
+            await asyncio.sleep(PAUSES.pause_s(turn, 0.0))
+
+    async def create(self, name: str, partitions: int) -> None:
+        """With the brokers' own replication factor. Nothing, if it is there."""
+        futures = (await self._asked()).create_topics(
+            [NewTopic(name, partitions)], operation_timeout=self.timeout_s, request_timeout=self.timeout_s
+        )
+        try:
+            await asyncio.wrap_future(futures[name])
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+
+    async def find_message_bytes_max(self, topic: str) -> int | None:
+        """The largest message that the topic takes; None if this client may not know."""
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        futures = (await self._asked()).describe_configs([resource], request_timeout=self.timeout_s)
+        try:
+            found = await asyncio.wrap_future(futures[resource])
+        except KafkaException:
+            return None
+        return int(found["max.message.bytes"].value) if "max.message.bytes" in found else None
+
+    async def close(self) -> None:
+        admin, self._admin = self._admin, None
+        if admin is not None:
+            holders = [admin]
+            del admin
+            await self.run(holders.clear)  # it waits for its own threads
+        self._threads.shutdown(wait=False)
+        if self._credential is not None:
+            await self._credential.close()
+
+    async def _asked(self) -> AdminClient:
+        async with self._turn:
+            if self._admin is None:
+                own: dict[str, Any] = {"error_cb": self._note, "topic.metadata.refresh.interval.ms": REFRESH_MS}
+                self._admin = await self.run(lambda: AdminClient(self._configuration() | own))
+            return self._admin
+
+    def _configuration(self) -> dict[str, Any]:
+        token = {} if self.access.identity is None else {"oauth_cb": self._fetch_token}
+        return {"bootstrap.servers": self.access.servers, **COMMON, **self.access.options, **token}
+
+    def _fetch_token(self, _: str) -> tuple[str, float]:
+        """On a thread of a client, which asks again before the token ends."""
+        assert self._loop is not None, "the first request sets it"
+        if self._credential is None:
+            self._credential = credential_of(self.access.identity)
+        host = self.access.servers.partition(",")[0].strip().rpartition(":")[0]
+        fetched = self._credential.get_token(f"https://{host}/.default")
+        token = asyncio.run_coroutine_threadsafe(fetched, self._loop).result(TOKEN_TIMEOUT_S)
+        return token.token, float(token.expires_on)
+
+    def _note(self, error: KafkaError) -> None:
+        if self._trouble is None or error.code() != DOWN:  # which hides why
+            self._trouble = error.str()

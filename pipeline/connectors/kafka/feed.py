@@ -1,0 +1,254 @@
+"""A Kafka topic as a feed: its partitions, read with read_committed, from offsets that leases hold.
+
+Leases assign partitions, so that no consumer group does. Each open partition has a consumer and a thread of its own, because
+the client blocks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Generic, TypeVar
+
+from confluent_kafka import KafkaException
+
+from leasehold.pipeline.connectors.kafka.cluster import FORBIDDEN, NO_TOPIC, KafkaAccess, KafkaCluster, Place, Topic
+from leasehold.pipeline.connectors.kafka.position import Position, compared, position_of
+from leasehold.pipeline.connectors.kafka.reader import OutOfRange, PartitionReader, ReadingLimits
+from leasehold.pipeline.endpoint import Endpoint
+from leasehold.pipeline.errors import FeedError, FeedNotFound, FeedUnavailable, PositionLost
+from leasehold.pipeline.event import Page
+from leasehold.pipeline.feed import ChangeFeed, FeedPartition, Start, reset_of_a_new_source
+
+T = TypeVar("T")
+CHECK_S = 5.0
+"""The longest time between two looks at a topic's id, while one of its partitions is open."""
+TIME_MS_MAX = 253_402_300_799_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Shared(Generic[T]):
+    """One request for all who ask before it begins."""
+
+    def __init__(self, ask: Callable[[], Awaitable[T]]) -> None:
+        self._ask = ask
+        self._turn = asyncio.Lock()
+        self._asked = self._answered = 0
+        self._answer: T | FeedError
+
+    async def answer(self) -> T:
+        self._asked += 1
+        number = self._asked
+        async with self._turn:
+            if number > self._answered:
+                await asyncio.sleep(0)  # which lets all ask that run at this moment
+                asked = self._asked
+                try:
+                    self._answer = await self._ask()
+                except FeedError as error:
+                    self._answer = error
+                self._answered = asked
+            answer = self._answer
+        if isinstance(answer, FeedError):
+            raise answer
+        return answer
+
+
+class KafkaChangeFeed(ChangeFeed):
+    """group: the consumer group in which it reads. It has no members, and no offset of it is used.
+
+    Retention that takes events before they are read, and a topic that is created again, are PositionLost. Ends of transactions
+    have offsets too, so `lag` is an estimate; at the end it is 0 once a reader is there.
+    """
+
+    def __init__(
+        self,
+        access: KafkaAccess,
+        topic: str,
+        *,
+        group: str = "leasehold",
+        limits: ReadingLimits | None = None,
+        timeout_s: float = 20.0,
+    ) -> None:
+        self._cluster = KafkaCluster(access, timeout_s=timeout_s)
+        self._topic = topic
+        self._group = group
+        self._limits = limits or ReadingLimits()
+        self._described = Shared(lambda: self._asked(self._cluster.describe(topic)))
+        self._ends = Shared(self._find_ends)
+        self._known: Topic | None = None
+        self._known_at = 0.0
+
+    @property
+    def identity(self) -> str:
+        return f"kafka:{self._cluster.access.name}/{self._topic}"
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return self._cluster.access.endpoint(self._topic, self._group)
+
+    async def partitions(self) -> list[FeedPartition]:
+        topic = await self._described.answer()
+        return [FeedPartition(name) for name in sorted(map(str, range(topic.partitions)))]
+
+    async def start_of(self, partition: str, start: Start) -> str | None:
+        number = self._number(partition)
+        if start == "latest":
+            return await self.latest(partition)
+        if start == "earliest":
+            return await self._find_start(number, "earliest")
+        assert isinstance(start, datetime)
+        end = await self.latest(partition)  # before the search: what comes since is not passed over
+        milliseconds = -(-(start - _EPOCH) // timedelta(milliseconds=1))
+        return await self._find_start(number, min(max(milliseconds, 0), TIME_MS_MAX), or_else=end)
+
+    async def open(self, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
+        number, position = self._number(partition), position_of(continuation)
+        position = self._checked(number, position, await self._described.answer())
+        async with self._reading(number, position, self._limits) as read:
+            while True:
+                page = await read()
+                self._checked(number, position, await self._look())
+                if page is not None:
+                    yield page
+
+    async def latest(self, partition: str) -> str | None:
+        number = self._number(partition)
+        topic, ends = await self._ends.answer()
+        end = ends[self._existing(number, topic)]
+        return str(Position(end, topic.id)) if end else None
+
+    async def lag(self, partition: str, continuation: str | None) -> int:
+        """All partitions of the topic in one request, for all who ask at the same time."""
+        number, position = self._number(partition), position_of(continuation)
+        topic, ends = await self._ends.answer()
+        self._checked(number, position, topic)
+        if position.next > ends[number]:
+            raise self._lost(number, position, f"it ends at {ends[number]}")
+        return ends[number] - position.next
+
+    async def find_enqueued_time(self, partition: str, continuation: str | None) -> datetime | None:
+        number, position = self._number(partition), position_of(continuation)
+        if await self.lag(partition, continuation) == 0:
+            return None
+        try:
+            async with (
+                asyncio.timeout(self._cluster.timeout_s),
+                self._reading(number, position, replace(self._limits, events_max=1)) as read,
+            ):
+                while (page := await read()) is None:
+                    pass
+        except TimeoutError:
+            raise FeedUnavailable(f"{self._named(number)}: no answer in {self._cluster.timeout_s:g} s") from None
+        times = page.events["enqueued_time"].to_pylist()
+        return times[0] if times else None
+
+    def compare(self, a: str | None, b: str | None) -> int:
+        return compared(position_of(a), position_of(b))
+
+    async def close(self) -> None:
+        await self._cluster.close()
+
+    @asynccontextmanager
+    async def _reading(
+        self, number: int, position: Position, limits: ReadingLimits
+    ) -> AsyncGenerator[Callable[[], Coroutine[Any, Any, Page | None]], None]:
+        """A thread of its own, which ends soon after the reader."""
+        loop, thread = asyncio.get_running_loop(), ThreadPoolExecutor(1, thread_name_prefix="kafka-feed")
+        place = (self._cluster, self._group, self._topic, number, position, limits)
+
+        async def read() -> Page | None:
+            try:
+                return await self._asked(loop.run_in_executor(thread, reader.read))
+            except OutOfRange as error:
+                raise await self._explain(number, error.position) from None
+
+        try:
+            reader = await self._asked(loop.run_in_executor(thread, lambda: PartitionReader(*place)))
+            try:
+                yield read
+            finally:
+                thread.submit(reader.close)
+        finally:
+            thread.shutdown(wait=False)
+
+    async def _explain(self, number: int, position: Position) -> FeedError:
+        """Why the brokers have nothing at the position."""
+        self._checked(number, position, await self._described.answer())
+        first = (await self._find([number], "earliest"))[number]
+        end = (await self._find([number], "latest"))[number]
+        if position.next < first:
+            return PositionLost(
+                f"{self._named(number)}: retention has taken the events from offset {position.next} on before they were"
+                f" read; the first available is {first}. To continue without them, set the lease's position to '{first}'"
+            )
+        if position.next > end:
+            return self._lost(number, position, f"it ends at {end}")
+        return FeedUnavailable(f"{self._named(number)}: the brokers refused offset {position.next}, and have it now")
+
+    async def _look(self) -> Topic:
+        """At the topic, now and then for all open partitions: nothing in what is read shows that it was created again."""
+        now = asyncio.get_running_loop().time()
+        if self._known is None or now - self._known_at >= CHECK_S:
+            self._known_at = now
+            self._known = await self._described.answer()
+        return self._known
+
+    async def _find_ends(self) -> tuple[Topic, dict[int, int]]:
+        topic = await self._described.answer()
+        return topic, await self._find(range(topic.partitions), "latest")
+
+    async def _find_start(self, number: int, at: Place, or_else: str | None = None) -> str | None:
+        """or_else: if there is no such offset. None is the beginning."""
+        topic = await self._described.answer()
+        offset = (await self._find([self._existing(number, topic)], at))[number]
+        return str(Position(offset, topic.id)) if offset > 0 else None if offset == 0 else or_else
+
+    async def _find(self, partitions: Iterable[int], at: Place) -> dict[int, int]:
+        return await self._asked(self._cluster.find_offsets(self._topic, partitions, at))
+
+    async def _asked(self, question: Awaitable[T]) -> T:
+        try:
+            return await question
+        except KafkaException as error:
+            raise self._translated(error) from error
+
+    def _checked(self, number: int, position: Position, topic: Topic) -> Position:
+        """With the topic's id. Raises PositionLost."""
+        self._existing(number, topic)
+        if None not in (position.topic, topic.id) and position.topic != topic.id:
+            raise self._lost(number, position, f"it has the id {topic.id} now")
+        return position._replace(topic=topic.id)
+
+    def _existing(self, number: int, topic: Topic) -> int:
+        if number >= topic.partitions:
+            raise FeedError(f"{self._named(number)}: the topic has {topic.partitions} partitions, numbered from 0")
+        return number
+
+    def _number(self, partition: str) -> int:
+        if not (partition.isascii() and partition.isdecimal() and len(partition) < 10):
+            raise FeedError(f"{self._named(partition)}: no topic has such a partition; theirs are numbered from 0")
+        return int(partition)
+
+    def _lost(self, number: int, position: Position, why: str) -> PositionLost:
+        return PositionLost(
+            f"{self._named(number)} no longer has the position '{position}': {why}, because the topic was deleted and created"
+            f" again, or lost its end. {reset_of_a_new_source(str(number))}"
+        )
+
+    def _named(self, partition: str | int) -> str:
+        return f"topic '{self._topic}', partition '{partition}'"
+
+    def _translated(self, error: KafkaException) -> FeedError:
+        code, text = error.args[0].code(), self._cluster.described(error)
+        if code in NO_TOPIC:
+            return FeedNotFound(f"{text}: create the topic '{self._topic}', or correct `topic`")
+        if code in FORBIDDEN:
+            return FeedNotFound(
+                f"{text}: look at the user, the password and the rights to read '{self._topic}' as '{self._group}'"
+            )
+        return FeedUnavailable(text)

@@ -1,0 +1,182 @@
+"""One partition of a topic, read in pages. It blocks, and belongs to one thread."""
+
+from __future__ import annotations
+
+import base64
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+
+from leasehold.pipeline.connectors.kafka.cluster import DOWN, KafkaCluster
+from leasehold.pipeline.connectors.kafka.position import Position
+from leasehold.pipeline.errors import FeedUnavailable, MalformedRecord
+from leasehold.pipeline.event import EVENT_SCHEMA, Page
+
+Keys = Literal["text", "base64"]
+WAIT_S = 0.25
+"""The longest time in one call, and so between a reader's end and that of its thread."""
+EOF = KafkaError._PARTITION_EOF  # noqa: SLF001
+RESET = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001
+OPERATION = "leasehold-operation"
+"""The header in which the sink `kafka` stores an event's operation."""
+
+
+class OutOfRange(Exception):
+    """The brokers have nothing at `position`: it is before the first offset, or behind the end."""
+
+    def __init__(self, position: Position) -> None:
+        super().__init__(str(position))
+        self.position = position
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingLimits:
+    """keys: how an event's key becomes a text. trusts_headers: whether OPERATION in a header is an event's operation."""
+
+    events_max: int = 10_000
+    bytes_max: int = 4 * 1024 * 1024
+    keys: Keys = "text"
+    trusts_headers: bool = False
+
+
+class PartitionReader:
+    def __init__(
+        self, cluster: KafkaCluster, group: str, topic: str, partition: int, position: Position, limits: ReadingLimits
+    ) -> None:
+        self._limits = limits
+        self._partition = partition
+        self._position = position
+        self._down: KafkaError | None = None
+        self._held: deque[Message] = deque()
+        self._name = f"topic '{topic}', partition '{partition}'"
+        kilobytes = max(1, 2 * limits.bytes_max // 1024)
+        self._consumer = cluster.make_consumer(
+            group,
+            self._note,
+            **{
+                "enable.auto.offset.store": False,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "error",
+                "queued.min.messages": 2 * limits.events_max,
+                "queued.max.messages.kbytes": kilobytes,
+                "fetch.queue.backoff.ms": 10,  # by default a second passes before a full queue is filled again
+                "fetch.error.backoff.ms": 100,
+            },
+        )
+        self._consumer.assign([TopicPartition(topic, partition, position.next)])
+
+    def read(self) -> Page | None:
+        """What is next; None if nothing came within WAIT_S. A page may be empty: only the position moved.
+
+        Raises OutOfRange, FeedUnavailable, MalformedRecord, KafkaException.
+        """
+        if not self._held:
+            self._fetch()
+        if not self._held:
+            if self._down is not None:
+                raise KafkaException(self._down)
+            return None
+        self._down = None
+        if (error := self._held[0].error()) is not None:
+            return self._passed(self._held.popleft(), error)
+        return self._page(self._cut())
+
+    def close(self) -> None:
+        self._held.clear()
+        self._consumer.close()
+
+    def _note(self, error: KafkaError) -> None:
+        if error.code() == DOWN:
+            self._down = error
+
+    def _fetch(self) -> None:
+        first = self._consumer.poll(WAIT_S)
+        if first is not None:  # `consume` would wait until it had as many as it may bring
+            self._held.append(first)
+            self._held.extend(self._consumer.consume(max(1, self._limits.events_max - 1), 0))
+
+    def _passed(self, message: Message, error: KafkaError) -> Page | None:
+        """At the end, the position moves over ends of transactions, which have offsets, too."""
+        if error.code() == EOF:
+            end = message.offset()
+            if end is None or end <= self._position.next:
+                return None
+            self._position = self._position._replace(next=end)
+            return Page(EVENT_SCHEMA.empty_table(), str(self._position))
+        if error.code() == RESET:
+            raise OutOfRange(self._position)
+        raise KafkaException(error)
+
+    def _cut(self) -> list[Message]:
+        cut = [self._held.popleft()]
+        size = size_of(cut[0])
+        while self._held and self._held[0].error() is None and len(cut) < self._limits.events_max:
+            size += size_of(self._held[0])
+            if size > self._limits.bytes_max:
+                break
+            cut.append(self._held.popleft())
+        return cut
+
+    def _page(self, messages: list[Message]) -> Page:
+        offsets = [message.offset() or 0 for message in messages]
+        if offsets[0] < self._position.next:
+            raise FeedUnavailable(
+                f"{self._name}: offset {offsets[0]} came behind {self._position.next}; it is read again"
+            )
+        try:
+            events = events_of(str(self._partition), messages, offsets, self._limits)
+        except UnicodeDecodeError as error:
+            raise MalformedRecord(
+                f"{self._name}: a key between the offsets {offsets[0]} and {offsets[-1]} is not UTF-8 text ({error.reason}):"
+                " set `keys: base64` of the feed"
+            ) from None
+        topic = self._position.topic
+        self._position = Position(offsets[-1] + 1, topic)
+        return Page(events, str(self._position), lambda n: str(Position(offsets[n - 1] + 1, topic)))
+
+
+def size_of(message: Message) -> int:
+    """Without headers, which are few."""
+    return len(message.value() or b"") + len(message.key() or b"")
+
+
+def key_of(key: bytes | str | None, keys: Keys) -> str | None:
+    """Raises UnicodeDecodeError."""
+    if key is None or isinstance(key, str):
+        return key
+    return base64.b64encode(key).decode() if keys == "base64" else key.decode()
+
+
+def properties_of(message: Message) -> dict[str, str | None]:
+    """Its headers. The last one of a name counts; bytes other than UTF-8 are written as `\\xff`."""
+    headers: list[tuple[str, Any]] = message.headers() or []  # type: ignore[assignment]  # never another form
+    return {name: None if value is None else _text_of(value) for name, value in headers}
+
+
+def _text_of(value: bytes | str) -> str:
+    return value if isinstance(value, str) else value.decode(errors="backslashreplace")
+
+
+def events_of(partition: str, messages: Sequence[Message], offsets: Sequence[int], limits: ReadingLimits) -> pa.Table:
+    """EVENT_SCHEMA. Pure. Raises UnicodeDecodeError."""
+    headers = [properties_of(message) for message in messages]
+    operations = [each.pop(OPERATION, None) if limits.trusts_headers else None for each in headers]
+    times = np.array([message.timestamp()[1] for message in messages], "int64")
+    columns = {
+        "partition": pa.array([partition] * len(messages), pa.string()),
+        "sequence": pa.array(offsets, pa.int64()),
+        "offset": pa.array(map(str, offsets), pa.string()),
+        "enqueued_time": pa.array(np.maximum(times, 0) * 1000).cast(pa.timestamp("us", tz="UTC")),
+        "key": pa.array([key_of(message.key(), limits.keys) for message in messages], pa.string()),
+        "body": pa.array([message.value() for message in messages], pa.binary()),
+        "properties": pa.array(
+            [list(each.items()) if each else None for each in headers], EVENT_SCHEMA.field("properties").type
+        ),
+        "operation": pa.array(operations, pa.string()),
+    }
+    return pa.Table.from_arrays([columns[name] for name in EVENT_SCHEMA.names], schema=EVENT_SCHEMA)

@@ -1,0 +1,157 @@
+"""A Kafka topic as a sink: a batch, and the position that it brings, are one transaction.
+
+A lease has a transactional id and a consumer group of its own. A claim initializes a producer with that id, which ends what an
+earlier one has open and fences it. Only then it reads the position, and commits it with its epoch. An owner that initializes late
+fences a newer one, finds the later epoch, and gives way; the newer one claims again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from contextlib import suppress
+from functools import partial
+from typing import Literal, TypeVar
+
+from confluent_kafka import KafkaException
+
+from leasehold.pipeline.connectors.kafka.cluster import FORBIDDEN, NO_TOPIC, KafkaAccess, KafkaCluster
+from leasehold.pipeline.connectors.kafka.held import Held, admit, check_kept, claimed, decoded
+from leasehold.pipeline.connectors.kafka.transactions import Transactions, find_committed
+from leasehold.pipeline.connectors.kafka.writer import KafkaWriter, as_sink_error
+from leasehold.pipeline.connectors.network import check_unresolvable
+from leasehold.pipeline.endpoint import Endpoint
+from leasehold.pipeline.errors import Ambiguous, SinkNotFound, SinkRejected, SinkUnavailable
+from leasehold.pipeline.markers import lease_of
+from leasehold.pipeline.sink import Claim, Sink, Standing
+
+T = TypeVar("T")
+LOOK_S = 1.0
+"""How long a claim's first look waits for a commit that is being completed. What a dead owner left open takes longer."""
+Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+PREFIX = "leasehold."
+"""The beginning of transactional ids, and of groups that hold positions."""
+MESSAGE_BYTES = 1_000, 1_000_000_000
+"""What librdkafka takes as the size of a message."""
+
+
+class KafkaOutputSink(Sink):
+    """A source partition goes to the topic's partition of its name, or else to one that is chosen once.
+
+    Output columns: as for the log.
+
+    - `by_key`: send each event with a key to the partition that Kafka's own clients choose for that key.
+    - `partitions`: create the topic with so many if it is missing. None: it has to be there.
+    - `transaction_timeout_s`: the brokers abort a batch that takes longer. Readers wait so long for what a dead host left open.
+    - `refresh_s`: how often an idle lease commits its position again, so that the brokers keep it.
+    """
+
+    holds_position = True
+
+    def __init__(
+        self,
+        access: KafkaAccess,
+        topic: str,
+        *,
+        by_key: bool = False,
+        partitions: int | None = None,
+        compression: Compression = "none",
+        transaction_timeout_s: float = 60.0,
+        timeout_s: float = 20.0,
+        refresh_s: float = 3600.0,
+    ) -> None:
+        self._cluster = KafkaCluster(access, timeout_s=timeout_s)
+        self._topic = topic
+        self._by_key = by_key
+        self._create = partitions
+        self._refresh_s = refresh_s
+        self._producing = {"transaction.timeout.ms": int(transaction_timeout_s * 1000), "compression.type": compression}
+
+    @property
+    def identity(self) -> str:
+        return f"kafka:{self._cluster.access.name}/{self._topic}"
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return self._cluster.access.endpoint(self._topic)
+
+    def claimed(self, state: str) -> str:
+        """The brokers hold everything; the lease keeps that there is a position, to notice that it was lost."""
+        return state
+
+    async def prepare(self) -> None:
+        try:
+            await self._cluster.describe(self._topic)
+        except KafkaException as error:
+            await self._make_up_for(error)
+        limit = await self._cluster.find_message_bytes_max(self._topic)
+        if limit is not None:
+            least, most = MESSAGE_BYTES
+            limit = max(least, min(limit, most))
+            self._producing |= {"message.max.bytes": limit, "batch.size": min(limit, 1_000_000)}
+
+    async def _make_up_for(self, error: KafkaException) -> None:
+        """Create a missing topic, or raise."""
+        code = error.args[0].code()
+        if code in NO_TOPIC and self._create is None:
+            raise SinkRejected(
+                f"{self._cluster.described(error)}: create topic '{self._topic}', or set `partitions` of the sink, which then"
+                " creates it"
+            ) from error
+        if code in NO_TOPIC and self._create is not None:
+            return await self._asked(self._cluster.create(self._topic, self._create))
+        hosts = [host for host, _ in self._cluster.access.addresses]
+        if code not in FORBIDDEN and all([await check_unresolvable(host) for host in hosts]):
+            raise SinkNotFound(f"{self._cluster.described(error)}: no such host: look at `servers`") from error
+        raise as_sink_error(self._cluster, error) from error
+
+    async def open(self, claim: Claim) -> KafkaWriter:
+        lease, where = self._lease(claim.pipeline, claim.partition), self._where(claim.pipeline, claim.partition)
+        with suppress(SinkUnavailable):  # a late owner that is known as such must not fence the newer one
+            admit(claim, (await self._find(claim.pipeline, claim.partition, LOOK_S))[0], where)
+        partitions = (await self._asked(self._cluster.describe(self._topic))).partitions
+        transactions = Transactions(self._cluster, lease, self._topic, by_key=self._by_key, **self._producing)
+        try:
+            await self._asked(transactions.run(transactions.begin))
+            held, group = await self._find(claim.pipeline, claim.partition, self._cluster.timeout_s)
+            admit(claim, held, where)
+            check_kept(claim, held, where)
+            ours = claimed(claim, held, partitions, where)
+            writer = KafkaWriter(self._cluster, transactions, claim, ours, group, self._refresh_s)
+            await writer.commit_position()
+        except Ambiguous as error:  # the next claim outranks it, whether it was committed or not
+            transactions.leave()
+            raise SinkUnavailable(str(error)) from error
+        except BaseException:
+            transactions.leave()
+            raise
+        return writer
+
+    async def standing(self, pipeline: str, partition: str) -> Standing | None:
+        held, _ = await self._find(pipeline, partition, self._cluster.timeout_s)
+        return None if held is None else Standing(held.generation, held.position)
+
+    async def close(self) -> None:
+        await self._cluster.close()
+
+    async def _find(self, pipeline: str, partition: str, patience_s: float) -> tuple[Held | None, bytes]:
+        find = partial(find_committed, self._cluster, self._lease(pipeline, partition), self._topic, patience_s)
+        found = await self._asked(self._cluster.run(find))
+        held = None if found.metadata is None else decoded(found.metadata, self._where(pipeline, partition))
+        return held, found.group
+
+    def _lease(self, pipeline: str, partition: str) -> str:
+        """Its transactional id, and its group."""
+        return f"{PREFIX}{self._topic}/{lease_of(pipeline, partition)}"
+
+    def _where(self, pipeline: str, partition: str) -> str:
+        return f"topic '{self._topic}' (group '{self._lease(pipeline, partition)}')"
+
+    async def _asked(self, question: Awaitable[T]) -> T:
+        """Nothing of a batch is sent by it."""
+        try:
+            return await question
+        except KafkaException as error:
+            translated = as_sink_error(self._cluster, error)
+            if isinstance(translated, Ambiguous):
+                raise SinkUnavailable(str(translated)) from error
+            raise translated from error
