@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from leasehold.common.azure import storage_account_of
 from leasehold.service.config.azure import StorageAccountSettings
-from leasehold.service.config.extras import install_command
+from leasehold.service.config.messages import install_command
 from leasehold.service.config.section import FeedContext, FeedSettings, LettersSettings, SinkSettings
 from leasehold.service.config.types import NONE, FilePathOrNone, Glob, RecordBytes, Seconds, Text
 

@@ -42,8 +42,7 @@ from unit.pipeline.connectors.files.delta.tables import sink_in
 from unit.pipeline.connectors.files.sink.places import claim
 from unit.pipeline.connectors.log.blocks import blocks_in
 
-from leasehold.pipeline.connectors.cosmos.pages import pages_of
-from leasehold.pipeline.connectors.cosmos.records import records_of
+from leasehold.pipeline.connectors.cosmos.records import pages_of, records_of
 from leasehold.pipeline.connectors.files.feed import FilesChangeFeed
 from leasehold.pipeline.connectors.files.sink import Directory, FilesOutputSink
 from leasehold.pipeline.connectors.handlers import HandlerSink

@@ -39,7 +39,6 @@ from leasehold.pipeline.connectors.cosmos.change_feed_request import (
 )
 from leasehold.pipeline.connectors.cosmos.client import CosmosContainer
 from leasehold.pipeline.connectors.cosmos.page_size import PageSize
-from leasehold.pipeline.connectors.cosmos.pages import pages_of
 from leasehold.pipeline.connectors.cosmos.ranges import (
     BEGINNING,
     RangeSection,
@@ -51,7 +50,7 @@ from leasehold.pipeline.connectors.cosmos.ranges import (
     session_lsn,
     uncovered,
 )
-from leasehold.pipeline.connectors.cosmos.records import SEQUENCE_BITS, ChangeRecord, records_of
+from leasehold.pipeline.connectors.cosmos.records import SEQUENCE_BITS, ChangeRecord, pages_of, records_of
 from leasehold.pipeline.connectors.cosmos.whereabouts import Whereabouts
 from leasehold.pipeline.errors import FeedError, FeedUnavailable, PositionLost
 from leasehold.pipeline.event import EVENT_SCHEMA, Page

@@ -21,10 +21,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path, PurePath
@@ -32,16 +32,17 @@ from shlex import quote
 from types import MappingProxyType
 from typing import Literal, ParamSpec, TypeVar
 
+import pyarrow as pa
+
 from leasehold.pipeline.connectors.files.feed.cursor import Cursor
 from leasehold.pipeline.connectors.files.feed.pattern import Pattern
 from leasehold.pipeline.connectors.files.feed.position import FilePosition, Fingerprint, compare, decode
-from leasehold.pipeline.connectors.files.feed.ranges import FilesRanges
 from leasehold.pipeline.connectors.files.feed.reader import Ahead, FileReader, Reading, ReadStep
 from leasehold.pipeline.connectors.files.feed.records import CsvRecords, JsonRecords, NotText
 from leasehold.pipeline.errors import FeedError, FeedNotFound, MalformedRecord
 from leasehold.pipeline.event import Page
 from leasehold.pipeline.feed import ChangeFeed, FeedPartition, Start
-from leasehold.pipeline.ranges import EventRange
+from leasehold.pipeline.ranges import EventRange, RangeReader
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -358,3 +359,17 @@ def _listed(names: Sequence[str]) -> str:
 
 def _decoded(continuation: str | None) -> FilePosition | None:
     return None if continuation is None else decode(continuation)
+
+
+@dataclass(frozen=True, slots=True)
+class FilesRanges(RangeReader):
+    """Reads ranges of files that have the same path on executors. `check` of a range is the fingerprint of its bytes.
+
+    directory: the fixed part of the feed's pattern.
+    """
+
+    directory: str
+    reading: Reading
+
+    def read_range(self, partition: str, planned: EventRange) -> Iterator[pa.Table]:
+        yield from FileReader(Path(self.directory, partition), partition, self.reading).read_range(planned)

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.pipeline.connectors.cosmos.pages import pages_of
-from leasehold.pipeline.connectors.cosmos.records import SEQUENCE_BITS, ChangeRecord, records_of
+from leasehold.pipeline.connectors.cosmos.records import SEQUENCE_BITS, ChangeRecord, pages_of, records_of
 from leasehold.pipeline.errors import FeedUnavailable, MalformedRecord
 from leasehold.pipeline.event import EVENT_SCHEMA
 
