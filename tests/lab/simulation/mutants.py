@@ -944,8 +944,8 @@ MUTANTS = (
     mutant(
         "a checkpoint by hand of some events covers their whole batch",
         "leasehold.pipeline.connectors.python",
-        'last = max(output.table["sequence"].to_pylist()) if rows else None',
-        'last = min(output.table["sequence"].to_pylist()) if rows else None',
+        "self._open.append((max(sequences, default=None)",
+        "self._open.append((min(sequences, default=None)",
     ),
     mutant(
         "reading never pauses for checkpoints by hand",
@@ -1330,8 +1330,8 @@ MUTANTS = (
     mutant(
         "the end of a job's time is no progress of the batch",
         "leasehold.pipeline.pump.runner",
-        "note = asyncio.get_running_loop().call_later(job_s, self._has_found)",
-        "note = asyncio.get_running_loop().call_later(job_s + 1e9, self._has_found)",
+        "loop = asyncio.get_running_loop()\n        end = loop.call_later(job_s, self._has_found)",
+        "loop = asyncio.get_running_loop()\n        end = loop.call_later(job_s + 1e9, self._has_found)",
         test="tests/unit/service/test_worker_ranges.py",
     ),
     mutant(
