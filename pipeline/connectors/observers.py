@@ -11,16 +11,14 @@ import pyarrow as pa
 
 from leasehold.pipeline.connectors.handler_loop import HandlerLoop, call_plainly
 from leasehold.pipeline.connectors.handlers import ForLease, do_nothing
-from leasehold.pipeline.connectors.python import HandlerContext, PythonWriter, Report
+from leasehold.pipeline.connectors.python import PythonWriter, Report
 from leasehold.pipeline.errors import SinkRejected
-from leasehold.pipeline.event import Receipt
-from leasehold.pipeline.handlers.changes import Context, Gets, LeaseLost, changes_in, changes_of
+from leasehold.pipeline.handlers.changes import Context, Gets, HandlerLease, LeaseLost, changes_in, changes_of
 from leasehold.pipeline.handlers.events import AckRefused, Events
 from leasehold.pipeline.handlers.forms import SHAPE, Form, form_of, is_async
 from leasehold.pipeline.handlers.handler import Handler
 from leasehold.pipeline.limits import ParallelLimits
 from leasehold.pipeline.sink import Claim, CloseReason
-from leasehold.pipeline.tracing import TraceContext
 
 Answer = Awaitable[None] | None
 
@@ -35,11 +33,13 @@ class Observer:
 
     def __init__(self, handler: Handler, *, name: str, gets: Gets, loop: HandlerLoop) -> None:
         self._name, self._gets, self._loop = name, gets, loop
-        self.open = self._calling(handler.open, self._of_context)
+        self.open = self._calling(handler.open)
         self.process = self._calling(handler.process, self._of_changes)
-        self.close = self._calling(handler.close, self._of_reason)
+        self.close = self._calling(handler.close)
 
-    def _calling(self, method: Any, arguments: Callable[..., tuple[Any, ...]]) -> Callable[..., Any]:
+    def _calling(
+        self, method: Any, arguments: Callable[..., tuple[Any, ...]] = lambda *given: given
+    ) -> Callable[..., Any]:
         if getattr(method, "__func__", None) in (Handler.open, Handler.close):
             return do_nothing  # without a thread
         if not is_async(method):
@@ -53,14 +53,8 @@ class Observer:
 
         return call
 
-    def _of_context(self, context: HandlerContext) -> tuple[Any, ...]:
-        return (context_of(context),)
-
-    def _of_changes(self, context: HandlerContext, table: pa.Table) -> tuple[Any, ...]:
-        return changes_of(table, self._gets), context_of(context)
-
-    def _of_reason(self, context: HandlerContext, reason: CloseReason) -> tuple[Any, ...]:
-        return context_of(context), reason
+    def _of_changes(self, context: Context, table: pa.Table) -> tuple[Any, ...]:
+        return changes_of(table, self._gets), context
 
 
 def observers(
@@ -90,29 +84,6 @@ def _made_by(factory: Callable[[], object], name: str, needs: Mapping[str, bool]
         )
     form_of(type(handler), type(handler).__name__, **needs)
     return handler
-
-
-def context_of(context: HandlerContext) -> Context:
-    trace = None if context.traceparent is None else TraceContext(context.traceparent, context.tracestate)
-    return Context(
-        pipeline=context.pipeline,
-        partition=context.partition,
-        owner=context.owner,
-        epoch=context.epoch,
-        position=context.position,
-        to=context.to,
-        trace=trace,
-        **facts_of(context.receipt),
-        acknowledge=context.acknowledge,
-        is_released=context.is_released,
-    )
-
-
-def facts_of(receipt: Receipt | None) -> dict[str, Any]:
-    """The arguments of `Context` that the source answers."""
-    if receipt is None:
-        return {}
-    return {"request_charge": receipt.request_charge, "session_token": receipt.session_token}
 
 
 def for_lease(
@@ -148,18 +119,16 @@ def _called(
                     raise LeaseLost(str(error)) from None
                 raise
 
+        lease = HandlerLease.of(
+            claim, acknowledge=acknowledge if is_manual else None, is_released=lambda: events.is_stale
+        )
         context = Context(
-            pipeline=claim.pipeline,
-            partition=claim.partition,
-            owner=claim.owner,
-            epoch=claim.epoch,
+            lease=lease,
             position=events.position,
             trace=events.trace,
-            **facts_of(events.receipt),
+            receipt=events.receipt,
             key=events.key,
             attempt=events.attempt,
-            acknowledge=acknowledge if is_manual else None,
-            is_released=lambda: events.is_stale,
         )
         return changes_in(list(events), gets), context
 

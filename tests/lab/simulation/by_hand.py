@@ -18,8 +18,7 @@ from lab.simulation.invariants import number
 from lab.simulation.outlets import WatchedHandler
 from lab.simulation.process import current, incarnation
 
-from leasehold.pipeline.connectors.python import HandlerContext
-from leasehold.pipeline.handlers.changes import LeaseLost
+from leasehold.pipeline.handlers.changes import Context, LeaseLost
 
 if TYPE_CHECKING:
     from lab.simulation.world import World
@@ -45,13 +44,13 @@ class ByHand(WatchedHandler):
         self._ahead: set[int] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def open(self, context: HandlerContext) -> None:
+    async def open(self, context: Context) -> None:
         if self._world.onlooker.is_handed_over(context.partition):
             self._world.onlooker.counts["by hand after an orderly stop"] += 1
         else:
             self._world.onlooker.tried(context.partition, self._ahead_max)
 
-    async def process(self, context: HandlerContext, table: pa.Table) -> None:
+    async def process(self, context: Context, table: pa.Table) -> None:
         numbers = numbers_in(table)
         self._begins(context, numbers)
         await self._handle(context, numbers)
@@ -59,12 +58,12 @@ class ByHand(WatchedHandler):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def close(self, context: HandlerContext, reason: str) -> None:
+    async def close(self, context: Context, reason: str) -> None:
         process = current()
         if reason == "shutdown" and not self._open and process is not None and not process.is_dead:
-            self._world.onlooker.finishes(incarnation(), context.partition, context.generation, context.position)
+            self._world.onlooker.finishes(incarnation(), context.partition, context.lease.generation, context.position)
 
-    def _begins(self, context: HandlerContext, numbers: Sequence[int]) -> None:
+    def _begins(self, context: Context, numbers: Sequence[int]) -> None:
         onlooker, partition = self._world.onlooker, context.partition
         onlooker.check(
             self._begun < numbers[0] and list(numbers) == sorted(numbers),
@@ -82,25 +81,25 @@ class ByHand(WatchedHandler):
             lambda: f"{len(self._ahead)} events of '{partition}' are ahead of its lease, which has {at}",
         )
 
-    async def _checkpoint(self, context: HandlerContext, numbers: Sequence[int]) -> None:
+    async def _checkpoint(self, context: Context, numbers: Sequence[int]) -> None:
         """Of a part of the batch, and then of the rest."""
         rng = random.Random(f"{self._world.setup.seed} by hand {context.partition} {numbers[0]}")
-        assert context.acknowledge is not None
+        assert context.lease.acknowledge is not None
         for last in (rng.choice(numbers), numbers[-1]):
             await asyncio.sleep(LATEST_S * rng.random())
             self._check_covered(context)
             left, self._open = self._open, {each for each in self._open if each > last}
             try:
-                await context.acknowledge(last)
+                await context.lease.acknowledge(last)
             except LeaseLost:
                 self._open = left
                 self._world.onlooker.counts["checkpoints by hand of a lost lease"] += 1
                 return
 
-    def _check_covered(self, context: HandlerContext) -> int:
+    def _check_covered(self, context: Context) -> int:
         """The position in the lease, if it is this generation's."""
         lease = self._world.onlooker.leases.get(context.partition)
-        if lease is None or (lease.generation, lease.epoch) != (context.generation, context.epoch):
+        if lease is None or (lease.generation, lease.epoch) != (context.lease.generation, context.epoch):
             return 0
         at = number(lease.continuation)
         lost = sorted(each for each in self._open if each < at)
