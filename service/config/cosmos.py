@@ -121,14 +121,14 @@ class CosmosFeed(CosmosAccountSettings, FeedSettings):
         return MonitoredContainer(feed, pipeline if self.processor_name is None else self.processor_name)
 
     def make(self, context: FeedContext) -> ChangeFeed:
-        from leasehold.pipeline.connectors.cosmos import CosmosChangeFeed
+        from leasehold.pipeline.connectors.cosmos import CosmosChangeFeed, PageLimits
 
         return CosmosChangeFeed(
             cosmos_account_of(**self.account),
             self.database,
             self.container,
             mode=self.mode,
-            page_items_max=self.page_items_max,
+            pages=PageLimits(items_max=self.page_items_max),
             poll_interval_s=self.poll_interval_s,
             timeout_s=self.timeout_s,
             executors_env=self.executors_env,

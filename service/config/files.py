@@ -56,16 +56,18 @@ class FilesFeed(FeedSettings):
         return self
 
     def make(self, context: FeedContext) -> ChangeFeed:
-        from leasehold.pipeline.connectors.files.feed import FilesChangeFeed
+        from leasehold.pipeline.connectors.files.feed import FilesChangeFeed, Reading
 
         return FilesChangeFeed(
             self.path,
             format=self.format,
-            final_record=self.final_record,
             key=self.key,
+            reading=Reading(
+                accepts_unterminated=self.final_record == "accept",
+                yields_malformed=context.yields_malformed,
+                record_bytes_max=self.record_bytes_max,
+            ),
             poll_interval_s=self.poll_interval_s,
-            record_bytes_max=self.record_bytes_max,
-            yields_malformed=context.yields_malformed,
             columns=context.columns,
             pipeline=context.pipeline,
         )

@@ -22,7 +22,7 @@ from leasehold.pipeline.connectors.eventhubs.position import BEGINNING, LATEST, 
 from leasehold.pipeline.connectors.eventhubs.sink.sender import SenderLink
 from leasehold.pipeline.producer import AttachRequest, OutgoingEvent, ProducerPosition, PublishError
 
-LIMITS = ReceiverLimits(prefetch=500, page_events=5000, page_bytes=1024 * 1024, timeout_s=20.0)
+LIMITS = ReceiverLimits(prefetch=500, page_events=5000, page_bytes=1024 * 1024)
 ANSWER_S_MAX = 20.0
 POLL_S = 0.2
 

@@ -50,7 +50,7 @@ from leasehold.pipeline.connectors.cosmos.ranges import (
     session_lsn,
     uncovered,
 )
-from leasehold.pipeline.connectors.cosmos.records import SEQUENCE_BITS, ChangeRecord, pages_of, records_of
+from leasehold.pipeline.connectors.cosmos.records import SEQUENCE_BITS, ChangeRecord, PageLimits, pages_of, records_of
 from leasehold.pipeline.connectors.cosmos.whereabouts import Whereabouts
 from leasehold.pipeline.errors import FeedError, FeedUnavailable, PositionLost
 from leasehold.pipeline.event import EVENT_SCHEMA, Page
@@ -87,8 +87,7 @@ class CosmosChangeFeed(ChangeFeed):
         container: str,
         *,
         mode: Mode = "latest",
-        page_items_max: int = 1000,
-        page_bytes_max: int = 4 * 1024 * 1024,
+        pages: PageLimits | None = None,
         poll_interval_s: float = 1.0,
         timeout_s: float = 20.0,
         pauses: Pauses | None = None,
@@ -98,8 +97,7 @@ class CosmosChangeFeed(ChangeFeed):
         self._container = CosmosContainer(account, database, container, timeout_s=timeout_s)
         self._endpoint_host = urlsplit(account.endpoint).hostname or ""
         self._mode: Mode = mode
-        self._page_items_max = page_items_max
-        self._page_bytes_max = page_bytes_max
+        self._page_limits = pages or PageLimits()
         self._poll_interval_s = poll_interval_s
         self._pauses = pauses or Pauses()
         self._ranges = CosmosRanges(
@@ -108,8 +106,7 @@ class CosmosChangeFeed(ChangeFeed):
             database=database,
             container=container,
             mode=mode,
-            page_items_max=page_items_max,
-            page_bytes_max=page_bytes_max,
+            pages=self._page_limits,
             timeout_s=timeout_s,
             patience_s=self._pauses.patience_s,
         )
@@ -167,7 +164,7 @@ class CosmosChangeFeed(ChangeFeed):
     async def open(self, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
         lsn_of(continuation)
         self._check_beginning(partition, continuation)
-        size, patience = PageSize.of(self._page_items_max), Patience(self._pauses)
+        size, patience = PageSize.of(self._page_limits.items_max), Patience(self._pauses)
         delivered = after = continuation
         moved_at = in_reach_at = self._pauses.monotonic()
         while True:
@@ -213,7 +210,7 @@ class CosmosChangeFeed(ChangeFeed):
 
     async def read_up_to(self, partition: str, start: str | None, to: str) -> AsyncGenerator[pa.Table, None]:
         """What follows `start` up to `to`, and then it ends. `to`: a position that the partition has reached."""
-        size, patience = PageSize.of(self._page_items_max), Patience(self._pauses)
+        size, patience = PageSize.of(self._page_limits.items_max), Patience(self._pauses)
         after, last = start, lsn_of(to)
         while lsn_of(after) < last:
             try:
@@ -354,7 +351,7 @@ class CosmosChangeFeed(ChangeFeed):
         if not records:
             return []
         to = furthest(position_behind(records[-1].lsn), answer.etag)
-        pages = pages_of(partition, records, to, events_max=self._page_items_max, bytes_max=self._page_bytes_max)
+        pages = pages_of(partition, records, to, self._page_limits)
         first, free = answer.receipt, replace(answer.receipt, request_charge=0.0)
         return [replace(page, receipt=free if number else first) for number, page in enumerate(pages)]
 
@@ -418,8 +415,7 @@ class CosmosRanges(RangeReader):
     database: str
     container: str
     mode: Mode
-    page_items_max: int
-    page_bytes_max: int
+    pages: PageLimits
     timeout_s: float
     patience_s: float
 
@@ -439,8 +435,7 @@ class CosmosRanges(RangeReader):
             self.database,
             self.container,
             mode=self.mode,
-            page_items_max=self.page_items_max,
-            page_bytes_max=self.page_bytes_max,
+            pages=self.pages,
             timeout_s=self.timeout_s,
             pauses=Pauses(patience_s=self.patience_s),
         )

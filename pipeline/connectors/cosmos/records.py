@@ -115,18 +115,24 @@ def _whole(text: str) -> str:
     return _HALF.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-def pages_of(
-    partition: str, records: Sequence[ChangeRecord], to: str, *, events_max: int, bytes_max: int
-) -> list[Page]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageLimits:
+    """Of one page. A transaction is never cut, and may exceed them."""
+
+    items_max: int = 1000
+    bytes_max: int = 4 * 1024 * 1024
+
+
+def pages_of(partition: str, records: Sequence[ChangeRecord], to: str, limits: PageLimits) -> list[Page]:
     """Within the limits, but never cut inside a transaction; the last one ends at `to`, the server's own ETag."""
     pages: list[list[ChangeRecord]] = []
     room = 0
     for _, group in groupby(records, attrgetter("lsn")):
         transaction = list(group)
         size = sum(record.bytes for record in transaction)
-        if not pages or size > room or len(pages[-1]) + len(transaction) > events_max:
+        if not pages or size > room or len(pages[-1]) + len(transaction) > limits.items_max:
             pages.append([])
-            room = bytes_max
+            room = limits.bytes_max
         pages[-1] += transaction
         room -= size
     return [

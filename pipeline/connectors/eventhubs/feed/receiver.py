@@ -263,15 +263,16 @@ SMALL_BYTES, QUICK_BYTES = 16 * 1024, 512 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiverLimits:
-    """prefetch: events that may be on their way. page_events, page_bytes: of one page. timeout_s: for attaching.
+    """prefetch: how many events the service may send ahead. page_events, page_bytes: of one page. timeout_s: for one answer.
 
-    trusts_properties: as `decode.event_at` has it.
+    trusts_properties: whether `leasehold-key` and `leasehold-operation` in an event's properties are its key and operation. Any
+    publisher can set them, and a forwarder that copies properties would turn events into deletes.
     """
 
-    prefetch: int
-    page_events: int
-    page_bytes: int
-    timeout_s: float
+    prefetch: int = 4000
+    page_events: int = 10_000
+    page_bytes: int = 4 * 1024 * 1024
+    timeout_s: float = 20.0
     trusts_properties: bool = False
 
 

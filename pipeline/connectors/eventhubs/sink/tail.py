@@ -30,7 +30,7 @@ from leasehold.pipeline.errors import FeedError, FeedUnavailable, Fenced, SinkRe
 from leasehold.pipeline.event import Page
 from leasehold.pipeline.markers import Search
 
-LIMITS = ReceiverLimits(prefetch=2000, page_events=5000, page_bytes=4 * 1024 * 1024, timeout_s=20.0)
+LIMITS = ReceiverLimits(prefetch=2000, page_events=5000)
 QUIET_S = 10.0
 """An attached receiver that gets nothing for so long is one of an empty partition, if `$management` agrees. It answers what was
 true this long ago, or later: docs/guarantees.md lists this among what is assumed."""

@@ -71,19 +71,31 @@ class Ahead:
     held: str | None = None
 
 
+LIMIT_MAX = 64 * 1024 * 1024
+"""Offsets within a page are 32 bits wide, and escapes make a text six times as long."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """How files are read. accepts_unterminated: whether the end of a file ends a record as a line end does.
+    """How files are read. Raises ValueError for limits that cannot work.
 
-    yields_malformed: whether a malformed record is a page of its own, where it is known where it ends, and does not end all.
+    - `accepts_unterminated`: a last record without a line end is accepted when the file ends (continued later, it costs the
+      position). Otherwise it is held back until it has one, and reported.
+    - `yields_malformed`: for dead letters: a malformed record is a page of its own, as it is, unless it is in doubt where it
+      ends (a stray quote, a record too large).
+    - `record_bytes_max`: a larger record (with its line end) is malformed.
     """
 
-    format: RecordFormat
-    accepts_unterminated: bool
-    record_bytes_max: int
-    page_events_max: int
-    page_bytes_max: int
+    accepts_unterminated: bool = False
     yields_malformed: bool = False
+    record_bytes_max: int = 1024 * 1024
+    page_events_max: int = 10_000
+    page_bytes_max: int = 4 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        for name in ("record_bytes_max", "page_events_max", "page_bytes_max"):
+            if not 1 <= (limit := getattr(self, name)) <= LIMIT_MAX:
+                raise ValueError(f"{name} is {limit}: it has to lie between 1 and {LIMIT_MAX}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +104,7 @@ class FileReader:
 
     path: Path
     partition: str
+    format: RecordFormat
     reading: Reading
 
     def look(self) -> FileStatus:
@@ -119,7 +132,7 @@ class FileReader:
         cursor = cursor.moved(data, 0)
         if data and cursor.offset < position.offset:
             return cursor
-        if cursor.offset != position.offset or cursor.prefix.text != position.prefix:
+        if cursor.offset != position.offset or cursor.passed.prefix.text != position.prefix:
             is_same_file = cursor.seen.file == position.file
             raise self._lost(position, "it was edited there" if is_same_file else "another file has taken its place")
         return replace(cursor, record=position.record, line=position.line, position=position)
@@ -141,10 +154,12 @@ class FileReader:
             if cursor.opening is None:
                 opened = self._read_opening(cursor, file)
                 return ReadStep(opened, "read") if opened else ReadStep(cursor, "wait", held=self._held_opening(file))
-            read = os.pread(file, len(cursor.overlap) + cursor.window, cursor.offset - len(cursor.overlap))
-        if not read.startswith(cursor.overlap):
+            read = os.pread(
+                file, len(cursor.passed.overlap) + cursor.window, cursor.offset - len(cursor.passed.overlap)
+            )
+        if not read.startswith(cursor.passed.overlap):
             return ReadStep(cursor, "verify")
-        data = read[len(cursor.overlap) :]
+        data = read[len(cursor.passed.overlap) :]
         if cursor.is_unterminated:
             return self._terminated(cursor, data)
         return process(cursor, cursor.opening, data)
@@ -167,7 +182,7 @@ class FileReader:
                 if step.page is not None:
                     yield step.page.events
         is_whole = (cursor.offset, cursor.record, cursor.line) == (to.offset, to.record, to.line)
-        if not is_whole or cursor.prefix.text != planned.check:
+        if not is_whole or cursor.passed.prefix.text != planned.check:
             raise self._altered(to)
 
     def count_ahead(self, position: FilePosition | None) -> Ahead:
@@ -205,15 +220,15 @@ class FileReader:
         data = self._beginning(file)
         try:
             check_text(data)
-            opening = self.reading.format.opening(data)
+            opening = self.format.opening(data)
         except Unreadable as trouble:
             raise self._malformed(cursor, trouble) from trouble
         if opening is None:
-            if self.reading.accepts_unterminated and self.reading.format.is_within_quotes(data):
+            if self.reading.accepts_unterminated and self.format.is_within_quotes(data):
                 raise self._malformed(cursor, Unreadable(WITHIN_QUOTES, 0))
             return None
         cursor = cursor.moved(data[: opening.bytes], opening.lines)
-        return replace(cursor, opening=opening, header=cursor.prefix.text)
+        return replace(cursor, opening=opening, header=cursor.passed.prefix.text)
 
     def _beginning(self, file: int) -> bytes:
         return os.pread(file, self.reading.record_bytes_max + OPENING_BYTES, 0)
@@ -229,7 +244,7 @@ class FileReader:
         if rest in (b"", b"\r"):
             return None
         what = "the last line has no line end yet: end it, or accept it as it is with `final_record: accept`"
-        if self.reading.format.is_within_quotes(rest):
+        if self.format.is_within_quotes(rest):
             what = "a quoted field is not closed: close it in the file, and reading continues from this record"
         return f"file '{self.partition}', line {line}: {what}"
 
@@ -258,11 +273,11 @@ class FileReader:
 
     def _cut(self, data: bytes, opening: Opening | None, *, is_end: bool) -> Cut:
         """At the end of the file, what lacks its line end gets one where it is accepted so."""
-        cut = self.reading.format.cut(data, opening)
+        cut = self.format.cut(data, opening)
         rest = data[cut.passed :]
         if not (is_end and self.reading.accepts_unterminated) or cut.trouble or rest in (b"", b"\r"):
             return cut
-        cut = self.reading.format.cut(data + b"\n", opening)
+        cut = self.format.cut(data + b"\n", opening)
         if cut.passed < len(data) and cut.trouble is None:
             return replace(cut, trouble=Unreadable(WITHIN_QUOTES, data.count(b"\n", 0, cut.passed)))
         return cut
@@ -271,12 +286,12 @@ class FileReader:
         """How many of the cut's records make a page."""
         row_bytes = ROW_BYTES + 2 * len(self.partition.encode())
         fitting = np.searchsorted(
-            np.cumsum(self.reading.format.sizes(cut, opening) + row_bytes), self.reading.page_bytes_max, side="right"
+            np.cumsum(self.format.sizes(cut, opening) + row_bytes), self.reading.page_bytes_max, side="right"
         )
         return max(1, min(int(fitting), len(cut), self.reading.page_events_max))
 
     def _skip(self, records_max: int, cursor: Cursor, opening: Opening, data: bytes) -> ReadStep:
-        cut = self.reading.format.cut(data, opening)
+        cut = self.format.cut(data, opening)
         if count := min(len(cut), records_max):
             trail = Trail(cursor, data[: int(cut.ends[count - 1])], cut.ends[:count], cut.lines_behind[:count])
             return ReadStep(replace(trail.cursor_behind(count), window=WINDOW_BYTES), "read", passed=count)
@@ -287,7 +302,7 @@ class FileReader:
         return ReadStep(replace(cursor, window=2 * cursor.window), "read")
 
     def _page(self, cursor: Cursor, opening: Opening, data: bytes, cut: Cut, count: int) -> ReadStep:
-        content = self.reading.format.content(cut, opening, count)
+        content = self.format.content(cut, opening, count)
         count = len(content.bodies)
         if content.trouble and not count:
             return self._apart(cursor, data, content.trouble)
@@ -363,7 +378,7 @@ class FileReader:
 
 
 def _begun(start: FilePosition, seen: FileStatus, opening: Opening) -> Cursor:
-    """At the begin of a range. `prefix` begins there too: no executor reads what precedes its range."""
+    """At the begin of a range. What has passed begins there too: no executor reads what precedes its range."""
     return Cursor(
         seen=seen, opening=opening, offset=start.offset, record=start.record, line=start.line, header=start.header
     )

@@ -442,7 +442,7 @@ async def test_an_output_that_waited_for_acknowledgements_until_trust_had_ended_
     assert [call[2] for call in calls if call[0] == "process"] == [[6]]
     permit.is_given = True
     await writer.write(output(6, 7), permit)
-    await calls[-1][1].acknowledge(7)
+    await calls[-1][1].lease.acknowledge(7)
     assert ([call[2] for call in calls if call[0] == "process"], writer.position) == ([[6], [7]], "7")
     await writer.close("shutdown")
 

@@ -71,13 +71,12 @@ def reader(
 ) -> FileReader:
     records = CsvRecords if format == "csv" else JsonRecords
     reading = Reading(
-        format=records(key=key, record_bytes_max=record_bytes_max),
         accepts_unterminated=accept,
         record_bytes_max=record_bytes_max,
         page_events_max=page_events_max,
         page_bytes_max=page_bytes_max,
     )
-    return FileReader(path, "a.csv", reading)
+    return FileReader(path, "a.csv", records(key=key, record_bytes_max=record_bytes_max), reading)
 
 
 def read(path: Path, *, position: FilePosition | None = None, window: int | None = None, **options: Any) -> Read:
