@@ -44,7 +44,7 @@ from leasehold.pipeline.feed import PartitionEnded
 from leasehold.pipeline.imports import derived
 from leasehold.pipeline.limits import Budget
 from leasehold.pipeline.pump.progress import Progress
-from leasehold.pipeline.pump.runner import DeliveredBatch, Runner
+from leasehold.pipeline.pump.runner import DeliveredBatch, FailingEvents, ReadAhead, Reporting, Runner, Source
 from leasehold.pipeline.pump.tap import Tap
 from leasehold.pipeline.ranges import RangePlan
 from leasehold.pipeline.sink import Claim, CloseReason, SinkWriter
@@ -259,23 +259,24 @@ class Worker:
 
     def _runner(self, writer: SinkWriter) -> Runner:
         return Runner(
-            partition=self.partition,
-            epoch=self.owned.lease.epoch,
-            feed=self.pipeline.feed,
+            source=Source(self.pipeline.feed, self.partition, self.owned.lease.epoch),
             transform=self.pipeline.transform,
             writer=writer,
             permit=self._permit,
-            limits=self.pipeline.limits,
-            buffer_bytes_max=self.pipeline.buffer_bytes_max,
-            budget=self._budget,
+            read_ahead=ReadAhead(
+                limits=self.pipeline.limits,
+                bytes_max=self.pipeline.buffer_bytes_max,
+                budget=self._budget,
+                plan=self._plan,
+            ),
             clock=self._clock,
-            progress=self.progress,
+            reporting=Reporting(
+                progress=self.progress,
+                tap=self.tap,
+                tracer=self._stats.tracer(self.owned.lease, self.pipeline.feed.endpoint, self.pipeline.sink.endpoint),
+            ),
             delivered=self._record_delivery,
-            letters=self.pipeline.letters,
-            refusals=self._refusals,
-            plan=self._plan,
-            tap=self.tap,
-            tracer=self._stats.tracer(self.owned.lease, self.pipeline.feed.endpoint, self.pipeline.sink.endpoint),
+            failing=FailingEvents(letters=self.pipeline.letters, refusals=self._refusals),
         )
 
     async def _record_delivery(self, batch: DeliveredBatch) -> None:

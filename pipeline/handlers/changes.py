@@ -114,7 +114,7 @@ class Context:
     trace: TraceContext | None = None
     """The trace context (W3C) of the delivery; None if traces are off."""
     receipt: Receipt | None = None
-    """The source's, for these changes; None if it gives none."""
+    """The source's for what was read; None if it gives none."""
     key: str | None = None
     """With `parallel`, the key of the changes."""
     attempt: int = 1

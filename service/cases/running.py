@@ -20,7 +20,7 @@ from leasehold.pipeline.errors import EngineUnavailable, PipelineError
 from leasehold.pipeline.feed import ChangeFeed
 from leasehold.pipeline.limits import BatchLimits, Budget
 from leasehold.pipeline.pump.progress import Progress
-from leasehold.pipeline.pump.runner import DeliveredBatch, Runner
+from leasehold.pipeline.pump.runner import DeliveredBatch, FailingEvents, ReadAhead, Reporting, Runner, Source
 from leasehold.pipeline.sink import Claim, Permit, SinkWriter
 from leasehold.pipeline.spark.engine import SparkEngine
 from leasehold.pipeline.transform import Transform
@@ -154,19 +154,15 @@ def _runner(
         """There is no lease to keep the position in."""
 
     return Runner(
-        partition=partition,
-        epoch=1,
-        feed=feed,
+        source=Source(feed, partition, 1),
         transform=prepared.transform,
         writer=writer,
         permit=GRANTED,
-        limits=prepared.limits,
-        buffer_bytes_max=prepared.settings.buffer_bytes_max,
-        budget=Budget(),
+        read_ahead=ReadAhead(limits=prepared.limits, bytes_max=prepared.settings.buffer_bytes_max, budget=Budget()),
         clock=BootClock(),
-        progress=Progress(),
+        reporting=Reporting(progress=Progress()),
         delivered=ignore,
-        letters=policy,
+        failing=FailingEvents(letters=policy),
     )
 
 
