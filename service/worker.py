@@ -47,7 +47,7 @@ from leasehold.pipeline.pump.progress import Progress
 from leasehold.pipeline.pump.runner import DeliveredBatch, FailingEvents, ReadAhead, Reporting, Runner, Source
 from leasehold.pipeline.pump.tap import Tap
 from leasehold.pipeline.ranges import RangePlan
-from leasehold.pipeline.sink import Claim, CloseReason, SinkWriter
+from leasehold.pipeline.sink import Claim, ClaimReports, CloseReason, SinkWriter
 from leasehold.service.checkpoint_blobs import CheckpointWriter
 from leasehold.service.checkpoints import Checkpoints
 from leasehold.service.errors import BatchHung
@@ -227,8 +227,10 @@ class Worker:
             continuation=lease.continuation,
             state=lease.sink_state,
             compare=self.pipeline.feed.compare,
-            report_wait=lambda seconds: self.progress.excuse_sink(self._clock.monotonic() + seconds),
-            report_progress=lambda: self.progress.advance(OPENING, self._clock.monotonic()),
+            reports=ClaimReports(
+                progress=lambda: self.progress.advance(OPENING, self._clock.monotonic()),
+                wait=lambda seconds: self.progress.excuse_sink(self._clock.monotonic() + seconds),
+            ),
         )
         self.progress.excuse_sink(self._clock.monotonic(), is_new=True)
         with self.progress.working(OPENING, self._clock.monotonic()):

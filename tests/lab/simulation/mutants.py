@@ -705,8 +705,8 @@ MUTANTS = (
     mutant(
         "a sink that opens slowly is cancelled though it gets on",
         "leasehold.service.worker",
-        "report_progress=lambda: self.progress.advance(OPENING, self._clock.monotonic())",
-        "",
+        "progress=lambda: self.progress.advance(OPENING, self._clock.monotonic())",
+        "progress=lambda: None",
     ),
     mutant(
         "one sink's slow answer keeps the partitions of its pipeline waiting",
