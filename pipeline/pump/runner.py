@@ -91,7 +91,7 @@ class ReadAhead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailingEvents:
-    """What is done about events that cannot be processed.
+    """How a run treats events that cannot be processed.
 
     - `letters`: what becomes of them; None to stop at the first. With it the writer has to be one that keeps dead letters.
     - `refusals`: what is known of output that the sink refused in earlier runs, for the search for the event; None not to search.

@@ -117,7 +117,7 @@ def _whole(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageLimits:
-    """Of one page. A transaction is never cut, and may exceed them."""
+    """The limits of one page. A transaction is never cut, and may exceed them."""
 
     items_max: int = 1000
     bytes_max: int = 4 * 1024 * 1024
