@@ -12,7 +12,6 @@ every balance interval (or when a host rang or died, or each second while leases
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -20,10 +19,8 @@ from math import inf
 from types import coroutine
 from typing import TypeVar
 
-from structlog.typing import FilteringBoundLogger as Log
-
 from leasehold.common.cancellation import is_cancelled
-from leasehold.common.clock import Clock, retry_after_s
+from leasehold.common.clock import retry_after_s
 from leasehold.leases.balance import Plan, Steps, plan_in_steps
 from leasehold.leases.errors import StoreConflict, StoreError
 from leasehold.leases.expiry import Intervals, Watch
@@ -36,14 +33,13 @@ from leasehold.leases.session import Session
 from leasehold.leases.shares import Shares
 from leasehold.leases.side_by_side import run_side_by_side
 from leasehold.leases.tenure import OwnedLease, VersionedLease
-from leasehold.leases.timing import Timing
 from leasehold.pipeline.crash_point import crash_point
 from leasehold.service.failures import Failures, Streak, verdict
 from leasehold.service.fitness import Fitness
 from leasehold.service.partitions import Partitions
 from leasehold.service.pipeline import PipelineParts
 from leasehold.service.reports import Reports
-from leasehold.service.stats import Stats
+from leasehold.service.runtime import Runtime
 from leasehold.service.stopping import sleep_unless_stopped
 from leasehold.service.texts import described
 from leasehold.service.worker import Worker, about
@@ -95,12 +91,8 @@ class Balancer:
         employ: Callable[[OwnedLease, asyncio.TaskGroup], None],
         failures: Failures,
         reports: Reports,
-        stats: Stats,
         stopping: asyncio.Event,
-        clock: Clock,
-        timing: Timing,
-        rng: random.Random,
-        log: Log,
+        runtime: Runtime,
     ) -> None:
         """workers: those that run. employ: starts one for a lease that was taken. stopping: ends `run` after its round."""
         self.scan: Scan | None = None
@@ -116,20 +108,14 @@ class Balancer:
         self._employ = employ
         self._failures = failures
         self._reports = reports
-        self._stats = stats
         self._stopping = stopping
-        self._clock = clock
-        self._timing = timing
-        self._rng = rng
-        self._log = log
+        self._clock, self._timing, self._rng = runtime.clock, runtime.timing, runtime.rng
+        self._log, self._stats = runtime.log, runtime.stats
         self._wake = asyncio.Event()
         self.partitions = Partitions(
             pipelines,
             keeper,
-            clock=clock,
-            timing=timing,
-            log=log,
-            rng=rng,
+            runtime=runtime,
             report=reports.report,
             orphaned=self._set_aside,
             wake=self.wake,
@@ -153,7 +139,7 @@ class Balancer:
         self._rested_on: tuple[object, ...] = ()
         self._shares = Shares()
         self.fitness: Fitness | None = None
-        self._refusals = Streak(clock)
+        self._refusals = Streak(self._clock)
 
     @property
     def _session(self) -> Session:

@@ -17,18 +17,16 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Literal
 
-from structlog.typing import FilteringBoundLogger as Log
-
 from leasehold.common.cancellation import is_cancelled
-from leasehold.common.clock import Backoff, Clock
+from leasehold.common.clock import Backoff
 from leasehold.leases.host_record import FIT, RENOUNCED, SICK, UNKNOWN, HostRecord
 from leasehold.leases.keeper import Keeper
 from leasehold.leases.lease import LeaseKey
 from leasehold.leases.session import Session
 from leasehold.leases.tenure import VersionedLease
-from leasehold.leases.timing import Timing
 from leasehold.service.failures import Failures
 from leasehold.service.pipeline import PipelineParts
+from leasehold.service.runtime import Runtime
 from leasehold.service.worker import Worker
 
 State = Literal["well", "sick", "leaving", "renounced"]
@@ -162,9 +160,7 @@ class Fitness:
         others: Callable[[], Iterable[HostRecord]],
         lease_of: Callable[[str, int], VersionedLease | None],
         changed: Callable[[], None],
-        clock: Clock,
-        timing: Timing,
-        log: Log,
+        runtime: Runtime,
     ) -> None:
         """others: the other hosts that live. changed: called when leases are to move, or may.
 
@@ -178,9 +174,7 @@ class Fitness:
         self._others = others
         self._lease_of = lease_of
         self._changed = changed
-        self._clock = clock
-        self._timing = timing
-        self._log = log
+        self._clock, self._timing, self._log = runtime.clock, runtime.timing, runtime.log
         self._watched = {name: _WatchedPipeline() for name in pipelines}
         self._lapses, self._trusted_since = 0, -inf
         self._foreign: dict[LeaseKey, tuple[int, float]] = {}

@@ -16,17 +16,13 @@ run: read, transform, deliver --- checkpoints, lazily
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from structlog.typing import FilteringBoundLogger as Log
-
-from leasehold.common.clock import Backoff, Clock, retry_after_s
+from leasehold.common.clock import Backoff, retry_after_s
 from leasehold.leases.errors import LeaseLost, StoreError
 from leasehold.leases.lease import Child, Lease, LeaseKey
 from leasehold.leases.tenure import WINNING, OwnedLease, keep_won
-from leasehold.leases.timing import Timing
 from leasehold.pipeline.crash_point import crash_point
 from leasehold.pipeline.dead_letters.refusals import ATTEMPTS, Refusals
 from leasehold.pipeline.errors import (
@@ -54,8 +50,8 @@ from leasehold.service.errors import BatchHung
 from leasehold.service.failures import Failures, Streak
 from leasehold.service.permit import TrustPermit
 from leasehold.service.pipeline import PipelineParts
+from leasehold.service.runtime import Runtime
 from leasehold.service.shutdown import CLOSING_TIMEOUT_S, retry_until_answered, run_uninterrupted, run_within
-from leasehold.service.stats import Stats
 from leasehold.service.stopping import run_unless_stopped, sleep_unless_stopped
 
 TRANSIENT = (FeedUnavailable, SinkUnavailable, EngineUnavailable, Ambiguous)
@@ -81,11 +77,7 @@ class Worker:
         owned: OwnedLease,
         pipeline: PipelineParts,
         *,
-        clock: Clock,
-        timing: Timing,
-        rng: random.Random,
-        log: Log,
-        stats: Stats,
+        runtime: Runtime,
         budget: Budget,
         failures: Failures,
         checkpoint_writer: CheckpointWriter | None = None,
@@ -96,18 +88,15 @@ class Worker:
         self.pipeline = pipeline
         self.progress = Progress()
         self.tap = Tap()
-        self._clock = clock
-        self._timing = timing
-        self._rng = rng
-        self._log = log.bind(**about(owned.lease))
-        self._stats = stats
+        self._clock, self._timing, self._rng = runtime.clock, runtime.timing, runtime.rng
+        self._log, self._stats = runtime.log.bind(**about(owned.lease)), runtime.stats
         self._budget = budget
         self._failures = failures
         self._checkpoint_writer = checkpoint_writer
         self._delivered = delivered
-        self._renewal_streak, self._checkpoint_streak = Streak(clock), Streak(clock)
+        self._renewal_streak, self._checkpoint_streak = Streak(self._clock), Streak(self._clock)
         self._stopping = asyncio.Event()
-        self._permit = TrustPermit(owned, clock, self._suspended, self._restored)
+        self._permit = TrustPermit(owned, self._clock, self._suspended, self._restored)
         letters, compare = pipeline.letters, pipeline.feed.compare
         self._refusals = Refusals(ATTEMPTS if letters is None else letters.attempts, compare)
         self._plan = None if pipeline.ranges is None else RangePlan(compare, pipeline.ranges)
@@ -117,8 +106,8 @@ class Worker:
             owned,
             pipeline,
             self.progress,
-            clock=clock,
-            stats=stats,
+            clock=self._clock,
+            stats=self._stats,
             failed=self._checkpoint_failed,
             kept=self._checkpoint_kept,
         )
