@@ -42,14 +42,20 @@ FOREIGN_REST = Backoff(first_s=60.0, max_s=1800.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Peers:
+    """What other live hosts show. sick_s: for how long some have shown that they are sick; None if none does."""
+
+    is_fit: bool = False
+    sick_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """What is known of a pipeline here, at `now` (Clock seconds).
 
     - failing: for how long each partition has failed that has a worker; 0 if it does not.
     - writes_fail_s, reads_fail_s: for how long writes of leases, or readings, have failed.
     - proved_s: how long ago it delivered, or a probe succeeded. probe_failed: whether the last probe did.
-    - peer_is_fit: whether another live host shows that.
-    - peer_is_sick_s: for how long others have shown that they are sick; None if none does.
     - trusted_s: since the host's last lapse of trust.
     """
 
@@ -60,8 +66,7 @@ class Facts:
     reads_fail_s: float = 0.0
     proved_s: float = inf
     probe_failed: bool = False
-    peer_is_fit: bool = False
-    peer_is_sick_s: float | None = None
+    peers: Peers = field(default_factory=Peers)
     trusted_s: float = inf
 
     @property
@@ -86,12 +91,12 @@ class Facts:
 
     @property
     def wants_probe(self) -> bool:
-        return self.is_suspect or (self.peer_is_sick_s is not None and not self.answers_the_sick)
+        return self.is_suspect or (self.peers.sick_s is not None and not self.answers_the_sick)
 
     @property
     def answers_the_sick(self) -> bool:
         """Whether this host is fit, as it has shown since another one has been sick: not before, or both may have one cause."""
-        return self.peer_is_sick_s is not None and self.proved_s <= min(self.peer_is_sick_s, PROVED_FOR_S)
+        return self.peers.sick_s is not None and self.proved_s <= min(self.peers.sick_s, PROVED_FOR_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +120,7 @@ class PipelineHealth:
                 return replace(self, state="renounced", rests=self.rests + 1)
             case "sick" if not facts.is_sick:
                 return replace(self, state="well", since=facts.now)
-            case "sick" if facts.loses_work and facts.peer_is_fit:
+            case "sick" if facts.loses_work and facts.peers.is_fit:
                 return replace(self, state="leaving")
             case "sick" if facts.loses_work:
                 return replace(self, has_lost_work=True)
@@ -264,8 +269,10 @@ class Fitness:
             reads_fail_s=outcomes.reads.failing_s(now),
             proved_s=now - watched.proved_at,
             probe_failed=watched.probe_failed,
-            peer_is_fit=any(name in each.which_are(FIT) for each in others if not each.draining),
-            peer_is_sick_s=now - watched.sick_since if watched.sick_peers else None,
+            peers=Peers(
+                is_fit=any(name in each.which_are(FIT) for each in others if not each.draining),
+                sick_s=now - watched.sick_since if watched.sick_peers else None,
+            ),
             trusted_s=now - self._trusted_since,
         )
 
@@ -278,7 +285,7 @@ class Fitness:
     def _is_proved(self, name: str) -> bool:
         """What is older than a failure here, or than another host's sickness, proves nothing: both may have one cause."""
         facts = self._facts(name, ())
-        return facts.proved_s <= min([PROVED_FOR_S, *filter(None, (facts.peer_is_sick_s, *facts.failing))])
+        return facts.proved_s <= min([PROVED_FOR_S, *filter(None, (facts.peers.sick_s, *facts.failing))])
 
     async def _probe_if_wanted(self, name: str, others: Collection[HostRecord]) -> None:
         watched, facts = self._watched[name], self._facts(name, others)

@@ -218,15 +218,15 @@ class DisturbedRun:
     seed: int | None
     """Chooses the places where events are cut into batches; None for one batch a partition."""
     disturbance: Disturbance = UNDISTURBED
-    events: Mapping[str, pa.Table] = field(default_factory=dict)
-    store: MemoryStore = field(default_factory=MemoryStore)
-    dead: dict[tuple[str, int], str] = field(default_factory=dict)
-    reached: Counter[str] = field(default_factory=Counter)
+    events: Mapping[str, pa.Table] = field(init=False, default_factory=dict)
+    store: MemoryStore = field(init=False, default_factory=MemoryStore)
+    dead: dict[tuple[str, int], str] = field(init=False, default_factory=dict)
+    reached: Counter[str] = field(init=False, default_factory=Counter)
     """How often each crash point was reached."""
-    killed: asyncio.Event = field(default_factory=asyncio.Event)
+    killed: asyncio.Event = field(init=False, default_factory=asyncio.Event)
     modules: HandlerModules | None = None
-    _hosts: list[_Host] = field(default_factory=list)
-    _others: set[asyncio.Task[Any]] = field(default_factory=set)
+    _hosts: list[_Host] = field(init=False, default_factory=list)
+    _others: set[asyncio.Task[Any]] = field(init=False, default_factory=set)
     """What ran before this run."""
 
     async def carry_out(self) -> State:

@@ -264,8 +264,8 @@ MUTANTS = (
     mutant(
         "a host gives its leases up although no other is fit",
         "leasehold.service.fitness",
-        'case "sick" if facts.loses_work and facts.peer_is_fit:',
-        'case "sick" if facts.loses_work or facts.peer_is_fit:',
+        'case "sick" if facts.loses_work and facts.peers.is_fit:',
+        'case "sick" if facts.loses_work or facts.peers.is_fit:',
         test=FITNESS,
     ),
     mutant(
@@ -350,7 +350,7 @@ MUTANTS = (
     mutant(
         "a host is fit for what it did before another fell sick",
         "leasehold.service.fitness",
-        "self.proved_s <= min(self.peer_is_sick_s, PROVED_FOR_S)",
+        "self.proved_s <= min(self.peers.sick_s, PROVED_FOR_S)",
         "self.proved_s <= PROVED_FOR_S",
         test=FITNESS,
     ),

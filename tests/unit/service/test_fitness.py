@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from leasehold.service.fitness import PROVED_FOR_S, REST, Facts, PipelineHealth
+from leasehold.service.fitness import PROVED_FOR_S, REST, Facts, Peers, PipelineHealth
 
 D = 7.0
 WELL = Facts(now=1000.0, lasts_s=D, proved_s=1.0)
@@ -34,7 +34,7 @@ def test_a_suspicion_has_to_be_confirmed_by_a_probe(suspicion: dict[str, object]
 
 
 def test_a_host_that_cannot_read_the_leases_gets_no_others_and_keeps_its_own() -> None:
-    facts = replace(WELL, reads_fail_s=D, peer_is_fit=True)
+    facts = replace(WELL, reads_fail_s=D, peers=Peers(is_fit=True))
     sick = PipelineHealth().judged(facts, workers=2)
     assert (sick.state, sick.shown(facts)) == ("sick", "s")
     assert sick.judged(facts, workers=2) == sick
@@ -43,7 +43,7 @@ def test_a_host_that_cannot_read_the_leases_gets_no_others_and_keeps_its_own() -
 def test_a_sick_host_gives_its_leases_up_only_if_another_is_fit() -> None:
     sick = PipelineHealth(state="sick")
     assert sick.judged(ALL_FAIL, workers=2).state == "sick"
-    assert sick.judged(replace(ALL_FAIL, peer_is_fit=True), workers=2).state == "leaving"
+    assert sick.judged(replace(ALL_FAIL, peers=Peers(is_fit=True)), workers=2).state == "leaving"
     assert sick.judged(WELL, workers=2).state == "well"
 
 
@@ -73,9 +73,9 @@ def test_a_host_resumes_after_a_rest_and_a_probe_and_rests_longer_each_time() ->
 
 def test_a_host_shows_that_it_is_fit_only_if_it_has_shown_it_since_another_is_sick() -> None:
     assert PipelineHealth().shown(WELL) == "-"
-    assert PipelineHealth().shown(replace(WELL, peer_is_sick_s=2.0)) == "f"
-    both_may_have_one_cause = replace(WELL, peer_is_sick_s=2.0, proved_s=3.0)
+    assert PipelineHealth().shown(replace(WELL, peers=Peers(sick_s=2.0))) == "f"
+    both_may_have_one_cause = replace(WELL, peers=Peers(sick_s=2.0), proved_s=3.0)
     assert both_may_have_one_cause.wants_probe
     assert PipelineHealth().shown(both_may_have_one_cause) == "-"
-    assert PipelineHealth().shown(replace(WELL, peer_is_sick_s=900.0, proved_s=PROVED_FOR_S + 1)) == "-"
-    assert PipelineHealth().shown(replace(WELL, peer_is_sick_s=2.0, failing=(D, 0.0))) == "-"
+    assert PipelineHealth().shown(replace(WELL, peers=Peers(sick_s=900.0), proved_s=PROVED_FOR_S + 1)) == "-"
+    assert PipelineHealth().shown(replace(WELL, peers=Peers(sick_s=2.0), failing=(D, 0.0))) == "-"
