@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import aiohttp
 
-from leasehold.common.http_address import checked_url
+from leasehold.common.addresses import checked_url
 from leasehold.pipeline.async_sink import AsyncSink, Entry, Failed, Limits, json_row
 from leasehold.pipeline.async_sink.json_rows import Content
 from leasehold.pipeline.async_sink.request_entry import Destination

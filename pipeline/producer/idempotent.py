@@ -36,9 +36,8 @@ from leasehold.pipeline.producer.event import (
     EventSet,
     OutgoingEvent,
 )
-from leasehold.pipeline.producer.partition import PartitionProducer
+from leasehold.pipeline.producer.partition import PartitionProducer, RetryPolicy
 from leasehold.pipeline.producer.properties import HubProperties, PartitionProperties, PublishingProperties
-from leasehold.pipeline.producer.retry import RetryPolicy
 
 # What a lease keeps of its producer: it crosses the lease document as a compact JSON text, the sink state. Pure.
 #

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Self, TypeVar, overlo
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, StringConstraints, ValidationInfo
 
+from leasehold.common.addresses import checked_url
 from leasehold.common.dsn import read_dsn
 from leasehold.common.given_credential import is_credential
-from leasehold.common.http_address import checked_url
 from leasehold.pipeline.sql_text import schema_problem, sql_problem
 
 _IMPORTABLE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
