@@ -237,6 +237,48 @@ async def test_documents_come_as_dicts_and_a_body_that_is_none_stops_its_partiti
     assert "the event with sequence 0 of partition '0' cannot be a document" in why
 
 
+async def why_it_fails(handler: Any, **settings: Any) -> str:
+    async with processor_of(handler, **settings) as processor:
+        (why, *_) = (await processor.idle()).failed.values()
+    return why
+
+
+class Whole(Handler):
+    async def process(self, changes: list[Event], context: Context) -> None: ...
+
+
+@pytest.mark.parametrize("settings", [{}, {"parallel": {"key": "key", "max": 2}}], ids=["by batches", "side by side"])
+async def test_a_factory_that_does_not_make_an_object_for_each_lease_stops_its_partitions(
+    settings: dict[str, Any],
+) -> None:
+    whole = Whole()
+    feed = MemoryFeed(changes={"0": (1,), "1": (2,)})
+    why = await why_it_fails(lambda: whole, feed=feed, **settings)
+    assert "returned one object twice, and each lease needs its own: let it make another each time" in why
+    why = await why_it_fails(lambda: Whole, **settings)
+    assert "returned the class Whole: let it return an object of it" in why
+    why = await why_it_fails(lambda: Pipeline, **settings)
+    assert "returned the class Pipeline" in why
+
+
+@pytest.mark.parametrize("settings", [{}, {"parallel": {"key": "key", "max": 2}}], ids=["by batches", "side by side"])
+async def test_changes_for_code_that_has_not_run_are_not_processed(settings: dict[str, Any]) -> None:
+    async def on_changes(changes: list[Event], context: Context) -> None: ...
+
+    def numbers(changes: list[Event], context: Context) -> Any:
+        yield 1
+
+    async def unawaited(changes: list[Event], context: Context) -> Any:
+        return on_changes(changes, context)
+
+    why = await why_it_fails(lambda changes, context: on_changes(changes, context), **settings)
+    assert "returned an awaitable: define the handler with `async def`, and `await` what it calls" in why
+    why = await why_it_fails(unawaited, **settings)
+    assert "returned an awaitable" in why
+    why = await why_it_fails(lambda changes, context: numbers(changes, context), **settings)
+    assert "returned a generator, whose code has not run" in why
+
+
 async def test_a_retry_is_called_again_with_the_same_changes() -> None:
     calls: list[int] = []
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,34 @@ def numbers(changes: list[Event], context: Context) -> Iterator[int]:
 
 class Whole(Handler):
     def process(self, changes: list[Event], context: Context) -> None: ...
+
+
+class Pooled(Handler):
+    def __init__(self, pool: str) -> None: ...
+
+    def process(self, changes: list[Event], context: Context) -> None: ...
+
+
+class Half(Handler, ABC):
+    def process(self, changes: list[Event], context: Context) -> None: ...
+
+    @abstractmethod
+    def more(self) -> None: ...
+
+
+class Fixed(Handler):
+    process = 5  # type: ignore[assignment]
+
+
+async def make_whole() -> Whole:
+    return Whole()
+
+
+def answered() -> object:
+    """What a call of a handler returns."""
+    call = on_changes([], anything)
+    call.close()
+    return call
 
 
 def pipeline_of(**arguments: Any) -> Pipeline:
@@ -191,6 +221,56 @@ IN_CODE: dict[str, tuple[Callable[[], object], str]] = {
         lambda: pipeline_of(handler=lambda: None),
         "`handler` '<lambda>.<locals>.<lambda>' takes () and returns nothing: let it take (changes, context)",
     ),
+    "a class that needs arguments": (
+        lambda: pipeline_of(handler=Pooled),
+        "its `__init__` takes (pool: 'str') -> 'None', and each lease makes an object without arguments: give a function that"
+        " makes it, like `handler=lambda: Pooled(...)`",
+    ),
+    "a partial of a class that needs more arguments": (
+        lambda: pipeline_of(handler=partial(Pooled)),
+        "`handler` 'Pooled': its `__init__` takes (pool: 'str') -> 'None' besides: give these to `partial`",
+    ),
+    "a partial of a class of no handler": (
+        lambda: pipeline_of(handler=partial(Plain)),
+        "does not derive from leasehold.Handler: derive it from that",
+    ),
+    "a partial of a function of three arguments": (
+        lambda: pipeline_of(handler=partial(lambda changes, context, pool: None)),
+        "takes (changes, context, pool), and cannot be called with (changes, context): let it take these two",
+    ),
+    "an abstract class": (
+        lambda: pipeline_of(handler=Half),
+        "is an abstract class: define more in a subclass, and give that",
+    ),
+    "a process that is no method": (
+        lambda: pipeline_of(handler=Fixed),
+        "`process` is no method: define `async def process(self, changes, context)`",
+    ),
+    "an async factory": (
+        lambda: pipeline_of(handler=make_whole),
+        "is an `async def` function, and what makes a handler is called without `await`: define it with `def`, and await in the"
+        " handler's `open`",
+    ),
+    "a partial of an async factory": (
+        lambda: pipeline_of(handler=partial(make_whole)),
+        "`handler` 'make_whole' takes () -> 'Whole' and is an `async def` function",
+    ),
+    "a call of a handler": (
+        lambda: pipeline_of(handler=answered()),
+        "`handler` 'on_changes' is what a call of it returned: give the function, and do not call it",
+    ),
+    "a call of a generator": (
+        lambda: pipeline_of(handler=numbers([], anything)),
+        "`handler` 'numbers' is what a call of it returned: give the function, and do not call it",
+    ),
+    "a method of a handler's object": (
+        lambda: pipeline_of(handler=Whole().process),
+        "is a method of an object, and each lease needs an object of its own: give the class, or a function that makes such",
+    ),
+    "a method of no object": (
+        lambda: pipeline_of(handler=Whole.process),
+        "give that method of an object, or the class if it derives from leasehold.Handler",
+    ),
     "a path with a dot": (
         lambda: pipeline_of(handler="a.on_changes"),
         "must name a handler to import, like package.module:name",
@@ -258,6 +338,11 @@ IN_FILES: dict[str, tuple[tuple[str, str, str, str], str]] = {
         "does not derive from leasehold.Handler: derive it from that",
     ),
     "an object": (("", "", PYTHON % "my_handlers:made", ""), "each lease needs its own: give the class Whole"),
+    "a class that needs arguments": (
+        ("", "", PYTHON % "my_handlers:Pooled", ""),
+        "give a function that makes it, like `handler=lambda: Pooled(...)`",
+    ),
+    "an async factory": (("", "", PYTHON % "my_handlers:make", ""), "is called without `await`: define it with `def`"),
     "one argument": (
         ("", "", PYTHON % "my_handlers:one", ""),
         "cannot be called with (changes, context): let it take these two",
@@ -276,6 +361,9 @@ class Plain:
     def process(self, changes, context): ...
 class Whole(Handler):
     def process(self, changes, context): ...
+class Pooled(Whole):
+    def __init__(self, pool): ...
+async def make(): return Whole()
 made = Whole()
 """
 
