@@ -221,8 +221,9 @@ class PythonSink(SinkSettings):
     )
     gets: Literal["documents", "events", "rows", "table"] | None = Field(
         default=None,
-        description="What the handler is called with: JSON `documents`, `events`, `rows` of output, or an Arrow `table`. By"
-        " default documents for a feed `cosmos`, events for others, and behind a transform the table (rows with `parallel`).",
+        description="What the handler is called with: `documents` (bodies that are JSON objects), `events`, `rows` of a"
+        " transform's output, or an Arrow `table`. By default documents for a feed `cosmos`, events for others, and behind a"
+        " transform the table (rows with `parallel`).",
     )
     parallel: ParallelSettings | None = Field(
         default=None,
@@ -264,7 +265,7 @@ class PythonSink(SinkSettings):
     @model_validator(mode="after")
     def _takes_it(self) -> PythonSink:
         if self.parallel is not None and self.gets == "table":
-            raise ValueError("`gets: table` has no effect with `parallel`: remove one of them, or set `gets: rows`")
+            raise ValueError("`gets: table` has no effect with `parallel`: remove one of them")
         if not isinstance(self.handler, str):
             try:
                 self._form_of(self.handler)

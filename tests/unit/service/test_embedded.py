@@ -237,6 +237,19 @@ async def test_documents_come_as_dicts_and_a_body_that_is_none_stops_its_partiti
     assert "the event with sequence 0 of partition '0' cannot be a document" in why
 
 
+async def test_lines_of_files_come_as_documents(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"id": 0}\n')
+    (tmp_path / "b.csv").write_text("id\n1\n")
+    found: list[Any] = []
+
+    async def on_changes(changes: list[dict[str, Any]], context: Context) -> None:
+        found.extend(changes)
+
+    for name in ("a.jsonl", "b.csv"):
+        await drained(processor_of(on_changes, gets="documents", feed=FilesFeed(path=str(tmp_path / name))))
+    assert found == [{"id": 0}, {"id": "1"}]
+
+
 async def why_it_fails(handler: Any, **settings: Any) -> str:
     async with processor_of(handler, **settings) as processor:
         (why, *_) = (await processor.idle()).failed.values()

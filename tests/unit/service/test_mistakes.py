@@ -288,6 +288,55 @@ IN_CODE: dict[str, tuple[Callable[[], object], str]] = {
         lambda: pipeline_of(handler=on_changes, parallel=64),
         '`parallel` is of type int, and must be a mapping, like {"key": "key", "max": 64}',
     ),
+    "keys of a file as api": (
+        lambda: anything(PIPELINE, api={"port": 1}),
+        "`api` is of type dict, and must be a section: write Api(port=...)",
+    ),
+    "keys of a file as leases": (
+        lambda: anything(PIPELINE, leases={"type": "sqlite", "path": "a.db"}),
+        "`leases` is of type dict, and must be a section: write SqliteLeases(path=...)",
+    ),
+    "keys of a file as spark": (lambda: anything(PIPELINE, spark={}), "and must be a section: write Spark()"),
+    "keys of a file as log": (
+        lambda: anything(PIPELINE, log={"level": "off"}),
+        "and must be a section: write LogSettings(level=...)",
+    ),
+    "keys of a file as telemetry": (
+        lambda: anything(PIPELINE, telemetry={}),
+        "`telemetry` is of type dict, and must be a section: write TelemetrySettings()",
+    ),
+    "keys of a file as host": (
+        lambda: anything(PIPELINE, host={"name": "a"}),
+        "`host` is of type dict, and must be a name, like 'pod-1', or HostSettings(name='pod-1')",
+    ),
+    "keys of a file as feed": (
+        lambda: pipeline_of(feed={"type": "cosmos", "database": "a"}, handler=on_changes),
+        "`feed` is of type dict, and must be a section: write CosmosFeed(database=...)",
+    ),
+    "a plug-in's keys as feed": (
+        lambda: pipeline_of(feed={"type": "plugins:Feed"}, handler=on_changes),
+        "must be a section, like FilesFeed(path=...), or an object of your class",
+    ),
+    "keys of a file as sink": (
+        lambda: pipeline_of(sink={"path": "a"}),
+        "`sink` is of type dict, and must be a section, like LogSink(path=...)",
+    ),
+    "keys of a handler as sink": (
+        lambda: pipeline_of(sink={"type": "python", "handler": on_changes}),
+        "`sink` is of type dict, and must be left out: give the function as `handler`",
+    ),
+    "keys of a file as dead letters": (
+        lambda: pipeline_of(handler=on_changes, dead_letters={"type": "log", "path": "a"}),
+        "`dead_letters` is of type dict, and must be a section: write LogLetters(path=...)",
+    ),
+    "a number as checkpoint blobs": (
+        lambda: EventHubsFeed(checkpoint_blobs=5),  # type: ignore[arg-type]
+        '`checkpoint_blobs` is of type int, and must be a mapping, like {"account_url": ..., "container": ...}',
+    ),
+    "rows without a transform": (
+        lambda: pipeline_of(handler=on_changes, gets="rows"),
+        "`gets: rows` needs a transform, whose output has rows: add one, or set `gets: events`",
+    ),
     "a text as transform": (
         lambda: pipeline_of(handler=on_changes, transform="SELECT 1"),
         "must be Sql(...), a function from DataFrame to DataFrame, or None",
@@ -388,6 +437,12 @@ async def test_a_mistake_is_refused_with_what_to_write(
     except ConfigurationError as error:
         problems = list(error.problems)
     assert any(message in problem for problem in problems), problems
+
+
+def test_keys_of_a_file_hide_no_other_problem() -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        pipeline_of(feed={"type": "cosmos", "start": "never"}, handler=on_changes, batch_events_max=0)
+    assert len(refused.value.problems) == 2, refused.value.problems
 
 
 def problems_of(make: Callable[[], object]) -> list[str]:
