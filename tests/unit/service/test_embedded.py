@@ -520,6 +520,48 @@ async def test_what_keeps_it_from_starting_is_raised(tmp_path: Path) -> None:
         await processor.wait()
 
 
+ENDING = """
+import asyncio
+from leasehold import MemoryFeed, MemoryLeases, Notifications, Pipeline, Processor
+
+class Watch(Notifications):
+    def on_lease_released(self, event):
+        print("released:", event.reason, flush=True)
+
+async def on_changes(changes, context):
+    await asyncio.sleep(0)
+
+feed = MemoryFeed(changes={"0": (1, 2)})
+processor = Processor(Pipeline("orders", feed=feed, handler=on_changes), leases=MemoryLeases(), on=Watch())
+%s
+try:
+    asyncio.run(processor.wait())
+except RuntimeError as error:
+    print("ended:", error)
+"""
+ENDED = (
+    "the event loop that started the processor has ended, and the host ends with it: write `asyncio.run(processor.run())`"
+)
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        "asyncio.run(processor.start())",
+        "loop = asyncio.new_event_loop(); loop.run_until_complete(processor.start()); loop.close()",
+    ],
+    ids=["run", "close"],
+)
+def test_a_host_ends_with_the_loop_that_started_it_and_releases_its_leases(way: str) -> None:
+    program = [sys.executable, "-c", ENDING % way]
+    ended = subprocess.run(program, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+    released, error = ended.stdout.splitlines()
+    assert released == "released: stopped"
+    assert error.startswith(f"ended: {ENDED}")
+    assert ended.stderr.count(ENDED) == 1, ended.stderr
+    assert "partition failing" not in ended.stderr
+
+
 async def on_nothing(changes: list[Event], context: Context) -> None: ...
 
 
