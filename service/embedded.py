@@ -35,8 +35,8 @@ T = TypeVar("T")
 NAME = "Processor"
 FROM_YAML = "Processor.from_yaml"
 LOOP_ENDED = (
-    "the event loop that started the processor has ended, and the host ends with it: write `asyncio.run(processor.run())`, or stop"
-    " the processor before its loop ends, as `async with processor:` does"
+    "the event loop that started the processor has ended, and the host ends with it: write `asyncio.run(processor.run())`, or"
+    " stop the processor before its loop ends, as `async with processor:` does"
 )
 CLOSED_S = 1.0
 """How often the host looks whether that loop was closed. `asyncio.run` lets it know before."""
@@ -226,7 +226,7 @@ class Processor:
 
     async def _watch(self, program: asyncio.AbstractEventLoop) -> None:
         """On the host's loop: a program may also close its loop without `asyncio.run`."""
-        while not program.is_closed():
+        while not program.is_closed():  # noqa: ASYNC110 - it tells nobody
             await asyncio.sleep(CLOSED_S)
         self._orphan()
 

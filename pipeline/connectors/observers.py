@@ -97,7 +97,9 @@ def _made_by(factory: Callable[[], object], name: str, seen: Seen, needs: Mappin
             f"'{name}' returned {type(handler).__name__}, which does not derive from leasehold.Handler: {SHAPE}"
         )
     if seen.get(id(handler)) is handler:
-        raise SinkRejected(f"'{name}' returned one object twice, and each lease needs its own: let it make another each time")
+        raise SinkRejected(
+            f"'{name}' returned one object twice, and each lease needs its own: let it make another each time"
+        )
     seen[id(handler)] = handler
     check_class(type(handler), type(handler).__name__, **needs)
     return handler

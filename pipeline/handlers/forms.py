@@ -97,7 +97,9 @@ def _form_of_partial(handler: partial[Any], name: str, needs: Mapping[str, bool]
     assert isinstance(handler.func, type)
     check_class(handler.func, name, **needs)
     if not _takes(handler, 0):
-        raise SinkRejected(f"handler '{name}': its `__init__` takes {_signature(handler)} besides: give these to `partial`")
+        raise SinkRejected(
+            f"handler '{name}': its `__init__` takes {_signature(handler)} besides: give these to `partial`"
+        )
     return "factory"
 
 
@@ -112,11 +114,15 @@ def check_class(handler: type, name: str, *, is_manual: bool, has_timeout: bool)
             f"handler '{name}' has no method `process`: define `async def process(self, changes, context)`"
         )
     if abstract := sorted(getattr(handler, "__abstractmethods__", ())):
-        raise SinkRejected(f"handler '{name}' is an abstract class: define {', '.join(abstract)} in a subclass, and give that")
+        raise SinkRejected(
+            f"handler '{name}' is an abstract class: define {', '.join(abstract)} in a subclass, and give that"
+        )
     for method, arguments in (("open", "context"), ("process", "changes, context"), ("close", "context, reason")):
         count = 1 + len(arguments.split(", "))
         if not callable(getattr(handler, method)):
-            raise SinkRejected(f"handler '{name}': `{method}` is no method: define `async def {method}(self, {arguments})`")
+            raise SinkRejected(
+                f"handler '{name}': `{method}` is no method: define `async def {method}(self, {arguments})`"
+            )
         if not _takes(getattr(handler, method), count):
             raise SinkRejected(
                 f"handler '{name}': `{method}` takes {_signature(getattr(handler, method))}, and is called with"

@@ -38,7 +38,9 @@ def make_of(
     keys = {name: advice for name in known if (advice := _instead_of_keys(section, name, known[name]))}
     found = [*problems, *_without_names(section, positional, values)]
     found += (f"`{name}` {unknown_setting(name, arguments_of(section))}" for name in values if name not in known)
-    found += (f"`{name}` is of type {type(known.pop(name)).__name__}, and must be {advice}" for name, advice in keys.items())
+    found += (
+        f"`{name}` is of type {type(known.pop(name)).__name__}, and must be {advice}" for name, advice in keys.items()
+    )
     try:
         make(**known)
     except ValidationError as error:

@@ -92,7 +92,12 @@ sys.addaudithook(refuse)
 def ran(code: str, folder: Path) -> list[str]:
     """The modules that it imports beyond the standard library."""
     done = subprocess.run(
-        [sys.executable, "-c", BEGIN + code + FOUND], capture_output=True, text=True, timeout=PATIENCE_S, check=False, cwd=folder
+        [sys.executable, "-c", BEGIN + code + FOUND],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+        cwd=folder,
     )
     assert done.returncode == 0, done.stderr
     found: list[str] = json.loads(done.stdout.splitlines()[-1])

@@ -1,8 +1,8 @@
 """A handler that checkpoints by hand: batch by batch, from tasks of its own, some time after a call has returned.
 
 I14 is checked at each call and at each checkpoint. Calls come in the order of the feed. The lease covers nothing that the
-handler has processed and not checkpointed. A checkpoint of an event that the handler was not called with is refused, and moves
-nothing. And the events that were processed or are about to be, and that the lease does not
+handler has processed and not checkpointed. A checkpoint of an event that the handler was not called with is refused.
+And the events that were processed or are about to be, and that the lease does not
 cover, are at most `buffered_entries_max` and two batches. So no crash repeats more.
 """
 
@@ -35,7 +35,8 @@ FAR = 1_000_000
 
 
 class ByHand(WatchedHandler):
-    """One tenure. first, begun: the first and the last event of the calls so far. open: what was processed, or is about to be, and not checkpointed.
+    """One tenure. first, begun: the first and the last event of the calls so far.
+    open: what was processed, or is about to be, and not checkpointed.
     ahead: what the lease does not cover.
     """
 

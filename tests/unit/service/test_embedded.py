@@ -539,9 +539,7 @@ try:
 except RuntimeError as error:
     print("ended:", error)
 """
-ENDED = (
-    "the event loop that started the processor has ended, and the host ends with it: write `asyncio.run(processor.run())`"
-)
+ENDED = "the event loop that started the processor has ended, and the host ends with it: write `asyncio.run(processor.run())`"
 
 
 @pytest.mark.parametrize(

@@ -223,8 +223,10 @@ IN_CODE: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a class that needs arguments": (
         lambda: pipeline_of(handler=Pooled),
-        "its `__init__` takes (pool: 'str') -> 'None', and each lease makes an object without arguments: give a function that"
-        " makes it, like `handler=lambda: Pooled(...)`",
+        (
+            "its `__init__` takes (pool: 'str') -> 'None', and each lease makes an object without arguments: give a function that"
+            " makes it, like `handler=lambda: Pooled(...)`"
+        ),
     ),
     "a partial of a class that needs more arguments": (
         lambda: pipeline_of(handler=partial(Pooled)),
@@ -248,8 +250,10 @@ IN_CODE: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "an async factory": (
         lambda: pipeline_of(handler=make_whole),
-        "is an `async def` function, and what makes a handler is called without `await`: define it with `def`, and await in the"
-        " handler's `open`",
+        (
+            "is an `async def` function, and what makes a handler is called without `await`: define it with `def`, and await in the"
+            " handler's `open`"
+        ),
     ),
     "a partial of an async factory": (
         lambda: pipeline_of(handler=partial(make_whole)),
