@@ -121,7 +121,7 @@ def check_class(handler: type, name: str, *, is_manual: bool, has_timeout: bool)
         count = 1 + len(arguments.split(", "))
         if not callable(getattr(handler, method)):
             raise SinkRejected(
-                f"handler '{name}': `{method}` is no method: define `async def {method}(self, {arguments})`"
+                f"handler '{name}': `{method}` is not a method: define `async def {method}(self, {arguments})`"
             )
         if not _takes(getattr(handler, method), count):
             raise SinkRejected(

@@ -246,13 +246,13 @@ IN_CODE: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a process that is no method": (
         lambda: pipeline_of(handler=Fixed),
-        "`process` is no method: define `async def process(self, changes, context)`",
+        "`process` is not a method: define `async def process(self, changes, context)`",
     ),
     "an async factory": (
         lambda: pipeline_of(handler=make_whole),
         (
-            "is an `async def` function, and what makes a handler is called without `await`: define it with `def`, and await in the"
-            " handler's `open`"
+            "is an `async def` function, and what makes a handler is called without `await`: define it with `def`,"
+            " and await in the handler's `open`"
         ),
     ),
     "a partial of an async factory": (
