@@ -281,6 +281,24 @@ async def test_a_missing_schema_is_named(postgres: Postgres) -> None:
     await store.close()
 
 
+async def test_a_lock_that_keeps_the_table_from_being_made_is_to_be_looked_for(postgres: Postgres) -> None:
+    store = PostgresStore(PostgresAddress(dsn=postgres.dsn, table=Table()), call_timeout_s=7.0)
+    with closing(psycopg.connect(postgres.dsn)) as other:
+        other.execute("SELECT pg_advisory_lock(hashtextextended('leasehold leases public.leasehold_leases', 0))")
+        with pytest.raises(StoreUnavailable, match=r"could not be made: 55P03.*advisory lock.*pg_locks"):
+            await store.list("")
+    assert await store.list("") == []
+    await store.close()
+
+
+async def test_a_database_whose_sessions_are_read_only_is_not_called_a_replica(postgres: Postgres) -> None:
+    postgres.fetch(f"ALTER DATABASE {postgres.name} SET default_transaction_read_only = on")
+    store = PostgresStore(PostgresAddress(dsn=postgres.dsn, table=Table()))
+    with pytest.raises(StoreUnavailable, match="takes no writes: .*default_transaction_read_only"):
+        await store.list("")
+    await store.close()
+
+
 async def test_a_database_in_another_encoding_is_refused(postgres: Postgres) -> None:
     name = f"{postgres.name}_latin"
     postgres.fetch(f"CREATE DATABASE {name} ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")

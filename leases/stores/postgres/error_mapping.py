@@ -16,6 +16,10 @@ from leasehold.leases.errors import StoreAmbiguous, StoreError, StoreUnavailable
 NO_TABLE = "42P01"
 READ_ONLY = "25006"
 _TO_REPLICA = "name the primary in `dsn`, or all servers (host=a,b): hosts choose the primary"
+_READ_ONLY_PRIMARY = (
+    "if this is the primary, look at `default_transaction_read_only`, which some services turn on when the disk is full"
+)
+_DOCUMENTED = "compare the table with that of docs/leases-postgres.md, or name another `table`"
 _READ_ONLY_SESSION = ("session is read-only", "session is not read-write")
 _ALL_ATTEMPTS = "All failures were:"
 """The driver's words before its list of attempts, if it made several."""
@@ -23,7 +27,8 @@ _ATTEMPT = re.compile(r"\n(?=- host: |connection to server )")
 _REMEDIES = {
     NO_TABLE: "it was dropped while hosts use it; the next call makes it again if it may",
     "42501": "grant this role SELECT, INSERT, UPDATE and DELETE on the table, and USAGE on its schema",
-    READ_ONLY: _TO_REPLICA,
+    "42703": _DOCUMENTED,
+    READ_ONLY: f"{_TO_REPLICA}; {_READ_ONLY_PRIMARY}",
     "55P03": "look for an open transaction that holds it (pg_stat_activity), and end that",
     "57014": "look for an open transaction that holds it (pg_stat_activity), or at what slows the server down",
     "53100": "free some space on the server's disk",
@@ -45,7 +50,9 @@ def failed(error: Error, address: str, doing: str, *, is_lost: bool, is_write: b
 def not_connected(error: Error, address: str) -> StoreUnavailable:
     words, cause = words_of(error), cause_of(error)
     if _are_all_read_only(error, address):
-        return replica(address, "its sessions are read-only")
+        return StoreUnavailable(
+            f"PostgreSQL {address} takes no writes: its sessions are read-only: {_TO_REPLICA}; {_READ_ONLY_PRIMARY}"
+        )
     if cause == "settings":
         return StoreUnavailable(
             f"PostgreSQL {address} refused the connection: {words}: correct `dsn`, or the server's settings"
@@ -62,9 +69,9 @@ def _are_all_read_only(error: Error, address: str) -> bool:
     return len(attempts) >= servers and all(any(words in each for words in _READ_ONLY_SESSION) for each in attempts)
 
 
-def replica(address: str, why: str = "it is in recovery") -> StoreUnavailable:
+def replica(address: str) -> StoreUnavailable:
     return StoreUnavailable(
-        f"PostgreSQL {address} is a read-only replica ({why}), which may be behind and takes no leases: {_TO_REPLICA}"
+        f"PostgreSQL {address} is a read-only replica (it is in recovery), which may be behind and takes no leases: {_TO_REPLICA}"
     )
 
 
@@ -73,6 +80,8 @@ def not_migrated(error: Error, address: str, table: str) -> StoreUnavailable:
         "42501": "grant this role CREATE on the schema, or make the table as another role (docs/leases-postgres.md) and grant"
         " this one SELECT, INSERT, UPDATE and DELETE on it",
         "3F000": "create the schema, or name another in `schema`",
+        "55P03": "find who holds the table's advisory lock, or is about to create the same table (pg_locks,"
+        " pg_stat_activity), and end that",
     }.get(error.sqlstate or "", "see the server's log")
     return StoreUnavailable(
         f"PostgreSQL {address}: the table '{table}' of leases could not be made: {words_of(error)}: {remedy}"
