@@ -294,7 +294,7 @@ async def test_a_lock_that_keeps_the_table_from_being_made_is_to_be_looked_for(p
 async def test_a_database_whose_sessions_are_read_only_is_not_called_a_replica(postgres: Postgres) -> None:
     postgres.fetch(f"ALTER DATABASE {postgres.name} SET default_transaction_read_only = on")
     store = PostgresStore(PostgresAddress(dsn=postgres.dsn, table=Table()))
-    with pytest.raises(StoreUnavailable, match="takes no writes: .*default_transaction_read_only"):
+    with pytest.raises(StoreUnavailable, match=r"takes no writes: .*default_transaction_read_only"):
         await store.list("")
     await store.close()
 

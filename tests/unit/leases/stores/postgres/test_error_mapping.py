@@ -67,6 +67,22 @@ def test_servers_that_all_take_no_writes_are_replicas_or_have_been_made_read_onl
     assert "look at `default_transaction_read_only`" in words
 
 
+@pytest.mark.parametrize(
+    "why",
+    [
+        "sorry, too many clients already",
+        "remaining connection slots are reserved for non-replication superuser connections",
+        'too many connections for role "leasehold"',
+        "no more connections allowed (max_client_conn)",
+    ],
+)
+def test_a_server_without_a_free_connection_leads_to_its_limit(why: str) -> None:
+    error = OperationalError(f'connection failed: connection to server at "10.0.0.1", port 5432 failed: FATAL:  {why}')
+    words = str(not_connected(error, "a:5432/bank"))
+    assert words.startswith("PostgreSQL a:5432/bank has no free connection: ")
+    assert words.endswith(": raise its limit (max_connections, or that of the role or database), or use a pooler")
+
+
 def test_a_write_that_a_read_only_session_refuses_has_the_same_remedies() -> None:
     words = str(failed(ReadOnlySqlTransaction(), "a:5432/bank", "creating 'x'", is_lost=False, is_write=True))
     assert "name the primary" in words
