@@ -67,7 +67,7 @@ class Table:
 
 _SERVER = SQL("(SELECT pg_is_in_recovery() AS is_replica)")
 _DOCUMENT = SQL("document.id, left(document.body::text, {}), document.version::text").format(BODY_BYTES_MAX + 1)
-"""Of a body that anyone may have written, no more is read than shows that it is too large."""
+"""Anyone may have written a body, so no more of it is read than shows that it is too large."""
 _WITHIN = SQL("document.id >= %s AND document.id < %s")
 
 
