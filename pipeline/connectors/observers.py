@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from functools import partial
 from typing import Any, cast
 
 import pyarrow as pa
 
 from leasehold.pipeline.connectors.handler_loop import HandlerLoop, call_plainly
-from leasehold.pipeline.connectors.handlers import ForLease, do_nothing
+from leasehold.pipeline.connectors.handlers import ForLease, do_nothing, refuse_unrun
 from leasehold.pipeline.connectors.python import PythonWriter, Report
 from leasehold.pipeline.errors import SinkRejected
 from leasehold.pipeline.handlers.changes import Context, Gets, HandlerLease, LeaseLost, changes_in, changes_of
 from leasehold.pipeline.handlers.events import AckRefused, Events
-from leasehold.pipeline.handlers.forms import SHAPE, Form, form_of, is_async
+from leasehold.pipeline.handlers.forms import SHAPE, Form, check_class, form_of, is_async
 from leasehold.pipeline.handlers.handler import Handler
 from leasehold.pipeline.limits import ParallelLimits
 from leasehold.pipeline.sink import Claim, CloseReason
 
 Answer = Awaitable[None] | None
+
+
+Seen = MutableMapping[int, Handler]
+"""By their ids, what a factory has made and is still used: a weak mapping."""
 
 
 class OfFunction(Handler):
@@ -43,11 +47,11 @@ class Observer:
         if getattr(method, "__func__", None) in (Handler.open, Handler.close):
             return do_nothing  # without a thread
         if not is_async(method):
-            return lambda *given: call_plainly(method, *arguments(*given))
+            return lambda *given: refuse_unrun(call_plainly(method, *arguments(*given)))
 
         async def call(*given: Any) -> None:
             async def made() -> None:
-                await method(*arguments(*given))
+                refuse_unrun(await method(*arguments(*given)))
 
             await self._loop.run(self._name, made)
 
@@ -58,39 +62,56 @@ class Observer:
 
 
 def observers(
-    handler: Any, *, name: str, gets: Gets, loop: HandlerLoop, is_manual: bool = False
+    handler: Any, *, name: str, gets: Gets, loop: HandlerLoop, seen: Seen, is_manual: bool = False
 ) -> Callable[[], Observer]:
     """What makes one for each lease. Raises SinkRejected for anything else."""
-    make = _maker_of(handler, name, is_manual=is_manual)
+    make = _maker_of(handler, name, seen, is_manual=is_manual)
     return lambda: Observer(make(), name=name, gets=gets, loop=loop)
 
 
-def _maker_of(handler: Any, name: str, *, is_manual: bool = False, has_timeout: bool = False) -> Callable[[], Handler]:
+def _maker_of(
+    handler: Any, name: str, seen: Seen, *, is_manual: bool = False, has_timeout: bool = False
+) -> Callable[[], Handler]:
     """Raises SinkRejected for anything else."""
     needs = {"is_manual": is_manual, "has_timeout": has_timeout}
     makes: dict[Form, Callable[[], Handler]] = {
         "function": partial(OfFunction, handler),
         "class": handler,
-        "factory": partial(_made_by, handler, name, needs),
+        "factory": partial(_made_by, handler, name, seen, needs),
     }
     return makes[form_of(handler, name, **needs)]
 
 
-def _made_by(factory: Callable[[], object], name: str, needs: Mapping[str, bool]) -> Handler:
+def _made_by(factory: Callable[[], object], name: str, seen: Seen, needs: Mapping[str, bool]) -> Handler:
     handler = factory()
+    if isinstance(handler, type):
+        raise SinkRejected(f"'{name}' returned the class {handler.__name__}: let it return an object of it")
     if not isinstance(handler, Handler):
         raise SinkRejected(
             f"'{name}' returned {type(handler).__name__}, which does not derive from leasehold.Handler: {SHAPE}"
         )
-    form_of(type(handler), type(handler).__name__, **needs)
+    if seen.get(id(handler)) is handler:
+        raise SinkRejected(
+            f"'{name}' returned one object twice, and each lease needs its own: let it make another each time"
+        )
+    seen[id(handler)] = handler
+    check_class(type(handler), type(handler).__name__, **needs)
     return handler
 
 
 def for_lease(
-    handler: Any, claim: Claim, report: Report, *, name: str, gets: Gets, loop: HandlerLoop, limits: ParallelLimits
+    handler: Any,
+    claim: Claim,
+    report: Report,
+    *,
+    name: str,
+    gets: Gets,
+    loop: HandlerLoop,
+    seen: Seen,
+    limits: ParallelLimits,
 ) -> ForLease:
     """The handler for one lease, as the sink calls it. Raises SinkRejected for anything else."""
-    made = _maker_of(handler, name, is_manual=limits.manual_ack, has_timeout=limits.timeout_s is not None)()
+    made = _maker_of(handler, name, seen, is_manual=limits.manual_ack, has_timeout=limits.timeout_s is not None)()
     writer = PythonWriter(name, Observer(made, name=name, gets=gets, loop=loop), claim, report)
 
     async def close(reason: CloseReason, position: str | None) -> None:
@@ -133,8 +154,8 @@ def _called(
         return changes_in(list(events), gets), context
 
     async def call(events: Events) -> None:
-        async def made() -> object:
-            return await function(*arguments(events))
+        async def made() -> None:
+            refuse_unrun(await function(*arguments(events)))
 
         await loop.run(name, made)
 

@@ -171,6 +171,8 @@ class Pipeline(Section):
                 f"`gets: {self.gets}` needs a pipeline without a transform, whose output has columns of its own: remove it, or"
                 " set `gets: rows`"
             )
+        if isinstance(self.sink, PythonSink) and not self.needs_spark and self.gets == "rows":
+            raise ValueError("`gets: rows` needs a transform, whose output has rows: add one, or set `gets: events`")
         return self
 
     @property
