@@ -122,12 +122,12 @@ def _armed(environment: Mapping[str, str]) -> _Armed | None:
         raise SystemExit(f"{VARIABLE}: {error}") from None
 
 
-class _Watched:
+class _Observed:
     def __init__(self, reach: Callable[[str], None]) -> None:
         self.reach = reach
 
 
-_ARMED: _Armed | _Watched | None = _armed(os.environ)
+_ARMED: _Armed | _Observed | None = _armed(os.environ)
 
 
 @contextmanager
@@ -137,7 +137,7 @@ def watch_points(reach: Callable[[str], None]) -> Iterator[None]:
     It may be called on any thread. What it raises ends the step that has reached the point.
     """
     global _ARMED
-    before, _ARMED = _ARMED, _Watched(reach)
+    before, _ARMED = _ARMED, _Observed(reach)
     try:
         yield
     finally:

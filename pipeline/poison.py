@@ -132,7 +132,7 @@ def search(events: int, reason: str, *, attempts: int = 2, most: int = 1) -> Gen
 
     attempts: how often an event must have failed, alone or with others, before it is blamed. most: how much poison to look for.
     """
-    search = _Search(attempts, most)
+    search = _PoisonSearch(attempts, most)
     yield from search.through(range(events), reason)
     return Found(tuple(search.poison), search.together, search.fails_always)
 
@@ -147,7 +147,7 @@ class _Failing:
     reason: str | None
 
 
-class _Search:
+class _PoisonSearch:
     def __init__(self, attempts: int, most: int) -> None:
         self.poison: list[Poison] = []
         self.together: range | None = None

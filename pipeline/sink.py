@@ -11,7 +11,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from shlex import quote
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeVar
 
@@ -47,6 +47,14 @@ CloseReason = Literal["shutdown", "lost", "stolen", "gone", "failed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimReports:
+    """Who hears what a sink reports of a claim: `Claim.report_progress` and `Claim.report_wait`."""
+
+    progress: Callable[[], None] = lambda: None
+    wait: Callable[[float], None] = lambda seconds: None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
     """What an owner brings to its sink."""
 
@@ -60,12 +68,21 @@ class Claim:
     state: str
     compare: Callable[[str | None, str | None], int]
     """Orders the feed's positions."""
-    report_progress: Callable[[], None] = lambda: None
-    """To be called while `open` takes long and advances; a sink that does not open and does not report for
-    `batch_timeout_s` is cancelled."""
-    report_wait: Callable[[float], None] = lambda seconds: None
-    """To be called by a buffering writer that advances without deliveries, such as after a failed attempt. What it waits for then
-    ends by itself within so many seconds, and they do not count towards `batch_timeout_s`."""
+    reports: ClaimReports = field(default_factory=ClaimReports)
+
+    def report_progress(self) -> None:
+        """To be called while `open` takes long and advances.
+
+        A sink that does not open and does not report for `batch_timeout_s` is cancelled.
+        """
+        self.reports.progress()
+
+    def report_wait(self, seconds: float) -> None:
+        """To be called by a buffering writer that advances without deliveries, such as after a failed attempt.
+
+        What it waits for then ends by itself within so many seconds, and they do not count towards `batch_timeout_s`.
+        """
+        self.reports.wait(seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,10 +78,10 @@ def reason_of(error: Exception) -> str:
         return "has half a character (a lone surrogate)"
     if isinstance(error, UnicodeDecodeError) or "UTF8" in text:
         return "has a text that is not UTF-8"
-    return text if isinstance(error, _Refused) else f"has a value that does not fit ({text})"
+    return text if isinstance(error, _ValueRefused) else f"has a value that does not fit ({text})"
 
 
-class _Refused(ValueError):
+class _ValueRefused(ValueError):
     """Its text is the reason."""
 
 
@@ -153,7 +153,7 @@ def _check_array(values: pa.Array) -> None:
         return
     if pa.types.is_map(kind):
         if _has_a_key_twice(values):
-            raise _Refused("has a map with a key twice")
+            raise _ValueRefused("has a map with a key twice")
         for side in (values.keys, values.items):
             _check_array(_within(side, values.offsets))
     elif pa.types.is_struct(kind):
@@ -177,7 +177,7 @@ def _check_years(times: pa.Array) -> None:
     if limits["min"] is not None and not (
         _FIRST_DAY * a_day <= limits["min"] <= limits["max"] < (_LAST_DAY + 1) * a_day
     ):
-        raise _Refused("has a year outside of 1 to 9999")
+        raise _ValueRefused("has a year outside of 1 to 9999")
 
 
 def _within(side: pa.Array, offsets: pa.Array) -> pa.Array:

@@ -12,7 +12,6 @@ every balance interval (or when a host rang or died, or each second while leases
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -20,10 +19,8 @@ from math import inf
 from types import coroutine
 from typing import TypeVar
 
-from structlog.typing import FilteringBoundLogger as Log
-
 from leasehold.common.cancellation import is_cancelled
-from leasehold.common.clock import Clock, retry_after_s
+from leasehold.common.clock import retry_after_s
 from leasehold.leases.balance import Plan, Steps, plan_in_steps
 from leasehold.leases.errors import StoreConflict, StoreError
 from leasehold.leases.expiry import Intervals, Watch
@@ -36,14 +33,13 @@ from leasehold.leases.session import Session
 from leasehold.leases.shares import Shares
 from leasehold.leases.side_by_side import run_side_by_side
 from leasehold.leases.tenure import OwnedLease, VersionedLease
-from leasehold.leases.timing import Timing
 from leasehold.pipeline.crash_point import crash_point
 from leasehold.service.failures import Failures, Streak, verdict
 from leasehold.service.fitness import Fitness
 from leasehold.service.partitions import Partitions
 from leasehold.service.pipeline import PipelineParts
 from leasehold.service.reports import Reports
-from leasehold.service.stats import Stats
+from leasehold.service.runtime import Runtime
 from leasehold.service.stopping import sleep_unless_stopped
 from leasehold.service.texts import described
 from leasehold.service.worker import Worker, about
@@ -55,7 +51,7 @@ CLOCK_TICK_S = 0.001
 
 
 @dataclass(slots=True)
-class Changes:
+class RoundOutcome:
     """The results of a round's takes and requests.
 
     refused: errors of the container. is_outpaced: another host was quicker, so the next round comes soon.
@@ -95,12 +91,8 @@ class Balancer:
         employ: Callable[[OwnedLease, asyncio.TaskGroup], None],
         failures: Failures,
         reports: Reports,
-        stats: Stats,
         stopping: asyncio.Event,
-        clock: Clock,
-        timing: Timing,
-        rng: random.Random,
-        log: Log,
+        runtime: Runtime,
     ) -> None:
         """workers: those that run. employ: starts one for a lease that was taken. stopping: ends `run` after its round."""
         self.scan: Scan | None = None
@@ -116,20 +108,14 @@ class Balancer:
         self._employ = employ
         self._failures = failures
         self._reports = reports
-        self._stats = stats
         self._stopping = stopping
-        self._clock = clock
-        self._timing = timing
-        self._rng = rng
-        self._log = log
+        self._clock, self._timing, self._rng = runtime.clock, runtime.timing, runtime.rng
+        self._log, self._stats = runtime.log, runtime.stats
         self._wake = asyncio.Event()
         self.partitions = Partitions(
             pipelines,
             keeper,
-            clock=clock,
-            timing=timing,
-            log=log,
-            rng=rng,
+            runtime=runtime,
             report=reports.report,
             orphaned=self._set_aside,
             wake=self.wake,
@@ -153,7 +139,7 @@ class Balancer:
         self._rested_on: tuple[object, ...] = ()
         self._shares = Shares()
         self.fitness: Fitness | None = None
-        self._refusals = Streak(clock)
+        self._refusals = Streak(self._clock)
 
     @property
     def _session(self) -> Session:
@@ -426,9 +412,9 @@ class Balancer:
         if lease is not None and not lease.closed and lease.owner in (None, self._keeper.host):
             self._failures.would_fail(key, error, lease.continuation)
 
-    async def _take_all(self, keys: Sequence[LeaseKey], scan: Scan, group: asyncio.TaskGroup) -> Changes:
+    async def _take_all(self, keys: Sequence[LeaseKey], scan: Scan, group: asyncio.TaskGroup) -> RoundOutcome:
         """Take those that have not changed since the scan."""
-        changes = Changes()
+        changes = RoundOutcome()
         await run_side_by_side(
             keys,
             lambda key: self._take(key, scan, changes),
@@ -437,7 +423,7 @@ class Balancer:
         )
         return changes
 
-    async def _take(self, key: LeaseKey, scan: Scan, changes: Changes) -> OwnedLease | None:
+    async def _take(self, key: LeaseKey, scan: Scan, changes: RoundOutcome) -> OwnedLease | None:
         if self._is_over(changes) or key in self._workers or self._failures.holds_off(key):
             return None
         before, began = scan.seen[key].lease, self._clock.monotonic()
@@ -459,7 +445,7 @@ class Balancer:
         crash_point("lease acquired")
         return owned
 
-    async def _ask(self, key: LeaseKey, scan: Scan, changes: Changes) -> None:
+    async def _ask(self, key: LeaseKey, scan: Scan, changes: RoundOutcome) -> None:
         if self._is_over(changes):
             return
         lease = scan.seen[key].lease
@@ -477,11 +463,11 @@ class Balancer:
         self._stats.record_lease_request(lease)
         self._log.info("handoff requested", **about(lease), owner=lease.owner)
 
-    def _is_over(self, changes: Changes) -> bool:
+    def _is_over(self, changes: RoundOutcome) -> bool:
         """Whether this round must take and request nothing more."""
         return self._stopping.is_set() or changes.are_over
 
-    def _refuse(self, changes: Changes, error: StoreError, event: str, lease: Lease) -> None:
+    def _refuse(self, changes: RoundOutcome, error: StoreError, event: str, lease: Lease) -> None:
         """One line for all that is refused in a round."""
         if not changes.refused:
             self._refusals.log_failure(self._log, event, str(error), **about(lease))

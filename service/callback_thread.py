@@ -13,7 +13,7 @@ Outcome = tuple[object, BaseException | None]
 """What a call returned, and what it raised."""
 
 
-class _Call(NamedTuple):
+class _QueuedCall(NamedTuple):
     function: Callable[[], object]
     loop: asyncio.AbstractEventLoop
     outcome: asyncio.Future[Outcome]
@@ -27,7 +27,7 @@ class CallbackThread:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
+        self._calls: SimpleQueue[_QueuedCall | None] = SimpleQueue()
         self._is_started = False
 
     async def run(self, function: Callable[[], object]) -> object:
@@ -39,7 +39,7 @@ class CallbackThread:
             Thread(target=_work, args=(self._calls,), name=self._name, daemon=True).start()
             self._is_started = True  # only now: if the thread does not start, the next call tries again
         loop = asyncio.get_running_loop()
-        call = _Call(function, loop, loop.create_future())
+        call = _QueuedCall(function, loop, loop.create_future())
         self._calls.put(call)
         result, error = await call.outcome
         if isinstance(error, Exception):
@@ -53,7 +53,7 @@ class CallbackThread:
         self._calls.put(None)
 
 
-def _work(calls: SimpleQueue[_Call | None]) -> None:
+def _work(calls: SimpleQueue[_QueuedCall | None]) -> None:
     while (call := calls.get()) is not None:
         outcome = _outcome(call.function)
         with suppress(RuntimeError):  # the loop is closed, and no task waits

@@ -34,6 +34,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 NAME = "Processor"
 FROM_YAML = "Processor.from_yaml"
+LOOP_ENDED = (
+    "the event loop that started the processor has ended, and the host ends with it: write `asyncio.run(processor.run())`, or"
+    " stop the processor before its loop ends, as `async with processor:` does"
+)
+CLOSED_S = 1.0
+"""How often the host looks whether that loop was closed. `asyncio.run` lets it know before."""
 
 
 class Processor:
@@ -100,6 +106,11 @@ class Processor:
         self._life: Future[None] | None = None
         self._ready: Future[None] = Future()
         self._stopping: asyncio.Event | None = None
+        self._following: asyncio.Task[None] | None = None
+        self._is_asked = False
+        """Whether a stop was requested."""
+        self._is_orphan = False
+        """Whether the loop of the program has ended before that."""
         self._core: ProcessorCore | None = None
         self.port: int | None = None
         """The port of the REST API. None until it listens."""
@@ -128,11 +139,13 @@ class Processor:
                 await self.stop()
 
     async def start(self) -> None:
-        """Returns once leases exist and work has begun. Raises StartFailed, GroupMismatch, DuplicateHost."""
+        """Returns once leases exist and work has begun. Raises StartFailed, GroupMismatch, DuplicateHost. The host ends with the
+        event loop that started it."""
         if self._life is not None:
             raise RuntimeError("this processor was started before, and starts once: make another one")
         program = asyncio.get_running_loop()
         self._life = self._host.begin(lambda: self._live(program))
+        self._following = asyncio.create_task(self._follow(self._life), name="leasehold follows its program")
         ready, life = asyncio.wrap_future(self._ready), asyncio.wrap_future(self._life)
         try:
             await asyncio.wait({ready, life}, return_when=asyncio.FIRST_COMPLETED)
@@ -149,7 +162,8 @@ class Processor:
     async def stop(self) -> None:
         """Graceful, within `host.stop_timeout_s`: leases are released with their positions. What went wrong before is raised by
         `wait`. In a handler it returns at once, and the host stops when the handler has returned. A plain handler calls it by
-        `asyncio.run(processor.stop())`."""
+        `asyncio.run(processor.stop())`. In a thread that the handler has started it waits for the handler, which must not
+        wait for that thread."""
         from leasehold.pipeline.connectors.handler_loop import is_in_call
 
         if self._life is None:
@@ -198,7 +212,30 @@ class Processor:
             raise RuntimeError("this processor was not started: await `start`, or use `async with`")
         return self._life
 
+    async def _follow(self, life: Future[None]) -> None:
+        """On the loop of the program: `asyncio.run` cancels what is left on it, and then waits for that."""
+        ended = asyncio.wrap_future(life)
+        ended.add_done_callback(lambda done: done.exception())  # `wait` raises it
+        try:
+            await asyncio.wait({ended})
+        except asyncio.CancelledError:
+            self._orphan()
+            await asyncio.wait({ended})
+            self._host.end()
+            raise
+
+    async def _watch(self, program: asyncio.AbstractEventLoop) -> None:
+        """On the host's loop: a program may also close its loop without `asyncio.run`."""
+        while not program.is_closed():  # noqa: ASYNC110 - it tells nobody
+            await asyncio.sleep(CLOSED_S)
+        self._orphan()
+
+    def _orphan(self) -> None:
+        self._is_orphan = not self._is_asked
+        self._request_stop()
+
     def _request_stop(self) -> None:
+        self._is_asked = True
         self._host.call(self._stop_here)
 
     def _stop_here(self) -> None:
@@ -229,6 +266,7 @@ class Processor:
             self._stopping = asyncio.Event()
         PROGRAM.set(program)
         with ExitStack() as held:
+            held.callback(asyncio.create_task(self._watch(program), name="program").cancel)
             name = held.enter_context(host_name(settings.host, settings.leases))
             if "log" in settings.model_fields_set:
                 logs.configure(settings.log, name)
@@ -241,6 +279,10 @@ class Processor:
                 self._core = core
                 self._ready.set_result(None)
                 await wait_until_over(self._stopping, core, until_idle=False)
+                if self._is_orphan:
+                    log.error(LOOP_ENDED)
+        if self._is_orphan:
+            raise RuntimeError(LOOP_ENDED)
 
     def _listen(self, port: int) -> None:
         self.port = port

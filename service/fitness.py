@@ -17,18 +17,16 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Literal
 
-from structlog.typing import FilteringBoundLogger as Log
-
 from leasehold.common.cancellation import is_cancelled
-from leasehold.common.clock import Backoff, Clock
+from leasehold.common.clock import Backoff
 from leasehold.leases.host_record import FIT, RENOUNCED, SICK, UNKNOWN, HostRecord
 from leasehold.leases.keeper import Keeper
 from leasehold.leases.lease import LeaseKey
 from leasehold.leases.session import Session
 from leasehold.leases.tenure import VersionedLease
-from leasehold.leases.timing import Timing
 from leasehold.service.failures import Failures
 from leasehold.service.pipeline import PipelineParts
+from leasehold.service.runtime import Runtime
 from leasehold.service.worker import Worker
 
 State = Literal["well", "sick", "leaving", "renounced"]
@@ -44,14 +42,20 @@ FOREIGN_REST = Backoff(first_s=60.0, max_s=1800.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Peers:
+    """What other live hosts show. sick_s: for how long some have shown that they are sick; None if none does."""
+
+    is_fit: bool = False
+    sick_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """What is known of a pipeline here, at `now` (Clock seconds).
 
     - failing: for how long each partition has failed that has a worker; 0 if it does not.
     - writes_fail_s, reads_fail_s: for how long writes of leases, or readings, have failed.
     - proved_s: how long ago it delivered, or a probe succeeded. probe_failed: whether the last probe did.
-    - peer_is_fit: whether another live host shows that.
-    - peer_is_sick_s: for how long others have shown that they are sick; None if none does.
     - trusted_s: since the host's last lapse of trust.
     """
 
@@ -62,8 +66,7 @@ class Facts:
     reads_fail_s: float = 0.0
     proved_s: float = inf
     probe_failed: bool = False
-    peer_is_fit: bool = False
-    peer_is_sick_s: float | None = None
+    peers: Peers = field(default_factory=Peers)
     trusted_s: float = inf
 
     @property
@@ -88,16 +91,16 @@ class Facts:
 
     @property
     def wants_probe(self) -> bool:
-        return self.is_suspect or (self.peer_is_sick_s is not None and not self.answers_the_sick)
+        return self.is_suspect or (self.peers.sick_s is not None and not self.answers_the_sick)
 
     @property
     def answers_the_sick(self) -> bool:
         """Whether this host is fit, as it has shown since another one has been sick: not before, or both may have one cause."""
-        return self.peer_is_sick_s is not None and self.proved_s <= min(self.peer_is_sick_s, PROVED_FOR_S)
+        return self.peers.sick_s is not None and self.proved_s <= min(self.peers.sick_s, PROVED_FOR_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
+class PipelineHealth:
     """How one pipeline is. since: when it got well or sick. rests: how often it was renounced since something was delivered.
 
     has_lost_work: whether it is sick because leases are better off elsewhere.
@@ -108,7 +111,7 @@ class Health:
     rests: int = 0
     has_lost_work: bool = False
 
-    def judged(self, facts: Facts, *, workers: int) -> Health:
+    def judged(self, facts: Facts, *, workers: int) -> PipelineHealth:
         """The next state. Pure."""
         match self.state:
             case "well" if facts.is_sick and facts.trusted_s >= facts.lasts_s:  # not by an outage of the store
@@ -117,7 +120,7 @@ class Health:
                 return replace(self, state="renounced", rests=self.rests + 1)
             case "sick" if not facts.is_sick:
                 return replace(self, state="well", since=facts.now)
-            case "sick" if facts.loses_work and facts.peer_is_fit:
+            case "sick" if facts.loses_work and facts.peers.is_fit:
                 return replace(self, state="leaving")
             case "sick" if facts.loses_work:
                 return replace(self, has_lost_work=True)
@@ -138,8 +141,8 @@ class Health:
 
 
 @dataclass(slots=True)
-class _Watched:
-    health: Health = field(default_factory=Health)
+class _WatchedPipeline:
+    health: PipelineHealth = field(default_factory=PipelineHealth)
     proved_at: float = -inf
     probed_at: float = -inf
     probe_failed: bool = False
@@ -162,9 +165,7 @@ class Fitness:
         others: Callable[[], Iterable[HostRecord]],
         lease_of: Callable[[str, int], VersionedLease | None],
         changed: Callable[[], None],
-        clock: Clock,
-        timing: Timing,
-        log: Log,
+        runtime: Runtime,
     ) -> None:
         """others: the other hosts that live. changed: called when leases are to move, or may.
 
@@ -178,10 +179,8 @@ class Fitness:
         self._others = others
         self._lease_of = lease_of
         self._changed = changed
-        self._clock = clock
-        self._timing = timing
-        self._log = log
-        self._watched = {name: _Watched() for name in pipelines}
+        self._clock, self._timing, self._log = runtime.clock, runtime.timing, runtime.log
+        self._watched = {name: _WatchedPipeline() for name in pipelines}
         self._lapses, self._trusted_since = 0, -inf
         self._foreign: dict[LeaseKey, tuple[int, float]] = {}
         """Leases that failed at their last owner: how often they came so, and until when their failures do not count."""
@@ -270,8 +269,10 @@ class Fitness:
             reads_fail_s=outcomes.reads.failing_s(now),
             proved_s=now - watched.proved_at,
             probe_failed=watched.probe_failed,
-            peer_is_fit=any(name in each.which_are(FIT) for each in others if not each.draining),
-            peer_is_sick_s=now - watched.sick_since if watched.sick_peers else None,
+            peers=Peers(
+                is_fit=any(name in each.which_are(FIT) for each in others if not each.draining),
+                sick_s=now - watched.sick_since if watched.sick_peers else None,
+            ),
             trusted_s=now - self._trusted_since,
         )
 
@@ -284,7 +285,7 @@ class Fitness:
     def _is_proved(self, name: str) -> bool:
         """What is older than a failure here, or than another host's sickness, proves nothing: both may have one cause."""
         facts = self._facts(name, ())
-        return facts.proved_s <= min([PROVED_FOR_S, *filter(None, (facts.peer_is_sick_s, *facts.failing))])
+        return facts.proved_s <= min([PROVED_FOR_S, *filter(None, (facts.peers.sick_s, *facts.failing))])
 
     async def _probe_if_wanted(self, name: str, others: Collection[HostRecord]) -> None:
         watched, facts = self._watched[name], self._facts(name, others)

@@ -11,16 +11,13 @@ them, and takes none.
 from __future__ import annotations
 
 import asyncio
-import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from structlog.typing import FilteringBoundLogger as Log
-
 from leasehold.common.cancellation import is_cancelled
-from leasehold.common.clock import Clock, retry_after_s
+from leasehold.common.clock import retry_after_s
 from leasehold.leases.errors import DuplicateHost, LeaseLost, StoreError
 from leasehold.leases.host_record import HostRecord
 from leasehold.leases.host_watch import HostWatch
@@ -29,7 +26,6 @@ from leasehold.leases.lease import Lease, LeaseKey
 from leasehold.leases.membership import Membership
 from leasehold.leases.session import Session
 from leasehold.leases.tenure import OwnedLease
-from leasehold.leases.timing import Timing
 from leasehold.pipeline.feed import FeedPartition
 from leasehold.pipeline.limits import Budget
 from leasehold.service.balancer import Balancer
@@ -43,7 +39,7 @@ from leasehold.service.lag.metered import GroupLag, GroupSnapshot
 from leasehold.service.lag.reports import encoded_waits
 from leasehold.service.pipeline import PipelineParts
 from leasehold.service.reports import Reports
-from leasehold.service.stats import Stats
+from leasehold.service.runtime import Runtime
 from leasehold.service.stopping import sleep_unless_stopped
 from leasehold.service.worker import Worker, WorkerResult, about
 
@@ -60,19 +56,15 @@ class Host:
         *,
         keeper: Keeper,
         membership: Membership,
-        clock: Clock,
-        timing: Timing,
-        rng: random.Random,
-        log: Log,
+        runtime: Runtime,
         stop_timeout_s: float = 25.0,
         activity: Callable[[Host, int], Mapping[str, object]] = lambda host, room: {},
-        stats: Stats | None = None,
         budget: Budget | None = None,
     ) -> None:
         self.name = keeper.host
         self.pipelines = {pipeline.name: pipeline for pipeline in pipelines}
         self.workers: dict[LeaseKey, Worker] = {}
-        self.stats = stats or Stats(clock)
+        clock, self.stats = runtime.clock, runtime.stats
         self.failures = Failures(clock, self._record_recovery, self.stats.record_failing)
         self.outcomes: deque[tuple[LeaseKey, WorkerResult]] = deque(maxlen=OUTCOMES_KEPT)
         self.budget = budget or Budget()
@@ -83,7 +75,7 @@ class Host:
             self._waited_s,
         )
         self.checkpoint_writers = {
-            name: CheckpointWriter(name, pipeline.checkpoint_blobs, clock=clock, log=log, stats=self.stats)
+            name: CheckpointWriter(name, pipeline.checkpoint_blobs, clock=clock, log=runtime.log, stats=self.stats)
             for name, pipeline in self.pipelines.items()
             if pipeline.checkpoint_blobs is not None
         }
@@ -91,13 +83,11 @@ class Host:
         self._membership = membership
         self.session.report = self._report_waits
         self.session.describe = lambda room: activity(self, room)
-        self._clock = clock
-        self._timing = timing
-        self._rng = rng
-        self._log = log
+        self._runtime = runtime
+        self._clock, self._timing, self._rng, self._log = clock, runtime.timing, runtime.rng, runtime.log
         self._stop_timeout_s = stop_timeout_s
         self._stopping = asyncio.Event()
-        self._reports = Reports(clock, log)
+        self._reports = Reports(clock, runtime.log)
         self.balancer = Balancer(
             self.pipelines,
             keeper=keeper,
@@ -106,12 +96,8 @@ class Host:
             employ=self._employ,
             failures=self.failures,
             reports=self._reports,
-            stats=self.stats,
             stopping=self._stopping,
-            clock=clock,
-            timing=timing,
-            rng=rng,
-            log=log,
+            runtime=runtime,
         )
         self.fitness = Fitness(
             self.pipelines,
@@ -122,9 +108,7 @@ class Host:
             others=self._live_others,
             lease_of=self.balancer.lease_of,
             changed=self.wake,
-            clock=clock,
-            timing=timing,
-            log=log,
+            runtime=runtime,
         )
         self.balancer.fitness = self.fitness
         self._tasks: dict[asyncio.Task[None], Worker] = {}
@@ -308,11 +292,7 @@ class Host:
         worker = self.workers[key] = Worker(
             owned,
             self.pipelines[key.pipeline],
-            clock=self._clock,
-            timing=self._timing,
-            rng=self._rng,
-            log=self._log,
-            stats=self.stats,
+            runtime=self._runtime,
             budget=self.budget,
             failures=self.failures,
             checkpoint_writer=self.checkpoint_writers.get(key.pipeline),

@@ -16,8 +16,6 @@ from math import inf
 from shlex import quote
 from typing import Any, TypeVar
 
-from structlog.typing import FilteringBoundLogger as Log
-
 from leasehold.common.cancellation import is_cancelled
 from leasehold.common.clock import Clock, retry_after_s
 from leasehold.leases.balance import Peer
@@ -34,6 +32,7 @@ from leasehold.pipeline.feed import FeedPartition
 from leasehold.service.failures import Streak
 from leasehold.service.lag.metered import LISTINGS_PER_S
 from leasehold.service.pipeline import PipelineParts
+from leasehold.service.runtime import Runtime
 from leasehold.service.texts import counted, described, noun
 
 # Questions about single partitions that may take minutes: asked in the background, and repeated if they fail.
@@ -163,10 +162,7 @@ class Partitions:
         pipelines: Mapping[str, PipelineParts],
         keeper: Keeper,
         *,
-        clock: Clock,
-        timing: Timing,
-        log: Log,
-        rng: random.Random,
+        runtime: Runtime,
         report: Report,
         orphaned: Callable[[LeaseKey, Exception, Scan], None],
         wake: Callable[[], None],
@@ -176,10 +172,7 @@ class Partitions:
         self.stuck: dict[LeaseKey, str] = {}
         self.blocked: dict[str, str] = {}
         self._pipelines = pipelines
-        self._clock = clock
-        self._timing = timing
-        self._rng = rng
-        self._log = log
+        self._clock, self._timing, self._rng, self._log = runtime.clock, runtime.timing, runtime.rng, runtime.log
         self._report = report
         self._orphaned = orphaned
         self._wake = wake
@@ -194,10 +187,10 @@ class Partitions:
         """When a metered feed was last listed, and the partitions that it or the leases had then."""
         self._remembered: dict[str, Scan] = {}
         """Whose scopes each feed has taken."""
-        self._streaks = {name: Streak(clock) for name in pipelines}
+        self._streaks = {name: Streak(self._clock) for name in pipelines}
         self._due_at = dict.fromkeys(pipelines, -inf)
-        self._asks = {name: Asks(clock, timing, rng, wake) for name in pipelines}
-        self._undecided_streaks = {name: Streak(clock) for name in pipelines}
+        self._asks = {name: Asks(self._clock, self._timing, self._rng, wake) for name in pipelines}
+        self._undecided_streaks = {name: Streak(self._clock) for name in pipelines}
 
     async def close(self) -> None:
         """Ask nothing more."""

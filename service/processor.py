@@ -41,6 +41,7 @@ from leasehold.service.lag.backlog import Backlog, wait_until_idle
 from leasehold.service.notifications import Notifications, require_notifications
 from leasehold.service.notifier import Notifier
 from leasehold.service.pipeline import PipelineParts
+from leasehold.service.runtime import Runtime
 from leasehold.service.stats import CountingStore, Stats, Summary, summaries_of
 from leasehold.service.telemetry.logs import default_logger
 from leasehold.service.telemetry.signals import Exporter
@@ -111,15 +112,17 @@ class ProcessorCore:
             pipelines,
             keeper=self.keeper,
             membership=self.membership,
-            clock=clock,
-            timing=timing,
-            rng=random.Random(incarnation),  # noqa: S311 - jitter, not secrets
-            log=self._log,
+            runtime=Runtime(
+                clock=clock,
+                timing=timing,
+                rng=random.Random(incarnation),  # noqa: S311 - jitter, not secrets
+                log=self._log,
+                stats=self.stats,
+            ),
             stop_timeout_s=stop_timeout_s,
             activity=lambda host, room: activity_document(
                 activity_of(host, now=_now(), monotonic_s=clock.monotonic()), room
             ),
-            stats=self.stats,
             budget=Budget(buffer_bytes_max),
         )
         self.view = View(self.keeper, pipelines, clock=clock, now=_now, host=self.host)

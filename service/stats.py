@@ -7,7 +7,7 @@ One Stats belongs to one host; the store that counts its requests shares it:
 
     stats = Stats(clock, log)
     store = CountingStore(TimedStore(store, timing.call_timeout_s), stats)
-    host = Host(..., stats=stats)
+    host = Host(..., runtime=Runtime(..., stats=stats))
 """
 
 from __future__ import annotations

@@ -16,17 +16,13 @@ run: read, transform, deliver --- checkpoints, lazily
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from structlog.typing import FilteringBoundLogger as Log
-
-from leasehold.common.clock import Backoff, Clock, retry_after_s
+from leasehold.common.clock import Backoff, retry_after_s
 from leasehold.leases.errors import LeaseLost, StoreError
 from leasehold.leases.lease import Child, Lease, LeaseKey
 from leasehold.leases.tenure import WINNING, OwnedLease, keep_won
-from leasehold.leases.timing import Timing
 from leasehold.pipeline.crash_point import crash_point
 from leasehold.pipeline.dead_letters.refusals import ATTEMPTS, Refusals
 from leasehold.pipeline.errors import (
@@ -44,18 +40,18 @@ from leasehold.pipeline.feed import PartitionEnded
 from leasehold.pipeline.imports import derived
 from leasehold.pipeline.limits import Budget
 from leasehold.pipeline.pump.progress import Progress
-from leasehold.pipeline.pump.runner import DeliveredBatch, Runner
+from leasehold.pipeline.pump.runner import DeliveredBatch, FailingEvents, ReadAhead, Reporting, Runner, Source
 from leasehold.pipeline.pump.tap import Tap
 from leasehold.pipeline.ranges import RangePlan
-from leasehold.pipeline.sink import Claim, CloseReason, SinkWriter
+from leasehold.pipeline.sink import Claim, ClaimReports, CloseReason, SinkWriter
 from leasehold.service.checkpoint_blobs import CheckpointWriter
 from leasehold.service.checkpoints import Checkpoints
 from leasehold.service.errors import BatchHung
 from leasehold.service.failures import Failures, Streak
 from leasehold.service.permit import TrustPermit
 from leasehold.service.pipeline import PipelineParts
+from leasehold.service.runtime import Runtime
 from leasehold.service.shutdown import CLOSING_TIMEOUT_S, retry_until_answered, run_uninterrupted, run_within
-from leasehold.service.stats import Stats
 from leasehold.service.stopping import run_unless_stopped, sleep_unless_stopped
 
 TRANSIENT = (FeedUnavailable, SinkUnavailable, EngineUnavailable, Ambiguous)
@@ -81,11 +77,7 @@ class Worker:
         owned: OwnedLease,
         pipeline: PipelineParts,
         *,
-        clock: Clock,
-        timing: Timing,
-        rng: random.Random,
-        log: Log,
-        stats: Stats,
+        runtime: Runtime,
         budget: Budget,
         failures: Failures,
         checkpoint_writer: CheckpointWriter | None = None,
@@ -96,18 +88,15 @@ class Worker:
         self.pipeline = pipeline
         self.progress = Progress()
         self.tap = Tap()
-        self._clock = clock
-        self._timing = timing
-        self._rng = rng
-        self._log = log.bind(**about(owned.lease))
-        self._stats = stats
+        self._clock, self._timing, self._rng = runtime.clock, runtime.timing, runtime.rng
+        self._log, self._stats = runtime.log.bind(**about(owned.lease)), runtime.stats
         self._budget = budget
         self._failures = failures
         self._checkpoint_writer = checkpoint_writer
         self._delivered = delivered
-        self._renewal_streak, self._checkpoint_streak = Streak(clock), Streak(clock)
+        self._renewal_streak, self._checkpoint_streak = Streak(self._clock), Streak(self._clock)
         self._stopping = asyncio.Event()
-        self._permit = TrustPermit(owned, clock, self._suspended, self._restored)
+        self._permit = TrustPermit(owned, self._clock, self._suspended, self._restored)
         letters, compare = pipeline.letters, pipeline.feed.compare
         self._refusals = Refusals(ATTEMPTS if letters is None else letters.attempts, compare)
         self._plan = None if pipeline.ranges is None else RangePlan(compare, pipeline.ranges)
@@ -117,8 +106,8 @@ class Worker:
             owned,
             pipeline,
             self.progress,
-            clock=clock,
-            stats=stats,
+            clock=self._clock,
+            stats=self._stats,
             failed=self._checkpoint_failed,
             kept=self._checkpoint_kept,
         )
@@ -227,8 +216,10 @@ class Worker:
             continuation=lease.continuation,
             state=lease.sink_state,
             compare=self.pipeline.feed.compare,
-            report_wait=lambda seconds: self.progress.excuse_sink(self._clock.monotonic() + seconds),
-            report_progress=lambda: self.progress.advance(OPENING, self._clock.monotonic()),
+            reports=ClaimReports(
+                progress=lambda: self.progress.advance(OPENING, self._clock.monotonic()),
+                wait=lambda seconds: self.progress.excuse_sink(self._clock.monotonic() + seconds),
+            ),
         )
         self.progress.excuse_sink(self._clock.monotonic(), is_new=True)
         with self.progress.working(OPENING, self._clock.monotonic()):
@@ -259,23 +250,24 @@ class Worker:
 
     def _runner(self, writer: SinkWriter) -> Runner:
         return Runner(
-            partition=self.partition,
-            epoch=self.owned.lease.epoch,
-            feed=self.pipeline.feed,
+            source=Source(self.pipeline.feed, self.partition, self.owned.lease.epoch),
             transform=self.pipeline.transform,
             writer=writer,
             permit=self._permit,
-            limits=self.pipeline.limits,
-            buffer_bytes_max=self.pipeline.buffer_bytes_max,
-            budget=self._budget,
+            read_ahead=ReadAhead(
+                limits=self.pipeline.limits,
+                bytes_max=self.pipeline.buffer_bytes_max,
+                budget=self._budget,
+                plan=self._plan,
+            ),
             clock=self._clock,
-            progress=self.progress,
+            reporting=Reporting(
+                progress=self.progress,
+                tap=self.tap,
+                tracer=self._stats.tracer(self.owned.lease, self.pipeline.feed.endpoint, self.pipeline.sink.endpoint),
+            ),
             delivered=self._record_delivery,
-            letters=self.pipeline.letters,
-            refusals=self._refusals,
-            plan=self._plan,
-            tap=self.tap,
-            tracer=self._stats.tracer(self.owned.lease, self.pipeline.feed.endpoint, self.pipeline.sink.endpoint),
+            failing=FailingEvents(letters=self.pipeline.letters, refusals=self._refusals),
         )
 
     async def _record_delivery(self, batch: DeliveredBatch) -> None:

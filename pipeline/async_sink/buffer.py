@@ -24,7 +24,7 @@ _Source = deque[_Held] | list[_Held]
 
 
 @dataclass(slots=True)
-class _Line:
+class _KeyQueue:
     """waiting: a heap. bytes: of what waits. sent: how many entries are on their way; while there are any, the others wait.
 
     late_until: requests that failed may be carried out until then. late_last: the last entry that all of them had.
@@ -57,7 +57,7 @@ class EntryBuffer:
         """Entries of no line, or the first of a new one: newly added, and so in their order."""
         self._again: list[_Held] = []
         """What failed, and the first of lines that have waited: a heap."""
-        self._lines: dict[str, _Line] = {}
+        self._lines: dict[str, _KeyQueue] = {}
         self._resting: list[tuple[float, str]] = []
         """Until when which line rests: a heap."""
         self._sent: dict[int, _Held] = {}
@@ -77,7 +77,7 @@ class EntryBuffer:
             return
         line = self._lines.get(entry.order)
         if line is None:
-            line = self._lines[entry.order] = _Line()
+            line = self._lines[entry.order] = _KeyQueue()
             self._fresh.append(held)
         is_ready = not line.sent and not line.rests and (self._shares_requests or not line.waiting)
         _wait(line, held)
@@ -204,7 +204,7 @@ class EntryBuffer:
         self.entries += 1
         self.bytes += entry.bytes
 
-    def _count_line(self, line: _Line, sign: int) -> None:
+    def _count_line(self, line: _KeyQueue, sign: int) -> None:
         if self._shares_requests:
             self._count_ready(sign * len(line.waiting), sign * line.bytes)
         else:
@@ -215,6 +215,6 @@ class EntryBuffer:
         self.ready_bytes += size
 
 
-def _wait(line: _Line, held: _Held) -> None:
+def _wait(line: _KeyQueue, held: _Held) -> None:
     heappush(line.waiting, held)
     line.bytes += held[2].bytes

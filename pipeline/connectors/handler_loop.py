@@ -10,12 +10,13 @@ import logging
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from leasehold.common.cancellation import await_shielded
+from leasehold.pipeline.errors import SinkUnavailable
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -37,13 +38,14 @@ class HandlerLoop:
         if loop is asyncio.get_running_loop():
             return await call()
         running = _Call(call)
-        loop.call_soon_threadsafe(running.begin)
+        _call_on(loop, running.begin)
         try:
             while not (await asyncio.wait({running.outcome}, timeout=PING_S))[0]:
                 await self._ping(name, loop, running)
         except asyncio.CancelledError:
-            loop.call_soon_threadsafe(running.cancel)
-            await await_shielded(running.outcome)
+            with suppress(SinkUnavailable):
+                _call_on(loop, running.cancel)
+                await await_shielded(running.outcome)
             raise
         answer, error = running.outcome.result()
         if error is not None:
@@ -64,7 +66,7 @@ class HandlerLoop:
     async def _ping(self, name: str, loop: asyncio.AbstractEventLoop, running: _Call) -> None:
         """Log once that the loop is blocked, until it answers again."""
         here, answered = asyncio.get_running_loop(), asyncio.Event()
-        loop.call_soon_threadsafe(lambda: here.call_soon_threadsafe(answered.set))
+        _call_on(loop, lambda: here.call_soon_threadsafe(answered.set))
         waiting = asyncio.ensure_future(answered.wait())
         await asyncio.wait({waiting}, timeout=PING_S)
         waiting.cancel()
@@ -78,6 +80,14 @@ class HandlerLoop:
                 name,
                 running.where(),
             )
+
+
+def _call_on(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> None:
+    """Raises SinkUnavailable."""
+    try:
+        loop.call_soon_threadsafe(function)
+    except RuntimeError as error:
+        raise SinkUnavailable("the event loop of the program is closed, and the host ends soon") from error
 
 
 class _Call:

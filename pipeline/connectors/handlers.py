@@ -26,7 +26,7 @@ from leasehold.common.clock import Clock, LoopClock
 from leasehold.pipeline.connectors.python import IDENTITY, HandlerThread, Report, Tracebacks, as_sink_errors, name_of
 from leasehold.pipeline.errors import SinkRejected, SinkUnavailable
 from leasehold.pipeline.handlers.stats import HandlerStats
-from leasehold.pipeline.handlers.writer import Caller, HandlerWriter
+from leasehold.pipeline.handlers.writer import HandlerCaller, HandlerWriter
 from leasehold.pipeline.imports import is_generator
 from leasehold.pipeline.limits import ParallelLimits
 from leasehold.pipeline.sink import Claim, CloseReason, Sink
@@ -132,7 +132,7 @@ class HandlerSink(Sink):
         self._threads.stop()
         self._ended()
 
-    def _caller(self, claim: Claim, function: Function) -> Caller:
+    def _caller(self, claim: Claim, function: Function) -> HandlerCaller:
         caller = Async(function) if is_async(function) else Plain(function, self._threads)
         self._callers[claim.pipeline, claim.partition] = caller
         return caller

@@ -14,15 +14,15 @@ from urllib.parse import parse_qsl, urlsplit
 
 import aiohttp
 
-from leasehold.common.http_address import checked_url
+from leasehold.common.addresses import checked_url
 from leasehold.pipeline.async_sink import AsyncSink, Entry, Failed, Limits, json_row
 from leasehold.pipeline.async_sink.json_rows import Content
 from leasehold.pipeline.async_sink.request_entry import Destination
 from leasehold.pipeline.connectors.http_exchange import (
     ENCODING,
     TYPES,
-    Answer,
     Format,
+    HttpAnswer,
     Results,
     body_of,
     failed_of,
@@ -111,7 +111,7 @@ class HttpDestination(Destination):
         if session is not None:
             await session.close()
 
-    async def _post(self, body: bytes, key: str, trace: TraceContext | None = None) -> Answer:
+    async def _post(self, body: bytes, key: str, trace: TraceContext | None = None) -> HttpAnswer:
         assert self._session is not None, "call prepare first"
         headers = {"Idempotency-Key": key, **({} if trace is None else trace.properties), **self._headers}
         try:
@@ -127,7 +127,7 @@ class HttpDestination(Destination):
         except (aiohttp.ClientError, OSError) as error:
             raise Ambiguous(f"{self._what} does not answer: {_reason(error)}") from None
         found = {name.lower(): value for name, value in response.headers.items()}
-        return Answer(response.status, found, self._masked(body))
+        return HttpAnswer(response.status, found, self._masked(body))
 
     def _masked(self, body: bytes) -> bytes:
         """An endpoint may say back what it was sent."""

@@ -40,7 +40,7 @@ NEXT = {
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """headers: by lower-case name."""
 
     status: int
@@ -79,7 +79,7 @@ def inflated(body: bytes, encoding: str, bytes_max: int) -> bytes:
         return b""
 
 
-def failed_of(answer: Answer, entries: Sequence[Entry], results: Results, what: str) -> Failed:
+def failed_of(answer: HttpAnswer, entries: Sequence[Entry], results: Results, what: str) -> Failed:
     """Those to be sent again. Raises SinkUnavailable or Ambiguous if that is all of them, SinkRejected if it would be no use."""
     if 200 <= answer.status < 300:
         return Failed(()) if results == "whole" else _failed_items(answer, entries, what)
@@ -95,7 +95,7 @@ def failed_of(answer: Answer, entries: Sequence[Entry], results: Results, what: 
     raise SinkRejected(problem)
 
 
-def retry_after_s(answer: Answer) -> float | None:
+def retry_after_s(answer: HttpAnswer) -> float | None:
     """Seconds, or a time by the clock of the server."""
     text = answer.headers.get("retry-after", "").strip()
     if text.isascii() and text.isdecimal() and len(text) < 10:
@@ -107,7 +107,7 @@ def retry_after_s(answer: Answer) -> float | None:
         return None
 
 
-def _failed_items(answer: Answer, entries: Sequence[Entry], what: str) -> Failed:
+def _failed_items(answer: HttpAnswer, entries: Sequence[Entry], what: str) -> Failed:
     statuses = _statuses(answer, what)
     if len(statuses) != len(entries):
         raise SinkRejected(
@@ -130,7 +130,7 @@ def _failed_items(answer: Answer, entries: Sequence[Entry], what: str) -> Failed
     )
 
 
-def _statuses(answer: Answer, what: str) -> list[int]:
+def _statuses(answer: HttpAnswer, what: str) -> list[int]:
     try:
         found = parsed_json(answer.body, JSON_LEVELS_MAX)
         items = found["items"] if isinstance(found, dict) else found
@@ -163,6 +163,6 @@ def _named(entries: Sequence[Entry]) -> str:
     return f"entries {entries[0].key} to {entries[-1].key}" if len(entries) > 1 else f"entry {entries[0].key}"
 
 
-def _quoted(answer: Answer) -> str:
+def _quoted(answer: HttpAnswer) -> str:
     text = " ".join(answer.body.decode("utf-8", "replace").split())[:REASON_CHARS_MAX]
     return f" ({text})" if text else ""

@@ -7,7 +7,7 @@ import errno
 import os
 from pathlib import Path
 
-from leasehold.common.resolving import is_nowhere_at_once
+from leasehold.common.addresses import is_nowhere_at_once
 
 _WRONG_PATH = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP)
 

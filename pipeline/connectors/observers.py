@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from functools import partial
 from typing import Any, cast
 
 import pyarrow as pa
 
 from leasehold.pipeline.connectors.handler_loop import HandlerLoop, call_plainly
-from leasehold.pipeline.connectors.handlers import ForLease, do_nothing
-from leasehold.pipeline.connectors.python import HandlerContext, PythonWriter, Report
+from leasehold.pipeline.connectors.handlers import ForLease, do_nothing, refuse_unrun
+from leasehold.pipeline.connectors.python import PythonWriter, Report
 from leasehold.pipeline.errors import SinkRejected
-from leasehold.pipeline.event import Receipt
-from leasehold.pipeline.handlers.changes import Context, Gets, LeaseLost, changes_in, changes_of
+from leasehold.pipeline.handlers.changes import Context, Gets, HandlerLease, LeaseLost, changes_in, changes_of
 from leasehold.pipeline.handlers.events import AckRefused, Events
-from leasehold.pipeline.handlers.forms import SHAPE, Form, form_of, is_async
+from leasehold.pipeline.handlers.forms import SHAPE, Form, check_class, form_of, is_async
 from leasehold.pipeline.handlers.handler import Handler
 from leasehold.pipeline.limits import ParallelLimits
 from leasehold.pipeline.sink import Claim, CloseReason
-from leasehold.pipeline.tracing import TraceContext
 
 Answer = Awaitable[None] | None
+
+
+Seen = MutableMapping[int, Handler]
+"""By their ids, what a factory has made and is still used: a weak mapping."""
 
 
 class OfFunction(Handler):
@@ -35,91 +37,81 @@ class Observer:
 
     def __init__(self, handler: Handler, *, name: str, gets: Gets, loop: HandlerLoop) -> None:
         self._name, self._gets, self._loop = name, gets, loop
-        self.open = self._calling(handler.open, self._of_context)
+        self.open = self._calling(handler.open)
         self.process = self._calling(handler.process, self._of_changes)
-        self.close = self._calling(handler.close, self._of_reason)
+        self.close = self._calling(handler.close)
 
-    def _calling(self, method: Any, arguments: Callable[..., tuple[Any, ...]]) -> Callable[..., Any]:
+    def _calling(
+        self, method: Any, arguments: Callable[..., tuple[Any, ...]] = lambda *given: given
+    ) -> Callable[..., Any]:
         if getattr(method, "__func__", None) in (Handler.open, Handler.close):
             return do_nothing  # without a thread
         if not is_async(method):
-            return lambda *given: call_plainly(method, *arguments(*given))
+            return lambda *given: refuse_unrun(call_plainly(method, *arguments(*given)))
 
         async def call(*given: Any) -> None:
             async def made() -> None:
-                await method(*arguments(*given))
+                refuse_unrun(await method(*arguments(*given)))
 
             await self._loop.run(self._name, made)
 
         return call
 
-    def _of_context(self, context: HandlerContext) -> tuple[Any, ...]:
-        return (context_of(context),)
-
-    def _of_changes(self, context: HandlerContext, table: pa.Table) -> tuple[Any, ...]:
-        return changes_of(table, self._gets), context_of(context)
-
-    def _of_reason(self, context: HandlerContext, reason: CloseReason) -> tuple[Any, ...]:
-        return context_of(context), reason
+    def _of_changes(self, context: Context, table: pa.Table) -> tuple[Any, ...]:
+        return changes_of(table, self._gets), context
 
 
 def observers(
-    handler: Any, *, name: str, gets: Gets, loop: HandlerLoop, is_manual: bool = False
+    handler: Any, *, name: str, gets: Gets, loop: HandlerLoop, seen: Seen, is_manual: bool = False
 ) -> Callable[[], Observer]:
     """What makes one for each lease. Raises SinkRejected for anything else."""
-    make = _maker_of(handler, name, is_manual=is_manual)
+    make = _maker_of(handler, name, seen, is_manual=is_manual)
     return lambda: Observer(make(), name=name, gets=gets, loop=loop)
 
 
-def _maker_of(handler: Any, name: str, *, is_manual: bool = False, has_timeout: bool = False) -> Callable[[], Handler]:
+def _maker_of(
+    handler: Any, name: str, seen: Seen, *, is_manual: bool = False, has_timeout: bool = False
+) -> Callable[[], Handler]:
     """Raises SinkRejected for anything else."""
     needs = {"is_manual": is_manual, "has_timeout": has_timeout}
     makes: dict[Form, Callable[[], Handler]] = {
         "function": partial(OfFunction, handler),
         "class": handler,
-        "factory": partial(_made_by, handler, name, needs),
+        "factory": partial(_made_by, handler, name, seen, needs),
     }
     return makes[form_of(handler, name, **needs)]
 
 
-def _made_by(factory: Callable[[], object], name: str, needs: Mapping[str, bool]) -> Handler:
+def _made_by(factory: Callable[[], object], name: str, seen: Seen, needs: Mapping[str, bool]) -> Handler:
     handler = factory()
+    if isinstance(handler, type):
+        raise SinkRejected(f"'{name}' returned the class {handler.__name__}: let it return an object of it")
     if not isinstance(handler, Handler):
         raise SinkRejected(
             f"'{name}' returned {type(handler).__name__}, which does not derive from leasehold.Handler: {SHAPE}"
         )
-    form_of(type(handler), type(handler).__name__, **needs)
+    if seen.get(id(handler)) is handler:
+        raise SinkRejected(
+            f"'{name}' returned one object twice, and each lease needs its own: let it make another each time"
+        )
+    seen[id(handler)] = handler
+    check_class(type(handler), type(handler).__name__, **needs)
     return handler
 
 
-def context_of(context: HandlerContext) -> Context:
-    trace = None if context.traceparent is None else TraceContext(context.traceparent, context.tracestate)
-    return Context(
-        pipeline=context.pipeline,
-        partition=context.partition,
-        owner=context.owner,
-        epoch=context.epoch,
-        position=context.position,
-        to=context.to,
-        trace=trace,
-        **facts_of(context.receipt),
-        acknowledge=context.acknowledge,
-        is_released=context.is_released,
-    )
-
-
-def facts_of(receipt: Receipt | None) -> dict[str, Any]:
-    """The arguments of `Context` that the source answers."""
-    if receipt is None:
-        return {}
-    return {"request_charge": receipt.request_charge, "session_token": receipt.session_token}
-
-
 def for_lease(
-    handler: Any, claim: Claim, report: Report, *, name: str, gets: Gets, loop: HandlerLoop, limits: ParallelLimits
+    handler: Any,
+    claim: Claim,
+    report: Report,
+    *,
+    name: str,
+    gets: Gets,
+    loop: HandlerLoop,
+    seen: Seen,
+    limits: ParallelLimits,
 ) -> ForLease:
     """The handler for one lease, as the sink calls it. Raises SinkRejected for anything else."""
-    made = _maker_of(handler, name, is_manual=limits.manual_ack, has_timeout=limits.timeout_s is not None)()
+    made = _maker_of(handler, name, seen, is_manual=limits.manual_ack, has_timeout=limits.timeout_s is not None)()
     writer = PythonWriter(name, Observer(made, name=name, gets=gets, loop=loop), claim, report)
 
     async def close(reason: CloseReason, position: str | None) -> None:
@@ -148,24 +140,22 @@ def _called(
                     raise LeaseLost(str(error)) from None
                 raise
 
+        lease = HandlerLease.of(
+            claim, acknowledge=acknowledge if is_manual else None, is_released=lambda: events.is_stale
+        )
         context = Context(
-            pipeline=claim.pipeline,
-            partition=claim.partition,
-            owner=claim.owner,
-            epoch=claim.epoch,
+            lease=lease,
             position=events.position,
             trace=events.trace,
-            **facts_of(events.receipt),
+            receipt=events.receipt,
             key=events.key,
             attempt=events.attempt,
-            acknowledge=acknowledge if is_manual else None,
-            is_released=lambda: events.is_stale,
         )
         return changes_in(list(events), gets), context
 
     async def call(events: Events) -> None:
-        async def made() -> object:
-            return await function(*arguments(events))
+        async def made() -> None:
+            refuse_unrun(await function(*arguments(events)))
 
         await loop.run(name, made)
 

@@ -26,7 +26,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
 from threading import Thread
@@ -36,8 +35,7 @@ import pyarrow as pa
 
 from leasehold.common.cancellation import await_shielded, heeding
 from leasehold.pipeline.errors import SinkRejected, SinkUnavailable
-from leasehold.pipeline.event import Receipt
-from leasehold.pipeline.handlers.changes import LeaseLost
+from leasehold.pipeline.handlers.changes import Context, HandlerLease, LeaseLost
 from leasehold.pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter
 from leasehold.pipeline.values import checked
 
@@ -45,43 +43,16 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HandlerContext:
-    """What a handler is called for.
-
-    - `pipeline`, `partition`, `owner`, `epoch`, `generation`: those of the lease.
-    """
-
-    pipeline: str
-    partition: str
-    owner: str
-    epoch: int
-    generation: int
-    position: str | None
-    """Up to where everything has been processed; the table of `process` holds what follows."""
-    to: str | None = None
-    """Up to where the table goes; None in `open` and `close`."""
-    traceparent: str | None = None
-    """In `process`, the trace context (W3C) of the delivery; None if traces are off."""
-    tracestate: str | None = None
-    receipt: Receipt | None = None
-    """In `process`, of the source for these changes; None if it gives none."""
-    acknowledge: Callable[[int], Awaitable[None]] | None = field(default=None, repr=False, compare=False)
-    """Called with a sequence up to which all is processed; None unless positions follow such calls."""
-    is_released: Callable[[], bool] = field(default=lambda: False, repr=False, compare=False)
-    """Whether this owner's writer is closed."""
-
-
 class Observing(Protocol):
     """Each method plain or `async def`."""
 
-    def open(self, context: HandlerContext) -> Awaitable[None] | None: ...
+    def open(self, context: Context) -> Awaitable[None] | None: ...
 
-    def process(self, context: HandlerContext, table: pa.Table) -> Awaitable[None] | None:
+    def process(self, context: Context, table: pa.Table) -> Awaitable[None] | None:
         """`table` is what the transform made of the batch; without a transform, EVENT_SCHEMA."""
         ...
 
-    def close(self, context: HandlerContext, reason: CloseReason) -> Awaitable[None] | None: ...
+    def close(self, context: Context, reason: CloseReason) -> Awaitable[None] | None: ...
 
 
 IDENTITY = "python"
@@ -213,23 +184,11 @@ class PythonWriter(SinkWriter):
         finally:
             self._thread.stop()
 
-    def _context(self, output: Output | None = None) -> HandlerContext:
-        claim, acknowledge = self._claim, self._acknowledge
-        trace = None if output is None else output.trace
-        return HandlerContext(
-            pipeline=claim.pipeline,
-            partition=claim.partition,
-            owner=claim.owner,
-            epoch=claim.epoch,
-            generation=claim.generation,
-            position=self.position,
-            to=None if output is None else output.to,
-            traceparent=None if trace is None else trace.parent,
-            tracestate=None if trace is None else trace.state,
-            receipt=None if output is None else output.receipt,
-            acknowledge=acknowledge,
-            is_released=lambda: self._is_closed,
-        )
+    def _context(self, output: Output | None = None) -> Context:
+        lease = HandlerLease.of(self._claim, acknowledge=self._acknowledge, is_released=lambda: self._is_closed)
+        if output is None:
+            return Context(lease=lease, position=self.position)
+        return Context(lease=lease, position=self.position, to=output.to, trace=output.trace, receipt=output.receipt)
 
     _acknowledge: Callable[[int], Awaitable[None]] | None = None
     _is_closed = False

@@ -27,7 +27,7 @@ NONE_READ = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class LetterStretch:
     """Some letters of a stream. numbers: theirs in it, ascending. events: EVENT_SCHEMA, each with a dead letter's property."""
 
     numbers: Sequence[int]
@@ -56,7 +56,7 @@ class LetterStreams(Protocol):
         """How many letters lie behind a number; an estimate, 0 only for none."""
         ...
 
-    def read(self, partition: str, stream: str, behind: int, end: int) -> AsyncGenerator[Stretch, None]:
+    def read(self, partition: str, stream: str, behind: int, end: int) -> AsyncGenerator[LetterStretch, None]:
         """The letters of the partition behind a number, up to `end`. Raises FeedUnavailable, PositionLost."""
         ...
 
@@ -119,7 +119,7 @@ class MergedLetters(BoundedFeed):
         await self._streams.close()
 
 
-def _page(stretch: Stretch, stream: str, before: Mapping[str, int]) -> Page:
+def _page(stretch: LetterStretch, stream: str, before: Mapping[str, int]) -> Page:
     def position_after(count: int) -> str:
         return _position({**before, stream: stretch.numbers[count - 1]})
 

@@ -35,7 +35,7 @@ class Sent:
     most: int | None
 
 
-class _Refused(NamedTuple):
+class _RefusedEvent(NamedTuple):
     """to: the position up to which it may be repeated. Its sequence does not show that: a replay has any order.
 
     is_sure: whether the last refusal was surely of this event. Otherwise it was only named.
@@ -52,7 +52,7 @@ class Refusals:
     def __init__(self, attempts: int, compare: Compare) -> None:
         self._attempts = attempts
         self._compare = compare
-        self._refused: dict[int, _Refused] = {}
+        self._refused: dict[int, _RefusedEvent] = {}
         self._until: str | None = None
         self._events_max = 1
 
@@ -96,7 +96,7 @@ class Refusals:
             return False  # the feed cannot be cut there
         else:
             named = Poison(index=0, reason=str(error), attempts=1)
-            self._refused = {sequence: _Refused(named, to, False) for sequence in error.sequences} | self._refused
+            self._refused = {sequence: _RefusedEvent(named, to, False) for sequence in error.sequences} | self._refused
         self._until, self._events_max = to, max(1, sum(each.events for each in sent) // 2)
         return True
 
@@ -110,9 +110,9 @@ class Refusals:
         """Whether batches that begin there are cut."""
         return self._until is not None and self._compare(start, self._until) < 0
 
-    def _is_dead(self, refused: _Refused) -> bool:
+    def _is_dead(self, refused: _RefusedEvent) -> bool:
         return refused.is_sure and refused.poison.attempts >= self._attempts
 
     def _count(self, sequence: int, reason: str, to: str) -> None:
         before = self._refused[sequence].poison.attempts if sequence in self._refused else 0
-        self._refused[sequence] = _Refused(Poison(index=0, reason=reason, attempts=before + 1), to, True)
+        self._refused[sequence] = _RefusedEvent(Poison(index=0, reason=reason, attempts=before + 1), to, True)

@@ -15,6 +15,8 @@ from leasehold.pipeline.limits import JSON_LEVELS_MAX
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from leasehold.pipeline.event import Receipt
+    from leasehold.pipeline.sink import Claim
     from leasehold.pipeline.tracing import TraceContext
 
 Gets = Literal["documents", "events", "rows", "table"]
@@ -70,50 +72,99 @@ class Document(dict[str, Any]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
-    """What a handler is called for.
+class HandlerLease:
+    """The lease that a handler is called for.
 
-    - `pipeline`, `partition`, `owner`, `epoch`: those of the lease.
+    - `acknowledge`: called with a sequence up to which all is processed; None unless positions follow such calls.
+    - `is_released`: whether this host has released or lost it.
     """
 
     pipeline: str
     partition: str
     owner: str
     epoch: int
+    generation: int
+    acknowledge: Callable[[int], Awaitable[None]] | None = field(default=None, repr=False, compare=False)
+    is_released: Callable[[], bool] = field(default=lambda: False, repr=False, compare=False)
+
+    @classmethod
+    def of(
+        cls, claim: Claim, *, acknowledge: Callable[[int], Awaitable[None]] | None, is_released: Callable[[], bool]
+    ) -> HandlerLease:
+        return cls(
+            pipeline=claim.pipeline,
+            partition=claim.partition,
+            owner=claim.owner,
+            epoch=claim.epoch,
+            generation=claim.generation,
+            acknowledge=acknowledge,
+            is_released=is_released,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What a handler is called for."""
+
+    lease: HandlerLease
     position: str | None
     """Up to where everything is processed; the changes follow it."""
     to: str | None = None
     """Up to where the changes go; None in `open` and `close`, and with `parallel`."""
     trace: TraceContext | None = None
     """The trace context (W3C) of the delivery; None if traces are off."""
-    request_charge: float | None = None
-    """The request units that Cosmos DB charged for reading these changes; None of other feeds. With `parallel`, for the batch of
-    the last of them."""
-    session_token: str | None = None
-    """From Cosmos DB's answer with the last of these changes. A client that reads with it finds them."""
+    receipt: Receipt | None = None
+    """The source's for what was read; None if it gives none."""
     key: str | None = None
     """With `parallel`, the key of the changes."""
     attempt: int = 1
     """With `parallel`, the number of this call with the first of the changes."""
-    acknowledge: Callable[[int], Awaitable[None]] | None = field(default=None, repr=False, compare=False)
-    is_released: Callable[[], bool] = field(default=lambda: False, repr=False, compare=False)
+
+    @property
+    def pipeline(self) -> str:
+        return self.lease.pipeline
+
+    @property
+    def partition(self) -> str:
+        return self.lease.partition
+
+    @property
+    def owner(self) -> str:
+        return self.lease.owner
+
+    @property
+    def epoch(self) -> int:
+        return self.lease.epoch
+
+    @property
+    def request_charge(self) -> float | None:
+        """The request units that Cosmos DB charged for reading these changes; None of other feeds.
+
+        With `parallel`, for the batch of the last of them.
+        """
+        return None if self.receipt is None else self.receipt.request_charge
+
+    @property
+    def session_token(self) -> str | None:
+        """From Cosmos DB's answer with the last of these changes. A client that reads with it finds them."""
+        return None if self.receipt is None else self.receipt.session_token
 
     @property
     def is_lost(self) -> bool:
         """Whether this host has released or lost the partition: its next owner gets what is not checkpointed."""
-        return self.is_released()
+        return self.lease.is_released()
 
     async def checkpoint(self, change: Any) -> None:
         """Everything up to this change is processed, that one included. Needs `checkpoint_s="manual"`.
 
         change: one that the handler was called with, or its sequence. Raises LeaseLost, and SinkRejected for anything else.
         """
-        if self.acknowledge is None:
+        if self.lease.acknowledge is None:
             raise SinkRejected(
                 f"pipeline '{self.pipeline}': `context.checkpoint` needs `checkpoint_s: manual`; otherwise a batch is safe when"
                 " the handler returns: set it, or remove the call"
             )
-        await self.acknowledge(sequence_of(change, self.partition))
+        await self.lease.acknowledge(sequence_of(change, self.partition))
 
 
 def sequence_of(change: Any, partition: str) -> int:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import dis
 import inspect
+from collections.abc import Mapping
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -30,6 +32,8 @@ def found(path: str) -> object:
 
 def name_of(handler: object) -> str:
     """For people."""
+    if isinstance(handler, partial):
+        return name_of(handler.func)
     return str(getattr(handler, "__qualname__", None) or type(handler).__qualname__)
 
 
@@ -40,19 +44,27 @@ def form_of(handler: object, name: str, *, is_manual: bool = False, has_timeout:
             f"handler '{name}' is an object, and each lease needs its own: give the class {type(handler).__name__}, or a function"
             " that makes such objects"
         )
+    needs = {"is_manual": is_manual, "has_timeout": has_timeout}
     if isinstance(handler, type):
-        form = _form_of_class(handler, name)
-    elif not callable(handler):
+        return _form_of_class(handler, name, needs)
+    if inspect.iscoroutine(handler) or inspect.isgenerator(handler) or inspect.isasyncgen(handler):
+        raise SinkRejected(f"handler '{name}' is what a call of it returned: give the function, and do not call it")
+    if not callable(handler):
         raise SinkRejected(f"handler '{name}' is of type {type(handler).__name__}: {SHAPE}")
-    elif is_generator(handler):
+    if isinstance(getattr(handler, "__self__", None), Handler):
+        raise SinkRejected(
+            f"handler '{name}' is a method of an object, and each lease needs an object of its own: give the class, or a"
+            " function that makes such objects"
+        )
+    if isinstance(handler, partial) and isinstance(handler.func, type):
+        return _form_of_partial(handler, name, needs)
+    if is_generator(handler):
         raise SinkRejected(
             f"handler '{name}' is a generator function, and a call of it runs nothing: remove `yield` from it"
         )
-    else:
-        form = _form_of_function(handler, name)
-    called = handler.process if isinstance(handler, type) and issubclass(handler, Handler) else handler
-    if form != "factory" and not is_async(called):
-        _check_plain(name, "`process` is" if form == "class" else "it is", is_manual, has_timeout)
+    form = _form_of_function(handler, name)
+    if form == "function" and not is_async(handler):
+        _check_plain(name, "it is", **needs)
     return form
 
 
@@ -69,7 +81,30 @@ def _check_plain(name: str, subject: str, is_manual: bool, has_timeout: bool) ->
         )
 
 
-def _form_of_class(handler: type, name: str) -> Form:
+def _form_of_class(handler: type, name: str, needs: Mapping[str, bool]) -> Form:
+    """Raises SinkRejected."""
+    check_class(handler, name, **needs)
+    if not _takes(handler, 0):
+        raise SinkRejected(
+            f"handler '{name}': its `__init__` takes {_signature(handler)}, and each lease makes an object without arguments:"
+            f" give a function that makes it, like `handler=lambda: {handler.__name__}(...)`"
+        )
+    return "class"
+
+
+def _form_of_partial(handler: partial[Any], name: str, needs: Mapping[str, bool]) -> Form:
+    """Raises SinkRejected."""
+    assert isinstance(handler.func, type)
+    check_class(handler.func, name, **needs)
+    if not _takes(handler, 0):
+        raise SinkRejected(
+            f"handler '{name}': its `__init__` takes {_signature(handler)} besides: give these to `partial`"
+        )
+    return "factory"
+
+
+def check_class(handler: type, name: str, *, is_manual: bool, has_timeout: bool) -> None:
+    """Raises SinkRejected unless its objects can be handlers."""
     if not issubclass(handler, Handler):
         raise SinkRejected(
             f"handler '{name}' is a class that does not derive from leasehold.Handler: derive it from that"
@@ -78,8 +113,16 @@ def _form_of_class(handler: type, name: str) -> Form:
         raise SinkRejected(
             f"handler '{name}' has no method `process`: define `async def process(self, changes, context)`"
         )
+    if abstract := sorted(getattr(handler, "__abstractmethods__", ())):
+        raise SinkRejected(
+            f"handler '{name}' is an abstract class: define {', '.join(abstract)} in a subclass, and give that"
+        )
     for method, arguments in (("open", "context"), ("process", "changes, context"), ("close", "context, reason")):
         count = 1 + len(arguments.split(", "))
+        if not callable(getattr(handler, method)):
+            raise SinkRejected(
+                f"handler '{name}': `{method}` is not a method: define `async def {method}(self, {arguments})`"
+            )
         if not _takes(getattr(handler, method), count):
             raise SinkRejected(
                 f"handler '{name}': `{method}` takes {_signature(getattr(handler, method))}, and is called with"
@@ -87,23 +130,35 @@ def _form_of_class(handler: type, name: str) -> Form:
             )
         if is_generator(getattr(handler, method)):
             raise SinkRejected(f"handler '{name}': `{method}` is a generator function: remove `yield` from it")
-    return "class"
+    if not is_async(handler.process):
+        _check_plain(name, "`process` is", is_manual, has_timeout)
 
 
 def _form_of_function(handler: Any, name: str) -> Form:
     """Raises SinkRejected."""
     if _takes(handler, 2):
         return "function"
-    if is_async(handler) or not _takes(handler, 0):
-        raise SinkRejected(
-            f"handler '{name}' takes {_signature(handler)}, and cannot be called with (changes, context): let it take these two"
-        )
+    subject = f"handler '{name}' takes {_signature(handler)}"
+    if not _takes(handler, 0):
+        raise SinkRejected(f"{subject}, and cannot be called with (changes, context): {_lacking(handler)}")
     if _returns_nothing(handler):
         raise SinkRejected(
-            f"handler '{name}' takes {_signature(handler)} and returns nothing: let it take (changes, context), or return an"
-            " object of a subclass of leasehold.Handler"
+            f"{subject} and returns nothing: let it take (changes, context), or return an object of a subclass of"
+            " leasehold.Handler"
+        )
+    if is_async(handler):
+        raise SinkRejected(
+            f"{subject} and is an `async def` function, and what makes a handler is called without `await`: define it with"
+            " `def`, and await in the handler's `open`"
         )
     return "factory"
+
+
+def _lacking(function: Any) -> str:
+    """What to do about one that takes neither two arguments nor none."""
+    if next(iter(inspect.signature(function).parameters), "") == "self":
+        return "give that method of an object, or the class if it derives from leasehold.Handler"
+    return "let it take these two"
 
 
 def _returns_nothing(function: Any) -> bool:

@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 PARKED = "an earlier event of its key became a dead letter"
 
 
-class Caller(Protocol):
+class HandlerCaller(Protocol):
     """One lease's way to the handler."""
 
     async def call(self, argument: Any, check: Callable[[], None]) -> None:
@@ -52,7 +52,7 @@ class Caller(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Taken:
+class _TakenRow:
     """A row, and the output that it is of."""
 
     row: Mapping[str, Any]
@@ -67,7 +67,7 @@ class HandlerWriter(RequestWriter[Call]):
     def __init__(
         self,
         claim: Claim,
-        caller: Caller,
+        caller: HandlerCaller,
         *,
         key: str,
         limits: ParallelLimits,
@@ -108,7 +108,7 @@ class HandlerWriter(RequestWriter[Call]):
     def _take(self, row: Mapping[str, Any], bytes: int, output: Output, now: float) -> None:
         found, key = row.get("sequence"), row[self._key]
         sequence = found if isinstance(found, int) else None
-        self._calls.take(_Taken(row, output), bytes, None if key is None else str(key), sequence, now)
+        self._calls.take(_TakenRow(row, output), bytes, None if key is None else str(key), sequence, now)
 
     async def _request(self, call: Call) -> None:
         if call.is_parked:

@@ -45,7 +45,7 @@ class _Unsure(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Reading:
+class _ColumnReading:
     """The type that Arrow reads a column as, and what makes the column of it."""
 
     type: pa.DataType
@@ -149,29 +149,33 @@ def _all(found: pa.Array) -> bool:
     return bool(pc.all(found, min_count=0).as_py())
 
 
-def _reading(field: Field, example: Any) -> _Reading:
+def _reading(field: Field, example: Any) -> _ColumnReading:
     if not isinstance(field.type, Leaf):
-        return _Reading(_nested(field.type), _as_it_is)
+        return _ColumnReading(_nested(field.type), _as_it_is)
     is_text = isinstance(example, str)
     if field.type.bits is not None:
-        return _Reading(pa.decimal128(38, 0), _as_it_is) if is_text else _Reading(arrow_type(field.type), _as_it_is)
+        return (
+            _ColumnReading(pa.decimal128(38, 0), _as_it_is)
+            if is_text
+            else _ColumnReading(arrow_type(field.type), _as_it_is)
+        )
     match field.type.name:
         case "FLOAT" | "DOUBLE":
             narrow = partial(_finite, type=arrow_type(field.type))
             return (
-                _Reading(pa.string(), lambda column: narrow(_fractions(column)))
+                _ColumnReading(pa.string(), lambda column: narrow(_fractions(column)))
                 if is_text
-                else _Reading(pa.float64(), narrow)
+                else _ColumnReading(pa.float64(), narrow)
             )
         case "BOOLEAN":
-            return _Reading(pa.string(), _booleans) if is_text else _Reading(pa.bool_(), _as_it_is)
+            return _ColumnReading(pa.string(), _booleans) if is_text else _ColumnReading(pa.bool_(), _as_it_is)
         case "DATE":
-            return _Reading(pa.string(), _dates)
+            return _ColumnReading(pa.string(), _dates)
         case "TIMESTAMP":
-            return _Reading(pa.timestamp("us", "UTC"), _instants)
+            return _ColumnReading(pa.timestamp("us", "UTC"), _instants)
         case "TIMESTAMP_NTZ":
-            return _Reading(pa.string(), _local_times)
-    return _Reading(_roomy(field.type), _as_it_is)
+            return _ColumnReading(pa.string(), _local_times)
+    return _ColumnReading(_roomy(field.type), _as_it_is)
 
 
 def _roomy(leaf: Leaf) -> pa.DataType:

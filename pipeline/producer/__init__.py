@@ -24,9 +24,8 @@ from leasehold.pipeline.producer.idempotent import (
     decoded,
     group_of,
 )
-from leasehold.pipeline.producer.partition import PartitionProducer
+from leasehold.pipeline.producer.partition import PartitionProducer, RetryPolicy
 from leasehold.pipeline.producer.properties import HubProperties, PartitionProperties, PublishingProperties
-from leasehold.pipeline.producer.retry import RetryPolicy
 
 __all__ = [
     "IdempotentProducer",

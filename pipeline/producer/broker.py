@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from leasehold.pipeline.producer.event import AttachRequest, OutgoingEvent, Prepared, ProducerPosition
+from leasehold.pipeline.producer.event import AttachRequest, OutgoingEvent, PreparedEvent, ProducerPosition
 from leasehold.pipeline.producer.properties import HubProperties, PartitionProperties
 
 
@@ -58,7 +58,7 @@ class Broker(Protocol):
         """The fully qualified namespace of the hub; None if it has none."""
         ...
 
-    def prepared(self, event: OutgoingEvent) -> Prepared:
+    def prepared(self, event: OutgoingEvent) -> PreparedEvent:
         """Pure. Raises ValueError where the event cannot be encoded."""
         ...
 

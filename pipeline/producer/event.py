@@ -85,7 +85,7 @@ class OutgoingEvent:
     """In a set that is being sent, which will number it."""
 
 
-class Prepared(NamedTuple):
+class PreparedEvent(NamedTuple):
     """An event as its broker takes it. size: what it adds to a batch, in bytes, were its number the longest."""
 
     payload: Any
@@ -105,7 +105,7 @@ class EventBatch:
         key: str | None,
         bytes_max: int,
         envelope_bytes: int,
-        prepare: Callable[[OutgoingEvent], Prepared],
+        prepare: Callable[[OutgoingEvent], PreparedEvent],
     ) -> None:
         self.partition = partition
         self.key = key
@@ -167,7 +167,7 @@ class EventSet:
         self,
         events: Sequence[OutgoingEvent],
         key: str | None,
-        prepare: Callable[[OutgoingEvent], Prepared],
+        prepare: Callable[[OutgoingEvent], PreparedEvent],
         *,
         is_numbered: bool,
     ) -> None:

@@ -36,9 +36,8 @@ from leasehold.pipeline.producer.event import (
     EventSet,
     OutgoingEvent,
 )
-from leasehold.pipeline.producer.partition import PartitionProducer
+from leasehold.pipeline.producer.partition import PartitionProducer, RetryPolicy
 from leasehold.pipeline.producer.properties import HubProperties, PartitionProperties, PublishingProperties
-from leasehold.pipeline.producer.retry import RetryPolicy
 
 # What a lease keeps of its producer: it crosses the lease document as a compact JSON text, the sink state. Pure.
 #
@@ -190,7 +189,7 @@ class IdempotentProducer:
             return
         producer = self._producer(partition, key)
         link = await producer.ensure_link()
-        await producer.publish(_Measured(events, key, self._broker, link.bytes_max, is_numbered=self._idempotent))
+        await producer.publish(_MeasuredEvents(events, key, self._broker, link.bytes_max, is_numbered=self._idempotent))
 
     async def settle(self, partition: str) -> bool:
         """After an unknown outcome: send it again until the broker has it. False where there was nothing to settle."""
@@ -282,7 +281,7 @@ class IdempotentProducer:
         return refused(f"the producer of {self._broker.name} is closed", reason=Reason.CLIENT_CLOSED)
 
 
-class _Measured(EventSet):
+class _MeasuredEvents(EventSet):
     """A set that is refused where it does not fit into one batch."""
 
     def __init__(

@@ -14,16 +14,39 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
 from leasehold.common.cancellation import await_shielded
+from leasehold.common.clock import Backoff
 from leasehold.pipeline.producer.broker import Broker, ProducerLink
 from leasehold.pipeline.producer.errors import ENDS_THE_PRODUCER, Outcome, PublishError, Reason, refused
 from leasehold.pipeline.producer.event import AttachRequest, ProducerPosition, number_after
-from leasehold.pipeline.producer.retry import RetryPolicy
 
 T = TypeVar("T")
 UNKNOWN = (
     "the events may have been published, or not: send the same again, and it is stored once; before anything else is sent,"
     " they are settled (sent again until the broker has them)"
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """retries_max: further tries after the first. delay_s: before the first of them; with `exponential` each is twice the last.
+
+    try_timeout_s: how long one try may take, its link included.
+    """
+
+    retries_max: int = 3
+    delay_s: float = 0.8
+    delay_max_s: float = 60.0
+    try_timeout_s: float = 60.0
+    mode: Literal["exponential", "fixed"] = "exponential"
+
+    def __post_init__(self) -> None:
+        if self.retries_max < 0 or self.delay_s < 0 or self.delay_max_s < 0 or self.try_timeout_s <= 0:
+            raise ValueError("a retry policy needs retries and delays of 0 or more, and a time for each try")
+
+    def pause_s(self, retry: int) -> float:
+        """Before retry number `retry`, from 1 on."""
+        backoff = Backoff(first_s=self.delay_s, max_s=self.delay_max_s)
+        return backoff.pause_s(1 if self.mode == "fixed" else retry, 0.0)
 
 
 class Contents(Protocol):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from leasehold.common.cancellation import heeding, is_cancelled
@@ -67,6 +67,54 @@ class DeliveredBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class Source:
+    """The partition that is read. epoch: of the lease it is read for, passed to feeds that rank readers by it."""
+
+    feed: ChangeFeed
+    partition: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadAhead:
+    """How much is read before it is delivered.
+
+    - `bytes_max`: of this partition. `budget`: of all partitions of the process.
+    - `plan`: who reads what. None: the host reads everything.
+    """
+
+    limits: BatchLimits
+    bytes_max: int
+    budget: Budget
+    plan: RangePlan | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailingEvents:
+    """How a run treats events that cannot be processed.
+
+    - `letters`: what becomes of them; None to stop at the first. With it the writer has to be one that keeps dead letters.
+    - `refusals`: what is known of output that the sink refused in earlier runs, for the search for the event; None not to search.
+    """
+
+    letters: DeadLetters | None = None
+    refusals: Refusals | None = None
+
+
+STOP = FailingEvents()
+"""At the first of them, without a search."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reporting:
+    """Where a run reports. tap: shows what is read and delivered to its watchers. tracer: of this run; None without traces."""
+
+    progress: Progress
+    tap: Tap = field(default_factory=Tap)
+    tracer: BatchTracer | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class _Ready:
     output: Output
     bytes: int
@@ -79,68 +127,54 @@ class _Ready:
 
 
 class Runner:
-    """Runs one partition from where its sink stands. `delivered` is awaited after every batch, before the next is sent.
-
-    - `epoch`: of the lease it is run for, passed to feeds that rank readers by it.
-    - `letters`: what becomes of events that cannot be processed; None to stop at the first. With it the writer has to be one
-      that keeps dead letters.
-    - `refusals`: what is known of output that the sink refused in earlier runs, for the search for the event; None not to search.
-    - `plan`: who reads what. None: the host reads everything.
-    - `tap`: shows what is read and delivered to its watchers.
-    - `tracer`: of this run; None without traces.
-    """
+    """Runs one partition from where its sink stands. `delivered` is awaited after every batch, before the next is sent."""
 
     def __init__(
         self,
         *,
-        partition: str,
-        epoch: int,
-        feed: ChangeFeed,
+        source: Source,
         transform: Transform,
         writer: SinkWriter,
         permit: Permit,
-        limits: BatchLimits,
-        buffer_bytes_max: int,
-        budget: Budget,
+        read_ahead: ReadAhead,
         clock: Clock,
-        progress: Progress,
+        reporting: Reporting,
         delivered: Callable[[DeliveredBatch], Awaitable[None]],
-        letters: DeadLetters | None = None,
-        refusals: Refusals | None = None,
-        plan: RangePlan | None = None,
-        tap: Tap | None = None,
-        tracer: BatchTracer | None = None,
+        failing: FailingEvents = STOP,
     ) -> None:
-        self._partition = partition
-        self._epoch = epoch
-        self._feed = feed
-        self._refusals = refusals
+        self._feed, self._partition, self._epoch = source.feed, source.partition, source.epoch
+        self._refusals = failing.refusals
         self._transform = transform
-        self._plan = plan if transform.reads_ranges and not writer.is_buffering else None
-        reader = feed.range_reader() if self._plan is not None else None
+        self._plan = read_ahead.plan if transform.reads_ranges and not writer.is_buffering else None
+        reader = self._feed.range_reader() if self._plan is not None else None
         self.why_host_reads = None if reader is None else why_for_host(reader, transform.range_reads)
         """Why this host reads all events although executors could read the feed."""
         self._reader = reader if self.why_host_reads is None else None
         self._last_sequence = -1
-        self._dead_letter_transform = self._dead_letter_transform_of(transform, letters, writer)
+        self._dead_letter_transform = self._dead_letter_transform_of(transform, failing.letters, writer)
         self._writer = writer
         self._permit = permit
         self._clock = clock
-        self._progress = progress
-        self._tracer = tracer
+        self._progress, self._tap, self._tracer = reporting.progress, reporting.tap, reporting.tracer
         self._delivered = delivered
-        self._tap = tap or Tap()
         self._read_to = writer.position
-        self._share = budget.share()
+        self._share = read_ahead.budget.share()
         self._buffer = PageBuffer(
-            partition, writer.position, limits=limits, bytes_max=buffer_bytes_max, share=self._share, clock=clock
+            self._partition,
+            writer.position,
+            limits=read_ahead.limits,
+            bytes_max=read_ahead.bytes_max,
+            share=self._share,
+            clock=clock,
         )
         self._ready: asyncio.Queue[_Ready | PipelineError] = asyncio.Queue(maxsize=1)
         self._writing: _Ready | None = None
         self._waits_for_turn = False
-        self._parks = letters is not None and writer.parks
+        self._parks = failing.letters is not None and writer.parks
         self._parked = writer.parked
-        self._in_flight: InFlight[_Ready] = InFlight(writer, progress=progress, clock=clock, delivered=self._settle)
+        self._in_flight: InFlight[_Ready] = InFlight(
+            writer, progress=self._progress, clock=clock, delivered=self._settle
+        )
 
     async def run(self, stopping: asyncio.Event) -> PartitionEnded | None:
         """Until `stopping` is set: then the batch being sent is finished, everything behind it dropped, and None returned.

@@ -20,7 +20,7 @@ import pyspark
 from pyspark.errors import PySparkAssertionError, PySparkException
 from pyspark.sql import SparkSession
 
-from leasehold.common.resolving import is_nowhere_at_once
+from leasehold.common.addresses import is_nowhere_at_once
 from leasehold.pipeline.errors import EngineUnavailable
 from leasehold.pipeline.spark.jvm import Running
 from leasehold.pipeline.spark.master import address

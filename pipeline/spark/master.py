@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from queue import SimpleQueue
 
-from leasehold.common.resolving import is_unknown_name
+from leasehold.common.addresses import is_unknown_name
 from leasehold.pipeline.errors import EngineUnavailable
 
 # The Spark settings that the fast path needs, and those that users cannot change.

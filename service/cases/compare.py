@@ -15,7 +15,7 @@ WIDTH = 120
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ComparedTable:
     """Rows of one schema."""
 
     schema: pa.Schema
@@ -35,7 +35,7 @@ def missing_columns(expected: Sequence[Mapping[str, Any]], schema: pa.Schema) ->
     return sorted({name for row in expected for name in row if name not in schema.names})
 
 
-def paired(expected: Sequence[Mapping[str, Any]], actual: Table, order: Order) -> list[Pair]:
+def paired(expected: Sequence[Mapping[str, Any]], actual: ComparedTable, order: Order) -> list[Pair]:
     """Every row of both sides once. Only the columns that an expected row names are compared."""
     columns = [name for name in actual.schema.names if any(name in row for row in expected)] or actual.schema.names
     couples = _in_any_order(expected, actual) if order == "any" else _in_order(expected, actual, order)
@@ -62,7 +62,7 @@ def _fits(expected: Mapping[str, Any], actual: Mapping[str, Any], schema: pa.Sch
     )
 
 
-def _in_order(expected: Sequence[Mapping[str, Any]], actual: Table, order: Order) -> list[Couple]:
+def _in_order(expected: Sequence[Mapping[str, Any]], actual: ComparedTable, order: Order) -> list[Couple]:
     """In one sequence, or in one for each partition that the rows of both sides name."""
     has_partitions = "partition" in actual.schema.names and all("partition" in row for row in expected)
     if order != "partition" or not has_partitions:
@@ -81,7 +81,7 @@ def _in_order(expected: Sequence[Mapping[str, Any]], actual: Table, order: Order
 
 
 def _aligned(
-    expected: Sequence[Mapping[str, Any]], actual: Table, left: Sequence[int], right: Sequence[int]
+    expected: Sequence[Mapping[str, Any]], actual: ComparedTable, left: Sequence[int], right: Sequence[int]
 ) -> list[Couple]:
     found: list[Couple] = []
     for n in range(max(len(left), len(right))):
@@ -91,7 +91,7 @@ def _aligned(
     return found
 
 
-def _in_any_order(expected: Sequence[Mapping[str, Any]], actual: Table) -> list[Couple]:
+def _in_any_order(expected: Sequence[Mapping[str, Any]], actual: ComparedTable) -> list[Couple]:
     """As many equal rows as there are, since an expected row may fit several; the others by likeness."""
     fits = [[j for j, row in enumerate(actual.rows) if _fits(wanted, row, actual.schema)] for wanted in expected]
     matched = _matched(fits)

@@ -30,8 +30,8 @@ from leasehold.service.cases.disturbance import UNDISTURBED, Disturbance
 from leasehold.service.cases.ends import CaseFeed, Cut, Delivered, NotingSink, events_of, whole, write_out
 from leasehold.service.cases.model import Case
 from leasehold.service.cases.modules import HandlerModules
-from leasehold.service.cases.running import GRANTED, Prepared
-from leasehold.service.cases.scratch import TIMING, RunFailed, Scratch, State
+from leasehold.service.cases.running import GRANTED, PreparedPipeline
+from leasehold.service.cases.scratch import TIMING, RunFailed, ScratchTables, State
 from leasehold.service.pipeline import PipelineParts
 from leasehold.service.processor import ProcessorCore
 
@@ -125,7 +125,7 @@ class SinkBehindLine(NotingSink):
 class _Host:
     """One process, from its start to its end."""
 
-    def __init__(self, run: Run, name: str, cut: Cut, disturbance: Disturbance) -> None:
+    def __init__(self, run: DisturbedRun, name: str, cut: Cut, disturbance: Disturbance) -> None:
         prepared, total = run.prepared, {name: table.num_rows for name, table in run.events.items()}
         self.line = Line()
         self.delivered = Delivered(total, run.dead)
@@ -211,22 +211,22 @@ def silent() -> Log:
 
 
 @dataclass(slots=True, kw_only=True)
-class Run:
-    prepared: Prepared
+class DisturbedRun:
+    prepared: PreparedPipeline
     case: Case
-    scratch: Scratch
+    scratch: ScratchTables
     seed: int | None
     """Chooses the places where events are cut into batches; None for one batch a partition."""
     disturbance: Disturbance = UNDISTURBED
-    events: Mapping[str, pa.Table] = field(default_factory=dict)
-    store: MemoryStore = field(default_factory=MemoryStore)
-    dead: dict[tuple[str, int], str] = field(default_factory=dict)
-    reached: Counter[str] = field(default_factory=Counter)
+    events: Mapping[str, pa.Table] = field(init=False, default_factory=dict)
+    store: MemoryStore = field(init=False, default_factory=MemoryStore)
+    dead: dict[tuple[str, int], str] = field(init=False, default_factory=dict)
+    reached: Counter[str] = field(init=False, default_factory=Counter)
     """How often each crash point was reached."""
-    killed: asyncio.Event = field(default_factory=asyncio.Event)
+    killed: asyncio.Event = field(init=False, default_factory=asyncio.Event)
     modules: HandlerModules | None = None
-    _hosts: list[_Host] = field(default_factory=list)
-    _others: set[asyncio.Task[Any]] = field(default_factory=set)
+    _hosts: list[_Host] = field(init=False, default_factory=list)
+    _others: set[asyncio.Task[Any]] = field(init=False, default_factory=set)
     """What ran before this run."""
 
     async def carry_out(self) -> State:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from leasehold.pipeline.event import EVENT_SCHEMA, Page
 from leasehold.pipeline.feed import ChangeFeed, FeedPartition, PartitionEnded, Start
 from leasehold.pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter, Standing
-from leasehold.service.cases.model import Case, Event
+from leasehold.service.cases.model import Case, CaseEvent
 
 Cut = Callable[[str, int], int]
 """(partition, index) -> how many events the batch has that begins there."""
@@ -193,7 +193,7 @@ class NotingWriter(SinkWriter):
 
 def events_of(case: Case) -> dict[str, pa.Table]:
     """By partition: EVENT_SCHEMA, numbered from 0."""
-    found: dict[str, list[Event]] = {}
+    found: dict[str, list[CaseEvent]] = {}
     for event in case.events:
         found.setdefault(event.partition, []).append(event)
     return {
@@ -202,7 +202,7 @@ def events_of(case: Case) -> dict[str, pa.Table]:
     }
 
 
-def _row(event: Event, number: int) -> dict[str, Any]:
+def _row(event: CaseEvent, number: int) -> dict[str, Any]:
     return {
         "partition": event.partition,
         "sequence": number,

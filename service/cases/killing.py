@@ -20,11 +20,11 @@ from itertools import zip_longest
 from leasehold.pipeline.errors import EngineUnavailable, PipelineError
 from leasehold.service.cases.compare import Pair, side_by_side
 from leasehold.service.cases.disturbance import RECUTS, UNDISTURBED, Disturbance, Recut, disturbances
-from leasehold.service.cases.disturbed_run import Run, start_process
+from leasehold.service.cases.disturbed_run import DisturbedRun, start_process
 from leasehold.service.cases.judging import problems_of
 from leasehold.service.cases.model import Case, PlacedCase
 from leasehold.service.cases.modules import HandlerModules
-from leasehold.service.cases.running import Prepared, Workbench, run_case
+from leasehold.service.cases.running import PreparedPipeline, Workbench, run_case
 from leasehold.service.cases.scratch import Databases, RunFailed, State, open_scratch
 from leasehold.service.config.custom import PythonSink
 from leasehold.service.config.settings import Settings
@@ -76,7 +76,7 @@ def unobservable(cases: Sequence[PlacedCase], settings: Settings) -> Iterator[st
             )
 
 
-async def kill_case(prepared: Prepared, case: Case, kills: Kills) -> list[str]:
+async def kill_case(prepared: PreparedPipeline, case: Case, kills: Kills) -> list[str]:
     """What differs between runs, as lines for people; empty if nothing does. Raises EngineUnavailable."""
     try:
         modules = _modules_of(prepared, case)
@@ -88,19 +88,19 @@ async def kill_case(prepared: Prepared, case: Case, kills: Kills) -> list[str]:
         return [str(error)]
 
 
-def _modules_of(prepared: Prepared, case: Case) -> HandlerModules | None:
+def _modules_of(prepared: PreparedPipeline, case: Case) -> HandlerModules | None:
     settings = prepared.settings
     sink = settings.sink
     observers = [each for each in (case.state, case.reset) if each is not None]
     return HandlerModules(sink.handler, settings.function, observers) if isinstance(sink, PythonSink) else None
 
 
-async def _kill_case(prepared: Prepared, case: Case, kills: Kills, modules: HandlerModules | None) -> list[str]:
-    async def carry_out(seed: int | None, disturbance: Disturbance = UNDISTURBED) -> tuple[State, Run]:
+async def _kill_case(prepared: PreparedPipeline, case: Case, kills: Kills, modules: HandlerModules | None) -> list[str]:
+    async def carry_out(seed: int | None, disturbance: Disturbance = UNDISTURBED) -> tuple[State, DisturbedRun]:
         await start_process(modules)
         try:
             async with open_scratch(prepared, case, kills.databases) as scratch:
-                run = Run(
+                run = DisturbedRun(
                     prepared=prepared,
                     case=case,
                     scratch=scratch,
@@ -138,7 +138,7 @@ async def _kill_case(prepared: Prepared, case: Case, kills: Kills, modules: Hand
 
 
 async def _disturb(
-    carry_out: Callable[[Disturbance], Awaitable[tuple[State, Run]]],
+    carry_out: Callable[[Disturbance], Awaitable[tuple[State, DisturbedRun]]],
     planned: Iterable[Disturbance],
     expected: State,
     report: Callable[[str], None],

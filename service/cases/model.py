@@ -20,7 +20,7 @@ from leasehold.service.config.load import line_of, load, text_of
 from leasehold.service.config.messages import message_of
 from leasehold.service.config.section import Section
 from leasehold.service.config.settings import Settings
-from leasehold.service.config.strict_yaml import UNREADABLE, Document, KeyPath, Problem, read
+from leasehold.service.config.strict_yaml import UNREADABLE, KeyPath, SettingsProblem, YamlDocument, read
 from leasehold.service.config.types import Count, Importable, Text
 from leasehold.service.errors import ConfigurationError
 
@@ -41,7 +41,7 @@ def _time(value: object) -> object:
     return value
 
 
-class Event(Section):
+class CaseEvent(Section):
     body: Any = None
     key: str | None = None
     properties: Mapping[str, str] | None = None
@@ -65,7 +65,7 @@ class ExpectedLetter(Section):
 class Case(Section):
     name: Text
     pipeline: Text | None = None
-    events: Annotated[tuple[Event, ...], Field(min_length=1)]
+    events: Annotated[tuple[CaseEvent, ...], Field(min_length=1)]
     columns: tuple[Text, ...] | None = None
     rows: tuple[dict[str, Any], ...] | None = None
     order: Literal["any", "partition", "exact"] = "any"
@@ -110,7 +110,7 @@ class _Cases(Section):
 _MODELS: Mapping[KeyPath, type[Section]] = {
     (): _Cases,
     ("cases",): Case,
-    ("cases", "events"): Event,
+    ("cases", "events"): CaseEvent,
     ("cases", "dead_letters"): ExpectedLetter,
 }
 
@@ -137,7 +137,7 @@ class CaseFile:
     config: Path
     names_config: bool
     cases: tuple[Case, ...]
-    document: Document
+    document: YamlDocument
 
     def placed(self, settings: Settings) -> list[PlacedCase]:
         """Each with its pipeline. Raises ConfigurationError."""
@@ -149,16 +149,16 @@ class CaseFile:
             line = line_of(place, self.document)
             name = case.pipeline or (names[0] if len(names) == 1 else None)
             if name is None:
-                problems.append(Problem(line, f"{key_of(place)} needs `pipeline`: one of {', '.join(names)}"))
+                problems.append(SettingsProblem(line, f"{key_of(place)} needs `pipeline`: one of {', '.join(names)}"))
             elif name not in names:
                 line = line_of((*place, "pipeline"), self.document)
                 known = f"{self.config} has {', '.join(names)}"
-                problems.append(Problem(line, f"{key_of(place)}.pipeline is '{name}', and {known}"))
+                problems.append(SettingsProblem(line, f"{key_of(place)}.pipeline is '{name}', and {known}"))
             elif (unused := _unused(case, sinks[name])) is not None:
                 key, sink = unused
                 line = line_of((*place, key), self.document)
                 problems.append(
-                    Problem(
+                    SettingsProblem(
                         line,
                         f"{key_of(place)}.{key} needs a sink `{sink}`, and '{name}' has `{sinks[name]}`: remove it",
                     )
@@ -189,7 +189,7 @@ def parse_cases(text: str, path: Path) -> CaseFile:
         except ValidationError as error:
             problems += [each for one in error.errors(include_url=False) for each in _described(one, document)]
     elif not problems:
-        problems.append(Problem(1, "this is not a mapping: begin with `cases:`"))
+        problems.append(SettingsProblem(1, "this is not a mapping: begin with `cases:`"))
     if found is not None:
         problems += _doubles(found.cases, document)
     _raise_any(path, problems)
@@ -209,15 +209,17 @@ def _unused(case: Case, sink: str) -> tuple[str, str] | None:
     return ("state", "python") if case.state is not None and sink != "python" else None
 
 
-def _doubles(cases: Sequence[Case], document: Document) -> Iterator[Problem]:
+def _doubles(cases: Sequence[Case], document: YamlDocument) -> Iterator[SettingsProblem]:
     names: dict[str, int] = {}
     for index, case in enumerate(cases):
         if names.setdefault(case.name, index) != index:
             line = line_of(("cases", index, "name"), document)
-            yield Problem(line, f"'{case.name}' is the name of cases[{names[case.name]}] too: rename one of them")
+            yield SettingsProblem(
+                line, f"'{case.name}' is the name of cases[{names[case.name]}] too: rename one of them"
+            )
 
 
-def _described(error: ErrorDetails, document: Document) -> Iterator[Problem]:
+def _described(error: ErrorDetails, document: YamlDocument) -> Iterator[SettingsProblem]:
     if error["input"] is UNREADABLE or (error["type"] == "too_short" and error["input"]):
         return  # reported already
     place = tuple(error["loc"])
@@ -225,18 +227,18 @@ def _described(error: ErrorDetails, document: Document) -> Iterator[Problem]:
     if error["type"] == "extra_forbidden":
         known = list(_MODELS[tuple(part for part in place[:-1] if isinstance(part, str))].model_fields)
         near = difflib.get_close_matches(str(place[-1]), known, n=1, cutoff=0.5)
-        yield Problem(
+        yield SettingsProblem(
             line,
             f"{key_of(place)} is not a key of a case: "
             + (f"did you mean `{near[0]}`?" if near else f"known here are {', '.join(known)}"),
         )
     elif error["type"] == "missing":
-        yield Problem(line, f"{key_of(place)} is missing: give it a value")
+        yield SettingsProblem(line, f"{key_of(place)} is missing: give it a value")
     else:
-        yield Problem(line, f"{key_of(place)} {message_of(error)}")
+        yield SettingsProblem(line, f"{key_of(place)} {message_of(error)}")
 
 
-def _raise_any(path: Path, problems: Sequence[Problem]) -> None:
+def _raise_any(path: Path, problems: Sequence[SettingsProblem]) -> None:
     """Raises ConfigurationError."""
     if problems:
         lines = sorted(problems, key=lambda problem: problem.line)

@@ -20,11 +20,11 @@ from leasehold.pipeline.errors import EngineUnavailable, PipelineError
 from leasehold.pipeline.feed import ChangeFeed
 from leasehold.pipeline.limits import BatchLimits, Budget
 from leasehold.pipeline.pump.progress import Progress
-from leasehold.pipeline.pump.runner import DeliveredBatch, Runner
+from leasehold.pipeline.pump.runner import DeliveredBatch, FailingEvents, ReadAhead, Reporting, Runner, Source
 from leasehold.pipeline.sink import Claim, Permit, SinkWriter
 from leasehold.pipeline.spark.engine import SparkEngine
 from leasehold.pipeline.transform import Transform
-from leasehold.service.cases.compare import Table
+from leasehold.service.cases.compare import ComparedTable
 from leasehold.service.cases.ends import CaseFeed, Delivered, NotingSink, events_of, number_of
 from leasehold.service.cases.model import LONG_AGO, Case
 from leasehold.service.config.pipeline import Pipeline
@@ -36,13 +36,13 @@ from leasehold.service.wiring.build import policy_of, transform_of
 class Result:
     """dead: by the number of the event. stopped: by partition."""
 
-    table: Table
+    table: ComparedTable
     dead: Mapping[int, str]
     stopped: Mapping[str, PipelineError]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class PreparedPipeline:
     """A pipeline's settings, and its transform, which every case of it uses."""
 
     settings: Pipeline
@@ -72,10 +72,10 @@ class Workbench:
 
     settings: Settings
     engine: SparkEngine
-    _prepared: dict[str, Prepared] = field(default_factory=dict)
+    _prepared: dict[str, PreparedPipeline] = field(default_factory=dict)
     _failed: dict[str, PipelineError] = field(default_factory=dict)
 
-    async def prepare(self, name: str) -> Prepared:
+    async def prepare(self, name: str) -> PreparedPipeline:
         """Raises PipelineError: each time the same."""
         if name in self._failed:
             raise self._failed[name]
@@ -92,7 +92,7 @@ class Workbench:
         settings.sink.import_code()
         policy = policy_of(settings, lambda: LONG_AGO)
         transform = transform_of(settings, self.engine, policy)
-        self._prepared[name] = Prepared(settings=settings, transform=transform, policy=policy)
+        self._prepared[name] = PreparedPipeline(settings=settings, transform=transform, policy=policy)
         await transform.prepare()
 
     async def close(self) -> None:
@@ -109,7 +109,7 @@ async def open_workbench(settings: Settings, engine: SparkEngine) -> AsyncGenera
         await bench.close()
 
 
-async def run_case(prepared: Prepared, case: Case) -> Result:
+async def run_case(prepared: PreparedPipeline, case: Case) -> Result:
     """Raises EngineUnavailable."""
     events = events_of(case)
     delivered = Delivered({name: table.num_rows for name, table in events.items()})
@@ -141,32 +141,28 @@ async def run_case(prepared: Prepared, case: Case) -> Result:
     if tables:
         schema = pa.unify_schemas([table.schema for table in tables])
     return Result(
-        table=Table(schema, [row for table in tables for row in table.to_pylist()]),
+        table=ComparedTable(schema, [row for table in tables for row in table.to_pylist()]),
         dead={number_of(case, *place): why for place, why in delivered.dead.items()},
         stopped=stopped,
     )
 
 
 def _runner(
-    prepared: Prepared, policy: DeadLetters | None, feed: ChangeFeed, writer: SinkWriter, partition: str
+    prepared: PreparedPipeline, policy: DeadLetters | None, feed: ChangeFeed, writer: SinkWriter, partition: str
 ) -> Runner:
     async def ignore(batch: DeliveredBatch) -> None:
         """There is no lease to keep the position in."""
 
     return Runner(
-        partition=partition,
-        epoch=1,
-        feed=feed,
+        source=Source(feed, partition, 1),
         transform=prepared.transform,
         writer=writer,
         permit=GRANTED,
-        limits=prepared.limits,
-        buffer_bytes_max=prepared.settings.buffer_bytes_max,
-        budget=Budget(),
+        read_ahead=ReadAhead(limits=prepared.limits, bytes_max=prepared.settings.buffer_bytes_max, budget=Budget()),
         clock=BootClock(),
-        progress=Progress(),
+        reporting=Reporting(progress=Progress()),
         delivered=ignore,
-        letters=policy,
+        failing=FailingEvents(letters=policy),
     )
 
 

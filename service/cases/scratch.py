@@ -16,7 +16,7 @@ from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryOutput
 from leasehold.pipeline.imports import imported
 from leasehold.pipeline.sink import Sink
 from leasehold.service.cases.model import Case
-from leasehold.service.cases.running import Prepared
+from leasehold.service.cases.running import PreparedPipeline
 from leasehold.service.cases.values import shown
 from leasehold.service.config.custom import PythonSink
 from leasehold.service.config.pipeline import Pipeline
@@ -35,7 +35,7 @@ class RunFailed(Exception):
     """A run did not end as it should."""
 
 
-class Scratch:
+class ScratchTables:
     """In memory, with positions."""
 
     keeps_letters = False
@@ -61,7 +61,7 @@ def _is_ordered(destination: MemoryDestination) -> bool:
     return all("sequence" in commit.output.table.schema.names for commit in destination.commits)
 
 
-class PostgresScratch(Scratch):
+class PostgresScratch(ScratchTables):
     keeps_letters = True
 
     def __init__(self, settings: PostgresSink, dsn: str, case: Case, *, letters: bool) -> None:
@@ -82,7 +82,7 @@ class PostgresScratch(Scratch):
         return await read_tables(self._dsn, self._ignore)
 
 
-class HandlerScratch(Scratch):
+class HandlerScratch(ScratchTables):
     def __init__(self, settings: Pipeline, state: str) -> None:
         self._settings = settings
         self._state = state
@@ -112,7 +112,9 @@ async def call(path: str) -> object:
 
 
 @asynccontextmanager
-async def open_scratch(prepared: Prepared, case: Case, databases: Databases) -> AsyncGenerator[Scratch, None]:
+async def open_scratch(
+    prepared: PreparedPipeline, case: Case, databases: Databases
+) -> AsyncGenerator[ScratchTables, None]:
     """For one run. Raises SinkRejected, NotImportable, RunFailed."""
     sink = prepared.settings.sink
     if isinstance(sink, PostgresSink):
@@ -124,4 +126,4 @@ async def open_scratch(prepared: Prepared, case: Case, databases: Databases) -> 
         await call(case.reset)
         yield HandlerScratch(prepared.settings, case.state)
     else:
-        yield Scratch(case.ignore)
+        yield ScratchTables(case.ignore)

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from leasehold.service.group.status import GroupStatus, LeaseStatus
     from leasehold.service.group.view import View
     from leasehold.service.lag.measurement import Lag
-    from leasehold.service.probing.report import Report
+    from leasehold.service.probing.report import ProbeReport
 
 
 @click.group(cls=Interruptible, context_settings={"help_option_names": ["-h", "--help"]})
@@ -156,7 +156,7 @@ def _ask_services(settings: Settings, options: ServiceOptions, file: Path | None
     if file is not None and not file.absolute().parent.is_dir():
         fail(f"the report cannot be written to '{file}' (there is no such directory): name another file", code=USAGE)
 
-    async def ask() -> tuple[Report | None, Targets]:
+    async def ask() -> tuple[ProbeReport | None, Targets]:
         targets = targets_of(settings, options, click.echo)
         return await ask_services(targets, options, click.echo), targets
 
@@ -369,11 +369,11 @@ def tap(
     Taps are off unless FILE has `api.tap_mask`. They need an operator's token, and the host logs each of them.
     Only the owner of the lease can answer: on Kubernetes, run this command in its pod with `kubectl exec`.
     """
-    from leasehold.service.cli.tap import Wanted, show_tap
+    from leasehold.service.cli.tap import TapRequest, show_tap
 
     settings = settings_of(file)
     pipeline_in(settings, file, pipeline)
-    wanted = Wanted(
+    wanted = TapRequest(
         pipeline=pipeline,
         partition=partition,
         side=side or "both",

@@ -27,7 +27,7 @@ from leasehold.service.texts import redacted
 if TYPE_CHECKING:
     from leasehold.common.azure import CosmosAccount
     from leasehold.pipeline.connectors.eventhubs.account import EventHubAccount
-    from leasehold.service.probing.report import Answer, Report
+    from leasehold.service.probing.report import Answer, ProbeReport
 from leasehold.service.cli.probe import Say
 
 REMOVAL_S_MAX = 30.0
@@ -131,9 +131,9 @@ def _sections_of(settings: Settings) -> Iterator[object]:
         yield from (pipeline.feed, pipeline.sink, pipeline.letters)
 
 
-async def ask_services(targets: Targets, options: ServiceOptions, say: Say) -> Report | None:
+async def ask_services(targets: Targets, options: ServiceOptions, say: Say) -> ProbeReport | None:
     """None if a signal ended it; what was created is removed then, too."""
-    from leasehold.service.probing.report import Report
+    from leasehold.service.probing.report import ProbeReport
 
     answers: dict[str, list[Answer]] = {}
     left: list[str] = []
@@ -152,7 +152,7 @@ async def ask_services(targets: Targets, options: ServiceOptions, say: Say) -> R
     work.result()
     versions = {name: version(name) for name in SDKS} | {"Python": platform.python_version()}
     date = datetime.now(UTC).isoformat(timespec="seconds")
-    return Report(date=date, versions=versions, systems=answers, left=left)
+    return ProbeReport(date=date, versions=versions, systems=answers, left=left)
 
 
 async def _ask_all(
@@ -237,7 +237,7 @@ async def _ask_blobs(leases: BlobLeases, say: Say, left: list[str]) -> list[Answ
         await place.close()
 
 
-def write_report(report: Report, file: Path) -> None:
+def write_report(report: ProbeReport, file: Path) -> None:
     """Raises StartFailed."""
     from leasehold.service.probing.report import to_json, to_markdown
 

@@ -26,7 +26,7 @@ LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - the key is wher
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class TapRequest:
     pipeline: str
     partition: str
     side: str
@@ -40,7 +40,7 @@ class Wanted:
         return f"/api/tap/{quote(self.pipeline, safe='')}/{quote(self.partition, safe='')}?{urlencode(query)}"
 
 
-def show_tap(api: Api, wanted: Wanted, *, as_json: bool, url: str | None, token_file: Path | None) -> None:
+def show_tap(api: Api, wanted: TapRequest, *, as_json: bool, url: str | None, token_file: Path | None) -> None:
     """Until the host ends it, or Ctrl-C. Exits with a message if that host cannot or may not show it."""
     token = _read_token(token_file or api.operators)
     left_out: Mapping[str, int] = {}

@@ -40,7 +40,7 @@ _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class CaseVerdict:
     placed: PlacedCase
     problems: Sequence[str]
     took_s: float
@@ -85,7 +85,7 @@ def run_tests(
 
     os.environ.setdefault(*QUICK_JAVA)
 
-    async def work() -> list[Verdict]:
+    async def work() -> list[CaseVerdict]:
         with settings.starting_spark() as engine:
             if any(each.needs_spark for each in settings.pipelines):
                 _say(f"Spark ({engine.place}) takes some seconds to start")
@@ -100,7 +100,7 @@ def run_tests(
                 for placed in chosen:
                     began = clock.monotonic()
                     problems = await check_case(bench, placed, _about(placed, kills))
-                    verdict = Verdict(placed=placed, problems=problems, took_s=clock.monotonic() - began)
+                    verdict = CaseVerdict(placed=placed, problems=problems, took_s=clock.monotonic() - began)
                     found.append(verdict)
                     with unread_is_fine():
                         click.echo(_line(verdict))
@@ -177,7 +177,7 @@ def _about(placed: PlacedCase, kills: Kills | None) -> Kills | None:
     return replace(kills, report=lambda text: _say(f"{placed.case.name}: {text}"))
 
 
-def _line(verdict: Verdict) -> str:
+def _line(verdict: CaseVerdict) -> str:
     from leasehold.service.cases.judging import report
 
     placed = verdict.placed
@@ -186,7 +186,7 @@ def _line(verdict: Verdict) -> str:
     return f"ok     {placed.pipeline}: {placed.case.name} ({verdict.took_s:.1f} s)"
 
 
-def _write_junit(path: Path, verdicts: Sequence[Verdict]) -> None:
+def _write_junit(path: Path, verdicts: Sequence[CaseVerdict]) -> None:
     from xml.etree.ElementTree import Element, ElementTree, SubElement
 
     failed = str(sum(bool(each.problems) for each in verdicts))

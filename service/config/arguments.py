@@ -9,15 +9,18 @@ from pydantic import BaseModel, SecretStr, Tag, ValidationError
 from pydantic_core import ErrorDetails
 
 from leasehold.service.config.messages import message_of, shown, unknown_setting
-from leasehold.service.config.section import GIVEN
+from leasehold.service.config.section import CUSTOM, GIVEN, Keys
 from leasehold.service.errors import ConfigurationError
 from leasehold.service.texts import names_a_secret
 
 Model = type[BaseModel]
 _NO_SECTION = ("unknown_type", "model_type", "model_attributes_type", "dict_type")
 """Kinds of errors of a value that cannot be a section."""
-_MAPPINGS = {"sink.parallel": '{"key": "key", "max": 64}'}
-"""Sections without a public class."""
+_MAPPINGS = {
+    "CheckpointBlobsSettings": '{"account_url": ..., "container": ...}',
+    "ParallelSettings": '{"key": "key", "max": 64}',
+}
+"""Sections without a public class, and what a program gives for them."""
 
 
 def make_of(
@@ -32,15 +35,19 @@ def make_of(
     Raises ConfigurationError, with all problems: what an unknown name hides as well.
     """
     known = {name: value for name, value in values.items() if _is_known(section, name)}
+    keys = {name: advice for name in known if (advice := _instead_of_keys(section, name, known[name]))}
     found = [*problems, *_without_names(section, positional, values)]
     found += (f"`{name}` {unknown_setting(name, arguments_of(section))}" for name in values if name not in known)
+    found += (
+        f"`{name}` is of type {type(known.pop(name)).__name__}, and must be {advice}" for name, advice in keys.items()
+    )
     try:
         make(**known)
     except ValidationError as error:
         found += (
             line
             for each in error.errors(include_url=False)
-            if not (positional and each["type"] == "missing")
+            if not (each["type"] == "missing" and (positional or each["loc"][0] in keys))
             for line in _described(section, each)
         )
     if found:
@@ -49,6 +56,24 @@ def make_of(
 
 def _is_known(section: Model, name: str) -> bool:
     return section.model_config.get("extra") == "allow" or name in {"type", "part", *arguments_of(section)}
+
+
+def _instead_of_keys(section: Model, name: str, value: object) -> str:
+    """What a program gives instead of the keys of a section, as a file has them; empty if the value is something else."""
+    fields = {field.alias or name: field for name, field in section.model_fields.items()}
+    if not isinstance(value, Mapping) or isinstance(value, Keys) or name not in fields:
+        return ""
+    sections = dict(sections_of(fields[name].annotation))
+    if not sections or any(each.__name__ in _MAPPINGS for each in sections.values()):
+        return ""
+    given = value.get("type")
+    kind = given if isinstance(given, str) else None
+    if kind == "python":
+        return "left out: give the function as `handler`"
+    if kind not in sections or kind == CUSTOM:
+        return f"a section, like {_example(fields[name].annotation)}" + (", or an object of your class" if kind else "")
+    names = ", ".join(f"{each}=..." for each in value if each != "type")
+    return f"a section: write {sections[kind].__name__}({names})"
 
 
 def _without_names(section: Model, positional: tuple[object, ...], values: Mapping[str, object]) -> Iterator[str]:
@@ -95,18 +120,20 @@ def _messages(error: ErrorDetails, place: str, owner: Model | None, annotation: 
         choice = f", like {_example(annotation)}" if _example(annotation) else ""
         return [f"is missing: give it a value{choice}"]
     if kind in _NO_SECTION and _example(annotation):
-        if isinstance(value, Mapping):
-            return ["needs a `type`: write " + _example(annotation)]
         what = f"the class {value.__name__}" if isinstance(value, type) else f"of type {type(value).__name__}"
-        if (written := _MAPPINGS.get(place)) is not None:
-            return [f"is {what}, and must be a mapping, like {written}"]
-        return [f"is {what}, and must be a section, like {_example(annotation)}"]
+        return [f"is {what}, and must be a {_kind(annotation)}, like {_example(annotation)}"]
     return message_of(error).split("\n")
+
+
+def _kind(annotation: Any) -> str:
+    return "mapping" if _example(annotation) in _MAPPINGS.values() else "section"
 
 
 def _example(annotation: Any) -> str:
     """How to make what an argument takes; empty if it takes no section."""
     for _, section in sections_of(annotation):
+        if section.__name__ in _MAPPINGS:
+            return _MAPPINGS[section.__name__]
         required = [f"{name}=..." for name, field in section.model_fields.items() if field.is_required()]
         return f"{section.__name__}({', '.join(required)})"
     return ""

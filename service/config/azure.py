@@ -56,7 +56,7 @@ class StorageAccess(AzureCredentials):
     ca_file: Path | None
 
 
-class StorageAccount(WithCredential):
+class StorageAccountSettings(WithCredential):
     account_url: Text | None = Field(
         default=None, description="The address of the account's blobs, like https://account.blob.core.windows.net."
     )

@@ -42,7 +42,7 @@ class CosmosAccess(AzureCredentials):
     ca_file: Path | None
 
 
-class CosmosAccount(WithCredential):
+class CosmosAccountSettings(WithCredential):
     endpoint: Text | None = Field(
         default=None, description="The account's address, like https://account.documents.azure.com."
     )
@@ -60,7 +60,7 @@ class CosmosAccount(WithCredential):
     )
 
     @model_validator(mode="after")
-    def _reaches(self) -> CosmosAccount:
+    def _reaches(self) -> CosmosAccountSettings:
         cosmos_account_of(**self.account)
         return self
 
@@ -74,7 +74,7 @@ class CosmosAccount(WithCredential):
         }
 
 
-class CosmosFeed(CosmosAccount, FeedSettings):
+class CosmosFeed(CosmosAccountSettings, FeedSettings):
     """The change feed of a container in Cosmos DB. Each of its physical ranges is a partition."""
 
     type: Literal["cosmos"] = Field(
@@ -121,21 +121,21 @@ class CosmosFeed(CosmosAccount, FeedSettings):
         return MonitoredContainer(feed, pipeline if self.processor_name is None else self.processor_name)
 
     def make(self, context: FeedContext) -> ChangeFeed:
-        from leasehold.pipeline.connectors.cosmos import CosmosChangeFeed
+        from leasehold.pipeline.connectors.cosmos import CosmosChangeFeed, PageLimits
 
         return CosmosChangeFeed(
             cosmos_account_of(**self.account),
             self.database,
             self.container,
             mode=self.mode,
-            page_items_max=self.page_items_max,
+            pages=PageLimits(items_max=self.page_items_max),
             poll_interval_s=self.poll_interval_s,
             timeout_s=self.timeout_s,
             executors_env=self.executors_env,
         )
 
 
-class CosmosSink(CosmosAccount, Buffering):
+class CosmosSink(CosmosAccountSettings, Buffering):
     """A container of Cosmos DB, into which rows are written as documents, at least once."""
 
     type: Literal["cosmos"] = Field(
@@ -195,7 +195,7 @@ class CosmosSink(CosmosAccount, Buffering):
         check_rows(table, writing, "the container")
 
 
-class CosmosLeases(CosmosAccount, LeaseSettings):
+class CosmosLeases(CosmosAccountSettings, LeaseSettings):
     """Leases in a container of Cosmos DB, for hosts anywhere, in the documents of the .NET processor."""
 
     type: Literal["cosmos"] = Field(

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from weakref import WeakValueDictionary
 
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, TypeAdapter, ValidationError, model_validator
 
@@ -220,8 +221,9 @@ class PythonSink(SinkSettings):
     )
     gets: Literal["documents", "events", "rows", "table"] | None = Field(
         default=None,
-        description="What the handler is called with: JSON `documents`, `events`, `rows` of output, or an Arrow `table`. By"
-        " default documents for a feed `cosmos`, events for others, and behind a transform the table (rows with `parallel`).",
+        description="What the handler is called with: `documents` (bodies that are JSON objects), `events`, `rows` of a"
+        " transform's output, or an Arrow `table`. By default documents for a feed `cosmos`, events for others, and behind a"
+        " transform the table (rows with `parallel`).",
     )
     parallel: ParallelSettings | None = Field(
         default=None,
@@ -263,7 +265,7 @@ class PythonSink(SinkSettings):
     @model_validator(mode="after")
     def _takes_it(self) -> PythonSink:
         if self.parallel is not None and self.gets == "table":
-            raise ValueError("`gets: table` has no effect with `parallel`: remove one of them, or set `gets: rows`")
+            raise ValueError("`gets: table` has no effect with `parallel`: remove one of them")
         if not isinstance(self.handler, str):
             try:
                 self._form_of(self.handler)
@@ -296,10 +298,11 @@ class PythonSink(SinkSettings):
         from leasehold.pipeline.connectors.observers import for_lease, observers
         from leasehold.pipeline.connectors.python import PythonOutputSink
 
+        seen = WeakValueDictionary[int, Any]()
         loop, gets, name, is_manual = HandlerLoop(PROGRAM.get()), self.gets or "events", self.name, self.is_manual
         if self.parallel is None:
             return PythonOutputSink(
-                load=lambda: observers(self._found(), name=name, gets=gets, loop=loop, is_manual=is_manual),
+                load=lambda: observers(self._found(), name=name, gets=gets, loop=loop, seen=seen, is_manual=is_manual),
                 name=name,
                 manual_max=self.buffered_entries_max if is_manual else None,
                 ended=loop.stop,
@@ -312,6 +315,6 @@ class PythonSink(SinkSettings):
             name=name,
             key=self.parallel.key,
             limits=replace(limits, events_max=limits.events_max or 1),
-            for_lease=partial(for_lease, name=name, gets=gets, loop=loop, limits=limits),
+            for_lease=partial(for_lease, name=name, gets=gets, loop=loop, seen=seen, limits=limits),
             ended=loop.stop,
         )

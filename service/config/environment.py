@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from leasehold.service.config.strict_yaml import KeyPath, Problem
+from leasehold.service.config.strict_yaml import KeyPath, SettingsProblem
 
 _REFERENCE = re.compile(r"(\$?)\$\{([^}]*)(\}?)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -30,8 +30,8 @@ class Expansion:
         self._env = env
         self._lines = lines
         self._stand_in = stand_in
-        self.problems: list[Problem] = []
-        self.stood_in: list[tuple[KeyPath, Problem]] = []
+        self.problems: list[SettingsProblem] = []
+        self.stood_in: list[tuple[KeyPath, SettingsProblem]] = []
         """The places of texts whose variables are not set, and the problem that this would be elsewhere."""
 
     def expanded(self, value: object, place: KeyPath, section: Mapping[str, object] = MappingProxyType({})) -> Any:
@@ -60,7 +60,7 @@ class Expansion:
             return ""
 
         result = _REFERENCE.sub(replaced, text)
-        found = [Problem(self._lines[place], f"{key_of(place)} {what}") for what in (*wrong, *unset)]
+        found = [SettingsProblem(self._lines[place], f"{key_of(place)} {what}") for what in (*wrong, *unset)]
         if unset and not wrong and (given := self._stand_in(place, section)) is not None:
             self.stood_in += [(place, problem) for problem in found]
             stands_in = Unset(given)

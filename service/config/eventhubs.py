@@ -10,7 +10,7 @@ from leasehold.common.azure import storage_account_of
 from leasehold.pipeline.connectors.eventhubs.account import account_of, is_consumer_group
 from leasehold.pipeline.connectors.eventhubs.position import position_of
 from leasehold.pipeline.errors import FeedError
-from leasehold.service.config.azure import StorageAccess, StorageAccount, WithCredential
+from leasehold.service.config.azure import StorageAccess, StorageAccountSettings, WithCredential
 from leasehold.service.config.section import FeedContext, FeedSettings, LettersSettings, Seat, SinkSettings
 from leasehold.service.config.types import (
     NONE,
@@ -108,7 +108,7 @@ class EventHub(WithCredential):
         return account_of(**self.account).name.lower(), consumer_group.lower()
 
 
-class CheckpointBlobsSettings(StorageAccount):
+class CheckpointBlobsSettings(StorageAccountSettings):
     container: BlobContainerName = Field(
         description="The container's name, not that of the leases. It is created if it does not exist and Leasehold has"
         " permission."
@@ -212,14 +212,16 @@ class EventHubsFeed(EventHub, FeedSettings):
 
     def make(self, context: FeedContext) -> ChangeFeed:
         from leasehold.pipeline.connectors.eventhubs.feed.feed import EventHubsChangeFeed
+        from leasehold.pipeline.connectors.eventhubs.feed.receiver import ReceiverLimits
 
+        limits = ReceiverLimits(
+            prefetch=self.prefetch, timeout_s=self.timeout_s, trusts_properties=self.trusts_properties
+        )
         return EventHubsChangeFeed(
             account_of(**self.account),
             consumer_group=self.consumer_group,
             start_positions=self.start_positions,
-            trusts_properties=self.trusts_properties,
-            prefetch=self.prefetch,
-            timeout_s=self.timeout_s,
+            limits=limits,
             executors_group=self.executors_consumer_group,
             executors_env=self.executors_env,
         )
@@ -286,10 +288,11 @@ class EventHubsLetters(LettersSettings, EventHubsSink):
     def make_box(self, pipeline: str, sink: SinkSettings, timing: Timing) -> LetterBox:
         from leasehold.pipeline.connectors.eventhubs.feed.feed import EventHubsChangeFeed
         from leasehold.pipeline.connectors.eventhubs.feed.letters import HubLetters
+        from leasehold.pipeline.connectors.eventhubs.feed.receiver import ReceiverLimits
         from leasehold.pipeline.dead_letters import LetterBox
         from leasehold.pipeline.dead_letters.merged_feed import MergedLetters
 
-        group, timeout_s = self.consumer_group, self.timeout_s
-        feed = EventHubsChangeFeed(account_of(**self.account), consumer_group=group, timeout_s=timeout_s)
+        limits = ReceiverLimits(timeout_s=self.timeout_s)
+        feed = EventHubsChangeFeed(account_of(**self.account), consumer_group=self.consumer_group, limits=limits)
         by_partition = MergedLetters(HubLetters(feed, pipeline))
         return LetterBox(feed=feed, sink=self.make(timing), by_partition=by_partition)

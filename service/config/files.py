@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal, Self
 from pydantic import Field, model_validator
 
 from leasehold.common.azure import storage_account_of
-from leasehold.service.config.azure import StorageAccount
-from leasehold.service.config.extras import install_command
+from leasehold.service.config.azure import StorageAccountSettings
+from leasehold.service.config.messages import install_command
 from leasehold.service.config.section import FeedContext, FeedSettings, LettersSettings, SinkSettings
 from leasehold.service.config.types import NONE, FilePathOrNone, Glob, RecordBytes, Seconds, Text
 
@@ -56,22 +56,24 @@ class FilesFeed(FeedSettings):
         return self
 
     def make(self, context: FeedContext) -> ChangeFeed:
-        from leasehold.pipeline.connectors.files.feed import FilesChangeFeed
+        from leasehold.pipeline.connectors.files.feed import FilesChangeFeed, Reading
 
         return FilesChangeFeed(
             self.path,
             format=self.format,
-            final_record=self.final_record,
             key=self.key,
+            reading=Reading(
+                accepts_unterminated=self.final_record == "accept",
+                yields_malformed=context.yields_malformed,
+                record_bytes_max=self.record_bytes_max,
+            ),
             poll_interval_s=self.poll_interval_s,
-            record_bytes_max=self.record_bytes_max,
-            yields_malformed=context.yields_malformed,
             columns=context.columns,
             pipeline=context.pipeline,
         )
 
 
-class FilesPlaceSettings(StorageAccount, SinkSettings):
+class FilesPlaceSettings(StorageAccountSettings, SinkSettings):
     """Where files are written."""
 
     path: FilePathOrNone = Field(
@@ -90,7 +92,7 @@ class FilesPlaceSettings(StorageAccount, SinkSettings):
     def _has_one_place(self) -> Self:
         if (self.path is None) == (self.container is None):
             raise ValueError("needs either `path` or `container`: give one of them")
-        of_blobs = self.model_fields_set & {"prefix", "timeout_s", *StorageAccount.model_fields}
+        of_blobs = self.model_fields_set & {"prefix", "timeout_s", *StorageAccountSettings.model_fields}
         if self.path is not None and of_blobs:
             raise ValueError(f"`{min(of_blobs)}` requires `container`, but `path` is set: remove one of them")
         if self.container is not None:

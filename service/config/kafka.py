@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from leasehold.service.config.azure import WithCredential
-from leasehold.service.config.extras import install_command
+from leasehold.service.config.messages import install_command
 from leasehold.service.config.section import FeedContext, FeedSettings, SinkSettings
 from leasehold.service.config.types import Certificates, Count, FilePath, Seconds, Secret, Text
 

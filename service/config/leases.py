@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from leasehold.common.azure import storage_account_of
 from leasehold.leases.timing import Timing, derived_timing
-from leasehold.service.config.azure import StorageAccess, StorageAccount
+from leasehold.service.config.azure import StorageAccess, StorageAccountSettings
 from leasehold.service.config.section import Section
 from leasehold.service.config.types import BlobContainerName, FilePath, LeaseSeconds, Seconds
 
@@ -94,7 +94,7 @@ class SqliteLeases(LeaseSettings):
         return SqliteStore(self.path, busy_timeout_s=self.timing.call_timeout_s / 2, creates=creates)
 
 
-class BlobLeases(StorageAccount, LeaseSettings):
+class BlobLeases(StorageAccountSettings, LeaseSettings):
     """Leases in a container of Azure Blob Storage, for hosts anywhere."""
 
     type: Literal["blob"] = Field(default="blob", description="A container in Azure Blob Storage, for hosts anywhere.")

@@ -23,7 +23,7 @@ from leasehold.service.config.messages import WRITTEN, message_of, shown, unknow
 from leasehold.service.config.reference import describe, names_in, types_of
 from leasehold.service.config.rings import resolved_path, rings_in
 from leasehold.service.config.settings import Settings
-from leasehold.service.config.strict_yaml import UNREADABLE, Document, KeyPath, Problem, read
+from leasehold.service.config.strict_yaml import UNREADABLE, KeyPath, SettingsProblem, YamlDocument, read
 from leasehold.service.errors import ConfigurationError
 from leasehold.service.texts import names_a_secret
 
@@ -71,9 +71,9 @@ def parse(
         if settings is None and not problems:  # the substitute of a variable is not valid
             problems += [problem for _, problem in expansion.stood_in]
     elif document.root is not None and document.root is not UNREADABLE:
-        problems.append(Problem(1, "this is not a mapping of settings: begin with `pipelines:`"))
+        problems.append(SettingsProblem(1, "this is not a mapping of settings: begin with `pipelines:`"))
     elif not problems:
-        problems.append(Problem(0, "there are no settings in it: begin with `pipelines:`"))
+        problems.append(SettingsProblem(0, "there are no settings in it: begin with `pipelines:`"))
     if problems or settings is None:
         problems.sort(key=lambda problem: problem.line)
         raise ConfigurationError(source, [f"line {p.line}: {p.text}" if p.line else p.text for p in problems])
@@ -99,7 +99,9 @@ def text_of(path: Path) -> str:
         raise ConfigurationError(str(path), [f"line {line}: this is not UTF-8: save the file as UTF-8"]) from None
 
 
-def _take_handlers(root: dict[str, Any], handlers: Mapping[str, object], document: Document) -> Iterator[Problem]:
+def _take_handlers(
+    root: dict[str, Any], handlers: Mapping[str, object], document: YamlDocument
+) -> Iterator[SettingsProblem]:
     """Put them where the file names them."""
     left = set(handlers)
     pipelines = root.get("pipelines")
@@ -110,11 +112,15 @@ def _take_handlers(root: dict[str, Any], handlers: Mapping[str, object], documen
             sink["handler"] = handlers[name]
             left.discard(name)
     for name in sorted(left):
-        yield Problem(0, f"`handlers` has '{name}', and no sink has `handler: {name}`: correct the name")
+        yield SettingsProblem(0, f"`handlers` has '{name}', and no sink has `handler: {name}`: correct the name")
 
 
-def _validated(root: dict[str, Any], folder: Path, document: Document, problems: list[Problem]) -> Settings | None:
-    problems += [Problem(line_of(place, document), f"{key_of(place)} {text}") for place, text in _clashes(root, folder)]
+def _validated(
+    root: dict[str, Any], folder: Path, document: YamlDocument, problems: list[SettingsProblem]
+) -> Settings | None:
+    problems += [
+        SettingsProblem(line_of(place, document), f"{key_of(place)} {text}") for place, text in _clashes(root, folder)
+    ]
     while True:
         try:
             return Settings.model_validate({"leases": {}, **root}, context={"folder": str(folder)})
@@ -168,11 +174,11 @@ def _row_key(place: KeyPath) -> str:
     return re.sub(r"\[\d+\]", "[]", key_of(place))
 
 
-def _described(error: ErrorDetails, document: Document) -> Iterator[Problem]:
+def _described(error: ErrorDetails, document: YamlDocument) -> Iterator[SettingsProblem]:
     where = _where(error["loc"])
     line = line_of(where.place, document)
     for message in _messages(error, where):
-        yield Problem(line, f"{_subject(error, where)} {message}")
+        yield SettingsProblem(line, f"{_subject(error, where)} {message}")
 
 
 def _about(error: ErrorDetails) -> ErrorDetails:
@@ -223,7 +229,7 @@ def _is_secret(where: _Where) -> bool:
     return names_a_secret(str(where.place[-1])) or any(row.key == key and "secret" in row.type for row in describe())
 
 
-def line_of(place: KeyPath, document: Document) -> int:
+def line_of(place: KeyPath, document: YamlDocument) -> int:
     """The line of the place itself, or of the nearest enclosing element in the file."""
     while place and place not in document.lines:
         place = place[:-1]

@@ -1,9 +1,11 @@
-"""Error messages for invalid settings. Pure."""
+"""Error messages for invalid settings, and how to install what an extra needs."""
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, requires
 
 from pydantic_core import ErrorDetails
 
@@ -66,3 +68,20 @@ def unknown_setting(name: str, known: Iterable[str]) -> str:
         if near
         else f"is not a setting: known here are {', '.join(names)}"
     )
+
+
+def install_command(extra: str) -> str:
+    """Leasehold itself is on no package index, and its requirements are."""
+    try:
+        return command_of(extra, requires("leasehold") or ())
+    except PackageNotFoundError:  # run from its sources
+        return command_of(extra, ())
+
+
+def command_of(extra: str, requirements: Iterable[str]) -> str:
+    """requirements: as a distribution's metadata has them (PEP 508)."""
+    found = [each.partition(";") for each in requirements]
+    wanted = [
+        name.strip() for name, _, marker in found if re.search(rf"""extra == ['"]{re.escape(extra)}['"]""", marker)
+    ]
+    return "pip install " + " ".join(f"'{name}'" for name in sorted(wanted) or [f"leasehold[{extra}]"])

@@ -11,8 +11,8 @@ from pydantic import Field, model_validator
 from leasehold.pipeline.limits import EVENT_COLUMNS, RANGES_TIMEOUT_S_MIN, REPLAY, BatchLimits, Isolation, RangeLimits
 from leasehold.service.config.cosmos import CosmosFeed
 from leasehold.service.config.custom import PythonSink
-from leasehold.service.config.extras import install_command
 from leasehold.service.config.kinds import AnyFeed, AnyLetters, AnySink
+from leasehold.service.config.messages import install_command
 from leasehold.service.config.postgres import PostgresLetters, PostgresSink
 from leasehold.service.config.programs import OF_HANDLER
 from leasehold.service.config.section import Section
@@ -171,6 +171,8 @@ class Pipeline(Section):
                 f"`gets: {self.gets}` needs a pipeline without a transform, whose output has columns of its own: remove it, or"
                 " set `gets: rows`"
             )
+        if isinstance(self.sink, PythonSink) and not self.needs_spark and self.gets == "rows":
+            raise ValueError("`gets: rows` needs a transform, whose output has rows: add one, or set `gets: events`")
         return self
 
     @property

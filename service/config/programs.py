@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from leasehold.service.config.section import Keys
 from leasehold.service.errors import ConfigurationError
 
 OF_HANDLER = ("gets", "parallel", "checkpoint_s", "buffered_entries_max")
@@ -76,12 +77,12 @@ def _take_handler(values: dict[str, Any]) -> Iterator[str]:
         handler = values.pop("handler")
         if "sink" in values:
             yield "has both `handler` and `sink`, and a handler is the sink: remove one of them"
-        values["sink"] = {"type": "python", "handler": handler, **of_handler}
+        values["sink"] = Keys(type="python", handler=handler, **of_handler)
     elif "sink" not in values:
         yield "needs `handler`, a function of yours, or `sink`, like LogSink(path=...)"
     elif _is_function(values["sink"]):
         yield "`sink` is a function: give it as `handler`"
-        values["sink"] = {"type": "python", "handler": values["sink"], **of_handler}
+        values["sink"] = Keys(type="python", handler=values["sink"], **of_handler)
     else:
         for name in of_handler:
             yield f"`{name}` requires `handler`: add it, or remove `{name}`"

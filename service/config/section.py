@@ -57,6 +57,10 @@ class Section(BaseModel):
         __init__.__pydantic_base_init__ = True
 
 
+class Keys(dict[str, Any]):
+    """The keys of a section as a file has them. A program gives the section itself."""
+
+
 class Given(Section):
     """A part that a program has made itself, instead of settings."""
 

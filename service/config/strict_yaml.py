@@ -23,7 +23,7 @@ KeyPath = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class SettingsProblem:
     """line: from 1; 0 where it concerns the whole."""
 
     line: int
@@ -31,28 +31,28 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class YamlDocument:
     """root: None where the text is empty or cannot be read. problems: all that were found; root is what is left of it,
     with UNREADABLE where a value is missing for one of them."""
 
     root: object
     lines: Mapping[KeyPath, int] = field(default_factory=dict)
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[SettingsProblem, ...] = ()
 
 
-def read(text: str, *, fraction: Callable[[str], object] = float) -> Document:
+def read(text: str, *, fraction: Callable[[str], object] = float) -> YamlDocument:
     """Never raises because of the text. fraction: makes a value of a number with a point or an exponent."""
     try:
         node = _composed(text)
     except yaml.MarkedYAMLError as error:
-        return Document(None, problems=(_unreadable(text, error),))
+        return YamlDocument(None, problems=(_unreadable(text, error),))
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         what = f"the character U+{error.character:04X} is not allowed: remove it, or write it as an escape in double quotes"
-        return Document(None, problems=(Problem(line, what),))
-    reading = _Reading(fraction)
+        return YamlDocument(None, problems=(SettingsProblem(line, what),))
+    reading = _MappingReading(fraction)
     root = None if node is None else reading.value(node, ())
-    return Document(root, reading.lines, tuple(reading.problems))
+    return YamlDocument(root, reading.lines, tuple(reading.problems))
 
 
 def _composed(text: str) -> yaml.Node | None:
@@ -63,13 +63,13 @@ def _composed(text: str) -> yaml.Node | None:
         loader.dispose()
 
 
-def _unreadable(text: str, error: yaml.MarkedYAMLError) -> Problem:
+def _unreadable(text: str, error: yaml.MarkedYAMLError) -> SettingsProblem:
     mark = error.problem_mark or error.context_mark
     line, column, at = (mark.line + 1, mark.column + 1, mark.index) if mark else (0, 0, 0)
     what = "; ".join(part for part in (error.context, error.problem) if part)
     is_reference = text[max(0, at - 1) : at + 1] == "${"
     hint = ' (inside { } write "${NAME}", with quotes)' if is_reference else ""
-    return Problem(line, f"column {column}: this is not the YAML that is read here: {what}{hint}")
+    return SettingsProblem(line, f"column {column}: this is not the YAML that is read here: {what}{hint}")
 
 
 class _Loader(yaml.SafeLoader):
@@ -104,13 +104,13 @@ for _tag, _pattern, _first in (
     _Loader.add_implicit_resolver(_tag, re.compile(rf"(?:{_pattern})\Z"), _first)
 
 
-class _Reading:
+class _MappingReading:
     """Values from nodes. Continues after a problem, to find all of them."""
 
     def __init__(self, fraction: Callable[[str], object]) -> None:
         self._fraction = fraction
         self.lines: dict[KeyPath, int] = {}
-        self.problems: list[Problem] = []
+        self.problems: list[SettingsProblem] = []
 
     def value(self, node: yaml.Node, place: KeyPath) -> object:
         self.lines.setdefault(place, node.start_mark.line + 1)
@@ -169,5 +169,5 @@ class _Reading:
             return self._refuse(node, "this is not a number")
 
     def _refuse(self, node: yaml.Node, text: str) -> object:
-        self.problems.append(Problem(node.start_mark.line + 1, text))
+        self.problems.append(SettingsProblem(node.start_mark.line + 1, text))
         return UNREADABLE

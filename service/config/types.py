@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Self, TypeVar, overlo
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, StringConstraints, ValidationInfo
 
+from leasehold.common.addresses import checked_url
 from leasehold.common.dsn import read_dsn
 from leasehold.common.given_credential import is_credential
-from leasehold.common.http_address import checked_url
 from leasehold.pipeline.sql_text import schema_problem, sql_problem
 
 _IMPORTABLE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
@@ -185,7 +185,7 @@ Given = TypeVar("Given", contravariant=True)
 Kept = TypeVar("Kept", covariant=True)
 
 
-class Converted(Generic[Given, Kept]):
+class ConvertedSetting(Generic[Given, Kept]):
     """A field for type checkers: the type of its argument, and the type of what the section keeps."""
 
     @overload
@@ -199,15 +199,15 @@ class Converted(Generic[Given, Kept]):
 
 
 if TYPE_CHECKING:
-    Secret = Converted[str | SecretStr, SecretStr]
-    SecretOrNone = Converted[str | SecretStr | None, SecretStr | None]
-    Secrets = Converted[Mapping[str, str] | Mapping[str, SecretStr], Mapping[str, SecretStr]]
+    Secret = ConvertedSetting[str | SecretStr, SecretStr]
+    SecretOrNone = ConvertedSetting[str | SecretStr | None, SecretStr | None]
+    Secrets = ConvertedSetting[Mapping[str, str] | Mapping[str, SecretStr], Mapping[str, SecretStr]]
     Dsn = Secret
     DsnOrNone = SecretOrNone
     Url = Secret
-    FilePath = Converted[str | Path, Path]
-    Glob = Converted[str | Path, str]
-    FilePathOrNone = Converted[str | Path | None, Path | None]
+    FilePath = ConvertedSetting[str | Path, Path]
+    Glob = ConvertedSetting[str | Path, str]
+    FilePathOrNone = ConvertedSetting[str | Path | None, Path | None]
     Certificates = FilePathOrNone
 else:
     Secret = Annotated[SecretStr, Field(min_length=1)]
@@ -222,4 +222,4 @@ else:
     Certificates = Annotated[Path, AfterValidator(_resolved), AfterValidator(_certificates)] | None
 
 NONE: Any = None
-"""The default of a field that is `Converted`: type checkers compare a default with what the section keeps."""
+"""The default of a field that is `ConvertedSetting`: type checkers compare a default with what the section keeps."""

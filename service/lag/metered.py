@@ -59,7 +59,7 @@ class GroupSnapshot(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _LagAnswer:
     """An answer of a feed at the time `at`. waited_s: for how long the first event had waited then."""
 
     events: int | None
@@ -84,7 +84,7 @@ class GroupLag:
         self.feeds = {name: feed for name, feed in feeds.items() if feed.is_metered}
         self.hosts = 1
         self._clock = clock
-        self._answers: dict[LeaseKey, _Answer] = {}
+        self._answers: dict[LeaseKey, _LagAnswer] = {}
         self._first_seen: dict[tuple[str, Mark], float] = {}
         paces = {feed.identity: Pace(clock.monotonic, clock.sleep) for feed in self.feeds.values()}
         self._paces = {name: paces[feed.identity] for name, feed in self.feeds.items()}
@@ -156,7 +156,7 @@ class GroupLag:
         events, error = await await_answer(lambda: feed.lag(lease.partition, lease.continuation), LAG_TIMEOUTS.call_s)
         waited_s = await self._find_wait(lease) if events else None
         self._answers = {key: each for key, each in self._answers.items() if at - each.at <= KEPT_S}
-        self._answers[lease.key] = _Answer(events, error, at, waited_s)
+        self._answers[lease.key] = _LagAnswer(events, error, at, waited_s)
         self._first.keep(self._answers.keys())
         return PartitionLag(
             pipeline=lease.pipeline, partition=lease.partition, events=events, error=error, waited_s=waited_s

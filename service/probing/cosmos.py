@@ -15,8 +15,8 @@ from leasehold.pipeline.connectors.cosmos.change_feed_request import (
     NOT_MODIFIED,
     OK,
     THROTTLED,
-    Answer,
     Ask,
+    FeedAnswer,
     Mode,
 )
 from leasehold.pipeline.connectors.cosmos.client import ScratchContainer
@@ -30,7 +30,7 @@ from leasehold.pipeline.connectors.cosmos.ranges import (
     position_behind,
     session_lsn,
 )
-from leasehold.pipeline.connectors.cosmos.records import Record, records_of
+from leasehold.pipeline.connectors.cosmos.records import ChangeRecord, records_of
 from leasehold.pipeline.errors import FeedError, FeedUnavailable
 from leasehold.service.probing.report import Finding, Question, either, judged
 
@@ -49,11 +49,11 @@ COSTS = "sends it about 150 small requests, and removes it in the end; the accou
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class ReadChanges:
     """An answer of the change feed."""
 
-    answer: Answer
-    records: list[Record]
+    answer: FeedAnswer
+    records: list[ChangeRecord]
 
     @property
     def lsn(self) -> int:
@@ -124,13 +124,13 @@ class CosmosPlace:
 
     async def read(
         self, after: str | None, *, most: int = 100, mode: Mode = "latest", place: RangeSection | None = None
-    ) -> Changes:
+    ) -> ReadChanges:
         """One page. Raises FeedError, FeedUnavailable."""
         ask = Ask(place=place or RangeSection(self.range.id), after=after, items_max=most, mode=mode)
         answer = await self._retry(lambda: self._reader.read_changes(ask))
         is_whole = answer.status == OK
         records = records_of(answer.body, ("/pk",), all_versions=mode == "all_versions") if is_whole else []
-        changes = Changes(answer, records)
+        changes = ReadChanges(answer, records)
         where = "" if place is None or place.span is None else f", keys {place.span}"
         what = f"{answer.status}" + (f"/{answer.substatus}" if answer.substatus else "")
         shown = ", ".join(f"{record.operation} at LSN {record.lsn}" for record in records[:20])
@@ -142,9 +142,9 @@ class CosmosPlace:
 
     async def read_to_end(
         self, after: str | None, *, most: int = 100, place: RangeSection | None = None
-    ) -> list[Changes]:
+    ) -> list[ReadChanges]:
         """Pages up to some 304 in a row, since a replica may lag, and these. Raises FeedError."""
-        pages, silent = list[Changes](), 0
+        pages, silent = list[ReadChanges](), 0
         while True:
             page = await self.read(after, most=most, place=place)
             if page.answer.status not in (OK, NOT_MODIFIED):
@@ -156,13 +156,13 @@ class CosmosPlace:
             after = furthest(after, page.answer.etag) if page.answer.etag else after
             await self.clock.sleep(SILENCE_S if silent else 0)
 
-    async def read_until_shown(self, names: Sequence[str], after: str | None, *, most: int) -> Changes:
+    async def read_until_shown(self, names: Sequence[str], after: str | None, *, most: int) -> ReadChanges:
         """The first page with one of these documents. Raises FeedError."""
         while not set(names) & set((page := await self.read(after, most=most)).ids):
             await self.clock.sleep(SILENCE_S)
         return page
 
-    async def _retry(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
+    async def _retry(self, call: Callable[[], Awaitable[FeedAnswer]]) -> FeedAnswer:
         """Until it is not throttled."""
         for _ in range(THROTTLED_MAX):
             answer = await call()
@@ -228,7 +228,7 @@ async def ask_for_versions(place: CosmosPlace) -> Finding:
     name = await place.write()
     await place.write(name)
     await place.write(name, kind="delete")
-    found: list[Record] = []
+    found: list[ChangeRecord] = []
     after = begin.answer.etag
     while (page := await place.read(after, mode="all_versions")).answer.status == OK:
         found += page.records

@@ -11,9 +11,9 @@ from leasehold.common.clock import Clock
 from leasehold.pipeline.connectors.eventhubs.account import EventHubAccount
 from leasehold.pipeline.connectors.eventhubs.broker import EventHubsBroker
 from leasehold.pipeline.connectors.eventhubs.feed.receiver import (
-    Limits,
     Received,
     Receiver,
+    ReceiverLimits,
     ReceiverSource,
     Threaded,
     open_receiver,
@@ -22,7 +22,7 @@ from leasehold.pipeline.connectors.eventhubs.position import BEGINNING, LATEST, 
 from leasehold.pipeline.connectors.eventhubs.sink.sender import SenderLink
 from leasehold.pipeline.producer import AttachRequest, OutgoingEvent, ProducerPosition, PublishError
 
-LIMITS = Limits(prefetch=500, page_events=5000, page_bytes=1024 * 1024, timeout_s=20.0)
+LIMITS = ReceiverLimits(prefetch=500, page_events=5000, page_bytes=1024 * 1024)
 ANSWER_S_MAX = 20.0
 POLL_S = 0.2
 

@@ -37,7 +37,7 @@ def either(answer: str, is_known: bool = True) -> Finding:
     return Finding(answer, "either" if is_known else "fails")
 
 
-class Place(Protocol):
+class ProbedSystem(Protocol):
     """A system that answers. notes: what was sent and what came back, for one question."""
 
     notes: list[str]
@@ -47,7 +47,7 @@ class Place(Protocol):
         ...
 
 
-P = TypeVar("P", bound=Place)
+P = TypeVar("P", bound=ProbedSystem)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ async def _ask(place: P, question: Question[P], clock: Clock, say: Callable[[str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class ProbeReport:
     """date: of its beginning. versions: of what was used. left: what could not be removed."""
 
     date: str
@@ -124,7 +124,7 @@ class Report:
         """Whether every question has an answer that Leasehold knows."""
         return not self.left and all(answer.verdict in ("holds", "either") for answer in self.answers)
 
-    def without(self, names: Mapping[str, str]) -> Report:
+    def without(self, names: Mapping[str, str]) -> ProbeReport:
         """With the names of accounts and the like replaced. Pure."""
         return replace(
             self,
@@ -161,14 +161,14 @@ def unopened(system: str, error: Exception) -> Answer:
     )
 
 
-def summary(report: Report) -> str:
+def summary(report: ProbeReport) -> str:
     counts = {verdict: sum(answer.verdict == verdict for answer in report.answers) for verdict in WORDS}
     return f"{counted(len(report.answers), 'question')}: " + ", ".join(
         f"{count} {WORDS[verdict]}" for verdict, count in counts.items()
     )
 
 
-def to_json(report: Report) -> str:
+def to_json(report: ProbeReport) -> str:
     systems = [
         {"system": system, "answers": [_fields(answer) for answer in answers]}
         for system, answers in report.systems.items()
@@ -189,7 +189,7 @@ def _fields(answer: Answer) -> dict[str, object]:
     }
 
 
-def to_markdown(report: Report) -> str:
+def to_markdown(report: ProbeReport) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     lines = ["# What the services answered", "", f"{report.date}; {versions}.", "", f"{summary(report)}.", ""]
     for each in report.left:

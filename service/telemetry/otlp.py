@@ -61,7 +61,7 @@ from leasehold.pipeline.tracing import PARENT, STATE, TraceContext
 from leasehold.service.telemetry.conventions import SCHEMA_URL, Value
 from leasehold.service.telemetry.figures import Figure, Point
 from leasehold.service.telemetry.logs import FieldsHandler
-from leasehold.service.telemetry.spans import Failure, Span, SpanHandle
+from leasehold.service.telemetry.spans import Span, SpanFailure, SpanHandle
 
 CLOSING_TIMEOUT_S = 2.0
 """How long a stop waits for the collector. What is left then is lost."""
@@ -232,11 +232,11 @@ class OtlpSpan:
         _PROPAGATOR.inject(carrier, set_span_in_context(self._span, Context()))
         return TraceContext(carrier[PARENT], carrier.get(STATE))
 
-    def end(self, attributes: Mapping[str, Value] | None = None, *, error: Failure | None = None) -> None:
+    def end(self, attributes: Mapping[str, Value] | None = None, *, error: SpanFailure | None = None) -> None:
         self._span.set_attributes(dict(attributes or {}))
         self.end_at(time.time_ns(), error)
 
-    def end_at(self, time_ns: int, error: Failure | None) -> None:
+    def end_at(self, time_ns: int, error: SpanFailure | None) -> None:
         if error is not None:
             self._span.set_status(Status(StatusCode.ERROR, error.message))
             self._span.set_attribute("error.type", error.type)

@@ -188,7 +188,7 @@ def _made(signal: Signal, endpoint: str | None, make: Callable[[str | None], T])
 
 
 def _not_installed(signal: Signal, error: ModuleNotFoundError) -> StartFailed:
-    from leasehold.service.config.extras import install_command
+    from leasehold.service.config.messages import install_command
 
     return StartFailed(
         f"{signal.name} are configured and need OpenTelemetry ({error.name} is not installed): {install_command('otel')}, or"

@@ -36,7 +36,7 @@ About = Mapping[str, str | int | None]
 NOTHING: About = MappingProxyType({})
 
 
-class Failure(NamedTuple):
+class SpanFailure(NamedTuple):
     """type: `error.type` of the conventions."""
 
     type: str
@@ -52,7 +52,7 @@ class Span:
     attributes: Mapping[str, Value]
     kind: Kind = "internal"
     ended_s_ago: float = 0.0
-    error: Failure | None = None
+    error: SpanFailure | None = None
 
 
 SpanHandle = object
@@ -68,7 +68,7 @@ class OpenSpan(Protocol):
     @property
     def handle(self) -> SpanHandle: ...
 
-    def end(self, attributes: Mapping[str, Value] = ..., *, error: Failure | None = None) -> None: ...
+    def end(self, attributes: Mapping[str, Value] = ..., *, error: SpanFailure | None = None) -> None: ...
 
 
 class Traces(Protocol):
@@ -185,7 +185,7 @@ class RunTracer:
         traced.process.end({"leasehold.dead_letters": batch.dead_letters})
         return traced.process
 
-    def fail(self, error: Failure) -> OpenSpan | None:
+    def fail(self, error: SpanFailure) -> OpenSpan | None:
         """End every batch that was being delivered. Those behind it are dropped, and read again."""
         failed = None
         for traced in self._open.values():
@@ -294,7 +294,7 @@ class TracedStats(Stats):
         super().record_release(lease, reason, taken_by=taken_by)
         tenure = self._tenures.get(lease.key)
         if tenure is not None and tenure.tracer is not None:
-            tenure.tracer.fail(Failure(reason, "the lease was released meanwhile"))
+            tenure.tracer.fail(SpanFailure(reason, "the lease was released meanwhile"))
         if tenure is None or tenure.wanted_at is None:
             self._send("release", lease, about={"reason": reason, "position": lease.continuation})
         else:
@@ -305,7 +305,7 @@ class TracedStats(Stats):
 
     def record_suspension(self, lease: Lease, *, is_first: bool = True) -> None:
         super().record_suspension(lease, is_first=is_first)
-        self._send("suspend", lease, error=Failure("suspended", "the lease could not be renewed in time"))
+        self._send("suspend", lease, error=SpanFailure("suspended", "the lease could not be renewed in time"))
 
     def record_batch(self, lease: Lease, batch: DeliveredBatch) -> None:
         tenure = self._tenures.get(lease.key)
@@ -342,7 +342,7 @@ class TracedStats(Stats):
         *,
         about: About = NOTHING,
         within: SpanHandle | None = None,
-        error: Exception | Failure | None = None,
+        error: Exception | SpanFailure | None = None,
     ) -> SpanHandle:
         """Report a span that ends now, and refers to the one of the lease's acquisition."""
         failure = _failure(error) if isinstance(error, Exception) else error
@@ -373,5 +373,5 @@ def _cut(value: str | int) -> str | int:
     return text if len(text) <= TEXT_MAX else f"{text[: TEXT_MAX - 3]}..."
 
 
-def _failure(error: Exception) -> Failure:
-    return Failure(error_type(error), str(_cut(f"{type(error).__name__}: {error}")))
+def _failure(error: Exception) -> SpanFailure:
+    return SpanFailure(error_type(error), str(_cut(f"{type(error).__name__}: {error}")))

@@ -13,7 +13,7 @@ from leasehold.pipeline.errors import SinkRejected
 from leasehold.pipeline.transform import NoTransform
 from leasehold.service.cases.killing import Kills, kill_case
 from leasehold.service.cases.model import LONG_AGO, Case
-from leasehold.service.cases.running import Prepared
+from leasehold.service.cases.running import PreparedPipeline
 from leasehold.service.cli.test import open_databases
 from leasehold.service.config.load import parse
 from leasehold.service.wiring.build import policy_of
@@ -29,7 +29,7 @@ ADDED, ASSIGNED = "totals.events + excluded.events", "excluded.events"
 EVENTS = [{"key": "ab"[n % 2], "body": f"{n}.50", "partition": str(n % 3)} for n in range(1, 10)]
 
 
-def prepared(sink: str, more: str = "") -> Prepared:
+def prepared(sink: str, more: str = "") -> PreparedPipeline:
     text = f"""
 pipelines:
   - name: totals
@@ -40,14 +40,14 @@ pipelines:
 {sink}
 """
     (settings,) = parse(text, {}, folder=Path("/nowhere")).pipelines
-    return Prepared(settings=settings, transform=NoTransform(), policy=policy_of(settings, lambda: LONG_AGO))
+    return PreparedPipeline(settings=settings, transform=NoTransform(), policy=policy_of(settings, lambda: LONG_AGO))
 
 
-def merging(events: str, more: str = "") -> Prepared:
+def merging(events: str, more: str = "") -> PreparedPipeline:
     return prepared(f"      setup: {SETUP}\n      merge: {MERGE.format(events=events)}", more)
 
 
-async def kill(one: Prepared, dsn: str, *events: dict[str, Any], **keys: object) -> tuple[list[str], list[str]]:
+async def kill(one: PreparedPipeline, dsn: str, *events: dict[str, Any], **keys: object) -> tuple[list[str], list[str]]:
     case = Case.model_validate({"name": "one", "events": events or EVENTS, **keys})
     runs: list[str] = []
     async with open_databases(dsn) as databases:

@@ -42,9 +42,9 @@ from unit.pipeline.connectors.files.delta.tables import sink_in
 from unit.pipeline.connectors.files.sink.places import claim
 from unit.pipeline.connectors.log.blocks import blocks_in
 
-from leasehold.pipeline.connectors.cosmos.pages import pages_of
-from leasehold.pipeline.connectors.cosmos.records import records_of
+from leasehold.pipeline.connectors.cosmos.records import PageLimits, pages_of, records_of
 from leasehold.pipeline.connectors.files.feed import FilesChangeFeed
+from leasehold.pipeline.connectors.files.feed.reader import Reading
 from leasehold.pipeline.connectors.files.sink import Directory, FilesOutputSink
 from leasehold.pipeline.connectors.handlers import HandlerSink
 from leasehold.pipeline.connectors.log import LogOutputSink
@@ -255,7 +255,9 @@ def spark_schema(ddl: str) -> dict[str, Any]:
 @pytest.mark.parametrize("value", RECORDS)
 async def test_a_line_becomes_an_event_as_the_page_says(value: str, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(b"{}\n" + RECORDS[value] + b"\n{}\n")
-    feed = FilesChangeFeed(str(tmp_path / "a.jsonl"), key="k", yields_malformed=True, final_record="accept")
+    feed = FilesChangeFeed(
+        str(tmp_path / "a.jsonl"), key="k", reading=Reading(accepts_unterminated=True, yields_malformed=True)
+    )
     [partition] = await feed.partitions()
     found: list[tuple[dict[str, Any], str | None]] = []
     async with asyncio.timeout(PATIENCE_S), aclosing(feed.open(partition.name, None)) as pages:
@@ -279,7 +281,7 @@ def test_a_document_becomes_an_event_as_the_page_says(value: str) -> None:
     except FeedUnavailable:
         check_cell(value, "`cosmos`, documents", "never sent")
         return
-    [page] = pages_of("0", [record], '"7"', events_max=10, bytes_max=10**6)
+    [page] = pages_of("0", [record], '"7"', PageLimits(items_max=10, bytes_max=10**6))
     [event] = page.events.to_pylist()
     assert event["body"] == document
     key = json.loads(document)["k"]

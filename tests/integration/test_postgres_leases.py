@@ -17,8 +17,8 @@ from plugins_pg import Postgres
 from psycopg.sql import SQL
 
 from leasehold.leases.contract import LeaseStoreContract
-from leasehold.leases.document import encode_lease, lease_id
-from leasehold.leases.errors import StoreConflict, StoreMissing, StoreUnavailable
+from leasehold.leases.document import BODY_BYTES_MAX, decode_lease, encode_lease, lease_id
+from leasehold.leases.errors import InvalidDocument, StoreConflict, StoreMissing, StoreUnavailable
 from leasehold.leases.lease import Lease
 from leasehold.leases.store import LeaseStore
 from leasehold.leases.stores.postgres import PostgresAddress, PostgresStore
@@ -281,6 +281,24 @@ async def test_a_missing_schema_is_named(postgres: Postgres) -> None:
     await store.close()
 
 
+async def test_a_lock_that_keeps_the_table_from_being_made_is_to_be_looked_for(postgres: Postgres) -> None:
+    store = PostgresStore(PostgresAddress(dsn=postgres.dsn, table=Table()), call_timeout_s=7.0)
+    with closing(psycopg.connect(postgres.dsn)) as other:
+        other.execute("SELECT pg_advisory_lock(hashtextextended('leasehold leases public.leasehold_leases', 0))")
+        with pytest.raises(StoreUnavailable, match=r"could not be made: 55P03.*advisory lock.*pg_locks"):
+            await store.list("")
+    assert await store.list("") == []
+    await store.close()
+
+
+async def test_a_database_whose_sessions_are_read_only_is_not_called_a_replica(postgres: Postgres) -> None:
+    postgres.fetch(f"ALTER DATABASE {postgres.name} SET default_transaction_read_only = on")
+    store = PostgresStore(PostgresAddress(dsn=postgres.dsn, table=Table()))
+    with pytest.raises(StoreUnavailable, match=r"takes no writes: .*default_transaction_read_only"):
+        await store.list("")
+    await store.close()
+
+
 async def test_a_database_in_another_encoding_is_refused(postgres: Postgres) -> None:
     name = f"{postgres.name}_latin"
     postgres.fetch(f"CREATE DATABASE {name} ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
@@ -307,6 +325,23 @@ async def test_a_document_that_is_edited_by_hand_has_to_be_json_and_gets_a_new_v
     with pytest.raises(StoreConflict):
         await store.replace(ID, "{}", etag)
     assert json.loads((await store.read(ID)).body) == {"tick": 2}
+
+
+async def test_of_a_document_that_is_too_large_only_enough_is_read_to_refuse_it(
+    postgres: Postgres, store: PostgresStore
+) -> None:
+    whole = Lease(pipeline="orders", partition="0", epoch=1)
+    await store.create(ID, encode_lease(whole))
+    token = await store.read_changes("orders/")
+    assert token is not None
+    huge = f'{{"more":"{"x" * 3_000_000}"}}'
+    postgres.fetch("UPDATE leasehold_leases SET body = %s, changed_in = pg_current_xact_id()", huge)
+    changed = await store.read_changes("orders/", token.token)
+    assert changed is not None
+    for found in (await store.read(ID), *await store.list(""), *changed.documents):
+        assert len(found.body) == BODY_BYTES_MAX + 1
+        with pytest.raises(InvalidDocument, match=f"document '{ID}' is larger than {BODY_BYTES_MAX} bytes"):
+            decode_lease(found.id, found.body)
 
 
 SETTINGS = ("synchronous_commit", "transaction_isolation", "statement_timeout", "lock_timeout")

@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator
 import pytest
 from integration.postgres_group import Group
 from patience import PATIENCE_S, until_async
-from plugins_pg import Line, Network, Postgres
+from plugins_pg import PORT, Line, Network, Postgres
 
+from leasehold.leases.errors import StoreUnavailable
 from leasehold.leases.store import Hint
 from leasehold.leases.stores.postgres import PostgresAddress, PostgresStore, Table
 
@@ -58,6 +59,26 @@ async def test_hints_reach_every_other_process_and_what_is_not_a_hint_is_one_for
     await watched.aclose()
     await one.close()
     await other.close()
+
+
+@pytest.mark.parametrize(
+    ("listen_dsn", "why"),
+    [
+        ("host=127.0.0.1 port=1 dbname=bank", r"127.0.0.1:1/bank cannot be reached: .*: look at `listen_dsn`"),
+        ("{socket} dbname=nowhere", r"/nowhere refused the connection: .*: correct `listen_dsn`"),
+        ("{socket} dbname=template1", r"/template1: notifications do not arrive, .*another database: set `listen_dsn`"),
+    ],
+    ids=["away", "wrong", "another database"],
+)
+async def test_a_listener_that_leads_elsewhere_names_its_own_server_and_setting(
+    postgres: Postgres, listen_dsn: str, why: str
+) -> None:
+    socket = f"host={postgres.socket_dir} user=postgres port={PORT}"
+    place = PostgresAddress(dsn=postgres.dsn, table=Table(), listen_dsn=listen_dsn.format(socket=socket))
+    store = PostgresStore(place)
+    with pytest.raises(StoreUnavailable, match=why):
+        await anext(store.watch())
+    await store.close()
 
 
 async def test_a_group_with_another_table_hears_nothing(postgres: Postgres) -> None:

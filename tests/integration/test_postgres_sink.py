@@ -26,7 +26,7 @@ from leasehold.pipeline.errors import FeedError, Fenced, SinkRejected, SinkUnava
 from leasehold.pipeline.event import Page
 from leasehold.pipeline.limits import BatchLimits, Budget
 from leasehold.pipeline.pump.progress import Progress
-from leasehold.pipeline.pump.runner import DeliveredBatch, Runner
+from leasehold.pipeline.pump.runner import DeliveredBatch, ReadAhead, Reporting, Runner, Source
 from leasehold.pipeline.transform import NoTransform
 
 EVENTS = """CREATE TABLE IF NOT EXISTS events (
@@ -432,17 +432,13 @@ async def test_a_feed_that_falls_back_makes_nothing_count_twice(postgres: Postgr
     async def delivered(one: DeliveredBatch) -> None: ...
 
     runner = Runner(
-        partition="0",
-        epoch=1,
-        feed=FallsBack("0"),
+        source=Source(FallsBack("0"), "0", 1),
         transform=NoTransform(),
         writer=writer,
         permit=Open(),
-        limits=BatchLimits(events_max=4),
-        buffer_bytes_max=1 << 20,
-        budget=Budget(),
+        read_ahead=ReadAhead(limits=BatchLimits(events_max=4), bytes_max=1 << 20, budget=Budget()),
         clock=LoopClock(),
-        progress=Progress(),
+        reporting=Reporting(progress=Progress()),
         delivered=delivered,
     )
     with pytest.raises(FeedError, match="2 events read from '4' end at '4'"):

@@ -23,4 +23,5 @@ def test_200_kills_change_the_order_of_no_key_and_repeat_no_more_than_is_promise
     assert verdict.found == (), "\n".join(verdict.trace[-50:])
     assert verdict.counts["kills"] == KILLS
     assert verdict.counts["repeated"] > 0, "no kill struck in the middle of a batch"
+    assert (verdict.counts["checkpoints by hand that are refused"] > 0) == ("manual" in handler)
     assert verdict.counts["calls side by side"] + verdict.counts["calls ahead of checkpoints by hand"] > 0

@@ -27,7 +27,7 @@ from leasehold.pipeline.errors import PoisonEvent
 from leasehold.pipeline.limits import BatchLimits, Budget, Isolation
 from leasehold.pipeline.poison import Prepared, Refused, Slice
 from leasehold.pipeline.pump.progress import Progress
-from leasehold.pipeline.pump.runner import DeliveredBatch, Runner
+from leasehold.pipeline.pump.runner import DeliveredBatch, FailingEvents, ReadAhead, Reporting, Runner, Source
 from leasehold.pipeline.spark.transform import SparkTransform
 
 pytestmark = pytest.mark.xdist_group("spark-1")
@@ -164,19 +164,15 @@ async def test_letters_and_output_are_the_feed_with_spark_and_postgresql(
             stopping.set()
 
     runner = Runner(
-        partition="0",
-        epoch=1,
-        feed=feed,
+        source=Source(feed, "0", 1),
         transform=transform,
         writer=writer,
         permit=Open(),
-        limits=BatchLimits(events_max=100),
-        buffer_bytes_max=1 << 20,
-        budget=Budget(),
+        read_ahead=ReadAhead(limits=BatchLimits(events_max=100), bytes_max=1 << 20, budget=Budget()),
         clock=LoopClock(),
-        progress=Progress(),
+        reporting=Reporting(progress=Progress()),
         delivered=delivered,
-        letters=POLICY,
+        failing=FailingEvents(letters=POLICY),
     )
     await runner.run(stopping)
     rows = postgres.fetch("SELECT sequence, error FROM leasehold_dead_letters ORDER BY id")

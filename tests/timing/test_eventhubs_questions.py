@@ -19,6 +19,7 @@ from leasehold.leases.stores.memory import MemoryStore
 from leasehold.leases.timing import Timing
 from leasehold.pipeline.connectors.eventhubs.account import account_of
 from leasehold.pipeline.connectors.eventhubs.feed.feed import EventHubsChangeFeed
+from leasehold.pipeline.connectors.eventhubs.feed.receiver import ReceiverLimits
 from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryOutputSink
 from leasehold.pipeline.transform import NoTransform
 from leasehold.service.api import create_app
@@ -52,7 +53,9 @@ class Group:
     @asynccontextmanager
     async def host(self, name: str) -> AsyncIterator[ProcessorCore]:
         account = account_of(connection_string=self._connection_string, event_hub=HUB)
-        feed = EventHubsChangeFeed(account, prefetch=50, pauses=Pauses(first_s=0.01), timeout_s=5)
+        feed = EventHubsChangeFeed(
+            account, limits=ReceiverLimits(prefetch=50, timeout_s=5), pauses=Pauses(first_s=0.01)
+        )
         pipeline = PipelineParts(
             name="bank", feed=feed, sink=MemoryOutputSink(self.destination), transform=NoTransform()
         )

@@ -300,3 +300,32 @@ def test_a_call_that_cannot_be_simulated_is_caught(source: str) -> None:
 )
 def test_what_comes_as_an_argument_is_not_caught(source: str) -> None:
     assert not forbidden_uses(source)
+
+
+ARGUMENTS_MAX = 9
+DOCUMENTS = ("Letter", "ManifestEntry", "DataFile", "Lease", "HostRecord", "HostStatus", "BatchStatus", "Activity")
+"""Their fields are those of a stored document, or of an answer of the API."""
+SETTINGS = ("PipelineParts", "ProcessorCore")
+"""What a program sets, each by its name and with a default."""
+
+
+def arguments_of(node: ast.ClassDef) -> int:
+    """Of its own constructor: those of `__init__`, or the public fields of a dataclass."""
+    for each in node.body:
+        if isinstance(each, ast.FunctionDef) and each.name == "__init__":
+            return len([*each.args.posonlyargs, *each.args.args, *each.args.kwonlyargs]) - 1
+    if not any("dataclass" in ast.unparse(each) for each in node.decorator_list):
+        return 0
+    fields = [ast.unparse(each) for each in node.body if isinstance(each, ast.AnnAssign)]
+    return sum(not field.startswith("_") and "ClassVar[" not in field and "init=False" not in field for field in fields)
+
+
+def test_a_constructor_takes_few_arguments() -> None:
+    classes = [
+        node
+        for _, path in modules(*PACKAGES)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+    ]
+    over = {node.name for node in classes if arguments_of(node) > ARGUMENTS_MAX}
+    assert over == {*DOCUMENTS, *SETTINGS}

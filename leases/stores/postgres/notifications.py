@@ -54,8 +54,8 @@ async def listen(
                 break
         else:
             raise StoreUnavailable(
-                f"PostgreSQL {address}: notifications do not arrive, as through a pooler in transaction mode: set `listen_dsn` to"
-                " a DSN that leads to the server itself"
+                f"PostgreSQL {address}: notifications do not arrive, as through a pooler in transaction mode, or from another"
+                " database: set `listen_dsn` to a DSN that leads to the same database without the pooler"
             )
         yield Hint()
         async for notification in connection.notifies():

@@ -29,7 +29,7 @@ from leasehold.common.postgres import (
 )
 from leasehold.leases.errors import StoreAmbiguous, StoreError, StoreMissing, StoreUnavailable
 from leasehold.leases.stores.postgres import error_mapping
-from leasehold.leases.stores.postgres.error_mapping import NO_TABLE, READ_ONLY
+from leasehold.leases.stores.postgres.error_mapping import DSN, NO_TABLE, READ_ONLY
 from leasehold.leases.stores.postgres.table import VERSION, Table, migration, settings, state, version_in
 
 IDLE_S = 60.0
@@ -53,7 +53,7 @@ class PostgresAddress:
 
 
 class Server:
-    """Runs statements, and translates errors. `address` names the server, without secrets."""
+    """Runs statements, and translates errors. `address` and `listening_address` name the servers, without secrets."""
 
     def __init__(
         self, place: PostgresAddress, *, call_timeout_s: float, credential: TokenCredential | None = None
@@ -77,6 +77,7 @@ class Server:
         """Why the last one of them failed, until an opening succeeds."""
         self._is_closed = False
         self.address = address_of(self._parameters)
+        self.listening_address = address_of(self._listening)
 
     async def fetch(
         self,
@@ -128,7 +129,8 @@ class Server:
 
         Each server has the driver's limit, and the token has its own. One limit for all could end before the server that answers.
         """
-        return await self._open(self._listening)
+        setting = DSN if self._place.listen_dsn is None else "listen_dsn"
+        return await self._open(self._listening, self.listening_address, setting)
 
     async def close_idle(self) -> None:
         """Close the connections that wait for work: they lead to a replica."""
@@ -224,7 +226,7 @@ class Server:
 
     async def _open_for_calls(self) -> AsyncConnection:
         """A connection whose server and table are as they have to be. Raises StoreUnavailable, StoreMissing."""
-        connection = await self._open(self._parameters)
+        connection = await self._open(self._parameters, self.address, DSN)
         try:
             await run_within(self._timeout_s, self._prepare(connection), partial(cut, connection))
         except BaseException as error:
@@ -293,17 +295,17 @@ class Server:
     def _closed(self) -> StoreUnavailable:
         return StoreUnavailable(f"PostgreSQL {self.address}: the lease store is closed: open another one")
 
-    async def _open(self, parameters: dict[str, Any]) -> AsyncConnection:
+    async def _open(self, parameters: dict[str, Any], address: str, setting: str) -> AsyncConnection:
         try:
             return await connect(parameters, self._tokens)
         except NoToken as error:
             raise StoreUnavailable(
-                f"PostgreSQL {self.address} cannot be reached: there is no access token ({error}): log in, or check `identity`"
+                f"PostgreSQL {address} cannot be reached: there is no access token ({error}): log in, or check `identity`"
             ) from error
         except TokenRefused as error:
-            raise error_mapping.token_refused(error, self.address) from None
+            raise error_mapping.token_refused(error, address, setting) from None
         except Error as error:
-            raise error_mapping.not_connected(error, self.address) from None
+            raise error_mapping.not_connected(error, address, setting) from None
 
     def _read(self, dsn: str) -> dict[str, Any]:
         """The parameters of a connection. If there are several servers, the primary is chosen, unless the DSN wants another."""

@@ -116,7 +116,12 @@ class PostgresStore(LeaseStore):
         connection = await self._server.open_listener()
         try:
             async with aclosing(
-                listen(connection, self._place.table, self._server.address, lambda payload: self._notify([payload]))
+                listen(
+                    connection,
+                    self._place.table,
+                    self._server.listening_address,
+                    lambda payload: self._notify([payload]),
+                )
             ) as hints:
                 async for hint in hints:
                     yield hint

@@ -18,6 +18,7 @@ from psycopg.sql import SQL, Composed, Identifier, Literal
 
 from leasehold.common.dsn import NAME_BYTES_MAX, check_table
 from leasehold.common.postgres import CLIENT_CHECK, CLIENT_CHECK_MS
+from leasehold.leases.document import BODY_BYTES_MAX
 
 VERSION = 1
 MARK = "leasehold leases, version "
@@ -65,23 +66,24 @@ class Table:
 
 
 _SERVER = SQL("(SELECT pg_is_in_recovery() AS is_replica)")
+_DOCUMENT = SQL("document.id, left(document.body::text, {}), document.version::text").format(BODY_BYTES_MAX + 1)
+"""Anyone may have written a body, so no more of it is read than shows that it is too large."""
 _WITHIN = SQL("document.id >= %s AND document.id < %s")
 
 
 def listed(table: Table) -> Composed:
     """Parameters: the prefix, and the prefix with LAST. Rows: is_replica, id, body, version; NULLs if there is none."""
     return SQL(
-        "SELECT server.is_replica, document.id, document.body::text, document.version::text"
+        "SELECT server.is_replica, {document}"
         " FROM {server} AS server LEFT JOIN {table} AS document ON {within} ORDER BY document.id"
-    ).format(server=_SERVER, table=table.identifier, within=_WITHIN)
+    ).format(document=_DOCUMENT, server=_SERVER, table=table.identifier, within=_WITHIN)
 
 
 def found(table: Table) -> Composed:
     """Parameter: the id. One row as of `listed`."""
     return SQL(
-        "SELECT server.is_replica, document.id, document.body::text, document.version::text"
-        " FROM {server} AS server LEFT JOIN {table} AS document ON document.id = %s"
-    ).format(server=_SERVER, table=table.identifier)
+        "SELECT server.is_replica, {document} FROM {server} AS server LEFT JOIN {table} AS document ON document.id = %s"
+    ).format(document=_DOCUMENT, server=_SERVER, table=table.identifier)
 
 
 def counted(table: Table) -> Composed:
@@ -100,11 +102,11 @@ def changed(table: Table) -> Composed:
     The rows that the snapshot did not show, in whatever order their transactions were committed.
     """
     return SQL(
-        "SELECT server.is_replica, server.token, document.id, document.body::text, document.version::text"
+        "SELECT server.is_replica, server.token, {document}"
         " FROM {server} AS server LEFT JOIN {table} AS document"
         " ON document.changed_in >= pg_snapshot_xmin(%s::pg_snapshot)"
         " AND NOT pg_visible_in_snapshot(document.changed_in, %s::pg_snapshot) AND {within}"
-    ).format(server=_token(table), table=table.identifier, within=_WITHIN)
+    ).format(document=_DOCUMENT, server=_token(table), table=table.identifier, within=_WITHIN)
 
 
 def _token(table: Table) -> Composed:

@@ -2,6 +2,7 @@
 
 from leasehold.common.clock import Pauses
 from leasehold.pipeline.connectors.cosmos.feed import CosmosChangeFeed
+from leasehold.pipeline.connectors.cosmos.records import PageLimits
 from leasehold.pipeline.connectors.cosmos.sink import LIMITS, cosmos_sink
 
-__all__ = ["LIMITS", "CosmosChangeFeed", "Pauses", "cosmos_sink"]
+__all__ = ["LIMITS", "CosmosChangeFeed", "PageLimits", "Pauses", "cosmos_sink"]

@@ -61,7 +61,7 @@ def _second_before(time: datetime) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class FeedAnswer:
     """headers: by lower-case name."""
 
     status: int
@@ -115,7 +115,7 @@ NEXT = {
 }
 
 
-def refusal(answer: Answer, what: str) -> FeedError:
+def refusal(answer: FeedAnswer, what: str) -> FeedError:
     """What an answer that is neither changes nor 304 means; a 410 has been looked into before."""
     text = f"{what}: the account answers {answer.status}" + (f"/{answer.substatus}" if answer.substatus else "")
     if answer.status == THROTTLED:

@@ -28,8 +28,8 @@ from leasehold.pipeline.connectors.cosmos.change_feed_request import (
     OK,
     THROTTLED,
     TIMEOUT,
-    Answer,
     Ask,
+    FeedAnswer,
     refusal,
 )
 from leasehold.pipeline.connectors.cosmos.point_operations import Write
@@ -56,7 +56,7 @@ class CosmosContainer:
         self._client: CosmosClient | None = None
         self._credential: Any = None
 
-    async def read_changes(self, ask: Ask) -> Answer:
+    async def read_changes(self, ask: Ask) -> FeedAnswer:
         """Any answer about the container; without one in time, a 408."""
         hooks = _Hooks(ask.headers())
         try:
@@ -64,22 +64,22 @@ class CosmosContainer:
                 container = await self._open()
                 items = container.read_all_items(max_item_count=ask.items_max, **hooks.arguments)
                 await self._translate(anext(items.by_page(), None))
-        except _Taken as taken:
+        except _Intercepted as taken:
             return taken.answer
         except TimeoutError:
-            return Answer(TIMEOUT, {}, f"within {self._timeout_s:g} s".encode())
+            return FeedAnswer(TIMEOUT, {}, f"within {self._timeout_s:g} s".encode())
         raise FeedError(
             f"container {self.name}: this azure-cosmos version bypasses the request hooks and is not supported"
         )
 
-    async def write(self, write: Write) -> Answer:
+    async def write(self, write: Write) -> FeedAnswer:
         """Upsert, patch or delete one document. Returns any answer about it, also a 429: the SDK does not wait.
 
         Raises FeedUnavailable without an answer, FeedError.
         """
         return await self._call(self._execute(write))
 
-    async def _execute(self, write: Write) -> Answer:
+    async def _execute(self, write: Write) -> FeedAnswer:
         container = await self._open()
         hooks, key = _WriteHooks().arguments, write.key[0] if len(write.key) == 1 else list(write.key)
         try:
@@ -89,11 +89,11 @@ class CosmosContainer:
                 await container.patch_item(write.id, key, write.patches, no_response=True, **hooks)
             else:
                 await container.delete_item(write.id, key, **hooks)
-        except _Taken as taken:
+        except _Intercepted as taken:
             if taken.is_of_document:
                 return taken.answer
             raise
-        return Answer(OK, {})
+        return FeedAnswer(OK, {})
 
     async def list_ranges(self) -> list[PhysicalRange]:
         """Those that there are now. Raises FeedError, FeedUnavailable."""
@@ -141,7 +141,7 @@ class CosmosContainer:
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await self._translate(call)
-        except _Taken as taken:
+        except _Intercepted as taken:
             raise refusal(taken.answer, what) from None
         except TimeoutError:
             raise FeedUnavailable(f"{what}: no answer within {self._timeout_s:g} s") from None
@@ -151,7 +151,7 @@ class CosmosContainer:
         try:
             return await call
         except Unauthorized:
-            raise refusal(Answer(401, {}, b"it does not know the key"), what) from None
+            raise refusal(FeedAnswer(401, {}, b"it does not know the key"), what) from None
         except CosmosHttpResponseError as error:
             raise _refused(error, what) from error
         except ClientAuthenticationError as error:
@@ -200,11 +200,11 @@ class ScratchContainer(CosmosContainer):
         await self._open()
         await self._call(self._in_database().delete_container(self._container))
 
-    async def create_document(self, document: dict[str, Any]) -> Answer:
+    async def create_document(self, document: dict[str, Any]) -> FeedAnswer:
         """If there is none of its id. Raises FeedUnavailable, FeedError."""
         return await self._judge((await self._open()).create_item(document))
 
-    async def replace_document(self, document: dict[str, Any], etag: str) -> Answer:
+    async def replace_document(self, document: dict[str, Any], etag: str) -> FeedAnswer:
         """If it still has that ETag. Raises FeedUnavailable, FeedError."""
         match = MatchConditions.IfNotModified
         replacing = (await self._open()).replace_item(document["id"], document, etag=etag, match_condition=match)
@@ -230,23 +230,23 @@ class ScratchContainer(CosmosContainer):
         assert self._client is not None, "it is open"
         return self._client.get_database_client(self._database)
 
-    async def _judge(self, write: Awaitable[Mapping[str, Any]]) -> Answer:
+    async def _judge(self, write: Awaitable[Mapping[str, Any]]) -> FeedAnswer:
         """A conflict is an answer."""
         try:
             async with asyncio.timeout(self._timeout_s):
-                return Answer(OK, {"etag": str((await write)["_etag"])})
+                return FeedAnswer(OK, {"etag": str((await write)["_etag"])})
         except CosmosHttpResponseError as error:
             if error.status_code in (409, 412):
-                return Answer(error.status_code, {})
+                return FeedAnswer(error.status_code, {})
             raise _refused(error, f"container {self.name}") from error
         except (AzureError, OSError, TimeoutError) as error:
             raise FeedUnavailable(f"container {self.name} cannot be reached: {_line(error)}") from error
 
 
-class _Taken(Exception):
+class _Intercepted(Exception):
     """An answer on its way past the SDK, which would make something else of it."""
 
-    def __init__(self, answer: Answer, *, is_of_document: bool = False) -> None:
+    def __init__(self, answer: FeedAnswer, *, is_of_document: bool = False) -> None:
         self.answer = answer
         self.is_of_document = is_of_document
 
@@ -271,7 +271,7 @@ class _Hooks:
         if self._is_for_changes(response.http_request):
             is_taken = _is_ours(answer)
         if is_taken:
-            raise _Taken(replace(answer, body=response.http_response.body()))
+            raise _Intercepted(replace(answer, body=response.http_response.body()))
 
     def _is_for_changes(self, request: Any) -> bool:
         path = request.url.partition("?")[0].rstrip("/")
@@ -287,16 +287,16 @@ class _WriteHooks(_Hooks):
             return
         answer = _head_of(response)
         if answer.status >= 400 and _is_ours(answer):
-            raise _Taken(replace(answer, body=response.http_response.body()), is_of_document=True)
+            raise _Intercepted(replace(answer, body=response.http_response.body()), is_of_document=True)
 
 
-def _head_of(response: Any) -> Answer:
+def _head_of(response: Any) -> FeedAnswer:
     """Without the body, which is read only where it is wanted."""
     answer = response.http_response
-    return Answer(answer.status_code, {name.lower(): value for name, value in answer.headers.items()})
+    return FeedAnswer(answer.status_code, {name.lower(): value for name, value in answer.headers.items()})
 
 
-def _is_ours(answer: Answer) -> bool:
+def _is_ours(answer: FeedAnswer) -> bool:
     """Whether it is about the container, and not about a region, from which the SDK turns to another one."""
     if answer.status in (OK, NOT_MODIFIED):
         return True
@@ -309,7 +309,7 @@ def _is_ours(answer: Answer) -> bool:
 
 def _refused(error: CosmosHttpResponseError, what: str) -> FeedError:
     headers = {str(name).lower(): str(value) for name, value in dict(error.headers or {}).items()}
-    return refusal(Answer(error.status_code or 503, headers, _line(error).encode()), what)
+    return refusal(FeedAnswer(error.status_code or 503, headers, _line(error).encode()), what)
 
 
 def _range(found: Mapping[str, Any]) -> PhysicalRange:

@@ -32,14 +32,13 @@ from leasehold.pipeline.connectors.cosmos.change_feed_request import (
     NOT_MODIFIED,
     OK,
     TIMEOUT,
-    Answer,
     Ask,
+    FeedAnswer,
     Mode,
     refusal,
 )
 from leasehold.pipeline.connectors.cosmos.client import CosmosContainer
 from leasehold.pipeline.connectors.cosmos.page_size import PageSize
-from leasehold.pipeline.connectors.cosmos.pages import pages_of
 from leasehold.pipeline.connectors.cosmos.ranges import (
     BEGINNING,
     RangeSection,
@@ -51,7 +50,7 @@ from leasehold.pipeline.connectors.cosmos.ranges import (
     session_lsn,
     uncovered,
 )
-from leasehold.pipeline.connectors.cosmos.records import SEQUENCE_BITS, Record, records_of
+from leasehold.pipeline.connectors.cosmos.records import SEQUENCE_BITS, ChangeRecord, PageLimits, pages_of, records_of
 from leasehold.pipeline.connectors.cosmos.whereabouts import Whereabouts
 from leasehold.pipeline.errors import FeedError, FeedUnavailable, PositionLost
 from leasehold.pipeline.event import EVENT_SCHEMA, Page
@@ -88,8 +87,7 @@ class CosmosChangeFeed(ChangeFeed):
         container: str,
         *,
         mode: Mode = "latest",
-        page_items_max: int = 1000,
-        page_bytes_max: int = 4 * 1024 * 1024,
+        pages: PageLimits | None = None,
         poll_interval_s: float = 1.0,
         timeout_s: float = 20.0,
         pauses: Pauses | None = None,
@@ -99,8 +97,7 @@ class CosmosChangeFeed(ChangeFeed):
         self._container = CosmosContainer(account, database, container, timeout_s=timeout_s)
         self._endpoint_host = urlsplit(account.endpoint).hostname or ""
         self._mode: Mode = mode
-        self._page_items_max = page_items_max
-        self._page_bytes_max = page_bytes_max
+        self._page_limits = pages or PageLimits()
         self._poll_interval_s = poll_interval_s
         self._pauses = pauses or Pauses()
         self._ranges = CosmosRanges(
@@ -109,8 +106,7 @@ class CosmosChangeFeed(ChangeFeed):
             database=database,
             container=container,
             mode=mode,
-            page_items_max=page_items_max,
-            page_bytes_max=page_bytes_max,
+            pages=self._page_limits,
             timeout_s=timeout_s,
             patience_s=self._pauses.patience_s,
         )
@@ -168,7 +164,7 @@ class CosmosChangeFeed(ChangeFeed):
     async def open(self, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
         lsn_of(continuation)
         self._check_beginning(partition, continuation)
-        size, patience = PageSize.of(self._page_items_max), Patience(self._pauses)
+        size, patience = PageSize.of(self._page_limits.items_max), Patience(self._pauses)
         delivered = after = continuation
         moved_at = in_reach_at = self._pauses.monotonic()
         while True:
@@ -214,7 +210,7 @@ class CosmosChangeFeed(ChangeFeed):
 
     async def read_up_to(self, partition: str, start: str | None, to: str) -> AsyncGenerator[pa.Table, None]:
         """What follows `start` up to `to`, and then it ends. `to`: a position that the partition has reached."""
-        size, patience = PageSize.of(self._page_items_max), Patience(self._pauses)
+        size, patience = PageSize.of(self._page_limits.items_max), Patience(self._pauses)
         after, last = start, lsn_of(to)
         while lsn_of(after) < last:
             try:
@@ -233,7 +229,7 @@ class CosmosChangeFeed(ChangeFeed):
                 if count:
                     yield page.events.slice(0, int(count))
 
-    def _checked_end(self, partition: str, answer: Answer, after: str | None, to: str) -> str:
+    def _checked_end(self, partition: str, answer: FeedAnswer, after: str | None, to: str) -> str:
         """How far there is nothing behind `after`, by an answer without changes. Raises FeedUnavailable if that is nowhere new.
 
         A 304 counts as far as its replica had come, which may lag behind.
@@ -301,14 +297,14 @@ class CosmosChangeFeed(ChangeFeed):
 
     async def _ask(
         self, place: RangeSection, after: str | None, items_max: int, since: datetime | None = None
-    ) -> Answer:
+    ) -> FeedAnswer:
         ask = Ask(place=place, after=after, items_max=items_max, mode=self._mode, since=since)
         answer = await self._container.read_changes(ask)
         if answer.status == GONE:
             self._where.forget(place)
         return answer
 
-    async def _ask_one(self, place: RangeSection, after: str | None, since: datetime | None = None) -> Answer:
+    async def _ask_one(self, place: RangeSection, after: str | None, since: datetime | None = None) -> FeedAnswer:
         """The answer to one question, of at most one item. Raises FeedError."""
         answer = await self._ask(place, after, 1, since)
         if answer.status == GONE:
@@ -340,7 +336,7 @@ class CosmosChangeFeed(ChangeFeed):
             return _Lag(0, None)
         return _Lag(estimated(session_lsn(answer.session), records[0].lsn), records[0].time_s)
 
-    async def _pages(self, partition: str, answer: Answer, after: str | None) -> list[Page]:
+    async def _pages(self, partition: str, answer: FeedAnswer, after: str | None) -> list[Page]:
         """Empty if nothing is after `after`, whatever a lagging replica answers. Raises FeedError."""
         if answer.status not in (OK, NOT_MODIFIED):
             raise self._refused(partition, answer)
@@ -350,20 +346,20 @@ class CosmosChangeFeed(ChangeFeed):
         paths = await self._paths()
         return await self._run_on_thread(lambda: self._cut(partition, self._behind(answer, paths, after), answer))
 
-    def _cut(self, partition: str, records: list[Record], answer: Answer) -> list[Page]:
+    def _cut(self, partition: str, records: list[ChangeRecord], answer: FeedAnswer) -> list[Page]:
         """The answer's receipt is that of the first page; the others were not charged."""
         if not records:
             return []
         to = furthest(position_behind(records[-1].lsn), answer.etag)
-        pages = pages_of(partition, records, to, events_max=self._page_items_max, bytes_max=self._page_bytes_max)
+        pages = pages_of(partition, records, to, self._page_limits)
         first, free = answer.receipt, replace(answer.receipt, request_charge=0.0)
         return [replace(page, receipt=free if number else first) for number, page in enumerate(pages)]
 
-    async def _records(self, answer: Answer, after: str | None) -> list[Record]:
+    async def _records(self, answer: FeedAnswer, after: str | None) -> list[ChangeRecord]:
         paths = await self._paths()
         return await self._run_on_thread(lambda: self._behind(answer, paths, after))
 
-    def _behind(self, answer: Answer, paths: tuple[str, ...], after: str | None) -> list[Record]:
+    def _behind(self, answer: FeedAnswer, paths: tuple[str, ...], after: str | None) -> list[ChangeRecord]:
         """The changes of an answer after `after`: a replica that lags may repeat earlier ones."""
         read = lsn_of(after)
         records = records_of(answer.body, paths, all_versions=self._mode == "all_versions")
@@ -378,7 +374,7 @@ class CosmosChangeFeed(ChangeFeed):
         """Parsing takes its time, and renewals do not wait for it."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
-    def _in_reach(self, partition: str, delivered: str | None, answer: Answer, in_reach_at: float) -> float:
+    def _in_reach(self, partition: str, delivered: str | None, answer: FeedAnswer, in_reach_at: float) -> float:
         """When the range was last seen to have come as far as was delivered. A replica may lag; a range that stays so fell back.
 
         Nothing would be read until it has come so far again, and what was written by then never would. Raises PositionLost.
@@ -395,7 +391,7 @@ class CosmosChangeFeed(ChangeFeed):
             )
         return in_reach_at
 
-    def _refused(self, partition: str, answer: Answer) -> Exception:
+    def _refused(self, partition: str, answer: FeedAnswer) -> Exception:
         return refusal(answer, f"container {self._container.name}, partition '{partition}'")
 
     def _check_beginning(self, partition: str, continuation: str | None) -> None:
@@ -419,8 +415,7 @@ class CosmosRanges(RangeReader):
     database: str
     container: str
     mode: Mode
-    page_items_max: int
-    page_bytes_max: int
+    pages: PageLimits
     timeout_s: float
     patience_s: float
 
@@ -440,8 +435,7 @@ class CosmosRanges(RangeReader):
             self.database,
             self.container,
             mode=self.mode,
-            page_items_max=self.page_items_max,
-            page_bytes_max=self.page_bytes_max,
+            pages=self.pages,
             timeout_s=self.timeout_s,
             pauses=Pauses(patience_s=self.patience_s),
         )

@@ -13,7 +13,7 @@ import pyarrow as pa
 from leasehold.common.nesting import NestedTooDeeply, parsed_json
 from leasehold.pipeline.async_sink import Converted, json_bytes
 from leasehold.pipeline.async_sink.json_rows import Content, body_of, check_json_columns, row_bytes
-from leasehold.pipeline.connectors.cosmos.change_feed_request import GONE, THROTTLED, TIMEOUT, Answer
+from leasehold.pipeline.connectors.cosmos.change_feed_request import GONE, THROTTLED, TIMEOUT, FeedAnswer
 from leasehold.pipeline.connectors.cosmos.key_paths import fields_of, value_at
 from leasehold.pipeline.errors import SinkRejected
 from leasehold.pipeline.limits import JSON_LEVELS_MAX
@@ -153,7 +153,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 _ONCE = json.JSONDecoder(object_pairs_hook=_unique)
 
 
-def verdict(write: Write, answer: Answer, missing: Missing) -> Verdict:
+def verdict(write: Write, answer: FeedAnswer, missing: Missing) -> Verdict:
     """missing: what to do about a patch of a document that is not there."""
     if answer.status < 400:
         return "taken"

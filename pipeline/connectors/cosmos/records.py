@@ -9,12 +9,18 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
+
+import pyarrow as pa
 
 from leasehold.common.nesting import NestedTooDeeply, check_nesting
 from leasehold.pipeline.connectors.cosmos.json_text import members_of, place_of_value, value_text
 from leasehold.pipeline.connectors.cosmos.key_paths import fields_of, value_at
+from leasehold.pipeline.connectors.cosmos.ranges import position_behind
 from leasehold.pipeline.errors import FeedUnavailable, MalformedRecord
+from leasehold.pipeline.event import EVENT_SCHEMA, Page
 from leasehold.pipeline.limits import JSON_LEVELS_MAX
 
 SEQUENCE_BITS = 20
@@ -23,7 +29,7 @@ _HALF = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ChangeRecord:
     """time_s: when it was written, seconds since 1970. body: None of a deleted document."""
 
     lsn: int
@@ -38,7 +44,7 @@ class Record:
         return len(self.body or b"") + sum(len(value) for _, value in self.properties)
 
 
-def records_of(answer: bytes, key_paths: Sequence[str], *, all_versions: bool) -> list[Record]:
+def records_of(answer: bytes, key_paths: Sequence[str], *, all_versions: bool) -> list[ChangeRecord]:
     """Raises FeedUnavailable (cut off), MalformedRecord."""
     try:
         text = answer.decode()
@@ -52,13 +58,13 @@ def records_of(answer: bytes, key_paths: Sequence[str], *, all_versions: bool) -
     return [record(text, start, item, key_paths) for start, item in items]
 
 
-def _latest(text: str, start: tuple[int, int], item: Any, key_paths: Sequence[str]) -> Record:
+def _latest(text: str, start: tuple[int, int], item: Any, key_paths: Sequence[str]) -> ChangeRecord:
     lsn, time_s = _numbers(item, "_lsn", "_ts")
     properties = (("id", _whole(str(item.get("id", "")))),)
-    return Record(lsn, time_s, _key(item, key_paths), text[slice(*start)].encode(), "upsert", properties)
+    return ChangeRecord(lsn, time_s, _key(item, key_paths), text[slice(*start)].encode(), "upsert", properties)
 
 
-def _version(text: str, start: tuple[int, int], item: Any, key_paths: Sequence[str]) -> Record:
+def _version(text: str, start: tuple[int, int], item: Any, key_paths: Sequence[str]) -> ChangeRecord:
     """An item of the all-versions-and-deletes mode: `current`, `metadata`, and `previous` if the container keeps it."""
     metadata = item.get("metadata") if isinstance(item, dict) else None
     lsn, time_s = _numbers(metadata, "lsn", "crts")
@@ -72,7 +78,7 @@ def _version(text: str, start: tuple[int, int], item: Any, key_paths: Sequence[s
     if item.get("previous"):
         properties.append(("previous", value_text(text, start[0], "previous")))
     body = value_text(text, start[0], "current").encode() if current and operation != "delete" else None
-    return Record(lsn, time_s, _key(known, key_paths), body, operation, tuple(properties))
+    return ChangeRecord(lsn, time_s, _key(known, key_paths), body, operation, tuple(properties))
 
 
 def _deleted(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,3 +113,56 @@ def _key(document: Mapping[str, Any], paths: Sequence[str]) -> str | None:
 def _whole(text: str) -> str:
     """JSON may escape half a character (a lone surrogate), and no text of Arrow holds one. The body keeps it as it is written."""
     return _HALF.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageLimits:
+    """The limits of one page. A transaction is never cut, and may exceed them."""
+
+    items_max: int = 1000
+    bytes_max: int = 4 * 1024 * 1024
+
+
+def pages_of(partition: str, records: Sequence[ChangeRecord], to: str, limits: PageLimits) -> list[Page]:
+    """Within the limits, but never cut inside a transaction; the last one ends at `to`, the server's own ETag."""
+    pages: list[list[ChangeRecord]] = []
+    room = 0
+    for _, group in groupby(records, attrgetter("lsn")):
+        transaction = list(group)
+        size = sum(record.bytes for record in transaction)
+        if not pages or size > room or len(pages[-1]) + len(transaction) > limits.items_max:
+            pages.append([])
+            room = limits.bytes_max
+        pages[-1] += transaction
+        room -= size
+    return [
+        _page(partition, page, to if number == len(pages) else position_behind(page[-1].lsn))
+        for number, page in enumerate(pages, 1)
+    ]
+
+
+def _page(partition: str, records: Sequence[ChangeRecord], to: str) -> Page:
+    lsns = [record.lsn for record in records]
+
+    def position_after(n: int) -> str | None:
+        return position_behind(lsns[n - 1]) if lsns[n - 1] != lsns[n] else None
+
+    return Page(_table(partition, records), to, position_after)
+
+
+def _table(partition: str, records: Sequence[ChangeRecord]) -> pa.Table:
+    columns: dict[str, list[Any]] = {
+        "partition": [partition] * len(records),
+        "sequence": [
+            (lsn << SEQUENCE_BITS) + place
+            for lsn, group in groupby(records, attrgetter("lsn"))
+            for place, _ in enumerate(group)
+        ],
+        "offset": [str(record.lsn) for record in records],
+        "enqueued_time": [record.time_s * 1_000_000 for record in records],
+        "key": [record.key for record in records],
+        "body": [record.body for record in records],
+        "properties": [record.properties for record in records],
+        "operation": [record.operation for record in records],
+    }
+    return pa.table([pa.array(columns[field.name], field.type) for field in EVENT_SCHEMA], EVENT_SCHEMA)

@@ -19,7 +19,7 @@ from leasehold.common.azure import CosmosAccount
 from leasehold.pipeline.async_sink import AsyncSink, Converted, Entry, Failed, Limits, refused
 from leasehold.pipeline.async_sink.json_rows import Content
 from leasehold.pipeline.async_sink.request_entry import Destination
-from leasehold.pipeline.connectors.cosmos.change_feed_request import THROTTLED, Answer
+from leasehold.pipeline.connectors.cosmos.change_feed_request import THROTTLED, FeedAnswer
 from leasehold.pipeline.connectors.cosmos.client import CosmosContainer
 from leasehold.pipeline.connectors.cosmos.point_operations import (
     NEXT,
@@ -155,7 +155,7 @@ class CosmosDestination(Destination):
             retry_after_s=answer.retry_after_s,
         )
 
-    def _refused(self, entry: Entry, write: Write, answer: Answer) -> str:
+    def _refused(self, entry: Entry, write: Write, answer: FeedAnswer) -> str:
         status = f"{answer.status}/{answer.substatus}" if answer.substatus else str(answer.status)
         return (
             f"container {self._container.name} refuses to {write.kind} document {write.id!r} of entry {entry.key} with"

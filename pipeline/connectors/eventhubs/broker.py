@@ -25,7 +25,7 @@ from leasehold.pipeline.producer import (
     PublishError,
     Reason,
 )
-from leasehold.pipeline.producer.event import Prepared
+from leasehold.pipeline.producer.event import PreparedEvent
 
 KEY_BYTES_MAX = 128
 """What the service allows a partition key."""
@@ -54,9 +54,9 @@ class EventHubsBroker:
         """Fully qualified."""
         return self.links.account.host
 
-    def prepared(self, event: OutgoingEvent) -> Prepared:
+    def prepared(self, event: OutgoingEvent) -> PreparedEvent:
         body = body_of(event)
-        return Prepared(body, size_of(body))
+        return PreparedEvent(body, size_of(body))
 
     async def attach(self, partition: str | None, asked: AttachRequest | None, *, idempotent: bool) -> SenderLink:
         return await attach(self.links, partition, asked, idempotent=idempotent)

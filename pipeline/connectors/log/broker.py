@@ -25,7 +25,7 @@ from leasehold.pipeline.connectors.log.partition_file import (
     ProducerEnded,
     encoded,
 )
-from leasehold.pipeline.connectors.log.producer_state import Line, Producer
+from leasehold.pipeline.connectors.log.producer_state import LeaseProducer, Producer
 from leasehold.pipeline.connectors.log.store import Log, PartitionLog
 from leasehold.pipeline.producer import (
     AttachRequest,
@@ -39,7 +39,7 @@ from leasehold.pipeline.producer import (
     number_after,
 )
 from leasehold.pipeline.producer.errors import refused
-from leasehold.pipeline.producer.event import Prepared
+from leasehold.pipeline.producer.event import PreparedEvent
 
 T = TypeVar("T")
 BYTES_MAX = 1024 * 1024
@@ -72,12 +72,12 @@ class LogBroker:
     def envelope_bytes(self) -> int:
         return 0
 
-    def prepared(self, event: OutgoingEvent) -> Prepared:
+    def prepared(self, event: OutgoingEvent) -> PreparedEvent:
         properties = list(event.properties.items())
         if not all(isinstance(value, str | None) for _, value in properties):
             raise ValueError("the properties of a log's events are texts: turn them into texts")
         size = EVENT_BYTES + len(event.body) + sum(len(name) + len(str(value)) for name, value in properties)
-        return Prepared((event.body, tuple(properties)), size)
+        return PreparedEvent((event.body, tuple(properties)), size)
 
     async def attach(self, partition: str | None, asked: AttachRequest | None, *, idempotent: bool) -> LogLink:
         if partition is None:
@@ -92,7 +92,7 @@ class LogBroker:
 
         return await run_on_thread(self._threads, attach)
 
-    def _line(self, log: PartitionLog, asked: AttachRequest) -> Line:
+    def _line(self, log: PartitionLog, asked: AttachRequest) -> LeaseProducer:
         """Raises PublishError."""
         group = self._rng.getrandbits(62) if asked.group is None else asked.group
         held = log.line(_lease(group))
@@ -134,7 +134,7 @@ class LogLink:
     is_usable = True
     bytes_max = BYTES_MAX
 
-    def __init__(self, threads: ThreadPoolExecutor, log: PartitionLog, line: Line | None) -> None:
+    def __init__(self, threads: ThreadPoolExecutor, log: PartitionLog, line: LeaseProducer | None) -> None:
         self.numbers = ProducerPosition(group=line.group, level=line.level, number=line.number) if line else None
         self._threads = threads
         self._log = log
@@ -171,7 +171,7 @@ def _lease(group: int) -> str:
     return f"/producer/{group}"
 
 
-def _before_last(line: Line) -> int | None:
+def _before_last(line: LeaseProducer) -> int | None:
     return None if line.batch_number is None else number_after(line.batch_number, -1)
 
 

@@ -197,7 +197,7 @@ CREATE TABLE blocks (
   body BLOB NOT NULL
 );
 CREATE INDEX blocks_by_time ON blocks (enqueued, first);
-CREATE TABLE producers (            -- leasehold.pipeline.connectors.log.producer_state.Line
+CREATE TABLE producers (            -- leasehold.pipeline.connectors.log.producer_state.LeaseProducer
   lease TEXT PRIMARY KEY,
   generation INTEGER NOT NULL,
   series INTEGER NOT NULL,

@@ -34,7 +34,7 @@ class Producer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line(Producer):
+class LeaseProducer(Producer):
     """What the broker knows of one lease's producer."""
 
     number: int = 0
@@ -47,7 +47,7 @@ class Line(Producer):
     ended: bool = False
     """Nothing more is taken."""
 
-    def published(self, number: int, events: int, first: int, digest: bytes, marker: str | None) -> Line:
+    def published(self, number: int, events: int, first: int, digest: bytes, marker: str | None) -> LeaseProducer:
         """After a batch whose first event bears `number`, stored at `first`. Raises OutOfOrder, ProducerEnded."""
         if self.ended:
             raise ProducerEnded(f"lease '{self.lease}' has ended: nothing more is taken from it")
@@ -65,7 +65,7 @@ class Line(Producer):
             marker=self.marker if marker is None else marker,
         )
 
-    def closed(self) -> Line:
+    def closed(self) -> LeaseProducer:
         return replace(self, ended=True)
 
     @property
@@ -79,7 +79,7 @@ class Line(Producer):
         return self.batch_first if (self.batch_number, self.batch_digest) == (number, digest) else None
 
 
-def attached(held: Line | None, producer: Producer, number: int = 0) -> Line:
+def attached(held: LeaseProducer | None, producer: Producer, number: int = 0) -> LeaseProducer:
     """The line of a new claim: it starts again after `number`, and keeps only the marker. Raises Outranked.
 
     A rank is attached once. A lease document that was put back gives its rank out again, and what an earlier tenure has on
@@ -87,13 +87,13 @@ def attached(held: Line | None, producer: Producer, number: int = 0) -> Line:
     """
     if held is not None and held.rank >= producer.rank:
         raise _outranked(held, producer)
-    new = Line(**asdict(producer), number=number)
+    new = LeaseProducer(**asdict(producer), number=number)
     if held is None or held.generation != producer.generation:
         return new
     return replace(new, marker=held.marker, ended=held.ended)
 
 
-def admitted(held: Line | None, producer: Producer) -> Line:
+def admitted(held: LeaseProducer | None, producer: Producer) -> LeaseProducer:
     """The line of a producer that is still the last to have attached. Raises Outranked."""
     if held is None or held.rank < producer.rank:
         raise Outranked(f"lease '{producer.lease}' is not attached: its log was deleted or restored; attach again")
@@ -102,23 +102,23 @@ def admitted(held: Line | None, producer: Producer) -> Line:
     return held
 
 
-def load(connection: sqlite3.Connection, lease: str) -> Line | None:
+def load(connection: sqlite3.Connection, lease: str) -> LeaseProducer | None:
     rows = connection.execute(f"SELECT {_COLUMNS} FROM producers WHERE lease = ?", (lease,)).fetchall()  # noqa: S608
-    return Line(**dict(zip(_NAMES, rows[0], strict=True))) if rows else None
+    return LeaseProducer(**dict(zip(_NAMES, rows[0], strict=True))) if rows else None
 
 
-def save(connection: sqlite3.Connection, line: Line) -> None:
+def save(connection: sqlite3.Connection, line: LeaseProducer) -> None:
     connection.execute(
         f"REPLACE INTO producers ({_COLUMNS}) VALUES ({', '.join('?' * len(_NAMES))})",  # noqa: S608  # names of ours
         tuple(asdict(line).values()),
     )
 
 
-_NAMES = tuple(field.name for field in fields(Line))
+_NAMES = tuple(field.name for field in fields(LeaseProducer))
 _COLUMNS = ", ".join(f'"{name}"' for name in _NAMES)
 
 
-def _outranked(held: Line, producer: Producer) -> Outranked:
+def _outranked(held: LeaseProducer, producer: Producer) -> Outranked:
     return Outranked(
         f"lease '{producer.lease}' is claimed at {_rank(held)}, and {_rank(producer)} does not outrank it: stop, or claim above",
         held=(held.generation, held.series, held.level),

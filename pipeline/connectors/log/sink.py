@@ -24,7 +24,7 @@ from leasehold.pipeline.connectors.log.partition_file import (
     ProducerEnded,
     encoded,
 )
-from leasehold.pipeline.connectors.log.producer_state import Line, Producer
+from leasehold.pipeline.connectors.log.producer_state import LeaseProducer, Producer
 from leasehold.pipeline.connectors.log.store import Log, PartitionLog, Retention
 from leasehold.pipeline.connectors.network import is_of_path
 from leasehold.pipeline.crash_point import crash_point
@@ -136,13 +136,15 @@ class LogOutputSink(Sink):
         await _on_thread(self._threads, self._log.close)
         self._threads.shutdown(wait=False)
 
-    def _line(self, partition: str, lease: str) -> Line | None:
+    def _line(self, partition: str, lease: str) -> LeaseProducer | None:
         try:
             return self._log.partition(partition).line(lease)
         except LogMissing:
             return None
 
-    def _attached(self, claim: Claim, producer: Producer, state: ProducerState) -> tuple[PartitionLog, Line, int]:
+    def _attached(
+        self, claim: Claim, producer: Producer, state: ProducerState
+    ) -> tuple[PartitionLog, LeaseProducer, int]:
         log = self._log.partition(claim.partition, new=True)
         try:
             return log, *log.attach(producer)

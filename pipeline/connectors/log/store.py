@@ -44,7 +44,7 @@ from leasehold.pipeline.connectors.log.partition_file import (
     translated,
     wal_of,
 )
-from leasehold.pipeline.connectors.log.producer_state import Line, Producer
+from leasehold.pipeline.connectors.log.producer_state import LeaseProducer, Producer
 from leasehold.pipeline.markers import Marker
 
 BLOCKS_DROPPED_MAX = 64
@@ -153,7 +153,7 @@ class PartitionLog:
         with self._writing() as connection:
             return self._store(connection, batch, batch.digest(None), None)
 
-    def attach(self, producer: Producer, number: int = 0) -> tuple[Line, int]:
+    def attach(self, producer: Producer, number: int = 0) -> tuple[LeaseProducer, int]:
         """Close every earlier claim of the lease. Its line, which begins behind `number`, and the sequence of the event to come.
 
         Raises Outranked.
@@ -163,7 +163,7 @@ class PartitionLog:
             lines.save(connection, line)
             return line, _end(connection)
 
-    def line(self, lease: str) -> Line | None:
+    def line(self, lease: str) -> LeaseProducer | None:
         """As the lease's last claim left it. Raises LogMissing."""
         with self._reading() as connection:
             return lines.load(connection, lease)

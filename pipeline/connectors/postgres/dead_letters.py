@@ -17,7 +17,7 @@ from leasehold.pipeline.connectors.postgres.dead_letters_sql import (
     page_query,
     partitions_query,
 )
-from leasehold.pipeline.connectors.postgres.session import Connections, Server, Session
+from leasehold.pipeline.connectors.postgres.session import Connections, PostgresServer, PostgresSession
 from leasehold.pipeline.connectors.postgres.sql import Statement, Tables
 from leasehold.pipeline.dead_letters.record import kept_events
 from leasehold.pipeline.errors import FeedUnavailable, PositionLost, SinkError
@@ -40,7 +40,7 @@ class PostgresLettersFeed(ChangeFeed):
         clock: Clock | None = None,
     ) -> None:
         """Raises ValueError where the DSN is none."""
-        self._server = Server(
+        self._server = PostgresServer(
             dsn, replace(connections or Connections(), max=2, application_name="leasehold dead letters")
         )
         self._tables = Tables(schema, keeps_letters=True)
@@ -87,7 +87,7 @@ class PostgresLettersFeed(ChangeFeed):
         await self._server.close()
 
     async def _rows(self, query: Statement) -> list[tuple[Any, ...]]:
-        async def converse(session: Session) -> list[tuple[Any, ...]]:
+        async def converse(session: PostgresSession) -> list[tuple[Any, ...]]:
             return await (await session.execute(query)).fetchall()
 
         try:

@@ -79,7 +79,7 @@ class Connections:
     credential: TokenCredential | None = None
 
 
-class Session:
+class PostgresSession:
     """One connection and what it holds. `is_sent`: everything that a commit needs has been handed to the network.
 
     kept: what refuses, behind a user's merge, that its targets are no longer as they were when its batch was prepared.
@@ -125,7 +125,7 @@ class Session:
         self,
         table: Identifier,
         columns: tuple[Column, ...],
-        check: Callable[[Session], Awaitable[Statement]] | None = None,
+        check: Callable[[PostgresSession], Awaitable[Statement]] | None = None,
     ) -> None:
         """Make the temporary table of batches, if it does not have these columns. check: whether it can be used as it is made;
         its answer is `kept`."""
@@ -190,7 +190,7 @@ class Session:
         await self._connection.close()
 
 
-class Server:
+class PostgresServer:
     """Holds conversations with a server, and translates their errors. `address` names it, without secrets."""
 
     def __init__(self, dsn: str, connections: Connections) -> None:
@@ -200,13 +200,13 @@ class Server:
         self._parameters = parameters_of(
             dsn, self.timeouts, connections.application_name, has_token=identity is not None
         )
-        self._idle: list[Session] = []
+        self._idle: list[PostgresSession] = []
         self._slots = asyncio.Semaphore(connections.max)
         self._path: str | None = None
         """The search_path of the first connection, for all that follow: the same names lead to the same tables."""
         self.address = address_of(self._parameters)
 
-    async def talk(self, doing: str, conversation: Callable[[Session], Awaitable[T]]) -> T:
+    async def talk(self, doing: str, conversation: Callable[[PostgresSession], Awaitable[T]]) -> T:
         """`conversation` is held again, from its beginning, where it surely left nothing behind and may well succeed.
 
         Raises SinkUnavailable, SinkRejected, Ambiguous, and what `conversation` raises.
@@ -236,7 +236,7 @@ class Server:
             await self._idle.pop().close()
 
     @asynccontextmanager
-    async def _session(self) -> AsyncIterator[Session]:
+    async def _session(self) -> AsyncIterator[PostgresSession]:
         async with self._slots:
             session = await self._idle_session() or await self._connect()
             try:
@@ -250,7 +250,7 @@ class Server:
                         await self._close_idle()  # a restart of the server has cut the others too
                     await session.close()
 
-    async def _idle_session(self) -> Session | None:
+    async def _idle_session(self) -> PostgresSession | None:
         """A connection that was used before and that the server has not ended since."""
         while self._idle:
             session = self._idle.pop()
@@ -259,7 +259,7 @@ class Server:
             await session.close()
         return None
 
-    async def _connect(self) -> Session:
+    async def _connect(self) -> PostgresSession:
         connection = await self._open_connection()
         try:
             if connection.info.server_version < VERSION_MIN * 10_000:
@@ -278,7 +278,7 @@ class Server:
             if isinstance(error, Error):
                 raise SinkUnavailable(f"PostgreSQL {self.address} cannot be reached: {words_of(error)}") from error
             raise
-        return Session(connection)
+        return PostgresSession(connection)
 
     async def _open_connection(self) -> AsyncConnection:
         """A connection as the server gives it."""
@@ -294,7 +294,7 @@ class Server:
             raise refusal.not_connected(error, self.address) from None
 
 
-def _may_repeat(session: Session, error: Error) -> bool:
+def _may_repeat(session: PostgresSession, error: Error) -> bool:
     """A collision was rolled back, and so was what was made for another state of the target. A connection that had waited for
     work and was dead when it came carried nothing."""
     if session.is_lost:

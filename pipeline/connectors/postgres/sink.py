@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from leasehold.pipeline.connectors.postgres import sql, staging_sql
 from leasehold.pipeline.connectors.postgres.copy import columns_of
-from leasehold.pipeline.connectors.postgres.session import Connections, Server, Session, endpoint_of
+from leasehold.pipeline.connectors.postgres.session import Connections, PostgresServer, PostgresSession, endpoint_of
 from leasehold.pipeline.connectors.postgres.sink_parts import SinkParts
 from leasehold.pipeline.connectors.postgres.stager import read_variable
 from leasehold.pipeline.connectors.postgres.target import Target, table_name
@@ -62,7 +62,7 @@ class PostgresOutputSink(Sink):
             raise ValueError("set exactly one of `merge` and `table`")
         if key and table is None:
             raise ValueError("`key` requires `table`")
-        server = Server(dsn, connections or Connections())
+        server = PostgresServer(dsn, connections or Connections())
         thread = ThreadPoolExecutor(1, thread_name_prefix="postgres-load")
         target = Target(merge=merge, table=table, key=tuple(key), parts=() if table is None else table_name(table))
         self._parts = SinkParts(server, thread, tables or sql.Tables(), target, executors_env)
@@ -95,7 +95,7 @@ class PostgresOutputSink(Sink):
         is_known = claim.state == known_state(claim.generation)
         message = sql.claimed(self._parts.tables, claim, is_known=is_known)
 
-        async def converse(session: Session) -> list[list[Any]]:
+        async def converse(session: PostgresSession) -> list[list[Any]]:
             return await session.ask(message)
 
         _, granted, newest = await self._parts.server.talk(f"claiming partition '{claim.partition}'", converse)
@@ -113,7 +113,7 @@ class PostgresOutputSink(Sink):
     async def standing(self, pipeline: str, partition: str) -> Standing | None:
         tables = self._parts.tables
 
-        async def converse(session: Session) -> list[Any]:
+        async def converse(session: PostgresSession) -> list[Any]:
             [[[has_positions]]] = await session.ask(sql.has_positions(tables))
             if not has_positions:
                 return []
@@ -127,19 +127,19 @@ class PostgresOutputSink(Sink):
         self._parts.thread.shutdown(wait=False)
         await self._parts.server.close()
 
-    async def _set_up(self, session: Session) -> None:
+    async def _set_up(self, session: PostgresSession) -> None:
         assert self._setup is not None
         await session.remove_batch(self._parts.target.batch)  # which `setup` may name, and mean another
         await session.execute(sql.alone(sql.users(self._setup)))
 
-    async def _create(self, session: Session) -> None:
+    async def _create(self, session: PostgresSession) -> None:
         """Asks first: a role that may not create tables can use existing ones."""
         wanted = sql.wanted(self._parts.tables)
         [[are_there]] = await session.ask(sql.existing(wanted))
         if missing := [each.creation for each, is_there in zip(wanted, are_there, strict=True) if not is_there]:
             await session.execute(sql.alone(*missing))
 
-    async def _check(self, session: Session) -> None:
+    async def _check(self, session: PostgresSession) -> None:
         """As far as that is possible without columns: of a merge, that nothing but the table `batch` is missing."""
         target = self._parts.target
         if target.merge is None:
@@ -168,7 +168,7 @@ class PostgresOutputSink(Sink):
         parts, given = self._parts, columns_of(columns)
         parts.target.check_key(columns.names)
 
-        async def converse(session: Session) -> None:
+        async def converse(session: PostgresSession) -> None:
             await parts.prepare_batch(session, given)
             if parts.target.merge is None:
                 statement = parts.target.preparable(given, await parts.read_shape(session, given))
@@ -177,7 +177,7 @@ class PostgresOutputSink(Sink):
 
         await parts.server.talk(f"`{parts.target.kind}` for the transform's output", converse)
 
-    async def _check_staging(self, session: Session) -> None:
+    async def _check_staging(self, session: PostgresSession) -> None:
         [[[may_create]]] = await session.ask(staging_sql.may_create(self._parts.tables))
         if not may_create:
             raise SinkRejected(
@@ -189,7 +189,7 @@ class PostgresOutputSink(Sink):
         """Drop what earlier epochs of this lease have staged. What cannot be dropped now is left to the next claim."""
         query = staging_sql.staging_names(self._parts.tables, claim)
 
-        async def converse(session: Session) -> list[Any]:
+        async def converse(session: PostgresSession) -> list[Any]:
             [found] = await session.ask(query)
             return found
 

@@ -11,7 +11,7 @@ import psycopg
 
 from leasehold.pipeline.connectors.postgres import sql, staging_sql
 from leasehold.pipeline.connectors.postgres.copy import Load
-from leasehold.pipeline.connectors.postgres.session import Server, Session, Timeouts
+from leasehold.pipeline.connectors.postgres.session import PostgresServer, PostgresSession, Timeouts
 from leasehold.pipeline.connectors.postgres.shape import NO_SHAPE, Shape
 from leasehold.pipeline.connectors.postgres.target import Target, reads_batch, relations_in
 from leasehold.pipeline.errors import SinkError, SinkRejected
@@ -26,7 +26,7 @@ DROP_LOCK_S = 1.0
 class SinkParts:
     """What a sink shares with its writers."""
 
-    server: Server
+    server: PostgresServer
     thread: ThreadPoolExecutor
     tables: sql.Tables
     target: Target
@@ -36,23 +36,23 @@ class SinkParts:
     kept_of: dict[str, sql.Statement] = field(default_factory=dict)
     """The versions of the table that were found to keep rows, each with a statement that refuses it if it no longer does."""
 
-    async def prepare_batch(self, session: Session, columns: tuple[sql.Column, ...]) -> None:
+    async def prepare_batch(self, session: PostgresSession, columns: tuple[sql.Column, ...]) -> None:
         """Raises SinkRejected if the merge stores nothing of it, or stores it where it could be lost."""
         await session.prepare_batch(
             self.target.batch, columns, None if self.target.merge is None else self._check_merge
         )
 
-    async def _check_merge(self, session: Session) -> sql.Statement:
+    async def _check_merge(self, session: PostgresSession) -> sql.Statement:
         assert self.target.merge is not None
         await self.check_path(session)
         return await self.check_plan(session, sql.users(self.target.merge))
 
-    def kept(self, session: Session, shape: Shape) -> list[sql.Statement]:
+    def kept(self, session: PostgresSession, shape: Shape) -> list[sql.Statement]:
         """Refuses targets that may lose rows since their last check."""
         kept = session.kept if self.target.merge is not None else self.kept_of.get(shape.version)
         return [] if kept is None else [kept]
 
-    async def check_path(self, session: Session) -> None:
+    async def check_path(self, session: PostgresSession) -> None:
         """Raises SinkRejected if a merge may read another table than the output."""
         [[[is_ours]]] = await session.ask(sql.is_batch_ours())
         if not is_ours:
@@ -61,7 +61,7 @@ class SinkParts:
                 " one, because the role's search_path names pg_temp behind other schemas: take that out of search_path"
             )
 
-    async def check_plan(self, session: Session, statement: sql.Statement) -> sql.Statement:
+    async def check_plan(self, session: PostgresSession, statement: sql.Statement) -> sql.Statement:
         """Raises SinkRejected if it stores nothing, or in a table whose rows may vanish while the position stays.
 
         Returns what refuses, behind the same statement later, that its tables are others or may lose rows by then.
@@ -83,7 +83,9 @@ class SinkParts:
         await self.check_relations(session, written)
         return sql.kept(written, state)
 
-    async def has_right_statement(self, session: Session, columns: tuple[sql.Column, ...], shape: Shape) -> bool:
+    async def has_right_statement(
+        self, session: PostgresSession, columns: tuple[sql.Column, ...], shape: Shape
+    ) -> bool:
         """Whether the server would run what has failed, if there were no rows: with these names, types and rights."""
         target = self.target
         try:
@@ -95,7 +97,7 @@ class SinkParts:
             return False
         return True
 
-    async def check_index(self, session: Session) -> None:
+    async def check_index(self, session: PostgresSession) -> None:
         """Raises SinkRejected if a constraint by `key` is one that no upsert can use."""
         if not self.target.key:
             return
@@ -106,7 +108,7 @@ class SinkParts:
                 " can use it: make it again as NOT DEFERRABLE"
             )
 
-    async def check_relations(self, session: Session, relations: Sequence[tuple[str, str]]) -> None:
+    async def check_relations(self, session: PostgresSession, relations: Sequence[tuple[str, str]]) -> None:
         """Raises SinkRejected if one of them, or a partition, may lose rows while the position stays."""
         [weak] = await session.ask(sql.weak(relations))
         for schema, table, kind, persistence in weak:
@@ -115,7 +117,7 @@ class SinkParts:
                 f" {_why_weak(kind, persistence)}: use an ordinary table"
             )
 
-    async def read_shape(self, session: Session, columns: tuple[sql.Column, ...]) -> Shape:
+    async def read_shape(self, session: PostgresSession, columns: tuple[sql.Column, ...]) -> Shape:
         """Raises SinkRejected if the target cannot hold these columns, or no longer stores rows where they stay."""
         if self.target.merge is not None:
             return NO_SHAPE
@@ -134,7 +136,7 @@ class SinkParts:
             self.kept_of[shape.version] = await self.check_plan(session, self.target.plannable)
         return shape
 
-    async def copy_into_target(self, session: Session, batch: Load) -> bool:
+    async def copy_into_target(self, session: PostgresSession, batch: Load) -> bool:
         """Whether the rows are in the target, in a transaction that has begun."""
         return self.target.merge is None and not self.target.key and await session.copy_into(self.target.into, batch)
 
@@ -152,7 +154,7 @@ class SinkParts:
         for name in names:
             message = staging_sql.staging_dropped(self.tables, name, DROP_LOCK_S)
 
-            async def converse(session: Session, message: sql.Statement = message) -> None:
+            async def converse(session: PostgresSession, message: sql.Statement = message) -> None:
                 await session.execute(message)
 
             with suppress(SinkError):

@@ -13,7 +13,7 @@ from psycopg.sql import Identifier
 
 from leasehold.pipeline.connectors.postgres import dead_letters_sql, refusal, sql, staging_sql
 from leasehold.pipeline.connectors.postgres.copy import FEW_BYTES, FEW_ROWS, Load, columns_of, load
-from leasehold.pipeline.connectors.postgres.session import Session
+from leasehold.pipeline.connectors.postgres.session import PostgresSession
 from leasehold.pipeline.connectors.postgres.shape import NO_SHAPE, Shape
 from leasehold.pipeline.connectors.postgres.sink_parts import SinkParts
 from leasehold.pipeline.connectors.postgres.stager import PostgresStager, is_stageable, read_variable, role_of
@@ -51,7 +51,7 @@ class PostgresWriter(SinkWriter):
         batch = await self._loadable(output) if output.table.num_rows else None
         moved, others = sql.moved(parts.tables, claim, output.start, output.to), self._beside(output)
 
-        async def converse(session: Session) -> None:
+        async def converse(session: PostgresSession) -> None:
             brought = await self._bring(session, output, batch)
             crash_point("batch staged")
             message = sql.one_message(*brought.first, moved, *brought.merged, *brought.kept, *others, sql.COMMIT)
@@ -90,7 +90,7 @@ class PostgresWriter(SinkWriter):
             others.append(dead_letters_sql.kept(self._parts.tables, letters_of(self._claim, output)))
         return others
 
-    async def _bring(self, session: Session, output: Output, batch: Load | None) -> _Brought:
+    async def _bring(self, session: PostgresSession, output: Output, batch: Load | None) -> _Brought:
         """The rows to the server. Until they are merged, no other writer waits for them."""
         parts = self._parts
         if output.staged:
@@ -116,7 +116,7 @@ class PostgresWriter(SinkWriter):
         name, role = staging_sql.staging_name(claim, start), role_of(read_variable(parts.executors_env))
         message = staging_sql.staging_created(parts.tables, name, columns_of(columns), role)
 
-        async def converse(session: Session) -> None:
+        async def converse(session: PostgresSession) -> None:
             await session.execute(message)
 
         await parts.server.talk(f"creating `{name}`, which `executors_env` needs,", converse)
@@ -130,7 +130,7 @@ class PostgresWriter(SinkWriter):
             timeouts=parts.timeouts,
         )
 
-    async def _bring_parts(self, session: Session, output: Output) -> _Brought:
+    async def _bring_parts(self, session: PostgresSession, output: Output) -> _Brought:
         """They are there: brings the rows of exactly these parts into the target, or fails if some are gone."""
         parts, names, columns = self._parts, [part.name for part in output.staged], columns_of(output.table.schema)
         table = Identifier(parts.tables.schema, staging_sql.staging_name(self._claim, output.start))
@@ -187,7 +187,7 @@ class PostgresWriter(SinkWriter):
     async def end(self, permit: Permit) -> None:
         message = sql.one_message(sql.BEGIN, sql.ended(self._parts.tables, self._claim, self.position), sql.COMMIT)
 
-        async def converse(session: Session) -> None:
+        async def converse(session: PostgresSession) -> None:
             await self._decide(session, message, permit)
 
         await self._parts.server.talk(f"ending partition '{self._claim.partition}'", converse)
@@ -203,7 +203,7 @@ class PostgresWriter(SinkWriter):
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._parts.thread, load, output.table)
 
-    async def _decide(self, session: Session, message: sql.Statement, permit: Permit) -> None:
+    async def _decide(self, session: PostgresSession, message: sql.Statement, permit: Permit) -> None:
         """From here on it is the server's to finish: guard, merge and COMMIT are one message."""
         permit.check()
         session.is_sent = True
@@ -224,7 +224,7 @@ class PostgresWriter(SinkWriter):
             sequences=() if loss.sequence is None else (loss.sequence,),
         )
 
-    async def _newest(self, session: Session) -> Sequence[Any]:
+    async def _newest(self, session: PostgresSession) -> Sequence[Any]:
         message = sql.one_message(sql.ROLLBACK, sql.newest(self._parts.tables, self._claim))
         try:
             [newest] = await session.ask(message)

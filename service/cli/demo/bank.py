@@ -24,7 +24,7 @@ from rich.console import Console
 
 from leasehold.pipeline.connectors.log import LogChangeFeed
 from leasehold.service.cli.demo import transactions as demo_data
-from leasehold.service.cli.demo.failing import FAILURES, Bank, DemoFailed, Failure, FailureName, Victim
+from leasehold.service.cli.demo.failing import FAILURES, Bank, DemoFailed, FailureName, PlannedFailure, Victim
 from leasehold.service.cli.demo.postgres import DSN, check_place, make_directory, query_command, run_postgres
 from leasehold.service.cli.demo.transactions import Transaction
 from leasehold.service.cli.demo.user_file import read
@@ -134,7 +134,7 @@ async def run_demo(options: DemoOptions) -> DemoResult:
         name = stack.enter_context(host_name(HostSettings(), SqliteLeases(path=directory / "leases.db")))
         logs.configure(LogSettings(file=directory / "host.log"), name)
         async with run_postgres(directory / "postgres") as dsn:
-            run = _Run(directory, dsn, name, expected, screen, stop)
+            run = _DemoRun(directory, dsn, name, expected, screen, stop)
             await (run.process() if options.fail is None else run.fail(FAILURES[options.fail]))
             found = await asyncio.to_thread(_ledger, dsn)
         result = DemoResult(found, expected, time.monotonic() - started)
@@ -145,7 +145,7 @@ async def run_demo(options: DemoOptions) -> DemoResult:
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _DemoRun:
     """The demo's host. stop: set when the user wants to stop."""
 
     directory: Path
@@ -167,7 +167,7 @@ class _Run:
         if not any(processor.stats.events.values()):
             say(self.screen, _nothing_done(self.expected))
 
-    async def fail(self, failure: Failure) -> None:
+    async def fail(self, failure: PlannedFailure) -> None:
         """One part of the bank fails; then `process`, which recovers from it. Raises DemoFailed."""
         bank = Bank(self.directory, {DSN: self.dsn}, self.stop, partial(say, self.screen))
         async with bank.failed(failure) as victim:
@@ -209,7 +209,7 @@ class _Run:
         _heed(last, self.screen)
 
     @asynccontextmanager
-    async def _woken(self, failure: Failure, victim: Victim, processor: ProcessorCore) -> AsyncIterator[None]:
+    async def _woken(self, failure: PlannedFailure, victim: Victim, processor: ProcessorCore) -> AsyncIterator[None]:
         """If the victim is frozen, it continues as soon as it owns nothing, and ends before this context does."""
         if not failure.freezes:
             yield
@@ -222,7 +222,7 @@ class _Run:
             waking.cancel()
             await asyncio.gather(waking, return_exceptions=True)
 
-    async def _wake(self, failure: Failure, victim: Victim, processor: ProcessorCore) -> None:
+    async def _wake(self, failure: PlannedFailure, victim: Victim, processor: ProcessorCore) -> None:
         while not _is_displaced(processor, failure):  # noqa: ASYNC110  # scans set no event
             await asyncio.sleep(REFRESH_S)
         say(self.screen, f"{failure.part} continues (SIGCONT) with its old batch: its partitions have new owners")
@@ -246,7 +246,7 @@ class _Run:
             await feed.close()
 
 
-def _is_displaced(processor: ProcessorCore, failure: Failure) -> bool:
+def _is_displaced(processor: ProcessorCore, failure: PlannedFailure) -> bool:
     scan = processor.host.balancer.scan
     leases = [lease for lease in scan.leases if lease.pipeline == failure.pipeline] if scan else []
     return bool(leases) and all(lease.owner not in (failure.part, None) for lease in leases)

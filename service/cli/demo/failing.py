@@ -37,7 +37,7 @@ class DemoFailed(ServiceError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class PlannedFailure:
     """- `pipeline`: the one whose host fails. `armed`: its crash point.
     - `what`: what happens to the host, in words.
     """
@@ -56,11 +56,11 @@ class Failure:
 
 
 _KILLED = "was killed (SIGKILL) after it had stored a batch, and before it could checkpoint its position"
-FAILURES: dict[FailureName, Failure] = {
-    "event-generator-crash": Failure(pipeline="generate", armed="appended:2", what=_KILLED),
-    "stream-processor-crash": Failure(pipeline="transform", armed="appended:2", what=_KILLED),
-    "view-generator-crash": Failure(pipeline="balances", armed="committed:2", what=_KILLED),
-    "duplicated-consumer": Failure(
+FAILURES: dict[FailureName, PlannedFailure] = {
+    "event-generator-crash": PlannedFailure(pipeline="generate", armed="appended:2", what=_KILLED),
+    "stream-processor-crash": PlannedFailure(pipeline="transform", armed="appended:2", what=_KILLED),
+    "view-generator-crash": PlannedFailure(pipeline="balances", armed="committed:2", what=_KILLED),
+    "duplicated-consumer": PlannedFailure(
         pipeline="transform",
         armed="before append:2:SIGSTOP",
         what="was stopped (SIGSTOP) with a batch in hand, and does not know that its leases expire",
@@ -78,7 +78,7 @@ class Bank:
     say: Callable[[str], None]
 
     @asynccontextmanager
-    async def failed(self, failure: Failure) -> AsyncIterator[Victim]:
+    async def failed(self, failure: PlannedFailure) -> AsyncIterator[Victim]:
         """The failing host, killed or frozen. It is ended in the end. Raises DemoFailed."""
         for pipeline, part in PARTS.items():
             if pipeline == failure.pipeline:

@@ -22,7 +22,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from leasehold.service.config.extras import install_command
+from leasehold.service.config.messages import install_command
 from leasehold.service.errors import StartFailed
 
 if TYPE_CHECKING:

@@ -22,10 +22,10 @@ def read(path: Path) -> list[Transaction]:
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise InvalidTransactions(f"'{path}', line {line}: this is not UTF-8: save the file as UTF-8") from None
-    return list(_Reader(path).rows(text))
+    return list(_CsvReader(path).rows(text))
 
 
-class _Reader:
+class _CsvReader:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._line = 1

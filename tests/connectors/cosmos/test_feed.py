@@ -15,7 +15,7 @@ from plugins_cosmos import Cosmos
 from unit.pipeline.bounds import batch_sizes
 
 from leasehold.common.azure import cosmos_account_of
-from leasehold.pipeline.connectors.cosmos import CosmosChangeFeed, Pauses
+from leasehold.pipeline.connectors.cosmos import CosmosChangeFeed, PageLimits, Pauses
 from leasehold.pipeline.connectors.cosmos.change_feed_request import Mode
 from leasehold.pipeline.connectors.cosmos.records import SEQUENCE_BITS
 from leasehold.pipeline.errors import FeedError, FeedUnavailable, PositionLost
@@ -84,7 +84,7 @@ async def test_a_position_lies_between_transactions_and_never_inside_one(bank: B
     await bank.create(account)
     await bank.create_together(account, 3)
     await bank.create(account)
-    feed = bank.feed(page_items_max=10)
+    feed = bank.feed(pages=PageLimits(items_max=10))
     [page] = await read(feed, "2", None, 5)
     assert [page.position_after(n) for n in range(1, 5)] == ['"1"', None, None, '"2"']
     assert ids(await read(feed, "2", '"1"', 4)) == ids([page])[1:]
@@ -95,7 +95,7 @@ async def test_a_transaction_that_is_larger_than_a_page_comes_whole(bank: Bank) 
     account = bank.account_in("2")
     await bank.create_together(account, 7)
     await bank.create(account)
-    feed = bank.feed(page_items_max=3, page_bytes_max=500)
+    feed = bank.feed(pages=PageLimits(items_max=3, bytes_max=500))
     assert [page.events.num_rows for page in await read(feed, "2", None, 8)] == [7, 1]
     await feed.close()
 
@@ -206,7 +206,7 @@ async def test_a_split_range_ends_at_what_was_read_and_its_children_go_on_there(
 async def test_a_reader_that_was_not_through_when_its_range_was_split_leaves_the_rest_to_the_children(
     bank: Bank,
 ) -> None:
-    feed = bank.feed(page_items_max=2)
+    feed = bank.feed(pages=PageLimits(items_max=2))
     account = bank.account_in("1")
     made = await filled(bank, account, 5)
     reader = feed.open("1", None)
@@ -479,7 +479,7 @@ async def test_an_account_that_stays_away_is_told_once_patience_is_used_up(bank:
 
 
 async def test_pages_are_halved_where_they_do_not_come_in_time_and_grow_again(bank: Bank) -> None:
-    feed = bank.feed(page_items_max=8, timeout_s=2.5)
+    feed = bank.feed(pages=PageLimits(items_max=8), timeout_s=2.5)
     made = await filled(bank, bank.account_in("0"), 30)
     await feed.partitions()
     bank.cosmos.control.fault("delay", "feed.*", delay_s=5, times=2)

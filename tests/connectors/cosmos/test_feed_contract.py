@@ -10,7 +10,7 @@ import pytest
 from connectors.cosmos.bank import Bank, banked
 from plugins_cosmos import Cosmos
 
-from leasehold.pipeline.connectors.cosmos import Pauses
+from leasehold.pipeline.connectors.cosmos import PageLimits, Pauses
 from leasehold.pipeline.contract import ChangeFeedContract, FeedHarness
 
 VARIABLE = "LEASEHOLD_TEST_KEY"
@@ -29,8 +29,8 @@ class CosmosHarness(FeedHarness):
     times_are_apart = True
 
     def __init__(self, bank: Bank, **options: Any) -> None:
-        limits = {"page_items_max": self.events_max, "page_bytes_max": self.bytes_max}
-        self.feed = bank.feed(**limits, executors_env=VARIABLE, pauses=PAUSES, **options)
+        pages = PageLimits(items_max=self.events_max, bytes_max=self.bytes_max)
+        self.feed = bank.feed(pages=pages, executors_env=VARIABLE, pauses=PAUSES, **options)
         self.secrets = (bank.cosmos.key,)
         self._bank = bank
         self._accounts = {name: bank.account_in(name) for name in self.partitions}

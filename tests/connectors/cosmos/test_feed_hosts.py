@@ -18,7 +18,7 @@ from leasehold.leases.document import decode_lease, lease_prefix
 from leasehold.leases.lease import Lease
 from leasehold.leases.stores.memory import MemoryStore
 from leasehold.leases.timing import Timing
-from leasehold.pipeline.connectors.cosmos import CosmosChangeFeed
+from leasehold.pipeline.connectors.cosmos import CosmosChangeFeed, PageLimits
 from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryOutputSink
 from leasehold.pipeline.transform import NoTransform
 from leasehold.service.lag.backlog import read_backlog
@@ -43,7 +43,7 @@ class Bench:
     async def host(self, name: str) -> AsyncIterator[ProcessorCore]:
         pipeline = PipelineParts(
             name="bank",
-            feed=self.bank.feed(page_items_max=7),
+            feed=self.bank.feed(pages=PageLimits(items_max=7)),
             sink=MemoryOutputSink(self.destination),
             transform=NoTransform(),
         )

@@ -10,7 +10,7 @@ import pytest
 from connectors.cosmos.bank import Bank, banked
 from plugins_cosmos import Cosmos
 
-from leasehold.pipeline.connectors.cosmos import CosmosChangeFeed, Pauses
+from leasehold.pipeline.connectors.cosmos import CosmosChangeFeed, PageLimits, Pauses
 from leasehold.pipeline.errors import FeedUnavailable
 from leasehold.pipeline.ranges import EventRange
 
@@ -91,7 +91,7 @@ async def test_a_range_that_was_split_since_it_was_planned_is_unavailable(bank: 
 
 async def test_throttling_and_replicas_that_lag_cost_no_document(bank: Bank) -> None:
     made = [await bank.create(bank.account_in("0")) for _ in range(20)]
-    feed = bank.feed(executors_env=VARIABLE, page_items_max=3)
+    feed = bank.feed(executors_env=VARIABLE, pages=PageLimits(items_max=3))
     ranges = await feed.plan_ranges("0", None, 100, 10)
     bank.cosmos.control.fault("lag", "feed.*", container=bank.name, lsns=8, times=6)
     bank.cosmos.control.fault("throttle", "feed.*", container=bank.name, times=3)

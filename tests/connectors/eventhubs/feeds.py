@@ -18,6 +18,7 @@ from leasehold.common.clock import Pauses
 from leasehold.pipeline.connectors.eventhubs.account import account_of
 from leasehold.pipeline.connectors.eventhubs.broker import EventHubsBroker
 from leasehold.pipeline.connectors.eventhubs.feed.feed import EventHubsChangeFeed
+from leasehold.pipeline.connectors.eventhubs.feed.receiver import ReceiverLimits
 from leasehold.pipeline.event import Page
 
 
@@ -26,7 +27,8 @@ async def feed(
     eventhubs: EventHubs, hub: str = HUB, account: dict[str, Any] | None = None, **options: Any
 ) -> AsyncIterator[EventHubsChangeFeed]:
     reached = account_of(**{"connection_string": eventhubs.connection_string, "event_hub": hub} | (account or {}))
-    made = EventHubsChangeFeed(reached, **{"pauses": Pauses(first_s=0.01, patience_s=30), "timeout_s": 30} | options)
+    usual = {"pauses": Pauses(first_s=0.01, patience_s=30), "limits": ReceiverLimits(timeout_s=30)}
+    made = EventHubsChangeFeed(reached, **usual | options)
     try:
         yield made
     finally:

@@ -21,6 +21,7 @@ from plugins_eventhubs import EventHubs
 from unit.pipeline.bounds import BATCH_EVENTS_MAX, batch_sizes
 
 from leasehold.pipeline.connectors.eventhubs.amqp.encode import data, section_of_properties, text
+from leasehold.pipeline.connectors.eventhubs.feed.receiver import ReceiverLimits
 from leasehold.pipeline.event import EVENT_SCHEMA
 
 
@@ -165,7 +166,7 @@ async def test_properties_of_a_message_that_are_no_text_are_delivered_too(eventh
 async def test_an_event_of_many_frames_is_whole_and_alone_in_its_page(eventhubs: EventHubs) -> None:
     large = "x" * 900_000
     eventhubs.control.append(HUB, "0", ["a", large, "b"])
-    async with feed(eventhubs, page_bytes_max=100_000) as made:
+    async with feed(eventhubs, limits=ReceiverLimits(page_bytes=100_000)) as made:
         found = await pages(made, 3)
     assert [page.events["body"].to_pylist() for page in found] == [[b"a"], [large.encode()], [b"b"]]
 
@@ -195,7 +196,7 @@ async def test_a_hub_that_grows_has_more_partitions(eventhubs: EventHubs) -> Non
 
 async def test_a_reader_that_does_not_take_is_sent_no_more_than_it_may_hold(eventhubs: EventHubs) -> None:
     eventhubs.control.fill(HUB, "0", 20_000)
-    async with feed(eventhubs, prefetch=500) as made, aclosing(made.open("0", None)) as read:
+    async with feed(eventhubs, limits=ReceiverLimits(prefetch=500)) as made, aclosing(made.open("0", None)) as read:
         first = await anext(read)
         await until_async(lambda: eventhubs.control.count("delivered") >= first.events.num_rows + 250)
         assert eventhubs.control.count("delivered") <= first.events.num_rows + 500

@@ -11,6 +11,7 @@ from plugins_eventhubs import EventHubs
 
 from leasehold.pipeline.connectors.eventhubs.account import account_of
 from leasehold.pipeline.connectors.eventhubs.feed.feed import EventHubsChangeFeed
+from leasehold.pipeline.connectors.eventhubs.feed.receiver import ReceiverLimits
 from leasehold.pipeline.contract import ChangeFeedContract
 from leasehold.pipeline.contract.feed import FeedHarness
 
@@ -29,8 +30,7 @@ class Harness(FeedHarness):
         self.secrets = (eventhubs.key, eventhubs.connection_string)
         self.feed = EventHubsChangeFeed(
             account_of(connection_string=eventhubs.connection_string, event_hub=HUB),
-            page_events_max=self.events_max,
-            page_bytes_max=self.bytes_max,
+            limits=ReceiverLimits(page_events=self.events_max, page_bytes=self.bytes_max),
             executors_group="sinks",
             executors_env=VARIABLE,
         )

@@ -16,6 +16,7 @@ from plugins_eventhubs import EventHubs
 from leasehold.common.clock import Pauses
 from leasehold.pipeline.connectors.eventhubs.amqp.encode import data
 from leasehold.pipeline.connectors.eventhubs.feed.feed import EventHubsChangeFeed
+from leasehold.pipeline.connectors.eventhubs.feed.receiver import ReceiverLimits
 from leasehold.pipeline.errors import FeedError, FeedUnavailable, Fenced, MalformedRecord, PipelineError
 
 
@@ -49,7 +50,7 @@ async def test_nothing_is_lost_or_doubled_by_cuts_in_mid_stream(eventhubs: Event
     eventhubs.control.fill(HUB, "0", 6000)
     for after in (500, 900, 2500):
         eventhubs.control.fault(do, of="receive", after=after, times=1)
-    async with feed(eventhubs, prefetch=300) as made, aclosing(made.open("0", None)) as read:
+    async with feed(eventhubs, limits=ReceiverLimits(prefetch=300)) as made, aclosing(made.open("0", None)) as read:
         sequences: list[int] = []
         async with asyncio.timeout(PATIENCE_S):
             while len(sequences) < 6000:
@@ -103,7 +104,9 @@ async def test_a_busy_service_is_left_alone_for_as_long_as_its_own_clients_leave
 
 async def test_a_service_that_does_not_answer_is_told_once_patience_is_used_up(eventhubs: EventHubs) -> None:
     eventhubs.control.fault("hang", of="attach.receiver")
-    async with feed(eventhubs, timeout_s=0.2, pauses=Pauses(first_s=0.01, patience_s=0.5)) as made:
+    async with feed(
+        eventhubs, limits=ReceiverLimits(timeout_s=0.2), pauses=Pauses(first_s=0.01, patience_s=0.5)
+    ) as made:
         with pytest.raises(FeedUnavailable, match="partition '0', consumer group '\\$Default': no answer in time"):
             await bodies(made, 1)
 

@@ -12,13 +12,14 @@ from connectors.eventhubs.feeds import feed
 from patience import until_async
 from plugins_eventhubs import EventHubs
 
+from leasehold.pipeline.connectors.eventhubs.feed.receiver import ReceiverLimits
 from leasehold.pipeline.errors import FeedUnavailable
 from leasehold.pipeline.feed import KnownLag
 
 
 async def test_a_reader_knows_its_lag_by_what_it_reads_and_asks_nothing(eventhubs: EventHubs) -> None:
     eventhubs.control.fill(HUB, "0", 100)
-    async with feed(eventhubs, page_events_max=40) as read:
+    async with feed(eventhubs, limits=ReceiverLimits(page_events=40)) as read:
         assert read.known_lag("0", None) is None  # no reader is open
         async with aclosing(read.open_as(1, "0", None)) as pages:
             page = await anext(pages)

@@ -13,11 +13,16 @@ from connectors.eventhubs.feeds import feed, pages
 from plugins_eventhubs import EventHubs
 
 from leasehold.pipeline.connectors.eventhubs.feed.feed import EventHubsChangeFeed, EventHubsRanges
+from leasehold.pipeline.connectors.eventhubs.feed.receiver import ReceiverLimits
 from leasehold.pipeline.errors import FeedError, FeedUnavailable, PositionLost
 from leasehold.pipeline.ranges import EventRange
 
 VARIABLE = "LEASEHOLD_TEST_HUB"
-OPTIONS: dict[str, Any] = {"executors_group": "sinks", "executors_env": VARIABLE, "page_events_max": 500}
+OPTIONS: dict[str, Any] = {
+    "executors_group": "sinks",
+    "executors_env": VARIABLE,
+    "limits": ReceiverLimits(page_events=500, timeout_s=30),
+}
 
 
 @pytest.fixture(autouse=True)

@@ -33,7 +33,7 @@ async def group(eventhubs: EventHubs, tmp_path: Path) -> AsyncIterator[Group]:
 
 def hub_box(eventhubs: EventHubs) -> LetterBox:
     account = account_of(connection_string=eventhubs.connection_string, event_hub=HUB)
-    feed = EventHubsChangeFeed(account, timeout_s=20)
+    feed = EventHubsChangeFeed(account)
     by_partition = MergedLetters(HubLetters(feed, "pipe"))
     return LetterBox(
         feed=feed, sink=EventHubsOutputSink(account, consumer_group="$Default", retry=QUICK), by_partition=by_partition
@@ -89,7 +89,7 @@ async def test_a_replay_reads_by_the_letters_partitions_whatever_else_the_hub_ho
     account = account_of(connection_string=eventhubs.connection_string, event_hub="narrow")
 
     def box() -> LetterBox:
-        feed = EventHubsChangeFeed(account, timeout_s=20)
+        feed = EventHubsChangeFeed(account)
         by_partition = MergedLetters(HubLetters(feed, "pipe"))
         return LetterBox(
             feed=feed,

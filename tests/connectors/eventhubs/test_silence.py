@@ -15,6 +15,7 @@ from plugins_eventhubs import running
 
 from leasehold.pipeline.connectors.eventhubs.amqp import link
 from leasehold.pipeline.connectors.eventhubs.feed import receiver
+from leasehold.pipeline.connectors.eventhubs.feed.receiver import ReceiverLimits
 
 SILENCE_S = 6.0
 SIGN_OF_LIFE_S = 0.2
@@ -39,7 +40,7 @@ async def test_a_reader_notices_that_nobody_is_there_and_a_quiet_hub_is_not_sile
     with running("--hubs", f"{HUB}:1") as server:
         server.control.append(HUB, "0", ["a"])
         async with (
-            feed(server, pauses=quick.pauses, timeout_s=5) as made,
+            feed(server, pauses=quick.pauses, limits=ReceiverLimits(timeout_s=5)) as made,
             aclosing(made.open_as(1, "0", None)) as pages,
         ):
             assert await taken(pages, 1) == ["a"]

@@ -19,7 +19,7 @@ from leasehold.pipeline.connectors.eventhubs.sink.writer import HubWriter
 from leasehold.pipeline.contract import body, event_table
 from leasehold.pipeline.errors import Ambiguous, Fenced, NotTrusted, SinkRejected, SinkUnavailable
 from leasehold.pipeline.producer import LEVEL_MAX, ProducerPosition, ProducerState, RetryPolicy, decoded
-from leasehold.pipeline.sink import Claim, Output, SinkWriter
+from leasehold.pipeline.sink import Claim, ClaimReports, Output, SinkWriter
 
 HUB, GROUP = "transformed-event", "sinks"
 QUICK = RetryPolicy(retries_max=2, delay_s=0.01, try_timeout_s=1)
@@ -318,8 +318,10 @@ async def test_a_long_search_reports_progress_and_is_continued_where_it_broke_of
     eventhubs.control.fault("detach", of="receive", after=4_000, times=1)
     before = eventhubs.control.count("delivered", HUB)
     with pytest.raises(SinkUnavailable):
-        await lease.sink.open(replace(lease.claim(), report_progress=lambda: reports.append("broken off")))
-    claim = replace(lease.claim(), report_progress=lambda: reports.append("continued"))
+        await lease.sink.open(
+            replace(lease.claim(), reports=ClaimReports(progress=lambda: reports.append("broken off")))
+        )
+    claim = replace(lease.claim(), reports=ClaimReports(progress=lambda: reports.append("continued")))
     assert (await lease.sink.open(claim)).position == "2"
     assert set(reports) == {"broken off", "continued"}
     assert eventhubs.control.count("delivered", HUB) - before < 6_100

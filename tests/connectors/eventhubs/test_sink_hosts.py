@@ -13,6 +13,7 @@ from plugins_eventhubs import EventHubs
 
 from leasehold.leases.stores.sqlite import SqliteStore
 from leasehold.leases.timing import Timing
+from leasehold.pipeline.connectors.eventhubs.feed.receiver import ReceiverLimits
 from leasehold.pipeline.connectors.targets import target_of
 from leasehold.pipeline.producer import decoded
 from leasehold.service.config.load import parse
@@ -118,7 +119,7 @@ async def test_a_key_survives_from_hub_to_hub_if_the_feed_trusts_properties(
     (tmp_path / "numbers-a.jsonl").write_text("".join(lines))
     await run(eventhubs, tmp_path, "first", FROM_HUB_TO_HUB)
     target = target_of("numbers-a.jsonl", "0123", None)
-    async with feed(eventhubs, HUB, trusts_properties=True) as made:
+    async with feed(eventhubs, HUB, limits=ReceiverLimits(trusts_properties=True)) as made:
         found = await events(made, 20, target)
     assert [(event["key"], json.loads(event["body"])["number"]) for event in found] == [
         (f"key {number % 3}", number) for number in range(20)

@@ -28,6 +28,7 @@ from leasehold.pipeline.connectors.eventhubs.amqp.link import ReceiverLink
 from leasehold.pipeline.connectors.eventhubs.broker import EventHubsBroker
 from leasehold.pipeline.connectors.eventhubs.feed import receiver
 from leasehold.pipeline.connectors.eventhubs.feed.feed import EventHubsChangeFeed
+from leasehold.pipeline.connectors.eventhubs.feed.receiver import ReceiverLimits
 from leasehold.pipeline.errors import FeedError
 from leasehold.pipeline.producer import IdempotentProducer, Outcome, PublishError, RetryPolicy
 
@@ -92,9 +93,11 @@ def reached(eventhubs: EventHubs) -> Any:
 
 
 @asynccontextmanager
-async def reading(eventhubs: EventHubs, identity: Identity, **options: Any) -> AsyncIterator[EventHubsChangeFeed]:
+async def reading(eventhubs: EventHubs, identity: Identity) -> AsyncIterator[EventHubsChangeFeed]:
     pauses = Pauses(first_s=0.01, patience_s=5)
-    made = EventHubsChangeFeed(reached(eventhubs), credential=identity, pauses=pauses, timeout_s=5, **options)
+    made = EventHubsChangeFeed(
+        reached(eventhubs), credential=identity, pauses=pauses, limits=ReceiverLimits(timeout_s=5)
+    )
     yield made
     await made.close()
 
@@ -193,7 +196,7 @@ async def test_a_reader_that_takes_nothing_for_a_while_keeps_its_link_while_its_
     eventhubs.control.fill(
         HUB, "0", 3000, 8000
     )  # more than waits between the service and us: the answer comes behind it
-    async with reading(eventhubs, identity, prefetch=4000) as made, aclosing(made.open_as(1, "0", None)) as read:
+    async with reading(eventhubs, identity) as made, aclosing(made.open_as(1, "0", None)) as read:
         count = (await anext(read)).events.num_rows
         before, issued = attached(eventhubs, "receiver"), identity.issued
         identity.pass_time(55)

@@ -21,7 +21,8 @@ from leasehold.leases.stores.sqlite import SqliteStore
 from leasehold.leases.timing import Timing
 from leasehold.pipeline.connectors.handlers import HandlerSink
 from leasehold.pipeline.connectors.memory import MemoryChangeFeed
-from leasehold.pipeline.connectors.python import HandlerContext, PythonOutputSink
+from leasehold.pipeline.connectors.python import PythonOutputSink
+from leasehold.pipeline.handlers.changes import Context
 from leasehold.pipeline.limits import BatchLimits, ParallelLimits
 from leasehold.pipeline.sink import CloseReason, Sink
 from leasehold.service.pipeline import PipelineParts
@@ -35,13 +36,13 @@ FASTER = 57.0
 
 
 class Serial:
-    async def open(self, context: HandlerContext) -> None: ...
+    async def open(self, context: Context) -> None: ...
 
-    async def process(self, context: HandlerContext, table: pa.Table) -> None:
+    async def process(self, context: Context, table: pa.Table) -> None:
         for _ in range(table.num_rows):
             await asyncio.sleep(CALL_S)
 
-    async def close(self, context: HandlerContext, reason: CloseReason) -> None: ...
+    async def close(self, context: Context, reason: CloseReason) -> None: ...
 
 
 async def call(event: Any) -> None:

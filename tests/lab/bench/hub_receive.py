@@ -25,6 +25,7 @@ from leasehold.pipeline.connectors.eventhubs.amqp.connection import GROUP, Hub
 from leasehold.pipeline.connectors.eventhubs.amqp.link import CHUNK_BYTES_MAX, ReceiverLink
 from leasehold.pipeline.connectors.eventhubs.amqp.sdk_internals import connection_of, sdk, transport_of
 from leasehold.pipeline.connectors.eventhubs.feed.feed import EventHubsChangeFeed
+from leasehold.pipeline.connectors.eventhubs.feed.receiver import ReceiverLimits
 from leasehold.pipeline.connectors.eventhubs.position import BEGINNING, selector
 from leasehold.pipeline.event import EVENT_SCHEMA
 
@@ -68,7 +69,7 @@ class Arrived:
 async def ours(order: Order) -> Took:
     arrived = Arrived(order)
     account = account_of(connection_string=order.connection_string, event_hub=order.hub)
-    feed = EventHubsChangeFeed(account, **({"prefetch": order.size} if order.size else {}))
+    feed = EventHubsChangeFeed(account, limits=ReceiverLimits(**({"prefetch": order.size} if order.size else {})))
 
     async def read(partition: str) -> None:
         async with aclosing(feed.open_as(1, partition, None)) as pages:

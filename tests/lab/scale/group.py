@@ -27,6 +27,8 @@ from leasehold.pipeline.limits import BatchLimits
 from leasehold.service.group.activity import reporter
 from leasehold.service.host import Host
 from leasehold.service.pipeline import PipelineParts
+from leasehold.service.runtime import Runtime
+from leasehold.service.stats import Stats
 
 PIPELINE = "bank"
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -144,10 +146,13 @@ class ScaleGroup:
             [self._pipeline()],
             keeper=keeper,
             membership=Membership(store, session, clock=clock),
-            clock=clock,
-            timing=self.timing,
-            rng=random.Random(self._started),
-            log=Silent(self.said),  # type: ignore[arg-type]  # what hosts use of a log
+            runtime=Runtime(
+                clock=clock,
+                timing=self.timing,
+                rng=random.Random(self._started),
+                log=Silent(self.said),  # type: ignore[arg-type]  # what hosts use of a log
+                stats=Stats(clock),
+            ),
             activity=reporter(clock, now=lambda: START + timedelta(seconds=loop.time())),
         )
         process = Process(incarnation)

@@ -18,7 +18,7 @@ from lab.simulation.weather import Request, Weather, host_of
 
 from leasehold.pipeline.connectors.log import producer_state as lines
 from leasehold.pipeline.connectors.log.partition_file import Encoded, LogError, LogUnavailable, LogUncertain, decoded
-from leasehold.pipeline.connectors.log.producer_state import Line, Producer
+from leasehold.pipeline.connectors.log.producer_state import LeaseProducer, Producer
 from leasehold.pipeline.connectors.log.sink import LogOutputSink
 from leasehold.pipeline.markers import Marker
 
@@ -40,7 +40,7 @@ class Broker:
     path = "simulated"
 
     def __init__(self, onlooker: Told, weather: Weather) -> None:
-        self.lines: dict[str, Line] = {}
+        self.lines: dict[str, LeaseProducer] = {}
         self.ends: dict[str, int] = {}
         self.onlooker = onlooker
         self.weather = weather
@@ -64,10 +64,10 @@ class BrokerPartition:
         self._broker = broker
         self._weather = broker.weather
 
-    def attach(self, producer: Producer) -> tuple[Line, int]:
+    def attach(self, producer: Producer) -> tuple[LeaseProducer, int]:
         return self._asked("attach", lambda: self._attached(producer), LogUnavailable)
 
-    def line(self, lease: str) -> Line | None:
+    def line(self, lease: str) -> LeaseProducer | None:
         return self._asked("line", lambda: self._broker.lines.get(lease), LogUnavailable)
 
     def publish(self, producer: Producer, number: int, batch: Encoded, marker: Marker, send: Callable[[], None]) -> int:
@@ -103,7 +103,7 @@ class BrokerPartition:
             raise lost("no answer")
         return answer
 
-    def _attached(self, producer: Producer) -> tuple[Line, int]:
+    def _attached(self, producer: Producer) -> tuple[LeaseProducer, int]:
         line = lines.attached(self._broker.lines.get(producer.lease), producer)
         self._broker.lines[producer.lease] = line
         self._broker.onlooker.fenced(self.name, producer.rank)

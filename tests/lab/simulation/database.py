@@ -27,7 +27,7 @@ from psycopg.sql import Identifier
 
 from leasehold.leases.lease import Lease
 from leasehold.pipeline.connectors.postgres.copy import Load
-from leasehold.pipeline.connectors.postgres.session import Connections, Server, Session, Timeouts
+from leasehold.pipeline.connectors.postgres.session import Connections, PostgresServer, PostgresSession, Timeouts
 from leasehold.pipeline.connectors.postgres.shape import Shape, shape_of
 from leasehold.pipeline.connectors.postgres.sink import PostgresOutputSink
 from leasehold.pipeline.connectors.postgres.sql import Column, Statement
@@ -177,12 +177,12 @@ class _CopyingWriter(PostgresWriter):
         return replace(await super()._loadable(output), few=None)
 
 
-class _Server(Server):
+class _Server(PostgresServer):
     def __init__(self, database: Database, connections: Connections) -> None:
         super().__init__(DSN, connections)
         self._database = database
 
-    async def _connect(self) -> Session:
+    async def _connect(self) -> PostgresSession:
         return _Session(self._database)
 
 
@@ -192,7 +192,7 @@ class _Connection:
         self.info = SimpleNamespace(transaction_status=pq.TransactionStatus.IDLE)
 
 
-class _Session(Session):
+class _Session(PostgresSession):
     def __init__(self, database: Database) -> None:
         self._line = _Connection()
         super().__init__(self._line)  # type: ignore[arg-type]  # what a Session asks of one

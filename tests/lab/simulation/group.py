@@ -42,6 +42,7 @@ from leasehold.pipeline.sink import Sink
 from leasehold.service.failures import Failures
 from leasehold.service.host import Host
 from leasehold.service.pipeline import PipelineParts
+from leasehold.service.runtime import Runtime
 from leasehold.service.stats import Stats
 from leasehold.service.worker import Worker, WorkerResult
 
@@ -166,10 +167,9 @@ class Group:
             pipelines,
             keeper=keeper,
             membership=Membership(keeper.store, session, clock=clock),
-            clock=clock,
-            timing=timing,
-            rng=random.Random(number),
-            log=self.logger(log),
+            runtime=Runtime(
+                clock=clock, timing=timing, rng=random.Random(number), log=self.logger(log), stats=Stats(clock)
+            ),
         )
         process = Process(keeper.incarnation)
         running = Running(host, process, clock, process.start(host.run()), log, leases_max)
@@ -192,11 +192,7 @@ class Group:
         worker = Worker(
             owned,
             pipeline,
-            clock=clock,
-            timing=self.timing,
-            rng=random.Random(number),
-            log=logger(log),
-            stats=stats,
+            runtime=Runtime(clock=clock, timing=self.timing, rng=random.Random(number), log=logger(log), stats=stats),
             budget=Budget(),
             failures=Failures(clock),
         )

@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow as pa
 from lab.simulation.group import Group
 
-from leasehold.pipeline.connectors.python import HandlerContext, PythonOutputSink
+from leasehold.pipeline.connectors.python import PythonOutputSink
+from leasehold.pipeline.handlers.changes import Context
 from leasehold.pipeline.limits import BatchLimits
 from leasehold.pipeline.sink import CloseReason
 
@@ -22,16 +23,16 @@ class Handler:
         self.takes_s = 0.0
         self.error: Exception | None = None
 
-    async def open(self, context: HandlerContext) -> None:
+    async def open(self, context: Context) -> None:
         await self._told("open", context.position)
 
-    async def process(self, context: HandlerContext, table: pa.Table) -> None:
+    async def process(self, context: Context, table: pa.Table) -> None:
         await self._told("process", context.to)
         await asyncio.sleep(self.takes_s)
         if self.error is not None:
             raise self.error
 
-    async def close(self, context: HandlerContext, reason: CloseReason) -> None:
+    async def close(self, context: Context, reason: CloseReason) -> None:
         await self._told("close", reason)
 
     async def _told(self, method: str, what: str | None) -> None:

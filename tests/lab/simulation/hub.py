@@ -27,7 +27,7 @@ from lab.simulation.weather import Request, answered, host_of
 from leasehold.pipeline.connectors.eventhubs.account import EventHubAccount
 from leasehold.pipeline.connectors.eventhubs.amqp.decode import event_at
 from leasehold.pipeline.connectors.eventhubs.amqp.management import PartitionExtent
-from leasehold.pipeline.connectors.eventhubs.feed.receiver import Limits, Received, ReceiverSource
+from leasehold.pipeline.connectors.eventhubs.feed.receiver import Received, ReceiverLimits, ReceiverSource
 from leasehold.pipeline.connectors.eventhubs.sink import tail as tails
 from leasehold.pipeline.connectors.eventhubs.sink.producer_groups import Groups
 from leasehold.pipeline.connectors.eventhubs.sink.refusals import attach_refused, batch_refused
@@ -455,7 +455,9 @@ def on_virtual_time() -> Iterator[None]:
 
 
 @asynccontextmanager
-async def _receiving(hub: Any, place: ReceiverSource, limits: Limits, threaded: object) -> AsyncIterator[_Receiver]:
+async def _receiving(
+    hub: Any, place: ReceiverSource, limits: ReceiverLimits, threaded: object
+) -> AsyncIterator[_Receiver]:
     found = _SEQUENCE.search(place.selector)
     at = int(found[1]) if found else -1
     request = hub.asks("receive", place.partition)

@@ -264,8 +264,8 @@ MUTANTS = (
     mutant(
         "a host gives its leases up although no other is fit",
         "leasehold.service.fitness",
-        'case "sick" if facts.loses_work and facts.peer_is_fit:',
-        'case "sick" if facts.loses_work or facts.peer_is_fit:',
+        'case "sick" if facts.loses_work and facts.peers.is_fit:',
+        'case "sick" if facts.loses_work or facts.peers.is_fit:',
         test=FITNESS,
     ),
     mutant(
@@ -350,7 +350,7 @@ MUTANTS = (
     mutant(
         "a host is fit for what it did before another fell sick",
         "leasehold.service.fitness",
-        "self.proved_s <= min(self.peer_is_sick_s, PROVED_FOR_S)",
+        "self.proved_s <= min(self.peers.sick_s, PROVED_FOR_S)",
         "self.proved_s <= PROVED_FOR_S",
         test=FITNESS,
     ),
@@ -693,7 +693,7 @@ MUTANTS = (
         "takes that were refused wait for the next listing",
         "leasehold.service.balancer",
         "again = await self._take_all(wanted.take, scan, group)",
-        "again = Changes()",
+        "again = RoundOutcome()",
         test=f"{OVERLOAD}::test_a_listing_that_uses_up_what_takes_need_does_not_keep_leases_from_being_taken",
     ),
     mutant(
@@ -705,8 +705,8 @@ MUTANTS = (
     mutant(
         "a sink that opens slowly is cancelled though it gets on",
         "leasehold.service.worker",
-        "report_progress=lambda: self.progress.advance(OPENING, self._clock.monotonic())",
-        "",
+        "progress=lambda: self.progress.advance(OPENING, self._clock.monotonic())",
+        "progress=lambda: None",
     ),
     mutant(
         "one sink's slow answer keeps the partitions of its pipeline waiting",
@@ -944,8 +944,8 @@ MUTANTS = (
     mutant(
         "a checkpoint by hand of some events covers their whole batch",
         "leasehold.pipeline.connectors.python",
-        'last = max(output.table["sequence"].to_pylist()) if rows else None',
-        'last = min(output.table["sequence"].to_pylist()) if rows else None',
+        "self._open.append((max(sequences, default=None)",
+        "self._open.append((min(sequences, default=None)",
     ),
     mutant(
         "reading never pauses for checkpoints by hand",
@@ -1330,8 +1330,8 @@ MUTANTS = (
     mutant(
         "the end of a job's time is no progress of the batch",
         "leasehold.pipeline.pump.runner",
-        "note = asyncio.get_running_loop().call_later(job_s, self._has_found)",
-        "note = asyncio.get_running_loop().call_later(job_s + 1e9, self._has_found)",
+        "loop = asyncio.get_running_loop()\n        end = loop.call_later(job_s, self._has_found)",
+        "loop = asyncio.get_running_loop()\n        end = loop.call_later(job_s + 1e9, self._has_found)",
         test="tests/unit/service/test_worker_ranges.py",
     ),
     mutant(

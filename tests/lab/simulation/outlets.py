@@ -14,8 +14,8 @@ from lab.simulation.process import current, incarnation
 from lab.simulation.weather import Outlet, Request, answered, host_of
 
 from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryWriter
-from leasehold.pipeline.connectors.python import HandlerContext
 from leasehold.pipeline.errors import Ambiguous, Fenced, SinkError, SinkUnavailable
+from leasehold.pipeline.handlers.changes import Context
 from leasehold.pipeline.sink import Claim, CloseReason, Output, Standing
 
 if TYPE_CHECKING:
@@ -92,14 +92,14 @@ class WatchedHandler:
     def __init__(self, world: World) -> None:
         self._world = world
 
-    async def open(self, context: HandlerContext) -> None:
+    async def open(self, context: Context) -> None:
         self._world.onlooker.tried(context.partition)
 
-    async def process(self, context: HandlerContext, table: pa.Table) -> None:
-        self._world.onlooker.goes_on(context.partition, context.generation, context.position)
+    async def process(self, context: Context, table: pa.Table) -> None:
+        self._world.onlooker.goes_on(context.partition, context.lease.generation, context.position)
         await self._handle(context, numbers_in(table))
 
-    async def _handle(self, context: HandlerContext, numbers: list[int]) -> None:
+    async def _handle(self, context: Context, numbers: list[int]) -> None:
         world, by, fence = self._world, incarnation(), (context.epoch,)
         world.onlooker.sends(by, context.partition, fence, context.to)
         request, arrived = (
@@ -114,9 +114,9 @@ class WatchedHandler:
             raise
         world.onlooker.settled(by, context.partition, fence)
 
-    async def close(self, context: HandlerContext, reason: CloseReason) -> None:
+    async def close(self, context: Context, reason: CloseReason) -> None:
         """Nothing is held."""
 
-    def _arrived(self, context: HandlerContext, numbers: list[int]) -> None:
+    def _arrived(self, context: Context, numbers: list[int]) -> None:
         self._world.tell(context.owner, f"arrived {context.partition} {context.position}..{context.to}")
-        self._world.onlooker.arrives(context.partition, context.generation, numbers)
+        self._world.onlooker.arrives(context.partition, context.lease.generation, numbers)

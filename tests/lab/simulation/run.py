@@ -31,6 +31,7 @@ from leasehold.leases.errors import StoreConflict
 from leasehold.leases.host_record import HOSTS_PREFIX, found_host
 from leasehold.leases.keeper import Keeper
 from leasehold.leases.lease import Lease, LeaseKey
+from leasehold.leases.timing import LASTS_S
 from leasehold.service.worker import Worker
 
 FAULTS_SHARE = 0.45
@@ -47,7 +48,7 @@ SLOW = 0.6
 PROGRESS_S = 90.0
 """Until everything is delivered that came meanwhile: a host that cannot do its work is found out, and others take over."""
 RESTORED_S = 30.0
-"""Until all hosts work on, once a backup of their documents was put back."""
+"""Until all hosts work on, once a backup of their documents was put back; later by what a document in it asks to wait longer."""
 MOVES_PER_MINUTE, MOVES_AT_FIRST = 1.0, 2
 GARBAGE_MAX = 100_000
 """Objects that may be left over from earlier seeds."""
@@ -280,7 +281,12 @@ async def _restored_hosts(world: World, settling_s: float) -> None:
         return
     world.tell("CALM", "a backup of the hosts' documents is put back")
     world.onlooker.counts["backups put back in calm"] += 1
-    put_back(world, rng.choice(world.backups))
+    backup = rng.choice(world.backups)
+    put_back(world, backup)
+    longer_s = (
+        max((found.lasts_s for name, body in backup.items() if (found := found_host(name, body))), default=LASTS_S)
+        - LASTS_S
+    )
     for partition, log in sorted(world.feed._logs.items()):
         if log.children is None:
             world.append(partition, 1)
@@ -288,7 +294,7 @@ async def _restored_hosts(world: World, settling_s: float) -> None:
     def works_on() -> bool:
         return world.alive == alive and all(each.session.is_trusted for each in alive) and world.onlooker.is_delivered()
 
-    await _until(world, works_on, RESTORED_S, "work of all hosts after a restore", "progress")
+    await _until(world, works_on, RESTORED_S + max(0.0, longer_s), "work of all hosts after a restore", "progress")
     await _settled(world, settling_s)
 
 

@@ -13,7 +13,7 @@ from leasehold.pipeline.connectors.memory import MemoryOutputSink
 from leasehold.pipeline.feed import ChangeFeed
 from leasehold.pipeline.limits import BatchLimits, Budget
 from leasehold.pipeline.pump.progress import Progress
-from leasehold.pipeline.pump.runner import DeliveredBatch, Runner
+from leasehold.pipeline.pump.runner import DeliveredBatch, ReadAhead, Reporting, Runner, Source
 from leasehold.pipeline.sink import Claim
 from leasehold.pipeline.transform import NoTransform
 
@@ -44,17 +44,15 @@ async def batch_sizes(feed: ChangeFeed, partition: str, count: int) -> list[int]
             stopping.set()
 
     runner = Runner(
-        partition=partition,
-        epoch=1,
-        feed=feed,
+        source=Source(feed, partition, 1),
         transform=NoTransform(),
         writer=writer,
         permit=Trust(),
-        limits=BatchLimits(events_max=BATCH_EVENTS_MAX),
-        buffer_bytes_max=BUFFER_BYTES_MAX,
-        budget=Budget(),
+        read_ahead=ReadAhead(
+            limits=BatchLimits(events_max=BATCH_EVENTS_MAX), bytes_max=BUFFER_BYTES_MAX, budget=Budget()
+        ),
         clock=LoopClock(),
-        progress=Progress(),
+        reporting=Reporting(progress=Progress()),
         delivered=delivered,
     )
     async with asyncio.timeout(PATIENCE_S):

@@ -25,7 +25,7 @@ from leasehold.pipeline.dead_letters.refusals import Refusals
 from leasehold.pipeline.errors import FailsTogether, OutputSuspected, Poison, PoisonEvent
 from leasehold.pipeline.limits import BatchLimits, Budget
 from leasehold.pipeline.pump.progress import Progress
-from leasehold.pipeline.pump.runner import DeliveredBatch, Runner
+from leasehold.pipeline.pump.runner import DeliveredBatch, FailingEvents, ReadAhead, Reporting, Runner, Source
 from leasehold.pipeline.sink import Claim, Output, Permit, Sink
 from leasehold.pipeline.transform import Transform
 
@@ -168,20 +168,15 @@ class Group:
                 done.set()
 
         runner = Runner(
-            partition=self.partition,
-            epoch=self.epoch,
-            feed=self.feed,
+            source=Source(self.feed, self.partition, self.epoch),
             transform=self.transform,
             writer=writer,
             permit=Trust(),
-            limits=BatchLimits(events_max=self.events_max),
-            buffer_bytes_max=1 << 20,
-            budget=Budget(),
+            read_ahead=ReadAhead(limits=BatchLimits(events_max=self.events_max), bytes_max=1 << 20, budget=Budget()),
             clock=LoopClock(),
-            progress=Progress(),
+            reporting=Reporting(progress=Progress()),
             delivered=told,
-            letters=self.policy,
-            refusals=self.refusals,
+            failing=FailingEvents(letters=self.policy, refusals=self.refusals),
         )
         if writer.position == end:
             done.set()

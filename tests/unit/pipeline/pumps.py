@@ -20,7 +20,7 @@ from leasehold.pipeline.event import EVENT_SCHEMA, Page
 from leasehold.pipeline.feed import PartitionEnded
 from leasehold.pipeline.limits import BatchLimits, Budget
 from leasehold.pipeline.pump.progress import Progress
-from leasehold.pipeline.pump.runner import DeliveredBatch, Runner
+from leasehold.pipeline.pump.runner import DeliveredBatch, ReadAhead, Reporting, Runner, Source
 from leasehold.pipeline.transform import NoTransform
 
 PAGE = 500
@@ -112,17 +112,13 @@ class Pump:
 
     def _runner(self, writer: AsyncWriter) -> Runner:
         return Runner(
-            partition="7",
-            epoch=1,
-            feed=self.feed,
+            source=Source(self.feed, "7", 1),
             transform=Sequences(),
             writer=writer,
             permit=self.trust,
-            limits=BatchLimits(events_max=self.batch),
-            buffer_bytes_max=1 << 20,
-            budget=Budget(),
+            read_ahead=ReadAhead(limits=BatchLimits(events_max=self.batch), bytes_max=1 << 20, budget=Budget()),
             clock=VirtualClock(),
-            progress=self.progress,
+            reporting=Reporting(progress=self.progress),
             delivered=self._kept,
         )
 

@@ -27,6 +27,7 @@ from leasehold.service.group.activity import reporter
 from leasehold.service.group.view import View
 from leasehold.service.host import Host
 from leasehold.service.pipeline import PipelineParts
+from leasehold.service.runtime import Runtime
 from leasehold.service.stats import CountingStore, Stats
 from leasehold.service.telemetry.spans import TracedStats, Traces
 
@@ -121,12 +122,10 @@ async def _running(
         pipelines,
         keeper=keeper,
         membership=Membership(store, session, clock=clock),
-        clock=clock,
-        timing=timing,
-        rng=random.Random(7),
-        log=structlog.get_logger(),
+        runtime=Runtime(
+            clock=clock, timing=timing, rng=random.Random(7), log=structlog.get_logger(), stats=stats or Stats(clock)
+        ),
         activity=reporter(clock, now=lambda: NOW),
-        stats=stats,
     )
     view = View(keeper, pipelines, clock=clock, now=lambda: NOW, host=host, shared_s=shared_s)
     running = Running(host, keeper, view, feeds, destination)

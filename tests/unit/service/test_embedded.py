@@ -237,6 +237,61 @@ async def test_documents_come_as_dicts_and_a_body_that_is_none_stops_its_partiti
     assert "the event with sequence 0 of partition '0' cannot be a document" in why
 
 
+async def test_lines_of_files_come_as_documents(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"id": 0}\n')
+    (tmp_path / "b.csv").write_text("id\n1\n")
+    found: list[Any] = []
+
+    async def on_changes(changes: list[dict[str, Any]], context: Context) -> None:
+        found.extend(changes)
+
+    for name in ("a.jsonl", "b.csv"):
+        await drained(processor_of(on_changes, gets="documents", feed=FilesFeed(path=str(tmp_path / name))))
+    assert found == [{"id": 0}, {"id": "1"}]
+
+
+async def why_it_fails(handler: Any, **settings: Any) -> str:
+    async with processor_of(handler, **settings) as processor:
+        (why, *_) = (await processor.idle()).failed.values()
+    return why
+
+
+class Whole(Handler):
+    async def process(self, changes: list[Event], context: Context) -> None: ...
+
+
+@pytest.mark.parametrize("settings", [{}, {"parallel": {"key": "key", "max": 2}}], ids=["by batches", "side by side"])
+async def test_a_factory_that_does_not_make_an_object_for_each_lease_stops_its_partitions(
+    settings: dict[str, Any],
+) -> None:
+    whole = Whole()
+    feed = MemoryFeed(changes={"0": (1,), "1": (2,)})
+    why = await why_it_fails(lambda: whole, feed=feed, **settings)
+    assert "returned one object twice, and each lease needs its own: let it make another each time" in why
+    why = await why_it_fails(lambda: Whole, **settings)
+    assert "returned the class Whole: let it return an object of it" in why
+    why = await why_it_fails(lambda: Pipeline, **settings)
+    assert "returned the class Pipeline" in why
+
+
+@pytest.mark.parametrize("settings", [{}, {"parallel": {"key": "key", "max": 2}}], ids=["by batches", "side by side"])
+async def test_changes_for_code_that_has_not_run_are_not_processed(settings: dict[str, Any]) -> None:
+    async def on_changes(changes: list[Event], context: Context) -> None: ...
+
+    def numbers(changes: list[Event], context: Context) -> Any:
+        yield 1
+
+    async def unawaited(changes: list[Event], context: Context) -> Any:
+        return on_changes(changes, context)
+
+    why = await why_it_fails(lambda changes, context: on_changes(changes, context), **settings)
+    assert "returned an awaitable: define the handler with `async def`, and `await` what it calls" in why
+    why = await why_it_fails(unawaited, **settings)
+    assert "returned an awaitable" in why
+    why = await why_it_fails(lambda changes, context: numbers(changes, context), **settings)
+    assert "returned a generator, whose code has not run" in why
+
+
 async def test_a_retry_is_called_again_with_the_same_changes() -> None:
     calls: list[int] = []
 
@@ -463,6 +518,46 @@ async def test_what_keeps_it_from_starting_is_raised(tmp_path: Path) -> None:
         await processor.run()
     with pytest.raises(StartFailed, match="file/log"):
         await processor.wait()
+
+
+ENDING = """
+import asyncio
+from leasehold import MemoryFeed, MemoryLeases, Notifications, Pipeline, Processor
+
+class Watch(Notifications):
+    def on_lease_released(self, event):
+        print("released:", event.reason, flush=True)
+
+async def on_changes(changes, context):
+    await asyncio.sleep(0)
+
+feed = MemoryFeed(changes={"0": (1, 2)})
+processor = Processor(Pipeline("orders", feed=feed, handler=on_changes), leases=MemoryLeases(), on=Watch())
+%s
+try:
+    asyncio.run(processor.wait())
+except RuntimeError as error:
+    print("ended:", error)
+"""
+ENDED = "the event loop that started the processor has ended, and the host ends with it: write `asyncio.run(processor.run())`"
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        "asyncio.run(processor.start())",
+        "loop = asyncio.new_event_loop(); loop.run_until_complete(processor.start()); loop.close()",
+    ],
+    ids=["run", "close"],
+)
+def test_a_host_ends_with_the_loop_that_started_it_and_releases_its_leases(way: str) -> None:
+    program = [sys.executable, "-c", ENDING % way]
+    ended = subprocess.run(program, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+    released, error = ended.stdout.splitlines()
+    assert released == "released: stopped"
+    assert error.startswith(f"ended: {ENDED}")
+    assert ended.stderr.count(ENDED) == 1, ended.stderr
+    assert "partition failing" not in ended.stderr
 
 
 async def on_nothing(changes: list[Event], context: Context) -> None: ...

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from leasehold.service.fitness import PROVED_FOR_S, REST, Facts, Health
+from leasehold.service.fitness import PROVED_FOR_S, REST, Facts, Peers, PipelineHealth
 
 D = 7.0
 WELL = Facts(now=1000.0, lasts_s=D, proved_s=1.0)
@@ -14,48 +14,48 @@ ALL_FAIL = replace(WELL, failing=(D, D + 1), proved_s=100.0)
 
 
 def test_a_host_all_whose_partitions_fail_for_a_duration_is_sick_and_one_that_fails_evicts_nobody() -> None:
-    assert Health().judged(ALL_FAIL, workers=2).state == "sick"
-    assert Health().judged(replace(ALL_FAIL, failing=(D, 0.0)), workers=2).state == "well"
-    assert Health().judged(replace(ALL_FAIL, failing=(D - 1, D)), workers=2).state == "well"
-    assert Health().judged(replace(ALL_FAIL, failing=()), workers=0).state == "well"
+    assert PipelineHealth().judged(ALL_FAIL, workers=2).state == "sick"
+    assert PipelineHealth().judged(replace(ALL_FAIL, failing=(D, 0.0)), workers=2).state == "well"
+    assert PipelineHealth().judged(replace(ALL_FAIL, failing=(D - 1, D)), workers=2).state == "well"
+    assert PipelineHealth().judged(replace(ALL_FAIL, failing=()), workers=0).state == "well"
 
 
 def test_what_fails_during_an_outage_of_the_store_makes_nobody_sick() -> None:
-    assert Health().judged(replace(ALL_FAIL, trusted_s=D - 0.1), workers=2).state == "well"
-    assert Health().judged(replace(ALL_FAIL, trusted_s=D), workers=2).state == "sick"
+    assert PipelineHealth().judged(replace(ALL_FAIL, trusted_s=D - 0.1), workers=2).state == "well"
+    assert PipelineHealth().judged(replace(ALL_FAIL, trusted_s=D), workers=2).state == "sick"
 
 
 @pytest.mark.parametrize("suspicion", [{"failing": (D, 0.0)}, {"writes_fail_s": D}])
 def test_a_suspicion_has_to_be_confirmed_by_a_probe(suspicion: dict[str, object]) -> None:
     facts = replace(WELL, **suspicion)  # type: ignore[arg-type]
     assert facts.wants_probe
-    assert Health().judged(facts, workers=2).state == "well"
-    assert Health().judged(replace(facts, probe_failed=True), workers=2).state == "sick"
+    assert PipelineHealth().judged(facts, workers=2).state == "well"
+    assert PipelineHealth().judged(replace(facts, probe_failed=True), workers=2).state == "sick"
 
 
 def test_a_host_that_cannot_read_the_leases_gets_no_others_and_keeps_its_own() -> None:
-    facts = replace(WELL, reads_fail_s=D, peer_is_fit=True)
-    sick = Health().judged(facts, workers=2)
+    facts = replace(WELL, reads_fail_s=D, peers=Peers(is_fit=True))
+    sick = PipelineHealth().judged(facts, workers=2)
     assert (sick.state, sick.shown(facts)) == ("sick", "s")
     assert sick.judged(facts, workers=2) == sick
 
 
 def test_a_sick_host_gives_its_leases_up_only_if_another_is_fit() -> None:
-    sick = Health(state="sick")
+    sick = PipelineHealth(state="sick")
     assert sick.judged(ALL_FAIL, workers=2).state == "sick"
-    assert sick.judged(replace(ALL_FAIL, peer_is_fit=True), workers=2).state == "leaving"
+    assert sick.judged(replace(ALL_FAIL, peers=Peers(is_fit=True)), workers=2).state == "leaving"
     assert sick.judged(WELL, workers=2).state == "well"
 
 
 def test_a_sick_host_whose_leases_others_have_asked_for_rests_like_one_that_gave_them_up() -> None:
-    sick = Health().judged(ALL_FAIL, workers=2)
+    sick = PipelineHealth().judged(ALL_FAIL, workers=2)
     assert sick.judged(replace(WELL, failing=()), workers=0).state == "renounced"
-    blind = Health().judged(replace(WELL, reads_fail_s=D), workers=2)
+    blind = PipelineHealth().judged(replace(WELL, reads_fail_s=D), workers=2)
     assert blind.judged(WELL, workers=0).state == "well"
 
 
 def test_a_host_renounces_once_nothing_of_it_works_any_more() -> None:
-    leaving = Health(state="leaving")
+    leaving = PipelineHealth(state="leaving")
     assert leaving.judged(ALL_FAIL, workers=1) == leaving
     assert leaving.shown(ALL_FAIL) == "s"
     renounced = leaving.judged(ALL_FAIL, workers=0)
@@ -63,7 +63,7 @@ def test_a_host_renounces_once_nothing_of_it_works_any_more() -> None:
 
 
 def test_a_host_resumes_after_a_rest_and_a_probe_and_rests_longer_each_time() -> None:
-    renounced = Health(state="renounced", since=1000.0, rests=1)
+    renounced = PipelineHealth(state="renounced", since=1000.0, rests=1)
     rested = replace(WELL, now=1000.0 + REST.first_s)
     assert renounced.judged(rested, workers=0).state == "well"
     assert renounced.judged(replace(rested, now=rested.now - 1), workers=0) == renounced
@@ -72,10 +72,10 @@ def test_a_host_resumes_after_a_rest_and_a_probe_and_rests_longer_each_time() ->
 
 
 def test_a_host_shows_that_it_is_fit_only_if_it_has_shown_it_since_another_is_sick() -> None:
-    assert Health().shown(WELL) == "-"
-    assert Health().shown(replace(WELL, peer_is_sick_s=2.0)) == "f"
-    both_may_have_one_cause = replace(WELL, peer_is_sick_s=2.0, proved_s=3.0)
+    assert PipelineHealth().shown(WELL) == "-"
+    assert PipelineHealth().shown(replace(WELL, peers=Peers(sick_s=2.0))) == "f"
+    both_may_have_one_cause = replace(WELL, peers=Peers(sick_s=2.0), proved_s=3.0)
     assert both_may_have_one_cause.wants_probe
-    assert Health().shown(both_may_have_one_cause) == "-"
-    assert Health().shown(replace(WELL, peer_is_sick_s=900.0, proved_s=PROVED_FOR_S + 1)) == "-"
-    assert Health().shown(replace(WELL, peer_is_sick_s=2.0, failing=(D, 0.0))) == "-"
+    assert PipelineHealth().shown(both_may_have_one_cause) == "-"
+    assert PipelineHealth().shown(replace(WELL, peers=Peers(sick_s=900.0), proved_s=PROVED_FOR_S + 1)) == "-"
+    assert PipelineHealth().shown(replace(WELL, peers=Peers(sick_s=2.0), failing=(D, 0.0))) == "-"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,34 @@ def numbers(changes: list[Event], context: Context) -> Iterator[int]:
 
 class Whole(Handler):
     def process(self, changes: list[Event], context: Context) -> None: ...
+
+
+class Pooled(Handler):
+    def __init__(self, pool: str) -> None: ...
+
+    def process(self, changes: list[Event], context: Context) -> None: ...
+
+
+class Half(Handler, ABC):
+    def process(self, changes: list[Event], context: Context) -> None: ...
+
+    @abstractmethod
+    def more(self) -> None: ...
+
+
+class Fixed(Handler):
+    process = 5  # type: ignore[assignment]
+
+
+async def make_whole() -> Whole:
+    return Whole()
+
+
+def answered() -> object:
+    """What a call of a handler returns."""
+    call = on_changes([], anything)
+    call.close()
+    return call
 
 
 def pipeline_of(**arguments: Any) -> Pipeline:
@@ -191,6 +221,60 @@ IN_CODE: dict[str, tuple[Callable[[], object], str]] = {
         lambda: pipeline_of(handler=lambda: None),
         "`handler` '<lambda>.<locals>.<lambda>' takes () and returns nothing: let it take (changes, context)",
     ),
+    "a class that needs arguments": (
+        lambda: pipeline_of(handler=Pooled),
+        (
+            "its `__init__` takes (pool: 'str') -> 'None', and each lease makes an object without arguments: give a function that"
+            " makes it, like `handler=lambda: Pooled(...)`"
+        ),
+    ),
+    "a partial of a class that needs more arguments": (
+        lambda: pipeline_of(handler=partial(Pooled)),
+        "`handler` 'Pooled': its `__init__` takes (pool: 'str') -> 'None' besides: give these to `partial`",
+    ),
+    "a partial of a class of no handler": (
+        lambda: pipeline_of(handler=partial(Plain)),
+        "does not derive from leasehold.Handler: derive it from that",
+    ),
+    "a partial of a function of three arguments": (
+        lambda: pipeline_of(handler=partial(lambda changes, context, pool: None)),
+        "takes (changes, context, pool), and cannot be called with (changes, context): let it take these two",
+    ),
+    "an abstract class": (
+        lambda: pipeline_of(handler=Half),
+        "is an abstract class: define more in a subclass, and give that",
+    ),
+    "a process that is no method": (
+        lambda: pipeline_of(handler=Fixed),
+        "`process` is not a method: define `async def process(self, changes, context)`",
+    ),
+    "an async factory": (
+        lambda: pipeline_of(handler=make_whole),
+        (
+            "is an `async def` function, and what makes a handler is called without `await`: define it with `def`,"
+            " and await in the handler's `open`"
+        ),
+    ),
+    "a partial of an async factory": (
+        lambda: pipeline_of(handler=partial(make_whole)),
+        "`handler` 'make_whole' takes () -> 'Whole' and is an `async def` function",
+    ),
+    "a call of a handler": (
+        lambda: pipeline_of(handler=answered()),
+        "`handler` 'on_changes' is what a call of it returned: give the function, and do not call it",
+    ),
+    "a call of a generator": (
+        lambda: pipeline_of(handler=numbers([], anything)),
+        "`handler` 'numbers' is what a call of it returned: give the function, and do not call it",
+    ),
+    "a method of a handler's object": (
+        lambda: pipeline_of(handler=Whole().process),
+        "is a method of an object, and each lease needs an object of its own: give the class, or a function that makes such",
+    ),
+    "a method of no object": (
+        lambda: pipeline_of(handler=Whole.process),
+        "give that method of an object, or the class if it derives from leasehold.Handler",
+    ),
     "a path with a dot": (
         lambda: pipeline_of(handler="a.on_changes"),
         "must name a handler to import, like package.module:name",
@@ -207,6 +291,55 @@ IN_CODE: dict[str, tuple[Callable[[], object], str]] = {
     "a number as parallel": (
         lambda: pipeline_of(handler=on_changes, parallel=64),
         '`parallel` is of type int, and must be a mapping, like {"key": "key", "max": 64}',
+    ),
+    "keys of a file as api": (
+        lambda: anything(PIPELINE, api={"port": 1}),
+        "`api` is of type dict, and must be a section: write Api(port=...)",
+    ),
+    "keys of a file as leases": (
+        lambda: anything(PIPELINE, leases={"type": "sqlite", "path": "a.db"}),
+        "`leases` is of type dict, and must be a section: write SqliteLeases(path=...)",
+    ),
+    "keys of a file as spark": (lambda: anything(PIPELINE, spark={}), "and must be a section: write Spark()"),
+    "keys of a file as log": (
+        lambda: anything(PIPELINE, log={"level": "off"}),
+        "and must be a section: write LogSettings(level=...)",
+    ),
+    "keys of a file as telemetry": (
+        lambda: anything(PIPELINE, telemetry={}),
+        "`telemetry` is of type dict, and must be a section: write TelemetrySettings()",
+    ),
+    "keys of a file as host": (
+        lambda: anything(PIPELINE, host={"name": "a"}),
+        "`host` is of type dict, and must be a name, like 'pod-1', or HostSettings(name='pod-1')",
+    ),
+    "keys of a file as feed": (
+        lambda: pipeline_of(feed={"type": "cosmos", "database": "a"}, handler=on_changes),
+        "`feed` is of type dict, and must be a section: write CosmosFeed(database=...)",
+    ),
+    "a plug-in's keys as feed": (
+        lambda: pipeline_of(feed={"type": "plugins:Feed"}, handler=on_changes),
+        "must be a section, like FilesFeed(path=...), or an object of your class",
+    ),
+    "keys of a file as sink": (
+        lambda: pipeline_of(sink={"path": "a"}),
+        "`sink` is of type dict, and must be a section, like LogSink(path=...)",
+    ),
+    "keys of a handler as sink": (
+        lambda: pipeline_of(sink={"type": "python", "handler": on_changes}),
+        "`sink` is of type dict, and must be left out: give the function as `handler`",
+    ),
+    "keys of a file as dead letters": (
+        lambda: pipeline_of(handler=on_changes, dead_letters={"type": "log", "path": "a"}),
+        "`dead_letters` is of type dict, and must be a section: write LogLetters(path=...)",
+    ),
+    "a number as checkpoint blobs": (
+        lambda: EventHubsFeed(checkpoint_blobs=5),  # type: ignore[arg-type]
+        '`checkpoint_blobs` is of type int, and must be a mapping, like {"account_url": ..., "container": ...}',
+    ),
+    "rows without a transform": (
+        lambda: pipeline_of(handler=on_changes, gets="rows"),
+        "`gets: rows` needs a transform, whose output has rows: add one, or set `gets: events`",
     ),
     "a text as transform": (
         lambda: pipeline_of(handler=on_changes, transform="SELECT 1"),
@@ -258,6 +391,11 @@ IN_FILES: dict[str, tuple[tuple[str, str, str, str], str]] = {
         "does not derive from leasehold.Handler: derive it from that",
     ),
     "an object": (("", "", PYTHON % "my_handlers:made", ""), "each lease needs its own: give the class Whole"),
+    "a class that needs arguments": (
+        ("", "", PYTHON % "my_handlers:Pooled", ""),
+        "give a function that makes it, like `handler=lambda: Pooled(...)`",
+    ),
+    "an async factory": (("", "", PYTHON % "my_handlers:make", ""), "is called without `await`: define it with `def`"),
     "one argument": (
         ("", "", PYTHON % "my_handlers:one", ""),
         "cannot be called with (changes, context): let it take these two",
@@ -276,6 +414,9 @@ class Plain:
     def process(self, changes, context): ...
 class Whole(Handler):
     def process(self, changes, context): ...
+class Pooled(Whole):
+    def __init__(self, pool): ...
+async def make(): return Whole()
 made = Whole()
 """
 
@@ -300,6 +441,12 @@ async def test_a_mistake_is_refused_with_what_to_write(
     except ConfigurationError as error:
         problems = list(error.problems)
     assert any(message in problem for problem in problems), problems
+
+
+def test_keys_of_a_file_hide_no_other_problem() -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        pipeline_of(feed={"type": "cosmos", "start": "never"}, handler=on_changes, batch_events_max=0)
+    assert len(refused.value.problems) == 2, refused.value.problems
 
 
 def problems_of(make: Callable[[], object]) -> list[str]:

@@ -14,6 +14,7 @@ from leasehold.leases.bootstrap import Identity
 from leasehold.leases.timing import Timing
 from leasehold.pipeline.feed import FeedPartition
 from leasehold.service.partitions import Partitions
+from leasehold.service.runtime import Runtime
 
 
 class Metered:
@@ -42,10 +43,7 @@ async def test_pipelines_over_one_hub_list_it_once_a_second_together(
     of_host = Partitions(
         pipelines,
         SimpleNamespace(store=None),  # type: ignore[arg-type]
-        clock=VirtualClock(),
-        timing=Timing(),
-        log=nothing,
-        rng=random.Random(1),
+        runtime=Runtime(clock=VirtualClock(), timing=Timing(), rng=random.Random(1), log=nothing, stats=nothing),
         report=lambda *_: None,
         orphaned=lambda *_: None,
         wake=lambda: None,

@@ -103,7 +103,7 @@ def _transport_type(transport: str) -> Any:
     return TransportType.AmqpOverWebsocket if transport == "websockets" else TransportType.Amqp
 
 
-class TokenRefused(Exception):
+class HubTokenRefused(Exception):
     """The service does not take the token. status_code, status_description: what it answered."""
 
     def __init__(self, status_code: int, status_description: str) -> None:
@@ -122,7 +122,7 @@ async def connect(client: Any) -> None:
     except sdk().TokenAuthFailure:
         if not answers:
             raise
-        raise TokenRefused(*answers[-1]) from None
+        raise HubTokenRefused(*answers[-1]) from None
 
 
 async def disconnect(client: Any) -> None:

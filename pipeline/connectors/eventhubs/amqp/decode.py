@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, NamedTuple
 
-from leasehold.pipeline.connectors.eventhubs.amqp.values import Described, Malformed, Map, Timestamp, value_at
+from leasehold.pipeline.connectors.eventhubs.amqp.values import AmqpMap, Described, Malformed, Timestamp, value_at
 from leasehold.pipeline.markers import PREFIX
 
 # What AMQP's values are in the event table, where a property is a text. Pure.
@@ -45,7 +45,7 @@ def _plain(value: Any, keys: int) -> Any:
     match value:
         case Described():
             return _described(value, keys)
-        case Map():
+        case AmqpMap():
             return {_key(key, keys + 1): _plain(each, keys) for key, each in value}
         case list():
             return [_plain(each, keys) for each in value]
@@ -315,7 +315,7 @@ def _other_body(sections: list[tuple[int, Any]]) -> tuple[str, bytes | None]:
 def _json(value: Any) -> bytes:
     """A value that is a text to a property (a time, a UUID) is one in JSON too."""
     text = str(text_of(value))
-    is_json = isinstance(value, bool | int | float | list | Map) and text not in ("nan", "inf", "-inf")
+    is_json = isinstance(value, bool | int | float | list | AmqpMap) and text not in ("nan", "inf", "-inf")
     return (text if is_json else json.dumps(text)).encode()
 
 
@@ -324,8 +324,8 @@ def _once(pairs: Pairs) -> Pairs:
     return pairs if len(pairs) < 2 else tuple(dict(reversed(pairs)).items())[::-1]
 
 
-def _pairs(value: Any) -> Map:
-    if not isinstance(value, Map):
+def _pairs(value: Any) -> AmqpMap:
+    if not isinstance(value, AmqpMap):
         raise Malformed("it has properties or annotations that are not a map")
     return value
 

@@ -51,7 +51,7 @@ class Management:
 
     def __init__(self, hub: Hub, *, timeout_s: float) -> None:
         self._hub = hub
-        self._idle = [_Line(hub, timeout_s=timeout_s) for _ in range(LINES_MAX)]
+        self._idle = [_ManagementLink(hub, timeout_s=timeout_s) for _ in range(LINES_MAX)]
         self._free = asyncio.Semaphore(LINES_MAX)
         self._closing = asyncio.Lock()
         self._pace = Pace(time.monotonic, asyncio.sleep)
@@ -94,7 +94,7 @@ class Management:
                 self._idle.append(line)
 
 
-class _Line:
+class _ManagementLink:
     """One connection, for one question at a time."""
 
     def __init__(self, hub: Hub, *, timeout_s: float) -> None:

@@ -38,7 +38,7 @@ class Timestamp(int):
     __slots__ = ()
 
 
-class Map(tuple[tuple[Any, Any], ...]):
+class AmqpMap(tuple[tuple[Any, Any], ...]):
     """Pairs in their order: a key may be anything."""
 
     __slots__ = ()
@@ -182,10 +182,10 @@ def _items(size: struct.Struct, kind: Callable[[list[Any]], Any]) -> _Reader:
     return read
 
 
-def _map(items: list[Any]) -> Map:
+def _map(items: list[Any]) -> AmqpMap:
     if len(items) % 2:
         raise Malformed("a map has a key without a value")
-    return Map(zip(items[::2], items[1::2], strict=True))
+    return AmqpMap(zip(items[::2], items[1::2], strict=True))
 
 
 def _array(size: struct.Struct) -> _Reader:

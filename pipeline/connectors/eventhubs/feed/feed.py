@@ -32,7 +32,13 @@ from leasehold.pipeline.connectors.eventhubs.amqp.connection import GROUP, Hub
 from leasehold.pipeline.connectors.eventhubs.amqp.management import Management, PartitionExtent
 from leasehold.pipeline.connectors.eventhubs.amqp.values import Malformed
 from leasehold.pipeline.connectors.eventhubs.feed.open_reader import OpenReader
-from leasehold.pipeline.connectors.eventhubs.feed.receiver import Limits, Received, ReceiverSource, receive, try_attach
+from leasehold.pipeline.connectors.eventhubs.feed.receiver import (
+    Received,
+    ReceiverLimits,
+    ReceiverSource,
+    receive,
+    try_attach,
+)
 from leasehold.pipeline.connectors.eventhubs.position import Position, compared, position_of, selector, time_selector
 from leasehold.pipeline.connectors.eventhubs.refusal import PositionRefused
 from leasehold.pipeline.endpoint import Endpoint
@@ -54,11 +60,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class EventHubsChangeFeed(ChangeFeed):
-    """start_positions: where single partitions begin that have no lease, by name. prefetch: how many events the service may send
-    ahead, of each open partition. timeout_s: for one answer of its.
-
-    trusts_properties: whether `leasehold-key` and `leasehold-operation` in an event's properties are its key and operation. Any
-    publisher can set them, and a forwarder that copies properties would turn events into deletes.
+    """start_positions: where single partitions begin that have no lease, by name.
 
     executors_group: the consumer group that Spark's executors read in; None if they do not. executors_env: the environment
     variable that holds their connection string; an identity needs none.
@@ -70,11 +72,7 @@ class EventHubsChangeFeed(ChangeFeed):
         *,
         consumer_group: str = GROUP,
         start_positions: Mapping[str, str] = MappingProxyType({}),
-        trusts_properties: bool = False,
-        prefetch: int = 4000,
-        page_events_max: int = 10_000,
-        page_bytes_max: int = 4 * 1024 * 1024,
-        timeout_s: float = 20.0,
+        limits: ReceiverLimits | None = None,
         pauses: Pauses | None = None,
         credential: Any = None,
         executors_group: str | None = None,
@@ -85,16 +83,10 @@ class EventHubsChangeFeed(ChangeFeed):
         self._executors_group, self._executors_env = executors_group, executors_env
         self._hub = Hub(account, credential=credential)
         self._group = consumer_group
-        self._limits = Limits(
-            prefetch=prefetch,
-            page_events=page_events_max,
-            page_bytes=page_bytes_max,
-            timeout_s=timeout_s,
-            trusts_properties=trusts_properties,
-        )
+        self._limits = limits or ReceiverLimits()
         self._start_positions = dict(start_positions)
         self._pauses = pauses or Pauses()
-        self._management = Management(self._hub, timeout_s=timeout_s)
+        self._management = Management(self._hub, timeout_s=self._limits.timeout_s)
         self._readers: dict[str, OpenReader] = {}
         self._threads = ThreadPoolExecutor(DECODING_THREADS, thread_name_prefix="eventhubs-feed")
 
@@ -407,7 +399,7 @@ class EventHubsRanges(RangeReader):
     account: EventHubAccount
     variable: str | None
     group: str
-    limits: Limits
+    limits: ReceiverLimits
     silence_s: float = SILENCE_S
 
     readers_max = RANGES_MAX
@@ -451,11 +443,7 @@ class EventHubsRanges(RangeReader):
         return EventHubsChangeFeed(
             self._own_account(),
             consumer_group=self.group,
-            trusts_properties=limits.trusts_properties,
-            prefetch=min(limits.prefetch, events),
-            page_events_max=limits.page_events,
-            page_bytes_max=limits.page_bytes,
-            timeout_s=limits.timeout_s,
+            limits=replace(limits, prefetch=min(limits.prefetch, events)),
         )
 
     def _own_account(self) -> EventHubAccount:

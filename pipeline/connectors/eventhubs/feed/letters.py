@@ -14,7 +14,7 @@ import pyarrow as pa
 from leasehold.pipeline.connectors.eventhubs.feed.feed import EventHubsChangeFeed
 from leasehold.pipeline.connectors.eventhubs.position import position_of
 from leasehold.pipeline.dead_letters.box import read_until, read_until_now
-from leasehold.pipeline.dead_letters.merged_feed import NONE_READ, Stretch
+from leasehold.pipeline.dead_letters.merged_feed import NONE_READ, LetterStretch
 from leasehold.pipeline.dead_letters.record import letter_of
 
 
@@ -43,7 +43,7 @@ class HubLetters:
         """Others' events count too."""
         return max(0, await self.find_end(partition, stream) - max(behind, await self._before(stream)))
 
-    async def read(self, partition: str, stream: str, behind: int, end: int) -> AsyncGenerator[Stretch, None]:
+    async def read(self, partition: str, stream: str, behind: int, end: int) -> AsyncGenerator[LetterStretch, None]:
         """Events removed by retention are skipped: they cannot be read any more."""
         start = max(behind, await self._before(stream))
         async with aclosing(read_until(self._feed, stream, _position(start), str(end))) as pages:
@@ -52,7 +52,7 @@ class HubLetters:
                 events = page.events.take(pa.array(places, pa.int64()))
                 kept = [number for number in events["sequence"].to_pylist() if number <= end]
                 if kept:
-                    yield Stretch(kept, events.slice(0, len(kept)))
+                    yield LetterStretch(kept, events.slice(0, len(kept)))
 
     async def close(self) -> None:
         """The feed is not ours."""

@@ -262,16 +262,17 @@ SMALL_BYTES, QUICK_BYTES = 16 * 1024, 512 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """prefetch: events that may be on their way. page_events, page_bytes: of one page. timeout_s: for attaching.
+class ReceiverLimits:
+    """prefetch: how many events the service may send ahead. page_events, page_bytes: of one page. timeout_s: for one answer.
 
-    trusts_properties: as `decode.event_at` has it.
+    trusts_properties: whether `leasehold-key` and `leasehold-operation` in an event's properties are its key and operation. Any
+    publisher can set them, and a forwarder that copies properties would turn events into deletes.
     """
 
-    prefetch: int
-    page_events: int
-    page_bytes: int
-    timeout_s: float
+    prefetch: int = 4000
+    page_events: int = 10_000
+    page_bytes: int = 4 * 1024 * 1024
+    timeout_s: float = 20.0
     trusts_properties: bool = False
 
 
@@ -310,7 +311,12 @@ class ReceiverSource:
 
 
 async def receive(
-    hub: Hub, place: ReceiverSource, limits: Limits, threaded: Threaded, *, attached: Callable[[], None] = lambda: None
+    hub: Hub,
+    place: ReceiverSource,
+    limits: ReceiverLimits,
+    threaded: Threaded,
+    *,
+    attached: Callable[[], None] = lambda: None,
 ) -> AsyncGenerator[Received, None]:
     """For as long as the link holds. attached: called once it does. Raises FeedUnavailable, FeedError, PositionLost, Fenced."""
     async with open_receiver(hub, place, limits, threaded) as receiver:
@@ -320,7 +326,9 @@ async def receive(
 
 
 @asynccontextmanager
-async def open_receiver(hub: Hub, place: ReceiverSource, limits: Limits, threaded: Threaded) -> AsyncIterator[Receiver]:
+async def open_receiver(
+    hub: Hub, place: ReceiverSource, limits: ReceiverLimits, threaded: Threaded
+) -> AsyncIterator[Receiver]:
     """Attached, and closed at the end. Raises as `receive` does."""
     what = _named(hub, place)
     try:
@@ -359,7 +367,9 @@ def _named(hub: Hub, place: ReceiverSource) -> str:
 class Receiver:
     """Made by `open_receiver`."""
 
-    def __init__(self, link: ReceiverLink, partition: str, limits: Limits, threaded: Threaded, what: str) -> None:
+    def __init__(
+        self, link: ReceiverLink, partition: str, limits: ReceiverLimits, threaded: Threaded, what: str
+    ) -> None:
         self._link = link
         self._partition = partition
         self._limits = limits

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from leasehold.common.cancellation import heeding
-from leasehold.pipeline.connectors.eventhubs.amqp.connection import Hub, TokenRefused, connect, disconnect
+from leasehold.pipeline.connectors.eventhubs.amqp.connection import Hub, HubTokenRefused, connect, disconnect
 from leasehold.pipeline.connectors.eventhubs.amqp.encode import BATCH_FORMAT, GROUP, LEVEL, NUMBER, enveloped, numbered
 from leasehold.pipeline.connectors.eventhubs.amqp.sdk_internals import (
     has_credit,
@@ -162,7 +162,7 @@ def _replied(client: Any, place: str) -> ProducerPosition:
 
 def condition_of(error: BaseException) -> tuple[str, str]:
     """Condition and description, as far as the SDK has them."""
-    if isinstance(error, TokenRefused):
+    if isinstance(error, HubTokenRefused):
         return TOKENS.get(error.status_code, ""), f"the token is answered {error}"
     condition = getattr(error, "condition", None)
     if condition is None:

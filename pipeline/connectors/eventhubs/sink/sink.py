@@ -23,7 +23,7 @@ from leasehold.pipeline.connectors.eventhubs.sink.producer_groups import (
     tail_of,
     to_close,
 )
-from leasehold.pipeline.connectors.eventhubs.sink.tail import QUIET_S, Reading, Tails
+from leasehold.pipeline.connectors.eventhubs.sink.tail import QUIET_S, TailReading, Tails
 from leasehold.pipeline.connectors.eventhubs.sink.writer import TAIL_S, HubWriter, translated
 from leasehold.pipeline.connectors.network import check_unresolvable
 from leasehold.pipeline.connectors.targets import target_of
@@ -84,7 +84,7 @@ class EventHubsOutputSink(Sink):
         self._tail_s = tail_s
         policy = retry or RetryPolicy(retries_max=3, delay_s=0.1, delay_max_s=2.0, try_timeout_s=timeout_s)
         self._tails = Tails(self._broker, consumer_group, timeout_s=timeout_s, quiet_s=quiet_s)
-        self._unfinished: dict[tuple[str, int | None, str], Reading] = {}
+        self._unfinished: dict[tuple[str, int | None, str], TailReading] = {}
         self._first: dict[tuple[str, int | None, str], int] = {}
         """The partition's end before the first claim of a lease, until a claim succeeds: up to there it published nothing."""
         self._groups = Groups(self._broker, policy, rng or random.SystemRandom())
@@ -232,7 +232,7 @@ class EventHubsOutputSink(Sink):
         key = (lease, generation, target)
         reading = self._unfinished.pop(key, None)
         if reading is None or not reading.covers(tail.behind):
-            reading = Reading(Search(lease, generation, compare), tail.behind, tail.behind)
+            reading = TailReading(Search(lease, generation, compare), tail.behind, tail.behind)
         try:
             end = await self._tails.read(target, reading, is_binding=tail.is_binding, report_progress=report_progress)
         except BaseException:

@@ -18,9 +18,9 @@ from math import inf
 
 from leasehold.pipeline.connectors.eventhubs.broker import EventHubsBroker
 from leasehold.pipeline.connectors.eventhubs.feed.receiver import (
-    Limits,
     Received,
     Receiver,
+    ReceiverLimits,
     ReceiverSource,
     open_receiver,
 )
@@ -30,7 +30,7 @@ from leasehold.pipeline.errors import FeedError, FeedUnavailable, Fenced, SinkRe
 from leasehold.pipeline.event import Page
 from leasehold.pipeline.markers import Search
 
-LIMITS = Limits(prefetch=2000, page_events=5000, page_bytes=4 * 1024 * 1024, timeout_s=20.0)
+LIMITS = ReceiverLimits(prefetch=2000, page_events=5000)
 QUIET_S = 10.0
 """An attached receiver that gets nothing for so long is one of an empty partition, if `$management` agrees. It answers what was
 true this long ago, or later: docs/guarantees.md lists this among what is assumed."""
@@ -42,7 +42,7 @@ UNSEEN_S = 60.0
 
 
 @dataclass(slots=True)
-class Reading:
+class TailReading:
     """`search` has seen the events behind `began` up to `behind`. It can be broken off and continued."""
 
     search: Search
@@ -72,7 +72,7 @@ class Tails:
     async def read(
         self,
         target: str,
-        reading: Reading,
+        reading: TailReading,
         *,
         is_binding: bool = False,
         report_progress: Callable[[], None] = lambda: None,
@@ -84,7 +84,7 @@ class Tails:
         """
         async with self._turn(target):
             began = time.monotonic()
-            end = await _Run(self, target, reading, report_progress, is_binding=is_binding).read_to_end()
+            end = await _TailSearch(self, target, reading, report_progress, is_binding=is_binding).read_to_end()
         if end >= self._ends.get(target, (-inf, -1))[1]:
             self._ends[target] = began, end  # as old as the first answer may be
         return end
@@ -137,11 +137,11 @@ class Tails:
         return f"{self.broker.name}, partition '{target}'"
 
 
-class _Run:
+class _TailSearch:
     """at: the last sequence that the receiver has passed. end: None until it is known."""
 
     def __init__(
-        self, tails: Tails, target: str, reading: Reading, report_progress: Callable[[], None], *, is_binding: bool
+        self, tails: Tails, target: str, reading: TailReading, report_progress: Callable[[], None], *, is_binding: bool
     ) -> None:
         self._tails = tails
         self._target = target

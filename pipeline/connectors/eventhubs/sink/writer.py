@@ -12,7 +12,7 @@ from leasehold.pipeline.connectors.eventhubs.refusal import BUSY_S
 from leasehold.pipeline.connectors.eventhubs.sink.bodies import bodies_of, size_max
 from leasehold.pipeline.connectors.eventhubs.sink.producer_groups import CLOSED, Groups, above, group
 from leasehold.pipeline.connectors.eventhubs.sink.sender import BYTES_MAX
-from leasehold.pipeline.connectors.eventhubs.sink.tail import Reading, Tails
+from leasehold.pipeline.connectors.eventhubs.sink.tail import TailReading, Tails
 from leasehold.pipeline.crash_point import crash_point
 from leasehold.pipeline.errors import (
     Ambiguous,
@@ -107,7 +107,7 @@ class HubWriter(PublishingWriter):
         ones, which it acknowledges and discards. If a group does this twice, the lease continues with the next series of groups.
         """
         where, search = self._tails.named(self._target), Search(marker.lease, marker.generation, self._compare)
-        reading = Reading(search, self._state.tail, self._state.tail)
+        reading = TailReading(search, self._state.tail, self._state.tail)
         try:
             await self._tails.read(self._target, reading)
         except (FeedError, Fenced, PublishError) as error:

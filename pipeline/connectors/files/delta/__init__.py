@@ -1,16 +1,15 @@
 """Delta Lake as a format of the sink `files`: rows and positions in one commit of the table's log, exactly once.
 
 `sink` writes through a `committer`, which makes one commit of what several partitions have ready; `table` is what is used of
-deltalake, in a directory or, as `container` has it, in Azure Blob Storage. `compaction` permits one at a time. `vacuum` deletes
-what no commit can name. `record`, `schema`, `staged` and `protocol` are pure.
+deltalake, in a directory or, as `container` has it, in Azure Blob Storage. `upkeep` compacts it, and
+deletes what no commit can name. `record`, `schema`, `staged` and `protocol` are pure.
 """
 
-from leasehold.pipeline.connectors.files.delta.compaction import compact_in_thread, exclusive_compaction
 from leasehold.pipeline.connectors.files.delta.container import check_prefix, container_location
 from leasehold.pipeline.connectors.files.delta.schema import check_output
 from leasehold.pipeline.connectors.files.delta.sink import DeltaSink
 from leasehold.pipeline.connectors.files.delta.table import Location, Table, location_of
-from leasehold.pipeline.connectors.files.delta.vacuum import vacuum_table
+from leasehold.pipeline.connectors.files.delta.upkeep import compact_in_thread, exclusive_compaction, vacuum_table
 
 __all__ = [
     "DeltaSink",

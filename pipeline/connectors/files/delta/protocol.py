@@ -17,11 +17,11 @@ WRITER_WITH_FEATURES = 7
 """From this version of the protocol on, a table lists what it asks of writers. Below, its columns and properties show it."""
 TAKEN = frozenset(
     (
-        *("appendOnly", "invariants", "timestampNtz", "deletionVectors", "changeDataFeed", "domainMetadata"),
-        *("v2Checkpoint", "vacuumProtocolCheck", "checkConstraints", "generatedColumns", "columnMapping"),
+        *("appendOnly", "invariants", "timestampNtz", "deletionVectors", "changeDataFeed"),
+        *("v2Checkpoint", "checkConstraints", "generatedColumns", "columnMapping"),
     )
 )
-"""Features that ask nothing of an append, or only of tables whose columns and properties show it."""
+"""Features that ask nothing of an append, or only of tables whose columns and properties show it. deltalake commits to all."""
 _OF_COLUMNS = {
     "delta.invariants": "a column invariant",
     "delta.generationExpression": "a generated column",

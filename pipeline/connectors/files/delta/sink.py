@@ -121,14 +121,14 @@ class DeltaSink(Sink):
         self._place.prepare()
         self._committer.check_table()
 
-    def _claim(self, claim: Claim) -> Held:
+    def _claim(self, claim: Claim) -> HeldLease:
         app_id = _text(lambda: app_id_of(claim.pipeline, claim.partition))
         for _ in range(TRIES_MAX):
             head, number = self._head(claim.pipeline, claim.partition)
             _check_seen(self._place, claim, number)
             record = self._put_record(records.claimed(head, claim))
             if not self._committer.has_table:
-                return Held(record, None)
+                return HeldLease(record, None)
             try:
                 self._committer.commit(Change(app_id=app_id, before=number, number=record.number, check=lambda: None))
             except Moved:
@@ -137,7 +137,7 @@ class DeltaSink(Sink):
                 raise SinkUnavailable(str(error)) from error
             crash_point("table claimed")
             self._clear(record)
-            return Held(record, record.number)
+            return HeldLease(record, record.number)
         raise FilesUnavailable(
             f"other hosts keep claiming partition '{claim.partition}' of pipeline '{claim.pipeline}'"
         )
@@ -176,7 +176,7 @@ class DeltaSink(Sink):
         crash_point("record put")
         return record
 
-    def write_output(self, held: Held, output: Output, check: Check) -> Held:
+    def write_output(self, held: HeldLease, output: Output, check: Check) -> HeldLease:
         """Raises Fenced, NotTrusted, Ambiguous, SinkRejected, OutputRefused, FilesError."""
         check_key(output.table.schema, self._key)
         if output.staged:
@@ -192,10 +192,10 @@ class DeltaSink(Sink):
                 self._send(change, held, [] if output.staged else [file.name for file in made.files])
             except ColumnsChanged:
                 continue
-            return Held(record, record.number)
+            return HeldLease(record, record.number)
         raise FilesUnavailable(f"{self._place.identity}: the table's columns keep changing: try again")
 
-    def _check_parts(self, held: Held, output: Output) -> None:
+    def _check_parts(self, held: HeldLease, output: Output) -> None:
         """Raises NotStaged; Fenced if the lease has a later owner: a vacuum may have deleted the parts."""
         try:
             check_staged(self._place, output.staged, epoch=held.record.epoch, start=output.start)
@@ -206,15 +206,15 @@ class DeltaSink(Sink):
                 raise records.outranked(held.record, head) from None
             raise
 
-    def end(self, held: Held, check: Check) -> Held:
+    def end(self, held: HeldLease, check: Check) -> HeldLease:
         """Raises as `write_output` does."""
         self._check_first(held)
         if not self._committer.check_table():
-            return Held(records.ended(held.record), None)  # there is no output, and no table to keep it in
+            return HeldLease(records.ended(held.record), None)  # there is no output, and no table to keep it in
         record = self._put_record(records.ended(held.record))
         change = Change(app_id=record.app_id, before=held.number, number=record.number, check=check)
         self._send(change, held, [])
-        return Held(record, record.number)
+        return HeldLease(record, record.number)
 
     def _make(self, output: Output, columns: pa.Schema) -> Change:
         """What the output is committed as, of no lease yet."""
@@ -240,7 +240,7 @@ class DeltaSink(Sink):
             rows=rows,
         )
 
-    def _send(self, change: Change, held: Held, files: Sequence[str]) -> None:
+    def _send(self, change: Change, held: HeldLease, files: Sequence[str]) -> None:
         """files: to be deleted again if no commit that names them was sent. A vacuum deletes those of other attempts."""
         try:
             self._committer.commit(change)
@@ -258,7 +258,7 @@ class DeltaSink(Sink):
         if change.number % KEPT == 0:
             self._clear(held.record)
 
-    def _check_first(self, held: Held) -> None:
+    def _check_first(self, held: HeldLease) -> None:
         """Look for a later claim before a lease's first commit, because claims are only records until then. Raises Fenced."""
         if held.number is None:
             newest = self._newest_claim(held.record.pipeline, held.record.partition)
@@ -272,7 +272,7 @@ class DeltaSink(Sink):
                 if number < record.number:
                     self._place.delete(name_of(record.pipeline, record.partition, number))
 
-    def stager(self, held: Held, start: str | None, columns: pa.Schema) -> DeltaStager | None:
+    def stager(self, held: HeldLease, start: str | None, columns: pa.Schema) -> DeltaStager | None:
         """None for rows that are merged: they come through the host."""
         if self._key or (place := self._place.for_executors(LOG)) is None:
             return None
@@ -290,7 +290,7 @@ class DeltaSink(Sink):
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldLease:
     """What a writer has of its lease. number: the record's in the log; None before the lease's first commit."""
 
     record: Record
@@ -303,7 +303,7 @@ class DeltaWriter(SinkWriter):
     position: str | None = None
     state: str = ""
 
-    def __init__(self, sink: DeltaSink, held: Held, compare: Callable[[str | None, str | None], int]) -> None:
+    def __init__(self, sink: DeltaSink, held: HeldLease, compare: Callable[[str | None, str | None], int]) -> None:
         self._sink = sink
         self._held = held
         self._compare = compare
@@ -322,14 +322,14 @@ class DeltaWriter(SinkWriter):
     async def close(self, reason: CloseReason) -> None:
         """Nothing is held between writes."""
 
-    async def _send(self, permit: Permit, send: Callable[[Check], Held]) -> None:
+    async def _send(self, permit: Permit, send: Callable[[Check], HeldLease]) -> None:
         """`send` runs on a thread, and is given what to call before it sends."""
         permit.check()
         with checked_until_cancelled(permit) as check:
             held = await _on_thread(self._sink.run(), lambda: send(check))
         self._copy(held)
 
-    def _copy(self, held: Held) -> None:
+    def _copy(self, held: HeldLease) -> None:
         self._held = held
         self.position = held.record.position
         self.state = "" if held.number is None else f"{held.record.generation}:{held.number}"

@@ -60,6 +60,9 @@ _OF_VALUES = re.compile(
 _OF_COLUMNS = re.compile(r"Schema error|Error during planning|type_coercion|This feature is not implemented")
 _OF_STORE = re.compile(r"Generic (?!DeltaTable)\w+ error|Object at location|Object store error")
 """Why a merge failed, in deltalake's messages. One that names the store may be about any request."""
+_OF_PROTOCOL = re.compile(r"Kernel error: (Unsupported|Invalid protocol action|Max catalog version)")
+"""Why a table cannot be read, in deltalake's messages, if its protocol is newer."""
+_STACK = re.compile(r"\n\s*0: .*", re.DOTALL)
 _QUERY = re.compile(r"(https?://[^\s?]+)\?\S*")
 
 
@@ -361,6 +364,11 @@ class Table:
             ) from error
         except (DeltaError, OSError) as error:
             self._table = None
+            if _OF_PROTOCOL.search(str(error)):
+                raise SinkRejected(
+                    f"the Delta table {self._at.address} asks for more than the sink `files` can read ({_line(error)}): use a"
+                    " newer version of Leasehold, or write to another table"
+                ) from error
             what = f"the Delta table {self._at.address} cannot be reached, {doing}"
             raise self._at.explain(what, _line(error)) from error
 
@@ -446,6 +454,6 @@ def _reaching(emulator: str | None) -> Iterator[None]:
 
 
 def _line(error: Exception) -> str:
-    """Without the queries of addresses, which may hold signatures."""
-    text = _QUERY.sub(r"\1", " ".join(_COLORS.sub(" ", str(error)).split()))
+    """Without the queries of addresses, which may hold signatures, and without the library's stack."""
+    text = _QUERY.sub(r"\1", " ".join(_COLORS.sub(" ", _STACK.sub("", str(error))).split()))
     return text[:600] or type(error).__name__

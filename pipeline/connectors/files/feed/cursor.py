@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from leasehold.pipeline.connectors.files.feed.position import Fingerprint, Position
+from leasehold.pipeline.connectors.files.feed.position import FilePosition, Fingerprint
 from leasehold.pipeline.connectors.files.feed.records import Offsets, Opening
 
 WINDOW_BYTES = 1024 * 1024
@@ -34,6 +34,25 @@ class FileStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PassedBytes:
+    """What is known of the bytes before a cursor."""
+
+    prefix: Fingerprint = field(default_factory=Fingerprint)
+    """The fingerprint of all of them."""
+    overlap: bytes = b""
+    """The last of them. Every read verifies them once more."""
+    planned: Fingerprint | None = None
+    """The fingerprint of those behind the begin of a range, while ranges are planned."""
+
+    def extended(self, data: bytes) -> PassedBytes:
+        return PassedBytes(
+            prefix=self.prefix.extended(data),
+            overlap=(self.overlap + data)[-OVERLAP_BYTES:],
+            planned=None if self.planned is None else self.planned.extended(data),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cursor:
     """The position of reading in a file.
 
@@ -46,14 +65,10 @@ class Cursor:
     offset: int = 0
     record: int = 0
     line: int = 1
-    prefix: Fingerprint = field(default_factory=Fingerprint)
-    """Fingerprint of the bytes before `offset`. Every read verifies the last of them, `overlap`, once more."""
-    overlap: bytes = b""
+    passed: PassedBytes = field(default_factory=PassedBytes)
     header: str = ""
-    position: Position | None = None
+    position: FilePosition | None = None
     """Behind the last record, None where there was none; blank lines may lie between it and `offset`."""
-    planned: Fingerprint | None = None
-    """Fingerprint of the bytes between the begin of a range and `offset`, while ranges are planned."""
     window: int = WINDOW_BYTES
     """How many bytes to read next."""
 
@@ -73,9 +88,7 @@ class Cursor:
             self,
             offset=self.offset + len(data),
             line=self.line + lines,
-            prefix=self.prefix.extended(data),
-            planned=None if self.planned is None else self.planned.extended(data),
-            overlap=(self.overlap + data)[-OVERLAP_BYTES:],
+            passed=self.passed.extended(data),
         )
 
 
@@ -103,12 +116,12 @@ class Trail:
         end, lines = int(self.ends[count - 1]), int(self.lines_behind[count - 1])
         is_unterminated = end > len(self.data)
         cursor = since.moved(self.data[start:end], lines - lines_before - is_unterminated)
-        position = Position(
+        position = FilePosition(
             offset=cursor.offset,
             record=cursor.record + count - done,
             line=cursor.line,
             header=cursor.header,
-            prefix=cursor.prefix.text,
+            prefix=cursor.passed.prefix.text,
             file=cursor.seen.file,
             unterminated=is_unterminated,
         )

@@ -21,10 +21,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path, PurePath
@@ -32,27 +32,25 @@ from shlex import quote
 from types import MappingProxyType
 from typing import Literal, ParamSpec, TypeVar
 
+import pyarrow as pa
+
 from leasehold.pipeline.connectors.files.feed.cursor import Cursor
 from leasehold.pipeline.connectors.files.feed.pattern import Pattern
-from leasehold.pipeline.connectors.files.feed.position import Fingerprint, Position, compare, decode
-from leasehold.pipeline.connectors.files.feed.ranges import FilesRanges
-from leasehold.pipeline.connectors.files.feed.reader import Ahead, FileReader, Reading, Step
-from leasehold.pipeline.connectors.files.feed.records import CsvRecords, JsonRecords, NotText
+from leasehold.pipeline.connectors.files.feed.position import FilePosition, Fingerprint, compare, decode
+from leasehold.pipeline.connectors.files.feed.reader import Ahead, FileReader, Reading, ReadStep
+from leasehold.pipeline.connectors.files.feed.records import CsvRecords, JsonRecords, NotText, RecordFormat
 from leasehold.pipeline.errors import FeedError, FeedNotFound, MalformedRecord
 from leasehold.pipeline.event import Page
 from leasehold.pipeline.feed import ChangeFeed, FeedPartition, Start
-from leasehold.pipeline.ranges import EventRange
+from leasehold.pipeline.ranges import EventRange, RangeReader
 
 P = ParamSpec("P")
 T = TypeVar("T")
 FormatName = Literal["csv", "jsonl"]
-FinalRecord = Literal["wait", "accept"]
 
 THREADS_MAX = 4
 PROBED_MAX = 100
 HEADER_NAMES_MAX = 20
-LIMIT_MAX = 64 * 1024 * 1024
-"""Offsets within a page are 32 bits wide, and escapes make a text six times as long."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _log = logging.getLogger(__name__)
 _FORMATS: dict[str, FormatName] = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
@@ -63,12 +61,7 @@ class FilesChangeFeed(ChangeFeed):
 
     - `path`: a glob; `**` stands for any directories.
     - `format`: by default according to the path's suffix (.csv, .jsonl, .ndjson).
-    - `final_record`: whether a last record without a line end waits for it, or is accepted when the file ends
-      (continued later, it costs the position). A waiting record is held back, and reported.
     - `key`: the column or field that holds an event's key.
-    - `record_bytes_max`: a larger record (with its line end) is malformed.
-    - `yields_malformed`: for dead letters: a malformed record is a page of its own, as it is, unless it is in doubt
-      where it ends (a stray quote, a record too large).
     - `columns`: those of the schema, each with whether it is NOT NULL. A CSV file whose header lacks one is reported in
       the log, since it is null in all events of the file; `probe` refuses the file if the column is NOT NULL.
 
@@ -82,44 +75,24 @@ class FilesChangeFeed(ChangeFeed):
         path: str,
         *,
         format: FormatName | None = None,
-        final_record: FinalRecord = "wait",
         key: str | None = None,
+        reading: Reading | None = None,
         poll_interval_s: float = 0.5,
-        record_bytes_max: int = 1024 * 1024,
-        yields_malformed: bool = False,
         columns: Mapping[str, bool] = MappingProxyType({}),
-        page_events_max: int = 10_000,
-        page_bytes_max: int = 4 * 1024 * 1024,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         pipeline: str = "PIPELINE",
     ) -> None:
         """pipeline: its name, for messages that contain a command."""
-        limits = {
-            "record_bytes_max": record_bytes_max,
-            "page_events_max": page_events_max,
-            "page_bytes_max": page_bytes_max,
-        }
-        for name, limit in limits.items():
-            if not 1 <= limit <= LIMIT_MAX:
-                raise ValueError(f"{name} is {limit}: it has to lie between 1 and {LIMIT_MAX}")
         if not poll_interval_s > 0:
             raise ValueError(f"poll_interval_s is {poll_interval_s}: it has to be more than 0")
-        if final_record not in ("wait", "accept"):
-            raise ValueError(f"final_record is {final_record!r}: set 'wait' or 'accept'")
         self._pipeline = pipeline
         self._format = format or _FORMATS.get(PurePath(path).suffix.lower())
         if self._format not in ("csv", "jsonl"):
             raise ValueError(f"the suffix of '{path}' does not show the format: add `format: csv` or `format: jsonl`")
         records = CsvRecords if self._format == "csv" else JsonRecords
         self._pattern = Pattern.parse(path)
-        self._reading = Reading(
-            format=records(key=key, record_bytes_max=record_bytes_max),
-            accepts_unterminated=final_record == "accept",
-            yields_malformed=yields_malformed,
-            record_bytes_max=record_bytes_max,
-            page_events_max=page_events_max,
-            page_bytes_max=page_bytes_max,
-        )
+        self._reading = reading or Reading()
+        self._records = records(key=key, record_bytes_max=self._reading.record_bytes_max)
         self._poll_interval_s = poll_interval_s
         self._sleep = sleep
         self._threads = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="files")
@@ -183,7 +156,7 @@ class FilesChangeFeed(ChangeFeed):
             if step.then == "wait":
                 await self._wait_for_change(reader, step)
 
-    async def _wait_for_change(self, reader: FileReader, step: Step) -> None:
+    async def _wait_for_change(self, reader: FileReader, step: ReadStep) -> None:
         """Waits until the file changes. Reports an unfinished record, unless it is finished at the next look."""
         is_first = True
         while await self._run(reader.look) == step.cursor.seen:
@@ -210,11 +183,11 @@ class FilesChangeFeed(ChangeFeed):
         start = continuation
         with suppress(MalformedRecord):  # of the header: `open` raises it too
             while sum(each.events for each in ranges) < events_max:
-                cursor, events = await self._skip(reader, replace(cursor, planned=Fingerprint()), range_events)
+                cursor, events = await self._skip(reader, _planning(cursor), range_events)
                 if not events:
                     break
-                assert cursor.planned is not None, "it was begun above"
-                ranges.append(EventRange(start, cursor.encoded, events, cursor.planned.text))
+                assert cursor.passed.planned is not None, "it was begun above"
+                ranges.append(EventRange(start, cursor.encoded, events, cursor.passed.planned.text))
                 start, self._planned[partition] = cursor.encoded, cursor
         return ranges
 
@@ -233,7 +206,7 @@ class FilesChangeFeed(ChangeFeed):
     def range_reader(self) -> FilesRanges:
         """For executors that find the files under the same paths."""
         reading = replace(self._reading, accepts_unterminated=False, yields_malformed=False)
-        return FilesRanges(str(self._pattern.directory), reading)
+        return FilesRanges(str(self._pattern.directory), self._records, reading)
 
     async def probe(self) -> None:
         """Looks into the first files, as far as their headers. Raises FeedError."""
@@ -322,11 +295,11 @@ class FilesChangeFeed(ChangeFeed):
         reader = await self._reader_of(partition)
         return await self._run(reader.count_ahead, _decoded(continuation))
 
-    async def _cursor(self, reader: FileReader, position: Position | None) -> Cursor:
+    async def _cursor(self, reader: FileReader, position: FilePosition | None) -> Cursor:
         """The cursor at `position`, with everything before it verified."""
         return await self._cursor_from(None, reader, position)
 
-    async def _cursor_from(self, known: Cursor | None, reader: FileReader, position: Position | None) -> Cursor:
+    async def _cursor_from(self, known: Cursor | None, reader: FileReader, position: FilePosition | None) -> Cursor:
         """As `_cursor`, from a cursor whose bytes were verified before, if it is not past `position`."""
         is_of_use = known is not None and position is not None and known.offset <= position.offset
         if known is not None and is_of_use and known.seen.is_continued_by(await self._run(reader.look)):
@@ -346,7 +319,7 @@ class FilesChangeFeed(ChangeFeed):
                 f"no file '{partition}' matches '{self._pattern}': put it back, or, if it is done, close its lease:"
                 f" `leasehold leases close FILE {quote(self._pipeline)} {quote(partition)}`"
             )
-        return FileReader(self._paths[partition], partition, self._reading)
+        return FileReader(self._paths[partition], partition, self._records, self._reading)
 
     async def _run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, partial(function, *args, **kwargs))
@@ -356,5 +329,25 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(f"'{name}'" for name in names[:HEADER_NAMES_MAX]) + ", ..." * (len(names) > HEADER_NAMES_MAX)
 
 
-def _decoded(continuation: str | None) -> Position | None:
+def _planning(cursor: Cursor) -> Cursor:
+    """At the begin of a range."""
+    return replace(cursor, passed=replace(cursor.passed, planned=Fingerprint()))
+
+
+def _decoded(continuation: str | None) -> FilePosition | None:
     return None if continuation is None else decode(continuation)
+
+
+@dataclass(frozen=True, slots=True)
+class FilesRanges(RangeReader):
+    """Reads ranges of files that have the same path on executors. `check` of a range is the fingerprint of its bytes.
+
+    directory: the fixed part of the feed's pattern.
+    """
+
+    directory: str
+    format: RecordFormat
+    reading: Reading
+
+    def read_range(self, partition: str, planned: EventRange) -> Iterator[pa.Table]:
+        yield from FileReader(Path(self.directory, partition), partition, self.format, self.reading).read_range(planned)

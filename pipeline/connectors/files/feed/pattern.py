@@ -60,7 +60,7 @@ class Pattern:
             raise kind(
                 f"directory '{self.directory}' cannot be listed ({error.strerror}): create it, or let this process read it"
             ) from error
-        search = _Search(self.directory)
+        search = _FileSearch(self.directory)
         search.look(entries, self.directory, self.segments)
         return FilesFound(
             {name: search.files[name] for name in sorted(search.files)}, search.passed_over, search.closed
@@ -83,7 +83,7 @@ class FilesFound:
     closed: list[Path]
 
 
-class _Search:
+class _FileSearch:
     """One look for files. An entry that cannot be used is noted, and the others are found."""
 
     def __init__(self, directory: Path) -> None:

@@ -43,7 +43,7 @@ class Fingerprint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Position:
+class FilePosition:
     """Behind a record."""
 
     offset: int
@@ -69,7 +69,7 @@ _INTEGERS = ("v", "offset", "record", "line")
 _TYPES = dict.fromkeys(_INTEGERS, int) | dict.fromkeys(("header", "prefix", "file"), str) | {"unterminated": bool}
 
 
-def decode(continuation: str) -> Position:
+def decode(continuation: str) -> FilePosition:
     """Raises PositionLost where no file feed of this version made it."""
     if len(continuation) > CONTINUATION_CHARS_MAX:
         _refuse(continuation)
@@ -83,7 +83,7 @@ def decode(continuation: str) -> Position:
         0 <= fields[name] <= INTEGER_MAX for name in ("offset", "record", "line")
     ):
         _refuse(continuation)
-    return Position(**fields)
+    return FilePosition(**fields)
 
 
 def compare(a: str | None, b: str | None) -> int:

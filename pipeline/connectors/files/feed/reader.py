@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from leasehold.pipeline.connectors.files.feed.cursor import WINDOW_BYTES, Cursor, FileStatus, Trail
 from leasehold.pipeline.connectors.files.feed.event_table import ROW_BYTES, event_table
-from leasehold.pipeline.connectors.files.feed.position import Position, decode
+from leasehold.pipeline.connectors.files.feed.position import FilePosition, decode
 from leasehold.pipeline.connectors.files.feed.records import (
     BOM,
     Content,
@@ -50,7 +50,7 @@ WITHIN_QUOTES = "the file ends within quotes"
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ReadStep:
     """then: read on; wait until the file changes; or verify that it is still the file that `cursor.position` is from.
 
     held: the unfinished record at the end of the file, as a message. passed: the records that were passed without a page.
@@ -71,19 +71,31 @@ class Ahead:
     held: str | None = None
 
 
+LIMIT_MAX = 64 * 1024 * 1024
+"""Offsets within a page are 32 bits wide, and escapes make a text six times as long."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """How files are read. accepts_unterminated: whether the end of a file ends a record as a line end does.
+    """How files are read. Raises ValueError for limits that cannot work.
 
-    yields_malformed: whether a malformed record is a page of its own, where it is known where it ends, and does not end all.
+    - `accepts_unterminated`: a last record without a line end is accepted when the file ends (continued later, it costs the
+      position). Otherwise it is held back until it has one, and reported.
+    - `yields_malformed`: for dead letters: a malformed record is a page of its own, as it is, unless it is in doubt where it
+      ends (a stray quote, a record too large).
+    - `record_bytes_max`: a larger record (with its line end) is malformed.
     """
 
-    format: RecordFormat
-    accepts_unterminated: bool
-    record_bytes_max: int
-    page_events_max: int
-    page_bytes_max: int
+    accepts_unterminated: bool = False
     yields_malformed: bool = False
+    record_bytes_max: int = 1024 * 1024
+    page_events_max: int = 10_000
+    page_bytes_max: int = 4 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        for name in ("record_bytes_max", "page_events_max", "page_bytes_max"):
+            if not 1 <= (limit := getattr(self, name)) <= LIMIT_MAX:
+                raise ValueError(f"{name} is {limit}: it has to lie between 1 and {LIMIT_MAX}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +104,14 @@ class FileReader:
 
     path: Path
     partition: str
+    format: RecordFormat
     reading: Reading
 
     def look(self) -> FileStatus:
         with self._file() as (_, seen):
             return seen
 
-    def begin(self, position: Position | None) -> Cursor:
+    def begin(self, position: FilePosition | None) -> Cursor:
         """At the file's beginning; or behind what precedes the first record, for `verify` up to `position`."""
         with self._file() as (file, seen):
             if position is None:
@@ -112,39 +125,41 @@ class FileReader:
             raise self._lost(position, "its header is another one now")
         return cursor
 
-    def verify(self, cursor: Cursor, position: Position) -> Cursor:
+    def verify(self, cursor: Cursor, position: FilePosition) -> Cursor:
         """Further on the way to `position`, by VERIFY_BYTES at most; once there, the file is the one that was read."""
         with self._file() as (file, _):
             data = os.pread(file, min(VERIFY_BYTES, max(0, position.offset - cursor.offset)), cursor.offset)
         cursor = cursor.moved(data, 0)
         if data and cursor.offset < position.offset:
             return cursor
-        if cursor.offset != position.offset or cursor.prefix.text != position.prefix:
+        if cursor.offset != position.offset or cursor.passed.prefix.text != position.prefix:
             is_same_file = cursor.seen.file == position.file
             raise self._lost(position, "it was edited there" if is_same_file else "another file has taken its place")
         return replace(cursor, record=position.record, line=position.line, position=position)
 
-    def step(self, cursor: Cursor) -> Step:
+    def step(self, cursor: Cursor) -> ReadStep:
         """Raises MalformedRecord once nothing precedes it, FeedUnavailable, PositionLost."""
         return self._next(cursor, self._read)
 
-    def skip(self, cursor: Cursor, records_max: int) -> Step:
+    def skip(self, cursor: Cursor, records_max: int) -> ReadStep:
         """As `step`, past at most so many records, without their content. Nothing is skipped before a malformed record, as
         far as it shows where records are cut, or before one without a line end: `then` is "wait"."""
         return self._next(cursor, partial(self._skip, records_max))
 
-    def _next(self, cursor: Cursor, process: Callable[[Cursor, Opening, bytes], Step]) -> Step:
+    def _next(self, cursor: Cursor, process: Callable[[Cursor, Opening, bytes], ReadStep]) -> ReadStep:
         with self._file() as (file, seen):
             if not cursor.seen.is_continued_by(seen):
-                return Step(cursor, "verify")
+                return ReadStep(cursor, "verify")
             cursor = replace(cursor, seen=seen)
             if cursor.opening is None:
                 opened = self._read_opening(cursor, file)
-                return Step(opened, "read") if opened else Step(cursor, "wait", held=self._held_opening(file))
-            read = os.pread(file, len(cursor.overlap) + cursor.window, cursor.offset - len(cursor.overlap))
-        if not read.startswith(cursor.overlap):
-            return Step(cursor, "verify")
-        data = read[len(cursor.overlap) :]
+                return ReadStep(opened, "read") if opened else ReadStep(cursor, "wait", held=self._held_opening(file))
+            read = os.pread(
+                file, len(cursor.passed.overlap) + cursor.window, cursor.offset - len(cursor.passed.overlap)
+            )
+        if not read.startswith(cursor.passed.overlap):
+            return ReadStep(cursor, "verify")
+        data = read[len(cursor.passed.overlap) :]
         if cursor.is_unterminated:
             return self._terminated(cursor, data)
         return process(cursor, cursor.opening, data)
@@ -167,10 +182,10 @@ class FileReader:
                 if step.page is not None:
                     yield step.page.events
         is_whole = (cursor.offset, cursor.record, cursor.line) == (to.offset, to.record, to.line)
-        if not is_whole or cursor.prefix.text != planned.check:
+        if not is_whole or cursor.passed.prefix.text != planned.check:
             raise self._altered(to)
 
-    def count_ahead(self, position: Position | None) -> Ahead:
+    def count_ahead(self, position: FilePosition | None) -> Ahead:
         """Behind `position`: counted for COUNT_BYTES, and taken to be as dense behind that."""
         with self._file() as (file, seen):
             if position is not None:
@@ -205,15 +220,15 @@ class FileReader:
         data = self._beginning(file)
         try:
             check_text(data)
-            opening = self.reading.format.opening(data)
+            opening = self.format.opening(data)
         except Unreadable as trouble:
             raise self._malformed(cursor, trouble) from trouble
         if opening is None:
-            if self.reading.accepts_unterminated and self.reading.format.is_within_quotes(data):
+            if self.reading.accepts_unterminated and self.format.is_within_quotes(data):
                 raise self._malformed(cursor, Unreadable(WITHIN_QUOTES, 0))
             return None
         cursor = cursor.moved(data[: opening.bytes], opening.lines)
-        return replace(cursor, opening=opening, header=cursor.prefix.text)
+        return replace(cursor, opening=opening, header=cursor.passed.prefix.text)
 
     def _beginning(self, file: int) -> bytes:
         return os.pread(file, self.reading.record_bytes_max + OPENING_BYTES, 0)
@@ -229,21 +244,21 @@ class FileReader:
         if rest in (b"", b"\r"):
             return None
         what = "the last line has no line end yet: end it, or accept it as it is with `final_record: accept`"
-        if self.reading.format.is_within_quotes(rest):
+        if self.format.is_within_quotes(rest):
             what = "a quoted field is not closed: close it in the file, and reading continues from this record"
         return f"file '{self.partition}', line {line}: {what}"
 
-    def _terminated(self, cursor: Cursor, data: bytes) -> Step:
+    def _terminated(self, cursor: Cursor, data: bytes) -> ReadStep:
         """Past the line end of a record that was taken before it had one."""
         if data in (b"", b"\r"):
-            return Step(cursor, "wait")
+            return ReadStep(cursor, "wait")
         for line_end in (b"\n", b"\r\n"):
             if data.startswith(line_end):
-                return Step(cursor.moved(line_end, 1), "read")
+                return ReadStep(cursor.moved(line_end, 1), "read")
         assert cursor.position is not None, "a record was taken"
         raise self._lost(cursor.position, "its last record, which was taken as it was, has been continued since")
 
-    def _read(self, cursor: Cursor, opening: Opening, data: bytes) -> Step:
+    def _read(self, cursor: Cursor, opening: Opening, data: bytes) -> ReadStep:
         is_end = len(data) < cursor.window
         cut = self._cut(data, opening, is_end=is_end)
         if len(cut):
@@ -251,18 +266,18 @@ class FileReader:
         if cut.trouble:
             return self._apart(cursor, data, cut.trouble)
         if cut.passed:
-            return Step(cursor.moved(data[: cut.passed], data.count(b"\n", 0, cut.passed)), "read")
+            return ReadStep(cursor.moved(data[: cut.passed], data.count(b"\n", 0, cut.passed)), "read")
         if is_end:
-            return Step(cursor, "wait", held=self._held(data, cursor.line))
-        return Step(replace(cursor, window=2 * cursor.window), "read")
+            return ReadStep(cursor, "wait", held=self._held(data, cursor.line))
+        return ReadStep(replace(cursor, window=2 * cursor.window), "read")
 
     def _cut(self, data: bytes, opening: Opening | None, *, is_end: bool) -> Cut:
         """At the end of the file, what lacks its line end gets one where it is accepted so."""
-        cut = self.reading.format.cut(data, opening)
+        cut = self.format.cut(data, opening)
         rest = data[cut.passed :]
         if not (is_end and self.reading.accepts_unterminated) or cut.trouble or rest in (b"", b"\r"):
             return cut
-        cut = self.reading.format.cut(data + b"\n", opening)
+        cut = self.format.cut(data + b"\n", opening)
         if cut.passed < len(data) and cut.trouble is None:
             return replace(cut, trouble=Unreadable(WITHIN_QUOTES, data.count(b"\n", 0, cut.passed)))
         return cut
@@ -271,23 +286,23 @@ class FileReader:
         """How many of the cut's records make a page."""
         row_bytes = ROW_BYTES + 2 * len(self.partition.encode())
         fitting = np.searchsorted(
-            np.cumsum(self.reading.format.sizes(cut, opening) + row_bytes), self.reading.page_bytes_max, side="right"
+            np.cumsum(self.format.sizes(cut, opening) + row_bytes), self.reading.page_bytes_max, side="right"
         )
         return max(1, min(int(fitting), len(cut), self.reading.page_events_max))
 
-    def _skip(self, records_max: int, cursor: Cursor, opening: Opening, data: bytes) -> Step:
-        cut = self.reading.format.cut(data, opening)
+    def _skip(self, records_max: int, cursor: Cursor, opening: Opening, data: bytes) -> ReadStep:
+        cut = self.format.cut(data, opening)
         if count := min(len(cut), records_max):
             trail = Trail(cursor, data[: int(cut.ends[count - 1])], cut.ends[:count], cut.lines_behind[:count])
-            return Step(replace(trail.cursor_behind(count), window=WINDOW_BYTES), "read", passed=count)
+            return ReadStep(replace(trail.cursor_behind(count), window=WINDOW_BYTES), "read", passed=count)
         if cut.trouble or (not cut.passed and len(data) < cursor.window):
-            return Step(cursor, "wait")
+            return ReadStep(cursor, "wait")
         if cut.passed:
-            return Step(cursor.moved(data[: cut.passed], data.count(b"\n", 0, cut.passed)), "read")
-        return Step(replace(cursor, window=2 * cursor.window), "read")
+            return ReadStep(cursor.moved(data[: cut.passed], data.count(b"\n", 0, cut.passed)), "read")
+        return ReadStep(replace(cursor, window=2 * cursor.window), "read")
 
-    def _page(self, cursor: Cursor, opening: Opening, data: bytes, cut: Cut, count: int) -> Step:
-        content = self.reading.format.content(cut, opening, count)
+    def _page(self, cursor: Cursor, opening: Opening, data: bytes, cut: Cut, count: int) -> ReadStep:
+        content = self.format.content(cut, opening, count)
         count = len(content.bodies)
         if content.trouble and not count:
             return self._apart(cursor, data, content.trouble)
@@ -299,9 +314,9 @@ class FileReader:
         behind = trail.cursor_behind(count)
         more = 2 if count == len(cut) else 1.1  # what no page takes would be cut in vain
         window = min(max(int(more * len(trail.data)), WINDOW_BYTES_MIN), WINDOW_BYTES)
-        return Step(replace(behind, window=window), "read", Page(events, behind.encoded, trail.position_behind))
+        return ReadStep(replace(behind, window=window), "read", Page(events, behind.encoded, trail.position_behind))
 
-    def _apart(self, cursor: Cursor, data: bytes, trouble: Unreadable) -> Step:
+    def _apart(self, cursor: Cursor, data: bytes, trouble: Unreadable) -> ReadStep:
         """A page with a malformed record alone, unchanged. Raises MalformedRecord if no store keeps it, or if it may continue."""
         if trouble.span is None or not self.reading.yields_malformed:
             raise self._malformed(cursor, trouble)
@@ -312,7 +327,7 @@ class FileReader:
         events = event_table(self.partition, content, cursor.record, lines, cursor.seen.written_us)
         trail = Trail(cursor, data[:end], np.array([end]), np.array([(data[:end] + b"\n")[:end].count(b"\n")]))
         page = Page(events, trail.position_behind(1), malformed=str(trouble))
-        return Step(trail.cursor_behind(1), "read", page)
+        return ReadStep(trail.cursor_behind(1), "read", page)
 
     @contextmanager
     def _file(self) -> Iterator[tuple[int, FileStatus]]:
@@ -339,17 +354,17 @@ class FileReader:
                 f"file '{self.path}' cannot be read now ({error.strerror}): look at its disk or share, and reading continues"
             ) from error
 
-    def _check_size(self, seen: FileStatus, position: Position) -> None:
+    def _check_size(self, seen: FileStatus, position: FilePosition) -> None:
         if seen.size < position.offset:
             raise self._lost(position, f"it has only {seen.size} bytes now")
 
-    def _lost(self, position: Position, what: str) -> PositionLost:
+    def _lost(self, position: FilePosition, what: str) -> PositionLost:
         return PositionLost(
             f"file '{self.partition}' was read up to line {position.line} (byte {position.offset}), and {what}: "
             "restore what was read, or reset the lease to a new position"
         )
 
-    def _altered(self, to: Position) -> FeedUnavailable:
+    def _altered(self, to: FilePosition) -> FeedUnavailable:
         return FeedUnavailable(
             f"file '{self.path}' differs up to line {to.line} (byte {to.offset}) from what its host planned to have read here:"
             " it was changed since, or executors have another file under this path"
@@ -362,8 +377,8 @@ class FileReader:
         )
 
 
-def _begun(start: Position, seen: FileStatus, opening: Opening) -> Cursor:
-    """At the begin of a range. `prefix` begins there too: no executor reads what precedes its range."""
+def _begun(start: FilePosition, seen: FileStatus, opening: Opening) -> Cursor:
+    """At the begin of a range. What has passed begins there too: no executor reads what precedes its range."""
     return Cursor(
         seen=seen, opening=opening, offset=start.offset, record=start.record, line=start.line, header=start.header
     )

@@ -16,6 +16,7 @@ from azure.core.credentials import AccessToken
 from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError, ServiceRequestError
 from azure.storage.blob import BlobServiceClient, ContainerClient
 
+from leasehold.common.addresses import is_nowhere_at_once
 from leasehold.common.azure import (
     REFUSED_BY_STORAGE,
     STORAGE_REMEDIES,
@@ -27,7 +28,6 @@ from leasehold.common.azure import (
     storage_code_of,
     storage_retry_after_s,
 )
-from leasehold.common.resolving import is_nowhere_at_once
 from leasehold.pipeline.connectors.files.sink.storage import (
     FilesError,
     FilesNowhere,

@@ -22,7 +22,7 @@ from leasehold.pipeline.connectors.files.sink.formats import decoded
 from leasehold.pipeline.connectors.files.sink.manifest import head_of
 from leasehold.pipeline.connectors.files.sink.snapshot import Snapshot, snapshot_of
 from leasehold.pipeline.connectors.files.sink.storage import FilesError, Storage
-from leasehold.pipeline.dead_letters.merged_feed import NONE_READ, Stretch
+from leasehold.pipeline.dead_letters.merged_feed import NONE_READ, LetterStretch
 from leasehold.pipeline.dead_letters.record import LEASE, kept_events, letter_in
 from leasehold.pipeline.errors import FeedUnavailable
 from leasehold.pipeline.limits import JSON_LEVELS_MAX, REPLAY
@@ -74,7 +74,7 @@ class FileLetters:
         snapshot = await self._snapshot(self._leases[stream], partition)
         return sum(each.file.rows - _read_of(each.file, behind) for each in _counted(snapshot.files))
 
-    async def read(self, partition: str, stream: str, behind: int, end: int) -> AsyncGenerator[Stretch, None]:
+    async def read(self, partition: str, stream: str, behind: int, end: int) -> AsyncGenerator[LetterStretch, None]:
         """File by file. Earlier files are not read, but the manifest is."""
         snapshot = await self._snapshot(self._leases[stream], partition)
         for each in _counted(snapshot.files):
@@ -82,7 +82,7 @@ class FileLetters:
             if skipped < each.file.rows and _number(each.file.version, 0) <= end:
                 events = await self._events(snapshot, each, stream)
                 numbers = range(_number(each.file.version, skipped), _number(each.file.version, each.file.rows))
-                yield Stretch(numbers, events.slice(skipped))
+                yield LetterStretch(numbers, events.slice(skipped))
 
     async def close(self) -> None:
         await self._call(self._place.close)

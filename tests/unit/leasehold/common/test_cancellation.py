@@ -15,7 +15,7 @@ from leasehold.common.cancellation import await_shielded, heeding, insisting, is
 from leasehold.leases.stores import azure
 from leasehold.pipeline.connectors.eventhubs.amqp.connection import connect, disconnect
 from leasehold.pipeline.connectors.eventhubs.amqp.management import Management
-from leasehold.pipeline.connectors.postgres.session import Session
+from leasehold.pipeline.connectors.postgres.session import PostgresSession
 from leasehold.pipeline.errors import FeedUnavailable
 
 
@@ -225,7 +225,7 @@ async def test_a_connection_is_closed_though_whoever_closes_it_was_cancelled() -
     assert closed == ["the transport"]
 
 
-@pytest.mark.parametrize("await_it", [insisting, lambda talk: Session(SimpleNamespace()).run_within(60, talk)])  # type: ignore[arg-type]
+@pytest.mark.parametrize("await_it", [insisting, lambda talk: PostgresSession(SimpleNamespace()).run_within(60, talk)])  # type: ignore[arg-type]
 async def test_an_error_that_comes_together_with_the_cancellation_is_reported_by_nobody(await_it: Any) -> None:
     reported: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))

@@ -10,12 +10,12 @@ import pytest
 from aiohttp.client_reqrep import ConnectionKey
 
 from leasehold.pipeline.async_sink import Entry
-from leasehold.pipeline.connectors.cosmos.change_feed_request import Answer as CosmosAnswer
+from leasehold.pipeline.connectors.cosmos.change_feed_request import FeedAnswer as CosmosAnswer
 from leasehold.pipeline.connectors.cosmos.client import CosmosContainer
 from leasehold.pipeline.connectors.cosmos.point_operations import Write
 from leasehold.pipeline.connectors.cosmos.sink import CosmosDestination
 from leasehold.pipeline.connectors.http import HttpDestination
-from leasehold.pipeline.connectors.http_exchange import Answer, failed_of
+from leasehold.pipeline.connectors.http_exchange import HttpAnswer, failed_of
 from leasehold.pipeline.errors import Ambiguous, FeedUnavailable, SinkUnavailable
 
 
@@ -32,10 +32,12 @@ def entries(*values: object) -> list[Entry]:
 )
 def test_a_gateway_that_lost_a_request_or_gave_up_leaves_it_in_doubt(status: int, kind: type[Exception]) -> None:
     with pytest.raises(kind) as caught:
-        failed_of(Answer(status, {"retry-after": "7"}), entries(b"1"), "whole", "http://there")
+        failed_of(HttpAnswer(status, {"retry-after": "7"}), entries(b"1"), "whole", "http://there")
     assert isinstance(caught.value, Ambiguous | SinkUnavailable)
     assert caught.value.retry_after_s == 7.0
-    items = failed_of(Answer(200, {}, json.dumps([201, status]).encode()), entries(b"1", b"2"), "items", "http://there")
+    items = failed_of(
+        HttpAnswer(200, {}, json.dumps([201, status]).encode()), entries(b"1", b"2"), "items", "http://there"
+    )
     assert [entry.number for entry in items.entries] == [1]
     assert items.may_land is (kind is Ambiguous)
 

@@ -11,9 +11,10 @@ import pyarrow as pa
 import pytest
 from patience import PATIENCE_S, until_async
 
-from leasehold.pipeline.connectors.python import HandlerContext, PythonOutputSink, PythonWriter
+from leasehold.pipeline.connectors.python import PythonOutputSink, PythonWriter
 from leasehold.pipeline.contract import Row, SinkContract, SinkHarness, event_table
 from leasehold.pipeline.errors import NotTrusted, SinkError, SinkRejected, SinkUnavailable
+from leasehold.pipeline.handlers.changes import Context, HandlerLease
 from leasehold.pipeline.sink import Claim, CloseReason, Output
 from leasehold.pipeline.tracing import TraceContext
 
@@ -30,13 +31,13 @@ class Recording:
     def __init__(self, calls: list[tuple[Any, ...]] | None = None) -> None:
         self.calls = [] if calls is None else calls
 
-    async def open(self, context: HandlerContext) -> None:
+    async def open(self, context: Context) -> None:
         self.calls.append(("open", context))
 
-    async def process(self, context: HandlerContext, table: pa.Table) -> None:
+    async def process(self, context: Context, table: pa.Table) -> None:
         self.calls.append(("process", context, table["sequence"].to_pylist()))
 
-    async def close(self, context: HandlerContext, reason: CloseReason) -> None:
+    async def close(self, context: Context, reason: CloseReason) -> None:
         self.calls.append(("close", context, reason))
 
 
@@ -47,13 +48,13 @@ class PlainRecording:
         self.calls = [] if calls is None else calls
         self.threads: set[threading.Thread] = set()
 
-    def open(self, context: HandlerContext) -> None:
+    def open(self, context: Context) -> None:
         self._called("open", context)
 
-    def process(self, context: HandlerContext, table: pa.Table) -> None:
+    def process(self, context: Context, table: pa.Table) -> None:
         self._called("process", context, table["sequence"].to_pylist())
 
-    def close(self, context: HandlerContext, reason: CloseReason) -> None:
+    def close(self, context: Context, reason: CloseReason) -> None:
         self._called("close", context, reason)
 
     def _called(self, *call: Any) -> None:
@@ -113,8 +114,7 @@ async def test_a_handler_can_continue_the_trace_of_its_batch() -> None:
     trace = TraceContext(f"00-{7:032x}-{1:016x}-01", "k=v")
     await writer.write(replace(output(5, 7), trace=trace), AlwaysTrusted())
     await writer.close("shutdown")
-    contexts = [(call[0], call[1].traceparent, call[1].tracestate) for call in handler.calls]
-    assert contexts == [("open", None, None), ("process", *trace), ("close", None, None)]
+    assert [(call[0], call[1].trace) for call in handler.calls] == [("open", None), ("process", trace), ("close", None)]
 
 
 @pytest.mark.parametrize("kind", [Recording, PlainRecording])
@@ -128,10 +128,9 @@ async def test_a_handler_is_opened_given_batches_and_closed_with_the_reason(
     await writer.write(output(7, 8), AlwaysTrusted())
     await writer.close(reason)
 
-    def context(position: str, to: str | None = None) -> HandlerContext:
-        return HandlerContext(
-            pipeline="bank", partition="7", owner="host-a", epoch=4, generation=1, position=position, to=to
-        )
+    def context(position: str, to: str | None = None) -> Context:
+        lease = HandlerLease(pipeline="bank", partition="7", owner="host-a", epoch=4, generation=1)
+        return Context(lease=lease, position=position, to=to)
 
     assert handler.calls == [
         ("open", context("5")),
@@ -190,7 +189,7 @@ async def test_a_delivered_table_is_let_go_of(kind: type[Recording | PlainRecord
 
 async def test_a_plain_method_may_return_an_awaitable() -> None:
     class Returning(PlainRecording):
-        def process(self, context: HandlerContext, table: pa.Table) -> Any:
+        def process(self, context: Context, table: pa.Table) -> Any:
             async def later() -> None:
                 self.calls.append((threading.current_thread(),))
 
@@ -212,7 +211,7 @@ class Waiting(Recording):
         self.cancelled = False
         self._on_cancel = on_cancel
 
-    async def process(self, context: HandlerContext, table: pa.Table) -> None:
+    async def process(self, context: Context, table: pa.Table) -> None:
         self.started.set()
         try:
             await asyncio.Event().wait()
@@ -252,7 +251,7 @@ async def test_a_lost_lease_cancels_an_async_handler_and_the_cancellation_goes_o
 
 async def test_a_handler_that_cancels_itself_has_failed() -> None:
     class Cancels(Recording):
-        async def process(self, context: HandlerContext, table: pa.Table) -> None:
+        async def process(self, context: Context, table: pa.Table) -> None:
             raise asyncio.CancelledError
 
     writer = await writer_of(Cancels())
@@ -268,14 +267,14 @@ class Stuck(PlainRecording):
         self.started = threading.Event()
         self.let_go = threading.Event()
 
-    def process(self, context: HandlerContext, table: pa.Table) -> None:
+    def process(self, context: Context, table: pa.Table) -> None:
         self.started.set()
         self.let_go.wait(PATIENCE_S)
         self._called("process", context, table["sequence"].to_pylist())
 
 
 class StuckWithAsyncClose(Stuck):
-    async def close(self, context: HandlerContext, reason: CloseReason) -> None:  # type: ignore[override]  # the point of it
+    async def close(self, context: Context, reason: CloseReason) -> None:  # type: ignore[override]  # the point of it
         self._called("close", context, reason)
 
 
@@ -328,24 +327,24 @@ class Fails(Recording):
         if method == self._method:
             raise self._error
 
-    async def open(self, context: HandlerContext) -> None:
+    async def open(self, context: Context) -> None:
         self._maybe("open")
 
-    async def process(self, context: HandlerContext, table: pa.Table) -> None:
+    async def process(self, context: Context, table: pa.Table) -> None:
         self._maybe("process")
 
-    async def close(self, context: HandlerContext, reason: CloseReason) -> None:
+    async def close(self, context: Context, reason: CloseReason) -> None:
         self._maybe("close")
 
 
 class PlainFails(Fails):
-    def open(self, context: HandlerContext) -> None:  # type: ignore[override]  # the point of it
+    def open(self, context: Context) -> None:  # type: ignore[override]  # the point of it
         self._maybe("open")
 
-    def process(self, context: HandlerContext, table: pa.Table) -> None:  # type: ignore[override]  # the point of it
+    def process(self, context: Context, table: pa.Table) -> None:  # type: ignore[override]  # the point of it
         self._maybe("process")
 
-    def close(self, context: HandlerContext, reason: CloseReason) -> None:  # type: ignore[override]  # the point of it
+    def close(self, context: Context, reason: CloseReason) -> None:  # type: ignore[override]  # the point of it
         self._maybe("close")
 
 
@@ -381,7 +380,7 @@ async def test_a_handler_may_say_itself_whether_to_try_again(kind: type[Fails], 
 
 async def test_a_batch_that_failed_can_be_written_again() -> None:
     class Flaky(Recording):
-        async def process(self, context: HandlerContext, table: pa.Table) -> None:
+        async def process(self, context: Context, table: pa.Table) -> None:
             await super().process(context, table)
             if len(self.calls) == 2:
                 raise SinkUnavailable("busy")
@@ -437,13 +436,13 @@ async def test_an_output_that_waited_for_acknowledgements_until_trust_had_ended_
     await asyncio.sleep(0)
     permit.is_given = False
     (_, context, _) = calls[-1]
-    await context.acknowledge(6)
+    await context.lease.acknowledge(6)
     with pytest.raises(NotTrusted):
         await waiting
     assert [call[2] for call in calls if call[0] == "process"] == [[6]]
     permit.is_given = True
     await writer.write(output(6, 7), permit)
-    await calls[-1][1].acknowledge(7)
+    await calls[-1][1].lease.acknowledge(7)
     assert ([call[2] for call in calls if call[0] == "process"], writer.position) == ([[6], [7]], "7")
     await writer.close("shutdown")
 
@@ -456,9 +455,9 @@ async def test_a_sequence_that_the_handler_was_not_called_with_covers_nothing(se
     (_, context, given) = calls[-1]
     assert given == [6, 7]
     with pytest.raises(SinkRejected, match=rf"sequence {sequence} is not one of a change .* called with \(6 to 7\)"):
-        await context.acknowledge(sequence)
+        await context.lease.acknowledge(sequence)
     await writer.write(output(7, 9), AlwaysTrusted())
     assert writer.position == "5"
-    await context.acknowledge(7)
+    await context.lease.acknowledge(7)
     assert writer.position == "7"
     await writer.close("shutdown")

@@ -18,7 +18,7 @@ from patience import PATIENCE_S
 from unit.pipeline.burials import NOW, Group, Picky, Renaming, bodies
 
 from leasehold.pipeline.async_sink import AsyncSink, Converted, Destination, Entry, Limits, refused
-from leasehold.pipeline.connectors.http_exchange import Answer, failed_of
+from leasehold.pipeline.connectors.http_exchange import HttpAnswer, failed_of
 from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryDestination, MemoryOutputSink, MemoryWriter
 from leasehold.pipeline.connectors.postgres import refusal
 from leasehold.pipeline.dead_letters import DeadLetters
@@ -363,7 +363,7 @@ def entries(count: int) -> list[Entry]:
 )
 def test_an_endpoint_refuses_entries_or_everybody(status: int, count: int, sequences: tuple[int, ...] | None) -> None:
     with pytest.raises(SinkRejected) as caught:
-        failed_of(Answer(status, {}), entries(count), "whole", "http://there")
+        failed_of(HttpAnswer(status, {}), entries(count), "whole", "http://there")
     assert (caught.value.sequences if isinstance(caught.value, OutputRefused) else None) == sequences
 
 
@@ -373,7 +373,7 @@ def test_an_endpoint_refuses_entries_or_everybody(status: int, count: int, seque
 )
 def test_an_endpoint_tells_the_items_that_it_refuses(statuses: list[int], sequences: tuple[int, ...] | None) -> None:
     with pytest.raises(SinkRejected) as caught:
-        failed_of(Answer(200, {}, json.dumps(statuses).encode()), entries(4), "items", "http://there")
+        failed_of(HttpAnswer(200, {}, json.dumps(statuses).encode()), entries(4), "items", "http://there")
     assert (caught.value.sequences if isinstance(caught.value, OutputRefused) else None) == sequences
 
 

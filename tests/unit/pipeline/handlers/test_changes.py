@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from leasehold.pipeline.errors import SinkRejected
-from leasehold.pipeline.handlers.changes import Context, Document, Event, Retry
+from leasehold.pipeline.handlers.changes import Context, Document, Event, HandlerLease, Retry
 
 DOCUMENT = Document(id="a", sequence=999)
 DOCUMENT.sequence = 3
@@ -31,7 +31,8 @@ def context_of(taken: list[int]) -> Context:
     async def acknowledge(sequence: int) -> None:
         taken.append(sequence)
 
-    return Context(pipeline="bank", partition="p", owner="host-a", epoch=1, position=None, acknowledge=acknowledge)
+    lease = HandlerLease(pipeline="bank", partition="p", owner="host-a", epoch=1, generation=1, acknowledge=acknowledge)
+    return Context(lease=lease, position=None)
 
 
 @pytest.mark.parametrize("change", [event_of("p"), DOCUMENT, {"partition": "p", "sequence": 3, "n": 1}, 3])

@@ -92,7 +92,9 @@ class Pages:
             raise AssertionError
 
         def of_claim(function: object, claim: Claim, report: Any) -> Any:
-            return for_lease(handle, claim, report, name="handle", gets="events", loop=loop, limits=self.limits)
+            return for_lease(
+                handle, claim, report, name="handle", gets="events", loop=loop, seen={}, limits=self.limits
+            )
 
         return HandlerSink(replaced, key="key", limits=self.limits, for_lease=of_claim)
 

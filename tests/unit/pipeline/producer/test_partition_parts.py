@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leasehold.pipeline.producer import NUMBER_MAX, AttachRequest, OutgoingEvent, ProducerPosition, RetryPolicy
-from leasehold.pipeline.producer.event import GROUP_MAX, OWNER_LEVEL_MAX, EventBatch, Prepared
+from leasehold.pipeline.producer.event import GROUP_MAX, OWNER_LEVEL_MAX, EventBatch, PreparedEvent
 from leasehold.pipeline.producer.idempotent import restored, snapshot_of
 from leasehold.pipeline.producer.partition import Unsettled, judged
 
@@ -72,7 +72,7 @@ def test_a_snapshot_that_nobody_took_is_refused(text: str) -> None:
 
 def test_events_added_to_a_batch_are_not_in_what_was_sent_of_it() -> None:
     batch = EventBatch(
-        partition="0", key=None, bytes_max=9, envelope_bytes=0, prepare=lambda one: Prepared(one.body, 1)
+        partition="0", key=None, bytes_max=9, envelope_bytes=0, prepare=lambda one: PreparedEvent(one.body, 1)
     )
     assert batch.try_add(OutgoingEvent(body=b"x"))
     batch.begin()

@@ -32,7 +32,8 @@ from leasehold.pipeline.event import Page
 from leasehold.pipeline.feed import PartitionEnded
 from leasehold.pipeline.limits import BatchLimits, Budget
 from leasehold.pipeline.pump.progress import Progress
-from leasehold.pipeline.pump.runner import DeliveredBatch, Runner
+from leasehold.pipeline.pump.runner import DeliveredBatch, FailingEvents, ReadAhead, Reporting, Runner, Source
+from leasehold.pipeline.pump.tap import Tap
 from leasehold.pipeline.sink import CloseReason, Output, Permit, SinkWriter
 from leasehold.pipeline.tracing import NO_CONTEXTS, Contexts, TraceContext, TransformedBatch
 from leasehold.pipeline.transform import Transform as TransformBase
@@ -171,19 +172,27 @@ class Case:
         self.delivered.append(delivered)
 
     def runner(self, **settings: Any) -> Runner:
-        parts: dict[str, Any] = {
-            "partition": "a",
-            "epoch": 1,
-            "feed": self.feed,
+        """settings: of its arguments, or of what they are made of."""
+        given = {**self.settings, **settings}
+        usual = {
+            "source": Source(self.feed, "a", given.pop("epoch", 1)),
             "transform": self.transform,
             "writer": self.writer,
             "permit": self.trust,
-            "budget": self.budget,
+            "read_ahead": ReadAhead(
+                limits=given.pop("limits"),
+                bytes_max=given.pop("buffer_bytes_max"),
+                budget=given.pop("budget", self.budget),
+                plan=given.pop("plan", None),
+            ),
             "clock": self.clock,
-            "progress": self.progress,
+            "reporting": Reporting(
+                progress=self.progress, tap=given.pop("tap", Tap()), tracer=given.pop("tracer", None)
+            ),
             "delivered": self.kept,
+            "failing": FailingEvents(letters=given.pop("letters", None), refusals=given.pop("refusals", None)),
         }
-        return Runner(**{**parts, **self.settings, **settings})
+        return Runner(**usual | given)
 
     def started(self) -> asyncio.Task[PartitionEnded | None]:
         return asyncio.create_task(self.runner().run(self.stopping))

@@ -47,7 +47,7 @@ from leasehold.pipeline.pump.runner import DeliveredBatch
 from leasehold.pipeline.sink import CloseReason, Output
 from leasehold.pipeline.transform import NoTransform
 from leasehold.service.api.metrics import Metrics, _revision_in, build_info
-from leasehold.service.fitness import Health
+from leasehold.service.fitness import PipelineHealth
 from leasehold.service.lag.measurement import Lag, PartitionLag
 from leasehold.service.notifications import LeaseLoss, Notifications
 from leasehold.service.notifier import NOTIFICATION_OUTCOMES, Notifier
@@ -190,7 +190,7 @@ async def test_a_wait_for_executors_is_shown_while_it_lasts(start, monkeypatch: 
 async def test_a_host_that_cannot_process_a_pipeline_shows_that_it_is_unfit(start) -> None:
     running = await start(feeds={"bank": MemoryChangeFeed(["a"])}, runs=False)
     assert samples(Metrics(running.host))["leasehold_pipeline_unfit", "bank"] == 0
-    running.host.fitness._watched["bank"].health = Health(state="renounced")
+    running.host.fitness._watched["bank"].health = PipelineHealth(state="renounced")
     assert samples(Metrics(running.host))["leasehold_pipeline_unfit", "bank"] == 1
 
 

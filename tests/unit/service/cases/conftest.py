@@ -11,7 +11,7 @@ from leasehold.pipeline.batch import Batch
 from leasehold.pipeline.errors import Poison, PoisonEvent
 from leasehold.pipeline.transform import NoTransform, Transform
 from leasehold.service.cases.model import LONG_AGO, Case
-from leasehold.service.cases.running import Prepared
+from leasehold.service.cases.running import PreparedPipeline
 from leasehold.service.config.load import parse
 from leasehold.service.wiring.build import policy_of
 
@@ -43,12 +43,12 @@ class FakeTransform(Transform):
         """Nothing to close."""
 
 
-def prepared(sink: str = "{type: log, path: out}", apply: Apply | None = None, **settings: str) -> Prepared:
+def prepared(sink: str = "{type: log, path: out}", apply: Apply | None = None, **settings: str) -> PreparedPipeline:
     more = "".join(f"    {name}: {value}\n" for name, value in settings.items())
     text = f"pipelines:\n  - name: p\n    feed: {{type: log, path: in}}\n    sink: {sink}\n{more}"
     (found,) = parse(text, {}, folder=Path("/nowhere")).pipelines
     transform = NoTransform() if apply is None else FakeTransform(apply)
-    return Prepared(settings=found, transform=transform, policy=policy_of(found, lambda: LONG_AGO))
+    return PreparedPipeline(settings=found, transform=transform, policy=policy_of(found, lambda: LONG_AGO))
 
 
 def case_of(*events: str | dict[str, object], **keys: object) -> Case:

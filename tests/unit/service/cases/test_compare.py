@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.service.cases.compare import Order, Pair, Table, missing_columns, paired, side_by_side
+from leasehold.service.cases.compare import ComparedTable, Order, Pair, missing_columns, paired, side_by_side
 from leasehold.service.cases.values import is_same, shown
 
 MONEY = pa.decimal128(20, 2)
@@ -77,11 +77,11 @@ def test_values_differ(expected: Any, actual: Any, kind: pa.DataType) -> None:
 SCHEMA = pa.schema([("partition", pa.string()), ("a", pa.int64()), ("b", pa.int64())])
 
 
-def table(*rows: tuple[str, int, int]) -> Table:
-    return Table(SCHEMA, [dict(zip(SCHEMA.names, row, strict=True)) for row in rows])
+def table(*rows: tuple[str, int, int]) -> ComparedTable:
+    return ComparedTable(SCHEMA, [dict(zip(SCHEMA.names, row, strict=True)) for row in rows])
 
 
-def fit(expected: list[dict[str, Any]], actual: Table, order: Order) -> bool:
+def fit(expected: list[dict[str, Any]], actual: ComparedTable, order: Order) -> bool:
     return all(pair.is_same for pair in paired(expected, actual, order))
 
 
@@ -97,7 +97,7 @@ def test_rows_are_compared_in_any_order_unless_an_order_is_given() -> None:
 
 def test_output_without_partitions_is_compared_as_one_sequence() -> None:
     schema = pa.schema([("a", pa.int64())])
-    output = Table(schema, [{"a": 1}, {"a": 2}])
+    output = ComparedTable(schema, [{"a": 1}, {"a": 2}])
     assert paired([], output, "partition") == [Pair(None, "{a: 1}", False), Pair(None, "{a: 2}", False)]
     assert fit([{"a": 1}, {"a": 2}], output, "partition")
 

@@ -22,12 +22,12 @@ from leasehold.pipeline.crash_point import POINTS, crash_point
 from leasehold.pipeline.sink import Claim, Output, Sink
 from leasehold.service.cases import killing
 from leasehold.service.cases.disturbance import RECUTS, Disturbance, disturbances
-from leasehold.service.cases.disturbed_run import Line, Run, Severed, StoreBehindLine, random_cut
+from leasehold.service.cases.disturbed_run import DisturbedRun, Line, Severed, StoreBehindLine, random_cut
 from leasehold.service.cases.ends import events_of
 from leasehold.service.cases.killing import Kills, kill_case
 from leasehold.service.cases.model import Case
-from leasehold.service.cases.running import Prepared
-from leasehold.service.cases.scratch import RunFailed, Scratch
+from leasehold.service.cases.running import PreparedPipeline
+from leasehold.service.cases.scratch import RunFailed, ScratchTables
 
 HANDLER = '{type: python, handler: "tallies:Handler", gets: table}'
 SIDE_BY_SIDE = '{type: python, handler: "tallies:Handler", parallel: {key: key, max: 4}}'
@@ -39,7 +39,7 @@ GENERIC = (
 )
 
 
-async def kill(one: Prepared, case: Case, seed: int = 1) -> tuple[list[str], list[str]]:
+async def kill(one: PreparedPipeline, case: Case, seed: int = 1) -> tuple[list[str], list[str]]:
     """The problems, and the runs."""
     runs: list[str] = []
 
@@ -358,7 +358,7 @@ async def test_a_partition_that_stops_is_reported(tallies: ModuleType) -> None:
     assert "RuntimeError: no room" in problem
 
 
-class Broken(Scratch):
+class Broken(ScratchTables):
     """In memory, with a fault."""
 
     def __init__(self, destination: MemoryDestination) -> None:
@@ -373,15 +373,17 @@ LATE = Disturbance("late write", nth=2)
 LOST = Disturbance("lost answer", nth=2)
 
 
-async def rows(scratch: Scratch, disturbance: Disturbance) -> int:
-    run = Run(prepared=prepared(), case=case_of("a", "b", "c", "d"), scratch=scratch, seed=1, disturbance=disturbance)
+async def rows(scratch: ScratchTables, disturbance: Disturbance) -> int:
+    run = DisturbedRun(
+        prepared=prepared(), case=case_of("a", "b", "c", "d"), scratch=scratch, seed=1, disturbance=disturbance
+    )
     return len((await run.carry_out())["partition 0"])
 
 
 @pytest.mark.virtual
 @pytest.mark.parametrize("disturbance", [LATE, LOST], ids=str)
 async def test_a_sink_with_positions_and_epochs_takes_each_event_once(disturbance: Disturbance) -> None:
-    assert await rows(Scratch(), disturbance) == 4
+    assert await rows(ScratchTables(), disturbance) == 4
 
 
 class Late(MemoryDestination):

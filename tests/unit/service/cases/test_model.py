@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.service.cases.model import Case, CaseFile, Event, cases_beside, load_cases, load_settings, parse_cases
+from leasehold.service.cases.model import (
+    Case,
+    CaseEvent,
+    CaseFile,
+    cases_beside,
+    load_cases,
+    load_settings,
+    parse_cases,
+)
 from leasehold.service.config.load import parse
 from leasehold.service.config.settings import Settings
 from leasehold.service.errors import ConfigurationError
@@ -38,7 +46,7 @@ def settings() -> Settings:
 def test_a_case_has_defaults() -> None:
     (case,) = cases(ONE).cases
     assert (case.rows, case.order, case.dead_letters, case.kill, case.batches) == (None, "any", (), True, "any")
-    assert case.events == (Event(body="a"),)
+    assert case.events == (CaseEvent(body="a"),)
     assert (case.events[0].partition, case.events[0].time) == ("0", datetime(2026, 1, 1, tzinfo=UTC))
 
 
@@ -188,5 +196,5 @@ def test_a_variable_whose_substitute_does_not_fit_must_be_set(tmp_path: Path) ->
 
 def test_every_key_is_described() -> None:
     page = (ROOT / "docs/testing.md").read_text()
-    keys = {*Case.model_fields, *Event.model_fields, "config"}
+    keys = {*Case.model_fields, *CaseEvent.model_fields, "config"}
     assert {key for key in keys if f"`{key}" not in page} == set()

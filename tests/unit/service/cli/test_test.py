@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from leasehold.service.cases.model import PlacedCase, parse_cases
 from leasehold.service.cli.main import main
-from leasehold.service.cli.test import Verdict, _write_junit
+from leasehold.service.cli.test import CaseVerdict, _write_junit
 
 CONFIG = """
 pipelines:
@@ -130,7 +130,7 @@ def test_results_for_a_build_server_have_no_secret_and_can_be_read(tmp_path: Pat
     case = parse_cases('cases: [{name: "a\\x01", events: [{body: x}]}]', tmp_path / "x.cases.yaml").cases[0]
     placed = PlacedCase(case=case, pipeline="p", path=Path("x\udcff"), line=1)
     problem = "fails: postgresql://u:hunter2@db/x password=hunter2, value '\x01\ufffe\ud800'\n\tand more"
-    _write_junit(tmp_path / "j.xml", [Verdict(placed=placed, problems=[problem, "row 2 \x00"], took_s=1.0)])
+    _write_junit(tmp_path / "j.xml", [CaseVerdict(placed=placed, problems=[problem, "row 2 \x00"], took_s=1.0)])
     assert "hunter2" not in (tmp_path / "j.xml").read_text()
     [found] = ElementTree.parse(tmp_path / "j.xml").getroot()
     assert (found.get("name"), found.get("file")) == ("a\\u0001", "x\\udcff")

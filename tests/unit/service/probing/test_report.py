@@ -11,8 +11,8 @@ from leasehold.common.clock import BootClock
 from leasehold.service.probing.report import (
     Answer,
     Finding,
+    ProbeReport,
     Question,
-    Report,
     ask_all,
     either,
     judged,
@@ -93,8 +93,10 @@ def answer(text: str, verdict: str = "holds", *evidence: str) -> Answer:
     )
 
 
-def report(*found: Answer, left: tuple[str, ...] = ()) -> Report:
-    return Report(date="2026-01-31", versions={"azure-cosmos": "4.17"}, systems={"hub at ns.example": found}, left=left)
+def report(*found: Answer, left: tuple[str, ...] = ()) -> ProbeReport:
+    return ProbeReport(
+        date="2026-01-31", versions={"azure-cosmos": "4.17"}, systems={"hub at ns.example": found}, left=left
+    )
 
 
 @pytest.mark.parametrize(
@@ -107,7 +109,7 @@ def report(*found: Answer, left: tuple[str, ...] = ()) -> Report:
         (report(answer("yes"), left=("container 'x'",)), False),
     ],
 )
-def test_a_report_is_fine_if_every_answer_is_known_and_nothing_is_left(found: Report, is_fine: bool) -> None:
+def test_a_report_is_fine_if_every_answer_is_known_and_nothing_is_left(found: ProbeReport, is_fine: bool) -> None:
     assert found.is_fine is is_fine
 
 

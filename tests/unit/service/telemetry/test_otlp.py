@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from leasehold.service.config.telemetry import TelemetrySettings
 from leasehold.service.telemetry.otlp import OtlpTraces
 from leasehold.service.telemetry.signals import traces_of
-from leasehold.service.telemetry.spans import Failure, Span
+from leasehold.service.telemetry.spans import Span, SpanFailure
 
 QUEUE = 64  # as the fixture `environ` has it
 SPAN = Span(name="batch", took_s=3.0, attributes={"leasehold.partition": "7", "leasehold.epoch": 4})
@@ -70,7 +70,7 @@ async def test_the_variables_of_opentelemetry_hold(environ: pytest.MonkeyPatch, 
             name="renew",
             took_s=0.5,
             attributes={},
-            error=Failure("leasehold.leases.errors.StoreUnavailable", "StoreUnavailable: throttled"),
+            error=SpanFailure("leasehold.leases.errors.StoreUnavailable", "StoreUnavailable: throttled"),
         )
     )
     await traces.close()

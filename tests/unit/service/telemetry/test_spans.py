@@ -15,7 +15,7 @@ from leasehold.pipeline.endpoint import Endpoint
 from leasehold.pipeline.errors import SinkUnavailable
 from leasehold.pipeline.pump.runner import DeliveredBatch
 from leasehold.pipeline.tracing import Contexts, TraceContext, TransformedBatch
-from leasehold.service.telemetry.spans import TEXT_MAX, Failure, RunTracer, Span, TracedStats
+from leasehold.service.telemetry.spans import TEXT_MAX, RunTracer, Span, SpanFailure, TracedStats
 
 LEASE = Lease(pipeline="bank", partition="7", owner="host-a", incarnation="1", epoch=4, continuation="90")
 BEFORE = Lease(pipeline="bank", partition="7", epoch=3, continuation="90")
@@ -43,7 +43,7 @@ class Noted:
     def context(self) -> TraceContext:
         return TraceContext(f"00-{1:032x}-{self.number:016x}-01")
 
-    def end(self, attributes: Mapping[str, Any] | None = None, *, error: Failure | None = None) -> None:
+    def end(self, attributes: Mapping[str, Any] | None = None, *, error: SpanFailure | None = None) -> None:
         self.is_open = False
         self.span = replace(self.span, attributes={**self.span.attributes, **(attributes or {})}, error=error)
         self.book.notes.append(self)
@@ -233,11 +233,11 @@ def test_what_failed_says_why_and_from_where_it_continues(stats: TracedStats, bo
     stats.record_renewal(LEASE, 0.1, StoreUnavailable("throttled"))
     stats.record_suspension(LEASE)
     (process,), (renew,), (suspend,) = book.named("process"), book.named("renew"), book.named("suspend")
-    assert process.span.error == Failure(
+    assert process.span.error == SpanFailure(
         "leasehold.pipeline.errors.SinkUnavailable", "SinkUnavailable: postgresql://ada:***@db is away"
     )
     assert process.span.attributes["leasehold.from"] == "90"
-    assert renew.span.error == Failure("leasehold.leases.errors.StoreUnavailable", "StoreUnavailable: throttled")
+    assert renew.span.error == SpanFailure("leasehold.leases.errors.StoreUnavailable", "StoreUnavailable: throttled")
     assert suspend.span.error
     assert process.links == renew.links == suspend.links == (book.named("acquire")[0],)
 
@@ -254,7 +254,7 @@ def test_a_delivery_that_failed_ends_with_its_batch_and_those_behind_it_leave_no
     assert (
         process.span.error
         == send.span.error
-        == Failure("leasehold.pipeline.errors.SinkUnavailable", "SinkUnavailable: away")
+        == SpanFailure("leasehold.pipeline.errors.SinkUnavailable", "SinkUnavailable: away")
     )
     assert process.span.attributes["leasehold.to"] == "97"
     assert stats.trace_fields(LEASE)["span_id"] == f"{process.number:016x}"

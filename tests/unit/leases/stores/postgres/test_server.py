@@ -163,7 +163,7 @@ class Scripted(Server):
     openings: list[asyncio.Future[Connection]]
     used: list[AsyncConnection]
 
-    async def _open(self, parameters: dict[str, Any]) -> AsyncConnection:
+    async def _open(self, parameters: dict[str, Any], address: str, setting: str) -> AsyncConnection:
         opening: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
         self.openings.append(opening)
         return cast(AsyncConnection, await opening)

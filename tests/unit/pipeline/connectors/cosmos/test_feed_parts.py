@@ -12,7 +12,7 @@ import pytest
 from leasehold.common.azure import cosmos_account_of
 from leasehold.common.clock import Patience
 from leasehold.pipeline.connectors.cosmos import CosmosChangeFeed, Pauses
-from leasehold.pipeline.connectors.cosmos.change_feed_request import Answer, Ask, refusal
+from leasehold.pipeline.connectors.cosmos.change_feed_request import Ask, FeedAnswer, refusal
 from leasehold.pipeline.connectors.cosmos.page_size import GROWS_AFTER, PageSize
 from leasehold.pipeline.connectors.cosmos.ranges import (
     KeyRange,
@@ -194,7 +194,7 @@ def test_a_time_is_asked_for_so_that_its_own_second_is_told(time: datetime, head
 )
 def test_a_refusal_says_what_to_do_next(status: int, substatus: int, kind: type[FeedError], says: str) -> None:
     headers = {"x-ms-substatus": str(substatus), "x-ms-retry-after-ms": "1500"}
-    error = refusal(Answer(status, headers, b'{"code":"X","message":"it\\nis so"}'), "container c")
+    error = refusal(FeedAnswer(status, headers, b'{"code":"X","message":"it\\nis so"}'), "container c")
     assert type(error) is kind
     assert says in str(error)
     assert len(str(error).splitlines()) == 1
@@ -203,7 +203,7 @@ def test_a_refusal_says_what_to_do_next(status: int, substatus: int, kind: type[
 
 @pytest.mark.parametrize("body", [b"", b"\xff\xfe", b"[" * 100_000, b"x" * 10_000, b'{"message":{"a":1}}'])
 def test_what_an_account_says_is_cut_to_a_line(body: bytes) -> None:
-    assert 0 < len(Answer(400, {"x-ms-retry-after-ms": "soon", "x-ms-substatus": "x"}, body).message) <= 300
+    assert 0 < len(FeedAnswer(400, {"x-ms-retry-after-ms": "soon", "x-ms-substatus": "x"}, body).message) <= 300
 
 
 # Where a time begins
@@ -212,20 +212,20 @@ def test_what_an_account_says_is_cut_to_a_line(body: bytes) -> None:
 @pytest.mark.parametrize(
     ("answers", "start"),
     [
-        (Answer(304, {"etag": '"7"'}), '"7"'),
-        (Answer(200, {"etag": '"12"'}, b'{"Documents":[{"id":"a","_lsn":9,"_ts":1}]}'), '"8"'),
-        (Answer(200, {"etag": '"12"'}, b'{"Documents":[]}'), '"12"'),
+        (FeedAnswer(304, {"etag": '"7"'}), '"7"'),
+        (FeedAnswer(200, {"etag": '"12"'}, b'{"Documents":[{"id":"a","_lsn":9,"_ts":1}]}'), '"8"'),
+        (FeedAnswer(200, {"etag": '"12"'}, b'{"Documents":[]}'), '"12"'),
     ],
 )
 async def test_a_time_begins_before_the_first_document_whether_that_comes_at_once_or_not(
-    answers: Answer, start: str
+    answers: FeedAnswer, start: str
 ) -> None:
     """The service answers 304 and where to begin; another account may send the first documents with its first answer."""
 
     class Container:
         name = "a/b/c"
 
-        async def read_changes(self, ask: Ask) -> Answer:
+        async def read_changes(self, ask: Ask) -> FeedAnswer:
             assert ask.since is not None
             return answers
 

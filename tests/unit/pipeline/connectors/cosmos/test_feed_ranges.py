@@ -12,7 +12,7 @@ import pytest
 
 from leasehold.common.azure import cosmos_account_of
 from leasehold.pipeline.connectors.cosmos import CosmosChangeFeed, Pauses
-from leasehold.pipeline.connectors.cosmos.change_feed_request import FROM_NOW, Answer, Ask
+from leasehold.pipeline.connectors.cosmos.change_feed_request import FROM_NOW, Ask, FeedAnswer
 from leasehold.pipeline.connectors.cosmos.client import CosmosContainer
 from leasehold.pipeline.connectors.cosmos.feed import CosmosRanges
 from leasehold.pipeline.connectors.cosmos.ranges import KeyRange, PhysicalRange, lsn_of
@@ -86,17 +86,17 @@ class Service:
     async def read_key_paths(self) -> tuple[str, ...]:
         return ("/account",)
 
-    async def read_changes(self, ask: Ask) -> Answer:
+    async def read_changes(self, ask: Ask) -> FeedAnswer:
         self.asked.append(ask.after)
         here = self.replicas.pop(0) if len(self.replicas) > 1 else self.replicas[0]
         headers = {"x-ms-session-token": f"0:0#{here}"}
         if ask.after == FROM_NOW:
-            return Answer(304, headers | {"etag": f'"{here}"'})
+            return FeedAnswer(304, headers | {"etag": f'"{here}"'})
         found = [lsn for lsn in self.lsns if lsn_of(ask.after) < lsn <= here][: self.page]
         if not found:
-            return Answer(304, headers | {"etag": ask.after or '"0"'})
+            return FeedAnswer(304, headers | {"etag": ask.after or '"0"'})
         documents = [{"id": str(lsn), "account": "a", "_lsn": lsn, "_ts": 1} for lsn in found]
-        return Answer(200, headers | {"etag": f'"{found[-1]}"'}, json.dumps({"Documents": documents}).encode())
+        return FeedAnswer(200, headers | {"etag": f'"{found[-1]}"'}, json.dumps({"Documents": documents}).encode())
 
 
 async def read(made: CosmosChangeFeed, start: str | None, to: str) -> list[int]:
@@ -170,8 +170,8 @@ async def test_all_versions_have_no_range_from_the_beginning(monkeypatch: pytest
 
 
 async def test_an_account_that_throttles_is_left_to_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def throttle(*_: object) -> Answer:
-        return Answer(429, {"x-ms-retry-after-ms": "1"})
+    async def throttle(*_: object) -> FeedAnswer:
+        return FeedAnswer(429, {"x-ms-retry-after-ms": "1"})
 
     Service(monkeypatch, [], 9)
     monkeypatch.setattr(CosmosContainer, "read_changes", throttle)

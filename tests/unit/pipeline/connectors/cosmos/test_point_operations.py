@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from leasehold.pipeline.connectors.cosmos.change_feed_request import Answer
+from leasehold.pipeline.connectors.cosmos.change_feed_request import FeedAnswer
 from leasehold.pipeline.connectors.cosmos.point_operations import Kind, Write, Writing, verdict
 from leasehold.pipeline.errors import SinkRejected
 
@@ -187,11 +187,11 @@ def test_a_body_that_is_no_object_is_refused(body: bytes) -> None:
 def test_what_an_answer_means(kind: Kind, status: int, substatus: str, expected: str) -> None:
     headers = {"x-ms-substatus": substatus} if substatus else {}
     write = Write(kind=kind, id="a", key=("x",))
-    assert verdict(write, Answer(status, headers), "stop") == expected
+    assert verdict(write, FeedAnswer(status, headers), "stop") == expected
 
 
 def test_a_patch_of_a_document_that_is_not_there_may_be_skipped() -> None:
-    assert verdict(Write(kind="patch", id="a", key=("x",)), Answer(404, {}), "skip") == "taken"
+    assert verdict(Write(kind="patch", id="a", key=("x",)), FeedAnswer(404, {}), "skip") == "taken"
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.pipeline.connectors.cosmos.pages import pages_of
-from leasehold.pipeline.connectors.cosmos.records import SEQUENCE_BITS, Record, records_of
+from leasehold.pipeline.connectors.cosmos.records import SEQUENCE_BITS, ChangeRecord, PageLimits, pages_of, records_of
 from leasehold.pipeline.errors import FeedUnavailable, MalformedRecord
 from leasehold.pipeline.event import EVENT_SCHEMA
 
@@ -25,11 +24,11 @@ def document(lsn: int = 1, **fields: Any) -> str:
     return json.dumps({"id": "a", "account": "k", **fields, "_lsn": lsn, "_ts": 1_700_000_000}, ensure_ascii=False)
 
 
-def latest(*documents: str, paths: tuple[str, ...] = ("/account",)) -> list[Record]:
+def latest(*documents: str, paths: tuple[str, ...] = ("/account",)) -> list[ChangeRecord]:
     return records_of(answer(*documents), paths, all_versions=False)
 
 
-def versions(*documents: str) -> list[Record]:
+def versions(*documents: str) -> list[ChangeRecord]:
     return records_of(answer(*documents), ("/account",), all_versions=True)
 
 
@@ -78,7 +77,7 @@ def test_a_version_has_its_document_and_what_it_was_before() -> None:
         '"metadata":{"operationType":"replace","lsn":5,"crts":9}}'
     )
     [record] = versions(item)
-    assert record == Record(
+    assert record == ChangeRecord(
         5, 9, "k", b'{"id":"a","account":"k","n":2.0}', "replace", (("id", "a"), ("previous", '{"id":"a","n":1.0}'))
     )
 
@@ -142,7 +141,9 @@ def test_a_change_without_its_place_is_malformed(item: str) -> None:
 
 
 def test_events_of_one_transaction_share_its_lsn_and_have_sequences_of_their_own() -> None:
-    [page] = pages_of("0", latest(document(4), document(5), document(5)), '"5"', events_max=10, bytes_max=10_000)
+    [page] = pages_of(
+        "0", latest(document(4), document(5), document(5)), '"5"', PageLimits(items_max=10, bytes_max=10_000)
+    )
     table = page.events
     table.validate(full=True)
     assert table.schema.equals(EVENT_SCHEMA, check_metadata=True)
@@ -161,11 +162,11 @@ def test_pages_keep_order_limits_and_transactions(
     transactions: list[tuple[int, int]], events_max: int, bytes_max: int
 ) -> None:
     records = [
-        Record(lsn, 1, None, b"x" * size, "upsert", ())
+        ChangeRecord(lsn, 1, None, b"x" * size, "upsert", ())
         for lsn, (count, size) in enumerate(transactions, 1)
         for _ in range(count)
     ]
-    pages = pages_of("0", records, '"99"', events_max=events_max, bytes_max=bytes_max)
+    pages = pages_of("0", records, '"99"', PageLimits(items_max=events_max, bytes_max=bytes_max))
     lsns = [[int(lsn) for lsn in page.events["offset"].to_pylist()] for page in pages]
     assert [lsn for page in lsns for lsn in page] == [record.lsn for record in records]
     for page, held in zip(pages, lsns, strict=True):
@@ -185,7 +186,7 @@ def test_half_a_character_is_replaced_in_id_and_key_and_stays_in_the_body(writte
     [record] = latest(written % HALF)
     assert record.body == (written % HALF).encode()
     assert WHOLE in (record.key, dict(record.properties)["id"])
-    [page] = pages_of("0", [record], '"7"', events_max=10, bytes_max=1000)
+    [page] = pages_of("0", [record], '"7"', PageLimits(items_max=10, bytes_max=1000))
     page.events.validate(full=True)
 
 
@@ -200,7 +201,7 @@ def test_half_a_character_in_a_deleted_document_or_a_key_of_several_parts_is_rep
 @given(st.text(st.characters(max_codepoint=0xFFFF) | st.characters(categories=["Cs"])), st.text())
 def test_any_text_of_json_becomes_a_page(half: str, rest: str) -> None:
     records = latest(json.dumps({"id": half + rest, "account": rest + half, "_lsn": 7, "_ts": 1}))
-    [page] = pages_of("0", records, '"7"', events_max=10, bytes_max=10**6)
+    [page] = pages_of("0", records, '"7"', PageLimits(items_max=10, bytes_max=10**6))
     page.events.validate(full=True)
     [event] = page.events.to_pylist()
     assert json.loads(event["body"])["id"] == half + rest

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from psycopg import OperationalError
 
-from leasehold.pipeline.connectors.postgres.session import Connections, Server, Timeouts
+from leasehold.pipeline.connectors.postgres.session import Connections, PostgresServer, Timeouts
 from leasehold.pipeline.errors import SinkUnavailable
 
 
@@ -47,7 +47,7 @@ async def test_why_a_connection_cannot_be_prepared_is_always_named(
     async def open_connection() -> Connection:
         return connection
 
-    server = Server("host=db dbname=bank", Connections(max=1, timeouts=Timeouts(connect_s=0.01)))
+    server = PostgresServer("host=db dbname=bank", Connections(max=1, timeouts=Timeouts(connect_s=0.01)))
     monkeypatch.setattr(server, "_open_connection", open_connection)
 
     async def converse(session: Any) -> None:

@@ -20,9 +20,9 @@ from unit.emulators.amqp import SIMPLE, VALUES, as_theirs, within
 from leasehold.pipeline.connectors.eventhubs.amqp.decode import KEYS_WITHIN_KEYS_MAX, text_of
 from leasehold.pipeline.connectors.eventhubs.amqp.values import (
     LEVELS_MAX,
+    AmqpMap,
     Described,
     Malformed,
-    Map,
     Symbol,
     Timestamp,
     value_at,
@@ -43,7 +43,7 @@ def as_the_sdk_has_it(value: Any) -> Any:
     match value:
         case Described():
             return as_the_sdk_has_it(value.value)
-        case Map():
+        case AmqpMap():
             return {as_the_sdk_has_it(key): as_the_sdk_has_it(each) for key, each in value}
         case list():
             return [as_the_sdk_has_it(each) for each in value]
@@ -70,7 +70,7 @@ def as_ours(value: Any) -> Any:
         case theirs.Described():
             return Described(as_ours(value.descriptor), as_ours(value.value))
         case dict():
-            return Map((as_ours(key), as_ours(each)) for key, each in value.items())
+            return AmqpMap((as_ours(key), as_ours(each)) for key, each in value.items())
         case list():
             return [as_ours(each) for each in value]
         case theirs.Symbol():
@@ -229,7 +229,7 @@ def test_a_decimal_of_128_bits_is_what_it_was(number: Decimal) -> None:
         (Timestamp(-1), "1969-12-31T23:59:59.999000Z"),
         (Timestamp(2**62), str(2**62)),
         ([1, None, "x", b"\x00", [True]], '[1, null, "x", "AA==", [true]]'),
-        (Map((("a", 1), (Symbol("b"), Map()))), '{"a": 1, "b": {}}'),
+        (AmqpMap((("a", 1), (Symbol("b"), AmqpMap()))), '{"a": 1, "b": {}}'),
         ([float("inf")], '["inf"]'),
         (Described(Symbol("com.microsoft:uri"), "https://a/b"), "https://a/b"),
         (Described(Symbol("com.microsoft:timespan"), 905_000_000), "90.5"),
@@ -240,7 +240,7 @@ def test_a_decimal_of_128_bits_is_what_it_was(number: Decimal) -> None:
 )
 def test_a_value_is_a_text_in_the_event_table(value: Any, text: str | None) -> None:
     assert text_of(value) == text
-    if isinstance(value, list | Map) and text is not None:
+    if isinstance(value, list | AmqpMap) and text is not None:
         json.loads(text)
 
 

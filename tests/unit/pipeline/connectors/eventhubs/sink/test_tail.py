@@ -14,7 +14,7 @@ from lab.simulation.loop import run_virtual
 from leasehold.pipeline.connectors.eventhubs.amqp.management import PartitionExtent
 from leasehold.pipeline.connectors.eventhubs.feed.receiver import Received
 from leasehold.pipeline.connectors.eventhubs.sink import tail
-from leasehold.pipeline.connectors.eventhubs.sink.tail import Reading, Tails
+from leasehold.pipeline.connectors.eventhubs.sink.tail import TailReading, Tails
 from leasehold.pipeline.markers import Search
 
 EMPTY = PartitionExtent(first=0, last=-1, offset="", time_ms=0, is_empty=True)
@@ -64,7 +64,7 @@ def test_an_old_answer_that_a_partition_is_empty_counts_only_after_a_long_silenc
 
     async def main() -> None:
         tails = Tails(hub, "sinks", timeout_s=20.0)
-        assert await tails.read("0", Reading(Search("lease", 0), -1, -1)) == end
+        assert await tails.read("0", TailReading(Search("lease", 0), -1, -1)) == end
 
     monkeypatch.setattr(tail, "open_receiver", open_receiver)
     run_virtual(main())
@@ -93,7 +93,7 @@ def test_the_end_that_a_long_claim_saw_is_as_old_as_its_beginning(monkeypatch: p
 
     async def main() -> None:
         tails = Tails(hub, "sinks", timeout_s=20.0)
-        assert await tails.read("0", Reading(Search("lease", 0), -1, -1)) == 1
+        assert await tails.read("0", TailReading(Search("lease", 0), -1, -1)) == 1
         assert await tails.look("0", 1, age_max_s=10.0) == 1, "which is 9 s old"
         assert await tails.look("0", 1, age_max_s=5.0) == 5
 
@@ -112,7 +112,7 @@ def test_a_claim_that_sees_the_end_makes_up_for_a_look_that_did_not(monkeypatch:
     async def main() -> None:
         tails = Tails(hub, "sinks", timeout_s=20.0)
         assert await tails.look("0", -1, age_max_s=5.0) == -1, "it took too long"
-        assert await tails.read("0", Reading(Search("lease", 0), -1, -1)) == 0
+        assert await tails.read("0", TailReading(Search("lease", 0), -1, -1)) == 0
         await asyncio.sleep(6)
         assert await tails.look("0", 0, age_max_s=5.0) == 5
 

@@ -5,10 +5,11 @@ The tests of this module are about the library. A version of it that behaves oth
 
 from __future__ import annotations
 
+import json
 import os
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -21,6 +22,7 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_d
 from deltalake.exceptions import DeltaError
 
 from leasehold.pipeline.connectors.files.delta import Table, location_of
+from leasehold.pipeline.connectors.files.delta.protocol import TAKEN
 from leasehold.pipeline.connectors.files.delta.table import _OWN, FOLLOWED_MAX, Added, Conflicted, MergeRefused
 from leasehold.pipeline.connectors.files.sink.storage import FilesUnavailable, FilesUncertain
 from leasehold.pipeline.errors import OutputRefused, SinkRejected
@@ -262,6 +264,54 @@ def test_a_damaged_table_is_unavailable(tmp_path: Path) -> None:
     (tmp_path / LOG / f"{0:020d}.json").write_text("{half")
     with pytest.raises(FilesUnavailable, match="cannot be reached"):
         opened(tmp_path)
+
+
+def test_a_damaged_log_is_named_without_the_library_s_stack(tmp_path: Path) -> None:
+    made(tmp_path)
+    (tmp_path / LOG / f"{1:020d}.json").write_text("{not json\n")
+    with pytest.raises(FilesUnavailable, match="Json error") as unavailable:
+        opened(tmp_path)
+    assert "0: " not in str(unavailable.value)
+
+
+def with_protocol(path: Path, reader: int, writer: int, *features: str) -> None:
+    """The table's next entry asks for these. From reader version 3 on, all features are asked of readers too."""
+    named = {"writerFeatures": features, **({"readerFeatures": features} if reader > 2 else {})} if features else {}
+    action = {"protocol": {"minReaderVersion": reader, "minWriterVersion": writer, **named}}
+    (path / LOG / f"{1:020d}.json").write_text(json.dumps(action) + "\n")
+
+
+OF_READERS = {"timestampNtz", "deletionVectors", "v2Checkpoint", "columnMapping"}
+
+
+@pytest.mark.parametrize("feature", sorted(TAKEN))
+def test_a_table_gets_a_commit_with_each_feature_that_the_sink_takes(tmp_path: Path, feature: str) -> None:
+    made(tmp_path)
+    with_protocol(tmp_path, 3 if feature in OF_READERS else 1, 7, feature)
+    opened(tmp_path).commit([file_with(tmp_path, 1)], {"lease": 1})
+    assert values_in(tmp_path) == [1]
+
+
+@pytest.mark.parametrize(
+    ("reader", "writer", "features", "why"),
+    [
+        (4, 8, (), "reader version 4"),
+        (3, 7, ("newer",), "'newer' is not supported"),
+        (3, 7, ("catalogManaged",), "catalog"),
+        (3, 7, ("vacuumProtocolCheck",), "the table feature `vacuumProtocolCheck`"),
+        (1, 7, ("domainMetadata",), "the table feature `domainMetadata`"),
+        (1, 8, (), "writer version 8"),
+    ],
+)
+@pytest.mark.parametrize("is_opened_before", [True, False])
+def test_a_table_of_a_newer_protocol_is_refused_for_ever(
+    tmp_path: Path, reader: int, writer: int, features: Sequence[str], why: str, is_opened_before: bool
+) -> None:
+    before = made(tmp_path)
+    table = before if is_opened_before else Table(location_of(tmp_path))
+    with_protocol(tmp_path, reader, writer, *features)
+    with pytest.raises(SinkRejected, match=rf"the Delta table .*{why}.*: .*(newer version|another table)"):
+        table.refresh()
 
 
 def test_a_table_that_asks_for_more_than_an_append_is_refused(tmp_path: Path) -> None:

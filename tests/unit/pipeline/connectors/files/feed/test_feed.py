@@ -17,6 +17,7 @@ import pytest
 from patience import PATIENCE_S
 
 from leasehold.pipeline.connectors.files.feed import FilesChangeFeed, reader
+from leasehold.pipeline.connectors.files.feed.reader import Reading
 from leasehold.pipeline.errors import FeedError, FeedUnavailable, MalformedRecord, PositionLost
 
 HEADER = "id,text\n"
@@ -114,7 +115,7 @@ async def feed(tmp_path: Path) -> AsyncIterator[Feed]:
 
 @pytest.fixture
 async def accepting(tmp_path: Path) -> AsyncIterator[Feed]:
-    feed = Feed(f"{tmp_path}/*.csv", final_record="accept")
+    feed = Feed(f"{tmp_path}/*.csv", reading=Reading(accepts_unterminated=True))
     yield feed
     await feed.close()
 
@@ -651,16 +652,25 @@ async def test_a_continuation_is_small_whatever_was_read(feed: Feed, path: Path)
     [
         ("in/*", {}, "does not show the format"),
         ("in/*.txt", {"format": "xml"}, "does not show the format"),
-        ("a.csv", {"final_record": "drop"}, "final_record is 'drop'"),
         ("a.csv", {"poll_interval_s": 0}, "poll_interval_s is 0"),
-        ("a.csv", {"record_bytes_max": 0}, "record_bytes_max is 0"),
-        ("a.csv", {"page_bytes_max": 2**31}, "page_bytes_max is 2147483648"),
-        ("a.csv", {"page_events_max": -1}, "page_events_max is -1"),
     ],
 )
 async def test_settings_that_cannot_work_are_refused(path: str, options: dict[str, object], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         Feed(path, **options)
+
+
+@pytest.mark.parametrize(
+    ("limits", "why"),
+    [
+        ({"record_bytes_max": 0}, "record_bytes_max is 0"),
+        ({"page_bytes_max": 2**31}, "page_bytes_max is 2147483648"),
+        ({"page_events_max": -1}, "page_events_max is -1"),
+    ],
+)
+def test_limits_that_cannot_work_are_refused(limits: dict[str, int], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        Reading(**limits)
 
 
 @contextmanager
@@ -683,7 +693,7 @@ async def test_a_file_of_another_format_is_refused_by_its_name_and_is_no_dead_le
     tmp_path: Path, suffix: str, yields_malformed: bool
 ) -> None:
     (tmp_path / f"x.{suffix}").write_bytes("a\r\n1\r\n".encode("utf-16"))
-    feed = FilesChangeFeed(f"{tmp_path}/*.{suffix}", yields_malformed=yields_malformed)
+    feed = FilesChangeFeed(f"{tmp_path}/*.{suffix}", reading=Reading(yields_malformed=yields_malformed))
     named = rf"file 'x\.{suffix}', line 1: the file is UTF-16: convert it to UTF-8"
     with pytest.raises(MalformedRecord, match=named):
         await anext(feed.open(f"x.{suffix}", None))

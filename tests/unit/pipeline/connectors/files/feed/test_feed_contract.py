@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from leasehold.pipeline.connectors.files.feed import FilesChangeFeed
+from leasehold.pipeline.connectors.files.feed.reader import Reading
 from leasehold.pipeline.contract import ChangeFeedContract, FeedHarness
 from leasehold.pipeline.ranges import RangeReader
 
@@ -27,8 +28,7 @@ class CsvHarness(FeedHarness):
         self.feed = FilesChangeFeed(
             f"{directory}/**/*.csv",
             poll_interval_s=0.005,
-            page_events_max=self.events_max,
-            page_bytes_max=self.bytes_max,
+            reading=Reading(page_events_max=self.events_max, page_bytes_max=self.bytes_max),
         )
 
     async def append(self, partition: str, bodies: Sequence[bytes]) -> None:
@@ -56,8 +56,7 @@ class JsonHarness(FeedHarness):
             f"{directory}/?",
             format="jsonl",
             poll_interval_s=0.005,
-            page_events_max=self.events_max,
-            page_bytes_max=self.bytes_max,
+            reading=Reading(page_events_max=self.events_max, page_bytes_max=self.bytes_max),
         )
 
     async def append(self, partition: str, bodies: Sequence[bytes]) -> None:

@@ -11,6 +11,7 @@ import pytest
 from unit.pipeline.burials import NOW, Group
 
 from leasehold.pipeline.connectors.files.feed import FilesChangeFeed
+from leasehold.pipeline.connectors.files.feed.reader import Reading
 from leasehold.pipeline.dead_letters import DeadLetters
 from leasehold.pipeline.errors import MalformedRecord, PoisonEvent
 
@@ -20,7 +21,7 @@ LINES = b'{"n":1}\n{"n":\n\n[2]\n{"n":3}\n{"n":4,"n":5}'
 
 async def read(path: Path, **options: Any) -> list[tuple[bytes, str | None]]:
     """Body and trouble of every record of a file that has been read to its end."""
-    feed = FilesChangeFeed(str(path), yields_malformed=True, final_record="accept", **options)
+    feed = FilesChangeFeed(str(path), reading=Reading(accepts_unterminated=True, yields_malformed=True), **options)
     [partition] = await feed.partitions()
     found, end = [], await feed.latest(partition.name)
     try:
@@ -59,7 +60,7 @@ async def test_lines_that_are_no_json_are_kept_and_the_others_are_read(tmp_path:
 async def test_where_a_record_ends_in_doubt_the_partition_stops(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(content)
-    feed = FilesChangeFeed(str(path), yields_malformed=True, record_bytes_max=100)
+    feed = FilesChangeFeed(str(path), reading=Reading(yields_malformed=True, record_bytes_max=100))
     [partition] = await feed.partitions()
     with pytest.raises(MalformedRecord):
         [page.malformed async for page in feed.open(partition.name, None)]
@@ -69,7 +70,9 @@ async def test_where_a_record_ends_in_doubt_the_partition_stops(tmp_path: Path, 
 @pytest.fixture
 async def group(tmp_path: Path) -> AsyncIterator[Group]:
     (tmp_path / "a").write_bytes(LINES + b"\n")
-    made = Group(tmp_path, feed=FilesChangeFeed(str(tmp_path / "a"), format="jsonl", yields_malformed=True))
+    made = Group(
+        tmp_path, feed=FilesChangeFeed(str(tmp_path / "a"), format="jsonl", reading=Reading(yields_malformed=True))
+    )
     yield made
     await made.beside.close()
     await made.feed.close()

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from leasehold.pipeline.connectors.files.feed import FilesChangeFeed, reader
+from leasehold.pipeline.connectors.files.feed.reader import Reading
 from leasehold.pipeline.connectors.files.feed.records import CsvRecords, JsonRecords
 from leasehold.pipeline.errors import FeedUnavailable, MalformedRecord, PositionLost
 from leasehold.pipeline.ranges import EventRange
@@ -31,7 +32,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def feed(tmp_path: Path) -> AsyncIterator[FilesChangeFeed]:
-    feed = FilesChangeFeed(f"{tmp_path}/*.csv", poll_interval_s=0.002, page_events_max=7)
+    feed = FilesChangeFeed(f"{tmp_path}/*.csv", poll_interval_s=0.002, reading=Reading(page_events_max=7))
     yield feed
     await feed.close()
 
@@ -65,7 +66,7 @@ async def test_tables_of_a_range_are_pages(feed: FilesChangeFeed, path: Path) ->
 
 
 async def test_records_larger_than_a_window_are_planned_and_read(tmp_path: Path, feed: FilesChangeFeed) -> None:
-    feed = FilesChangeFeed(f"{tmp_path}/*.csv", record_bytes_max=4 * reader.WINDOW_BYTES)
+    feed = FilesChangeFeed(f"{tmp_path}/*.csv", reading=Reading(record_bytes_max=4 * reader.WINDOW_BYTES))
     large = b"x" * (2 * reader.WINDOW_BYTES)
     (tmp_path / "a.csv").write_bytes(b"id,text\n" + b"".join(b"%d,%s\n" % (n, large) for n in range(4)))
     ranges = await feed.plan_ranges("a.csv", None, 100, 2)
@@ -193,7 +194,7 @@ async def test_a_file_that_changed_between_two_plans_is_left_to_the_host(
 
 @pytest.mark.parametrize("bad", [b"too,many,fields\n", b"\xff,x\n", b'a"b,x\n', b"z," + b"x" * 3000 + b"\n"])
 async def test_a_range_ends_before_a_malformed_record(tmp_path: Path, bad: bytes) -> None:
-    feed = FilesChangeFeed(f"{tmp_path}/*.csv", record_bytes_max=2000)
+    feed = FilesChangeFeed(f"{tmp_path}/*.csv", reading=Reading(record_bytes_max=2000))
     (tmp_path / "a.csv").write_bytes(b"id,text\n0,a\n1,b\n2,c\n" + bad + b"4,e\n" * reader.WINDOW_BYTES)
     ranges = await feed.plan_ranges("a.csv", None, 100, 2)
     assert [each.events for each in ranges] == [2, 1]
@@ -206,7 +207,7 @@ async def test_a_range_ends_before_a_malformed_record(tmp_path: Path, bad: bytes
 
 async def test_executors_refuse_malformed_json_also_with_dead_letters(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(b'{"n":1}\n{"n":\n{"n":3}\n')
-    feed = FilesChangeFeed(f"{tmp_path}/*.jsonl", yields_malformed=True, final_record="accept")
+    feed = FilesChangeFeed(f"{tmp_path}/*.jsonl", reading=Reading(accepts_unterminated=True, yields_malformed=True))
     ranges = await feed.plan_ranges("a.jsonl", None, 100, 3)
     with pytest.raises(MalformedRecord, match="line 2"):
         read(feed, ranges, "a.jsonl")
@@ -215,7 +216,7 @@ async def test_executors_refuse_malformed_json_also_with_dead_letters(tmp_path: 
 
 async def test_a_last_record_without_line_end_is_the_hosts_and_ranges_follow_it(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
-    feed = FilesChangeFeed(f"{tmp_path}/*.csv", final_record="accept")
+    feed = FilesChangeFeed(f"{tmp_path}/*.csv", reading=Reading(accepts_unterminated=True))
     path.write_bytes(b"id,text\n0,a\n1,b")
     [planned] = await feed.plan_ranges("a.csv", None, 100, 1)
     assert read(feed, [planned])["sequence"].to_pylist() == [0]

@@ -26,8 +26,8 @@ from hypothesis import strategies as st
 from pyarrow import orc
 
 from leasehold.pipeline.connectors.files.feed.cursor import Cursor
-from leasehold.pipeline.connectors.files.feed.position import Position, decode
-from leasehold.pipeline.connectors.files.feed.reader import WINDOW_BYTES_MIN, FileReader, Reading, Step
+from leasehold.pipeline.connectors.files.feed.position import FilePosition, decode
+from leasehold.pipeline.connectors.files.feed.reader import WINDOW_BYTES_MIN, FileReader, Reading, ReadStep
 from leasehold.pipeline.connectors.files.feed.records import BOM, CsvRecords, JsonRecords, NotText, check_text
 from leasehold.pipeline.errors import MalformedRecord
 from leasehold.pipeline.event import EVENT_SCHEMA
@@ -43,7 +43,7 @@ class Read:
     events: list[dict[str, Any]]
     end: End = "waits"
     error: str = ""
-    position: Position | None = None
+    position: FilePosition | None = None
 
     @property
     def bodies(self) -> list[Any]:
@@ -71,16 +71,15 @@ def reader(
 ) -> FileReader:
     records = CsvRecords if format == "csv" else JsonRecords
     reading = Reading(
-        format=records(key=key, record_bytes_max=record_bytes_max),
         accepts_unterminated=accept,
         record_bytes_max=record_bytes_max,
         page_events_max=page_events_max,
         page_bytes_max=page_bytes_max,
     )
-    return FileReader(path, "a.csv", reading)
+    return FileReader(path, "a.csv", records(key=key, record_bytes_max=record_bytes_max), reading)
 
 
-def read(path: Path, *, position: Position | None = None, window: int | None = None, **options: Any) -> Read:
+def read(path: Path, *, position: FilePosition | None = None, window: int | None = None, **options: Any) -> Read:
     """Everything behind `position`, as far as it can be read now. window: read that many bytes at first, after each page."""
     file = reader(path, **options)
     cursor = file.begin(position)
@@ -104,9 +103,9 @@ def read(path: Path, *, position: Position | None = None, window: int | None = N
             return replace(result, position=cursor.position)
 
 
-def steps(file: FileReader, cursor: Cursor) -> Iterator[Step]:
+def steps(file: FileReader, cursor: Cursor) -> Iterator[ReadStep]:
     """Up to the one that waits."""
-    step = Step(cursor, "read")
+    step = ReadStep(cursor, "read")
     while step.then != "wait":
         step = file.step(step.cursor)
         yield step
@@ -494,7 +493,7 @@ def _without_times(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{**event, "enqueued_time": None} for event in events]
 
 
-def _elsewhere(position: Position | None) -> Position | None:
+def _elsewhere(position: FilePosition | None) -> FilePosition | None:
     """As it would be in another file with the same contents."""
     return position and replace(position, file="")
 

@@ -1,19 +1,47 @@
-"""Delete what a Delta table no longer needs, and what executors of earlier owners staged.
+"""Upkeep of a Delta table: compact it, one process at a time, and delete what it no longer needs.
 
-The retention protects readers of older versions, and writers whose commit is still under way. What was staged at an epoch below
-the one that the log has for its lease, and was never committed, needs neither (`staged`). A claim deletes nothing, because a
-table has all its data files in one folder, and to list that folder and the log's files takes too long for a claim.
+deltalake commits a compaction also if another one has replaced the same files meanwhile: each row would be there twice. Neither
+its count of retries nor an application's number changes that.
+
+The retention of a vacuum protects readers of older versions, and writers whose commit is still under way. What was staged at an
+epoch below the one that the log has for its lease, and was never committed, needs neither (`staged`). A claim deletes nothing,
+because a table has all its data files in one folder, and to list that folder and the log's files takes too long for a claim.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import Any
 
 from leasehold.pipeline.connectors.files.delta.record import ROOM, app_ids_in, name_under, record_in
 from leasehold.pipeline.connectors.files.delta.staged import lease_of, outranked, staging_of
 from leasehold.pipeline.connectors.files.delta.table import Table
-from leasehold.pipeline.connectors.files.sink.storage import FilesDamaged, Storage
+from leasehold.pipeline.connectors.files.sink.storage import FilesDamaged, FilesUnavailable, Storage
+
+LOCK = "_leasehold/compaction"
+
+
+@contextmanager
+def exclusive_compaction(place: Storage, who: str) -> Iterator[None]:
+    """who: the process, for the error that another one gets. Raises FilesError: another compaction runs, or was killed."""
+    if not place.put(LOCK, who.encode()):
+        other = (place.get(LOCK) or b"a process that has just ended").decode(errors="replace")[:200]
+        raise FilesUnavailable(
+            f"{place.identity}: another compaction is running ({other}), and two at once would double rows: wait for it. If it"
+            f" was killed, delete '{place.locate(LOCK)}', and try again"
+        )
+    try:
+        yield
+    finally:
+        place.delete(LOCK)
+
+
+def compact_in_thread(table: Table, target_bytes: int | None) -> Mapping[str, Any]:
+    """As `Table.compact`. The main thread handles signals meanwhile, which it could not do within a call of deltalake."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(table.compact, target_bytes).result()
 
 
 def vacuum_table(place: Storage, table: Table, *, retention_hours: int | None, dry_run: bool) -> list[str]:

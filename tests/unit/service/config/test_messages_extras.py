@@ -3,7 +3,7 @@
 import tomllib
 from pathlib import Path
 
-from leasehold.service.config.extras import command_of
+from leasehold.service.config.messages import command_of
 
 REQUIREMENTS = ["click>=8.1", 'b>=2; extra == "otel"', "a>=1 ; extra == 'otel'", 'c[d]==3; extra == "connect"']
 
