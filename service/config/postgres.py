@@ -36,7 +36,7 @@ def check_driver() -> None:
         import leasehold.common.postgres  # noqa: F401  # takes a while, so only where PostgreSQL is used
     except ImportError as error:
         raise ValueError(
-            f"type `postgres` needs PostgreSQL's library libpq, which psycopg does not find ({str(error).splitlines()[0]}):"
+            f"type `postgres` needs PostgreSQL's library libpq, which psycopg does not find ({str(error).splitlines()[0].rstrip('.')}):"
             f" install the package libpq5 of Debian, or {install_command('binary')}"
         ) from None
 
