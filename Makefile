@@ -19,7 +19,7 @@ JAVA = -XX:TieredStopAtLevel=1 -Xshare:auto -Xlog:disable -XX:SharedArchiveFile=
 .DEFAULT_GOAL = help
 .PHONY: help demo test spark examples connectors contracts timing lab everything check sim mutants scenarios chaos bench repetition memory unit thorough fuzz
 .PHONY: lint types arrows format setup matrix bare docs scale cluster
-.PHONY: interop kafka letters node browser image pods start dist audit poison stalls failover outage clean
+.PHONY: interop kafka letters node browser image pods start dist audit release versions poison stalls failover outage clean
 
 # Targets with `##`. docs/maintainers.md lists the others.
 help:  ## this list; docs/maintainers.md has more
@@ -175,11 +175,18 @@ start: setup  # of that image: how soon a host lives and is ready, beside a bare
 dist: setup  # dist/: a wheel and an sdist, tried in empty environments with the oldest and the newest PySpark and azure-eventhub
 	.venv/bin/python tests/dist.py
 
+versions: setup  # docs/versions.md, from what the tests last ran with and what tests/runs.tsv keeps
+	@.venv/bin/python tests/versions.py --write
+
 audit: setup  # what is known against the packages of uv.lock, says PyPI or OSV; needs the network, not part of `make test` (ADVISORIES=osv)
 	@.venv/bin/python tests/audit.py $(ADVISORIES)
 
-bare:  # `make demo` and `make test` on a bare Debian in a chroot, as root and as a user: SUITE=bookworm|trixie (as root, needs debootstrap)
-	@.ci/bare $(SUITE)
+bare:  # `make demo` and `make test` on a bare Debian in a chroot, as root and as a user: SUITE=bookworm|trixie (as root, needs debootstrap); RELEASE=1: what `make dist` built
+	@$(if $(RELEASE),BARE_STEPS=index) .ci/bare $(SUITE)
+
+release:  # sets the version everywhere, checks, commits and tags; pushes nothing (VERSION=0.3.0)
+	@$(MAKE) --no-print-directory setup
+	@.venv/bin/python tests/release.py "$(VERSION)"
 
 clean:  # remove what was built, caches and .venv
 	rm -rf .venv tests/node/node_modules tests/browser/node_modules build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse

@@ -45,6 +45,8 @@ RELEASES: tuple[tuple[str, ...], ...] = ((), ("pyspark==4.1.*",), LOWEST)
 """What each environment has instead of the releases in uv.lock, which are the newest."""
 ALONG = {"pyspark": {"pyspark", "py4j"}}
 """Packages of uv.lock that give way with one of RELEASES."""
+EXTRAS = ("delta", "demo", "kafka", "otel")
+"""Extras without pandas, which are installed with the oldest releases."""
 BESIDE = ("azure-storage-file-datalake", "azure-servicebus", "azure-keyvault-secrets")
 """What else of Azure a stranger has installed."""
 OF_USERS = {
@@ -79,6 +81,11 @@ pipelines:
     "words-1.jsonl": '{"word": "apple"}\n',
 }
 """What a user keeps in a folder: modules that are called as folders of this repository."""
+OPTIONAL_PARTS = """
+import leasehold.pipeline.connectors.files.delta.table
+import leasehold.pipeline.connectors.kafka.cluster
+import leasehold.service.telemetry.otlp
+"""
 PRIVATE_PARTS = "from leasehold.pipeline.connectors.eventhubs.amqp.sdk_internals import sdk; sdk()"
 
 NO_PANDAS = "from importlib.util import find_spec; assert find_spec('pandas') is None, 'pandas is an extra'"
@@ -163,8 +170,8 @@ def install(folder: Path, releases: Collection[str], *needed: str) -> Path:
     """The Python of an environment that has nothing but what is needed, with these releases of it."""
     python, locked = folder / "environment/bin/python", folder / "locked.txt"
     if releases == LOWEST:
-        what = ("compile", "--resolution", *LOWEST, "--extra", "demo", "--python-version", "%d.%d" % sys.version_info[:2])
-        run(UV, "pip", *what, "--no-sources", "--quiet", "pyproject.toml", "--output-file", str(locked), cwd=ROOT)
+        what = ("--resolution", *LOWEST, *(f"--extra={name}" for name in EXTRAS), "--python", sys.executable, "--no-sources")
+        run(UV, "pip", "compile", "--quiet", *what, "pyproject.toml", "--output-file", str(locked), cwd=ROOT)
     else:
         what = ("--locked", "--all-extras", "--no-dev", "--no-hashes", "--no-emit-workspace")
         run(UV, "export", "--quiet", *what, "--output-file", str(locked), cwd=ROOT)
@@ -252,7 +259,10 @@ def main() -> None:
 
 def try_out(package: Path, folder: Path, releases: Collection[str]) -> None:
     """Raises SystemExit."""
-    python = install(folder, releases, f"leasehold[demo] @ {package.as_uri()}")
+    extras = ",".join(EXTRAS) if releases == LOWEST else "demo"
+    python = install(folder, releases, f"leasehold[{extras}] @ {package.as_uri()}")
+    if releases == LOWEST:
+        run(str(python), "-c", OPTIONAL_PARTS, cwd=folder)
     place = run(str(python), "-c", "import leasehold; print(leasehold.__path__[0])", cwd=folder).strip()
     if not Path(place).is_relative_to(folder / "environment"):
         sys.exit(f"dist: `leasehold` is imported from {place}, not from what was installed")
