@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -92,6 +93,14 @@ def released(texts: Mapping[str, str], version: str, day: date) -> dict[str, str
     return changed
 
 
+def mismatches(tag: str, source: str, texts: Mapping[str, str]) -> Iterator[str]:
+    """What of the files is not of this tag and this repository."""
+    yield from (f"{place} has {value}, and the tag is {tag}" for place, value in stated(texts) if f"v{value}" != tag)
+    for path in ("pyproject.toml", "emulators/pyproject.toml"):
+        if (named := tomllib.loads(texts[path])["project"]["urls"]["Source"]) != source:
+            yield f"{path} names the source {named}, and this is {source}"
+
+
 def left_to_a_person(page: str) -> str:
     """The points of the checklist in docs/maintainers.md that this script does not settle."""
     points = re.findall(r"^\d+\. .+", page.partition("## Release checklist")[2], re.MULTILINE)
@@ -128,6 +137,8 @@ def release(root: Path, version: str, day: date, *checks: str) -> str:
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == "--tagged":
+        sys.exit("\n".join(mismatches(sys.argv[2], sys.argv[3], state_of(ROOT).texts)) or 0)
     pushed = release(ROOT, sys.argv[1], datetime.now(UTC).date(), *CHECKS)
     left = left_to_a_person((ROOT / "docs/maintainers.md").read_text())
     sys.stdout.write(f"release: committed and tagged. Before you push, go through docs/maintainers.md:\n{left}\n\nThen: {pushed}\n")

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 import release
-from release import CHANGELOG, PLACES, State, git, numbers, refusals, released, stated
+from release import CHANGELOG, PLACES, State, git, mismatches, numbers, refusals, released, stated
 
 ROOT = Path(__file__).parents[2]
+SOURCE = "https://github.com/leasehold/leasehold"
 DAY = date(2026, 12, 1)
 READY = State(
     branch="main",
@@ -103,6 +104,18 @@ def test_a_change_that_is_not_committed_is_not_lost(repository: Path) -> None:
     with pytest.raises(SystemExit, match="the working tree has changes"):
         release.release(repository, NEXT, DAY, "bad")
     assert (repository / "helm/Chart.yaml").read_text().endswith("# mine\n")
+
+
+@pytest.mark.parametrize(
+    ("tag", "source", "why"),
+    [
+        ("v9.0.0", SOURCE, f"pyproject.toml, .* has {NOW}, and the tag is v9.0.0"),
+        (f"v{NOW}", "https://github.com/somebody/fork", "names the source .*, and this is https://github.com/somebody/fork"),
+    ],
+)
+def test_a_tag_of_another_version_or_repository_is_not_published(tag: str, source: str, why: str) -> None:
+    assert list(mismatches(f"v{NOW}", SOURCE, READY.texts)) == []
+    assert any(re.search(why, each) for each in mismatches(tag, source, READY.texts))
 
 
 def test_what_is_left_to_a_person_is_the_rest_of_the_checklist() -> None:
