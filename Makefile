@@ -181,7 +181,7 @@ dist: setup  # dist/: a wheel and an sdist, tried in empty environments with the
 	.venv/bin/python tests/dist.py
 
 versions: setup  # docs/versions.md, from what the tests last ran with and what tests/runs.tsv keeps
-	@.venv/bin/python tests/versions.py --write
+	@.venv/bin/python tests/versions.py
 
 audit: setup  # what is known against the packages of uv.lock, says PyPI or OSV; needs the network, not part of `make test` (ADVISORIES=osv)
 	@.venv/bin/python tests/audit.py $(ADVISORIES)

@@ -2,7 +2,7 @@
 python image/third_party.py SITE-PACKAGES STATUS DOC JAVA > THIRD-PARTY.txt
 
 STATUS: dpkg's list of the packages of the image's base. DOC: their folder usr/share/doc, with a file `copyright` each.
-JAVA: the folder of Java, or - without one. Each row says where the full texts are. A text of a licence that is gone ends it with an error.
+JAVA: the folder of Java, or - without one. Each row names where the full texts are. It ends with an error if one is gone.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ def python_row(package: Distribution) -> Row:
 
 def folder_of(package: Distribution) -> Path:
     """The one named .dist-info. Raises SystemExit where a text that the package lists is gone."""
-    folder = next(Path(str(package.locate_file(each))).parent for each in package.files or () if each.name == "METADATA")
+    folder = next(
+        Path(str(package.locate_file(each))).parent for each in package.files or () if each.name == "METADATA"
+    )
     for name in package.metadata.get_all("License-File", []):
         if not any((place / name).is_file() for place in (folder / "licenses", folder / "license_files", folder)):
             sys.exit(f"{package.metadata['Name']} lists its licence {name}, and {folder} has no such text: let it stay")
@@ -61,7 +63,12 @@ def debian_rows(status: str, doc: Path) -> Iterator[Row]:
         fields = dict(re.findall(r"^(Package|Version|Status): (.+)$", paragraph, re.MULTILINE))
         if fields.get("Status", "").endswith(" installed"):
             text = doc / fields["Package"] / "copyright"
-            yield fields["Package"], fields["Version"], debian_licence(text), f"/usr/share/doc/{text.parent.name}/copyright"
+            yield (
+                fields["Package"],
+                fields["Version"],
+                debian_licence(text),
+                f"/usr/share/doc/{text.parent.name}/copyright",
+            )
 
 
 def debian_licence(text: Path) -> str:
@@ -90,7 +97,9 @@ def main(site: Path, status: Path, doc: Path, java: str) -> None:
     parts = [table("Python packages (texts below site-packages)", map(python_row, packages))]
     if java != "-":
         parts.append(table("Java", java_rows(Path(java))))
-        parts.append(table("Jars of Spark (texts below site-packages)", map(jar_row, (site / "pyspark/jars").glob("*.jar"))))
+        parts.append(
+            table("Jars of Spark (texts below site-packages)", map(jar_row, (site / "pyspark/jars").glob("*.jar")))
+        )
     parts.append(table("Packages of Debian", debian_rows(status.read_text(), doc)))
     sys.stdout.write("\n".join(parts))
 

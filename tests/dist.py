@@ -120,7 +120,10 @@ def built(folder: Path) -> tuple[Path, Path, Path]:
 def dated(archive: bytes, epoch: int) -> bytes:
     """The files of a .tgz with one time, which Helm has no setting for. Pure."""
     packed, packing = io.BytesIO(), io.BytesIO()
-    with tarfile.open(fileobj=io.BytesIO(archive)) as old, tarfile.open(fileobj=packing, mode="w", format=tarfile.PAX_FORMAT) as new:
+    with (
+        tarfile.open(fileobj=io.BytesIO(archive)) as old,
+        tarfile.open(fileobj=packing, mode="w", format=tarfile.PAX_FORMAT) as new,
+    ):
         for member in old:
             content = old.extractfile(member)
             member.mtime, member.pax_headers = epoch, {}
@@ -170,7 +173,14 @@ def install(folder: Path, releases: Collection[str], *needed: str) -> Path:
     """The Python of an environment that has nothing but what is needed, with these releases of it."""
     python, locked = folder / "environment/bin/python", folder / "locked.txt"
     if releases == LOWEST:
-        what = ("--resolution", *LOWEST, *(f"--extra={name}" for name in EXTRAS), "--python", sys.executable, "--no-sources")
+        what = (
+            "--resolution",
+            *LOWEST,
+            *(f"--extra={name}" for name in EXTRAS),
+            "--python",
+            sys.executable,
+            "--no-sources",
+        )
         run(UV, "pip", "compile", "--quiet", *what, "pyproject.toml", "--output-file", str(locked), cwd=ROOT)
     else:
         what = ("--locked", "--all-extras", "--no-dev", "--no-hashes", "--no-emit-workspace")
@@ -201,7 +211,9 @@ def be_a_stranger(dist: Path, folder: Path) -> None:
         wanted = ("--find-links", index, f"leasehold[demo,emulators]=={version}", *BESIDE)
         python = install(folder, (), *wanted)
     told = run(str(ROOT / ".ci/stranger"), str(python.parent), str(ROOT / "README.md"), cwd=folder, timeout_s=DEMO_S)
-    sys.stdout.write(f"  from an index, beside {', '.join(BESIDE)}: the README's program, and {told.splitlines()[-1]}\n")
+    sys.stdout.write(
+        f"  from an index, beside {', '.join(BESIDE)}: the README's program, and {told.splitlines()[-1]}\n"
+    )
 
 
 def unlike(wheel: Path, site: Path) -> set[str]:
@@ -235,14 +247,18 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="leasehold-dist-") as directory:
         built(second := Path(directory) / "second")
         if found := differing(ROOT / "dist", second):
-            sys.exit(f"dist: two builds of one commit differ in {', '.join(found)}: find out what writes a time or an order")
+            sys.exit(
+                f"dist: two builds of one commit differ in {', '.join(found)}: find out what writes a time or an order"
+            )
     for each, packages in ((emulators, EMULATORS), (wheel, PACKAGES)):
         if (found := top_level(each)) != packages:
             sys.exit(f"dist: {each.name} installs {sorted(found)}, and is to install {sorted(packages)}")
     with tempfile.TemporaryDirectory(prefix="leasehold-dist-") as directory:
         if missing := modules_of(wheel) ^ modules_of(rebuilt(sdist, Path(directory))):
             sys.exit(f"dist: {sdist.name} and {wheel.name} differ in {sorted(missing)[:5]}")
-    sys.stdout.write(f"dist/{wheel.name}: {', '.join(sorted(PACKAGES))}, and the same from {sdist.name} and a second build\n")
+    sys.stdout.write(
+        f"dist/{wheel.name}: {', '.join(sorted(PACKAGES))}, and the same from {sdist.name} and a second build\n"
+    )
     sys.stdout.write(f"  {try_image(wheel)}\n")
     with tempfile.TemporaryDirectory(prefix="leasehold-dist-") as directory:
         be_a_stranger(ROOT / "dist", Path(directory))

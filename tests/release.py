@@ -69,7 +69,9 @@ def refusals(version: str, state: State) -> Iterator[str]:
         yield f"VERSION={version!r} is not a version: name three numbers, such as VERSION=0.3.0"
         return
     found = list(stated(state.texts))
-    yield from (f"{place} matches nothing: correct PLACES in tests/release.py" for place, value in found if value is None)
+    yield from (
+        f"{place} matches nothing: correct PLACES in tests/release.py" for place, value in found if value is None
+    )
     if len(known := {value for _, value in found if value is not None}) > 1:
         yield f"versions disagree: {', '.join(f'{place} has {value}' for place, value in found)}"
     if any(numbers(version) <= numbers(each) for each in known):
@@ -89,7 +91,9 @@ def released(texts: Mapping[str, str], version: str, day: date) -> dict[str, str
     changed = {**texts, CHANGELOG: texts[CHANGELOG].replace(EMPTY, f"{EMPTY}\n## [{version}] - {day}\n", 1)}
     for path, patterns in PLACES.items():
         for pattern in patterns:
-            changed[path] = re.sub(pattern, lambda old: old[0].replace(old[1], version), changed[path], flags=re.MULTILINE)
+            changed[path] = re.sub(
+                pattern, lambda old: old[0].replace(old[1], version), changed[path], flags=re.MULTILINE
+            )
     return changed
 
 
@@ -132,7 +136,15 @@ def release(root: Path, version: str, day: date, *checks: str) -> str:
             git(root, "checkout", "--", ".")
             sys.exit(f"release: `make {check}` failed, and all files are as they were: correct it on main first")
     git(root, "commit", "--all", "--message", f"Release {version}")
-    git(root, "tag", "--annotate", f"v{version}", "--cleanup=whitespace", "--message", f"Leasehold {version}\n\n{unreleased(state.texts[CHANGELOG])}")
+    git(
+        root,
+        "tag",
+        "--annotate",
+        f"v{version}",
+        "--cleanup=whitespace",
+        "--message",
+        f"Leasehold {version}\n\n{unreleased(state.texts[CHANGELOG])}",
+    )
     return f"git push origin main v{version}"
 
 
@@ -141,4 +153,6 @@ if __name__ == "__main__":
         sys.exit("\n".join(mismatches(sys.argv[2], sys.argv[3], state_of(ROOT).texts)) or 0)
     pushed = release(ROOT, sys.argv[1], datetime.now(UTC).date(), *CHECKS)
     left = left_to_a_person((ROOT / "docs/maintainers.md").read_text())
-    sys.stdout.write(f"release: committed and tagged. Before you push, go through docs/maintainers.md:\n{left}\n\nThen: {pushed}\n")
+    sys.stdout.write(
+        f"release: committed and tagged. Before you push, go through docs/maintainers.md:\n{left}\n\nThen: {pushed}\n"
+    )

@@ -35,8 +35,9 @@ def check_driver() -> None:
     try:
         import leasehold.common.postgres  # noqa: F401  # takes a while, so only where PostgreSQL is used
     except ImportError as error:
+        reason = str(error).splitlines()[0].rstrip(".")
         raise ValueError(
-            f"type `postgres` needs PostgreSQL's library libpq, which psycopg does not find ({str(error).splitlines()[0].rstrip('.')}):"
+            f"type `postgres` needs PostgreSQL's library libpq, which psycopg does not find ({reason}):"
             f" install the package libpq5 of Debian, or {install_command('binary')}"
         ) from None
 

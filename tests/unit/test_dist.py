@@ -75,7 +75,10 @@ def test_charts_that_were_packed_at_different_times_have_the_same_bytes_once_dat
     assert one != other
     assert dist.dated(one, 5) == dist.dated(other, 5) != dist.dated(one, 6)
     with tarfile.open(fileobj=io.BytesIO(dist.dated(one, 5))) as archive:
-        assert [(each.name, each.mtime) for each in archive] == [("leasehold/Chart.yaml", 5), ("leasehold/values.yaml", 5)]
+        assert [(each.name, each.mtime) for each in archive] == [
+            ("leasehold/Chart.yaml", 5),
+            ("leasehold/values.yaml", 5),
+        ]
         content = archive.extractfile("leasehold/values.yaml")
         assert content is not None
         assert content.read() == b"leasehold/values.yaml"
@@ -99,7 +102,9 @@ def test_the_wheel_has_no_files_of_others() -> None:
     """A font, an icon or a schema of somebody else would bring a licence, which the wheel then has to contain."""
     known = {".py", ".pyi", ".typed", ".js", ".css", ".html", ".svg", ".yaml"}
     folders = [ROOT / name for name in ("leasehold", "leases", "pipeline", "service", "emulators/leasehold_emulators")]
-    files = [path for folder in folders for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    files = [
+        path for folder in folders for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts
+    ]
     assert len(files) > 300
     assert [path.name for path in files if (path.suffix or path.name) not in known] == []
     assert [path.name for path in files if path.suffix == ".svg"] == ["icon.svg"]

@@ -19,11 +19,18 @@ READY = State(
     is_clean=True,
     tags=frozenset({"v0.1.0"}),
     texts={path: (ROOT / path).read_text() for path in PLACES}
-    | {CHANGELOG: "# Changelog\n\n## [Unreleased]\n\n### Added\n\n- A door.\n\n## [0.1.0] - 2026-01-01\n\n- A house.\n"},
+    | {
+        CHANGELOG: "# Changelog\n\n## [Unreleased]\n\n### Added\n\n- A door.\n\n## [0.1.0] - 2026-01-01\n\n- A house.\n"
+    },
 )
 (NOW,) = {version for _, version in stated(READY.texts)}
 assert NOW is not None
 NEXT = f"{numbers(NOW)[0]}.{numbers(NOW)[1] + 1}.0"
+
+
+def written(path: str, text: str) -> dict[str, object]:
+    """A state with another text of this file."""
+    return {"texts": {**READY.texts, path: text}}
 
 
 @pytest.fixture
@@ -58,12 +65,14 @@ def test_every_place_of_this_repository_has_the_same_version() -> None:
         (NEXT, {"tags": frozenset({f"v{NEXT}"})}, f"the tag v{NEXT} exists"),
         (NEXT, {"branch": "next"}, "the branch is next"),
         (NEXT, {"is_clean": False}, "the working tree has changes"),
-        (NEXT, {"texts": READY.texts | {CHANGELOG: "## [Unreleased]\n\n## [0.1.0] - 2026-01-01\n\n- A house.\n"}}, "nothing under Unreleased"),
-        (NEXT, {"texts": READY.texts | {"helm/Chart.yaml": 'version: 0.0.8\nappVersion: "0.0.1"\n'}}, "versions disagree: .*has 0.0.8"),
-        (NEXT, {"texts": READY.texts | {"docs/kubernetes.md": ""}}, "docs/kubernetes.md, .* matches nothing"),
+        (NEXT, written(CHANGELOG, "## [Unreleased]\n\n## [0.1.0] - 2026-01-01\n\n- A house.\n"), "nothing under Unreleased"),
+        (NEXT, written("helm/Chart.yaml", 'version: 0.0.8\nappVersion: "0.0.1"\n'), "versions disagree: .*has 0.0.8"),
+        (NEXT, written("docs/kubernetes.md", ""), "docs/kubernetes.md, .* matches nothing"),
     ],
 )  # fmt: skip
-def test_a_release_that_is_not_ready_is_refused_with_the_reason(version: str, changed: dict[str, object], why: str) -> None:
+def test_a_release_that_is_not_ready_is_refused_with_the_reason(
+    version: str, changed: dict[str, object], why: str
+) -> None:
     found = list(refusals(version, replace(READY, **changed)))  # type: ignore[arg-type]  # of any field
     assert [each for each in found if re.search(why, each)] == found != []
 
@@ -78,14 +87,20 @@ def test_a_released_version_is_in_every_place_and_nothing_else_changes() -> None
     assert {version for _, version in stated(texts)} == {NEXT}
     for path in PLACES:
         assert texts[path].replace(NEXT, NOW) == READY.texts[path]
-    assert texts[CHANGELOG].startswith(f"# Changelog\n\n## [Unreleased]\n\n## [{NEXT}] - 2026-12-01\n\n### Added\n\n- A door.\n")
+    assert texts[CHANGELOG].startswith(
+        f"# Changelog\n\n## [Unreleased]\n\n## [{NEXT}] - 2026-12-01\n\n### Added\n\n- A door.\n"
+    )
 
 
 def test_a_release_is_one_commit_with_an_annotated_tag_and_is_not_pushed(repository: Path) -> None:
     assert release.release(repository, NEXT, DAY, "good") == f"git push origin main v{NEXT}"
     assert git(repository, "log", "--format=%s") == f"Release {NEXT}\nBegin"
     assert git(repository, "cat-file", "-t", f"v{NEXT}") == "tag"
-    assert git(repository, "for-each-ref", "--format=%(contents)", f"refs/tags/v{NEXT}").splitlines()[2:] == ["### Added", "", "- A door."]
+    assert git(repository, "for-each-ref", "--format=%(contents)", f"refs/tags/v{NEXT}").splitlines()[2:] == [
+        "### Added",
+        "",
+        "- A door.",
+    ]
     assert git(repository, "status", "--porcelain") == ""
     with pytest.raises(SystemExit, match=f"{NEXT} is not newer than {NEXT}"):
         release.release(repository, NEXT, DAY)
@@ -110,7 +125,11 @@ def test_a_change_that_is_not_committed_is_not_lost(repository: Path) -> None:
     ("tag", "source", "why"),
     [
         ("v9.0.0", SOURCE, f"pyproject.toml, .* has {NOW}, and the tag is v9.0.0"),
-        (f"v{NOW}", "https://github.com/somebody/fork", "names the source .*, and this is https://github.com/somebody/fork"),
+        (
+            f"v{NOW}",
+            "https://github.com/somebody/fork",
+            "names the source .*, and this is https://github.com/somebody/fork",
+        ),
     ],
 )
 def test_a_tag_of_another_version_or_repository_is_not_published(tag: str, source: str, why: str) -> None:

@@ -11,7 +11,14 @@ from types import ModuleType
 import pytest
 
 IMAGE = Path(__file__).parents[2] / "image"
-DEBIAN = "Package: bash\nStatus: install ok installed\nVersion: 5.2\n\nPackage: gone\nStatus: deinstall ok config-files\nVersion: 1\n"
+DEBIAN = """Package: bash
+Status: install ok installed
+Version: 5.2
+
+Package: gone
+Status: deinstall ok config-files
+Version: 1
+"""
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +43,10 @@ def site(tmp_path: Path) -> Path:
     jars = tmp_path / "site/pyspark/jars"
     jars.mkdir(parents=True)
     with zipfile.ZipFile(jars / "jackson-core-2.18.2.jar", "w") as jar:
-        jar.writestr("META-INF/MANIFEST.MF", "Bundle-License: https://www.apache.org/licen\r\n ses/LICENSE-2.0.txt\r\nOther: a\r\n")
+        jar.writestr(
+            "META-INF/MANIFEST.MF",
+            "Bundle-License: https://www.apache.org/licen\r\n ses/LICENSE-2.0.txt\r\nOther: a\r\n",
+        )
     (tmp_path / "doc/bash").mkdir(parents=True)
     (tmp_path / "doc/bash/copyright").write_text("Files: *\nLicense: GPL-3+\n text\n\nLicense: GPL-3+\n")
     (tmp_path / "status").write_text(DEBIAN)

@@ -87,7 +87,9 @@ def test_each_action_is_pinned_by_commit_with_its_version_or_lies_here() -> None
     used = {name for path in (*WORKFLOWS, *ACTIONS) for name in USES.findall(path.read_text())}
     assert {name.partition(" ")[0] for name in used} == {step["uses"] for step in steps() if "uses" in step}
     assert len(used) > 10
-    assert [name for name in sorted(used) if not (PINNED.fullmatch(name) or (ROOT / name / "action.yml").is_file())] == []
+    assert [
+        name for name in sorted(used) if not (PINNED.fullmatch(name) or (ROOT / name / "action.yml").is_file())
+    ] == []
 
 
 def test_each_action_has_one_version_everywhere() -> None:
@@ -103,7 +105,9 @@ def test_a_job_that_may_do_more_than_read_is_known() -> None:
 def test_what_a_release_publishes_is_approved_by_a_person_and_uses_no_cache() -> None:
     release = load(GITHUB / "workflows" / "release.yml")["jobs"]
     assert {name for name, job in release.items() if "environment" not in job} == {"build"}
-    prepared = [step for job in release.values() for step in job["steps"] if step.get("uses") == "./.github/actions/prepare"]
+    prepared = [
+        step for job in release.values() for step in job["steps"] if step.get("uses") == "./.github/actions/prepare"
+    ]
     assert {step["with"]["cache"] for step in prepared} == {"false"}
 
 

@@ -60,7 +60,9 @@ def test_without_libpq_a_section_of_postgresql_names_what_to_install(section: st
 
 
 def test_without_libpq_the_rest_works() -> None:
-    done = run_without_libpq("from leasehold import *\nfrom leasehold.service.cli import main\nSqliteLeases(path='leases.db')")
+    done = run_without_libpq(
+        "from leasehold import *\nfrom leasehold.service.cli import main\nSqliteLeases(path='leases.db')"
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 
