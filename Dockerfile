@@ -80,8 +80,8 @@ COPY --from=environment-thin /opt/leasehold /opt/leasehold
 ARG BASE
 ARG VERSION=
 ARG REVISION=
-LABEL org.opencontainers.image.title="Leasehold, thin" \
-      org.opencontainers.image.description="A lease-based change-feed processor, without a Spark of its own" \
+LABEL org.opencontainers.image.title="Leasehold" \
+      org.opencontainers.image.description="A lease-based change-feed processor" \
       org.opencontainers.image.licenses="MIT" \
       org.opencontainers.image.source="https://github.com/leasehold/leasehold" \
       org.opencontainers.image.base.name="${BASE}" \
