@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, SecretStr, model_validator
@@ -32,8 +33,10 @@ POSTGRES_IDENTITY = (
 
 def check_driver() -> None:
     """Raises ValueError where the driver of PostgreSQL finds no libpq."""
+    if any(find_spec(name) for name in ("psycopg_binary", "psycopg_c")):
+        return  # they have one, and an import takes a while
     try:
-        import leasehold.common.postgres  # noqa: F401  # takes a while, so only where PostgreSQL is used
+        import leasehold.common.postgres  # noqa: F401
     except ImportError as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise ValueError(
