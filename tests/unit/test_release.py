@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -23,8 +24,7 @@ READY = State(
         CHANGELOG: "# Changelog\n\n## [Unreleased]\n\n### Added\n\n- A door.\n\n## [0.1.0] - 2026-01-01\n\n- A house.\n"
     },
 )
-(NOW,) = {version for _, version in stated(READY.texts)}
-assert NOW is not None
+NOW = str(tomllib.loads(READY.texts["pyproject.toml"])["project"]["version"])
 NEXT = f"{numbers(NOW)[0]}.{numbers(NOW)[1] + 1}.0"
 
 
