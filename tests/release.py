@@ -69,9 +69,7 @@ def refusals(version: str, state: State) -> Iterator[str]:
         yield f"VERSION={version!r} is not a version: name three numbers, such as VERSION=0.3.0"
         return
     found = list(stated(state.texts))
-    yield from (
-        f"{place} matches nothing: correct PLACES in tests/release.py" for place, value in found if value is None
-    )
+    yield from (f"{place} matches nothing: correct tests/release.py" for place, value in found if value is None)
     if len(known := {value for _, value in found if value is not None}) > 1:
         yield f"versions disagree: {', '.join(f'{place} has {value}' for place, value in found)}"
     if any(numbers(version) <= numbers(each) for each in known):
@@ -91,9 +89,8 @@ def released(texts: Mapping[str, str], version: str, day: date) -> dict[str, str
     changed = {**texts, CHANGELOG: texts[CHANGELOG].replace(EMPTY, f"{EMPTY}\n## [{version}] - {day}\n", 1)}
     for path, patterns in PLACES.items():
         for pattern in patterns:
-            changed[path] = re.sub(
-                pattern, lambda old: old[0].replace(old[1], version), changed[path], flags=re.MULTILINE
-            )
+            place = re.compile(pattern, re.MULTILINE)
+            changed[path] = place.sub(lambda old: old[0].replace(old[1], version), changed[path])
     return changed
 
 
@@ -136,15 +133,8 @@ def release(root: Path, version: str, day: date, *checks: str) -> str:
             git(root, "checkout", "--", ".")
             sys.exit(f"release: `make {check}` failed, and all files are as they were: correct it on main first")
     git(root, "commit", "--all", "--message", f"Release {version}")
-    git(
-        root,
-        "tag",
-        "--annotate",
-        f"v{version}",
-        "--cleanup=whitespace",
-        "--message",
-        f"Leasehold {version}\n\n{unreleased(state.texts[CHANGELOG])}",
-    )
+    notes = f"Leasehold {version}\n\n{unreleased(state.texts[CHANGELOG])}"
+    git(root, "tag", "--annotate", "--cleanup=whitespace", "--message", notes, f"v{version}")
     return f"git push origin main v{version}"
 
 
