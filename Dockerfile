@@ -1,6 +1,8 @@
 # The image of a host: `make image` builds and tries it. All stages have one base, so that they have the same Python and libraries.
 # The last stage is the image with a Spark of its own. `--target thin` is the one without: it needs `spark.remote`.
-FROM debian:trixie-slim AS base
+# A release names the base by its digest: debian:trixie-slim@sha256:...
+ARG BASE=debian:trixie-slim
+FROM ${BASE} AS base
 RUN apt-get update \
  && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends ca-certificates python3 \
  && rm -rf /var/lib/apt/lists/* /var/cache/* /var/log/* \
@@ -17,13 +19,13 @@ COPY pyproject.toml uv.lock ./
 COPY emulators/pyproject.toml emulators/
 RUN python3 -m venv /uv && /uv/bin/pip install --quiet "$(grep -oE 'uv==[0-9.]+' pyproject.toml)"
 ENV UV_PROJECT_ENVIRONMENT=/opt/leasehold UV_PYTHON=/usr/bin/python3 UV_PYTHON_DOWNLOADS=never UV_LINK_MODE=copy
-RUN /uv/bin/uv sync --locked --no-dev --extra connect --extra otel --extra pandas --no-install-workspace
+RUN /uv/bin/uv sync --locked --no-dev --extra binary --extra connect --extra otel --extra pandas --no-install-workspace
 COPY README.md LICENSE ./
 COPY leasehold leasehold
 COPY leases leases
 COPY pipeline pipeline
 COPY service service
-RUN /uv/bin/uv sync --locked --no-dev --extra connect --extra otel --extra pandas --no-editable
+RUN /uv/bin/uv sync --locked --no-dev --extra binary --extra connect --extra otel --extra pandas --no-editable
 COPY image image
 
 # Slimmed, without Spark's jars and scripts, and compiled. (Symbols are for debuggers.)
@@ -33,6 +35,8 @@ RUN site=/opt/leasehold/lib/python3.13/site-packages \
  && find $site -name '*.so*' -type f -exec strip --strip-unneeded {} + \
  && /opt/leasehold/bin/python -B -X no_debug_ranges image/compiled.py $site bare \
  && /opt/leasehold/bin/python -B image/compiled.py
+COPY --from=base /var/lib/dpkg/status /build/base
+RUN python3 image/third_party.py /opt/leasehold/lib/python3.13/site-packages base /usr/share/doc - > /opt/leasehold/THIRD-PARTY.txt
 
 # And what is below both, without what only installs packages.
 FROM base AS base-thin
@@ -67,14 +71,23 @@ RUN site=/opt/leasehold/lib/python3.13/site-packages \
 COPY tests/java_archive.py image/
 RUN SPARK_LOCAL_IP=127.0.0.1 /opt/leasehold/bin/python image/java_archive.py /opt/leasehold/spark.jsa \
  && test -s /opt/leasehold/spark.jsa
+COPY --from=base /var/lib/dpkg/status /build/base
+RUN python3 image/third_party.py /opt/leasehold/lib/python3.13/site-packages base /usr/share/doc /opt/java > /opt/leasehold/THIRD-PARTY.txt
 
 # In one layer, since what a later layer takes out of an earlier one still has to be pulled. Both images are run in the same way.
 FROM scratch AS thin
-LABEL org.opencontainers.image.title="Leasehold" \
-      org.opencontainers.image.description="A lease-based change-feed processor" \
-      org.opencontainers.image.licenses="MIT"
 COPY --from=base-thin / /
 COPY --from=environment-thin /opt/leasehold /opt/leasehold
+ARG BASE
+ARG VERSION=
+ARG REVISION=
+LABEL org.opencontainers.image.title="Leasehold" \
+      org.opencontainers.image.description="A lease-based change-feed processor" \
+      org.opencontainers.image.licenses="MIT" \
+      org.opencontainers.image.source="https://github.com/leasehold/leasehold" \
+      org.opencontainers.image.base.name="${BASE}" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
 # Threads share two of glibc's pools of memory. By default there are eight for each core. Arrow takes its memory from glibc, too. With
 # a fixed threshold, glibc returns large buffers at once, and free memory soon: 10 MB less in a pod that has worked.
 ENV PATH=/opt/leasehold/bin:/usr/local/bin:/usr/bin:/bin \
@@ -96,11 +109,18 @@ ENTRYPOINT ["/opt/leasehold/bin/leasehold"]
 CMD ["run", "/etc/leasehold/leasehold.yaml"]
 
 FROM base
-LABEL org.opencontainers.image.title="Leasehold" \
-      org.opencontainers.image.description="A lease-based change-feed processor" \
-      org.opencontainers.image.licenses="MIT"
 COPY --from=environment-full /opt/java /opt/java
 COPY --from=environment-full /opt/leasehold /opt/leasehold
+ARG BASE
+ARG VERSION=
+ARG REVISION=
+LABEL org.opencontainers.image.title="Leasehold" \
+      org.opencontainers.image.description="A lease-based change-feed processor" \
+      org.opencontainers.image.licenses="MIT" \
+      org.opencontainers.image.source="https://github.com/leasehold/leasehold" \
+      org.opencontainers.image.base.name="${BASE}" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
 ENV JAVA_HOME=/opt/java \
     PATH=/opt/leasehold/bin:/opt/java/bin:/usr/local/bin:/usr/bin:/bin \
     HOME=/var/lib/leasehold \

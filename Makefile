@@ -19,7 +19,7 @@ JAVA = -XX:TieredStopAtLevel=1 -Xshare:auto -Xlog:disable -XX:SharedArchiveFile=
 .DEFAULT_GOAL = help
 .PHONY: help demo test spark examples connectors contracts timing lab everything check sim mutants scenarios chaos bench repetition memory unit thorough fuzz
 .PHONY: lint types arrows format setup matrix bare docs scale cluster
-.PHONY: interop kafka letters node browser image pods start dist audit poison stalls failover outage clean
+.PHONY: interop kafka letters node browser image pods start dist audit release tagged site versions poison stalls failover outage clean
 
 # Targets with `##`. docs/maintainers.md lists the others.
 help:  ## this list; docs/maintainers.md has more
@@ -158,6 +158,11 @@ docs: setup  ## the documentation site, strictly: build/site/index.html
 	@.ci/setup docs
 	NO_MKDOCS_2_WARNING=1 build/docs/bin/mkdocs build --strict
 
+site: docs  # that site as a version of the branch gh-pages, and as `latest`; pushes nothing (VERSION=0.3.0)
+	git fetch --quiet origin gh-pages:gh-pages || true
+	PATH="$(CURDIR)/build/docs/bin:$$PATH" NO_MKDOCS_2_WARNING=1 mike deploy --update-aliases "$(VERSION)" latest
+	PATH="$(CURDIR)/build/docs/bin:$$PATH" NO_MKDOCS_2_WARNING=1 mike set-default latest
+
 image: setup node  ## the container image, built by buildah and tried, pods too: as root, half an hour; not part of `make test` (TARGET=thin)
 	image/build $(if $(TARGET),leasehold-$(TARGET) $(TARGET))
 	@mkdir -p build; rm -f build/image.txt
@@ -175,11 +180,21 @@ start: setup  # of that image: how soon a host lives and is ready, beside a bare
 dist: setup  # dist/: a wheel and an sdist, tried in empty environments with the oldest and the newest PySpark and azure-eventhub
 	.venv/bin/python tests/dist.py
 
+versions: setup  # docs/versions.md, from what the tests last ran with and what tests/runs.tsv keeps
+	@.venv/bin/python tests/versions.py
+
 audit: setup  # what is known against the packages of uv.lock, says PyPI or OSV; needs the network, not part of `make test` (ADVISORIES=osv)
 	@.venv/bin/python tests/audit.py $(ADVISORIES)
 
-bare:  # `make demo` and `make test` on a bare Debian in a chroot, as root and as a user: SUITE=bookworm|trixie (as root, needs debootstrap)
-	@.ci/bare $(SUITE)
+bare:  # `make demo` and `make test` on a bare Debian in a chroot, as root and as a user: SUITE=bookworm|trixie (as root, needs debootstrap); RELEASE=1: what `make dist` built
+	@$(if $(RELEASE),BARE_STEPS=index) .ci/bare $(SUITE)
+
+tagged: setup  # that a tag is the version in every place, and the addresses in pyproject.toml those of a repository (TAG=v0.3.0 SOURCE=https://...)
+	@.venv/bin/python tests/release.py --tagged "$(TAG)" "$(SOURCE)"
+
+release:  # sets the version everywhere, checks, commits and tags; pushes nothing (VERSION=0.3.0)
+	@$(MAKE) --no-print-directory setup
+	@.venv/bin/python tests/release.py "$(VERSION)"
 
 clean:  # remove what was built, caches and .venv
 	rm -rf .venv tests/node/node_modules tests/browser/node_modules build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse

@@ -1,28 +1,35 @@
-"""Builds the wheels of Leasehold and of its emulators into dist/ and tries them as a user would: `make dist`.
+"""Builds wheels, sdists and the chart of Leasehold into dist/ and tries them as a user would: `make dist`.
 
-They are installed in empty environments outside of the tree, with the dependencies of uv.lock and then with other releases of
-those whose private parts are used (`RELEASES`). Each brings one package, and nothing else at the top. In each
-environment the private parts are found, and the demo runs. Modules of users are called as our folders, and another distribution
-installs one called `leases`. One environment gets the sdist instead, which makes the same wheel. Where buildah is, as root, the
-image is built as far as it installs packages, and has the files of the wheel. At last `pyspark-client`
-overwrites PySpark, which a command reports.
+A second build has the same bytes. The wheels are installed in empty environments outside of the tree, with the dependencies of
+uv.lock and then with other releases (`RELEASES`): of PySpark, and the oldest of all that pyproject.toml permits. Each brings one
+package, and nothing else at the top. In each environment the private parts are found, and the demo runs. Modules of users are
+called as our folders, and another distribution installs one called `leases`. One environment gets the sdist instead, which makes
+the same wheel. One gets `leasehold[demo,emulators]` from an index on this machine, beside other SDKs of Azure, and does what a
+stranger does (`.ci/stranger`). Where buildah is, as root, the image is built as far as it installs packages, and has the files
+of the wheel. At last `pyspark-client` overwrites PySpark, which a command reports.
 """
 
 from __future__ import annotations
 
 import csv
+import gzip
+import io
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
+import tomllib
 import zipfile
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import containers
+import helm_python
 
 ROOT = Path(__file__).parents[1]
 UV = str(Path(sys.executable).with_name("uv"))
@@ -32,10 +39,16 @@ NOT_OURS = ("leases", "pipeline", "service")
 DEMO_S = 1800
 IMAGE = "leasehold-dist"
 IMAGE_S = 3600
-RELEASES: tuple[tuple[str, ...], ...] = ((), ("pyspark==4.1.*",), ("pyspark==4.0.*", "azure-eventhub==5.15.0"))
+LOWEST = ("lowest-direct",)
+"""Of each package in pyproject.toml the oldest release that it permits, and of those that these need the newest."""
+RELEASES: tuple[tuple[str, ...], ...] = ((), ("pyspark==4.1.*",), LOWEST)
 """What each environment has instead of the releases in uv.lock, which are the newest."""
-ALONG = {"pyspark": {"pyspark", "py4j"}, "azure-eventhub": {"azure-eventhub"}}
+ALONG = {"pyspark": {"pyspark", "py4j"}}
 """Packages of uv.lock that give way with one of RELEASES."""
+EXTRAS = ("delta", "demo", "kafka", "otel")
+"""Extras without pandas, which are installed with the oldest releases."""
+BESIDE = ("azure-storage-file-datalake", "azure-servicebus", "azure-keyvault-secrets")
+"""What else of Azure a stranger has installed."""
 OF_USERS = {
     "leases.py": "STORE = 'state/leases.db'\n",
     "service.py": "def shown(event):\n    return 'seen: ' + event.json()['word']\n",
@@ -68,6 +81,11 @@ pipelines:
     "words-1.jsonl": '{"word": "apple"}\n',
 }
 """What a user keeps in a folder: modules that are called as folders of this repository."""
+OPTIONAL_PARTS = """
+import leasehold.pipeline.connectors.files.delta.table
+import leasehold.pipeline.connectors.kafka.cluster
+import leasehold.service.telemetry.otlp
+"""
 PRIVATE_PARTS = "from leasehold.pipeline.connectors.eventhubs.amqp.sdk_internals import sdk; sdk()"
 
 NO_PANDAS = "from importlib.util import find_spec; assert find_spec('pandas') is None, 'pandas is an extra'"
@@ -88,12 +106,41 @@ def finish(*command: str, cwd: Path, timeout_s: float) -> subprocess.CompletedPr
 
 
 def built(folder: Path) -> tuple[Path, Path, Path]:
-    """The wheel, the sdist, and the wheel of the emulators."""
+    """The wheel, the sdist, and the wheel of the emulators; the chart is beside them. All files have the commit's time."""
     shutil.rmtree(folder, ignore_errors=True)
+    os.environ["SOURCE_DATE_EPOCH"] = run("git", "log", "-1", "--format=%ct", cwd=ROOT).strip()
     run(UV, "build", "--quiet", "--all-packages", "--out-dir", str(folder), cwd=ROOT)
+    chart = Path(helm_python.package(ROOT / "helm", destination=folder))
+    chart.write_bytes(dated(chart.read_bytes(), int(os.environ["SOURCE_DATE_EPOCH"])))
     (wheel,), (sdist,) = folder.glob("leasehold-*.whl"), folder.glob("leasehold-*.tar.gz")
     (emulators,) = folder.glob("leasehold_emulators-*.whl")
     return wheel, sdist, emulators
+
+
+def dated(archive: bytes, epoch: int) -> bytes:
+    """The files of a .tgz with one time, which Helm has no setting for. Pure."""
+    packed, packing = io.BytesIO(), io.BytesIO()
+    with (
+        tarfile.open(fileobj=io.BytesIO(archive)) as old,
+        tarfile.open(fileobj=packing, mode="w", format=tarfile.PAX_FORMAT) as new,
+    ):
+        for member in old:
+            content = old.extractfile(member)
+            member.mtime, member.pax_headers = epoch, {}
+            new.addfile(member, content)
+    with gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as file:
+        file.write(packing.getvalue())
+    return packed.getvalue()
+
+
+def differing(one: Path, other: Path) -> list[str]:
+    """The files of two folders that only one of them has, or that differ."""
+    names = {path.name for folder in (one, other) for path in folder.iterdir()}
+    return sorted(name for name in names if _bytes(one / name) != _bytes(other / name))
+
+
+def _bytes(path: Path) -> bytes | None:
+    return path.read_bytes() if path.exists() else None
 
 
 def modules_of(wheel: Path) -> set[str]:
@@ -122,17 +169,51 @@ def constraints(locked: str, releases: Collection[str]) -> str:
     return "\n".join([*kept, *releases, ""])
 
 
-def install(package: Path, folder: Path, releases: Collection[str]) -> Path:
-    """The Python of an environment that has nothing but the wheel or the sdist, and what it needs."""
+def install(folder: Path, releases: Collection[str], *needed: str) -> Path:
+    """The Python of an environment that has nothing but what is needed, with these releases of it."""
     python, locked = folder / "environment/bin/python", folder / "locked.txt"
-    what = ("--locked", "--all-extras", "--no-dev", "--no-hashes", "--no-emit-workspace")
-    run(UV, "export", "--quiet", *what, "--output-file", str(locked), cwd=ROOT)
-    locked.write_text(constraints(locked.read_text(), releases))
+    if releases == LOWEST:
+        what = (
+            "--resolution",
+            *LOWEST,
+            *(f"--extra={name}" for name in EXTRAS),
+            "--python",
+            sys.executable,
+            "--no-sources",
+        )
+        run(UV, "pip", "compile", "--quiet", *what, "pyproject.toml", "--output-file", str(locked), cwd=ROOT)
+    else:
+        what = ("--locked", "--all-extras", "--no-dev", "--no-hashes", "--no-emit-workspace")
+        run(UV, "export", "--quiet", *what, "--output-file", str(locked), cwd=ROOT)
+        locked.write_text(constraints(locked.read_text(), releases))
     run(UV, "venv", "--quiet", "--python", sys.executable, str(folder / "environment"), cwd=folder)
-    needed = ("--constraint", str(locked), f"leasehold[demo] @ {package.as_uri()}")
-    run(UV, "pip", "install", "--quiet", "--python", str(python), *needed, cwd=folder)
+    run(UV, "pip", "install", "--quiet", "--python", str(python), "--constraint", str(locked), *needed, cwd=folder)
     run(UV, "pip", "check", "--python", str(python), cwd=folder)
     return python
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """The address of an index on this machine that has the distributions in the folder."""
+    command = (sys.executable, "-u", "-m", "http.server", "0", "--bind", "127.0.0.1", "--directory", str(folder))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
+        try:
+            assert server.stdout is not None
+            yield re.findall(r"http://\S+/", server.stdout.readline())[0]
+        finally:
+            server.terminate()
+
+
+def be_a_stranger(dist: Path, folder: Path) -> None:
+    """From an index, beside other SDKs of Azure: the program of the README, and the demo. Raises SystemExit."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    with served(dist) as index:
+        wanted = ("--find-links", index, f"leasehold[demo,emulators]=={version}", *BESIDE)
+        python = install(folder, (), *wanted)
+    told = run(str(ROOT / ".ci/stranger"), str(python.parent), str(ROOT / "README.md"), cwd=folder, timeout_s=DEMO_S)
+    sys.stdout.write(
+        f"  from an index, beside {', '.join(BESIDE)}: the README's program, and {told.splitlines()[-1]}\n"
+    )
 
 
 def unlike(wheel: Path, site: Path) -> set[str]:
@@ -163,14 +244,24 @@ def try_image(wheel: Path) -> str:
 
 def main() -> None:
     wheel, sdist, emulators = built(ROOT / "dist")
+    with tempfile.TemporaryDirectory(prefix="leasehold-dist-") as directory:
+        built(second := Path(directory) / "second")
+        if found := differing(ROOT / "dist", second):
+            sys.exit(
+                f"dist: two builds of one commit differ in {', '.join(found)}: find out what writes a time or an order"
+            )
     for each, packages in ((emulators, EMULATORS), (wheel, PACKAGES)):
         if (found := top_level(each)) != packages:
             sys.exit(f"dist: {each.name} installs {sorted(found)}, and is to install {sorted(packages)}")
     with tempfile.TemporaryDirectory(prefix="leasehold-dist-") as directory:
         if missing := modules_of(wheel) ^ modules_of(rebuilt(sdist, Path(directory))):
             sys.exit(f"dist: {sdist.name} and {wheel.name} differ in {sorted(missing)[:5]}")
-    sys.stdout.write(f"dist/{wheel.name}: {', '.join(sorted(found))}, and the same from {sdist.name}\n")
+    sys.stdout.write(
+        f"dist/{wheel.name}: {', '.join(sorted(PACKAGES))}, and the same from {sdist.name} and a second build\n"
+    )
     sys.stdout.write(f"  {try_image(wheel)}\n")
+    with tempfile.TemporaryDirectory(prefix="leasehold-dist-") as directory:
+        be_a_stranger(ROOT / "dist", Path(directory))
     for package, releases in zip((wheel, sdist, wheel), RELEASES, strict=True):
         with tempfile.TemporaryDirectory(prefix="leasehold-dist-") as directory:
             try_out(package, Path(directory), releases)
@@ -184,7 +275,10 @@ def main() -> None:
 
 def try_out(package: Path, folder: Path, releases: Collection[str]) -> None:
     """Raises SystemExit."""
-    python = install(package, folder, releases)
+    extras = ",".join(EXTRAS) if releases == LOWEST else "demo"
+    python = install(folder, releases, f"leasehold[{extras}] @ {package.as_uri()}")
+    if releases == LOWEST:
+        run(str(python), "-c", OPTIONAL_PARTS, cwd=folder)
     place = run(str(python), "-c", "import leasehold; print(leasehold.__path__[0])", cwd=folder).strip()
     if not Path(place).is_relative_to(folder / "environment"):
         sys.exit(f"dist: `leasehold` is imported from {place}, not from what was installed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, SecretStr, model_validator
@@ -9,6 +10,7 @@ from pydantic import Field, SecretStr, model_validator
 from leasehold.common.azure import Identity
 from leasehold.common.dsn import check_table, read_dsn, read_dsn_without_password
 from leasehold.service.config.azure import WithCredential
+from leasehold.service.config.extras import install_command
 from leasehold.service.config.leases import Feeds, LeaseSettings
 from leasehold.service.config.section import LettersSettings, SinkSettings
 from leasehold.service.config.types import NONE, Connections, Dsn, DsnOrNone, Text, Variable
@@ -27,6 +29,20 @@ POSTGRES_IDENTITY = (
     " finds, or the client id of a managed identity. It needs a role in the database, which `dsn` names as its"
     " user."
 )
+
+
+def check_driver() -> None:
+    """Raises ValueError where the driver of PostgreSQL finds no libpq."""
+    if any(find_spec(name) for name in ("psycopg_binary", "psycopg_c")):
+        return  # they have one, and an import takes a while
+    try:
+        import leasehold.common.postgres  # noqa: F401
+    except ImportError as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise ValueError(
+            f"type `postgres` needs PostgreSQL's library libpq, which psycopg does not find ({reason}):"
+            f" install the package libpq5 of Debian, or {install_command('binary')}"
+        ) from None
 
 
 def check_postgres_identity(dsn: SecretStr, identity: Identity | None) -> None:
@@ -76,6 +92,7 @@ class PostgresSink(WithCredential, SinkSettings):
 
     @model_validator(mode="after")
     def _has_one_target(self) -> PostgresSink:
+        check_driver()
         if (self.merge is None) == (self.table is None):
             raise ValueError("needs either `merge` or `table`: give one of them")
         if self.merge is not None and (self.key or "mode" in self.model_fields_set):
@@ -127,6 +144,7 @@ class PostgresLetters(WithCredential, LettersSettings):
 
     @model_validator(mode="after")
     def _is_one_place(self) -> PostgresLetters:
+        check_driver()
         if self.schema_name is not None and self.dsn is None:
             raise ValueError("`schema` requires `dsn`: in the sink's database, letters use the sink's schema")
         if self.identity is not None and self.dsn is None:
@@ -183,6 +201,7 @@ class PostgresLeases(WithCredential, LeaseSettings):
 
     @model_validator(mode="after")
     def _reaches_it(self) -> PostgresLeases:
+        check_driver()
         for dsn in (self.dsn, self.listen_dsn):
             if dsn is not None:
                 check_postgres_identity(dsn, self.identity_or(self.identity))

@@ -16,7 +16,17 @@ GITHUB = ROOT / ".github"
 WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))
 ACTIONS = sorted((GITHUB / "actions").glob("*/action.yml"))
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-PINNED = re.compile(r"[\w.-]+/[\w./-]+@(v\d+|[0-9a-f]{40})")
+USES = re.compile(r"^\s*(?:- )?uses: (.*)$", re.MULTILINE)
+PINNED = re.compile(r"(?P<action>[\w.-]+/[\w./-]+)@(?P<commit>[0-9a-f]{40}) # v\d+\.\d+\.\d+")
+MORE = {
+    "codeql.yml: analyze": {"contents": "read", "security-events": "write"},
+    "release.yml: pypi": {"id-token": "write"},
+    "release.yml: image": {"contents": "read", "packages": "write"},
+    "release.yml: sign": {"id-token": "write", "packages": "write"},
+    "release.yml: chart": {"id-token": "write", "packages": "write"},
+    "release.yml: docs": {"contents": "write"},
+}
+"""Jobs that may do more than read the repository."""
 PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
 
 
@@ -73,12 +83,38 @@ def test_each_script_that_a_workflow_names_can_be_run() -> None:
     assert [name for name in sorted(named) if not os.access(ROOT / name, os.X_OK)] == []
 
 
-def test_each_action_is_pinned_or_lies_here() -> None:
-    used = {step["uses"] for step in steps() if "uses" in step}
-    assert len(used) > 4
+def test_each_action_is_pinned_by_commit_with_its_version_or_lies_here() -> None:
+    used = {name for path in (*WORKFLOWS, *ACTIONS) for name in USES.findall(path.read_text())}
+    assert {name.partition(" ")[0] for name in used} == {step["uses"] for step in steps() if "uses" in step}
+    assert len(used) > 10
     assert [
         name for name in sorted(used) if not (PINNED.fullmatch(name) or (ROOT / name / "action.yml").is_file())
     ] == []
+
+
+def test_each_action_has_one_version_everywhere() -> None:
+    texts = "".join(path.read_text() for path in (*WORKFLOWS, *ACTIONS))
+    found = {(each["action"], each["commit"]) for each in PINNED.finditer(texts)}
+    assert len(dict(found)) == len(found) > 10
+
+
+def test_a_job_that_may_do_more_than_read_is_known() -> None:
+    assert {name: job["permissions"] for name, job in jobs() if "permissions" in job} == MORE
+
+
+def test_what_a_release_publishes_is_approved_by_a_person_and_uses_no_cache() -> None:
+    release = load(GITHUB / "workflows" / "release.yml")["jobs"]
+    assert {name for name, job in release.items() if "environment" not in job} == {"build"}
+    prepared = [
+        step for job in release.values() for step in job["steps"] if step.get("uses") == "./.github/actions/prepare"
+    ]
+    assert {step["with"]["cache"] for step in prepared} == {"false"}
+
+
+def test_a_release_tries_what_it_publishes_and_that_its_tag_is_right() -> None:
+    runs = [step.get("run", "") for step in load(GITHUB / "workflows" / "release.yml")["jobs"]["build"]["steps"]]
+    made = [run.split()[1] for run in runs if run.startswith("make ")]
+    assert made == ["tagged", "dist"]
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
@@ -105,7 +141,8 @@ def test_each_pull_request_is_tried_with_every_supported_pyspark() -> None:
     assert "pull_request" in load(GITHUB / "workflows" / "ci.yml")["on"]
     assert {"run": "make dist"} in dict(jobs())["ci.yml: dist"]["steps"]
     tried = (ROOT / "tests" / "dist.py").read_text()
-    assert {"pyspark==4.0.*", "pyspark==4.1.*"} <= set(re.findall(r'"(pyspark==[^"]+)"', tried))
+    assert {"pyspark==4.1.*"} <= set(re.findall(r'"(pyspark==[^"]+)"', tried))
+    assert "LOWEST)" in tried  # 4.0
 
 
 def test_dependabot_looks_where_there_is_something_to_look_at() -> None:

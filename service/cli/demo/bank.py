@@ -19,7 +19,6 @@ from functools import partial
 from importlib import resources
 from pathlib import Path
 
-import psycopg
 from rich.console import Console
 
 from leasehold.pipeline.connectors.log import LogChangeFeed
@@ -234,7 +233,9 @@ class _DemoRun:
     async def _stored(self, pipeline: str) -> int:
         """How many transactions its output holds; 0 if there is none yet."""
         if pipeline == "balances":
-            with suppress(psycopg.errors.UndefinedTable):
+            from psycopg.errors import UndefinedTable
+
+            with suppress(UndefinedTable):
                 return sum((await asyncio.to_thread(_ledger, self.dsn)).events.values())
             return 0
         if not (path := self.directory / OUTPUT[pipeline]).exists():
@@ -288,6 +289,8 @@ def _write(directory: Path, rows: list[Transaction]) -> Ledger:
 
 
 def _ledger(dsn: str) -> Ledger:
+    import psycopg  # not before the settings were checked: it fails where there is no libpq
+
     with psycopg.connect(dsn) as connection:
         rows = connection.execute("SELECT account, balance, events FROM balances").fetchall()
     return Ledger({row[0]: row[1] for row in rows}, {row[0]: row[2] for row in rows})

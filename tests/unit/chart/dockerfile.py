@@ -28,6 +28,7 @@ def stages(text: str) -> dict[str, Stage]:
     """By name; the last one, which has none, by the empty text."""
     plain = re.sub(r"\\\n", " ", re.sub(r"^#.*\n", "", text, flags=re.MULTILINE))
     found: dict[str, tuple[str, list[tuple[str, str]]]] = {}
+    steps: list[tuple[str, str]] = []  # before the first stage: the default of its base
     for line in filter(None, map(str.strip, plain.splitlines())):
         instruction, _, argument = line.partition(" ")
         if instruction == "FROM":

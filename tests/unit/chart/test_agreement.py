@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import tomllib
 from pathlib import Path, PurePosixPath
 
 import helm_python
@@ -253,7 +255,7 @@ def test_the_image_offers_and_checks_the_default_port() -> None:
 
 def test_both_images_have_one_base_and_one_place() -> None:
     found = dockerfile()
-    assert found["base"].base == "debian:trixie-slim"
+    assert found["base"].base == "${BASE}"
     assert {found[stage].base for stage in ("environment", "base-thin", "java", "")} == {"base"}
     assert {found[stage].base for stage in ("environment-full", "environment-thin")} == {"environment"}
     assert found[""].all("COPY") == [
@@ -277,3 +279,19 @@ def test_what_the_image_is_built_from_is_let_in() -> None:
     assert {"pyproject.toml", "pipeline", "tests/java_archive.py", "image"} <= copied
     assert {word for word in copied if word not in let_in and word.partition("/")[0] not in let_in} == set()
     assert all((ROOT / name).exists() for name in copied)
+
+
+@pytest.mark.parametrize("stage", ["", "thin"])
+def test_an_image_is_labelled_with_what_it_is_made_of(stage: str) -> None:
+    label = dockerfile()[stage].last("LABEL")
+    named = dict(re.findall(r'org\.opencontainers\.image\.([\w.]+)="(.*?)"', label))
+    assert named.keys() == {"title", "description", "licenses", "source", "base.name", "version", "revision"}
+    assert named["source"] == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Source"]
+    given = {name for each in dockerfile()[stage].all("ARG") for name in [each.partition("=")[0]]}
+    assert {"${" + name + "}" for name in given} == {named[name] for name in ("base.name", "version", "revision")}
+
+
+def test_the_base_that_is_made_of_packages_is_the_one_that_a_registry_has() -> None:
+    (line,) = re.findall(r"^base=.*", (ROOT / "image/build").read_text(), re.MULTILINE)
+    found = subprocess.run(("bash", "-c", f"{line}; echo $base"), cwd=ROOT, capture_output=True, text=True, check=True)
+    assert found.stdout == "debian:trixie-slim\n"

@@ -1,0 +1,108 @@
+"""Writes the name, the version and the licence of all software of others in the image:
+python image/third_party.py SITE-PACKAGES STATUS DOC JAVA > THIRD-PARTY.txt
+
+STATUS: dpkg's list of the packages of the image's base. DOC: their folder usr/share/doc, with a file `copyright` each.
+JAVA: the folder of Java, or - without one. Each row names where the full texts are. It ends with an error if one is gone.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import zipfile
+from collections.abc import Iterable, Iterator
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+
+OURS = {"leasehold", "leasehold-emulators"}
+UNKNOWN = "see its texts"
+JAR = re.compile(r"(?P<name>.+?)[-_](?P<version>\d[\w.+-]*)\.jar")
+Row = tuple[str, str, str, str]
+"""Name, version, licence, and where its texts are."""
+
+
+def python_row(package: Distribution) -> Row:
+    """The licence as the package states it: an expression, classifiers, or a short text."""
+    meta = package.metadata
+    classifiers = [each.rpartition(" :: ")[2] for each in meta.get_all("Classifier", []) if each.startswith("License")]
+    stated = (meta.get("License") or "").strip()
+    short = stated if stated and "\n" not in stated and len(stated) < 80 else ""
+    licence = meta.get("License-Expression") or short or ", ".join(classifiers) or UNKNOWN
+    return meta["Name"], package.version, licence, folder_of(package).name
+
+
+def folder_of(package: Distribution) -> Path:
+    """The one named .dist-info. Raises SystemExit where a text that the package lists is gone."""
+    folder = next(
+        Path(str(package.locate_file(each))).parent for each in package.files or () if each.name == "METADATA"
+    )
+    for name in package.metadata.get_all("License-File", []):
+        if not any((place / name).is_file() for place in (folder / "licenses", folder / "license_files", folder)):
+            sys.exit(f"{package.metadata['Name']} lists its licence {name}, and {folder} has no such text: let it stay")
+    return folder
+
+
+def jar_licence(manifest: str) -> str:
+    """Of META-INF/MANIFEST.MF, whose long lines go on after a line break and a blank."""
+    whole = re.sub(r"\r?\n ", "", manifest)
+    found = re.search(r"^Bundle-License: *(.+?)\s*$", whole, re.MULTILINE)
+    return found[1] if found else "as the LICENSE of PySpark lists it"
+
+
+def jar_row(jar: Path) -> Row:
+    with zipfile.ZipFile(jar) as opened:
+        has_manifest = "META-INF/MANIFEST.MF" in opened.namelist()
+        manifest = opened.read("META-INF/MANIFEST.MF").decode(errors="replace") if has_manifest else ""
+    found = JAR.fullmatch(jar.name)
+    name, version = (found["name"], found["version"]) if found else (jar.stem, "")
+    return name, version, jar_licence(manifest), "pyspark/licenses"
+
+
+def debian_rows(status: str, doc: Path) -> Iterator[Row]:
+    for paragraph in status.split("\n\n"):
+        fields = dict(re.findall(r"^(Package|Version|Status): (.+)$", paragraph, re.MULTILINE))
+        if fields.get("Status", "").endswith(" installed"):
+            text = doc / fields["Package"] / "copyright"
+            yield (
+                fields["Package"],
+                fields["Version"],
+                debian_licence(text),
+                f"/usr/share/doc/{text.parent.name}/copyright",
+            )
+
+
+def debian_licence(text: Path) -> str:
+    """The short names in a machine-readable file `copyright`. Raises SystemExit where there is no such file."""
+    if not text.is_file():
+        sys.exit(f"{text} is gone: let it stay, since it has the licence of {text.parent.name}")
+    names = re.findall(r"^License: *(\S[^\n]*)$", text.read_text(errors="replace"), re.MULTILINE)
+    return ", ".join(dict.fromkeys(names)) or UNKNOWN
+
+
+def java_rows(java: Path) -> Iterator[Row]:
+    found = re.search(r'^JAVA_VERSION="(.+)"$', (java / "release").read_text(), re.MULTILINE)
+    yield "OpenJDK", found[1] if found else "", "GPL-2.0-only WITH Classpath-exception-2.0", f"{java}/legal"
+
+
+def table(title: str, rows: Iterable[Row]) -> str:
+    """Raises SystemExit without any: then what it lists lies elsewhere than is known here."""
+    listed = sorted(set(rows), key=lambda row: row[0].lower())
+    if not listed:
+        sys.exit(f"third_party.py found nothing for '{title}': correct where it looks")
+    return "\n".join([title, "-" * len(title), *("\t".join(row) for row in listed), ""])
+
+
+def main(site: Path, status: Path, doc: Path, java: str) -> None:
+    packages = (each for each in distributions(path=[str(site)]) if each.metadata["Name"] not in OURS)
+    parts = [table("Python packages (texts below site-packages)", map(python_row, packages))]
+    if java != "-":
+        parts.append(table("Java", java_rows(Path(java))))
+        parts.append(
+            table("Jars of Spark (texts below site-packages)", map(jar_row, (site / "pyspark/jars").glob("*.jar")))
+        )
+    parts.append(table("Packages of Debian", debian_rows(status.read_text(), doc)))
+    sys.stdout.write("\n".join(parts))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4])
