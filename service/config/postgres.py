@@ -10,8 +10,8 @@ from pydantic import Field, SecretStr, model_validator
 from leasehold.common.azure import Identity
 from leasehold.common.dsn import check_table, read_dsn, read_dsn_without_password
 from leasehold.service.config.azure import WithCredential
-from leasehold.service.config.extras import install_command
 from leasehold.service.config.leases import Feeds, LeaseSettings
+from leasehold.service.config.messages import install_command
 from leasehold.service.config.section import LettersSettings, SinkSettings
 from leasehold.service.config.types import NONE, Connections, Dsn, DsnOrNone, Text, Variable
 
