@@ -33,6 +33,8 @@ class Retry(SinkUnavailable):
     """
 
     def __init__(self, message: str = "the handler raised Retry", *, after_s: float | None = None) -> None:
+        if not isinstance(message, str):
+            raise ValueError(f"`Retry` takes seconds by name: write Retry(after_s={message or 5})")
         super().__init__(message)
         if not _is_pause(after_s):
             raise ValueError(f"`after_s` of `Retry` is {after_s!r}: give it seconds, from 0 on, or leave it out")

@@ -21,6 +21,8 @@ from leasehold.pipeline.imports import imported, is_generator
 Form = Literal["function", "class", "factory"]
 SHAPE = "write `async def NAME(changes, context)`, a subclass of leasehold.Handler, or a function that makes one"
 
+TURN_ROUND = "turn the two round"
+
 
 def found(path: str) -> object:
     """What `module:name` names. Raises SinkRejected."""
@@ -128,6 +130,11 @@ def check_class(handler: type, name: str, *, is_manual: bool, has_timeout: bool)
                 f"handler '{name}': `{method}` takes {_signature(getattr(handler, method))}, and is called with"
                 f" (self, {arguments}): let it take these"
             )
+        if method == "process" and _is_turned_round(handler.process):
+            raise SinkRejected(
+                f"handler '{name}': `process` takes {_signature(handler.process)}, and is called with (self, {arguments}):"
+                f" {TURN_ROUND}"
+            )
         if is_generator(getattr(handler, method)):
             raise SinkRejected(f"handler '{name}': `{method}` is a generator function: remove `yield` from it")
     if not is_async(handler.process):
@@ -137,6 +144,10 @@ def check_class(handler: type, name: str, *, is_manual: bool, has_timeout: bool)
 def _form_of_function(handler: Any, name: str) -> Form:
     """Raises SinkRejected."""
     if _takes(handler, 2):
+        if _is_turned_round(handler):
+            raise SinkRejected(
+                f"handler '{name}' takes {_signature(handler)}, and is called with (changes, context): {TURN_ROUND}"
+            )
         return "function"
     subject = f"handler '{name}' takes {_signature(handler)}"
     if not _takes(handler, 0):
@@ -152,6 +163,15 @@ def _form_of_function(handler: Any, name: str) -> Form:
             " `def`, and await in the handler's `open`"
         )
     return "factory"
+
+
+def _is_turned_round(function: Any) -> bool:
+    """Whether the context comes first, by the names, as in the SDKs of Azure."""
+    try:
+        names = [each for each in inspect.signature(function).parameters if each != "self"][:2]
+    except ValueError:  # a builtin without a signature
+        return False
+    return [each.endswith("context") for each in names] == [True, False]
 
 
 def _lacking(function: Any) -> str:

@@ -45,7 +45,7 @@ AnyFeed = Annotated[
     | Annotated[KafkaFeed, Tag("kafka")]
     | Annotated[CustomFeed, Tag(CUSTOM)]
     | Annotated[GivenFeed, Tag(GIVEN)],
-    tag_of(None, "files", "log", "cosmos", "eventhubs", "kafka"),
+    tag_of(None, "files", "log", "cosmos", "eventhubs", "kafka", given=GivenFeed),
     _wrapping("leasehold.pipeline.feed", "ChangeFeed", GivenFeed),
 ]
 AnySink = Annotated[
@@ -59,7 +59,7 @@ AnySink = Annotated[
     | Annotated[CosmosSink, Tag("cosmos")]
     | Annotated[CustomSink, Tag(CUSTOM)]
     | Annotated[GivenSink, Tag(GIVEN)],
-    tag_of(None, "log", "postgres", "eventhubs", "kafka", "files", "python", "http", "cosmos"),
+    tag_of(None, "log", "postgres", "eventhubs", "kafka", "files", "python", "http", "cosmos", given=GivenSink),
     _wrapping("leasehold.pipeline.sink", "Sink", GivenSink),
 ]
 AnyLetters = Annotated[
@@ -77,6 +77,6 @@ AnyLeases = Annotated[
     | Annotated[MemoryLeases, Tag("memory")]
     | Annotated[CustomLeases, Tag(CUSTOM)]
     | Annotated[GivenLeases, Tag(GIVEN)],
-    tag_of("sqlite", "sqlite", "postgres", "cosmos", "blob", "memory"),
+    tag_of("sqlite", "sqlite", "postgres", "cosmos", "blob", "memory", given=GivenLeases),
     _wrapping("leasehold.leases.store", "LeaseStore", GivenLeases),
 ]

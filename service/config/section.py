@@ -83,11 +83,13 @@ class Custom(Section):
         return [(name, "..." if name in self.options else value) for name, value in super().__repr_args__()]
 
 
-def tag_of(default: str | None, *known: str, is_open: bool = True) -> Discriminator:
-    """is_open: whether a third party's class is allowed, too."""
+def tag_of(
+    default: str | None, *known: str, is_open: bool = True, given: type[Given] | tuple[()] = ()
+) -> Discriminator:
+    """is_open: whether a third party's class is allowed, too. given: what wraps an object of a program."""
 
     def tag(value: object) -> str | None:
-        if isinstance(value, Given):
+        if isinstance(value, given):
             return GIVEN
         name = value.get("type", default) if isinstance(value, Mapping) else getattr(value, "type", None)
         return str(name) if name in known else CUSTOM if is_open and isinstance(name, str) and ":" in name else None

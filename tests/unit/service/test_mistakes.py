@@ -25,6 +25,7 @@ from leasehold import (
     LogSink,
     MemoryFeed,
     MemoryLeases,
+    MemorySink,
     Notifications,
     Pipeline,
     Processor,
@@ -62,6 +63,10 @@ class Pooled(Handler):
     def __init__(self, pool: str) -> None: ...
 
     def process(self, changes: list[Event], context: Context) -> None: ...
+
+
+class TurnedRound(Handler):
+    def process(self, context: Context, changes: list[Event]) -> None: ...  # type: ignore[override]
 
 
 class Half(Handler, ABC):
@@ -170,6 +175,18 @@ IN_CODE: dict[str, tuple[Callable[[], object], str]] = {
         lambda: pipeline_of(feed=FilesFeed, handler=on_changes),
         "must be a section, like FilesFeed(path=...)",
     ),
+    "a sink as feed": (
+        lambda: pipeline_of(feed=MemorySink(), handler=on_changes),
+        "`feed` is of type MemorySink, and must be a section, like FilesFeed(path=...)",
+    ),
+    "a feed as leases": (
+        lambda: anything(PIPELINE, leases=FEED),
+        "`leases` is of type MemoryFeed, and must be a section, like SqliteLeases()",
+    ),
+    "a feed as sink": (
+        lambda: pipeline_of(sink=FEED),
+        "`sink` is of type MemoryFeed, and must be a section, like LogSink(path=...)",
+    ),
     "all without names": (
         lambda: anything and Pipeline(*("orders", FEED, on_changes)),
         "Pipeline('orders', feed=..., handler=...)",
@@ -216,6 +233,18 @@ IN_CODE: dict[str, tuple[Callable[[], object], str]] = {
     "one argument": (
         lambda: pipeline_of(handler=lambda one: None),
         "`handler` '<lambda>.<locals>.<lambda>' takes (one), and cannot be called with (changes, context)",
+    ),
+    "arguments turned round": (
+        lambda: pipeline_of(handler=lambda context, changes: None),
+        "takes (context, changes), and is called with (changes, context): turn the two round",
+    ),
+    "arguments of azure-eventhub": (
+        lambda: pipeline_of(handler=lambda partition_context, events: None),
+        "takes (partition_context, events), and is called with (changes, context): turn the two round",
+    ),
+    "arguments of a method turned round": (
+        lambda: pipeline_of(handler=TurnedRound),
+        "-> 'None', and is called with (self, changes, context): turn the two round",
     ),
     "no argument": (
         lambda: pipeline_of(handler=lambda: None),

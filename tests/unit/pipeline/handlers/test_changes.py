@@ -68,3 +68,9 @@ async def test_another_partition_s_change_or_a_copied_document_is_no_checkpoint(
 def test_a_pause_that_is_no_number_of_seconds_is_refused(after_s: Any) -> None:
     with pytest.raises(ValueError, match=r"`after_s` of `Retry` is .*: give it seconds, from 0 on, or leave it out"):
         Retry(after_s=after_s)
+
+
+@pytest.mark.parametrize("given", [5, 0.5, None])
+def test_a_pause_without_its_name_is_refused_with_what_to_write(given: Any) -> None:
+    with pytest.raises(ValueError, match=rf"takes seconds by name: write Retry\(after_s={given or 5}\)"):
+        Retry(given)
