@@ -146,7 +146,7 @@ class Processor:
         program = asyncio.get_running_loop()
         self._life = self._host.begin(lambda: self._live(program))
         self._following = asyncio.create_task(self._follow(self._life), name="leasehold follows its program")
-        ready, life = asyncio.wrap_future(self._ready), asyncio.wrap_future(self._life)
+        ready, life = asyncio.wrap_future(self._ready), _on_this_loop(self._life)
         try:
             await asyncio.wait({ready, life}, return_when=asyncio.FIRST_COMPLETED)
             if life.done():
@@ -180,7 +180,7 @@ class Processor:
 
         Raises what ended the host before.
         """
-        life = asyncio.wrap_future(self._started())
+        life = _on_this_loop(self._started())
         idle = asyncio.ensure_future(self._there(lambda core: core.idle()))
         waiting: set[asyncio.Future[Any]] = {idle, life}
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -214,8 +214,7 @@ class Processor:
 
     async def _follow(self, life: Future[None]) -> None:
         """On the loop of the program: `asyncio.run` cancels what is left on it, and then waits for that."""
-        ended = asyncio.wrap_future(life)
-        ended.add_done_callback(lambda done: done.exception())  # `wait` raises it
+        ended = _on_this_loop(life)
         try:
             await asyncio.wait({ended})
         except asyncio.CancelledError:
@@ -415,7 +414,14 @@ async def _estimated(core: ProcessorCore) -> tuple[Estimate, ...]:
 
 async def _outcome_of(future: Future[None]) -> None:
     """Awaits it without cancelling it."""
-    await await_shielded(asyncio.wrap_future(future))
+    await await_shielded(_on_this_loop(future))
+
+
+def _on_this_loop(life: Future[None]) -> asyncio.Future[None]:
+    """It may be left alone: `wait` raises what ended the host."""
+    wrapped = asyncio.wrap_future(life)
+    wrapped.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return wrapped
 
 
 def _heard_in(on: Notifications, loop: Any) -> Notifications:
