@@ -10,8 +10,9 @@ import zipfile
 from pathlib import Path
 from urllib.request import urlopen
 
-import dist
 from patience import PATIENCE_S
+
+import dist
 
 ROOT = Path(__file__).parents[2]
 
