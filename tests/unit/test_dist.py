@@ -10,9 +10,8 @@ import zipfile
 from pathlib import Path
 from urllib.request import urlopen
 
-from patience import PATIENCE_S
-
 import dist
+from patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 
