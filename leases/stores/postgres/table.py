@@ -193,9 +193,11 @@ def settings(*, statement_s: float, lock_s: float) -> Composed:
 
 
 def state(table: Table) -> Composed:
-    """One row: is_replica, whether the table exists, its comment."""
+    """One row: is_replica, whether the table exists, its comment. Both as of one moment: `to_regclass` alone also finds a table
+    that another host has made since, whose comment this statement does not see."""
     return SQL(
-        "SELECT pg_is_in_recovery(), to_regclass({name}) IS NOT NULL, obj_description(to_regclass({name}), 'pg_class')"
+        "SELECT pg_is_in_recovery(), found.oid IS NOT NULL, obj_description(found.oid, 'pg_class')"
+        " FROM (SELECT to_regclass({name})::oid AS oid) named LEFT JOIN pg_class found USING (oid)"
     ).format(name=Literal(table.quoted))
 
 

@@ -97,7 +97,7 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_without_the_extra_a_setting_is_an_error_with_a_remedy(name: str) -> None:
     settings = TelemetrySettings.model_validate({name: ADDRESS})
-    with pytest.raises(StartFailed, match="pip install 'opentelemetry-exporter-otlp-proto-http>=") as error:
+    with pytest.raises(StartFailed, match="pip install 'opentelemetry-exporter-otlp-proto-http<2,>=") as error:
         asked({}, settings, name)
     assert lacking(settings) == [str(error.value)]
     assert str(error.value).endswith(f"or remove the setting (telemetry.{name})")
@@ -110,7 +110,7 @@ def test_without_the_extra_variables_are_reported_and_work_continues(name: str) 
     with capture_logs() as said:
         assert asked({"OTEL_EXPORTER_OTLP_ENDPOINT": ADDRESS}, name=name) is None
     (line,) = said
-    assert "pip install 'opentelemetry-exporter-otlp-proto-http>=" in line["why"]
+    assert "pip install 'opentelemetry-exporter-otlp-proto-http<2,>=" in line["why"]
 
 
 @pytest.mark.parametrize(
