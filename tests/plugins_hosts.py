@@ -35,6 +35,8 @@ PIPELINES = ("generate", "transform", "balances")
 PARTITIONS = 4
 BATCH_AGE_S = 1
 """Fewer batches than would be made at once, each of which costs some of a machine that has more to do."""
+BACKLOG_MAX = 1000
+"""More are not written before hosts have caught up: on a slow machine, what is left to deliver would grow all day."""
 
 
 class HostProcess:
@@ -172,7 +174,8 @@ class Bank:
     def keep_writing(self, count: int, every_s: float) -> None:
         def write() -> None:
             while not self._pause.wait(every_s):
-                self.write(count)
+                if self.written - self.delivered() < BACKLOG_MAX:
+                    self.write(count)
 
         self._pause.clear()
         self._writing = threading.Thread(target=write, daemon=True)
