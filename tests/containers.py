@@ -1,7 +1,7 @@
 """Containers of the built image, without a daemon: run as Kubernetes runs them, as the image's user or another one.
 
-Their root is read-only, with memory for what is written. They have processes, mounts and a host name of their own, and share the
-machine's network."""
+Their root is read-only, with memory for what is written. They have processes, mounts and a host name of their own. They share the
+machine's network, unless they are given one."""
 
 from __future__ import annotations
 
@@ -30,6 +30,9 @@ TOKEN = "0123456789abcdef" * 2
 SETTINGS = "etc/leasehold"
 STATE = "var/lib/leasehold"
 WRITABLE = ("tmp", "dev/shm", STATE)
+LISTEN = "0A"
+LOOPBACK = ("0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000")
+"""127.0.0.1, the same as an address of IPv6, and ::1, as the kernel writes them."""
 HOSTS = ("pod-1", "pod-2", "pod-3", "pod-4")
 INSIDE = """
 set -eu
@@ -61,6 +64,10 @@ class Image:
     @property
     def user(self) -> str:
         return str(self.config["User"])
+
+    def give(self, folder: Path) -> None:
+        """To its user, as a volume is."""
+        os.chown(folder, *map(int, self.user.split(":")))
 
     def size_bytes(self) -> int:
         used = subprocess.run(["du", "-sxb", self.root], capture_output=True, text=True, timeout=120, check=True).stdout
@@ -122,6 +129,41 @@ def opened(name: str = NAME) -> Iterator[Image]:
         buildah("rm", container)
 
 
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Of one pod and its sidecars. machine: where the pod finds this machine."""
+
+    name: str
+    pod: str = "169.254.77.2"
+    machine: str = "169.254.77.1"
+
+    def command(self, *command: str) -> list[str]:
+        return ["ip", "netns", "exec", self.name, *command]
+
+
+@contextmanager
+def network() -> Iterator[Network]:
+    """As root."""
+    made = Network(f"leasehold-{os.getpid()}")
+    outside = f"lh-{os.getpid()}"
+    _ip("netns", "add", made.name)
+    try:
+        _ip("link", "add", outside, "type", "veth", "peer", "name", "eth0", "netns", made.name)
+        _ip("address", "add", f"{made.machine}/30", "dev", outside)
+        _ip("-netns", made.name, "address", "add", f"{made.pod}/30", "dev", "eth0")
+        _ip("link", "set", outside, "up")
+        for device in ("lo", "eth0"):
+            _ip("-netns", made.name, "link", "set", device, "up")
+        yield made
+    finally:
+        _ip("netns", "delete", made.name)
+
+
+def _ip(*arguments: str) -> None:
+    ran = subprocess.run(["ip", *arguments], capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 0, ran.stderr
+
+
 class Pod:
     """A host in a container. output: a file for what it says."""
 
@@ -136,14 +178,16 @@ class Pod:
         state: Path | None = None,
         user: str | None = None,
         environment: Mapping[str, str] | None = None,
+        network: Network | None = None,
     ) -> None:
         self.host = host
         self.port = port
         self._output = output
+        self._image = image
         command = image.command(settings, host=host, state=state, user=user, POD_NAME=host, **(environment or {}))
         self.started = time.monotonic()
         with output.open("wb") as file:
-            self.process = subprocess.Popen(command, stdout=file, stderr=file)
+            self.process = subprocess.Popen(network.command(*command) if network else command, stdout=file, stderr=file)
 
     @property
     def said(self) -> str:
@@ -187,6 +231,21 @@ class Pod:
         """To the host: process 1 of its container."""
         for process in psutil.Process(self.process.pid).children():
             process.send_signal(number)
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """In its container, as a probe is run."""
+        (first,) = psutil.Process(self.process.pid).children()
+        entered = ["nsenter", f"--target={first.pid}", "--mount", "--net", "--pid"]
+        inside = ["/usr/sbin/chroot", f"--userspec={self._image.user}", str(self._image.root), *command]
+        return subprocess.run([*entered, *inside], capture_output=True, text=True, timeout=300, check=False)
+
+    def opens_to_others(self) -> set[int]:
+        """The ports that accept connections from outside its network (proc_pid_net(5))."""
+        (first,) = psutil.Process(self.process.pid).children()
+        tables = (Path(f"/proc/{first.pid}/net/{name}").read_text() for name in ("tcp", "tcp6"))
+        rows = [line.split() for table in tables for line in table.splitlines()[1:]]
+        listening = [address.split(":") for _, address, _, state, *_ in rows if state == LISTEN]
+        return {int(port, 16) for address, port in listening if address not in LOOPBACK}
 
     def ended(self, within_s: float = 60) -> int:
         return self.process.wait(within_s)

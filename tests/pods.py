@@ -28,11 +28,11 @@ TIMING = Timing(balance_s=2)
 
 
 @contextmanager
-def by_tcp(socket: str) -> Iterator[int]:
+def by_tcp(socket: str, address: str = "127.0.0.1") -> Iterator[int]:
     """The port behind which a server's Unix socket is."""
     with loop_beside() as loop:
         wire = Wire(socket)
-        asyncio.run_coroutine_threadsafe(wire.listen(), loop).result(PATIENCE_S)
+        asyncio.run_coroutine_threadsafe(wire.listen((address, 0)), loop).result(PATIENCE_S)
         yield wire.port
         loop.call_soon_threadsafe(wire.close)
 

@@ -6,7 +6,6 @@ Helm renders the settings from the values of the page. PostgreSQL is reached by 
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 from collections import Counter, defaultdict
@@ -133,7 +132,7 @@ def release(throw_away: Image, tmp_path: Path, postgres: Any) -> Iterator[Releas
     examples("kubernetes.md", tmp_path)
     values = yaml.safe_load((tmp_path / "bank-values.yaml").read_text())
     (tmp_path / "volume/in").mkdir(parents=True)
-    os.chown(tmp_path / "volume", throw_away.user, throw_away.user)
+    throw_away.give(tmp_path / "volume")
     for name, text in SECRETS.items():
         file = throw_away.root / "run/secrets" / name
         file.parent.mkdir(parents=True)
