@@ -441,7 +441,7 @@ class Balancer:
             return None
         self._stats.record_acquisition(owned.lease, before=before, took_s=self._clock.monotonic() - began)
         if self.fitness is not None:
-            self.fitness.note_take(key, was_renounced=before.owner is not None and key in self.expired)
+            self.fitness.note_take(key)
         crash_point("lease acquired")
         return owned
 

@@ -199,9 +199,9 @@ class Fitness:
         watched.proved_at, watched.probe_failed = self._clock.monotonic(), False
         watched.health = replace(watched.health, rests=0)
 
-    def note_take(self, key: LeaseKey, *, was_renounced: bool) -> None:
+    def note_take(self, key: LeaseKey) -> None:
         """A lease that failed where it comes from may fail here too, through no fault of this host."""
-        if was_renounced:
+        if any(key.pipeline in each.which_are(SICK, RENOUNCED) for each in self._others()):
             times = self._foreign.get(key, (0, 0.0))[0] + 1
             self._foreign[key] = times, self._clock.monotonic() + FOREIGN_REST.pause_s(times, 0.0)
 

@@ -362,6 +362,13 @@ MUTANTS = (
         test=FITNESS,
     ),
     mutant(
+        "a lease that fails everywhere makes each host sick at once",
+        "leasehold.service.fitness",
+        "FOREIGN_REST = Backoff(first_s=60.0, max_s=1800.0)",
+        "FOREIGN_REST = Backoff(first_s=0.1, max_s=1800.0)",
+        test=f"{HOST_GRAY}::test_a_lease_that_fails_wherever_it_goes_moves_at_most_once_a_minute_and_ever_less",
+    ),
+    mutant(
         "what fails in an outage of the store makes its host sick",
         "leasehold.service.fitness",
         "case 'well' if facts.is_sick and facts.trusted_s >= facts.lasts_s:",

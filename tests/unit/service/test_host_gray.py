@@ -231,6 +231,25 @@ async def test_if_no_host_is_fit_nothing_moves_and_all_goes_on_afterwards(sick: 
 
 
 @pytest.mark.virtual
+async def test_a_lease_that_fails_wherever_it_goes_moves_at_most_once_a_minute_and_ever_less() -> None:
+    """Each host that has it has nothing else, so all that it does fails, and the others look fit."""
+    group = await settled("a")
+    group.weather.judge = lambda request: (
+        Fate(ends="refused") if (request.where, request.operation) == ("sink", "write") else Fate()
+    )
+    pour(group)
+    counts = list[int]()
+    for _ in range(30):
+        before = moves(group).total()
+        await asyncio.sleep(MINUTE)
+        counts.append(moves(group).total() - before)
+    assert max(counts) == 1, counts
+    assert sum(counts[:10]) > sum(counts[20:]), counts
+    group.weather.judge = lambda request: Fate()
+    await until(group.is_delivered, within_s=ELSEWHERE_S)
+
+
+@pytest.mark.virtual
 async def test_one_partition_that_fails_evicts_nobody() -> None:
     group = await settled()
     for partition in "abcdef":
