@@ -36,7 +36,7 @@ PROBED_EVERY_S = 5.0
 PROBE_CALLS = 2
 """How many calls of a probe follow each other."""
 REST = Backoff(first_s=55.0, max_s=1800.0)
-"""From falling sick to the first try to resume: longer each time until something is delivered. No lease moves twice a minute."""
+"""From falling sick to the first try to resume: longer each time, until the host has been well for as long as it rested."""
 FOREIGN_REST = Backoff(first_s=60.0, max_s=1800.0)
 """For how long a lease may fail here that failed at its last owner, before that counts against this host."""
 
@@ -101,7 +101,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineHealth:
-    """How one pipeline is. since: when it got well or sick. rests: how often it was renounced since something was delivered.
+    """How one pipeline is. since: when it got well or sick. rests: how often it was renounced without having been well for long.
 
     has_lost_work: whether it is sick because leases are better off elsewhere.
     """
@@ -128,6 +128,8 @@ class PipelineHealth:
                 return replace(self, state="renounced", rests=self.rests + 1)
             case "renounced" if self.may_resume(facts.now) and facts.is_proved_now and not facts.is_sick:
                 return replace(self, state="well", since=facts.now)
+            case "well" if self.rests and facts.now - self.since >= REST.pause_s(self.rests, 0.0):
+                return replace(self, rests=0)
         return self
 
     def may_resume(self, now: float) -> bool:
@@ -197,7 +199,6 @@ class Fitness:
         self._foreign.pop(key, None)
         watched = self._watched[key.pipeline]
         watched.proved_at, watched.probe_failed = self._clock.monotonic(), False
-        watched.health = replace(watched.health, rests=0)
 
     def note_take(self, key: LeaseKey) -> None:
         """A lease that failed where it comes from may fail here too, through no fault of this host."""

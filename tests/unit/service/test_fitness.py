@@ -71,6 +71,15 @@ def test_a_host_resumes_after_a_rest_and_a_probe_and_rests_longer_each_time() ->
     assert not replace(renounced, rests=2).may_resume(rested.now)
 
 
+def test_a_host_that_falls_sick_again_soon_after_it_resumed_rests_longer_still() -> None:
+    resumed = PipelineHealth(since=1000.0, rests=1)
+    soon = replace(ALL_FAIL, now=1000.0 + REST.first_s - 1)
+    sick = resumed.judged(soon, workers=2)
+    assert (sick.state, sick.rests) == ("sick", 1)
+    assert replace(sick, state="leaving").judged(soon, workers=0).rests == 2
+    assert resumed.judged(replace(WELL, now=1000.0 + REST.first_s), workers=2).rests == 0
+
+
 def test_a_host_shows_that_it_is_fit_only_if_it_has_shown_it_since_another_is_sick() -> None:
     assert PipelineHealth().shown(WELL) == "-"
     assert PipelineHealth().shown(replace(WELL, peers=Peers(sick_s=2.0))) == "f"

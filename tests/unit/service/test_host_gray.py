@@ -250,6 +250,29 @@ async def test_a_lease_that_fails_wherever_it_goes_moves_at_most_once_a_minute_a
 
 
 @pytest.mark.virtual
+async def test_a_host_that_is_well_and_sick_by_turns_gets_leases_ever_less_often() -> None:
+    group = await settled()
+    began = group.hosts[0].clock.monotonic()
+
+    def judge(request: Request) -> Fate:
+        turn = int((group.hosts[0].clock.monotonic() - began) / 15)
+        return Fate(ends="refused" if turn % 2 and request.host == "host-x" and cannot_reach_sink(request) else "ok")
+
+    group.weather.judge = judge
+    counts = list[int]()
+    for _ in range(4):
+        before = moves(group)
+        for _ in range(50):
+            pour(group, 1)
+            await asyncio.sleep(10)
+        counts.append((moves(group) - before).total())
+    assert counts[0] >= 4, "it was sick, and well again"
+    assert max(counts[2:]) <= counts[0] / 2, counts
+    group.weather.judge = lambda request: Fate()
+    await until(group.is_delivered, within_s=ELSEWHERE_S)
+
+
+@pytest.mark.virtual
 async def test_one_partition_that_fails_evicts_nobody() -> None:
     group = await settled()
     for partition in "abcdef":
