@@ -20,13 +20,21 @@ T = TypeVar("T")
 
 @contextmanager
 def loop_beside() -> Iterator[asyncio.AbstractEventLoop]:
-    """One that runs on a thread of its own."""
+    """One that runs on a thread of its own. What still runs there at the end is cancelled."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     yield loop
+    asyncio.run_coroutine_threadsafe(_cancel_others(), loop).result(PATIENCE_S)
     loop.call_soon_threadsafe(loop.stop)
     thread.join(PATIENCE_S)
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 class Onlooker:
