@@ -292,7 +292,12 @@ async def _restored_hosts(world: World, settling_s: float) -> None:
             world.append(partition, 1)
 
     def works_on() -> bool:
-        return world.alive == alive and all(each.session.is_trusted for each in alive) and world.onlooker.is_delivered()
+        """Trust alone may still be that from before the backup."""
+        documents = [found_host(stored.id, stored.body) for stored in world.documents(HOSTS_PREFIX)]
+        shown = {found.name: found.incarnation for found in documents if found is not None}
+        is_shown = all(shown.get(each.name) == each.session.record.incarnation for each in alive)
+        is_trusted = all(each.session.is_trusted for each in alive)
+        return world.alive == alive and is_shown and is_trusted and world.onlooker.is_delivered()
 
     await _until(world, works_on, RESTORED_S + max(0.0, longer_s), "work of all hosts after a restore", "progress")
     await _settled(world, settling_s)
