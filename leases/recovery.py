@@ -15,17 +15,10 @@ from collections.abc import Awaitable, Callable, Collection, Container, Mapping,
 from dataclasses import dataclass, field, replace
 from math import inf
 from types import MappingProxyType
-from typing import NamedTuple
 
+from leasehold.common.standing import Standing
 from leasehold.leases.lease import Lease
 from leasehold.leases.lineage import Partition, Uncovered, orphans
-
-
-class Standing(NamedTuple):
-    """The newest generation for which a sink holds a position, and that position."""
-
-    generation: int
-    position: str | None
 
 
 @dataclass(frozen=True, slots=True)

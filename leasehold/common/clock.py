@@ -17,7 +17,7 @@ from typing import Protocol
 # A pace for questions that a source limits: callers pass one after another, evenly.
 
 
-class Pace:
+class Turnstile:
     """monotonic: seconds. Callers pass in the order in which they came. One that gives up waiting costs the others nothing."""
 
     def __init__(self, monotonic: Callable[[], float], sleep: Callable[[float], Awaitable[None]]) -> None:

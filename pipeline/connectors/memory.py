@@ -16,10 +16,11 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from leasehold.common.standing import Standing
 from leasehold.pipeline.errors import FeedError, Fenced, PositionLost, SinkRejected
 from leasehold.pipeline.event import EVENT_SCHEMA, Page
 from leasehold.pipeline.feed import ChangeFeed, FeedPartition, PartitionEnded, Start
-from leasehold.pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter, Standing
+from leasehold.pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter
 
 T = TypeVar("T")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

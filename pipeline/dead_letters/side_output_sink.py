@@ -19,6 +19,7 @@ from typing import NoReturn
 import pyarrow as pa
 
 from leasehold.common.nesting import parsed_json
+from leasehold.common.standing import Standing
 from leasehold.pipeline.async_sink.stats import RequestStats
 from leasehold.pipeline.crash_point import crash_point
 from leasehold.pipeline.dead_letters.box import LetterBox, find_buried
@@ -29,7 +30,7 @@ from leasehold.pipeline.endpoint import Endpoint
 from leasehold.pipeline.errors import FeedError, Fenced, OutputRefused, Poison, SinkRejected, SinkUnavailable
 from leasehold.pipeline.handlers.stats import HandlerStats
 from leasehold.pipeline.limits import JSON_LEVELS_MAX, REPLAY
-from leasehold.pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter, Standing
+from leasehold.pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter
 from leasehold.pipeline.staging import Stager
 
 LATE_CLOSE_S = 1.0

@@ -92,7 +92,7 @@ def java_version(text: str) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class ProcessOutput:
     """The last lines that a JVM and its Python workers wrote: they must not litter ours, nor fill a disk."""
 
     lines: deque[str]
@@ -103,7 +103,7 @@ class Output:
         self.thread.join(1)
 
 
-def read_output() -> tuple[Output, int]:
+def read_output() -> tuple[ProcessOutput, int]:
     """What is read, on a thread of its own, and the file descriptor to write it to."""
     lines: deque[str] = deque(maxlen=LINES_MAX)
     reading, writing = os.pipe()
@@ -114,7 +114,7 @@ def read_output() -> tuple[Output, int]:
 
     thread = threading.Thread(target=read, name="spark-output", daemon=True)
     thread.start()
-    return Output(lines, thread), writing
+    return ProcessOutput(lines, thread), writing
 
 
 def end_process(process: subprocess.Popen[bytes]) -> None:

@@ -16,7 +16,7 @@ from structlog.typing import FilteringBoundLogger as Log
 from leasehold.leases.errors import StoreError
 from leasehold.service import dashboard
 from leasehold.service.api import schemas
-from leasehold.service.api.audit import Audit
+from leasehold.service.api.audit import AuditLog
 from leasehold.service.api.auth import READING, Access
 from leasehold.service.api.events import events
 from leasehold.service.api.masking import Mask
@@ -165,5 +165,5 @@ def create_app(
         return HTMLResponse(docs_page(app.openapi()))
 
     add_handlers(app)
-    app.add_middleware(Guard, access=access, audit=Audit(log, view.host.stats))
+    app.add_middleware(Guard, access=access, audit=AuditLog(log, view.host.stats))
     return app

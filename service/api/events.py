@@ -64,12 +64,12 @@ def events(view: View) -> APIRouter:
                 f"{STREAMS_MAX} clients already watch this host: use another host, or retry later",
                 {"retry-after": "15"},
             )
-        return Stream(changes, wanted.seconds)
+        return ChangeStream(changes, wanted.seconds)
 
     return router
 
 
-class Stream(StreamingResponse):
+class ChangeStream(StreamingResponse):
     def __init__(self, changes: Changes, seconds: float) -> None:
         super().__init__(changes.stream(seconds), media_type="text/event-stream", headers={"x-accel-buffering": "no"})
         self._changes = changes

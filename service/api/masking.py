@@ -75,7 +75,7 @@ class Mask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class ShownRow:
     """A copy of what is shown of one row: a reference to its page would keep the whole page in memory.
 
     - columns: each column's name, and what stands for its value if that is not shown; None if it is.
@@ -88,7 +88,7 @@ class Row:
     cost: int
 
 
-def copied(table: pa.Table, place: int, mask: Mask) -> Row:
+def copied(table: pa.Table, place: int, mask: Mask) -> ShownRow:
     """Takes microseconds for each column: nothing is parsed, and large or masked values are not even copied."""
     row = table.slice(place, 1)
     names = row.column_names[:COLUMNS_MAX]
@@ -101,12 +101,12 @@ def copied(table: pa.Table, place: int, mask: Mask) -> Row:
     kept = row.select([index for index, (_, instead) in enumerate(columns) if instead is None])
     if len(names) < row.num_columns:
         columns.append(("...", f"({row.num_columns - len(names)} more columns)"))
-    return Row(columns=tuple(columns), content=_stream_of(kept), cost=cost)
+    return ShownRow(columns=tuple(columns), content=_stream_of(kept), cost=cost)
 
 
-def failed(error: Exception) -> Row:
+def failed(error: Exception) -> ShownRow:
     """Stands for a row that cannot be copied."""
-    return Row(columns=(("...", _failed(error)),), content=_stream_of(pa.table({})), cost=COLUMN_BYTES)
+    return ShownRow(columns=(("...", _failed(error)),), content=_stream_of(pa.table({})), cost=COLUMN_BYTES)
 
 
 def _failed(error: Exception) -> str:
@@ -125,7 +125,7 @@ def _instead(size: int, room: int) -> tuple[str | None, int]:
     return (None, size) if size <= min(VALUE_BYTES_MAX, room) else (f"({size:,} bytes: too large to show)", 0)
 
 
-def values_of(row: Row, mask: Mask) -> dict[str, JsonValue]:
+def values_of(row: ShownRow, mask: Mask) -> dict[str, JsonValue]:
     with pa.ipc.open_stream(row.content) as stream:
         values = iter(stream.read_all().columns)
     return {name: _column(name, next(values), mask) if instead is None else instead for name, instead in row.columns}

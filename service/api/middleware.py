@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from leasehold.service import dashboard
-from leasehold.service.api.audit import Audit, OperatorAction, operator_action_of
+from leasehold.service.api.audit import AuditLog, OperatorAction, operator_action_of
 from leasehold.service.api.auth import FOR_OPERATORS, Access, Caller
 from leasehold.service.api.problems import LOOK_FIRST, problem
 from leasehold.service.config.types import is_loopback
@@ -128,7 +128,7 @@ class Refusal:
 
 
 class Guard:
-    def __init__(self, app: ASGIApp, access: Access, audit: Audit) -> None:
+    def __init__(self, app: ASGIApp, access: Access, audit: AuditLog) -> None:
         self._app = app
         self._access = access
         self._audit = audit

@@ -216,11 +216,11 @@ class PostgresLeases(WithCredential, LeaseSettings):
         return f"the table '{self.schema_name}.{self.table}' in PostgreSQL {address}"
 
     def make(self, feeds: Feeds, *, creates: bool) -> LeaseStore:
-        from leasehold.leases.stores.postgres import PostgresAddress, PostgresStore, Table
+        from leasehold.leases.stores.postgres import LeaseTable, PostgresAddress, PostgresStore
 
         address = PostgresAddress(
             dsn=self.dsn.get_secret_value(),
-            table=Table(self.schema_name, self.table),
+            table=LeaseTable(self.schema_name, self.table),
             identity=self.identity_or(self.identity),
             connections_max=self.connections_max,
             creates=creates,

@@ -156,7 +156,7 @@ class Rest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Close:
+class ClosedLease:
     """A lease before and after. rest: None if it was closed already."""
 
     change: LeaseTransition
@@ -180,7 +180,7 @@ async def close_lease(
     *,
     skip_rest: bool = False,
     forget: bool = False,
-) -> Close:
+) -> ClosedLease:
     """Close the lease at its present position. If it is closed already, change at most its tombstone.
 
     listed: the feed's partitions now. forget: leave no tombstone. Raises NotNow, StoreError, InvalidDocument.
@@ -193,7 +193,7 @@ async def close_lease(
         return after
 
     change = await _change(keeper, pipeline.name, partition, close)
-    return Close(change=change, rest=rest)
+    return ClosedLease(change=change, rest=rest)
 
 
 async def _plan_close(
@@ -260,7 +260,7 @@ def cleared_after_s(timing: Timing) -> float:
     return DEAD_AFTER * timing.patience_s
 
 
-def describe(closed: Close, *, cleared_after_s: float) -> str:
+def describe(closed: ClosedLease, *, cleared_after_s: float) -> str:
     """What a close changed, in one line."""
     before, lease, rest = closed.change.before.lease, closed.change.after.lease, closed.rest
     at = "the feed's beginning" if lease.continuation is None else f"'{lease.continuation}'"

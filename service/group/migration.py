@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import get_args
 
 from leasehold.common.clock import Clock
+from leasehold.common.standing import Standing
 from leasehold.leases.bootstrap import Bootstrap, Info, decode_info, info_id
 from leasehold.leases.document import decode_lease, lease_id
 from leasehold.leases.dotnet import FULL_FIDELITY, INCREMENTAL
@@ -38,9 +39,8 @@ from leasehold.leases.tenure import VersionedLease
 from leasehold.leases.timing import LASTS_S_MAX
 from leasehold.pipeline.errors import FeedError, PipelineError
 from leasehold.pipeline.feed import ChangeFeed, FeedPartition, Start
-from leasehold.pipeline.sink import Standing
 from leasehold.service.group.import_sources import (
-    Held,
+    Holder,
     Import,
     find_alive,
     read_held,
@@ -387,9 +387,9 @@ async def _scan(keeper: Keeper, order: Import) -> Scan:
 
 async def _read_held(
     keeper: Keeper, order: Import, leases: Collection[str], documents: Collection[str]
-) -> dict[tuple[str, str], Held]:
+) -> dict[tuple[str, str], Holder]:
     """(one of KINDS, name) -> who has it, of those leases here and documents there."""
-    marks: dict[tuple[str, str], Held] = {}
+    marks: dict[tuple[str, str], Holder] = {}
     held = [lease for lease in (await _scan(keeper, order)).leases if lease.partition in leases] if leases else []
     hosts = {stored.id: stored for stored in (await keeper.store.list(HOSTS_PREFIX) if held else [])}
     for lease in held:
@@ -399,7 +399,7 @@ async def _read_held(
         record = found_host(stored.id, stored.body) if stored else None
         lasts_s = LASTS_S_MAX if record is None else record.lasts_s
         mark = lease.incarnation, lease.epoch
-        marks["lease", lease.partition] = Held(lease.owner, mark, stored.etag if stored else None, lasts_s)
+        marks["lease", lease.partition] = Holder(lease.owner, mark, stored.etag if stored else None, lasts_s)
     written = await read_held(order, keeper.store) if documents else {}
     return marks | {("document", name): one for name, one in written.items() if name in documents}
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TypeVar
 
+from leasehold.common.standing import Standing
 from leasehold.pipeline.connectors.log.partition_file import (
     LogError,
     LogMissing,
@@ -48,7 +49,6 @@ from leasehold.pipeline.sink import (
     Output,
     Permit,
     Sink,
-    Standing,
     checked_until_cancelled,
     settle,
     to_write_again,

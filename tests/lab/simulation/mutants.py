@@ -711,9 +711,9 @@ MUTANTS = (
     mutant(
         "one sink's slow answer keeps the partitions of its pipeline waiting",
         "leasehold.service.partitions",
-        "found = await self._asks[pipeline.name].get('standing', LeaseKey(pipeline.name, partition),"
+        "return await self._asks[pipeline.name].get('standing', LeaseKey(pipeline.name, partition),"
         " lambda: pipeline.sink.standing(pipeline.name, partition), 'its sink')",
-        "found = await self._await_answer(pipeline.sink.standing(pipeline.name, partition), 'its sink')",
+        "return await self._await_answer(pipeline.sink.standing(pipeline.name, partition), 'its sink')",
         test="tests/unit/service/test_partitions_background_calls.py::test_a_slow_answer_for_one_partition_delays_no_other_and_comes_in_the_background",
     ),
     mutant(

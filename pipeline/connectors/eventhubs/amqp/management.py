@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from leasehold.common.cancellation import insisting
-from leasehold.common.clock import Pace
+from leasehold.common.clock import Turnstile
 from leasehold.pipeline.connectors.eventhubs.amqp.connection import Hub, connect, disconnect
 from leasehold.pipeline.connectors.eventhubs.amqp.sdk_internals import sdk
 from leasehold.pipeline.connectors.eventhubs.refusal import refusal, refused
@@ -54,7 +54,7 @@ class Management:
         self._idle = [_ManagementLink(hub, timeout_s=timeout_s) for _ in range(LINES_MAX)]
         self._free = asyncio.Semaphore(LINES_MAX)
         self._closing = asyncio.Lock()
-        self._pace = Pace(time.monotonic, asyncio.sleep)
+        self._pace = Turnstile(time.monotonic, asyncio.sleep)
 
     async def list_partitions(self) -> list[str]:
         """Their names, as they are now."""

@@ -35,7 +35,7 @@ _WHOLE = ("number", "generation", "epoch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class CommitRecord:
     """number: by which the table's log names it. kind: claim, batch or end. position, ended: from this record on."""
 
     number: int
@@ -84,9 +84,9 @@ def numbers_in(names: Iterable[str]) -> list[int]:
     return sorted((int(each[1]) for each in found if each), reverse=True)
 
 
-def claimed(head: Record | None, claim: Claim) -> Record:
+def claimed(head: CommitRecord | None, claim: Claim) -> CommitRecord:
     """The record by which a claim shuts out all before it. Raises Fenced, SinkRejected."""
-    made = Record(
+    made = CommitRecord(
         number=1,
         kind="claim",
         pipeline=claim.pipeline,
@@ -105,17 +105,17 @@ def claimed(head: Record | None, claim: Claim) -> Record:
     return replace(made, number=head.number + 1, position=position, ended=has_ended)
 
 
-def moved(head: Record, output: Output) -> Record:
+def moved(head: CommitRecord, output: Output) -> CommitRecord:
     """Raises SinkRejected."""
     check_open(head)
     return replace(head, number=head.number + 1, kind="batch", position=output.to)
 
 
-def ended(head: Record) -> Record:
+def ended(head: CommitRecord) -> CommitRecord:
     return replace(head, number=head.number + 1, kind="end", ended=True)
 
 
-def outranked(claim: Claim | Record, head: Record | None) -> Fenced:
+def outranked(claim: Claim | CommitRecord, head: CommitRecord | None) -> Fenced:
     """head: what came between, None where it could not be read."""
     ours = f"partition '{claim.partition}' of pipeline '{claim.pipeline}' was claimed at epoch {claim.epoch}"
     if head is None:
@@ -125,23 +125,23 @@ def outranked(claim: Claim | Record, head: Record | None) -> Fenced:
     return Fenced(f"{ours}, and belongs to '{head.owner}' since epoch {head.epoch}", epoch=head.epoch)
 
 
-def encoded(record: Record) -> bytes:
+def encoded(record: CommitRecord) -> bytes:
     return json.dumps({"format": FORMAT, **asdict(record)}, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def record_in(content: bytes, name: str) -> Record:
+def record_in(content: bytes, name: str) -> CommitRecord:
     """Raises FilesDamaged."""
     try:
         found = parsed_json(content, JSON_LEVELS_MAX)
         if (number := found.pop("format")) != FORMAT:
             raise FilesDamaged(f"'{name}' is of format {number!r}, and this version knows {FORMAT}: use a newer one")
-        return _checked(Record(**found))
+        return _checked(CommitRecord(**found))
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         why = " ".join(str(error).split())[:200]
         raise FilesDamaged(f"'{name}' is not a record, or is damaged ({why}): restore it from a backup") from error
 
 
-def _checked(record: Record) -> Record:
+def _checked(record: CommitRecord) -> CommitRecord:
     """Raises ValueError where a field is not what its name promises."""
     for name in (field.name for field in fields(record)):
         found = getattr(record, name)

@@ -18,11 +18,12 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from leasehold.common.standing import Standing
 from leasehold.pipeline.connectors.files.delta import record as records
 from leasehold.pipeline.connectors.files.delta.committer import Change, ColumnsChanged, Committer, Moved
 from leasehold.pipeline.connectors.files.delta.data_file import DeltaStager, put_file
 from leasehold.pipeline.connectors.files.delta.record import (
-    Record,
+    CommitRecord,
     app_id_of,
     folder_for,
     name_of,
@@ -53,7 +54,6 @@ from leasehold.pipeline.sink import (
     Permit,
     Sink,
     SinkWriter,
-    Standing,
     checked_until_cancelled,
     to_write_again,
 )
@@ -142,7 +142,7 @@ class DeltaSink(Sink):
             f"other hosts keep claiming partition '{claim.partition}' of pipeline '{claim.pipeline}'"
         )
 
-    def _head(self, pipeline: str, partition: str) -> tuple[Record | None, int | None]:
+    def _head(self, pipeline: str, partition: str) -> tuple[CommitRecord | None, int | None]:
         """The record of a lease, and its number in the log: None before the lease's first commit."""
         app_id = _text(lambda: app_id_of(pipeline, partition))
         for _ in range(TRIES_MAX):
@@ -159,7 +159,7 @@ class DeltaSink(Sink):
                 )
         raise FilesUnavailable(f"partition '{partition}' of pipeline '{pipeline}' keeps moving: try again")
 
-    def _newest_claim(self, pipeline: str, partition: str) -> Record | None:
+    def _newest_claim(self, pipeline: str, partition: str) -> CommitRecord | None:
         """The newest claim of a lease without commits. Its batches were never committed."""
         for number in numbers_in(self._place.names(folder_for(pipeline, partition))):
             name = name_of(pipeline, partition, number)
@@ -169,7 +169,7 @@ class DeltaSink(Sink):
                     return found
         return None
 
-    def _put_record(self, record: Record) -> Record:
+    def _put_record(self, record: CommitRecord) -> CommitRecord:
         """Under the first free number from its own on."""
         while not _is_put(self._place, name_of(record.pipeline, record.partition, record.number), record):
             record = replace(record, number=record.number + 1)
@@ -265,7 +265,7 @@ class DeltaSink(Sink):
             if newest is not None and newest.number > held.record.number:
                 raise records.outranked(held.record, newest)
 
-    def _clear(self, record: Record) -> None:
+    def _clear(self, record: CommitRecord) -> None:
         """Delete old records. Those that cannot be deleted now are deleted later."""
         with suppress(FilesError):
             for number in numbers_in(self._place.names(folder_for(record.pipeline, record.partition))):
@@ -293,7 +293,7 @@ class DeltaSink(Sink):
 class HeldLease:
     """What a writer has of its lease. number: the record's in the log; None before the lease's first commit."""
 
-    record: Record
+    record: CommitRecord
     number: int | None
 
 
@@ -335,7 +335,7 @@ class DeltaWriter(SinkWriter):
         self.state = "" if held.number is None else f"{held.record.generation}:{held.number}"
 
 
-def _is_put(place: Storage, name: str, record: Record) -> bool:
+def _is_put(place: Storage, name: str, record: CommitRecord) -> bool:
     """Whether it is there by this call. If the answer was lost, the number counts as taken."""
     for attempt in range(1, SENDS_MAX + 1):
         try:

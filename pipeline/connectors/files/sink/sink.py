@@ -19,6 +19,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from leasehold.common.standing import Standing
 from leasehold.pipeline.connectors.files.sink import entry as entries
 from leasehold.pipeline.connectors.files.sink.entry import DataFile, folders_of, version_of
 from leasehold.pipeline.connectors.files.sink.formats import Compression, Format, encoded, ordered
@@ -43,7 +44,6 @@ from leasehold.pipeline.sink import (
     Permit,
     Sink,
     SinkWriter,
-    Standing,
     checked_until_cancelled,
 )
 from leasehold.pipeline.staging import NotStaged, StagedPart, Stager
