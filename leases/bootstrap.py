@@ -300,7 +300,7 @@ class Bootstrap:
                 return False
             family = ancestors(lease, partitions, leases, uncovered)
             try:
-                placed, why = await self._place(lease, family, leases, start_of, standing_of)
+                placed, why = await self._find_start(lease, family, leases, start_of, standing_of)
             except Undecided as error:
                 undecided[lease.partition] = error
                 return False
@@ -366,7 +366,7 @@ class Bootstrap:
             if scan.started - self._due_since[name] >= rank * grace_s
         ]
 
-    async def _place(
+    async def _find_start(
         self,
         lease: Lease,
         family: Sequence[str],

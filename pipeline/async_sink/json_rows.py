@@ -238,7 +238,7 @@ def _refused(constant: str) -> None:
 _FINITE = json.JSONDecoder(parse_constant=_refused)
 
 
-def _text(value: object) -> str:
+def _as_json_text(value: object) -> str:
     if isinstance(value, Decimal):
         return format(value, "f")
     if isinstance(value, bytes):
@@ -248,4 +248,4 @@ def _text(value: object) -> str:
     raise ValueError(f"JSON has no way to write {type(value).__name__}")
 
 
-_ENCODER = json.JSONEncoder(default=_text, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_ENCODER = json.JSONEncoder(default=_as_json_text, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

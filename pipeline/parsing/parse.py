@@ -141,13 +141,13 @@ def suspects(schema: Struct, bodies: pa.BinaryArray) -> np.ndarray:
 
 def _is_odd(field: Field, bodies: pa.BinaryArray) -> pa.BooleanArray:
     key = re.escape(json.dumps(field.name, ensure_ascii=False)) + r"\s*:\s*"
-    is_odd = pc.invert(pc.match_substring_regex(bodies, key + _plain(field.type)))
+    is_odd = pc.invert(pc.match_substring_regex(bodies, key + _usual_form(field.type)))
     if field.nullable:  # it may be missing, or null
         is_odd = pc.and_(is_odd, pc.match_substring_regex(bodies, key + r"[^\sn]"))
     return is_odd
 
 
-def _plain(type: Type) -> str:
+def _usual_form(type: Type) -> str:
     """How a value of it is mostly written."""
     if not isinstance(type, Leaf):
         return r"[\[{]"

@@ -268,7 +268,7 @@ class PartitionProducer:
 
     def _late(self, flight: Flight) -> PublishError:
         return refused(
-            f"{self._place} did not answer within {self._retry.try_timeout_s:g} s",
+            f"{self._target} did not answer within {self._retry.try_timeout_s:g} s",
             reason=Reason.SERVICE_TIMEOUT,
             is_transient=True,
             outcome=Outcome.UNKNOWN if flight.is_in_air else Outcome.FAILED,
@@ -297,7 +297,7 @@ class PartitionProducer:
         verdict = judged(reply, asked, self._unsettled, strict=self._strict)
         if verdict == "strange":
             raise refused(
-                f"{self._place} replied number {reply.number} at level {reply.level} of group {reply.group} to {asked}: another"
+                f"{self._target} replied number {reply.number} at level {reply.level} of group {reply.group} to {asked}: another"
                 " process publishes under the same group and level, or the broker has lost the producer's state",
                 reason=Reason.INVALID_CLIENT_STATE,
             )
@@ -311,7 +311,7 @@ class PartitionProducer:
             await link.close()
 
     @property
-    def _place(self) -> str:
+    def _target(self) -> str:
         where = "" if self.partition is None else f", partition '{self.partition}'"
         return f"{self._broker.name}{where}"
 

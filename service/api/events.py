@@ -154,12 +154,12 @@ def rendered(found: Difference) -> bytes:
     if found.leases or found.leases_gone:
         gone = [{"pipeline": pipeline, "partition": partition} for pipeline, partition in found.leases_gone]
         parts.append(
-            _event("leases", {"items": [_plain(schemas.Lease.model_validate(x)) for x in found.leases], "gone": gone})
+            _event("leases", {"items": [_as_json(schemas.Lease.model_validate(x)) for x in found.leases], "gone": gone})
         )
     if found.hosts or found.hosts_gone:
-        parts.append(_event("hosts", {"items": list(map(_plain, found.hosts)), "gone": list(found.hosts_gone)}))
+        parts.append(_event("hosts", {"items": list(map(_as_json, found.hosts)), "gone": list(found.hosts_gone)}))
     if found.pipelines is not None:
-        parts.append(_event("pipelines", _plain(found.pipelines)))
+        parts.append(_event("pipelines", _as_json(found.pipelines)))
     return b"".join(parts)
 
 
@@ -167,7 +167,7 @@ def _is_same(before: LeaseStatus | None, now: LeaseStatus) -> bool:
     return before is not None and before.lease is now.lease and before.state == now.state
 
 
-def _plain(model: BaseModel) -> Any:
+def _as_json(model: BaseModel) -> Any:
     return model.model_dump(mode="json", by_alias=True)
 
 

@@ -81,7 +81,7 @@ def objection(headers: Mapping[bytes, bytes]) -> str | None:
     if not _is_here(host):
         return "`Host` is not a name of this machine: use localhost or 127.0.0.1, or set api.readers and send a token"
     origin = headers.get(b"origin")
-    if origin is not None and _place(origin.decode("latin-1")) != host.lower():
+    if origin is not None and _authority(origin.decode("latin-1")) != host.lower():
         return (
             "requests from pages of another origin are refused: open the dashboard of this host, or leave `Origin` out"
         )
@@ -97,7 +97,7 @@ def _is_here(host: str) -> bool:
     return name is not None and (is_loopback(name) or name.endswith(".localhost"))
 
 
-def _place(origin: str) -> str | None:
+def _authority(origin: str) -> str | None:
     """`null`, a sandboxed page's origin, does not count."""
     try:
         return urlsplit(origin).netloc.lower() or None

@@ -125,7 +125,7 @@ def _checked(make: Any, options: Mapping[str, Any]) -> tuple[dict[str, Any], lis
             given[name] = _as_type(hints.get(name, Any), value)
         except ValidationError as failed:
             problems += (
-                f"`{name}{_place(error['loc'])}` {message_of(error)}" for error in failed.errors(include_url=False)
+                f"`{name}{_path_text(error['loc'])}` {message_of(error)}" for error in failed.errors(include_url=False)
             )
     return given, problems
 
@@ -163,7 +163,7 @@ def _as_type(hint: Any, value: Any) -> Any:
     return adapter.validate_python(value)
 
 
-def _place(loc: tuple[int | str, ...]) -> str:
+def _path_text(loc: tuple[int | str, ...]) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc)
 
 

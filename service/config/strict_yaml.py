@@ -157,10 +157,10 @@ class _MappingReading:
         if node.tag == _BOOL:
             return text.lower() == "true"
         if node.tag in (_INT, _FLOAT):
-            return self._number(node)
+            return self._read_number(node)
         return self._refuse(node, f"the tag {node.tag} is not read here: write the plain value")
 
-    def _number(self, node: yaml.ScalarNode) -> object:
+    def _read_number(self, node: yaml.ScalarNode) -> object:
         try:
             if len(node.value) <= DIGITS_MAX + 2:
                 return int(node.value) if node.tag == _INT else self._fraction(node.value)

@@ -155,9 +155,9 @@ class ResetPlan:
     def lines(self) -> list[str]:
         """For a person who has to agree."""
         name, sink = self.pipeline.name, self.pipeline.sink.identity
-        start = "an unknown position" if self.before is None else _shown(self.before.continuation)
+        start = "an unknown position" if self.before is None else _position_text(self.before.continuation)
         notes = [
-            f"lease '{self.partition}' of pipeline '{name}' would move from {start} to {_shown(self.to)}: {self._what}"
+            f"lease '{self.partition}' of pipeline '{name}' would move from {start} to {_position_text(self.to)}: {self._what}"
         ]
         if self.events is None or self.events > 0:
             notes.append(f"sink '{sink}' applies events a second time that are delivered again: sums count them twice")
@@ -216,7 +216,7 @@ def _check_open(lease: Lease) -> None:
         )
 
 
-def _shown(continuation: str | None) -> str:
+def _position_text(continuation: str | None) -> str:
     return "the feed's beginning" if continuation is None else f"'{continuation}'"
 
 
@@ -295,7 +295,7 @@ async def _read_new_lease(
 
 async def _check_place(feed: ChangeFeed, partition: str, to: Start | str) -> str | None:
     """Raises PipelineError, Incomparable."""
-    place = await _place(feed, partition, to)
+    place = await _find_position(feed, partition, to)
     try:
         _compare_of(feed)(place, place)
     except Incomparable as error:
@@ -306,7 +306,7 @@ async def _check_place(feed: ChangeFeed, partition: str, to: Start | str) -> str
     return place
 
 
-async def _place(feed: ChangeFeed, partition: str, to: Start | str) -> str | None:
+async def _find_position(feed: ChangeFeed, partition: str, to: Start | str) -> str | None:
     if isinstance(to, datetime):
         return await feed.start_of(partition, to)
     start = STARTS.get(to)

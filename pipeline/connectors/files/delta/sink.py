@@ -122,7 +122,7 @@ class DeltaSink(Sink):
         self._committer.check_table()
 
     def _claim(self, claim: Claim) -> HeldLease:
-        app_id = _text(lambda: app_id_of(claim.pipeline, claim.partition))
+        app_id = _require_text(lambda: app_id_of(claim.pipeline, claim.partition))
         for _ in range(TRIES_MAX):
             head, number = self._head(claim.pipeline, claim.partition)
             _check_seen(self._place, claim, number)
@@ -144,7 +144,7 @@ class DeltaSink(Sink):
 
     def _head(self, pipeline: str, partition: str) -> tuple[CommitRecord | None, int | None]:
         """The record of a lease, and its number in the log: None before the lease's first commit."""
-        app_id = _text(lambda: app_id_of(pipeline, partition))
+        app_id = _require_text(lambda: app_id_of(pipeline, partition))
         for _ in range(TRIES_MAX):
             number = self._committer.number_of(app_id)
             if number is None:
@@ -368,7 +368,7 @@ def _check_seen(place: Storage, claim: Claim, number: int | None) -> None:
         )
 
 
-def _text(named: Callable[[], T]) -> T:
+def _require_text(named: Callable[[], T]) -> T:
     try:
         return named()
     except ValueError as error:
