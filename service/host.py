@@ -216,7 +216,7 @@ class Host:
             except (StoreError, asyncio.CancelledError) as error:
                 if is_cancelled(error):
                     raise
-                streak.log_failure(self._log, f"{doing} failed, will try again", error)
+                streak.log_failure(self._log, f"{doing} failed, retrying", error)
                 pause = self._timing.backoff.pause_s(streak.count, self._rng.random(), retry_after_s(error))
             else:
                 streak.log_end(self._log, f"{doing} recovered")

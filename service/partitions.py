@@ -273,7 +273,7 @@ class Partitions:
             else:
                 self.blocked.pop(name, None)
             streak = self._streaks[name]
-            streak.log_failure(self._log, "listing partitions failed, will try again", error, pipeline=name)
+            streak.log_failure(self._log, "listing partitions failed, retrying", error, pipeline=name)
             pause = self._timing.backoff.pause_s(streak.count, self._rng.random(), retry_after_s(error))
             self._due_at[name] = self._clock.monotonic() + pause
             return RoundFindings()

@@ -78,7 +78,7 @@ class ProcessorCore:
 
         - `on`: receives what happens to leases, partitions and batches (`leasehold.Notifications`).
 
-        Raises ValueError where the intervals do not fit together, or two pipelines have one name; TypeError if `on` would miss
+        Raises ValueError if the intervals do not fit together, or two pipelines have one name; TypeError if `on` would miss
         events.
         """
         timing = timing or Timing()

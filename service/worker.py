@@ -419,7 +419,7 @@ class Worker:
         self._stats.record_work_failure(self.owned.lease, position, error)
         self._failures.record_retry(self.owned.lease.key, error, pause, self.owned.lease.continuation)
         log = self._log.bind(position=_shortened(position), **self._stats.trace_fields(self.owned.lease))
-        log.warning("will try again", error=str(error), in_s=round(pause, 2), attempt=failures)
+        log.warning("partition failed, retrying", error=str(error), in_s=round(pause, 2), attempt=failures)
         self.progress.resume()
         await sleep_unless_stopped(self._stopping, pause)
 

@@ -130,7 +130,7 @@ class Patience:
         self._failures = 0
 
     async def pause(self, error: Exception) -> None:
-        """Raises the error once patience is used up, or where waiting as long as the source asks for would use it up."""
+        """Raises the error once patience is used up, or if waiting as long as the source asks for would use it up."""
         pauses = self._pauses
         now = pauses.monotonic()
         self._since = now if self._failures == 0 else self._since

@@ -81,7 +81,7 @@ class RequestScheduler:
         sequence: int | None = None,
         trace: TraceContext | None = None,
     ) -> None:
-        """Raises OutputRefused where it is too large."""
+        """Raises OutputRefused if it is too large."""
         if converted.bytes > self._limits.entry_bytes_max:
             raise refused(
                 f"entry {key} has {converted.bytes} bytes, and entry_bytes_max is {self._limits.entry_bytes_max}:"

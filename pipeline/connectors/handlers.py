@@ -57,7 +57,7 @@ class HandlerSink(Sink):
     - `for_lease`: makes of it what is called for one lease.
     - `ended`: called when the sink is closed.
 
-    Raises ValueError where the limits contradict each other, and SinkRejected for a function that they do not fit.
+    Raises ValueError if the limits contradict each other, and SinkRejected for a function that they do not fit.
     """
 
     holds_position = False

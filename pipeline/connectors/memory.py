@@ -172,7 +172,7 @@ class MemoryChangeFeed(ChangeFeed):
         return waiting[0].enqueued_time if waiting else None
 
     def _page(self, partition: str, index: int) -> Page | None:
-        """What can be read at `index`: a page, or None where it has to be waited for."""
+        """What can be read at `index`: a page, or None if it has to be waited for."""
         log = self._log(partition)
         if index < log.first:
             raise PositionLost(f"partition '{partition}' was trimmed to {log.first} while it was read at {index}")

@@ -44,7 +44,7 @@ class FeedHarness(ABC):
     events_max: int
     bytes_max: int
     lag_is_exact: bool = True
-    """False where the feed estimates."""
+    """False if the feed estimates."""
     secrets: tuple[str, ...] = ()
     """What no range reader may take along to executors, such as a key. Name them if the feed has any."""
     ranges_max: int | None = None

@@ -153,7 +153,7 @@ class DeadLetterTransform:
             dead[place] = self._known[sequences[place]] = replace(poison, index=place)
 
     def _refuse(self, batch: Batch, guard: RateGuard, first: int, dead: Mapping[int, Poison]) -> None:
-        """Raises PoisonEvent where the policy ends."""
+        """Raises PoisonEvent if the policy ends."""
         assert self._policy is not None
         misfit = min((place for place in dead if dead[place].is_misfit), default=None)
         if misfit is not None and self._policy.stops_at_misfits:

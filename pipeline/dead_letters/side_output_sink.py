@@ -311,7 +311,7 @@ class WriterBesideBox(SinkWriter):
 
 
 def _of_letters(claim: Claim, states: States) -> Claim:
-    """At the box's own position, where it is known to be ahead."""
+    """At the box's own position, if it is known to be ahead."""
     at = claim.continuation if claim.compare(states.at, claim.continuation) <= 0 else states.at
     return replace(claim, pipeline=claim.pipeline + LEASE, state=states.letters, continuation=at)
 

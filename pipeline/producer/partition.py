@@ -124,7 +124,7 @@ class PartitionProducer:
         return self._bytes_max
 
     async def ensure_link(self) -> ProducerLink:
-        """A link, made now where there is none. Raises PublishError."""
+        """A link, made now if there is none. Raises PublishError."""
         async with self._our_turn():
             flight = Flight()
             return await _run_uninterrupted(flight, self._in_tries(flight, self._ensure_link_in_time))
@@ -360,7 +360,7 @@ def judged(
     a batch is unknown, the reply may show that it was stored. It cannot show that it was not: the batch may still be on its
     way, and some brokers repeat the request's numbers. Only the same batch under the same numbers settles that.
 
-    strict: whether a reply that differs from `asked` is strange, even where nothing is unsettled.
+    strict: whether a reply that differs from `asked` is strange, even if nothing is unsettled.
 
     `continue`: use the numbers of the reply. stored: the unsettled batch is published. unsettled: send it again.
     strange: another process publishes under our numbers, or the broker has lost them.

@@ -33,7 +33,7 @@ def require_jars(package: Path, environment: Mapping[str, str] = os.environ) -> 
 
 
 def require_java() -> None:
-    """Raises EngineUnavailable where there is no Java, or one that is too old. Blocks for a moment."""
+    """Raises EngineUnavailable if there is no Java, or one that is too old. Blocks for a moment."""
     java = java_command()
     if java is None:
         home = os.environ.get("JAVA_HOME")
@@ -86,7 +86,7 @@ def java_command() -> str | None:
 
 
 def java_version(text: str) -> int | None:
-    """The major version that `java -version` or its file `release` names: 8 for 1.8.0, 17 for 17.0.9. None where none is."""
+    """The major version that `java -version` or its file `release` names: 8 for 1.8.0, 17 for 17.0.9. None if none is."""
     found = re.search(r'(?:version |JAVA_VERSION=)"(?:1\.)?(\d+)', text)
     return int(found[1]) if found else None
 

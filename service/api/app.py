@@ -87,7 +87,7 @@ async def _file(file: dashboard.File) -> Response:
 
 # The API's page for people, at /docs: routes and parameters out of the OpenAPI document, in plain HTML.
 #
-# FastAPI's own page loads its scripts from elsewhere; a host may be where there is no elsewhere.
+# FastAPI's own page loads its scripts from another server, which a host may not reach.
 
 
 _PAGE = """<!doctype html>

@@ -125,7 +125,7 @@ class Changes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """pipelines: None where nothing about them has changed, else all of them."""
+    """pipelines: None if nothing about them has changed, else all of them."""
 
     leases: Sequence[LeaseStatus] = ()
     leases_gone: Sequence[tuple[str, str]] = ()

@@ -38,7 +38,7 @@ STALE = (
 
 
 class Nothing(Strict):
-    """`{}`: there is nothing to say."""
+    """An empty body: `{}`."""
 
 
 class Handoff(Strict):

@@ -120,7 +120,7 @@ App = Callable[..., Awaitable[Any]]
 
 @asynccontextmanager
 async def serve(app: App, *, host: str, port: int, log: Log) -> AsyncIterator[int]:
-    """Yields the port that is bound. Raises StartFailed where it cannot be."""
+    """Yields the port that is bound. Raises StartFailed if it cannot be."""
     listener = listen(host, port)
     with listener, _forwarded(log):
         server = _Server(

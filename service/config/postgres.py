@@ -32,7 +32,7 @@ POSTGRES_IDENTITY = (
 
 
 def check_driver() -> None:
-    """Raises ValueError where the driver of PostgreSQL finds no libpq."""
+    """Raises ValueError if the driver of PostgreSQL finds no libpq."""
     if any(find_spec(name) for name in ("psycopg_binary", "psycopg_c")):
         return  # they have one, and an import takes a while
     try:

@@ -24,7 +24,7 @@ KeyPath = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class SettingsProblem:
-    """line: from 1; 0 where it concerns the whole."""
+    """line: from 1; 0 if it concerns the whole."""
 
     line: int
     text: str
@@ -32,7 +32,7 @@ class SettingsProblem:
 
 @dataclass(frozen=True, slots=True)
 class YamlDocument:
-    """root: None where the text is empty or cannot be read. problems: all that were found; root is what is left of it,
+    """root: None if the text is empty or cannot be read. problems: all that were found; root is what is left of it,
     with UNREADABLE where a value is missing for one of them."""
 
     root: object

@@ -123,7 +123,7 @@ def _promised(lease: Lease, to: str) -> Lease:
 
 
 def _check_taker(pipeline: str, to: str, hosts: Mapping[str, HostStatus]) -> None:
-    """Raises NotNow where the host would never come for the lease."""
+    """Raises NotNow if the host would never come for the lease."""
     if (host := hosts.get(to)) is None:
         raise NotNow(f"there is no host '{to}'; there are: {', '.join(sorted(hosts)) or 'none'}")
     if host.is_live is False:

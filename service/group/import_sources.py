@@ -64,7 +64,7 @@ class Import:
     with, or the folder that the blobs are in.
 
     mode: of the pipeline's feed, in .NET's words. now_us: wall clock, microseconds since 1970. force: also move back, and take
-    what another feed's name stands over.
+    leases exported from another feed.
     """
 
     pipeline: PipelineParts

@@ -221,7 +221,7 @@ def _position_text(continuation: str | None) -> str:
 
 
 async def move(keeper: Keeper, pipeline: PipelineParts, seen: VersionedLease, to: Start | str) -> VersionedLease:
-    """A lease that was read, in its new generation. Raises LeasesError (StoreConflict where it has changed), PipelineError."""
+    """A lease that was read, in its new generation. Raises LeasesError (StoreConflict if it has changed), PipelineError."""
     lease = seen.lease
     _check_open(lease)
     place = await _check_place(pipeline.feed, lease.partition, to)
@@ -235,7 +235,7 @@ def mode_of(feed: ChangeFeed) -> str | None:
 
 
 def start_in(text: str) -> Start | str:
-    """What an operator calls a place: a time, where it is one with its offset; everything else is for the feed to say."""
+    """What an operator calls a place: a time, if it is one with its offset; everything else is for the feed to say."""
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
@@ -314,7 +314,7 @@ async def _find_position(feed: ChangeFeed, partition: str, to: Start | str) -> s
 
 
 async def plan_import(keeper: Keeper, order: Import, *, clock: Clock, say: Say) -> Report:
-    """What it would do. Waits where an owner may be alive: for as long as that may be silent.
+    """What it would do. Waits if an owner may be alive: for as long as that may be silent.
 
     Raises GroupMismatch, InvalidDocument, StoreUnavailable, NothingToImport.
     """
@@ -405,7 +405,7 @@ async def _read_held(
 
 
 async def execute(keeper: Keeper, order: Import, report: Report) -> Report:
-    """Nothing where anything was refused. Raises LeasesError before the first write alone."""
+    """Nothing if anything was refused. Raises LeasesError before the first write alone."""
     if report.count("refused"):
         return report
     bootstrap = Bootstrap(keeper, order.pipeline.name, order.pipeline.identity)

@@ -59,7 +59,7 @@ WATCHED_LEASES_PER_S = 250
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Whether the host takes part in the work. reasons: why not; empty where it does."""
+    """Whether the host takes part in the work. reasons: why not; empty if it does."""
 
     reasons: tuple[str, ...]
 

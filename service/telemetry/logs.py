@@ -48,7 +48,7 @@ def logger() -> FilteringBoundLogger:
 
 
 def configure(log: LogSettings, host: str) -> None:
-    """From now on, for the whole process. Raises ConfigurationError where the file cannot be opened."""
+    """From now on, for the whole process. Raises ConfigurationError if the file cannot be opened."""
     _install(_handler(log, host), _level(log))
     hush(log)
 

@@ -291,7 +291,7 @@ class _WriteHooks(_Hooks):
 
 
 def _head_of(response: Any) -> FeedAnswer:
-    """Without the body, which is read only where it is wanted."""
+    """Without the body, which is read only if it is wanted."""
     answer = response.http_response
     return FeedAnswer(answer.status_code, {name.lower(): value for name, value in answer.headers.items()})
 

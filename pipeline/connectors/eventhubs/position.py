@@ -17,7 +17,7 @@ _BEFORE_ALL = -1
 
 
 class EventPosition(NamedTuple):
-    """sequence: None where only the offset is known; then there is one."""
+    """sequence: None if only the offset is known; then there is one."""
 
     sequence: int | None
     offset: str | None = None
@@ -47,7 +47,7 @@ def position_of(continuation: str | None) -> EventPosition:
 
 
 def compared(a: EventPosition, b: EventPosition) -> int:
-    """Raises PositionLost where the one has no sequence number and the other is not the same."""
+    """Raises PositionLost if the one has no sequence number and the other is not the same."""
     if a.sequence is not None and b.sequence is not None:
         return a.sequence - b.sequence
     if a.offset is not None and a.offset == b.offset:

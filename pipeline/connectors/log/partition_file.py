@@ -51,7 +51,7 @@ class LogUncertain(LogError):
 
 
 class Outranked(LogError):
-    """held: generation, series and level of the claim that the log knows; None where it knows none."""
+    """held: generation, series and level of the claim that the log knows; None if it knows none."""
 
     def __init__(self, message: str, *, held: tuple[int, int, int] | None = None) -> None:
         super().__init__(message)
@@ -363,7 +363,7 @@ def _name_in(connection: sqlite3.Connection, path: Path) -> str:
 
 
 def _partition_of(path: Path, mode_of: Callable[[Path], str]) -> str | None:
-    """The partition whose file this is, None where the file is a stranger's."""
+    """The partition whose file this is, None if the file is a stranger's."""
     stem = path.name.removesuffix(SUFFIX)
     if "=" in stem:
         with translated(path), closing(_open_file(path, 1.0, mode_of(path))) as connection:

@@ -26,7 +26,7 @@ from leasehold.pipeline.values import converted
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one batch brings to the table `batch`. few: its rows, where they are so few that they can be in the message itself."""
+    """What one batch brings to the table `batch`. few: its rows, if they are so few that they can be in the message itself."""
 
     columns: tuple[Column, ...]
     csv: bytes

@@ -39,7 +39,7 @@ class PostgresLettersFeed(ChangeFeed):
         page_bytes_max: int = 4 * 1024 * 1024,
         clock: Clock | None = None,
     ) -> None:
-        """Raises ValueError where the DSN is none."""
+        """Raises ValueError if the DSN is none."""
         self._server = PostgresServer(
             dsn, replace(connections or Connections(), max=2, application_name="leasehold dead letters")
         )

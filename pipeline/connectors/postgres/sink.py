@@ -58,7 +58,7 @@ class PostgresOutputSink(Sink):
         connections: Connections | None = None,
         executors_env: str | None = None,
     ) -> None:
-        """Raises ValueError where the settings contradict each other."""
+        """Raises ValueError if the settings contradict each other."""
         if (merge is None) == (table is None):
             raise ValueError("set exactly one of `merge` and `table`")
         if key and table is None:

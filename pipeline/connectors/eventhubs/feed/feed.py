@@ -171,7 +171,7 @@ class EventHubsChangeFeed(ChangeFeed):
         return _end(await self._extent(partition))
 
     async def lag(self, partition: str, continuation: str | None) -> int:
-        """Events that retention has forgotten do not count. Exact where the hub is not compacted."""
+        """Events that retention has forgotten do not count. Exact if the hub is not compacted."""
         position = position_of(continuation)
         extent = await self._extent(partition)
         if position.sequence is None:  # unknown, except at the end itself
@@ -321,7 +321,7 @@ class EventHubsChangeFeed(ChangeFeed):
         return extent
 
     async def _check_retention(self, partition: str, position: EventPosition) -> None:
-        """Raises PositionLost where what follows is gone, or where the partition has not come so far, and stays so."""
+        """Raises PositionLost if what follows is gone, or if the partition has not come so far, and stays so."""
         patience = Patience(self._pauses)
         while position.sequence is not None:
             extent = await self._extent(partition)

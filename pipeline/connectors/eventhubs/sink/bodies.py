@@ -50,7 +50,7 @@ def bodies_of(events: pa.Table, marker: Marker, trace: TraceContext | None = Non
 
 
 def _pairs(events: pa.Table, column: str) -> Sequence[bytes]:
-    """The property that a column becomes, for each event; empty where it is null."""
+    """The property that a column becomes, for each event; empty if it is null."""
     values = events[column]
     if values.null_count == len(values):
         return [b""] * len(values)

@@ -116,7 +116,7 @@ def ended(head: CommitRecord) -> CommitRecord:
 
 
 def outranked(claim: Claim | CommitRecord, head: CommitRecord | None) -> Fenced:
-    """head: what came between, None where it could not be read."""
+    """head: what came between, None if it could not be read."""
     ours = f"partition '{claim.partition}' of pipeline '{claim.pipeline}' was claimed at epoch {claim.epoch}"
     if head is None:
         return Fenced(f"{ours}, and another commit of the table came first: take the lease again")
@@ -142,7 +142,7 @@ def record_in(content: bytes, name: str) -> CommitRecord:
 
 
 def _checked(record: CommitRecord) -> CommitRecord:
-    """Raises ValueError where a field is not what its name promises."""
+    """Raises ValueError if a field is not what its name promises."""
     for name in (field.name for field in fields(record)):
         found = getattr(record, name)
         if name in _WHOLE:

@@ -72,8 +72,8 @@ class Location:
 
     - `options`: those of its object store. Whenever they change, the table is opened again, because tokens expire.
     - `emulator`: the address of a storage emulator, which deltalake takes from the environment alone.
-    - `read`: the content of a file below; None where there is none, or where it cannot be read by name.
-    - `delete`: a file below; nothing where there is none. Without it, a vacuum leaves files of failed attempts.
+    - `read`: the content of a file below; None if there is none, or if it cannot be read by name.
+    - `delete`: a file below; nothing if there is none. Without it, a vacuum leaves files of failed attempts.
     - `explain`: makes an error of what failed and of deltalake's message, from which addresses' queries are removed.
     """
 
@@ -203,7 +203,7 @@ class Table:
         self._check()
 
     def number_of(self, app_id: str) -> int | None:
-        """By which the log has an application's record; None where it has none.
+        """By which the log has an application's record; None if it has none.
 
         For each application, deltalake reads all entries since the last checkpoint. So the sink gets a number from it once, and
         then reads new entries only.

@@ -237,7 +237,7 @@ def ended(head: ManifestEntry, id: str) -> ManifestEntry:
 
 
 def outranked(claim: Claim | ManifestEntry, head: ManifestEntry | None) -> Fenced:
-    """head: what came between, None where it could not be read."""
+    """head: what came between, None if it could not be read."""
     ours = f"partition '{claim.partition}' of pipeline '{claim.pipeline}' was claimed at epoch {claim.epoch}"
     if head is None:
         return Fenced(f"{ours}, and another entry of the manifest came first: take the lease again")
@@ -301,7 +301,7 @@ _OTHERWISE = ("ended", "files")
 
 
 def _checked(value: T) -> T:
-    """Raises ValueError where a field is not what its name promises."""
+    """Raises ValueError if a field is not what its name promises."""
     for name in (field.name for field in fields(value)):
         found = getattr(value, name)
         if name in _WHOLE:

@@ -63,17 +63,17 @@ class Storage(Protocol):
         ...
 
     def put(self, name: str, content: bytes) -> bool:
-        """Whether it was made by this call; False where there is one already. It is seen whole or not at all, and outlives
+        """Whether it was made by this call; False if there is one already. It is seen whole or not at all, and outlives
         a loss of power once this has returned, either way. Raises FilesUncertain too.
         """
         ...
 
     def get(self, name: str) -> bytes | None:
-        """None where there is none."""
+        """None if there is none."""
         ...
 
     def size(self, name: str) -> int | None:
-        """How many bytes a file has; None where there is none."""
+        """How many bytes a file has; None if there is none."""
         ...
 
     def names(self, folder: str) -> list[str]:
@@ -81,7 +81,7 @@ class Storage(Protocol):
         ...
 
     def delete(self, name: str) -> None:
-        """Nothing where there is none."""
+        """Nothing if there is none."""
         ...
 
     def locate(self, name: str) -> str:
