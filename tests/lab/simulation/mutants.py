@@ -858,7 +858,7 @@ MUTANTS = (
     ),
     mutant(
         "a position passes what is not acknowledged",
-        "leasehold.pipeline.async_sink.request_scheduler",
+        "leasehold.pipeline.async_sink.scheduler",
         "        while self._first in self._beyond:\n",
         "        while self._beyond:\n            self._first = min(self._beyond)\n",
     ),
