@@ -1337,8 +1337,8 @@ MUTANTS = (
     mutant(
         "executors commit what they stage",
         "leasehold.pipeline.connectors.files.sink.sink",
-        "            _put(self.place, name, content)\n",
-        "            _put(self.place, name, content)\n"
+        "            put_again(self.place, name, content)\n",
+        "            put_again(self.place, name, content)\n"
         "            from leasehold.pipeline.connectors.files.sink.manifest import head_of\n"
         "            parts = name.split('/')\n"
         "            folders = entries.Folders(manifest=f'{entries.MANIFEST}/{parts[0]}/{parts[1]}', data='/'.join(parts[:2]))\n"

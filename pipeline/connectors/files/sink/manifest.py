@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
+from leasehold.pipeline.connectors.files.claims import outranked
 from leasehold.pipeline.connectors.files.sink.entry import (
     STAGED_VERSIONS,
     DataFile,
@@ -24,9 +25,14 @@ from leasehold.pipeline.connectors.files.sink.entry import (
     fold_in,
     folders_of,
     listing_of,
-    outranked,
 )
-from leasehold.pipeline.connectors.files.sink.storage import FilesDamaged, FilesUnavailable, FilesUncertain, Storage
+from leasehold.pipeline.connectors.files.sink.storage import (
+    Check,
+    FilesDamaged,
+    FilesUnavailable,
+    FilesUncertain,
+    Storage,
+)
 from leasehold.pipeline.crash_point import crash_point
 from leasehold.pipeline.errors import Ambiguous, SinkRejected
 from leasehold.pipeline.sink import Claim, settle, to_write_again
@@ -122,7 +128,6 @@ def _kept_from(head: int, size: int) -> int:
     return (head + 1) // size * size - size
 
 
-Check = Callable[[], None]
 CLAIMS_MAX = 20
 
 

@@ -6,11 +6,15 @@ entries needs no more than that; nothing is ever replaced.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from leasehold.pipeline.errors import PipelineError
+from leasehold.pipeline.sink import SENDS_MAX
 from leasehold.pipeline.staging import NotStaged, StagedPart, check_parts
+
+Check = Callable[[], None]
 
 # What can go wrong with files and their manifest.
 #
@@ -97,6 +101,19 @@ class Storage(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+def put_again(place: Storage, name: str, content: bytes, check: Check = lambda: None) -> bool:
+    """Put it, and again if the answer was lost. False if it is there already, perhaps by the first try. Raises FilesError.
+
+    check: called right before each try.
+    """
+    for _ in range(SENDS_MAX - 1):
+        check()
+        with suppress(FilesUncertain):
+            return place.put(name, content)
+    check()
+    return place.put(name, content)
 
 
 def check_staged(place: Storage, parts: Sequence[StagedPart], *, epoch: int, start: str | None) -> None:
