@@ -31,10 +31,10 @@ HEADERS_BYTES_MAX = 32 * 1024
 BODY_BYTES_MAX = 128 * 1024
 """A continuation has 32 KiB at most, and each character may be escaped."""
 IMPORT_BYTES_MAX = 4 * 1024 * 1024
-"""What is larger would keep the loop that renews leases; `leasehold leases import` takes it."""
+"""A larger body would delay the heartbeats of this host; `leasehold leases import` takes it."""
 REQUEST_S = 30.0
 IMPORT_S = 180.0
-"""It watches for a lease duration, or that of a session, whether owners are alive."""
+"""An import first watches whether owners are alive."""
 ANSWER_S = 330.0
 """For a whole stream of events, read slowly."""
 IMPORT = "/api/leases/import"
@@ -188,7 +188,7 @@ class Guard:
 
 
 class _Answer:
-    """On its way to the client. status: 0 until it has begun. One to HEAD ends with its head, however long a body would take."""
+    """An answer on its way to the client. status: 0 until it has begun. An answer to HEAD ends with its head."""
 
     def __init__(self, send: Send, *, is_head: bool) -> None:
         self._send = send
@@ -233,7 +233,7 @@ class _Answer:
 
 
 class _Body:
-    """The client's, as far as it has come and may come."""
+    """A request's body: what has arrived, up to the largest that is accepted."""
 
     def __init__(self, receive: Receive, path: str) -> None:
         self._receive = receive

@@ -59,7 +59,7 @@ def _pairs(events: pa.Table, column: str) -> Sequence[bytes]:
 
 
 def properties_of(trace: TraceContext | None) -> dict[str, str]:
-    """As Azure's SDKs look for it, and as others do."""
+    """A trace's properties, under the name that Azure's SDKs read and under the standard ones."""
     return {} if trace is None else {AZURE_ID: trace.parent, **trace.properties}
 
 
