@@ -19,7 +19,7 @@ from leasehold.leases.store import LeaseStore
 from leasehold.pipeline.errors import NotImportable
 from leasehold.pipeline.feed import INTERFACE as OF_FEEDS
 from leasehold.pipeline.feed import ChangeFeed
-from leasehold.pipeline.imports import derived, imported
+from leasehold.pipeline.imports import derived, imported, takes
 from leasehold.pipeline.sink import INTERFACE as OF_SINKS
 from leasehold.pipeline.sink import Sink
 from leasehold.service.config.messages import message_of
@@ -191,7 +191,7 @@ def _misfits(name: str, method: Any, wanted: Any) -> Iterator[str]:
     if not callable(method):
         yield f"`{name}` is {_kind_of(method)}, and no method"
         return
-    if not _takes(method, len(arguments)):
+    if not takes(method, len(arguments)):
         yield f"`{name}` does not take what it is called with: ({', '.join(arguments)})"
     if inspect.iscoroutinefunction(wanted):
         if inspect.isasyncgenfunction(method):
@@ -202,16 +202,6 @@ def _misfits(name: str, method: Any, wanted: Any) -> Iterator[str]:
             if name == "open"
             else f"`{name}` has to be a plain `def`"
         )
-
-
-def _takes(method: Any, arguments: int) -> bool:
-    try:
-        inspect.signature(method).bind(*range(arguments))
-    except ValueError:  # some of Python's own callables have no signature
-        return True
-    except TypeError:
-        return False
-    return True
 
 
 def _kind_of(thing: object) -> str:

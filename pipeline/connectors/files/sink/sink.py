@@ -96,7 +96,10 @@ class FilesOutputSink(PlaceSink):
             except NotStaged:
                 manifest.check_newest()  # a later owner may have cleared the parts away
                 raise
-            files = tuple(self._named(manifest, output, part) for part in output.staged)
+            files = tuple(
+                self._data_file(manifest, output, part.name, part.rows, part.bytes, part.sha256)
+                for part in output.staged
+            )
             manifest.append(replace(unnamed, files=files), check)
             return
         if not output.table.num_rows:
@@ -125,15 +128,15 @@ class FilesOutputSink(PlaceSink):
             start=start,
         )
 
-    def _named(self, manifest: Manifest, output: Output, part: StagedPart) -> DataFile:
-        """The staged part as its entry will name it."""
+    def _data_file(self, manifest: Manifest, output: Output, name: str, rows: int, bytes: int, sha256: str) -> DataFile:
+        """As its entry will name it."""
         head = manifest.head
         return DataFile(
-            name=part.name,
+            name=name,
             format=self._format,
-            rows=part.rows,
-            bytes=part.bytes,
-            sha256=part.sha256,
+            rows=rows,
+            bytes=bytes,
+            sha256=sha256,
             version=head.version + 1,
             generation=head.generation,
             epoch=head.epoch,
@@ -143,21 +146,10 @@ class FilesOutputSink(PlaceSink):
 
     def _staged(self, manifest: Manifest, output: Output, check: Check) -> DataFile:
         content = encoded(ordered(output.table), self._format, self._compression)
-        head = manifest.head
-        file = DataFile(
-            name=manifest.folders.attempt(head.version + 1, _unique(), self._format),
-            format=self._format,
-            rows=output.table.num_rows,
-            bytes=len(content),
-            sha256=hashlib.sha256(content).hexdigest(),
-            version=head.version + 1,
-            generation=head.generation,
-            epoch=head.epoch,
-            start=output.start,
-            to=output.to,
-        )
-        put_again(self._place, file.name, content, check)
-        return file
+        name = manifest.folders.attempt(manifest.head.version + 1, _unique(), self._format)
+        put_again(self._place, name, content, check)
+        digest = hashlib.sha256(content).hexdigest()
+        return self._data_file(manifest, output, name, output.table.num_rows, len(content), digest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
