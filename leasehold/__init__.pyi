@@ -6,6 +6,7 @@ checkers.
 
 from leasehold.common.cancellation import heeding as heeding
 from leasehold.common.cancellation import insisting as insisting
+from leasehold.common.standing import Standing as Standing
 from leasehold.leases.errors import DuplicateHost as DuplicateHost
 from leasehold.leases.errors import GroupMismatch as GroupMismatch
 from leasehold.leases.errors import StoreAmbiguous as StoreAmbiguous
@@ -89,7 +90,6 @@ from leasehold.pipeline.sink import Output as Output
 from leasehold.pipeline.sink import Permit as Permit
 from leasehold.pipeline.sink import Sink as Sink
 from leasehold.pipeline.sink import SinkWriter as SinkWriter
-from leasehold.pipeline.sink import Standing as Standing
 from leasehold.pipeline.staging import NotStaged as NotStaged
 from leasehold.pipeline.staging import StagedPart as StagedPart
 from leasehold.pipeline.staging import Stager as Stager

@@ -88,7 +88,7 @@ def plan_in_steps(
     if me not in able:
         return Plan((), (), 0)
     seeing = {name: peer for name, peer in able.items() if name == me or not peer.is_new}
-    group = yield from standing_of(leases, able, seeing, expired, paused, {*benched} - {me})
+    group = yield from distribution_of(leases, able, seeing, expired, paused, {*benched} - {me})
     ours = [
         lease
         for lease in leases
@@ -175,7 +175,7 @@ class _Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Distribution:
     """What all hosts that see the same conclude alike: who has which lease, and how many each host should have.
 
     - leases: by pipeline, the open ones. free: those without a holder. held: how many leases each holder has.
@@ -211,14 +211,14 @@ class Standing:
         return [[lease.key for lease in leases[: above[name]]] for name, leases in settled.items()]
 
 
-def standing_of(
+def distribution_of(
     leases: Collection[Lease],
     able: Mapping[str, Peer],
     seeing: Mapping[str, Peer],
     expired: Collection[LeaseKey],
     paused: Collection[str],
     benched: Collection[str],
-) -> Steps[Standing]:
+) -> Steps[Distribution]:
     """able: the live hosts that may take leases. seeing: those of them that know which leases have expired.
 
     benched: those that get no more than they have of what is free or expired.
@@ -246,7 +246,7 @@ def standing_of(
     unseeing = able.keys() - seeing.keys()
     if expired and unseeing:  # they would let what expires lie, and ask for their part of it later
         shares_of_expired = yield from shares_of(seeing, _held_by_others(held, unseeing))
-    return Standing(by_pipeline, free, held, moving, shares, shares_of_free, shares_of_expired)
+    return Distribution(by_pipeline, free, held, moving, shares, shares_of_free, shares_of_expired)
 
 
 def _capped(peers: Mapping[str, Peer], held: Held, names: Collection[str]) -> Mapping[str, Peer]:

@@ -89,7 +89,7 @@ class Info:
 
 
 @dataclass(frozen=True, slots=True)
-class Audit:
+class RoundFindings:
     """What one round of reconciliation did and found."""
 
     created: tuple[str, ...] = ()
@@ -152,7 +152,7 @@ class Bootstrap:
         self._is_unused = False
         self._memory = Memory()
         self._info_seen_at = 0.0
-        self._audit = Audit()
+        self._audit = RoundFindings()
         self._due_since: Mapping[str, float] = {}
         self._rested_on: tuple[object, ...] = ()
 
@@ -229,7 +229,7 @@ class Bootstrap:
         uncovered: Uncovered = whole,
         standing_of: StandingOf | None = None,
         hosts: Collection[str] = (),
-    ) -> Audit:
+    ) -> RoundFindings:
         """Create missing leases. Idempotent, and cheap if none are missing. Raises as `open` does, and what the
         callbacks raise.
 
@@ -275,7 +275,7 @@ class Bootstrap:
         uncovered: Uncovered,
         standing_of: StandingOf | None,
         hosts: Collection[str],
-    ) -> Audit:
+    ) -> RoundFindings:
         created, notes = list[str](), list[str]()
         deleted = self._deleted(partitions, leases, unreadable, scan, uncovered)
         for lease in deleted:
@@ -300,7 +300,7 @@ class Bootstrap:
                 return False
             family = ancestors(lease, partitions, leases, uncovered)
             try:
-                placed, why = await self._place(lease, family, leases, start_of, standing_of)
+                placed, why = await self._find_start(lease, family, leases, start_of, standing_of)
             except Undecided as error:
                 undecided[lease.partition] = error
                 return False
@@ -322,7 +322,7 @@ class Bootstrap:
         made = sum(await run_side_by_side(turn, make, doing="creating a lease of"))
         forgetful = followed(leases, {*created, *unreadable})
         await self._remember(forgetful, scan)
-        return Audit(
+        return RoundFindings(
             created=tuple(sorted(created)),
             orphaned=orphans(partitions, leases, uncovered),
             outlived=outlived(partitions, leases),
@@ -366,7 +366,7 @@ class Bootstrap:
             if scan.started - self._due_since[name] >= rank * grace_s
         ]
 
-    async def _place(
+    async def _find_start(
         self,
         lease: Lease,
         family: Sequence[str],

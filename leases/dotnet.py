@@ -140,9 +140,9 @@ def decode(
     lease = Lease(
         pipeline=pipeline,
         partition=partition,
-        owner=_text(fields, document, "Owner", NAME_BYTES_MAX),
+        owner=_text_or_none(fields, document, "Owner", NAME_BYTES_MAX),
         scope=_scope(document, partition),
-        continuation=_text(fields, document, "ContinuationToken", CONTINUATION_BYTES_MAX),
+        continuation=_text_or_none(fields, document, "ContinuationToken", CONTINUATION_BYTES_MAX),
     )
     ours = document.get(FIELD)
     lease = _theirs(lease, fields, document) if ours is None else _with_ours(lease, fields, ours)
@@ -188,7 +188,7 @@ def stays(document: Mapping[str, object]) -> tuple[dict[str, object], dict[str, 
     return {key: document[key] for key in ranges}, {key: document[key] for key in document.keys() - _ANEW}
 
 
-def _text(fields: Fields, document: Mapping[str, object], name: str, bytes_max: int) -> str | None:
+def _text_or_none(fields: Fields, document: Mapping[str, object], name: str, bytes_max: int) -> str | None:
     """.NET also writes an empty text for none."""
     return None if document.get(name) in (None, "") else fields.text(name, bytes_max)
 
@@ -225,7 +225,9 @@ def _theirs(lease: Lease, fields: Fields, document: Mapping[str, object]) -> Lea
 def _with_ours(lease: Lease, fields: Fields, ours: object) -> Lease:
     if not isinstance(ours, dict):
         fields.refuse(FIELD, "must be an object")
-    known = Fields(f"{fields.id}, {FIELD}", {**_ABSENT, **{key: _number(key, value) for key, value in ours.items()}})
+    known = Fields(
+        f"{fields.id}, {FIELD}", {**_ABSENT, **{key: _whole_number(key, value) for key, value in ours.items()}}
+    )
     known.version(FIELD_VERSION)
     if misplaced := sorted(_ELSEWHERE & ours.keys()):
         known.refuse(misplaced[0], "does not belong there")
@@ -276,16 +278,16 @@ def _exact(number: int) -> int | str:
     return number if number <= EXACT_MAX else str(number)
 
 
-def _number(key: str, value: object) -> object:
+def _whole_number(key: str, value: object) -> object:
     return int(value) if key in _INTEGERS and isinstance(value, str) and _DIGITS.fullmatch(value) else value
 
 
 def _kept_generation(fields: Fields, properties: object) -> int:
     if not isinstance(properties, dict) or GENERATION not in properties:
         return 0
-    return Fields(f"{fields.id}, properties", {GENERATION: _number("generation", properties[GENERATION])}).integer(
-        GENERATION
-    )
+    return Fields(
+        f"{fields.id}, properties", {GENERATION: _whole_number("generation", properties[GENERATION])}
+    ).integer(GENERATION)
 
 
 def _microseconds(timestamp: object) -> int | None:

@@ -9,7 +9,7 @@ LeasesError
 ├── Undecided                  where a partition begins is not known yet; other partitions do not wait for it
 ├── InvalidDocument            a document that this version cannot trust
 ├── Incomparable               a position that the feed cannot compare with another
-├── LeaseLost                  this host no longer holds the lease: stop, deliver nothing
+├── OwnershipLost              this host no longer holds the lease: stop, deliver nothing
 │   └── LeaseReset             an operator moved its position: stop, and take the lease again
 ├── DuplicateHost              two live processes use the same host name
 └── GroupMismatch              the leases were made for another feed or sink
@@ -67,7 +67,7 @@ class Incomparable(LeasesError):
     """The feed does not know this position, so it cannot be compared with another."""
 
 
-class LeaseLost(LeasesError):
+class OwnershipLost(LeasesError):
     """The lease has another owner, incarnation or epoch. Stop processing, and do not deliver anything in hand.
 
     taken_by: the new owner, if there is one.
@@ -78,7 +78,7 @@ class LeaseLost(LeasesError):
         self.taken_by = taken_by
 
 
-class LeaseReset(LeaseLost):
+class LeaseReset(OwnershipLost):
     """An operator moved the position (a new generation). Stop the work, then take the lease again."""
 
 

@@ -118,7 +118,7 @@ def controls_in(documents: Iterable[Stored]) -> Controls:
 
 
 async def check_not_moved(store: LeaseStore, pipeline: str) -> None:
-    """That no copy to another lease store has the pipeline. Raises GroupMoved, StoreUnavailable."""
+    """Raises GroupMoved if a copy to another lease store has the pipeline, and StoreUnavailable."""
     with suppress(StoreMissing, InvalidDocument):  # an unreadable order counts as a pause
         stored = await store.read(control_id(pipeline))
         found = decode_control(stored.id, stored.body)

@@ -15,17 +15,10 @@ from collections.abc import Awaitable, Callable, Collection, Container, Mapping,
 from dataclasses import dataclass, field, replace
 from math import inf
 from types import MappingProxyType
-from typing import NamedTuple
 
+from leasehold.common.standing import Standing
 from leasehold.leases.lease import Lease
 from leasehold.leases.lineage import Partition, Uncovered, orphans
-
-
-class Standing(NamedTuple):
-    """The newest generation for which a sink holds a position, and that position."""
-
-    generation: int
-    position: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +167,7 @@ async def recover_child(lease: Lease, standing_of: StandingOf | None) -> tuple[L
     if own is not None:
         return _stands(lease, own)
     who = "its position is unknown" if standing_of is None else "its sink holds nothing of it"
-    where = f"where {names_of(lease.parents)} ended ({_place(lease)})"
+    where = f"where {names_of(lease.parents)} ended ({_position_name(lease)})"
     return (
         lease,
         f"its lease was deleted, and {who}: it begins once more {where}; to begin elsewhere, {to_reset(lease)}",
@@ -183,7 +176,7 @@ async def recover_child(lease: Lease, standing_of: StandingOf | None) -> tuple[L
 
 def put_back(lease: Lease) -> str:
     """The message for a lease that this host has seen."""
-    where = f"where this host saw it last ({_place(lease)})"
+    where = f"where this host saw it last ({_position_name(lease)})"
     what = f"the lease of partition '{lease.partition}' was deleted"
     return f"{what}: it is put back {where}; to begin elsewhere, {to_reset(lease)}"
 
@@ -201,5 +194,5 @@ def _stands(lease: Lease, own: Standing) -> tuple[Lease, str]:
     return placed, f"its lease was deleted: it continues at its sink's position ({own.position})"
 
 
-def _place(lease: Lease) -> str:
+def _position_name(lease: Lease) -> str:
     return "the feed's beginning" if lease.continuation is None else lease.continuation

@@ -15,8 +15,7 @@ from dataclasses import replace
 from math import inf
 
 from leasehold.common.cancellation import is_cancelled
-from leasehold.common.clock import Clock, retry_after_s
-from leasehold.common.clock import Pace as Turns
+from leasehold.common.clock import Clock, Turnstile, retry_after_s
 from leasehold.leases.errors import (
     DuplicateHost,
     StoreAmbiguous,
@@ -55,7 +54,7 @@ class Session:
     def __init__(self, store: LeaseStore, record: HostRecord, *, clock: Clock, timing: Timing) -> None:
         self.record = record
         self.fitness = ""
-        self.turn = Turns(clock.monotonic, clock.sleep)
+        self.turn = Turnstile(clock.monotonic, clock.sleep)
         self.hints = Hints(TimedStore(store, timing.beat_timeout_s))
         self.report: Callable[[], Mapping[str, object]] = dict
         self.describe: Callable[[int], Mapping[str, object]] = lambda room: {}

@@ -19,8 +19,8 @@ from leasehold.common.clock import Backoff, Clock, retry_after_s
 from leasehold.leases.document import advised, decode_lease, encode_lease, lease_id
 from leasehold.leases.errors import (
     InvalidDocument,
-    LeaseLost,
     LeaseReset,
+    OwnershipLost,
     StoreAmbiguous,
     StoreConflict,
     StoreError,
@@ -57,7 +57,7 @@ def begin(clock: Clock, session: Session) -> Began:
 
 
 class OwnedLease:
-    """One tenure of one lease. Every method raises LeaseLost once the tenure has ended; it cannot be resumed.
+    """One tenure of one lease. Every method raises OwnershipLost once the tenure has ended; it cannot be resumed.
 
     The lease is trusted while its host is, if it was written in the host's present term: by a write that was *begun* in it.
     Otherwise the owner sends nothing and keeps trying to write with its old ETag, until it either resumes or learns that it
@@ -82,7 +82,7 @@ class OwnedLease:
         self.session = session
         self._unsettled_since: Began | None = None
         self._raising_to: int | None = None
-        self._lost: LeaseLost | None = None
+        self._lost: OwnershipLost | None = None
         self._written = began
         self.is_doubted = False
         self.changed = asyncio.Event()
@@ -120,7 +120,7 @@ class OwnedLease:
             await self.session.wait_for_turn()
 
     async def renew(self) -> None:
-        """Raises LeaseLost, StoreUnavailable, StoreAmbiguous, StoreConflict."""
+        """Raises OwnershipLost, StoreUnavailable, StoreAmbiguous, StoreConflict."""
         await self._change(Lease.renewed)
 
     async def checkpoint(self, continuation: str | None, sink_state: str) -> None:
@@ -139,17 +139,17 @@ class OwnedLease:
         """Give the lease back (to the host that requested it, if any). Raises as `renew` does."""
         await self._change(Lease.released)
         self.session.hints.add(Hint(self._lease.handoff_to, self._lease.pipeline))
-        self._lose(LeaseLost(f"{name_of(self._lease)} was released by this host"))
+        self._lose(OwnershipLost(f"{name_of(self._lease)} was released by this host"))
 
     async def end(self, continuation: str | None, children: tuple[Child, ...]) -> None:
         """The partition has ended: close the lease, so that its children may start. Raises as `renew` does."""
         await self._change(lambda lease: lease.ended(continuation, children))
         self.session.hints.add(Hint(None, self._lease.pipeline))
-        self._lose(LeaseLost(f"{name_of(self._lease)} is closed: its partition has ended"))
+        self._lose(OwnershipLost(f"{name_of(self._lease)} is closed: its partition has ended"))
 
     def leave(self) -> None:
         """Nothing may be sent for it by this tenure any more, whether or not it could be released."""
-        self._lose(LeaseLost(f"{name_of(self._lease)} was left by this host"))
+        self._lose(OwnershipLost(f"{name_of(self._lease)} was left by this host"))
 
     def doubt(self, seen: VersionedLease | None, started: float) -> None:
         """If a listing that began at `started` does not show this tenure, a write has to find out.
@@ -209,7 +209,7 @@ class OwnedLease:
             now = versioned(await self._store.read(id_of(wanted)))
         except (StoreMissing, InvalidDocument) as error:
             why = advised(error, *wanted.key) if isinstance(error, InvalidDocument) else error
-            self._lose(LeaseLost(f"{name_of(wanted)}: its document is missing or unreadable ({why})"))
+            self._lose(OwnershipLost(f"{name_of(wanted)}: its document is missing or unreadable ({why})"))
             raise self._lost from None  # type: ignore[misc]  # _lose has just set it
         first_try = self._unsettled_since or began
         if _is_written(now.lease, wanted):
@@ -234,7 +234,7 @@ class OwnedLease:
         if noticed:
             self.changed.set()
 
-    def _lose(self, why: LeaseLost) -> None:
+    def _lose(self, why: OwnershipLost) -> None:
         if self._lost is None:
             self._lost = why
             self.changed.set()
@@ -249,7 +249,7 @@ async def keep_won(
     failed: Callable[[StoreError, int], None] = lambda error, attempt: None,
     tried: Callable[[float, StoreError | None], None] = lambda took_s, error: None,
 ) -> None:
-    """Win the lease again after each lapse of trust. Never returns: it is cancelled, or raises LeaseLost.
+    """Win the lease again after each lapse of trust. Never returns: it is cancelled, or raises OwnershipLost.
 
     - tried: called after every attempt, with its error if it failed.
     - failed: called after a failed attempt, with the number of failures in a row.
@@ -286,11 +286,11 @@ def _is_written(now: Lease, wanted: Lease) -> bool:
     return replace(now, handoff_to=wanted.handoff_to, unknown=wanted.unknown) == wanted
 
 
-def _lost(ours: Lease, theirs: Lease) -> LeaseLost:
+def _lost(ours: Lease, theirs: Lease) -> OwnershipLost:
     if theirs.generation != ours.generation:
         return LeaseReset(f"{name_of(ours)} was reset by an operator (generation {theirs.generation}): taking it again")
     holder = f"held by '{theirs.owner}'" if theirs.owner else "closed" if theirs.closed else "available"
-    return LeaseLost(
+    return OwnershipLost(
         f"{name_of(ours)} (epoch {ours.epoch}) is now {holder} (epoch {theirs.epoch}): stopping its work here",
         taken_by=theirs.owner,
     )

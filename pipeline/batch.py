@@ -38,7 +38,7 @@ class Batch:
 
     @property
     def only(self) -> int | None:
-        """The sequence of its event, where it has but one."""
+        """The sequence of the only event, or None."""
         if self.events != 1:
             return None
         return next(int(page.events["sequence"][0].as_py()) for page in self.pages if page.events.num_rows)
@@ -60,7 +60,7 @@ class Batch:
         return pa.concat_tables([EVENT_SCHEMA.empty_table(), *(page.events for page in self.pages)]).combine_chunks()
 
     def head(self, events: int) -> Batch | None:
-        """The batch of only the first `events` events (0 < events), or None where the feed cannot be cut there."""
+        """The batch of only the first `events` events (0 < events), or None if the feed cannot be cut there."""
         assert events > 0, "a batch without events has no position to go to"
         pages: list[Page] = []
         for page in self.pages:
@@ -158,5 +158,5 @@ def is_full(events: int, bytes: int, limits: BatchLimits) -> bool:
 
 
 def due_in_s(events: int, bytes: int, opened_at: float, limits: BatchLimits, now: float) -> float:
-    """How long a batch that holds so much may still grow before it should be processed; 0 where it is due."""
+    """How long a batch that holds so much may still grow before it should be processed; 0 if it is due."""
     return 0.0 if is_full(events, bytes, limits) else max(0.0, opened_at + limits.age_max_s - now)

@@ -100,7 +100,7 @@ class ChangeFeed(ABC):
 
     @abstractmethod
     async def latest(self, partition: str) -> str | None:
-        """The position behind the last event that can be read now; None where there was never one."""
+        """The position behind the last event that can be read now; None if there was never one."""
 
     @abstractmethod
     async def lag(self, partition: str, continuation: str | None) -> int:

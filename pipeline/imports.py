@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
+from collections.abc import Callable
 from functools import reduce
 from importlib import import_module
 from importlib.util import find_spec
@@ -48,6 +49,22 @@ def require_module(path: str) -> None:
         raise _failed(path, module_name, error) from error
     if found is None:
         raise _missing(path, module_name)
+
+
+def is_async(function: object) -> bool:
+    call = getattr(function, "__call__", None)  # noqa: B004  # of an object with such a method
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+
+
+def takes(function: Callable[..., object], count: int) -> bool:
+    """Whether it can be called with so many arguments. True for a builtin that does not show it."""
+    try:
+        inspect.signature(function).bind(*range(count))
+    except ValueError:
+        return True
+    except TypeError:
+        return False
+    return True
 
 
 def is_generator(function: object) -> bool:

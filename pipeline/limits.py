@@ -178,7 +178,7 @@ class AsyncLimits:
         return self.batch_bytes_max * self.in_flight_max
 
     def problems(self) -> Iterator[str]:
-        """What cannot work, for people; nothing where all is well."""
+        """What cannot work, for people; nothing if all is well."""
         for name in self.__dataclass_fields__:
             if getattr(self, name) <= 0 and name != "buffer_age_max_s":
                 yield f"{name} ({getattr(self, name)}) has to be above 0"
@@ -223,7 +223,7 @@ class ParallelLimits:
         return max(1, self.window // 4)
 
     def problems(self) -> Iterator[str]:
-        """What cannot work, for people; nothing where all is well."""
+        """What cannot work, for people; nothing if all is well."""
         for name in ("max", "window", "window_bytes", "attempts"):
             if getattr(self, name) < 1:
                 yield f"{name} ({getattr(self, name)}) has to be 1 or more"
@@ -257,7 +257,7 @@ class RangeLimits:
     """When executors read, and how much."""
 
     from_events: int = 200_000
-    """So many events have to wait. With fewer, executors gain little (docs/scaling.md)."""
+    """Minimum backlog for reads by executors: they gain little from fewer events (docs/scaling.md)."""
     events_max: int = 4_000_000
     """A batch has about so many at most."""
     range_events: int = 100_000

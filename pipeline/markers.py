@@ -112,7 +112,7 @@ def lease_of(pipeline: str, partition: str) -> str:
 
 
 def marker_in(properties: Mapping[str, str]) -> Marker | None:
-    """The marker that properties hold, or None where they hold none that is whole."""
+    """The marker that properties hold, or None if they hold none that is whole."""
     lease, to = properties.get(PREFIX + "lease"), properties.get(PREFIX + "to")
     generation, level, count = (_integer(properties, name) for name in ("generation", "level", "count"))
     if lease is None or to is None or generation is None or level is None or not count:

@@ -37,7 +37,7 @@ class JobFailed(PipelineError):
 class Refused:
     """A slice with events that the engine recognizes at once: their bodies do not fit the schema.
 
-    poison: by place in the slice, at least one. output: what the others became; None where they were not processed.
+    poison: by place in the slice, at least one. output: what the others became; None if they were not processed.
     """
 
     poison: tuple[Poison, ...]
@@ -114,7 +114,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """poison: by place. together: the smallest range that was seen to fail, though each half of it works, where there was one.
+    """poison: by place. together: the smallest range that was seen to fail, though each half of it works, if there was one.
 
     fails_always: it fails without any events too, for the reason given.
     """
@@ -139,7 +139,7 @@ def search(events: int, reason: str, *, attempts: int = 2, most: int = 1) -> Gen
 
 @dataclass(frozen=True, slots=True)
 class _Failing:
-    """A range that is known to fail. failures: how many jobs with all of it have. reason: why it has; None where it alone was
+    """A range that is known to fail. failures: how many jobs with all of it have. reason: why it has; None if it alone was
     not tried, and fails since its other half works."""
 
     range: range
@@ -172,7 +172,7 @@ class _PoisonSearch:
                 return
 
     def _first_of(self, failing: _Failing) -> Generator[Trial, str | None, Poison | None]:
-        """The first poison event in what fails; None where there is none, since events fail only together."""
+        """The first poison event in what fails; None if there is none, since events fail only together."""
         smallest: range | None = None
         while len(failing.range) > 1:
             smallest = smallest if failing.reason is None else failing.range

@@ -13,10 +13,11 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from shlex import quote
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 import pyarrow as pa
 
+from leasehold.common.standing import Standing
 from leasehold.pipeline.endpoint import Endpoint, endpoint_of
 from leasehold.pipeline.errors import Ambiguous, NotTrusted, Poison
 from leasehold.pipeline.event import Receipt
@@ -258,13 +259,6 @@ class SinkWriter(ABC):
 
     async def flush(self) -> None:
         """Returns once everything is delivered. Raises as `write` does."""
-
-
-class Standing(NamedTuple):
-    """The newest generation for which a sink holds a position, and that position."""
-
-    generation: int
-    position: str | None
 
 
 class Sink(ABC):

@@ -78,7 +78,7 @@ def sorted_slices(table: pa.Table, bytes_max: int) -> Iterator[pa.Table]:
     Only a slice is copied at a time, and nothing if the rows are sorted. bytes_max: of a slice; a row may exceed it.
     """
     if not _has_sequences(table) or _is_sorted(table[SEQUENCE]):
-        yield from _slices(table, bytes_max)
+        yield from halved(table, bytes_max)
         return
     ranks = np.empty(table.num_rows, np.int32)
     ranks[pc.sort_indices(table[SEQUENCE]).to_numpy()] = np.arange(table.num_rows, dtype=np.int32)
@@ -86,7 +86,7 @@ def sorted_slices(table: pa.Table, bytes_max: int) -> Iterator[pa.Table]:
     for first in range(0, table.num_rows, rows):
         # filter() goes chunk by chunk. take() would copy all chunks of a column into one first.
         found = table.filter(pa.array((ranks >= first) & (ranks < first + rows)))
-        yield from _slices(found.take(pc.sort_indices(found[SEQUENCE])), bytes_max)
+        yield from halved(found.take(pc.sort_indices(found[SEQUENCE])), bytes_max)
 
 
 def _is_sorted(values: pa.ChunkedArray) -> bool:
@@ -95,14 +95,14 @@ def _is_sorted(values: pa.ChunkedArray) -> bool:
     return values.null_count == 0 and bool(pc.all(pc.less_equal(before, after), min_count=0).as_py())
 
 
-def _slices(table: pa.Table, bytes_max: int) -> Iterator[pa.Table]:
-    """By halves, because the sizes of rows may differ."""
+def halved(table: pa.Table, bytes_max: int) -> Iterator[pa.Table]:
+    """In slices that keep the limit, by halves, because the sizes of rows may differ. A slice of one row may be larger."""
     if table.num_rows <= 1 or table.nbytes <= bytes_max:
         yield table
     else:
         middle = table.num_rows // 2
-        yield from _slices(table.slice(0, middle), bytes_max)
-        yield from _slices(table.slice(middle), bytes_max)
+        yield from halved(table.slice(0, middle), bytes_max)
+        yield from halved(table.slice(middle), bytes_max)
 
 
 def _has_sequences(table: pa.Table) -> bool:

@@ -41,7 +41,7 @@ class Checked:
     """What a transform was found to be.
 
     - `reads`: the columns of events and bodies that it is given. `columns`: those that it yields.
-    - `why_not_shared`: why each batch has a job to itself; None where batches share jobs.
+    - `why_not_shared`: why each batch has a job to itself; None if batches share jobs.
     - `range_reads`: how its jobs read ranges.
     """
 

@@ -140,14 +140,14 @@ def _is_odd(type: pa.DataType) -> bool:
 
 
 def _check(values: pa.ChunkedArray) -> None:
-    """Raises ArrowInvalid, _Refused."""
+    """Raises ArrowInvalid, _ValueRefused."""
     values.validate(full=True)
     for chunk in values.chunks:
         _check_array(chunk)
 
 
 def _check_array(values: pa.Array) -> None:
-    """Maps and times, however deep. Raises _Refused."""
+    """Maps and times, however deep. Raises _ValueRefused."""
     kind = values.type
     if not _is_doubtful(kind):
         return
@@ -168,7 +168,7 @@ def _check_array(values: pa.Array) -> None:
 
 
 def _check_years(times: pa.Array) -> None:
-    """Raises _Refused."""
+    """Raises _ValueRefused."""
     unit = getattr(times.type, "unit", "day" if pa.types.is_date32(times.type) else "ms")
     if unit == "ns":  # which end in the year 2262
         return

@@ -161,7 +161,7 @@ class Balancer:
             except (StoreError, asyncio.CancelledError) as error:
                 if is_cancelled(error):
                     raise
-                streak.log_failure(self._log, "scan failed, will try again", error)
+                streak.log_failure(self._log, "scan failed, retrying", error)
                 self._is_woken, self._failed = True, self._failed + 1
                 self._is_handing_over = False  # looks leave the container to the next scan
                 pause = self._timing.backoff.pause_s(streak.count, self._rng.random(), retry_after_s(error))
@@ -187,7 +187,7 @@ class Balancer:
             except (StoreError, asyncio.CancelledError) as error:
                 if is_cancelled(error):
                     raise
-                streak.log_failure(self._log, "looking at hosts failed, will try again", error)
+                streak.log_failure(self._log, "looking at hosts failed, retrying", error)
                 backoff = self._session.timing.beat_backoff
                 await self._clock.sleep(backoff.pause_s(streak.count, self._rng.random(), retry_after_s(error)))
             seen = self._membership.watch

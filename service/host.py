@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from leasehold.common.cancellation import is_cancelled
 from leasehold.common.clock import retry_after_s
-from leasehold.leases.errors import DuplicateHost, LeaseLost, StoreError
+from leasehold.leases.errors import DuplicateHost, OwnershipLost, StoreError
 from leasehold.leases.host_record import HostRecord
 from leasehold.leases.host_watch import HostWatch
 from leasehold.leases.keeper import Keeper
@@ -216,7 +216,7 @@ class Host:
             except (StoreError, asyncio.CancelledError) as error:
                 if is_cancelled(error):
                     raise
-                streak.log_failure(self._log, f"{doing} failed, will try again", error)
+                streak.log_failure(self._log, f"{doing} failed, retrying", error)
                 pause = self._timing.backoff.pause_s(streak.count, self._rng.random(), retry_after_s(error))
             else:
                 streak.log_end(self._log, f"{doing} recovered")
@@ -314,7 +314,7 @@ class Host:
 
     def _record_end(self, key: LeaseKey, worker: Worker, outcome: WorkerResult) -> None:
         self.outcomes.append((key, outcome))
-        taken_by = outcome.error.taken_by if isinstance(outcome.error, LeaseLost) else None
+        taken_by = outcome.error.taken_by if isinstance(outcome.error, OwnershipLost) else None
         self.stats.record_release(worker.owned.lease, outcome.reason, taken_by=taken_by)
         if outcome.reason == "failed" and outcome.error is not None:
             self.failures.record_failure(key, outcome.error, worker.owned.lease.continuation)

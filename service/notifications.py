@@ -11,13 +11,12 @@
 from __future__ import annotations
 
 import difflib
-import inspect
 from collections.abc import Awaitable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from leasehold.pipeline.imports import is_generator
+from leasehold.pipeline.imports import is_generator, takes
 
 Released = Literal["stopped", "handed_over", "failed", "ended"]
 Lost = Literal["stolen", "lost", "unreleased"]
@@ -247,16 +246,5 @@ def _problems_of_methods(on: Notifications) -> Iterator[str]:
             yield f"`{where}.{name}` is of type {type(method).__name__}, and no method: define it with `def` or `async def`"
         elif is_generator(method):
             yield f"`{where}.{name}` is a generator function, and a call of it runs nothing: remove `yield` from it"
-        elif not _takes_event(method):
+        elif not takes(method, 1):
             yield f"`{where}.{name}` does not take what it is called with: (event)"
-
-
-def _takes_event(method: object) -> bool:
-    assert callable(method)
-    try:
-        inspect.signature(method).bind(None)
-    except ValueError:  # some of Python's own callables have no signature
-        return True
-    except TypeError:
-        return False
-    return True

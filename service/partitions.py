@@ -18,13 +18,13 @@ from typing import Any, TypeVar
 
 from leasehold.common.cancellation import is_cancelled
 from leasehold.common.clock import Clock, retry_after_s
+from leasehold.common.standing import Standing
 from leasehold.leases.balance import Peer
-from leasehold.leases.bootstrap import Audit, Bootstrap
+from leasehold.leases.bootstrap import Bootstrap, RoundFindings
 from leasehold.leases.errors import StoreError, Undecided
 from leasehold.leases.keeper import Keeper, Scan
 from leasehold.leases.lease import Lease, LeaseKey
 from leasehold.leases.lineage import Partition, scopes_of
-from leasehold.leases.recovery import Standing
 from leasehold.leases.side_by_side import AT_ONCE_MAX
 from leasehold.leases.timing import Timing
 from leasehold.pipeline.errors import FeedError, FeedNotFound, FeedUnavailable, SinkNotFound, SinkUnavailable
@@ -176,7 +176,7 @@ class Partitions:
         self._report = report
         self._orphaned = orphaned
         self._wake = wake
-        self._listings: dict[str, asyncio.Task[Audit]] = {}
+        self._listings: dict[str, asyncio.Task[RoundFindings]] = {}
         self._seen: dict[str, tuple[FeedPartition, ...]] = {}
         self._audited: dict[str, Scan] = {}
         """The leases that each pipeline's last audit began with."""
@@ -197,7 +197,9 @@ class Partitions:
         for asks in self._asks.values():
             await asks.close()
 
-    async def refresh(self, scan: Scan, group: asyncio.TaskGroup, peers: Sequence[Peer] = ()) -> dict[str, Audit]:
+    async def refresh(
+        self, scan: Scan, group: asyncio.TaskGroup, peers: Sequence[Peer] = ()
+    ) -> dict[str, RoundFindings]:
         """The audits of pipelines whose feeds have answered; for a slow feed, of an earlier scan.
 
         The host does not wait for a slow feed: it would not scan meanwhile, and could not judge which owners are dead. A lease
@@ -222,12 +224,12 @@ class Partitions:
                 listing.add_done_callback(partial(self._wake_for, name))
         return {**earlier, **self._take_answers()}
 
-    def _take_answers(self) -> dict[str, Audit]:
+    def _take_answers(self) -> dict[str, RoundFindings]:
         done = {name: listing for name, listing in self._listings.items() if listing.done()}
         self._listings = {name: listing for name, listing in self._listings.items() if name not in done}
         return {name: listing.result() for name, listing in done.items()}
 
-    def _wake_for(self, name: str, listing: asyncio.Task[Audit]) -> None:
+    def _wake_for(self, name: str, listing: asyncio.Task[RoundFindings]) -> None:
         """A slow feed's new leases are there to be taken, or leases changed while it listed its partitions.
 
         For nothing else: slow feeds would never let a host rest.
@@ -239,7 +241,7 @@ class Partitions:
         if is_outdated or listing.result().created or listing.result().left:
             self._wake()
 
-    async def _reconcile(self, name: str, scan: Scan, hosts: Sequence[str]) -> Audit:
+    async def _reconcile(self, name: str, scan: Scan, hosts: Sequence[str]) -> RoundFindings:
         """Create leases for new partitions and for the children of ended ones."""
         pipeline = self._pipelines[name]
         feed = pipeline.feed
@@ -271,10 +273,10 @@ class Partitions:
             else:
                 self.blocked.pop(name, None)
             streak = self._streaks[name]
-            streak.log_failure(self._log, "listing partitions failed, will try again", error, pipeline=name)
+            streak.log_failure(self._log, "listing partitions failed, retrying", error, pipeline=name)
             pause = self._timing.backoff.pause_s(streak.count, self._rng.random(), retry_after_s(error))
             self._due_at[name] = self._clock.monotonic() + pause
-            return Audit()
+            return RoundFindings()
         self.blocked.pop(name, None)
         self._streaks[name].log_end(self._log, "listing partitions recovered", pipeline=name)
         if not found:
@@ -322,7 +324,7 @@ class Partitions:
                 LeaseKey(pipeline, one) if len(returned) == 1 else None,
             )
 
-    def _attend(self, pipeline: str, audit: Audit, scan: Scan) -> None:
+    def _attend(self, pipeline: str, audit: RoundFindings, scan: Scan) -> None:
         """Report problems that need a person."""
         for text in audit.notes:
             self._report("event", text, f"pipeline '{pipeline}': {text}", None)
@@ -345,7 +347,7 @@ class Partitions:
             self._report("orphaned", key, str(error), key)
             self._orphaned(key, error, scan)
 
-    def _attend_undecided(self, pipeline: str, audit: Audit, scan: Scan) -> None:
+    def _attend_undecided(self, pipeline: str, audit: RoundFindings, scan: Scan) -> None:
         self.waiting |= {LeaseKey(pipeline, partition): str(error) for partition, error in audit.undecided.items()}
         slow = {partition: error for partition, error in sorted(audit.undecided.items()) if error.is_slow}
         streak = self._undecided_streaks[pipeline]
@@ -366,13 +368,12 @@ class Partitions:
             return None
 
         async def standing(partition: str) -> Standing | None:
-            found = await self._asks[pipeline.name].get(
+            return await self._asks[pipeline.name].get(
                 "standing",
                 LeaseKey(pipeline.name, partition),
                 lambda: pipeline.sink.standing(pipeline.name, partition),
                 "its sink",
             )
-            return None if found is None else Standing(*found)
 
         return standing
 

@@ -50,7 +50,7 @@ from leasehold.service.telemetry.spans import TracedStats, Traces
 START_PAUSES_S = (0.5, 1.0)
 """Between the attempts to reach the lease store before a start fails."""
 WAIT_REPORTED_S = 10.0
-"""How often the log says for what a start waits."""
+"""How often the log names what a start waits for."""
 
 
 class ProcessorCore:
@@ -78,7 +78,7 @@ class ProcessorCore:
 
         - `on`: receives what happens to leases, partitions and batches (`leasehold.Notifications`).
 
-        Raises ValueError where the intervals do not fit together, or two pipelines have one name; TypeError if `on` would miss
+        Raises ValueError if the intervals do not fit together, or two pipelines have one name; TypeError if `on` would miss
         events.
         """
         timing = timing or Timing()

@@ -31,7 +31,7 @@ async def run_within(doing: str, step: Coroutine[Any, Any, None], log: Log) -> N
 
 
 async def retry_until_answered(step: Callable[[], Awaitable[None]], clock: Clock, log: Log) -> None:
-    """Again where the container refuses for a moment: a lease that is not released stands still until it expires."""
+    """Again if the container refuses for a moment: a lease that is not released stands still until it expires."""
     failures = 0
     while True:
         try:
@@ -39,7 +39,7 @@ async def retry_until_answered(step: Callable[[], Awaitable[None]], clock: Clock
         except StoreError as error:
             failures += 1
             pause_s = PAUSES.pause_s(failures, 0.0, retry_after_s(error))
-            log.warning("will try again before the release", error=str(error), in_s=pause_s)
+            log.warning("closing failed, retrying", error=str(error), in_s=pause_s)
         await clock.sleep(pause_s)
 
 

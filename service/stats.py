@@ -130,7 +130,7 @@ class Stats:
 
     @property
     def spans_made(self) -> int:
-        """For traces, where there are any."""
+        """For traces, if there are any."""
         return 0
 
     @property

@@ -50,7 +50,7 @@ def redacted(text: str) -> str:
 
 
 def readable(text: str) -> str:
-    """Masked, and without its middle where it is too long."""
+    """Masked, and without its middle if it is too long."""
     text = redacted(text)
     if len(text) <= CHARS_MAX:
         return text

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from leasehold.common.clock import Backoff, retry_after_s
-from leasehold.leases.errors import LeaseLost, StoreError
+from leasehold.leases.errors import OwnershipLost, StoreError
 from leasehold.leases.lease import Child, Lease, LeaseKey
 from leasehold.leases.tenure import WINNING, OwnedLease, keep_won
 from leasehold.pipeline.crash_point import crash_point
@@ -242,7 +242,7 @@ class Worker:
     async def _raise_epoch(self, why: Exception) -> None:
         """Our own earlier request may still be on its way, or the sink knows a higher epoch: outrank both.
 
-        The lease is read again by the compare-and-swap itself; where it is no longer ours, LeaseLost ends this worker.
+        The lease is read again by the compare-and-swap itself; where it is no longer ours, OwnershipLost ends this worker.
         """
         above, known = (why.epoch, why.state) if isinstance(why, Fenced) else (0, None)
         await self.owned.raise_epoch(above, lambda kept: self.pipeline.claimed(kept if known is None else known))
@@ -390,7 +390,7 @@ class Worker:
             await self.owned.changed.wait()
 
     async def _settle_doubt(self) -> None:
-        """Write the lease, to find out whether it is still this owner's. Raises LeaseLost."""
+        """Write the lease, to find out whether it is still this owner's. Raises OwnershipLost."""
         attempt = 0
         while self.owned.is_doubted:
             try:
@@ -419,7 +419,7 @@ class Worker:
         self._stats.record_work_failure(self.owned.lease, position, error)
         self._failures.record_retry(self.owned.lease.key, error, pause, self.owned.lease.continuation)
         log = self._log.bind(position=_shortened(position), **self._stats.trace_fields(self.owned.lease))
-        log.warning("will try again", error=str(error), in_s=round(pause, 2), attempt=failures)
+        log.warning("partition failed, retrying", error=str(error), in_s=round(pause, 2), attempt=failures)
         self.progress.resume()
         await sleep_unless_stopped(self._stopping, pause)
 
@@ -469,7 +469,7 @@ def _outcome(task: asyncio.Task[CloseReason]) -> WorkerResult:
     error = task.exception()
     if error is None:
         return WorkerResult(task.result())
-    if isinstance(error, LeaseLost):
+    if isinstance(error, OwnershipLost):
         return WorkerResult("stolen" if error.taken_by else "lost", error)
     if not isinstance(error, Exception):
         raise error

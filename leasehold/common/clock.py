@@ -17,7 +17,7 @@ from typing import Protocol
 # A pace for questions that a source limits: callers pass one after another, evenly.
 
 
-class Pace:
+class Turnstile:
     """monotonic: seconds. Callers pass in the order in which they came. One that gives up waiting costs the others nothing."""
 
     def __init__(self, monotonic: Callable[[], float], sleep: Callable[[float], Awaitable[None]]) -> None:
@@ -130,7 +130,7 @@ class Patience:
         self._failures = 0
 
     async def pause(self, error: Exception) -> None:
-        """Raises the error once patience is used up, or where waiting as long as the source asks for would use it up."""
+        """Raises the error once patience is used up, or if waiting as long as the source asks for would use it up."""
         pauses = self._pauses
         now = pauses.monotonic()
         self._since = now if self._failures == 0 else self._since

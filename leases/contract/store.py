@@ -293,7 +293,7 @@ class LeaseStoreContract:
 
 
 async def _token(store: LeaseStore) -> str | None:
-    """The token of now; None if the store offers no changes."""
+    """The present token; None if the store offers no changes."""
     begun = await store.read_changes("a/leases/")
     assert begun is None or not begun.documents
     return None if begun is None else begun.token

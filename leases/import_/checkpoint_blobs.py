@@ -156,7 +156,9 @@ def _checkpointed(checkpoint: CheckpointBlob, ownership: CheckpointBlob | None, 
         written_us=_microseconds(ownership),
     )
     try:
-        place = _place(checkpoint.name, checkpoint.metadata.get("offset"), checkpoint.metadata.get("sequencenumber"))
+        place = _continuation(
+            checkpoint.name, checkpoint.metadata.get("offset"), checkpoint.metadata.get("sequencenumber")
+        )
     except InvalidDocument as error:
         return replace(brought, refused=input_error_text(error))
     if place is None:
@@ -207,14 +209,14 @@ def _content_of(blob: CheckpointBlob) -> dict[str, object]:
 def _lease_of(fields: Fields, content: Mapping[str, object], pipeline: str) -> Lease | None:
     """Their receivers use the epoch of their lease. Ours must start above it, or theirs would keep displacing ours."""
     offset, number = content.get("offset"), content.get("sequencenumber")
-    place = None if number in (0, None) and _never(offset) else _place(fields.id, offset, number)
+    place = None if number in (0, None) and _never(offset) else _continuation(fields.id, offset, number)
     epoch = fields.integer("epoch") if "epoch" in content else 0
     if place is None:
         return None
     return Lease(pipeline=pipeline, partition=str(content["partitionid"]), continuation=place, epoch=epoch)
 
 
-def _place(name: str, offset: object, number: object) -> str | None:
+def _continuation(name: str, offset: object, number: object) -> str | None:
     """`<sequence number>@<offset>`, or one of them alone; None if neither is known."""
     at = "" if _never(offset) else str(offset)
     if at and not _OFFSET.fullmatch(at):

@@ -79,7 +79,7 @@ def is_packed(continuation: str | None) -> bool:
 def unpacked(document: str, continuation: str) -> Token:
     """document: its id, for messages. Raises InvalidDocument."""
     name = f"{document}, ContinuationToken"
-    state = Fields.parse(name, _text(name, continuation), CONTINUATION_BYTES_MAX)
+    state = Fields.parse(name, _unpacked(name, continuation), CONTINUATION_BYTES_MAX)
     _check_version(state)
     mode = state.text("Mode", NAME_BYTES_MAX)
     if mode not in MODES:
@@ -90,7 +90,7 @@ def unpacked(document: str, continuation: str) -> Token:
     return Token(MODES[mode], parts)
 
 
-def _text(name: str, continuation: str) -> str:
+def _unpacked(name: str, continuation: str) -> str:
     try:
         return base64.b64decode(continuation, validate=True).decode()
     except (binascii.Error, ValueError):

@@ -49,7 +49,7 @@ class ExportedPipeline:
 
 def lines_of(groups: Iterable[ExportedPipeline]) -> list[str]:
     """Raises InvalidDocument for a lease that could not be read back."""
-    return [line for group in groups for line in (_header(group), *map(_line, group.leases))]
+    return [line for group in groups for line in (_header(group), *map(_lease_line, group.leases))]
 
 
 def _header(group: ExportedPipeline) -> str:
@@ -58,7 +58,7 @@ def _header(group: ExportedPipeline) -> str:
     return to_json({MARK: VERSION, "pipeline": {**about, "complete": group.info.complete, "leases": len(group.leases)}})
 
 
-def _line(lease: Lease) -> str:
+def _lease_line(lease: Lease) -> str:
     return to_json({MARK: VERSION, "lease": parsed("the lease", encode_lease(lease))})
 
 
@@ -72,7 +72,7 @@ def groups_in(text: str) -> dict[str, ExportedPipeline]:
     headers: dict[str, tuple[Info, int]] = {}
     leases: dict[str, list[Lease]] = {}
     for name, line in lines:
-        fields = _fields(name, line)
+        fields = _line_fields(name, line)
         if fields.has("pipeline"):
             pipeline, info, count = _header_in(fields.inner("pipeline"))
             if pipeline in headers:
@@ -88,7 +88,7 @@ def groups_in(text: str) -> dict[str, ExportedPipeline]:
     }
 
 
-def _fields(name: str, line: str) -> Fields:
+def _line_fields(name: str, line: str) -> Fields:
     fields = Fields.parse(name, line, LINE_BYTES_MAX)
     if not fields.has(MARK):
         fields.refuse(

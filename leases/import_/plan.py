@@ -82,7 +82,7 @@ class Rules:
     force: bool = False
 
 
-class _Refused(Exception):
+class _LeftOut(Exception):
     """A candidate that is left out, and why."""
 
 
@@ -132,20 +132,20 @@ class _Plan:
         seen = self._seen.get(candidate.partition)
         try:
             if count > 1:
-                raise _Refused(f"{count} documents describe this lease: keep only the one with the correct position")
+                raise _LeftOut(f"{count} documents describe this lease: keep only the one with the correct position")
             change = self._changed(candidate, seen)
             if change.wanted is not None:
                 encode_lease(change.wanted)
-        except (_Refused, InvalidDocument) as error:
+        except (_LeftOut, InvalidDocument) as error:
             change = PlannedChange(kind="refused", partition=candidate.partition, why=str(error), seen=seen)
         return replace(change, document=candidate.document)
 
     def _changed(self, candidate: Candidate, seen: VersionedLease | None) -> PlannedChange:
         lease = candidate.lease
         if lease is None:
-            raise _Refused(candidate.refused)
+            raise _LeftOut(candidate.refused)
         if writer := self._rules.writers.get(candidate.document):
-            raise _Refused(f"'{writer}' is processing document '{candidate.document}': stop it, and export again")
+            raise _LeftOut(f"'{writer}' is processing document '{candidate.document}': stop it, and export again")
         self._check(candidate, lease)
         return self._created(candidate, lease) if seen is None else self._over(candidate, lease, seen)
 
@@ -155,16 +155,16 @@ class _Plan:
             try:
                 self._rules.compare(place, place)
             except Incomparable as error:
-                raise _Refused(f"document '{candidate.document}': {error}") from None
+                raise _LeftOut(f"document '{candidate.document}': {error}") from None
 
     def _created(self, candidate: Candidate, lease: Lease) -> PlannedChange:
         if parent := self._due.get(lease.partition):
-            raise _Refused(
+            raise _LeftOut(
                 f"lease '{parent}' lists it as a child: wait until a host creates its lease, then import again"
             )
         others = [other for other in self._open if other.partition != lease.partition]
         if not lease.closed and (names := self._rules.overlapping(lease, others)):
-            raise _Refused(
+            raise _LeftOut(
                 f"it covers what {_names(names)} covers: remove finished leases from the input (after a split, the parent)"
             )
         lease, notes = self._beside_the_sink(candidate, lease)
@@ -179,15 +179,15 @@ class _Plan:
         if here.closed:
             return self._over_closed(candidate, lease, seen)
         if lease.closed and not lease.children:
-            raise _Refused(
+            raise _LeftOut(
                 "it is closed in the input and open here: close it here (`leasehold leases close`), or leave it out"
             )
         if lease.closed:
-            raise _Refused("it has ended in the input and is open here: a host closes it when it reaches its end")
+            raise _LeftOut("it has ended in the input and is open here: a host closes it when it reaches its end")
         if candidate.packed is not None and here.continuation == candidate.packed:
             wanted, notes = self._unpacked(candidate, lease, here)
         elif candidate.parts:
-            raise _Refused(
+            raise _LeftOut(
                 f"document '{candidate.document}' holds {len(candidate.parts)} positions for it: import it where it has no lease"
             )
         else:
@@ -196,7 +196,7 @@ class _Plan:
                 return PlannedChange(kind="unchanged", partition=lease.partition, seen=seen)
             wanted, notes = self._reset(here, lease.continuation), way
         if owner := self._rules.owners.get(lease.partition):
-            raise _Refused(
+            raise _LeftOut(
                 f"'{owner}' owns it and is alive: stop it and wait for its release, or until the lease expires"
             )
         notes.append(f"a reset: generation {here.generation} -> {wanted.generation}, whatever position the sink holds")
@@ -216,7 +216,7 @@ class _Plan:
         return replace(lease, generation=generation + 1), [*way, note]
 
     def _reset(self, here: Lease, continuation: str | None) -> Lease:
-        """Raises _Refused if the sink is further than the lease."""
+        """Raises _LeftOut if the sink is further than the lease."""
         generation, position = self._rules.standings.get(here.partition, (-1, None))
         if generation == here.generation:
             self._way(continuation, position, "the sink")
@@ -241,21 +241,21 @@ class _Plan:
         wanted = candidate.parts or lease.children
         if {child.partition for child in wanted} == {child.partition for child in seen.lease.children}:
             return PlannedChange(kind="unchanged", partition=lease.partition, seen=seen, why="has ended")
-        raise _Refused(f"it has ended here, and {_names(c.partition for c in seen.lease.children)} continue from it")
+        raise _LeftOut(f"it has ended here, and {_names(c.partition for c in seen.lease.children)} continue from it")
 
     def _way(self, to: str | None, here: str | None, who: str = "the lease") -> list[str] | None:
-        """Remarks about a move from the position of `who`; None if it does not move. Raises _Refused if it moves back."""
+        """Remarks about a move from the position of `who`; None if it does not move. Raises _LeftOut if it moves back."""
         try:
             order = self._rules.compare(to, here)
         except Incomparable as error:
             if not self._rules.force:
-                raise _Refused(
+                raise _LeftOut(
                     f"the feed does not know whether it moves back ({error}): look at both positions, then --force"
                 ) from None
             return ["forced, as the feed does not know whether it moves back"]
         if order < 0 and not self._rules.force:
             place = "the feed's beginning" if here is None else here
-            raise _Refused(
+            raise _LeftOut(
                 f"it would move back ({who} is at {place}), and the events between would be repeated:"
                 " if you want that, use --force"
             )

@@ -61,9 +61,9 @@ class SqliteStore(LeaseStore):
         created it.
         """
         place = Path(path).absolute()
-        self._leases = _Line(place, busy_timeout_s, creates, pauses=True)
-        self._beats = _Line(place, busy_timeout_s, creates)
-        self._looks = _Line(place, busy_timeout_s, creates)
+        self._leases = _ConnectionThread(place, busy_timeout_s, creates, pauses=True)
+        self._beats = _ConnectionThread(place, busy_timeout_s, creates)
+        self._looks = _ConnectionThread(place, busy_timeout_s, creates)
         self._turns = asyncio.Semaphore(QUEUED_MAX)
 
     async def list(self, prefix: str) -> list[Stored]:
@@ -100,7 +100,7 @@ class SqliteStore(LeaseStore):
             return await self._leases.run(action, is_write)
 
 
-class _Line:
+class _ConnectionThread:
     """A thread with a connection: calls take turns. pauses: whether others may be first after a slow write."""
 
     def __init__(self, path: Path, busy_timeout_s: float, creates: bool, *, pauses: bool = False) -> None:

@@ -122,7 +122,7 @@ class EntryBuffer:
     def put_back(
         self, failed: Sequence[Entry], *, late_until: float | None = None, rests_until: float | None = None
     ) -> None:
-        """To the front, each in its place. Raises KeyError where one is not on its way (or came back before).
+        """To the front, each in its place. Raises KeyError if one is not on its way (or came back before).
 
         late_until: the failed request may be carried out until then. None: it surely is not. rests_until: nothing of its line is
         sent before then.

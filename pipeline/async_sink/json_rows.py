@@ -100,7 +100,7 @@ def sequence_of(row: Mapping[str, Any]) -> int | None:
 
 
 def json_bytes(value: object) -> bytes:
-    """Raises ValueError, where the value is not finite, or a text has half a character, or bytes are not UTF-8."""
+    """Raises ValueError if the value is not finite, or a text has half a character, or bytes are not UTF-8."""
     try:
         return _ENCODER.encode(value).encode()
     except UnicodeEncodeError:
@@ -200,7 +200,7 @@ _JSON_TYPES = (
 
 
 def order_of(row: Mapping[str, Any], column: str | None) -> str | None:
-    """Raises ValueError where there is no such column."""
+    """Raises ValueError if there is no such column."""
     if column is None:
         return None
     if column not in row:
@@ -238,7 +238,7 @@ def _refused(constant: str) -> None:
 _FINITE = json.JSONDecoder(parse_constant=_refused)
 
 
-def _text(value: object) -> str:
+def _as_json_text(value: object) -> str:
     if isinstance(value, Decimal):
         return format(value, "f")
     if isinstance(value, bytes):
@@ -248,4 +248,4 @@ def _text(value: object) -> str:
     raise ValueError(f"JSON has no way to write {type(value).__name__}")
 
 
-_ENCODER = json.JSONEncoder(default=_text, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_ENCODER = json.JSONEncoder(default=_as_json_text, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

@@ -24,7 +24,7 @@ class Entry:
     bytes: int
     """How large it is in a request."""
     order: str | None = None
-    """Entries with the same are sent in their order; None where order does not matter."""
+    """Entries with the same are sent in their order; None if order does not matter."""
     sequence: int | None = None
     """Its event's, from the row's column of that name."""
     trace: TraceContext | None = None
@@ -83,4 +83,4 @@ class Converted:
 
 
 Convert = Callable[[Mapping[str, Any], str], Converted | None]
-"""(row, its key) -> its entry; None where it needs none. Pure and quick. Raises ValueError for a row that cannot become one."""
+"""(row, its key) -> its entry; None if it needs none. Pure and quick. Raises ValueError for a row that cannot become one."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from leasehold.pipeline.async_sink.buffer import EntryBuffer
 from leasehold.pipeline.async_sink.rate_limiter import RateLimiter, RateLimiting
 from leasehold.pipeline.async_sink.request_entry import Converted, Entry, Failed, refused
+from leasehold.pipeline.async_sink.scheduler import Scheduler
 from leasehold.pipeline.errors import SinkRejected
 from leasehold.pipeline.limits import AsyncLimits
 from leasehold.pipeline.tracing import TraceContext
@@ -20,8 +20,8 @@ class Request:
     sent_at: float
 
 
-class RequestScheduler:
-    """is_hurried: send what is there, without waiting for requests to fill. limiter, takes_whole: see AsyncSink.
+class RequestScheduler(Scheduler[Request]):
+    """limiter, takes_whole: see AsyncSink.
 
     throttled: requests after which the rate was lowered. queued_again: entries that failed.
     """
@@ -34,33 +34,15 @@ class RequestScheduler:
         limiter: RateLimiting | None = None,
         takes_whole: bool = False,
     ) -> None:
+        super().__init__(position)
         most = limits.in_flight_entries_max
         # the settings are right until the destination proves otherwise
         self.limiter = limiter or RateLimiter(entries_max=most, entries=most)
         self.throttled = self.queued_again = 0
-        self.is_hurried = False
         self.requests = self.in_flight = 0
         self._limits = limits
         self._takes_whole = takes_whole
         self._buffer = EntryBuffer(shares_requests=takes_whole)
-        self._prefix = AckPrefix(position)
-
-    @property
-    def position(self) -> str | None:
-        """The end of the contiguous acknowledged prefix."""
-        return self._prefix.position
-
-    @property
-    def is_settled(self) -> bool:
-        return self._prefix.is_settled
-
-    @property
-    def unsettled(self) -> int:
-        return self._prefix.unsettled
-
-    @property
-    def acknowledged(self) -> int:
-        return self._prefix.acknowledged
 
     @property
     def limit(self) -> int:
@@ -81,7 +63,7 @@ class RequestScheduler:
         sequence: int | None = None,
         trace: TraceContext | None = None,
     ) -> None:
-        """Raises OutputRefused where it is too large."""
+        """Raises OutputRefused if it is too large."""
         if converted.bytes > self._limits.entry_bytes_max:
             raise refused(
                 f"entry {key} has {converted.bytes} bytes, and entry_bytes_max is {self._limits.entry_bytes_max}:"
@@ -98,10 +80,6 @@ class RequestScheduler:
             trace=trace,
         )
         self._buffer.add(entry, now)
-
-    def close(self, to: str) -> None:
-        """All of a batch has been taken."""
-        self._prefix.close(to)
 
     def due_in_s(self, now: float) -> float | None:
         """Seconds until a request is due; None if only an answer or an entry can make one due."""
@@ -191,52 +169,3 @@ class RequestScheduler:
     def _size(self) -> int:
         """How many entries a request has; a low limit makes requests smaller instead of having them wait."""
         return min(self._limits.batch_entries_max, self.limit)
-
-
-class AckPrefix:
-    """Up to where everything is acknowledged, without a gap: the only position that a checkpoint may have.
-
-    Entries are numbered as they are taken, and belong to batches. Each batch ends at a position.
-
-    acknowledged: how many entries are, wherever they stand.
-    """
-
-    def __init__(self, position: str | None) -> None:
-        self.position = position
-        self.acknowledged = 0
-        self._taken = 0
-        self._first = 0
-        self._beyond: set[int] = set()
-        self._ends: deque[tuple[int, str]] = deque()
-
-    @property
-    def unsettled(self) -> int:
-        """Entries behind the prefix: waiting, on their way, or acknowledged behind a gap."""
-        return self._taken - self._first
-
-    @property
-    def is_settled(self) -> bool:
-        return not self.unsettled
-
-    def take(self) -> int:
-        """The next entry's number."""
-        self._taken += 1
-        return self._taken - 1
-
-    def close(self, to: str) -> None:
-        """All entries of a batch have been taken; it ends at `to`."""
-        self._ends.append((self._taken, to))
-        self._move()
-
-    def acknowledge(self, numbers: Collection[int]) -> None:
-        """The result of one answer."""
-        self.acknowledged += len(numbers)
-        self._beyond.update(numbers)
-        while self._first in self._beyond:
-            self._beyond.remove(self._first)
-            self._first += 1
-        self._move()
-
-    def _move(self) -> None:
-        while self._ends and self._ends[0][0] <= self._first:
-            self.position = self._ends.popleft()[1]

@@ -12,10 +12,11 @@ import logging
 from abc import abstractmethod
 from collections.abc import Coroutine, Mapping
 from contextlib import suppress
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from leasehold.common.clock import Clock
 from leasehold.pipeline.async_sink.json_rows import row_slices
+from leasehold.pipeline.async_sink.scheduler import Scheduler
 from leasehold.pipeline.crash_point import crash_point
 from leasehold.pipeline.errors import NotTrusted, PipelineError, SinkRejected
 from leasehold.pipeline.sink import Claim, CloseReason, Output, Permit, SinkWriter
@@ -24,39 +25,6 @@ _log = logging.getLogger(__name__)
 SILENT_S_MAX = 5.0
 """After this time without acceptance, a destination is reported."""
 R = TypeVar("R")
-R_co = TypeVar("R_co", covariant=True)
-
-
-class Scheduler(Protocol[R_co]):
-    """What to do now. is_hurried: do what is there, without waiting for more. R_co: a unit of work."""
-
-    is_hurried: bool
-
-    @property
-    def position(self) -> str | None:
-        """The end of the contiguous acknowledged prefix."""
-        ...
-
-    @property
-    def acknowledged(self) -> int: ...
-    @property
-    def is_settled(self) -> bool: ...
-    @property
-    def has_room(self) -> bool:
-        """Whether another row may be taken."""
-        ...
-
-    def close(self, to: str) -> None:
-        """All of a batch has been taken."""
-        ...
-
-    def due_in_s(self, now: float) -> float | None:
-        """Seconds until something is due; None if only an outcome or a row can make something due."""
-        ...
-
-    def next(self, now: float) -> R_co:
-        """What is due. It counts as begun."""
-        ...
 
 
 class RequestWriter(SinkWriter, Generic[R]):

@@ -155,7 +155,7 @@ class AsyncSink(Sink):
     order key share requests; without it, a request has one of them. endpoint: for telemetry. limiter: the rate at which each
     partition begins, by default additive increase and multiplicative decrease.
 
-    Raises ValueError where the limits contradict each other.
+    Raises ValueError if the limits contradict each other.
     """
 
     holds_position = False

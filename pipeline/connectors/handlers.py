@@ -27,7 +27,7 @@ from leasehold.pipeline.connectors.python import IDENTITY, HandlerThread, Report
 from leasehold.pipeline.errors import SinkRejected, SinkUnavailable
 from leasehold.pipeline.handlers.stats import HandlerStats
 from leasehold.pipeline.handlers.writer import HandlerCaller, HandlerWriter
-from leasehold.pipeline.imports import is_generator
+from leasehold.pipeline.imports import is_async, is_generator
 from leasehold.pipeline.limits import ParallelLimits
 from leasehold.pipeline.sink import Claim, CloseReason, Sink
 
@@ -57,7 +57,7 @@ class HandlerSink(Sink):
     - `for_lease`: makes of it what is called for one lease.
     - `ended`: called when the sink is closed.
 
-    Raises ValueError where the limits contradict each other, and SinkRejected for a function that they do not fit.
+    Raises ValueError if the limits contradict each other, and SinkRejected for a function that they do not fit.
     """
 
     holds_position = False
@@ -181,11 +181,6 @@ def checked(found: object, name: str, limits: ParallelLimits) -> Function:
                     " thread can neither be cancelled nor await: remove the setting, or define the handler with `async def`"
                 )
     return cast(Function, found)
-
-
-def is_async(function: object) -> bool:
-    call = getattr(function, "__call__", None)  # noqa: B004  # of an object with such a method
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
 def refuse_unrun(answer: object) -> None:

@@ -52,7 +52,7 @@ def http_sink(
     ca_file: Path | None = None,
     limits: Limits | None = None,
 ) -> AsyncSink:
-    """Raises ValueError where url or limits cannot be right."""
+    """Raises ValueError if url or limits cannot be right."""
     destination = HttpDestination(url, headers=headers or {}, format=format, results=results, ca_file=ca_file)
     convert = json_row(content, key_field=key_field, order_by=order_by)
     identity, parts = f"http:{shown(url)}", urlsplit(url)

@@ -16,10 +16,11 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from leasehold.common.standing import Standing
 from leasehold.pipeline.errors import FeedError, Fenced, PositionLost, SinkRejected
 from leasehold.pipeline.event import EVENT_SCHEMA, Page
 from leasehold.pipeline.feed import ChangeFeed, FeedPartition, PartitionEnded, Start
-from leasehold.pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter, Standing
+from leasehold.pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter
 
 T = TypeVar("T")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -133,7 +134,7 @@ class MemoryChangeFeed(ChangeFeed):
         return await self._request(lambda: self._enqueued_time(partition, continuation))
 
     def compare(self, a: str | None, b: str | None) -> int:
-        return _number(a) - _number(b)
+        return _sequence_in(a) - _sequence_in(b)
 
     async def close(self) -> None:
         """Nothing is held."""
@@ -148,7 +149,7 @@ class MemoryChangeFeed(ChangeFeed):
         return self._logs[partition]
 
     def _index(self, partition: str, continuation: str | None) -> int:
-        log, number = self._log(partition), _number(continuation)
+        log, number = self._log(partition), _sequence_in(continuation)
         if continuation is None:
             return log.first
         if not log.first <= number <= log.end:
@@ -171,7 +172,7 @@ class MemoryChangeFeed(ChangeFeed):
         return waiting[0].enqueued_time if waiting else None
 
     def _page(self, partition: str, index: int) -> Page | None:
-        """What can be read at `index`: a page, or None where it has to be waited for."""
+        """What can be read at `index`: a page, or None if it has to be waited for."""
         log = self._log(partition)
         if index < log.first:
             raise PositionLost(f"partition '{partition}' was trimmed to {log.first} while it was read at {index}")
@@ -197,7 +198,7 @@ def _position(number: int) -> str | None:
     return str(number) if number else None
 
 
-def _number(position: str | None) -> int:
+def _sequence_in(position: str | None) -> int:
     if position is None:
         return 0
     if not (position.isascii() and position.isdecimal() and len(position) < 19 and position[0] != "0"):
@@ -253,12 +254,12 @@ class MemoryDestination:
         """Fence earlier epochs, and return the position. Raises Fenced."""
         self._admit(claim, newer=True)
         self._epochs[claim.pipeline, claim.partition] = claim.epoch
-        return self._positions.setdefault(_place(claim), claim.continuation)
+        return self._positions.setdefault(_key_of(claim), claim.continuation)
 
     def commit(self, claim: Claim, output: Output) -> None:
         """Raises Fenced, SinkRejected."""
         self._admit(claim)
-        place = _place(claim)
+        place = _key_of(claim)
         if place in self._ended:
             raise SinkRejected(f"partition '{claim.partition}' of pipeline '{claim.pipeline}' has ended in the sink")
         if claim.compare(self._positions[place], output.start) != 0:
@@ -277,7 +278,7 @@ class MemoryDestination:
     def end(self, claim: Claim) -> None:
         """Raises Fenced."""
         self._admit(claim)
-        self._ended.add(_place(claim))
+        self._ended.add(_key_of(claim))
 
     def _admit(self, claim: Claim, *, newer: bool = False) -> None:
         epoch = self._epochs.get((claim.pipeline, claim.partition), 0)
@@ -289,7 +290,7 @@ class MemoryDestination:
             )
 
 
-def _place(claim: Claim) -> tuple[str, str, int]:
+def _key_of(claim: Claim) -> tuple[str, str, int]:
     return claim.pipeline, claim.partition, claim.generation
 
 

@@ -15,8 +15,9 @@ from leasehold.pipeline.connectors.python import PythonWriter, Report
 from leasehold.pipeline.errors import SinkRejected
 from leasehold.pipeline.handlers.changes import Context, Gets, HandlerLease, LeaseLost, changes_in, changes_of
 from leasehold.pipeline.handlers.events import AckRefused, Events
-from leasehold.pipeline.handlers.forms import SHAPE, Form, check_class, form_of, is_async
+from leasehold.pipeline.handlers.forms import SHAPE, Form, check_class, form_of
 from leasehold.pipeline.handlers.handler import Handler
+from leasehold.pipeline.imports import is_async
 from leasehold.pipeline.limits import ParallelLimits
 from leasehold.pipeline.sink import Claim, CloseReason
 

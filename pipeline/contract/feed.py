@@ -44,16 +44,16 @@ class FeedHarness(ABC):
     events_max: int
     bytes_max: int
     lag_is_exact: bool = True
-    """False where the feed estimates."""
+    """False if the feed estimates."""
     secrets: tuple[str, ...] = ()
     """What no range reader may take along to executors, such as a key. Name them if the feed has any."""
     ranges_max: int | None = None
-    """So many ranges has a plan at most, which are larger then. None: as many as there are."""
+    """The most ranges that a plan has; fewer ranges are larger. None: no limit."""
     times_are_apart: bool = False
     """Whether the events of each call of `append` have a later time than those of the call before. Set it if the source can do
     that, so that a feed which finds the time of a wrong event is caught."""
     beginning: str | None = None
-    """The first position to read from; a feed that tells only what comes from now on has another than None."""
+    """The first position to read from. A feed that yields only new events needs one; others have None."""
 
     @abstractmethod
     async def append(self, partition: str, bodies: Sequence[bytes]) -> None:

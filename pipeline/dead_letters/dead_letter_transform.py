@@ -142,7 +142,7 @@ class DeadLetterTransform:
                 raise _placed(error, out) from error
             except PoisonEvent as error:
                 self._moved()
-                self._remember(batch, {_place(each.index, out): each for each in error.found}, dead)
+                self._remember(batch, {_index_in_batch(each.index, out): each for each in error.found}, dead)
                 check()
                 if error.output is not None:
                     return error.output
@@ -153,7 +153,7 @@ class DeadLetterTransform:
             dead[place] = self._known[sequences[place]] = replace(poison, index=place)
 
     def _refuse(self, batch: Batch, guard: RateGuard, first: int, dead: Mapping[int, Poison]) -> None:
-        """Raises PoisonEvent where the policy ends."""
+        """Raises PoisonEvent if the policy ends."""
         assert self._policy is not None
         misfit = min((place for place in dead if dead[place].is_misfit), default=None)
         if misfit is not None and self._policy.stops_at_misfits:
@@ -201,7 +201,7 @@ def _first_of(batch: Batch) -> int | None:
     return None
 
 
-def _place(index: int, out: Sequence[int]) -> int:
+def _index_in_batch(index: int, out: Sequence[int]) -> int:
     """In the whole batch, of the event at `index` of a batch without those at `out` (ascending)."""
     for each in out:
         if each > index:
@@ -213,8 +213,8 @@ def _place(index: int, out: Sequence[int]) -> int:
 def _placed(error: FailsTogether, out: Sequence[int]) -> FailsTogether:
     return FailsTogether(
         str(error),
-        before=_place(error.before, out),
+        before=_index_in_batch(error.before, out),
         sequence=error.sequence,
         events=error.events,
-        cut=_place(error.cut, out),
+        cut=_index_in_batch(error.cut, out),
     )

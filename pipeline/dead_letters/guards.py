@@ -30,7 +30,7 @@ class RateGuard:
         self._held = 0
 
     def one_too_many(self, first: int, dead: Sequence[int]) -> int | None:
-        """The place in a batch of the dead event that is one too many, where there is one. dead: their places, ascending.
+        """The place in a batch of the dead event that is one too many, if there is one. dead: their places, ascending.
 
         first: the sequence of the batch's first event. Events seen from there on are repeated.
         """

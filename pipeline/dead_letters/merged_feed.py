@@ -49,7 +49,7 @@ class LetterStreams(Protocol):
         ...
 
     async def find_end(self, partition: str, stream: str) -> int:
-        """The number of the last letter, or of whatever is last there; NONE_READ where there is nothing."""
+        """The number of the last letter, or of whatever is last there; NONE_READ if there is nothing."""
         ...
 
     async def count(self, partition: str, stream: str, behind: int) -> int:

@@ -50,7 +50,7 @@ LETTER_SCHEMA = pa.schema(
         pa.field("envelope", pa.string(), nullable=False),
     ]
 )
-"""envelope: all of it but the body, as JSON; the body too where that is null."""
+"""envelope: all of it but the body, as JSON; the body too if that is null."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ Compare = Callable[[str | None, str | None], int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """A batch's output on its way. only: the sequence of its event, where it has one alone.
+    """A batch's output on its way. only: the sequence of its event, if it has one alone.
 
     most: during a search, how many events it was to have; else None.
     """

@@ -19,6 +19,7 @@ from typing import NoReturn
 import pyarrow as pa
 
 from leasehold.common.nesting import parsed_json
+from leasehold.common.standing import Standing
 from leasehold.pipeline.async_sink.stats import RequestStats
 from leasehold.pipeline.crash_point import crash_point
 from leasehold.pipeline.dead_letters.box import LetterBox, find_buried
@@ -29,7 +30,7 @@ from leasehold.pipeline.endpoint import Endpoint
 from leasehold.pipeline.errors import FeedError, Fenced, OutputRefused, Poison, SinkRejected, SinkUnavailable
 from leasehold.pipeline.handlers.stats import HandlerStats
 from leasehold.pipeline.limits import JSON_LEVELS_MAX, REPLAY
-from leasehold.pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter, Standing
+from leasehold.pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter
 from leasehold.pipeline.staging import Stager
 
 LATE_CLOSE_S = 1.0
@@ -310,7 +311,7 @@ class WriterBesideBox(SinkWriter):
 
 
 def _of_letters(claim: Claim, states: States) -> Claim:
-    """At the box's own position, where it is known to be ahead."""
+    """At the box's own position, if it is known to be ahead."""
     at = claim.continuation if claim.compare(states.at, claim.continuation) <= 0 else states.at
     return replace(claim, pipeline=claim.pipeline + LEASE, state=states.letters, continuation=at)
 

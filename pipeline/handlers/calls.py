@@ -17,7 +17,7 @@ from typing import Any
 from leasehold.common.clock import Backoff
 from leasehold.pipeline.async_sink.buffer import EntryBuffer
 from leasehold.pipeline.async_sink.request_entry import Entry
-from leasehold.pipeline.async_sink.request_scheduler import AckPrefix
+from leasehold.pipeline.async_sink.scheduler import Scheduler
 from leasehold.pipeline.limits import ParallelLimits
 
 BACKOFF_S_MAX = 30.0
@@ -33,7 +33,6 @@ class Call:
 
     entries: tuple[Entry, ...]
     is_parked: bool
-    began_at: float
 
     @property
     def first(self) -> Entry:
@@ -44,16 +43,15 @@ class Call:
         return str(self.first.order).startswith(KEYED)
 
 
-class CallScheduler:
+class CallScheduler(Scheduler[Call]):
     """is_hurried: without effect, because no call waits for more events."""
 
     def __init__(self, limits: ParallelLimits, position: str | None) -> None:
-        self.is_hurried = False
+        super().__init__(position)
         self.in_flight = 0
         self._limits = limits
         self._backoff = Backoff(first_s=limits.backoff_s, max_s=max(limits.backoff_s, BACKOFF_S_MAX))
         self._buffer = EntryBuffer(shares_requests=True)
-        self._prefix = AckPrefix(position)
         self._open: dict[int, int] = {}
         """The bytes of each event that is not acknowledged, by its number."""
         self._bytes = 0
@@ -66,23 +64,6 @@ class CallScheduler:
         self._alone: dict[str | None, int] = {}
         """Lines whose events up to this number are called one by one."""
         self._parked: dict[str | None, float] = {}
-
-    @property
-    def position(self) -> str | None:
-        """The end of the contiguous acknowledged prefix."""
-        return self._prefix.position
-
-    @property
-    def acknowledged(self) -> int:
-        return self._prefix.acknowledged
-
-    @property
-    def is_settled(self) -> bool:
-        return self._prefix.is_settled
-
-    @property
-    def unsettled(self) -> int:
-        return self._prefix.unsettled
 
     @property
     def has_room(self) -> bool:
@@ -101,10 +82,6 @@ class CallScheduler:
         self._open[number] = bytes
         self._bytes += bytes
         self._buffer.add(entry, now)
-
-    def close(self, to: str) -> None:
-        """All of a batch has been taken."""
-        self._prefix.close(to)
 
     def due_in_s(self, now: float) -> float | None:
         """Seconds until a call is due; None if only an outcome or an event can make one due."""
@@ -129,7 +106,7 @@ class CallScheduler:
             most = self._limits.events_max or 1
             self._alone.pop(first.order, None)
         self.in_flight += 1
-        return Call(self._buffer.cut(most, self._limits.window_bytes, of_one_line=True), is_parked, now)
+        return Call(self._buffer.cut(most, self._limits.window_bytes, of_one_line=True), is_parked)
 
     def is_open(self, entry: Entry) -> bool:
         """Whether it is not acknowledged."""

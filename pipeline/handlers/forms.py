@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from leasehold.pipeline.errors import NotImportable, SinkRejected
 from leasehold.pipeline.handlers.handler import Handler
-from leasehold.pipeline.imports import imported, is_generator
+from leasehold.pipeline.imports import imported, is_async, is_generator, takes
 
 Form = Literal["function", "class", "factory"]
 SHAPE = "write `async def NAME(changes, context)`, a subclass of leasehold.Handler, or a function that makes one"
@@ -86,7 +86,7 @@ def _check_plain(name: str, subject: str, is_manual: bool, has_timeout: bool) ->
 def _form_of_class(handler: type, name: str, needs: Mapping[str, bool]) -> Form:
     """Raises SinkRejected."""
     check_class(handler, name, **needs)
-    if not _takes(handler, 0):
+    if not takes(handler, 0):
         raise SinkRejected(
             f"handler '{name}': its `__init__` takes {_signature(handler)}, and each lease makes an object without arguments:"
             f" give a function that makes it, like `handler=lambda: {handler.__name__}(...)`"
@@ -98,7 +98,7 @@ def _form_of_partial(handler: partial[Any], name: str, needs: Mapping[str, bool]
     """Raises SinkRejected."""
     assert isinstance(handler.func, type)
     check_class(handler.func, name, **needs)
-    if not _takes(handler, 0):
+    if not takes(handler, 0):
         raise SinkRejected(
             f"handler '{name}': its `__init__` takes {_signature(handler)} besides: give these to `partial`"
         )
@@ -125,7 +125,7 @@ def check_class(handler: type, name: str, *, is_manual: bool, has_timeout: bool)
             raise SinkRejected(
                 f"handler '{name}': `{method}` is not a method: define `async def {method}(self, {arguments})`"
             )
-        if not _takes(getattr(handler, method), count):
+        if not takes(getattr(handler, method), count):
             raise SinkRejected(
                 f"handler '{name}': `{method}` takes {_signature(getattr(handler, method))}, and is called with"
                 f" (self, {arguments}): let it take these"
@@ -143,14 +143,14 @@ def check_class(handler: type, name: str, *, is_manual: bool, has_timeout: bool)
 
 def _form_of_function(handler: Any, name: str) -> Form:
     """Raises SinkRejected."""
-    if _takes(handler, 2):
+    if takes(handler, 2):
         if _is_turned_round(handler):
             raise SinkRejected(
                 f"handler '{name}' takes {_signature(handler)}, and is called with (changes, context): {TURN_ROUND}"
             )
         return "function"
     subject = f"handler '{name}' takes {_signature(handler)}"
-    if not _takes(handler, 0):
+    if not takes(handler, 0):
         raise SinkRejected(f"{subject}, and cannot be called with (changes, context): {_lacking(handler)}")
     if _returns_nothing(handler):
         raise SinkRejected(
@@ -198,18 +198,3 @@ def _signature(function: Any) -> str:
         return str(inspect.signature(function, eval_str=False))
     except ValueError:  # a builtin without a signature
         return "other arguments"
-
-
-def _takes(function: Any, count: int) -> bool:
-    try:
-        inspect.signature(function).bind(*range(count))
-    except ValueError:  # a builtin without a signature
-        return True
-    except TypeError:
-        return False
-    return True
-
-
-def is_async(function: object) -> bool:
-    call = getattr(function, "__call__", None)  # noqa: B004  # of an object with such a method
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)

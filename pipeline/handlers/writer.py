@@ -132,7 +132,7 @@ class HandlerWriter(RequestWriter[Call]):
                 raise
             took_s = self._clock.monotonic() - began
             self._stats.seconds.observe(took_s)
-            await self._handle_failure(call, error, _text(error, took_s, self._limits.timeout_s))
+            await self._handle_failure(call, error, _failure_text(error, took_s, self._limits.timeout_s))
             return
         crash_point("called")
         self._stats.seconds.observe(self._clock.monotonic() - began)
@@ -232,7 +232,7 @@ def check_columns(columns: Sequence[str], key: str, limits: ParallelLimits, name
         )
 
 
-def _text(error: BaseException, took_s: float, timeout_s: float | None) -> str:
+def _failure_text(error: BaseException, took_s: float, timeout_s: float | None) -> str:
     if isinstance(error, TimeoutError) and timeout_s is not None and took_s >= timeout_s:
         return f"it took longer than {timeout_s:g} s"
     return f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""Many bodies at once through Arrow's JSON reader, or None where they are not plainly fine. Pure.
+"""Many bodies at once through Arrow's JSON reader, or None if they are not plainly fine. Pure.
 
 Beside Arrow's own strictness, it checks that every body is one object, that no body holds what JSON does not know (NaN), and
 that texts are UTF-8. It also refuses what Arrow would take although `python_reader` does not.

@@ -27,7 +27,7 @@ from leasehold.pipeline.parsing.schema import Field, Leaf, Struct, Type, arrow_s
 __all__ = ["Misfit", "Parsed", "parse"]
 
 CHUNK_BYTES = 4 * 1024 * 1024
-"""Read at once, if not what came as one chunk is larger: what reading takes besides the bodies does not grow with a batch."""
+"""Target chunk size; a larger chunk stays whole. What reading takes besides the bodies does not grow with a batch."""
 PIECES = 256, 16
 """Into how many pieces a batch is cut that the fast reader does not take, and then each such piece."""
 EXACT_BODIES = 32
@@ -83,7 +83,7 @@ def _parsed(schema: Struct, bodies: pa.BinaryArray) -> Parsed:
 
 
 def _without_suspects(schema: Struct, bodies: pa.BinaryArray) -> Parsed | None:
-    """None where others than these do not fit, or these are too many."""
+    """None if others than these do not fit, or these are too many."""
     places = suspects(schema, bodies)
     if not 0 < len(places) <= max(EXACT_BODIES, len(bodies) // SUSPECTS_SHARE):
         return None
@@ -141,13 +141,13 @@ def suspects(schema: Struct, bodies: pa.BinaryArray) -> np.ndarray:
 
 def _is_odd(field: Field, bodies: pa.BinaryArray) -> pa.BooleanArray:
     key = re.escape(json.dumps(field.name, ensure_ascii=False)) + r"\s*:\s*"
-    is_odd = pc.invert(pc.match_substring_regex(bodies, key + _plain(field.type)))
+    is_odd = pc.invert(pc.match_substring_regex(bodies, key + _usual_form(field.type)))
     if field.nullable:  # it may be missing, or null
         is_odd = pc.and_(is_odd, pc.match_substring_regex(bodies, key + r"[^\sn]"))
     return is_odd
 
 
-def _plain(type: Type) -> str:
+def _usual_form(type: Type) -> str:
     """How a value of it is mostly written."""
     if not isinstance(type, Leaf):
         return r"[\[{]"

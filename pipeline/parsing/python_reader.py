@@ -75,11 +75,11 @@ def _object(body: bytes) -> dict[str, Any]:
     try:
         found = parsed_json(text, JSON_LEVELS_MAX, _AS_WRITTEN)
     except NestedTooDeeply as error:
-        raise _DoesNotFit(f"the body is {error}: {_shown(text)}") from None
+        raise _DoesNotFit(f"the body is {error}: {_clipped(text)}") from None
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise _DoesNotFit(f"the body is not one JSON object: {_shown(text)}")
+        raise _DoesNotFit(f"the body is not one JSON object: {_clipped(text)}")
     return found
 
 
@@ -120,7 +120,7 @@ def _value(type: Type, found: Any, where: str) -> Any:
         case Array(element) if isinstance(found, list):
             return [_value(element, each, f"{where}[]") for each in found]
         case Map(value) if isinstance(found, dict):
-            return [(_text(name, where), _value(value, each, f"{where}{{}}")) for name, each in found.items()]
+            return [(_whole_text(name, where), _value(value, each, f"{where}{{}}")) for name, each in found.items()]
         case Struct() if isinstance(found, dict):
             return _struct(type, found, f"{where}.")
     raise _misfit(type.__class__.__name__.upper(), found, where)
@@ -130,7 +130,7 @@ def _scalar(leaf: Leaf, found: Any, where: str) -> Any:
     if isinstance(found, dict | list):
         raise _misfit(leaf.name, found, where)
     if leaf.name == "STRING":
-        return _text(found, where) if isinstance(found, str) else _shown_json(found)
+        return _whole_text(found, where) if isinstance(found, str) else _shown_json(found)
     try:
         value = _boolean(found) if leaf.name == "BOOLEAN" else _of_text(leaf, found)
     except (ValueError, ArithmeticError):
@@ -140,7 +140,7 @@ def _scalar(leaf: Leaf, found: Any, where: str) -> Any:
     return value
 
 
-def _text(found: str, where: str) -> str:
+def _whole_text(found: str, where: str) -> str:
     try:
         found.encode()
     except UnicodeEncodeError:
@@ -159,7 +159,7 @@ def _of_text(leaf: Leaf, found: Any) -> Any:
     if not isinstance(found, str):
         return None
     if leaf.is_number:
-        return _number(leaf, found) if _NUMBER.fullmatch(found) else None
+        return _parsed_number(leaf, found) if _NUMBER.fullmatch(found) else None
     if isinstance(found, _Number):
         return None
     if leaf.name == "DATE":
@@ -167,7 +167,7 @@ def _of_text(leaf: Leaf, found: Any) -> Any:
     return _instant(found, has_zone=leaf.name == "TIMESTAMP")
 
 
-def _number(leaf: Leaf, text: str) -> Any:
+def _parsed_number(leaf: Leaf, text: str) -> Any:
     if leaf.bits is not None:
         whole = int(_decimal(text, 19, 0))
         return whole if -(1 << leaf.bits - 1) <= whole < 1 << leaf.bits - 1 else None
@@ -213,7 +213,7 @@ def _zone(text: str | None) -> timezone:
 
 
 def _misfit(type: str, found: Any, where: str) -> _DoesNotFit:
-    return _DoesNotFit(f"column '{where}' does not fit {type}: {_shown(_shown_json(found))}")
+    return _DoesNotFit(f"column '{where}' does not fit {type}: {_clipped(_shown_json(found))}")
 
 
 def _shown_json(found: Any) -> str:
@@ -240,7 +240,7 @@ def _tokens(found: Any) -> Iterator[str]:
         yield '"…"' if found is _Twice else json.dumps(found, ensure_ascii=False)
 
 
-def _shown(text: str) -> str:
+def _clipped(text: str) -> str:
     """Cut, and in one line."""
     clipped = text[:VALUE_CHARS_MAX].translate(dict.fromkeys(map(ord, "\n\r\t"), " "))
     return "'" + clipped.encode(errors="replace").decode() + "'"

@@ -33,7 +33,7 @@ class ProducerLink(Protocol):
         an earlier time that it knows again.
 
         `sending` is called right before anything is sent, with nothing awaited in between; where it raises, nothing is.
-        Raises PublishError, its outcome being UNKNOWN only where the broker may have taken the batch.
+        Raises PublishError, its outcome being UNKNOWN only if the broker may have taken the batch.
         """
         ...
 
@@ -59,7 +59,7 @@ class Broker(Protocol):
         ...
 
     def prepared(self, event: OutgoingEvent) -> PreparedEvent:
-        """Pure. Raises ValueError where the event cannot be encoded."""
+        """Pure. Raises ValueError if the event cannot be encoded."""
         ...
 
     @property

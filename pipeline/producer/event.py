@@ -150,7 +150,7 @@ class EventBatch:
         self._is_locked = True
 
     def keep(self, first: int | None) -> None:
-        """first: None where the broker does not number."""
+        """first: None if the broker does not number."""
         self._is_published, self.starting_sequence_number = True, first
 
     def drop(self) -> None:

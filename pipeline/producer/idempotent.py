@@ -133,8 +133,8 @@ def _lease_state_refusal(why: str) -> SinkRejected:
 class IdempotentProducer:
     """idempotent: settled here, once. Off, it is a plain producer, which may also let the broker route.
 
-    partitions: what to ask for in a partition; the broker chooses where nothing is given. snapshot: what an earlier producer's
-    `snapshot` returned; partitions that it knows continue from there. Raises ValueError where these do not fit together.
+    partitions: what to ask for in a partition; the broker chooses if nothing is given. snapshot: what an earlier producer's
+    `snapshot` returned; partitions that it knows continue from there. Raises ValueError if these do not fit together.
     """
 
     def __init__(
@@ -192,11 +192,11 @@ class IdempotentProducer:
         await producer.publish(_MeasuredEvents(events, key, self._broker, link.bytes_max, is_numbered=self._idempotent))
 
     async def settle(self, partition: str) -> bool:
-        """After an unknown outcome: send it again until the broker has it. False where there was nothing to settle."""
+        """After an unknown outcome: send it again until the broker has it. False if there was nothing to settle."""
         return await self._producer(partition, None).settle()
 
     async def publishing_properties(self, partition: str) -> PublishingProperties:
-        """This producer's state in the partition, for which a link is made where there was none."""
+        """This producer's state in the partition, for which a link is made if there was none."""
         producer = self._producer(partition, None)
         if producer.numbers is None:
             await producer.ensure_link()

@@ -124,7 +124,7 @@ class PartitionProducer:
         return self._bytes_max
 
     async def ensure_link(self) -> ProducerLink:
-        """A link, made now where there is none. Raises PublishError."""
+        """A link, made now if there is none. Raises PublishError."""
         async with self._our_turn():
             flight = Flight()
             return await _run_uninterrupted(flight, self._in_tries(flight, self._ensure_link_in_time))
@@ -268,7 +268,7 @@ class PartitionProducer:
 
     def _late(self, flight: Flight) -> PublishError:
         return refused(
-            f"{self._place} did not answer within {self._retry.try_timeout_s:g} s",
+            f"{self._target} did not answer within {self._retry.try_timeout_s:g} s",
             reason=Reason.SERVICE_TIMEOUT,
             is_transient=True,
             outcome=Outcome.UNKNOWN if flight.is_in_air else Outcome.FAILED,
@@ -297,7 +297,7 @@ class PartitionProducer:
         verdict = judged(reply, asked, self._unsettled, strict=self._strict)
         if verdict == "strange":
             raise refused(
-                f"{self._place} replied number {reply.number} at level {reply.level} of group {reply.group} to {asked}: another"
+                f"{self._target} replied number {reply.number} at level {reply.level} of group {reply.group} to {asked}: another"
                 " process publishes under the same group and level, or the broker has lost the producer's state",
                 reason=Reason.INVALID_CLIENT_STATE,
             )
@@ -311,7 +311,7 @@ class PartitionProducer:
             await link.close()
 
     @property
-    def _place(self) -> str:
+    def _target(self) -> str:
         where = "" if self.partition is None else f", partition '{self.partition}'"
         return f"{self._broker.name}{where}"
 
@@ -360,7 +360,7 @@ def judged(
     a batch is unknown, the reply may show that it was stored. It cannot show that it was not: the batch may still be on its
     way, and some brokers repeat the request's numbers. Only the same batch under the same numbers settles that.
 
-    strict: whether a reply that differs from `asked` is strange, even where nothing is unsettled.
+    strict: whether a reply that differs from `asked` is strange, even if nothing is unsettled.
 
     `continue`: use the numbers of the reply. stored: the unsettled batch is published. unsettled: send it again.
     strange: another process publishes under our numbers, or the broker has lost them.

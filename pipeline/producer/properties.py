@@ -8,7 +8,7 @@ from datetime import datetime
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishingProperties:
-    """The producer's own state in a partition. The last three are None where publishing is not idempotent.
+    """The producer's own state in a partition. The last three are None if publishing is not idempotent.
 
     last_published_number: 0 or -1, as the broker answers, before the first event.
     """

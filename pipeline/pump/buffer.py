@@ -110,7 +110,7 @@ class PageBuffer:
         self._filled.set()
 
     def _due_in_s(self) -> float | None:
-        """Seconds until a batch is due if nothing else comes; None where there is nothing to wait for yet."""
+        """Seconds until a batch is due if nothing else comes; None if there is nothing to wait for yet."""
         if self._end is not None or self._ranged is not None:
             return 0
         if not self._pages:

@@ -254,7 +254,7 @@ class InFlight(Generic[T]):
         return await self.carry_out(self._writer.flush(), stop)
 
     async def carry_out(self, step: Coroutine[Any, Any, None], stop: asyncio.Task[bool]) -> bool:
-        """A write or flush, and telling what is delivered meanwhile. False where a stop came and it did not end soon."""
+        """A write or flush, and telling what is delivered meanwhile. False if a stop came and it did not end soon."""
         if not self._writer.is_buffering:
             await step
             return True

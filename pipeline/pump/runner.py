@@ -179,7 +179,7 @@ class Runner:
     async def run(self, stopping: asyncio.Event) -> PartitionEnded | None:
         """Until `stopping` is set: then the batch being sent is finished, everything behind it dropped, and None returned.
 
-        Raises OutputSuspected where the next run is to find out more of what the sink refuses.
+        Raises OutputSuspected if the next run is to find out more of what the sink refuses.
         Returns PartitionEnded once all of a partition that has ended is delivered. Raises what feed, transform and sink raise
         (see leasehold.pipeline.errors), after everything before it has been delivered; cancelled, it may leave one write
         unsettled.
@@ -247,7 +247,7 @@ class Runner:
         return has_suspects or has_buried or plan.is_for_host(self._read_to)
 
     async def _read_pages(self) -> bool:
-        """Until it is time to look for ranges; False where there are no more pages."""
+        """Until it is time to look for ranges; False if there are no more pages."""
         pages = self._feed.open_as(self._epoch, self._partition, self._read_to)
         read = 0
         async with aclosing(pages):
@@ -258,7 +258,7 @@ class Runner:
         return False
 
     async def _read_page(self, pages: AsyncGenerator[Page, None]) -> int | None:
-        """How many events the next page had; None where there are no more. It is read as soon as there is room for it."""
+        """How many events the next page had; None if there are no more. It is read as soon as there is room for it."""
         await self._buffer.wait_for_room()
         page = await heeding(anext(pages, None))
         if page is None:
@@ -536,13 +536,13 @@ class Runner:
         return None
 
     def _moved(self) -> set[asyncio.Task[None]]:
-        """What to wait for besides, where something is not delivered yet."""
+        """Undelivered batches to wait for."""
         if self._in_flight.is_empty:
             return set()
         return {asyncio.create_task(self._in_flight.wait_for_progress(), name=f"moved {self._partition}")}
 
     async def _write(self, ready: _Ready, stop: asyncio.Task[bool]) -> bool:
-        """Whether the batch was written; False where we were told to stop while it could not be sent."""
+        """Whether the batch was written; False if we were told to stop while it could not be sent."""
         if self._tracer is not None:
             trace = self._tracer.begin_delivery(ready.output.to, self._writer.place)
             ready = replace(ready, output=replace(ready.output, trace=trace))
@@ -609,7 +609,7 @@ class Runner:
         return self._parked - before
 
     async def _wait_for_grant(self, stop: asyncio.Task[bool]) -> bool:
-        """Wait for leave to send; False where we were told to stop first."""
+        """Wait for leave to send; False if we were told to stop first."""
         try:
             self._permit.check()
             return True

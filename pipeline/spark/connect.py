@@ -26,7 +26,7 @@ from leasehold.pipeline.spark.jvm import Running
 from leasehold.pipeline.spark.master import address
 from leasehold.pipeline.spark.pyspark_internals import close_channel, release_of, same_version
 from leasehold.pipeline.spark.reason import reason_of
-from leasehold.pipeline.spark.watch import KNOWN, Progress, Standing
+from leasehold.pipeline.spark.watch import KNOWN, ClusterAnswer, TaskCounts
 
 ATTEMPTS: dict[str, Any] = {
     "max_retries": 6,
@@ -198,7 +198,7 @@ class _Job:
 
     group: str
     session: SparkSession
-    progress: Progress | None = None
+    progress: TaskCounts | None = None
     looks: int = 0
 
 
@@ -249,7 +249,7 @@ class Connected(Running):
         """This thread waits for a job of the group from now on."""
         self._jobs[threading.get_ident()] = _Job(group, session)
 
-    def progress_of(self, group: str) -> Progress | None:
+    def progress_of(self, group: str) -> TaskCounts | None:
         """Blocks until the server answers. Raises what `loss` and `session_loss` read, the latter of the job's session."""
         job = next((each for each in list(self._jobs.values()) if each.group == group), None)
         if job is None:
@@ -262,7 +262,7 @@ class Connected(Running):
             _ask(job.session)
         return job.progress
 
-    def standing(self) -> Standing:
+    def standing(self) -> ClusterAnswer:
         """A server that answers `progress_of` has this host's session, and gets executors for it."""
         return KNOWN
 
@@ -301,7 +301,7 @@ class Connected(Running):
         if (job := self._jobs.get(me)) is not None:
             ended = sum(each.num_completed_tasks for each in stages)
             left = sum(each.num_tasks for each in stages) - ended
-            job.progress = Progress(inflight_tasks, ended, left)
+            job.progress = TaskCounts(inflight_tasks, ended, left)
 
 
 def _ask(session: SparkSession) -> None:

@@ -33,7 +33,7 @@ def require_jars(package: Path, environment: Mapping[str, str] = os.environ) -> 
 
 
 def require_java() -> None:
-    """Raises EngineUnavailable where there is no Java, or one that is too old. Blocks for a moment."""
+    """Raises EngineUnavailable if there is no Java, or one that is too old. Blocks for a moment."""
     java = java_command()
     if java is None:
         home = os.environ.get("JAVA_HOME")
@@ -86,13 +86,13 @@ def java_command() -> str | None:
 
 
 def java_version(text: str) -> int | None:
-    """The major version that `java -version` or its file `release` names: 8 for 1.8.0, 17 for 17.0.9. None where none is."""
+    """The major version that `java -version` or its file `release` names: 8 for 1.8.0, 17 for 17.0.9. None if none is."""
     found = re.search(r'(?:version |JAVA_VERSION=)"(?:1\.)?(\d+)', text)
     return int(found[1]) if found else None
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class ProcessOutput:
     """The last lines that a JVM and its Python workers wrote: they must not litter ours, nor fill a disk."""
 
     lines: deque[str]
@@ -103,7 +103,7 @@ class Output:
         self.thread.join(1)
 
 
-def read_output() -> tuple[Output, int]:
+def read_output() -> tuple[ProcessOutput, int]:
     """What is read, on a thread of its own, and the file descriptor to write it to."""
     lines: deque[str] = deque(maxlen=LINES_MAX)
     reading, writing = os.pipe()
@@ -114,7 +114,7 @@ def read_output() -> tuple[Output, int]:
 
     thread = threading.Thread(target=read, name="spark-output", daemon=True)
     thread.start()
-    return Output(lines, thread), writing
+    return ProcessOutput(lines, thread), writing
 
 
 def end_process(process: subprocess.Popen[bytes]) -> None:

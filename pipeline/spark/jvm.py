@@ -27,7 +27,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from leasehold.pipeline.errors import EngineUnavailable
-from leasehold.pipeline.spark.jre import Output, end_process, read_output, require_jars, require_java
+from leasehold.pipeline.spark.jre import ProcessOutput, end_process, read_output, require_jars, require_java
 from leasehold.pipeline.spark.master import (
     addresses,
     is_standalone,
@@ -51,7 +51,7 @@ from leasehold.pipeline.spark.pyspark_internals import (
     web_port,
 )
 from leasehold.pipeline.spark.reason import complaint, end_reason, reason_of, start_advice, start_reason
-from leasehold.pipeline.spark.watch import Progress, Standing, standing_of
+from leasehold.pipeline.spark.watch import ClusterAnswer, TaskCounts, answer_of
 
 # Directories for Spark's shuffles and blocks, removed with their process, or by the next start if it was killed.
 #
@@ -174,7 +174,7 @@ class Running:
     def begin(self, group: str, session: SparkSession) -> None:
         """This thread waits for a job of the group from now on. A JVM knows that by the job's own group."""
 
-    def progress_of(self, group: str) -> Progress | None:
+    def progress_of(self, group: str) -> TaskCounts | None:
         """Blocks until the JVM answers."""
         tracker = self.session.sparkContext.statusTracker()
         jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
@@ -183,13 +183,13 @@ class Running:
         if not stages:
             return None
         ended = sum(stage.numCompletedTasks for stage in stages)
-        return Progress(
+        return TaskCounts(
             running=sum(stage.numActiveTasks for stage in stages),
             ended=ended + sum(stage.numFailedTasks for stage in stages),
             left=sum(stage.numTasks for stage in stages) - ended,
         )
 
-    def standing(self) -> Standing:
+    def standing(self) -> ClusterAnswer:
         """What the cluster answers about this application. Blocks for seconds if it is silent.
 
         A master that loses its connection to a driver removes the application and its executors. Spark waits for it for ever.
@@ -197,7 +197,7 @@ class Running:
         context = self.session.sparkContext
         if self.place.startswith("k8s://"):
             return standing_in_kubernetes(context)
-        return standing_of(standing_at(context, *master) for master in addresses(self.place))
+        return answer_of(standing_at(context, *master) for master in addresses(self.place))
 
     def sever(self) -> None:
         """Every call that waits for it ends."""
@@ -283,7 +283,7 @@ def _start(
 
 def _launch(
     conf: Mapping[str, str], scratch: Scratch | None, launched: Callable[[subprocess.Popen[bytes]], None]
-) -> tuple[Any, Output]:
+) -> tuple[Any, ProcessOutput]:
     """PySpark's gateway to a JVM, and what the JVM writes. Raises EngineUnavailable."""
     arguments = _spark_conf({name: value for name, value in conf.items() if name.startswith(_ARGUMENTS)})
     output, descriptor = read_output()
@@ -342,7 +342,7 @@ def _ends(process: subprocess.Popen[bytes], *, within_s: float) -> bool:
 
 
 @contextmanager
-def _registration(conf: Mapping[str, str], gateway: Any, output: Output) -> Iterator[None]:
+def _registration(conf: Mapping[str, str], gateway: Any, output: ProcessOutput) -> Iterator[None]:
     """Ends the JVM if a standalone master does not register it in time. Spark would wait a minute, and continue without it.
 
     Only the wait for the master is bounded: on a slow machine the rest of a start may take longer. Raises EngineUnavailable.

@@ -59,7 +59,7 @@ def defaults(master: str, driver_memory: str, result_bytes_max: int) -> dict[str
 
 
 def roomy_shm(bytes_min: int = 1 << 30) -> str | None:
-    """Memory for shuffles and events on their way to the JVM, where there is enough of it."""
+    """Memory for shuffles and events on their way to the JVM, if there is enough of it."""
     try:
         found = os.statvfs(_SHM)
     except OSError:

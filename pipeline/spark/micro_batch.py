@@ -175,7 +175,7 @@ def _whole(batch: Batch) -> Slice:
 
 
 def split(output: pa.Table, partitions: Sequence[str]) -> list[pa.Table]:
-    """Each partition's own rows, by sequence where there is one. Raises TransformError for rows of any other partition."""
+    """Each partition's own rows, by sequence if there is one. Raises TransformError for rows of any other partition."""
     owners = pc.index_in(output.column(PARTITION), value_set=pa.array(partitions, pa.string())).combine_chunks()
     if owners.null_count:
         foreign = pc.unique(output.column(PARTITION).filter(pc.is_null(owners))).to_pylist()

@@ -75,7 +75,7 @@ class Rows:
     """What leaves a node."""
 
     columns: tuple[int, ...] | None
-    """Ids in order, None where the order is not known."""
+    """Ids in order, None if the order is not known."""
     own: frozenset[int] = frozenset()
     """Columns that hold the partition of every event a row was made from."""
     maybe: frozenset[int] = frozenset()

@@ -47,7 +47,7 @@ ROW_BY_ROW = frozenset(("Filter", "Generate", "Project", "SubqueryAlias", "View"
 """Nodes of an analyzed plan whose rows are made in the task that has their input: none of them is sent to another task."""
 
 
-class _Refused(Exception):
+class _Unclear(Exception):
     """The message says why."""
 
 
@@ -62,7 +62,7 @@ def read_text(sql: str, explained: str) -> Contract:
     try:
         _require_plain(sql)
         own = _followed(list(_chain(explained)))
-    except _Refused as refused:
+    except _Unclear as refused:
         return Contract(None, f"over Spark Connect, {refused}")
     return (
         Contract(True, None)
@@ -79,9 +79,9 @@ def read_why_again(sql: str, explained: str) -> str | None:
         _of_events(leaf)
         for line in nodes:
             if line.kind not in ROW_BY_ROW:
-                raise _Refused(may_shuffle(line.kind))
+                raise _Unclear(may_shuffle(line.kind))
             _require_no_subquery(line.rest)
-    except _Refused as refused:
+    except _Unclear as refused:
         return f"over Spark Connect, {refused}"
     return None
 
@@ -93,23 +93,23 @@ def may_shuffle(kind: str) -> str:
 def _require_plain(sql: str) -> None:
     """No text and no name of the query has a `#`, so what looks like a column in the plan is one."""
     if "\\" in sql or "--" in sql or "/*" in sql:
-        raise _Refused("queries with comments or `\\` are not read")
+        raise _Unclear("queries with comments or `\\` are not read")
     if odd := next((text for text in _QUOTED.findall(sql) if not _PLAIN.fullmatch(text)), None):
-        raise _Refused(f"queries with texts or names like {odd[:40]} are not read")
+        raise _Unclear(f"queries with texts or names like {odd[:40]} are not read")
     if re.search(r"['\"`]", _QUOTED.sub("", sql)):
-        raise _Refused("the query's quotes are not read")
+        raise _Unclear("the query's quotes are not read")
 
 
 def _chain(explained: str) -> Iterator[_Line]:
     """The nodes from the output to the events, each of which has one input."""
     found = _SECTION.search(explained)
     if found is None or "..." in found[1]:
-        raise _Refused("its plan was not shown whole")
+        raise _Unclear("its plan was not shown whole")
     for number, text in enumerate(found[1].splitlines()):
         node = _NODE.fullmatch(text)
         depth = 3 * (number - 1)
         if node is None or bool(number) != bool(node[2]) or len(node[1]) != max(0, depth):
-            raise _Refused("queries with several inputs are not read")
+            raise _Unclear("queries with several inputs are not read")
         yield _Line(node[3], node[4].strip())
 
 
@@ -123,7 +123,7 @@ def _followed(lines: list[_Line]) -> bool:
 
 def _of_events(line: _Line) -> frozenset[str]:
     if line.kind not in ("LocalRelation", "LogicalRDD"):
-        raise _Refused(f"{line.kind} is a source other than the events")
+        raise _Unclear(f"{line.kind} is a source other than the events")
     columns = _parts(line.rest)[-1] if line.kind == "LocalRelation" else _parts(line.rest)[0]
     return frozenset(column for name, column in map(_attribute, columns) if name == PARTITION)
 
@@ -148,19 +148,19 @@ def _step(line: _Line, own: frozenset[str]) -> frozenset[str]:
             keys, columns = _expected(line, 2)
             _require_partition(keys, own, "an aggregate is not grouped by `partition`")
             return _kept(columns, own)
-    raise _Refused(f"{line.kind} is not read")
+    raise _Unclear(f"{line.kind} is not read")
 
 
 def _require_partition(keys: list[str], own: frozenset[str], why_not: str) -> None:
     if not any(_owned(key, own) for key in keys):
-        raise _Refused(why_not)
+        raise _Unclear(why_not)
 
 
 def _expected(line: _Line, count: int, functions: frozenset[str] = _FUNCTIONS) -> list[list[str]]:
     _require_known(line.rest, functions)
     parts = _parts(line.rest)
     if len(parts) != count:
-        raise _Refused(f"this {line.kind} is not read")
+        raise _Unclear(f"this {line.kind} is not read")
     return parts
 
 
@@ -181,20 +181,20 @@ def _owned(column: str, own: frozenset[str]) -> str | None:
 def _attribute(column: str) -> tuple[str, str]:
     found = _ATTRIBUTE.fullmatch(column)
     if found is None:
-        raise _Refused("the events' columns are not read")
+        raise _Unclear("the events' columns are not read")
     return found[1], found[2]
 
 
 def _require_known(text: str, functions: frozenset[str] = _FUNCTIONS) -> None:
     for name in _CALL.findall(text):
         if name not in functions:
-            raise _Refused(f"the function {name[:40]} is not known to keep partitions apart")
+            raise _Unclear(f"the function {name[:40]} is not known to keep partitions apart")
     _require_no_subquery(text)
 
 
 def _require_no_subquery(text: str) -> None:
     if re.search(r"#\d+L? \[|subquery|exists#|outer\(", text):
-        raise _Refused("subqueries are not read")
+        raise _Unclear("subqueries are not read")
 
 
 _CLOSING = {"(": ")", "[": "]"}
@@ -214,7 +214,7 @@ def _parts(text: str) -> list[list[str]]:
                 continue
         elif letter in ")]":
             if not open_ or open_.pop() != letter:
-                raise _Refused("its plan is not read")
+                raise _Unclear("its plan is not read")
             if not open_ and letter == "]":
                 found[-1].append(element.strip())
                 element = ""
@@ -225,5 +225,5 @@ def _parts(text: str) -> list[list[str]]:
             continue
         element += letter
     if open_:
-        raise _Refused("its plan is not read")
+        raise _Unclear("its plan is not read")
     return found

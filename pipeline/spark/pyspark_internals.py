@@ -23,7 +23,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from leasehold.pipeline.errors import EngineUnavailable
-from leasehold.pipeline.spark.watch import KNOWN, UNKNOWN, Standing, about_pods, about_workers
+from leasehold.pipeline.spark.watch import KNOWN, UNKNOWN, ClusterAnswer, about_pods, about_workers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -131,15 +131,15 @@ def web_port(gateway: Any, conf: Mapping[str, str], host: str, port: int) -> int
         return None
 
 
-def standing_at(context: SparkContext, host: str, port: int) -> Standing:
+def standing_at(context: SparkContext, host: str, port: int) -> ClusterAnswer:
     """What a standalone master answers about the driver's application. Blocks for a few times KNOWN_S at most."""
     in_time = dict.fromkeys(("spark.rpc.askTimeout", "spark.rpc.lookupTimeout"), f"{KNOWN_S}s")
     try:
         conf, jvm = {**dict(context.getConf().getAll()), **in_time}, context._jvm
         with _master_answer(jvm, conf, host, port, "DeployMessages$RequestMasterState$") as state:
             if context.applicationId in [each.id() for each in state.activeApps()]:  # also while the master recovers
-                return Standing(True, _about_workers(state))
-            return Standing(False if state.status().toString() == "ALIVE" else None)
+                return ClusterAnswer(True, _about_workers(state))
+            return ClusterAnswer(False if state.status().toString() == "ALIVE" else None)
     except Exception:  # as above
         return UNKNOWN
 
@@ -152,17 +152,17 @@ def _about_workers(state: Any) -> str:
         return ""
 
 
-def standing_in_kubernetes(context: SparkContext) -> Standing:
+def standing_in_kubernetes(context: SparkContext) -> ClusterAnswer:
     """What the API server answers about the pods of the driver's executors. Blocks for a few times KNOWN_S at most."""
     try:
         pods = _pods_of(context)
     except Py4JJavaError as error:  # refused, but answered
         code = _status_of(error)
-        return Standing(True, f"the API server answers with status {code}") if code else UNKNOWN
+        return ClusterAnswer(True, f"the API server answers with status {code}") if code else UNKNOWN
     except Exception:  # as above
         return UNKNOWN
     try:
-        return Standing(True, about_pods([_state_of(each) for each in pods]))
+        return ClusterAnswer(True, about_pods([_state_of(each) for each in pods]))
     except Exception:  # as above
         return KNOWN
 

@@ -47,7 +47,7 @@ def reason_of(text: str) -> str:
         line = with_class(re.sub(r"^(Caused by: |: )?([\w.$]+(Exception|Error): )*", "", whole), whole)
     line = _NO_TABLE.sub(r"\1: the events of a batch are the view `events`", line)
     line = re.sub(r"^\[[\w.]+\] ", "", line)
-    line = _HINTS.split(line, maxsplit=1)[0].rstrip(". ") + _place(text)
+    line = _HINTS.split(line, maxsplit=1)[0].rstrip(". ") + _location_of(text)
     return (line or text.strip() or "no reason given")[:REASON_CHARS_MAX]
 
 
@@ -57,7 +57,7 @@ def with_class(message: str, line: str) -> str:
     return named[0] if named else message
 
 
-def _place(text: str) -> str:
+def _location_of(text: str) -> str:
     found = _PLACE.search(text)
     return f" (line {found[1]}, position {int(found[2]) + 1})" if found else ""
 

@@ -21,9 +21,9 @@ from leasehold.pipeline.spark.session import PipelineSession
 from leasehold.pipeline.spark.watch import (
     LOOK_S,
     UNKNOWN,
-    Progress,
-    Standing,
-    Watch,
+    ClusterAnswer,
+    JobWatch,
+    TaskCounts,
     forgotten,
     in_vain,
     lost,
@@ -154,7 +154,7 @@ class Runs:
     async def _watch(self, run: Run) -> _GivenUp:
         """Returns once a job is given up, or the Spark that it has obtained does not answer while its session is opened."""
         clock = asyncio.get_running_loop().time
-        watch = Watch(clock())
+        watch = JobWatch(clock())
         try:
             while True:
                 await asyncio.sleep(LOOK_S)
@@ -172,16 +172,16 @@ class Runs:
         finally:
             self._engine.waiting.end(self._name, run.group)
 
-    async def _judged(self, run: Run, spark: Running, watch: Watch) -> _GivenUp | None:
+    async def _judged(self, run: Run, spark: Running, watch: JobWatch) -> _GivenUp | None:
         """Why a job is given up that no executor works on. It waits while the cluster knows the application."""
         clock, cluster, place = asyncio.get_running_loop().time, self._engine.cluster, self._engine.place
         if cluster.has_to_ask(watch, clock()):
             cluster.asked_at = clock()
-            standing = await self._ask(spark)
-            if standing.knows is False:
+            answer = await self._ask(spark)
+            if answer.knows is False:
                 spark.is_broken = True
                 return _GivenUp(EngineUnavailable(forgotten(place), is_away=True), spark, run.cancel)
-            cluster.note(standing, clock())
+            cluster.note(answer, clock())
         match cluster.judge(watch, clock()):
             case "waits":
                 self._note_wait(run, clock() - cluster.quiet_since(watch))
@@ -200,7 +200,7 @@ class Runs:
         for note in list(self._noted):
             note()
 
-    async def _ask(self, spark: Running) -> Standing:
+    async def _ask(self, spark: Running) -> ClusterAnswer:
         """UNKNOWN if the cluster does not answer in time."""
         try:
             async with asyncio.timeout(ANSWER_S):  # of several masters, each may be silent
@@ -208,7 +208,7 @@ class Runs:
         except TimeoutError:
             return UNKNOWN
 
-    async def _look(self, run: Run, spark: Running) -> Progress | _GivenUp | None:
+    async def _look(self, run: Run, spark: Running) -> TaskCounts | _GivenUp | None:
         """The progress of the job, as far as is known; or why it is given up at once."""
         try:
             async with asyncio.timeout(ANSWER_S):

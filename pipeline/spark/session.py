@@ -257,7 +257,7 @@ class CachedPlan:
         self._sent_as = sent_as(_schema_of(self.schema))
 
     def run(self, events: pa.Table) -> pa.Table | None:
-        """The output of what the query means now; None where the plan of that cannot be run again."""
+        """The output of what the query means now; None if the plan of that cannot be run again."""
         self.exchange(events)
         planned = self.output
         planning = self._beside.submit(self._plan)
@@ -406,7 +406,7 @@ class PipelineSession:
                 self.kept = kept
 
     def run_again(self, events: pa.Table) -> pa.Table | None:
-        """The output of the query that was kept; None where there is none, or not for these events, or it is busy."""
+        """The output of the query that was kept; None if there is none, or not for these events, or it is busy."""
         kept = self.kept
         if kept is None or events.schema != kept.schema or not _is_small(events):
             return None

@@ -32,7 +32,7 @@ Verdict = Literal["works", "waits", "lost", "in vain"]
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class TaskCounts:
     """The tasks of one job. running: at this moment; ended: so far; left: not ended, as far as is known."""
 
     running: int
@@ -41,7 +41,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ClusterAnswer:
     """What a master, an API server or a Connect server answers about the application.
 
     knows: None if it does not answer, or is not in charge. about: its executors, for people; empty if nothing is known.
@@ -51,10 +51,10 @@ class Standing:
     about: str = ""
 
 
-KNOWN, UNKNOWN = Standing(True), Standing(None)
+KNOWN, UNKNOWN = ClusterAnswer(True), ClusterAnswer(None)
 
 
-def standing_of(answers: Iterable[Standing]) -> Standing:
+def answer_of(answers: Iterable[ClusterAnswer]) -> ClusterAnswer:
     """What several masters answer together: one of them is in charge. Asks no others behind one that knows the application."""
     found = UNKNOWN
     for each in answers:
@@ -65,13 +65,13 @@ def standing_of(answers: Iterable[Standing]) -> Standing:
 
 
 @dataclass(slots=True)
-class Watch:
+class JobWatch:
     """The watch over one job, in the caller's seconds. moved_at: when it last progressed."""
 
     moved_at: float
     ended: int = 0
 
-    def note(self, progress: Progress | None, now: float) -> None:
+    def note(self, progress: TaskCounts | None, now: float) -> None:
         """progress: None if nothing is known of it, while Spark plans it for example."""
         if progress is None or progress.running or not progress.left or progress.ended != self.ended:
             self.moved_at = now
@@ -95,19 +95,19 @@ class Cluster:
     about: str = ""
     """What it answered about executors."""
 
-    def quiet_since(self, watch: Watch) -> float:
+    def quiet_since(self, watch: JobWatch) -> float:
         """Since when neither this job nor any other has progressed."""
         return max(watch.moved_at, self.ran_at)
 
-    def has_to_ask(self, watch: Watch, now: float) -> bool:
+    def has_to_ask(self, watch: JobWatch, now: float) -> bool:
         """Whether it is time to ask the cluster, for the first time or again."""
         return now - max(self.quiet_since(watch), self.asked_at) >= ASK_S
 
-    def note(self, standing: Standing, now: float) -> None:
-        if standing.knows:
-            self.known_at, self.about = now, standing.about
+    def note(self, answer: ClusterAnswer, now: float) -> None:
+        if answer.knows:
+            self.known_at, self.about = now, answer.about
 
-    def judge(self, watch: Watch, now: float) -> Verdict:
+    def judge(self, watch: JobWatch, now: float) -> Verdict:
         since = self.quiet_since(watch)
         if now - max(since, self.known_at) >= SILENT_S:
             return "lost"

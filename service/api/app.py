@@ -16,7 +16,7 @@ from structlog.typing import FilteringBoundLogger as Log
 from leasehold.leases.errors import StoreError
 from leasehold.service import dashboard
 from leasehold.service.api import schemas
-from leasehold.service.api.audit import Audit
+from leasehold.service.api.audit import AuditLog
 from leasehold.service.api.auth import READING, Access
 from leasehold.service.api.events import events
 from leasehold.service.api.masking import Mask
@@ -87,7 +87,7 @@ async def _file(file: dashboard.File) -> Response:
 
 # The API's page for people, at /docs: routes and parameters out of the OpenAPI document, in plain HTML.
 #
-# FastAPI's own page loads its scripts from elsewhere; a host may be where there is no elsewhere.
+# FastAPI's own page loads its scripts from another server, which a host may not reach.
 
 
 _PAGE = """<!doctype html>
@@ -165,5 +165,5 @@ def create_app(
         return HTMLResponse(docs_page(app.openapi()))
 
     add_handlers(app)
-    app.add_middleware(Guard, access=access, audit=Audit(log, view.host.stats))
+    app.add_middleware(Guard, access=access, audit=AuditLog(log, view.host.stats))
     return app

@@ -71,7 +71,7 @@ def outcome_of(status: int, *, is_change: bool) -> ActionOutcome:
     return "refused" if status < 500 else "failed"
 
 
-class Audit:
+class AuditLog:
     """Records actions in the log, and in the stats of this host."""
 
     def __init__(self, log: Log, stats: Stats) -> None:

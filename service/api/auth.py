@@ -54,7 +54,7 @@ class Tokens:
     """The tokens of one file. While it cannot be read, no client is admitted."""
 
     def __init__(self, file: Path, setting: str = "api.readers") -> None:
-        """Raises StartFailed where there are none."""
+        """Raises StartFailed if there are none."""
         self._file = file
         try:
             self._stamp, self._known = _stamp(file), _known(file)

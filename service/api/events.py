@@ -64,12 +64,12 @@ def events(view: View) -> APIRouter:
                 f"{STREAMS_MAX} clients already watch this host: use another host, or retry later",
                 {"retry-after": "15"},
             )
-        return Stream(changes, wanted.seconds)
+        return ChangeStream(changes, wanted.seconds)
 
     return router
 
 
-class Stream(StreamingResponse):
+class ChangeStream(StreamingResponse):
     def __init__(self, changes: Changes, seconds: float) -> None:
         super().__init__(changes.stream(seconds), media_type="text/event-stream", headers={"x-accel-buffering": "no"})
         self._changes = changes
@@ -125,7 +125,7 @@ class Changes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """pipelines: None where nothing about them has changed, else all of them."""
+    """pipelines: None if nothing about them has changed, else all of them."""
 
     leases: Sequence[LeaseStatus] = ()
     leases_gone: Sequence[tuple[str, str]] = ()
@@ -154,12 +154,12 @@ def rendered(found: Difference) -> bytes:
     if found.leases or found.leases_gone:
         gone = [{"pipeline": pipeline, "partition": partition} for pipeline, partition in found.leases_gone]
         parts.append(
-            _event("leases", {"items": [_plain(schemas.Lease.model_validate(x)) for x in found.leases], "gone": gone})
+            _event("leases", {"items": [_as_json(schemas.Lease.model_validate(x)) for x in found.leases], "gone": gone})
         )
     if found.hosts or found.hosts_gone:
-        parts.append(_event("hosts", {"items": list(map(_plain, found.hosts)), "gone": list(found.hosts_gone)}))
+        parts.append(_event("hosts", {"items": list(map(_as_json, found.hosts)), "gone": list(found.hosts_gone)}))
     if found.pipelines is not None:
-        parts.append(_event("pipelines", _plain(found.pipelines)))
+        parts.append(_event("pipelines", _as_json(found.pipelines)))
     return b"".join(parts)
 
 
@@ -167,7 +167,7 @@ def _is_same(before: LeaseStatus | None, now: LeaseStatus) -> bool:
     return before is not None and before.lease is now.lease and before.state == now.state
 
 
-def _plain(model: BaseModel) -> Any:
+def _as_json(model: BaseModel) -> Any:
     return model.model_dump(mode="json", by_alias=True)
 
 

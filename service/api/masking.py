@@ -75,7 +75,7 @@ class Mask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class ShownRow:
     """A copy of what is shown of one row: a reference to its page would keep the whole page in memory.
 
     - columns: each column's name, and what stands for its value if that is not shown; None if it is.
@@ -88,7 +88,7 @@ class Row:
     cost: int
 
 
-def copied(table: pa.Table, place: int, mask: Mask) -> Row:
+def copied(table: pa.Table, place: int, mask: Mask) -> ShownRow:
     """Takes microseconds for each column: nothing is parsed, and large or masked values are not even copied."""
     row = table.slice(place, 1)
     names = row.column_names[:COLUMNS_MAX]
@@ -101,12 +101,12 @@ def copied(table: pa.Table, place: int, mask: Mask) -> Row:
     kept = row.select([index for index, (_, instead) in enumerate(columns) if instead is None])
     if len(names) < row.num_columns:
         columns.append(("...", f"({row.num_columns - len(names)} more columns)"))
-    return Row(columns=tuple(columns), content=_stream_of(kept), cost=cost)
+    return ShownRow(columns=tuple(columns), content=_stream_of(kept), cost=cost)
 
 
-def failed(error: Exception) -> Row:
+def failed(error: Exception) -> ShownRow:
     """Stands for a row that cannot be copied."""
-    return Row(columns=(("...", _failed(error)),), content=_stream_of(pa.table({})), cost=COLUMN_BYTES)
+    return ShownRow(columns=(("...", _failed(error)),), content=_stream_of(pa.table({})), cost=COLUMN_BYTES)
 
 
 def _failed(error: Exception) -> str:
@@ -125,7 +125,7 @@ def _instead(size: int, room: int) -> tuple[str | None, int]:
     return (None, size) if size <= min(VALUE_BYTES_MAX, room) else (f"({size:,} bytes: too large to show)", 0)
 
 
-def values_of(row: Row, mask: Mask) -> dict[str, JsonValue]:
+def values_of(row: ShownRow, mask: Mask) -> dict[str, JsonValue]:
     with pa.ipc.open_stream(row.content) as stream:
         values = iter(stream.read_all().columns)
     return {name: _column(name, next(values), mask) if instead is None else instead for name, instead in row.columns}
@@ -138,12 +138,12 @@ def _column(name: str, column: pa.ChunkedArray, mask: Mask) -> JsonValue:
             value = dict(value)
         if name == "body" and isinstance(value, str):
             value = value.encode()
-        return _shown(value, mask)
+        return _masked_value(value, mask)
     except (ValueError, OverflowError) as error:  # PostgreSQL takes years behind 9999
         return _failed(error)
 
 
-def _shown(value: object, mask: Mask, texts: int = 0) -> JsonValue:
+def _masked_value(value: object, mask: Mask, texts: int = 0) -> JsonValue:
     """texts: how many JSON texts it is within."""
     match value:
         case None | bool() | int():
@@ -151,22 +151,22 @@ def _shown(value: object, mask: Mask, texts: int = 0) -> JsonValue:
         case float():
             return value if math.isfinite(value) else str(value)
         case str():
-            return _text(value, mask, texts)
+            return _masked_text(value, mask, texts)
         case bytes():
             return _binary(value, mask)
         case datetime():
             return value.isoformat()
         case Mapping():
-            return _fields(value, mask, texts)
+            return _masked_fields(value, mask, texts)
         case list():
             if value and all(isinstance(each, tuple) for each in value):  # a map within a column
-                return _shown(dict(value), mask, texts)
-            return [MASK if _names_a_field(value, mask) else _shown(each, mask, texts) for each in value]
+                return _masked_value(dict(value), mask, texts)
+            return [MASK if _names_a_field(value, mask) else _masked_value(each, mask, texts) for each in value]
         case _:
             return _cut(redacted(str(value)))
 
 
-def _fields(fields: Mapping[object, object], mask: Mask, texts: int) -> dict[str, JsonValue]:
+def _masked_fields(fields: Mapping[object, object], mask: Mask, texts: int) -> dict[str, JsonValue]:
     shown: dict[str, JsonValue] = {}
     times = Counter[str]()
     names_a_field = _names_a_field(fields.values(), mask)
@@ -175,7 +175,7 @@ def _fields(fields: Mapping[object, object], mask: Mask, texts: int) -> dict[str
         label = _name(name, mask, texts)
         times[label] += 1
         unique = label if times[label] == 1 else f"{label} ({times[label]})"  # names may be withheld or cut alike
-        shown[unique] = MASK if names_a_field or mask.hides(name) else _shown(value, mask, texts)
+        shown[unique] = MASK if names_a_field or mask.hides(name) else _masked_value(value, mask, texts)
     return shown
 
 
@@ -196,10 +196,10 @@ def _lists_a_field(values: Iterable[object], mask: Mask) -> bool:
 
 
 def _name(name: str, mask: Mask, texts: int) -> str:
-    return _cut(name) if mask.lists(name) or _PLAIN_NAME.fullmatch(name) else _text(name, mask, texts)
+    return _cut(name) if mask.lists(name) or _PLAIN_NAME.fullmatch(name) else _masked_text(name, mask, texts)
 
 
-def _text(text: str, mask: Mask, texts: int = 0) -> str:
+def _masked_text(text: str, mask: Mask, texts: int = 0) -> str:
     """JSON in a text is masked as JSON elsewhere. In any other text, masked values cannot be found."""
     parsed = _parsed(text) if texts < TEXTS_MAX else None
     if parsed is not None:
@@ -210,7 +210,7 @@ def _text(text: str, mask: Mask, texts: int = 0) -> str:
 
 
 def _document(parsed: Document, mask: Mask, texts: int = 0) -> str:
-    return _cut(json.dumps(_shown(parsed, mask, texts + 1), ensure_ascii=False, separators=(",", ":")))
+    return _cut(json.dumps(_masked_value(parsed, mask, texts + 1), ensure_ascii=False, separators=(",", ":")))
 
 
 def _binary(content: bytes, mask: Mask) -> JsonValue:
@@ -219,7 +219,7 @@ def _binary(content: bytes, mask: Mask) -> JsonValue:
     except UnicodeDecodeError:
         return f"0x{content[: TEXT_CHARS_MAX // 2].hex()}" if mask.is_empty else _withheld(len(content), "not text")
     if mask.is_empty:
-        return _text(text, mask)
+        return _masked_text(text, mask)
     parsed = _parsed(text)
     if isinstance(parsed, dict | list):
         return _document(parsed, mask)

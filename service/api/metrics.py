@@ -6,8 +6,7 @@
 
 Every name is explained in docs/metrics.md. Labels are pipelines and words of `leasehold.service.stats`, so that the number of
 series does not depend on partitions, hosts or errors; partitions are labels only up to a number that a setting names. Each
-series is there
-from the start, as 0: of one that begins with its first event Prometheus sees no increase. What is unknown is absent.
+series starts as 0, because Prometheus sees no increase in one that starts with its first event. What is unknown is absent.
 """
 
 from __future__ import annotations
@@ -274,7 +273,7 @@ def _version_of(package: str) -> str:
 
 
 def _revision_in(direct_url: str | None) -> str:
-    """The commit that an installer has noted which was given a repository (PEP 610)."""
+    """The commit that an installer noted if it installed from a repository (PEP 610)."""
     found = parsed_json(direct_url or "{}", LEVELS_MAX)
     details = found.get("vcs_info") if isinstance(found, dict) else None
     return str(details.get("commit_id", "")) if isinstance(details, dict) else ""

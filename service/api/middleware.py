@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from leasehold.service import dashboard
-from leasehold.service.api.audit import Audit, OperatorAction, operator_action_of
+from leasehold.service.api.audit import AuditLog, OperatorAction, operator_action_of
 from leasehold.service.api.auth import FOR_OPERATORS, Access, Caller
 from leasehold.service.api.problems import LOOK_FIRST, problem
 from leasehold.service.config.types import is_loopback
@@ -31,10 +31,10 @@ HEADERS_BYTES_MAX = 32 * 1024
 BODY_BYTES_MAX = 128 * 1024
 """A continuation has 32 KiB at most, and each character may be escaped."""
 IMPORT_BYTES_MAX = 4 * 1024 * 1024
-"""What is larger would keep the loop that renews leases; `leasehold leases import` takes it."""
+"""A larger body would delay the heartbeats of this host; `leasehold leases import` takes it."""
 REQUEST_S = 30.0
 IMPORT_S = 180.0
-"""It watches for a lease duration, or that of a session, whether owners are alive."""
+"""An import first watches whether owners are alive."""
 ANSWER_S = 330.0
 """For a whole stream of events, read slowly."""
 IMPORT = "/api/leases/import"
@@ -81,7 +81,7 @@ def objection(headers: Mapping[bytes, bytes]) -> str | None:
     if not _is_here(host):
         return "`Host` is not a name of this machine: use localhost or 127.0.0.1, or set api.readers and send a token"
     origin = headers.get(b"origin")
-    if origin is not None and _place(origin.decode("latin-1")) != host.lower():
+    if origin is not None and _authority(origin.decode("latin-1")) != host.lower():
         return (
             "requests from pages of another origin are refused: open the dashboard of this host, or leave `Origin` out"
         )
@@ -97,7 +97,7 @@ def _is_here(host: str) -> bool:
     return name is not None and (is_loopback(name) or name.endswith(".localhost"))
 
 
-def _place(origin: str) -> str | None:
+def _authority(origin: str) -> str | None:
     """`null`, a sandboxed page's origin, does not count."""
     try:
         return urlsplit(origin).netloc.lower() or None
@@ -128,7 +128,7 @@ class Refusal:
 
 
 class Guard:
-    def __init__(self, app: ASGIApp, access: Access, audit: Audit) -> None:
+    def __init__(self, app: ASGIApp, access: Access, audit: AuditLog) -> None:
         self._app = app
         self._access = access
         self._audit = audit
@@ -188,7 +188,7 @@ class Guard:
 
 
 class _Answer:
-    """On its way to the client. status: 0 until it has begun. One to HEAD ends with its head, however long a body would take."""
+    """An answer on its way to the client. status: 0 until it has begun. An answer to HEAD ends with its head."""
 
     def __init__(self, send: Send, *, is_head: bool) -> None:
         self._send = send
@@ -233,7 +233,7 @@ class _Answer:
 
 
 class _Body:
-    """The client's, as far as it has come and may come."""
+    """A request's body: what has arrived, up to the largest that is accepted."""
 
     def __init__(self, receive: Receive, path: str) -> None:
         self._receive = receive

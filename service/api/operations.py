@@ -38,7 +38,7 @@ STALE = (
 
 
 class Nothing(Strict):
-    """`{}`: there is nothing to say."""
+    """An empty body: `{}`."""
 
 
 class Handoff(Strict):
@@ -188,10 +188,12 @@ def _done(
         is_change=change.is_change,
     )
     response.headers["etag"] = tag_of(change.after.etag)
-    return schemas.LeaseChange(changed=change.is_change, before=_shown(change.before), after=_shown(change.after))
+    return schemas.LeaseChange(
+        changed=change.is_change, before=_lease_model(change.before), after=_lease_model(change.after)
+    )
 
 
-def _shown(seen: VersionedLease) -> schemas.Lease:
+def _lease_model(seen: VersionedLease) -> schemas.Lease:
     return schemas.Lease.model_validate(LeaseStatus(seen.lease, seen.etag, state_of(seen.lease, is_expired=False)))
 
 

@@ -19,7 +19,7 @@ from pydantic import Field, JsonValue
 from leasehold.pipeline.event import Page
 from leasehold.pipeline.ranges import RangedBatch
 from leasehold.pipeline.sink import Output
-from leasehold.service.api.masking import ROW_BYTES_MAX, Mask, Row, copied, failed, values_of
+from leasehold.service.api.masking import ROW_BYTES_MAX, Mask, ShownRow, copied, failed, values_of
 from leasehold.service.api.rendering import Allowance, Renderer
 from leasehold.service.api.schemas import Model, Position
 from leasehold.service.group.work import Moment
@@ -198,7 +198,7 @@ class Sampler:
             work = partial(_texts, rows, self._mask, side, made)
             self._renderer.render(work, partial(self._put, side), sum(row.cost for row in rows))
 
-    def _choose(self, side: Side, table: pa.Table) -> list[Row]:
+    def _choose(self, side: Side, table: pa.Table) -> list[ShownRow]:
         """Evenly from the table, as many as the limits permit."""
         now, parsed = self._monotonic(), self._parsed[side]
         most = min(self._rows[side].left(now), self._limits.rows_max - self.shown - self.rendering)
@@ -246,7 +246,7 @@ class Sampler:
             self.changed.set()
 
 
-def _copied(table: pa.Table, place: int, mask: Mask) -> Row:
+def _copied(table: pa.Table, place: int, mask: Mask) -> ShownRow:
     """Raises nothing: whatever is wrong with a row must not stop its partition."""
     try:
         return copied(table, place, mask)
@@ -254,12 +254,12 @@ def _copied(table: pa.Table, place: int, mask: Mask) -> Row:
         return failed(error)
 
 
-def _texts(rows: Sequence[Row], mask: Mask, side: Side, made: Made) -> list[bytes]:
+def _texts(rows: Sequence[ShownRow], mask: Mask, side: Side, made: Made) -> list[bytes]:
     """Raises nothing, like _copied."""
     return [_rendered(row, mask, side, made) for row in rows]
 
 
-def _rendered(row: Row, mask: Mask, side: Side, made: Made) -> bytes:
+def _rendered(row: ShownRow, mask: Mask, side: Side, made: Made) -> bytes:
     try:
         text = event_text(side, made(values_of(row, mask)))
     except Exception as error:

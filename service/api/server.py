@@ -120,7 +120,7 @@ App = Callable[..., Awaitable[Any]]
 
 @asynccontextmanager
 async def serve(app: App, *, host: str, port: int, log: Log) -> AsyncIterator[int]:
-    """Yields the port that is bound. Raises StartFailed where it cannot be."""
+    """Yields the port that is bound. Raises StartFailed if it cannot be."""
     listener = listen(host, port)
     with listener, _forwarded(log):
         server = _Server(
@@ -139,7 +139,7 @@ async def serve(app: App, *, host: str, port: int, log: Log) -> AsyncIterator[in
         serving = asyncio.create_task(server.serve([listener]), name="api")
         bound: int = listener.getsockname()[1]
         try:
-            log.info("api listening", url=f"http://{_shown(host, bound)}")
+            log.info("api listening", url=f"http://{_address_text(host, bound)}")
             yield bound
         finally:
             server.should_exit = True
@@ -159,7 +159,7 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=128)
     except (OSError, OverflowError, UnicodeError) as error:
-        raise StartFailed(f"the API cannot be served on {_shown(host, port)}: {_reason(error)}") from None
+        raise StartFailed(f"the API cannot be served on {_address_text(host, port)}: {_reason(error)}") from None
 
 
 def _reason(error: Exception) -> str:
@@ -174,7 +174,7 @@ def _reason(error: Exception) -> str:
             )
 
 
-def _shown(host: str, port: int) -> str:
+def _address_text(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

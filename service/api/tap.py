@@ -56,7 +56,7 @@ class TapFilter(Strict):
 def tapping(view: View, mask: Mask | None, log: Log) -> APIRouter:
     """mask: None if taps are off."""
     router = APIRouter(prefix="/api", tags=["operators"], responses=documented(404, 409, 422))
-    open_taps: set[Stream] = set()
+    open_taps: set[TapStream] = set()
     renderer = Renderer(view.clock.monotonic)
 
     @router.get(
@@ -84,7 +84,7 @@ def tapping(view: View, mask: Mask | None, log: Log) -> APIRouter:
         client = request.client.host if request.client else "unknown"
         log.info("tap opened", **about(worker.owned.lease), side=wanted.side, who=caller.name, client=client)
         sampler = Sampler(wanted.limits, mask, renderer, monotonic=view.clock.monotonic, now=view.now)
-        return Stream(request, worker, sampler, wanted, open_taps)
+        return TapStream(request, worker, sampler, wanted, open_taps)
 
     return router
 
@@ -107,9 +107,9 @@ async def _find_worker(view: View, pipeline: str, partition: str) -> Worker:
     )
 
 
-class Stream(StreamingResponse):
+class TapStream(StreamingResponse):
     def __init__(
-        self, request: Request, worker: Worker, sampler: Sampler, wanted: TapFilter, open_taps: set[Stream]
+        self, request: Request, worker: Worker, sampler: Sampler, wanted: TapFilter, open_taps: set[TapStream]
     ) -> None:
         super().__init__(self._parts(), media_type="text/event-stream", headers={"x-accel-buffering": "no"})
         self._request = request

@@ -44,9 +44,7 @@ class ImportOrder(PipelineFilter):
     source: Source = Field(alias="from", description="What wrote them.")
     prefix: str | None = Field(default=None, description="As `--prefix` of the command.")
     apply: bool = Field(default=False, description="Write. Without it, only reports what would change.")
-    force: bool = Field(
-        default=False, description="Also move back, and take leases that another feed's name stands over."
-    )
+    force: bool = Field(default=False, description="Also move back, and take leases exported from another feed.")
 
 
 def moving(view: View) -> APIRouter:

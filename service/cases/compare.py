@@ -23,7 +23,7 @@ class ComparedTable:
 
 
 class Pair(NamedTuple):
-    """An expected row and an actual one, as texts; None where one of them has no counterpart."""
+    """An expected row and an actual one, as texts; None if one of them has no counterpart."""
 
     expected: str | None
     actual: str | None

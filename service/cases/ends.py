@@ -9,9 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from leasehold.common.standing import Standing
 from leasehold.pipeline.event import EVENT_SCHEMA, Page
 from leasehold.pipeline.feed import ChangeFeed, FeedPartition, PartitionEnded, Start
-from leasehold.pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter, Standing
+from leasehold.pipeline.sink import Claim, CloseReason, Output, Permit, Sink, SinkWriter
 from leasehold.service.cases.model import Case, CaseEvent
 
 Cut = Callable[[str, int], int]

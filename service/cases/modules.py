@@ -43,7 +43,7 @@ class HandlerModules:
         """How many modules the last process has dropped."""
 
     def import_afresh(self) -> None:
-        """As a new process does. What cannot be imported a second time stays."""
+        """Import them as a new process does. Modules that cannot be imported a second time stay."""
         self.renewed = 0
         if self._all_stay:
             return

@@ -49,9 +49,9 @@ def _is_same_scalar(expected: object, actual: object, kind: pa.DataType) -> bool
     if isinstance(expected, bool) or arrow.is_boolean(kind):
         return expected is actual
     if arrow.is_integer(kind) or arrow.is_decimal(kind):
-        return _number(expected) == actual
+        return _decimal(expected) == actual
     if arrow.is_floating(kind):
-        number = _number(expected)
+        number = _decimal(expected)
         return number is not None and _is_same_float(pa.scalar(float(number), kind).as_py(), actual)
     if _is_bytes(kind):
         return isinstance(expected, str) and expected.encode() == actual
@@ -79,7 +79,7 @@ def _parsed(parse: Callable[[str], object], text: object) -> object:
         return None
 
 
-def _number(value: object) -> Decimal | None:
+def _decimal(value: object) -> Decimal | None:
     """Also of a text, which may have more digits than YAML takes for a number."""
     if isinstance(value, int | Decimal | str):
         try:
@@ -100,7 +100,7 @@ def _is_same_map(expected: object, actual: object, kind: pa.DataType) -> bool:
 
 def _is_same_json(expected: object, actual: object) -> bool:
     try:
-        found = parsed_json(_text(actual), JSON_LEVELS_MAX, _EXACT)
+        found = parsed_json(_decoded(actual), JSON_LEVELS_MAX, _EXACT)
     except ValueError:
         return False
     return _is_same_plain(expected, found)
@@ -115,7 +115,7 @@ def _is_same_plain(expected: object, found: object) -> bool:
     return is_bool[0] == is_bool[1] and expected == found
 
 
-def _text(value: object) -> str:
+def _decoded(value: object) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
@@ -139,5 +139,5 @@ def shown(value: object) -> str:
         return "{" + ", ".join(f"{name}: {shown(each)}" for name, each in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(shown, value)) + "]"
-    text = _text(value)
+    text = _decoded(value)
     return text if text and text.isprintable() and "\ufffd" not in text else json.dumps(text, ensure_ascii=False)

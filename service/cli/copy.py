@@ -27,7 +27,7 @@ _YAML = PathName(path_type=Path, dir_okay=False)
 
 
 @click.command("copy")
-@click.option("--from", "old", type=_YAML, required=True, help="The configuration with the lease store of now.")
+@click.option("--from", "old", type=_YAML, required=True, help="The configuration with the present lease store.")
 @click.option("--to", "new", type=_YAML, required=True, help="The configuration with the new one: it must be empty.")
 @click.option("--apply", is_flag=True, help="Copy. Without it, only show what would be copied.")
 @click.option(
@@ -105,7 +105,7 @@ async def _copy(before: Settings, after: Settings, apply: bool) -> CopyReport:
 
 
 async def _require_same_pipelines(source: Keeper, view: View) -> None:
-    """That the pipelines of the new configuration are those whose leases are copied. Raises GroupMismatch."""
+    """Raises GroupMismatch if leases that are copied belong to another feed or sink than in the new configuration."""
     from leasehold.leases.bootstrap import Bootstrap
 
     for name, pipeline in view.pipelines.items():

@@ -60,7 +60,7 @@ def list_letters(file: Path, pipeline: str, partition: str | None, open_only: bo
         found = [one for one in found if one.state in ("open", "unknown")]
     if as_json:
         for one in found:
-            click.echo(json.dumps(_fields(one), ensure_ascii=False))
+            click.echo(json.dumps(_letter_fields(one), ensure_ascii=False))
         return
     screen_of(sys.stdout).print(letters_table(found))
 
@@ -77,7 +77,7 @@ def show_letter(file: Path, pipeline: str, partition: str, number: int) -> None:
         fail(
             f"pipeline '{pipeline}' has no dead letter {number} of partition '{partition}': `list` shows the existing ones"
         )
-    click.echo(json.dumps(_fields(found[0]), ensure_ascii=False, indent=2))
+    click.echo(json.dumps(_letter_fields(found[0]), ensure_ascii=False, indent=2))
 
 
 @dead_letters.command("replay", context_settings=NAMES_MAY_BEGIN_WITH_A_DASH)
@@ -221,7 +221,7 @@ def _pipeline(file: Path, pipeline: str) -> tuple[Settings, Pipeline]:
     return settings, found
 
 
-def _fields(one: Judged) -> dict[str, Any]:
+def _letter_fields(one: Judged) -> dict[str, Any]:
     """The body as text where it is one, else in base64. failed_again_as: the number of the letter that stands for it."""
     from leasehold.service.cli.tables import body_fields
 

@@ -60,7 +60,7 @@ def files() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a file on standard output.")
 def list_files(file: Path, pipeline: str, partition: str | None, as_json: bool) -> None:
     """The files that count now, in the order in which they were delivered: one path or address a line."""
-    place = _place(file, pipeline)
+    place = _storage_of(file, pipeline)
     snapshot = _snapshot(place, pipeline, partition)
     for one, path in zip(snapshot.files, snapshot.paths, strict=True):
         click.echo(json.dumps({"path": path, **dataclasses.asdict(one)}, ensure_ascii=False) if as_json else path)
@@ -77,7 +77,7 @@ def read_files(file: Path, pipeline: str, partition: str | None, to: Path | None
     """All rows that count now: as JSON lines on standard output, or as one Parquet file."""
     from leasehold.pipeline.connectors.files.sink.formats import decoded, encoded
 
-    place = _place(file, pipeline)
+    place = _storage_of(file, pipeline)
     snapshot = _snapshot(place, pipeline, partition)
     if to is not None and not snapshot.files:
         fail(f"pipeline '{pipeline}' has written no files yet: nothing to put into {to}")
@@ -131,7 +131,7 @@ def clean_files(file: Path, pipeline: str, dry_run: bool) -> None:
     """Delete what hosts left that died while they wrote. It is safe at any time, whether hosts run or not."""
     from leasehold.pipeline.connectors.files.sink import leftovers
 
-    place = _place(file, pipeline)
+    place = _storage_of(file, pipeline)
     snapshot = _snapshot(place, pipeline, None)
 
     def clean() -> list[str]:
@@ -208,7 +208,7 @@ def _table(file: Path, pipeline: str, *, is_compacted: bool = False) -> Iterator
         yield place, table
 
 
-def _place(file: Path, pipeline: str) -> Storage:
+def _storage_of(file: Path, pipeline: str) -> Storage:
     sink = next((each.sink for each in settings_of(file).pipelines if each.name == pipeline), None)
     what, remedy = "does not exist", "name one whose sink is `type: files`"
     if sink is not None:

@@ -70,11 +70,11 @@ def _names(host: HostSettings, role: str, machine: str | None) -> Iterator[str]:
 def _group(leases: LeaseSettings) -> str:
     """Short for the lease store: the same for all hosts on it, and another for every other container."""
     place = leases.model_dump(exclude={*LeaseSettings.model_fields, *CREDENTIALS})
-    text = json.dumps(place, skipkeys=True, default=_plain)
+    text = json.dumps(place, skipkeys=True, default=_secret_value)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def _plain(value: object) -> str:
+def _secret_value(value: object) -> str:
     return value.get_secret_value() if isinstance(value, SecretStr) else str(value)
 
 

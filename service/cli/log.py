@@ -57,7 +57,7 @@ def read_log(file: Path, pipeline: str, partition: str | None, start: int, limit
     found = False
     try:
         for event in islice(_events(reader, _partitions(reader, pipeline, partition), start), limit):
-            line = json.dumps(_fields(event), ensure_ascii=False) if as_json else _line(event)
+            line = json.dumps(_event_fields(event), ensure_ascii=False) if as_json else _event_line(event)
             sys.stdout.write(f"{line}\n")  # not click.echo, which writes out each line at once: there may be millions
             found = True
     except LogError as error:
@@ -101,7 +101,7 @@ def _events(reader: LogReader, partitions: list[str], start: int) -> Iterator[di
                 yield from batch.to_pylist()
 
 
-def _fields(event: dict[str, Any]) -> dict[str, Any]:
+def _event_fields(event: dict[str, Any]) -> dict[str, Any]:
     from leasehold.service.cli.tables import body_fields
 
     body, properties = body_fields(event.pop("body")), event["properties"]
@@ -109,12 +109,12 @@ def _fields(event: dict[str, Any]) -> dict[str, Any]:
     return event | {"enqueued_time": time, "properties": None if properties is None else dict(properties)} | body
 
 
-def _line(event: dict[str, Any]) -> str:
-    columns = (event["partition"], str(event["sequence"]), event["key"], _text(event["body"]))
+def _event_line(event: dict[str, Any]) -> str:
+    columns = (event["partition"], str(event["sequence"]), event["key"], _body_text(event["body"]))
     return "\t".join(NONE if each is None else each if each.isprintable() else json.dumps(each) for each in columns)
 
 
-def _text(body: bytes | None) -> str | None:
+def _body_text(body: bytes | None) -> str | None:
     try:
         return None if body is None else body.decode()
     except UnicodeDecodeError:

@@ -55,7 +55,7 @@ CONNECTION_STRING = "LEASEHOLD_IMPORT_CONNECTION_STRING"
 """Environment variables of the account with the old blobs: they are secrets."""
 ACCOUNT_URL = click.option(
     "--account-url",
-    help="The account of that container, where it is not that of the leases: azure-identity finds the credentials. Or set"
+    help="The account of that container, if it is not that of the leases: azure-identity finds the credentials. Or set"
     f" {CONNECTION_STRING} in the environment.",
 )
 
@@ -248,10 +248,10 @@ async def _write_blobs(
 )
 @click.option(
     "--prefix",
-    help="What the ids of the documents begin with, up to the two dots, where there are several; of blobs, their folder.",
+    help="What the ids of the documents begin with, up to the two dots, if there are several; of blobs, their folder.",
 )
 @click.option(
-    "--container", help="The container with the old blobs. By default that of the leases, where they are in blobs."
+    "--container", help="The container with the old blobs. By default that of the leases, if they are in blobs."
 )
 @ACCOUNT_URL
 @click.option("--apply", is_flag=True, help="Write. Without it, only show what would change.")
@@ -272,7 +272,7 @@ def import_leases(
     """Take over the positions of other leases: created, moved (a new generation), or unchanged; or refused, with the reason.
 
     INPUT holds JSON lines, or (not of Leasehold) one JSON array of documents; - is standard input. Without INPUT, the documents
-    are read in the lease store itself, where it is one of Cosmos DB, or in a container of blobs. As long as one is refused,
+    are read in the lease store itself, if it is one of Cosmos DB, or in a container of blobs. As long as one is refused,
     nothing is written.
     """
     from leasehold.common.clock import BootClock

@@ -36,11 +36,11 @@ async def look_into(
 ) -> T:
     """What `read` finds; nothing is started, and everything is closed again. creates: a container that is missing is made.
 
-    heeds: a container without leases, of `pipeline` where it is given, is an error.
+    heeds: a container without leases, of `pipeline` if it is given, is an error.
 
     warn: reports that hosts will notice later than usual what `read` has changed.
 
-    Raises LeasesError, PipelineError, StartFailed; StoreMissing where there are no leases yet, of `pipeline` where it is given:
+    Raises LeasesError, PipelineError, StartFailed; StoreMissing if there are no leases yet, of `pipeline` if it is given:
     they would look like finished leases.
     """
     async with open_group(settings, creates=creates, warn=warn) as (view, keeper):

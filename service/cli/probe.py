@@ -33,7 +33,7 @@ Say = Callable[[str], None]
 
 
 async def run_probe(settings: Settings, say: Say) -> bool:
-    """Whether everything answered. Raises StartFailed where the lease store cannot even be made."""
+    """Whether everything answered. Raises StartFailed if the lease store cannot even be made."""
     with settings.starting_spark() as engine:  # beside what needs no Spark, and once for all pipelines
         return await _probe(settings, engine, say)
 

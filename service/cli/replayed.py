@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from leasehold.common.clock import BootClock
+from leasehold.common.standing import Standing
 from leasehold.leases.errors import LeasesError, StoreMissing
 from leasehold.leases.keeper import Keeper
 from leasehold.leases.lease import Lease
@@ -12,7 +13,7 @@ from leasehold.leases.store import TimedStore
 from leasehold.pipeline.dead_letters.settled import Replayed
 from leasehold.pipeline.errors import PipelineError
 from leasehold.pipeline.limits import REPLAY
-from leasehold.pipeline.sink import Sink, Standing
+from leasehold.pipeline.sink import Sink
 from leasehold.service.config.pipeline import Pipeline
 from leasehold.service.config.settings import Settings
 from leasehold.service.errors import ServiceError

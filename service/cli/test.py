@@ -103,7 +103,7 @@ def run_tests(
                     verdict = CaseVerdict(placed=placed, problems=problems, took_s=clock.monotonic() - began)
                     found.append(verdict)
                     with unread_is_fine():
-                        click.echo(_line(verdict))
+                        click.echo(_verdict_line(verdict))
             return found
 
     verdicts = done(work())
@@ -177,7 +177,7 @@ def _about(placed: PlacedCase, kills: Kills | None) -> Kills | None:
     return replace(kills, report=lambda text: _say(f"{placed.case.name}: {text}"))
 
 
-def _line(verdict: CaseVerdict) -> str:
+def _verdict_line(verdict: CaseVerdict) -> str:
     from leasehold.service.cases.judging import report
 
     placed = verdict.placed

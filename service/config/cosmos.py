@@ -90,9 +90,9 @@ class CosmosFeed(CosmosAccountSettings, FeedSettings):
     )
     page_items_max: Count = Field(
         default=1000,
-        description="The most documents to ask for at once; halved where the account does not answer in time.",
+        description="The most documents to ask for at once; halved if the account does not answer in time.",
     )
-    poll_interval_s: Seconds = Field(default=1.0, description="How often to look for changes where there were none.")
+    poll_interval_s: Seconds = Field(default=1.0, description="How often to look for changes if there were none.")
     timeout_s: Seconds = Field(default=20.0, description="How long one request may take.")
     processor_name: ProcessorName | None = Field(
         default=None,

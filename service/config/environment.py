@@ -39,9 +39,9 @@ class Expansion:
             return {key: self.expanded(child, (*place, key), value) for key, child in value.items()}
         if isinstance(value, list):
             return [self.expanded(child, (*place, index), section) for index, child in enumerate(value)]
-        return self._text(value, place, section) if isinstance(value, str) and "${" in value else value
+        return self._filled_in(value, place, section) if isinstance(value, str) and "${" in value else value
 
-    def _text(self, text: str, place: KeyPath, section: Mapping[str, object]) -> str:
+    def _filled_in(self, text: str, place: KeyPath, section: Mapping[str, object]) -> str:
         wrong: list[str] = []
         unset: list[str] = []
         names: list[str] = []

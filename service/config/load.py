@@ -182,7 +182,7 @@ def _described(error: ErrorDetails, document: YamlDocument) -> Iterator[Settings
 
 
 def _about(error: ErrorDetails) -> ErrorDetails:
-    """The same, but of a section whose `type` leads nowhere: an error of its `type`, where it is a section at all."""
+    """The same, but of a section whose `type` leads nowhere: an error of its `type`, if it is a section at all."""
     if error["type"] != "unknown_type":
         return error
     section = error["input"]

@@ -92,7 +92,7 @@ class Pipeline(Section):
     on_error: Literal["stop", "dead_letter"] | None = Field(
         default=None,
         description="What becomes of an event that cannot be processed. `stop`: its partition stops. `dead_letter`: it"
-        " is kept apart, and the partition continues. By default `dead_letter` where there is a `dead_letters`, else"
+        " is kept apart, and the partition continues. By default `dead_letter` if there is a `dead_letters`, else"
         " `stop`.",
     )
     schema_mode: Literal["strict", "permissive"] | None = Field(
@@ -182,7 +182,7 @@ class Pipeline(Section):
 
     @property
     def letters(self) -> AnyLetters | None:
-        """Where dead letters are kept; None where an event that cannot be processed stops its partition."""
+        """Where dead letters are kept; None if an event that cannot be processed stops its partition."""
         if self.on_error == "dead_letter" and self.dead_letters is None:
             return PostgresLetters(type="postgres")
         return self.dead_letters
@@ -202,7 +202,7 @@ class Pipeline(Section):
         if isinstance(letters, PostgresLetters) and letters.dsn is None and not has_database:
             raise ValueError(
                 "needs a place for dead letters, because its sink is not `postgres`: give `dead_letters` with a `type`"
-                " (and a `dsn` where that is postgres)"
+                " (and a `dsn` if that is postgres)"
             )
         if self.schema_mode is not None and (letters is None or self.event_schema is None):
             raise ValueError(

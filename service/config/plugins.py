@@ -19,7 +19,7 @@ from leasehold.leases.store import LeaseStore
 from leasehold.pipeline.errors import NotImportable
 from leasehold.pipeline.feed import INTERFACE as OF_FEEDS
 from leasehold.pipeline.feed import ChangeFeed
-from leasehold.pipeline.imports import derived, imported
+from leasehold.pipeline.imports import derived, imported, takes
 from leasehold.pipeline.sink import INTERFACE as OF_SINKS
 from leasehold.pipeline.sink import Sink
 from leasehold.service.config.messages import message_of
@@ -125,7 +125,7 @@ def _checked(make: Any, options: Mapping[str, Any]) -> tuple[dict[str, Any], lis
             given[name] = _as_type(hints.get(name, Any), value)
         except ValidationError as failed:
             problems += (
-                f"`{name}{_place(error['loc'])}` {message_of(error)}" for error in failed.errors(include_url=False)
+                f"`{name}{_path_text(error['loc'])}` {message_of(error)}" for error in failed.errors(include_url=False)
             )
     return given, problems
 
@@ -163,7 +163,7 @@ def _as_type(hint: Any, value: Any) -> Any:
     return adapter.validate_python(value)
 
 
-def _place(loc: tuple[int | str, ...]) -> str:
+def _path_text(loc: tuple[int | str, ...]) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc)
 
 
@@ -191,7 +191,7 @@ def _misfits(name: str, method: Any, wanted: Any) -> Iterator[str]:
     if not callable(method):
         yield f"`{name}` is {_kind_of(method)}, and no method"
         return
-    if not _takes(method, len(arguments)):
+    if not takes(method, len(arguments)):
         yield f"`{name}` does not take what it is called with: ({', '.join(arguments)})"
     if inspect.iscoroutinefunction(wanted):
         if inspect.isasyncgenfunction(method):
@@ -202,16 +202,6 @@ def _misfits(name: str, method: Any, wanted: Any) -> Iterator[str]:
             if name == "open"
             else f"`{name}` has to be a plain `def`"
         )
-
-
-def _takes(method: Any, arguments: int) -> bool:
-    try:
-        inspect.signature(method).bind(*range(arguments))
-    except ValueError:  # some of Python's own callables have no signature
-        return True
-    except TypeError:
-        return False
-    return True
 
 
 def _kind_of(thing: object) -> str:

@@ -32,7 +32,7 @@ POSTGRES_IDENTITY = (
 
 
 def check_driver() -> None:
-    """Raises ValueError where the driver of PostgreSQL finds no libpq."""
+    """Raises ValueError if the driver of PostgreSQL finds no libpq."""
     if any(find_spec(name) for name in ("psycopg_binary", "psycopg_c")):
         return  # they have one, and an import takes a while
     try:
@@ -216,11 +216,11 @@ class PostgresLeases(WithCredential, LeaseSettings):
         return f"the table '{self.schema_name}.{self.table}' in PostgreSQL {address}"
 
     def make(self, feeds: Feeds, *, creates: bool) -> LeaseStore:
-        from leasehold.leases.stores.postgres import PostgresAddress, PostgresStore, Table
+        from leasehold.leases.stores.postgres import LeaseTable, PostgresAddress, PostgresStore
 
         address = PostgresAddress(
             dsn=self.dsn.get_secret_value(),
-            table=Table(self.schema_name, self.table),
+            table=LeaseTable(self.schema_name, self.table),
             identity=self.identity_or(self.identity),
             connections_max=self.connections_max,
             creates=creates,

@@ -19,9 +19,9 @@ from leasehold.service.config.settings import Settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """key: where it stands, like `pipelines[].feed.path`. when: the `type` that has it; None where there is no choice.
+    """key: where it stands, like `pipelines[].feed.path`. when: the `type` that has it; None if there is no choice.
 
-    default: as YAML would say it; None where the setting is required.
+    default: as YAML would say it; None if the setting is required.
     """
 
     key: str
@@ -47,7 +47,7 @@ def describe() -> list[Setting]:
 
 @cache
 def types_of(parent: str) -> frozenset[str]:
-    """What `type` may be in the section `parent`; empty where the section has no choice."""
+    """What `type` may be in the section `parent`; empty if the section has no choice."""
     return frozenset(row.when for row in describe() if row.parent == parent and row.name == "type" and row.when)
 
 

@@ -24,7 +24,7 @@ KeyPath = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class SettingsProblem:
-    """line: from 1; 0 where it concerns the whole."""
+    """line: from 1; 0 if it concerns the whole."""
 
     line: int
     text: str
@@ -32,7 +32,7 @@ class SettingsProblem:
 
 @dataclass(frozen=True, slots=True)
 class YamlDocument:
-    """root: None where the text is empty or cannot be read. problems: all that were found; root is what is left of it,
+    """root: None if the text is empty or cannot be read. problems: all that were found; root is what is left of it,
     with UNREADABLE where a value is missing for one of them."""
 
     root: object
@@ -157,10 +157,10 @@ class _MappingReading:
         if node.tag == _BOOL:
             return text.lower() == "true"
         if node.tag in (_INT, _FLOAT):
-            return self._number(node)
+            return self._read_number(node)
         return self._refuse(node, f"the tag {node.tag} is not read here: write the plain value")
 
-    def _number(self, node: yaml.ScalarNode) -> object:
+    def _read_number(self, node: yaml.ScalarNode) -> object:
         try:
             if len(node.value) <= DIGITS_MAX + 2:
                 return int(node.value) if node.tag == _INT else self._fraction(node.value)

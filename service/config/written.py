@@ -43,7 +43,7 @@ class _Writing:
             )
             return {}
         written: dict[str, Any] = {}
-        for name, field in _fields(section):
+        for name, field in _ordered_fields(section):
             value = getattr(section, name)
             key = field.alias or name
             if field.exclude:
@@ -85,7 +85,7 @@ class _Writing:
         return f"{module}:{name}"
 
 
-def _fields(section: BaseModel) -> Iterator[tuple[str, Any]]:
+def _ordered_fields(section: BaseModel) -> Iterator[tuple[str, Any]]:
     fields = type(section).model_fields
     for name in sorted(fields, key=lambda name: (name != "type", HEAD.index(name) if name in HEAD else 0)):
         yield name, fields[name]

@@ -20,7 +20,7 @@ from leasehold.leases.lineage import Partition, orphans, scopes_of
 from leasehold.leases.membership import DEAD_AFTER
 from leasehold.leases.pause_orders import Control, order
 from leasehold.leases.store import Hint
-from leasehold.leases.tenure import VersionedLease
+from leasehold.leases.tenure import VersionedLease, name_of
 from leasehold.leases.timing import Timing
 from leasehold.pipeline.errors import FeedUnavailable, PipelineError
 from leasehold.pipeline.feed import ChangeFeed, FeedPartition
@@ -123,7 +123,7 @@ def _promised(lease: Lease, to: str) -> Lease:
 
 
 def _check_taker(pipeline: str, to: str, hosts: Mapping[str, HostStatus]) -> None:
-    """Raises NotNow where the host would never come for the lease."""
+    """Raises NotNow if the host would never come for the lease."""
     if (host := hosts.get(to)) is None:
         raise NotNow(f"there is no host '{to}'; there are: {', '.join(sorted(hosts)) or 'none'}")
     if host.is_live is False:
@@ -156,7 +156,7 @@ class Rest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Close:
+class ClosedLease:
     """A lease before and after. rest: None if it was closed already."""
 
     change: LeaseTransition
@@ -180,7 +180,7 @@ async def close_lease(
     *,
     skip_rest: bool = False,
     forget: bool = False,
-) -> Close:
+) -> ClosedLease:
     """Close the lease at its present position. If it is closed already, change at most its tombstone.
 
     listed: the feed's partitions now. forget: leave no tombstone. Raises NotNow, StoreError, InvalidDocument.
@@ -193,7 +193,7 @@ async def close_lease(
         return after
 
     change = await _change(keeper, pipeline.name, partition, close)
-    return Close(change=change, rest=rest)
+    return ClosedLease(change=change, rest=rest)
 
 
 async def _plan_close(
@@ -202,14 +202,14 @@ async def _plan_close(
     """The lease to write, and what is left of its partition. Raises NotNow."""
     if lease.children:
         names = ", ".join(f"'{child.partition}'" for child in lease.children)
-        raise NotNow(f"{_name(lease)} has ended, and {names} continue it: there is nothing to close")
+        raise NotNow(f"{name_of(lease)} has ended, and {names} continue it: there is nothing to close")
     if lease.closed and not forget:
         return lease, None
     passed_over = pipeline.feed.passed_over
     if passed_over and not skip_rest and lease.partition not in {each.name for each in listed}:
         entry, reason = next(iter(passed_over.items()))
         raise NotNow(
-            f"{_name(lease)} stays as it is: its partition may be hidden, because the feed passes over '{entry}' ({reason})."
+            f"{name_of(lease)} stays as it is: its partition may be hidden, because the feed passes over '{entry}' ({reason})."
             f" Correct that, or, {SKIP}"
         )
     if lease.closed:
@@ -251,8 +251,8 @@ def refusal(lease: Lease, rest: Rest, *, finishes: bool, skip_rest: bool) -> str
         return None
     why = f" ({rest.why})" if rest.why else ""
     if rest.events is None:
-        return f"{_name(lease)} stays open: how many events are left is unknown{why}; {SKIP}"
-    return f"{_name(lease)} stays open: {_events(rest.events)} left{why}. Wait until the lag is 0, or, {SKIP}"
+        return f"{name_of(lease)} stays open: how many events are left is unknown{why}; {SKIP}"
+    return f"{name_of(lease)} stays open: {_events(rest.events)} left{why}. Wait until the lag is 0, or, {SKIP}"
 
 
 def cleared_after_s(timing: Timing) -> float:
@@ -260,14 +260,14 @@ def cleared_after_s(timing: Timing) -> float:
     return DEAD_AFTER * timing.patience_s
 
 
-def describe(closed: Close, *, cleared_after_s: float) -> str:
+def describe(closed: ClosedLease, *, cleared_after_s: float) -> str:
     """What a close changed, in one line."""
     before, lease, rest = closed.change.before.lease, closed.change.after.lease, closed.rest
     at = "the feed's beginning" if lease.continuation is None else f"'{lease.continuation}'"
     line = (
-        f"{_name(lease)} was closed already, at {at}"
+        f"{name_of(lease)} was closed already, at {at}"
         if rest is None
-        else f"{_name(lease)} closed at {at}: {_left(rest)}"
+        else f"{name_of(lease)} closed at {at}: {_left(rest)}"
     )
     if before.owner is not None:
         line += f"; '{before.owner}' loses it at its next write"
@@ -311,7 +311,3 @@ async def _count_rest(pipeline: PipelineParts, lease: Lease, rest: Rest) -> Rest
 
 def _events(count: int) -> str:
     return counted(count, "event is", "events are")
-
-
-def _name(lease: Lease) -> str:
-    return f"lease '{lease.partition}' of pipeline '{lease.pipeline}'"

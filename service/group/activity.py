@@ -214,7 +214,7 @@ def _waiting(key: LeaseKey, why: str) -> WaitingStatus:
 
 
 def cut(text: str, bytes_max: int) -> str:
-    """The text as UTF-8 can carry it, shortened where it is long. A lone surrogate would make the document unreadable."""
+    """The text as UTF-8 can carry it, shortened if it is long. A lone surrogate would make the document unreadable."""
     encoded = text.encode("utf-8", "replace")
     if len(encoded) <= bytes_max:
         return encoded.decode()

@@ -99,10 +99,10 @@ def is_same(id: str, a: str, b: str) -> bool:
         return True
     if "/leases/" not in id:
         return parsed(id, a) == parsed(id, b)
-    return _plain(id, a) == _plain(id, b)
+    return _without_origin(id, a) == _without_origin(id, b)
 
 
-def _plain(id: str, body: str) -> Lease | None:
+def _without_origin(id: str, body: str) -> Lease | None:
     try:
         lease = decode_lease(id, body)
     except InvalidDocument:
@@ -165,7 +165,7 @@ def _has_continued(source: Documents, target: Documents) -> bool:
     there = target.by_id
     for stored in source.leases:
         ours = decode_lease(stored.id, stored.body)
-        theirs = _plain(stored.id, there[stored.id].body) if stored.id in there else None
+        theirs = _without_origin(stored.id, there[stored.id].body) if stored.id in there else None
         if theirs is None or (theirs.generation, theirs.epoch) < (ours.generation, ours.epoch):
             return False
     return True
@@ -186,7 +186,7 @@ def require_not_ahead(there: Stored, wanted: str, target_name: str) -> None:
     """That the target's lease, which another process made under the mark, was never worked on. Raises NotNow."""
     if "/leases/" not in there.id:
         return
-    theirs, ours = _plain(there.id, there.body), decode_lease(there.id, wanted)
+    theirs, ours = _without_origin(there.id, there.body), decode_lease(there.id, wanted)
     if theirs is not None and (theirs.generation, theirs.epoch) > (ours.generation, ours.epoch):
         raise NotNow(
             f"lease '{ours.partition}' of pipeline '{ours.pipeline}' in {target_name} is ahead (generation"
@@ -196,7 +196,7 @@ def require_not_ahead(there: Stored, wanted: str, target_name: str) -> None:
 
 def require_unused(there: Stored, target_name: str) -> None:
     """That a lease which the source lacks was never owned, so that it may be removed. Raises NotNow."""
-    lease = _plain(there.id, there.body)
+    lease = _without_origin(there.id, there.body)
     if lease is not None and lease.epoch:
         raise NotNow(
             f"lease '{lease.partition}' of pipeline '{lease.pipeline}' in {target_name} does not exist in the source, and"

@@ -20,7 +20,7 @@ PAUSES = Backoff(first_s=0.2, max_s=10.0)
 SAID_EVERY_S = 10.0
 
 
-class Progress:
+class ProgressReport:
     """Reports how far a long step is, at most every SAID_EVERY_S seconds."""
 
     def __init__(self, say: Say, clock: Clock, what: str, total: int) -> None:
@@ -82,7 +82,7 @@ class Writes:
         self.count += 1
 
     async def run_all(
-        self, items: Sequence[T], step: Callable[[T], Coroutine[Any, Any, None]], progress: Progress
+        self, items: Sequence[T], step: Callable[[T], Coroutine[Any, Any, None]], progress: ProgressReport
     ) -> None:
         """In portions, because each item has a task. Raises the first error; what was written stays."""
         for first in range(0, len(items), AT_ONCE_MAX):

@@ -38,7 +38,7 @@ from leasehold.service.group.copied_documents import (
     step_of_replay,
     wanted_in,
 )
-from leasehold.service.group.copy_writes import Progress, Writes
+from leasehold.service.group.copy_writes import ProgressReport, Writes
 from leasehold.service.group.live_hosts import listed, names_of, read_hosts, watch_hosts
 from leasehold.service.group.migration import Say
 from leasehold.service.texts import counted
@@ -254,7 +254,7 @@ class _Copy:
         order, move = self._require_mark(found)
         if move.state != "begun":
             return
-        progress = Progress(self._say, self._clock, f"leases of pipeline '{pipeline}' locked", len(found.leases))
+        progress = ProgressReport(self._say, self._clock, f"leases of pipeline '{pipeline}' locked", len(found.leases))
 
         async def seal(stored: Stored) -> None:
             body = encode_lease(versioned(stored).lease.given_up())
@@ -269,7 +269,7 @@ class _Copy:
         found = await self._read(pipeline)
         wanted, there = wanted_in(found.source), found.target.by_id
         missing = [name for name, body in wanted.items() if not _has(there, name, body)]
-        progress = Progress(self._say, self._clock, f"documents of pipeline '{pipeline}' copied", len(missing))
+        progress = ProgressReport(self._say, self._clock, f"documents of pipeline '{pipeline}' copied", len(missing))
 
         async def fill(name: str) -> None:
             if name in there:

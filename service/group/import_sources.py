@@ -30,7 +30,7 @@ MOMENT_S = 0.001
 """A shorter sleep may leave the clock where it is."""
 
 
-class Held(NamedTuple):
+class Holder(NamedTuple):
     """owner: who has it. mark: what the owner moves to show that it lives.
 
     document: the ETag of the one by which an owner of ours shows it; None if that document is gone.
@@ -43,7 +43,7 @@ class Held(NamedTuple):
     document: str | None = None
     lasts_s: float | None = None
 
-    def is_moved_since(self, before: Held) -> bool:
+    def is_moved_since(self, before: Holder) -> bool:
         """Whether the owner has shown that it lives. A document that is gone shows nothing."""
         return (self.owner, self.mark) != (before.owner, before.mark) or self.document not in (None, before.document)
 
@@ -64,7 +64,7 @@ class Import:
     with, or the folder that the blobs are in.
 
     mode: of the pipeline's feed, in .NET's words. now_us: wall clock, microseconds since 1970. force: also move back, and take
-    what another feed's name stands over.
+    leases exported from another feed.
     """
 
     pipeline: PipelineParts
@@ -147,15 +147,15 @@ def recent(order: Import, found: Brought, duration_s: float) -> dict[str, str]:
     }
 
 
-async def read_held(order: Import, store: LeaseStore) -> Mapping[str, Held]:
+async def read_held(order: Import, store: LeaseStore) -> Mapping[str, Holder]:
     """Document -> its owner, for owned documents in the lease store. Raises StoreUnavailable."""
     if order.source == "leasehold" or order.text is not None:
         return {}
     if order.source in KINDS:
         owners = (await _read_deployment(order)).owners
-        return {name: Held(owner, (mark,)) for name, (owner, mark) in owners.items()}
+        return {name: Holder(owner, (mark,)) for name, (owner, mark) in owners.items()}
     return {
-        str(each.get("id")): Held(owner, (each.get("timestamp"), each.get("_etag")))
+        str(each.get("id")): Holder(owner, (each.get("timestamp"), each.get("_etag")))
         for each in await _read_documents(order, store)
         if isinstance(owner := each.get("Owner"), str) and owner
     }
@@ -201,7 +201,7 @@ def _as_named(kind: Kind, folder: str) -> str:
 
 
 async def find_alive(
-    look: Callable[[], Awaitable[Mapping[K, Held]]], *, clock: Clock, timing: Timing, lasts_s: float
+    look: Callable[[], Awaitable[Mapping[K, Holder]]], *, clock: Clock, timing: Timing, lasts_s: float
 ) -> dict[K, str]:
     """The owner of each lease that moved before it had expired. Leases that were released meanwhile have none.
 
@@ -242,7 +242,7 @@ async def find_alive(
 class _Still(NamedTuple):
     """What has not moved, and since when."""
 
-    held: Held
+    held: Holder
     since: float
     lasts_s: float
 
@@ -251,7 +251,7 @@ class _Still(NamedTuple):
         """A look that begins then, and sees no move, shows that it has expired."""
         return self.since + self.lasts_s
 
-    def seen(self, now: Held, at: float) -> _Still:
+    def seen(self, now: Holder, at: float) -> _Still:
         """The end of a host's document starts its time again: a beat may have been written in between."""
         return self if now.document == self.held.document else self._replace(held=now, since=at)
 

@@ -13,7 +13,7 @@ from leasehold.leases.pause_orders import GROUP_PREFIX
 from leasehold.leases.store import LeaseStore, Stored
 from leasehold.leases.timing import LASTS_S_MAX
 from leasehold.service.errors import NotNow
-from leasehold.service.group.import_sources import Held, find_alive
+from leasehold.service.group.import_sources import Holder, find_alive
 from leasehold.service.group.migration import Say
 from leasehold.service.texts import noun
 
@@ -64,7 +64,7 @@ async def watch_hosts(keeper: Keeper, clock: Clock, say: Say) -> Collection[Stor
     said_at = clock.monotonic()
     say(f"watching for {for_s:g} s whether a host is alive: {listed(sorted({*names_of(first), *owners}))}")
 
-    async def look() -> Mapping[str, Held]:
+    async def look() -> Mapping[str, Holder]:
         nonlocal last, said_at
         last = await read_hosts(keeper.store)
         alive = [name for name, stored in last.items() if name not in first or first[name].etag != stored.etag]
@@ -77,7 +77,7 @@ async def watch_hosts(keeper: Keeper, clock: Clock, say: Say) -> Collection[Stor
         if (now := clock.monotonic()) - said_at >= SAID_EVERY_S:
             said_at = now
             say(f"{max(0.0, ends - now):.0f} s left")
-        return {name: Held(name, ()) for name in (*last, *owners)}
+        return {name: Holder(name, ()) for name in (*last, *owners)}
 
     await find_alive(look, clock=clock, timing=keeper.timing, lasts_s=for_s)
     return last.values()

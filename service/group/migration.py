@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import get_args
 
 from leasehold.common.clock import Clock
+from leasehold.common.standing import Standing
 from leasehold.leases.bootstrap import Bootstrap, Info, decode_info, info_id
 from leasehold.leases.document import decode_lease, lease_id
 from leasehold.leases.dotnet import FULL_FIDELITY, INCREMENTAL
@@ -38,9 +39,8 @@ from leasehold.leases.tenure import VersionedLease
 from leasehold.leases.timing import LASTS_S_MAX
 from leasehold.pipeline.errors import FeedError, PipelineError
 from leasehold.pipeline.feed import ChangeFeed, FeedPartition, Start
-from leasehold.pipeline.sink import Standing
 from leasehold.service.group.import_sources import (
-    Held,
+    Holder,
     Import,
     find_alive,
     read_held,
@@ -155,9 +155,9 @@ class ResetPlan:
     def lines(self) -> list[str]:
         """For a person who has to agree."""
         name, sink = self.pipeline.name, self.pipeline.sink.identity
-        start = "an unknown position" if self.before is None else _shown(self.before.continuation)
+        start = "an unknown position" if self.before is None else _position_text(self.before.continuation)
         notes = [
-            f"lease '{self.partition}' of pipeline '{name}' would move from {start} to {_shown(self.to)}: {self._what}"
+            f"lease '{self.partition}' of pipeline '{name}' would move from {start} to {_position_text(self.to)}: {self._what}"
         ]
         if self.events is None or self.events > 0:
             notes.append(f"sink '{sink}' applies events a second time that are delivered again: sums count them twice")
@@ -216,12 +216,12 @@ def _check_open(lease: Lease) -> None:
         )
 
 
-def _shown(continuation: str | None) -> str:
+def _position_text(continuation: str | None) -> str:
     return "the feed's beginning" if continuation is None else f"'{continuation}'"
 
 
 async def move(keeper: Keeper, pipeline: PipelineParts, seen: VersionedLease, to: Start | str) -> VersionedLease:
-    """A lease that was read, in its new generation. Raises LeasesError (StoreConflict where it has changed), PipelineError."""
+    """A lease that was read, in its new generation. Raises LeasesError (StoreConflict if it has changed), PipelineError."""
     lease = seen.lease
     _check_open(lease)
     place = await _check_place(pipeline.feed, lease.partition, to)
@@ -235,7 +235,7 @@ def mode_of(feed: ChangeFeed) -> str | None:
 
 
 def start_in(text: str) -> Start | str:
-    """What an operator calls a place: a time, where it is one with its offset; everything else is for the feed to say."""
+    """What an operator calls a place: a time, if it is one with its offset; everything else is for the feed to say."""
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
@@ -295,7 +295,7 @@ async def _read_new_lease(
 
 async def _check_place(feed: ChangeFeed, partition: str, to: Start | str) -> str | None:
     """Raises PipelineError, Incomparable."""
-    place = await _place(feed, partition, to)
+    place = await _find_position(feed, partition, to)
     try:
         _compare_of(feed)(place, place)
     except Incomparable as error:
@@ -306,7 +306,7 @@ async def _check_place(feed: ChangeFeed, partition: str, to: Start | str) -> str
     return place
 
 
-async def _place(feed: ChangeFeed, partition: str, to: Start | str) -> str | None:
+async def _find_position(feed: ChangeFeed, partition: str, to: Start | str) -> str | None:
     if isinstance(to, datetime):
         return await feed.start_of(partition, to)
     start = STARTS.get(to)
@@ -314,7 +314,7 @@ async def _place(feed: ChangeFeed, partition: str, to: Start | str) -> str | Non
 
 
 async def plan_import(keeper: Keeper, order: Import, *, clock: Clock, say: Say) -> Report:
-    """What it would do. Waits where an owner may be alive: for as long as that may be silent.
+    """What it would do. Waits if an owner may be alive: for as long as that may be silent.
 
     Raises GroupMismatch, InvalidDocument, StoreUnavailable, NothingToImport.
     """
@@ -387,9 +387,9 @@ async def _scan(keeper: Keeper, order: Import) -> Scan:
 
 async def _read_held(
     keeper: Keeper, order: Import, leases: Collection[str], documents: Collection[str]
-) -> dict[tuple[str, str], Held]:
+) -> dict[tuple[str, str], Holder]:
     """(one of KINDS, name) -> who has it, of those leases here and documents there."""
-    marks: dict[tuple[str, str], Held] = {}
+    marks: dict[tuple[str, str], Holder] = {}
     held = [lease for lease in (await _scan(keeper, order)).leases if lease.partition in leases] if leases else []
     hosts = {stored.id: stored for stored in (await keeper.store.list(HOSTS_PREFIX) if held else [])}
     for lease in held:
@@ -399,13 +399,13 @@ async def _read_held(
         record = found_host(stored.id, stored.body) if stored else None
         lasts_s = LASTS_S_MAX if record is None else record.lasts_s
         mark = lease.incarnation, lease.epoch
-        marks["lease", lease.partition] = Held(lease.owner, mark, stored.etag if stored else None, lasts_s)
+        marks["lease", lease.partition] = Holder(lease.owner, mark, stored.etag if stored else None, lasts_s)
     written = await read_held(order, keeper.store) if documents else {}
     return marks | {("document", name): one for name, one in written.items() if name in documents}
 
 
 async def execute(keeper: Keeper, order: Import, report: Report) -> Report:
-    """Nothing where anything was refused. Raises LeasesError before the first write alone."""
+    """Nothing if anything was refused. Raises LeasesError before the first write alone."""
     if report.count("refused"):
         return report
     bootstrap = Bootstrap(keeper, order.pipeline.name, order.pipeline.identity)

@@ -173,7 +173,7 @@ def group_of(
     """records, problems: the host documents that could be read, and what is wrong with the others.
 
     - `me`: the host that answers.
-    - `mine`: what it is doing now, where it is a host; its own document is a little older.
+    - `mine`: what it is doing now, if it is a host; its own document is a little older.
     - `controls`: what operators have ordered.
     - `now`: wall clock, aware; None: who is silent is not judged by it.
     """

@@ -58,8 +58,8 @@ WATCHED_LEASES_PER_S = 250
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
-    """Whether the host takes part in the work. reasons: why not; empty where it does."""
+class Readiness:
+    """Whether the host takes part in the work. reasons: why not; empty if it does."""
 
     reasons: tuple[str, ...]
 
@@ -68,7 +68,7 @@ class Health:
         return not self.reasons
 
 
-class Shared(Generic[T]):
+class SharedReading(Generic[T]):
     """One reading for all callers within a moment. A failure is shared for longer with each one: a container that is
     down has enough to do without every client's own attempt, and each attempt takes a whole timeout."""
 
@@ -157,8 +157,8 @@ class View:
         self._patience = patience
         self._shared_s = shared_s
         self._feeds = {name: pipeline.feed for name, pipeline in self.pipelines.items()}
-        self._group = Shared(self._read_group, clock, keeper.timing.backoff)
-        self._lag = Shared(self._measure_lag, clock, keeper.timing.backoff)
+        self._group = SharedReading(self._read_group, clock, keeper.timing.backoff)
+        self._lag = SharedReading(self._measure_lag, clock, keeper.timing.backoff)
         self._first = FirstEvents(clock, now)
         self._owner_reports = OwnerReports(clock)
         self._leases = 0
@@ -241,7 +241,7 @@ class View:
         await pipeline.feed.lag(lease.partition, held.position)
         return True
 
-    def health(self) -> Health:
+    def health(self) -> Readiness:
         host, reasons = self.host, []
         if host is None:
             reasons.append("no host runs in this process")
@@ -249,7 +249,7 @@ class View:
             reasons.append("the host is draining: it finishes its batches and releases its leases")
         elif not host.ready.is_set():
             reasons.append("the host is starting: it waits for its sinks, or has not read the lease store yet")
-        return Health(tuple(reasons))
+        return Readiness(tuple(reasons))
 
     def _aged(self, measured: _Measured) -> Lag:
         elapsed_s, now = self.clock.monotonic() - measured.at, self.now()

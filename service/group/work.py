@@ -56,7 +56,7 @@ Moment = Annotated[AwareDatetime, AfterValidator(_in_utc), Field(examples=["2026
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CHECKED)
 class BatchStatus:
-    """Events of one partition that were delivered together. Positions are cut where they are long."""
+    """Events of one partition that were delivered together. Positions are cut if they are long."""
 
     host: HostName
     pipeline: PipelineName

@@ -66,7 +66,7 @@ class Answers(Generic[K, T]):
     found: dict[K, T]
     errors: dict[K, str]
     lasting: dict[K, str] = field(default_factory=dict)
-    """Those of the errors that only a person can help."""
+    """The errors that only a person can end."""
 
 
 async def list_partitions(

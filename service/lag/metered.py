@@ -17,7 +17,7 @@ from functools import partial
 from math import inf
 from typing import NamedTuple
 
-from leasehold.common.clock import Clock, Pace
+from leasehold.common.clock import Clock, Turnstile
 from leasehold.leases.document import NAME_BYTES_MAX, Fields
 from leasehold.leases.errors import InvalidDocument
 from leasehold.leases.expiry import Mark
@@ -86,7 +86,7 @@ class GroupLag:
         self._clock = clock
         self._answers: dict[LeaseKey, _LagAnswer] = {}
         self._first_seen: dict[tuple[str, Mark], float] = {}
-        paces = {feed.identity: Pace(clock.monotonic, clock.sleep) for feed in self.feeds.values()}
+        paces = {feed.identity: Turnstile(clock.monotonic, clock.sleep) for feed in self.feeds.values()}
         self._paces = {name: paces[feed.identity] for name, feed in self.feeds.items()}
 
     def first_hand(self, own: Mapping[LeaseKey, Lease]) -> dict[LeaseKey, KnownLag]:

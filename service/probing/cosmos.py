@@ -66,7 +66,7 @@ class ReadChanges:
 
 
 class CosmosPlace:
-    """A container. name: its own, as nothing else is called. Documents have the key "a", and so are in one range."""
+    """A container under a name that nothing else has. Its documents have the key "a", and so are in one range."""
 
     def __init__(self, account: CosmosAccount, database: str, name: str, *, clock: Clock) -> None:
         self.notes: list[str] = []
@@ -143,7 +143,7 @@ class CosmosPlace:
     async def read_to_end(
         self, after: str | None, *, most: int = 100, place: RangeSection | None = None
     ) -> list[ReadChanges]:
-        """Pages up to some 304 in a row, since a replica may lag, and these. Raises FeedError."""
+        """All pages, until several answers in a row are 304: a replica may lag. Raises FeedError."""
         pages, silent = list[ReadChanges](), 0
         while True:
             page = await self.read(after, most=most, place=place)

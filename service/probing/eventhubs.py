@@ -9,7 +9,7 @@ from itertools import pairwise
 from leasehold.pipeline.connectors.eventhubs.feed.receiver import (
     Receiver,
 )
-from leasehold.pipeline.connectors.eventhubs.position import LATEST, Position, selector
+from leasehold.pipeline.connectors.eventhubs.position import LATEST, EventPosition, selector
 from leasehold.pipeline.errors import FeedError, Fenced
 from leasehold.pipeline.producer import ProducerPosition, PublishError, Reason
 from leasehold.pipeline.producer.event import OWNER_LEVEL_MAX
@@ -292,7 +292,7 @@ async def ask_for_start_behind_end(place: HubPlace) -> Finding:
     stored = await place.read()
     beyond = max(n for each in stored.values() for n in each) + 1000
     try:
-        async with place.receiving(selector(Position(beyond))) as receiver, asyncio.timeout(SILENCE_S):
+        async with place.receiving(selector(EventPosition(beyond))) as receiver, asyncio.timeout(SILENCE_S):
             await receiver.take_next()
     except TimeoutError:
         return either("no, it waits")

@@ -18,7 +18,7 @@ from leasehold.pipeline.connectors.eventhubs.feed.receiver import (
     Threaded,
     open_receiver,
 )
-from leasehold.pipeline.connectors.eventhubs.position import BEGINNING, LATEST, Position, selector
+from leasehold.pipeline.connectors.eventhubs.position import BEGINNING, LATEST, EventPosition, selector
 from leasehold.pipeline.connectors.eventhubs.sink.sender import SenderLink
 from leasehold.pipeline.producer import AttachRequest, OutgoingEvent, ProducerPosition, PublishError
 
@@ -118,7 +118,7 @@ class HubPlace:
     @property
     def beginning(self) -> str:
         """Lets the first event of this probe through, and what follows."""
-        return selector(BEGINNING if self._began == 0 else Position(self._began - 1))
+        return selector(BEGINNING if self._began == 0 else EventPosition(self._began - 1))
 
     def receiving(self, selected: str, epoch: int | None = None) -> AbstractAsyncContextManager[Receiver]:
         source = ReceiverSource(

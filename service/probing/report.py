@@ -170,14 +170,14 @@ def summary(report: ProbeReport) -> str:
 
 def to_json(report: ProbeReport) -> str:
     systems = [
-        {"system": system, "answers": [_fields(answer) for answer in answers]}
+        {"system": system, "answers": [_answer_fields(answer) for answer in answers]}
         for system, answers in report.systems.items()
     ]
     body = {"date": report.date, "versions": dict(report.versions), "systems": systems, "left": list(report.left)}
     return json.dumps(body, ensure_ascii=False, indent=2) + "\n"
 
 
-def _fields(answer: Answer) -> dict[str, object]:
+def _answer_fields(answer: Answer) -> dict[str, object]:
     return {
         "id": answer.id,
         "question": answer.question,
@@ -202,14 +202,21 @@ def to_markdown(report: ProbeReport) -> str:
             for answer in answers
         ]
         for answer in answers:
-            lines += ["", f"### `{answer.id}` ({answer.took_s:g} s)", "", "```", *map(_line, answer.evidence), "```"]
+            lines += [
+                "",
+                f"### `{answer.id}` ({answer.took_s:g} s)",
+                "",
+                "```",
+                *map(_in_one_line, answer.evidence),
+                "```",
+            ]
         lines.append("")
     return "\n".join(lines)
 
 
 def _cell(text: str) -> str:
-    return _line(text).replace("|", "\\|")
+    return _in_one_line(text).replace("|", "\\|")
 
 
-def _line(text: str) -> str:
+def _in_one_line(text: str) -> str:
     return " ".join(text.replace("```", "'''").split())

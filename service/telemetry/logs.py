@@ -48,7 +48,7 @@ def logger() -> FilteringBoundLogger:
 
 
 def configure(log: LogSettings, host: str) -> None:
-    """From now on, for the whole process. Raises ConfigurationError where the file cannot be opened."""
+    """From now on, for the whole process. Raises ConfigurationError if the file cannot be opened."""
     _install(_handler(log, host), _level(log))
     hush(log)
 
@@ -210,21 +210,23 @@ class _Stamped:
             "time": time,
             "level": record.levelname.lower(),
             "host": self._host,
-            "event": _plain(event.pop("event")),
+            "event": _attribute_value(event.pop("event")),
         }
         if not is_ours:
             stamp["logger"] = record.name
-        fields = {name: MASK if names_a_secret(name) else _plain(value) for name, value in event.items()}
+        fields = {name: MASK if names_a_secret(name) else _attribute_value(value) for name, value in event.items()}
         return stamp | {f"{name}_" if name in stamp else name: value for name, value in fields.items()}
 
 
-def _plain(value: object) -> object:
+def _attribute_value(value: object) -> object:
     if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return value
     if isinstance(value, Mapping):
-        return {str(name): MASK if names_a_secret(str(name)) else _plain(each) for name, each in value.items()}
+        return {
+            str(name): MASK if names_a_secret(str(name)) else _attribute_value(each) for name, each in value.items()
+        }
     if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(each) for each in value]
+        return [_attribute_value(each) for each in value]
     text = str(value) or type(value).__name__ if isinstance(value, BaseException) else str(value)
     return readable(text).encode("utf-8", "backslashreplace").decode("utf-8")
 

@@ -157,7 +157,7 @@ async def _end(what: str, shutdown: Callable[[], object]) -> None:
 
 
 class OtlpTraces:
-    """endpoint: with its path; None for that of the variables. Raises ValueError where a variable cannot be read."""
+    """endpoint: with its path; None for that of the variables. Raises ValueError if a variable cannot be read."""
 
     def __init__(self, endpoint: str | None, *, host: str, log: Log, propagates: bool = True) -> None:
         self.made = 0
@@ -260,7 +260,7 @@ class OtlpMetrics:
     """Sends what `read` returns, at the interval of OTEL_METRIC_EXPORT_INTERVAL and once more at the end.
 
     The SDK's readers export what its own instruments have measured, and those have no histograms of counts made elsewhere.
-    So a thread here calls the exporter. endpoint: as of OtlpTraces. Raises ValueError where a variable cannot be read.
+    So a thread here calls the exporter. endpoint: as of OtlpTraces. Raises ValueError if a variable cannot be read.
     """
 
     def __init__(
@@ -349,7 +349,7 @@ def _histogram(point: Point, since_ns: int, now_ns: int) -> HistogramDataPoint:
 
 
 class OtlpLogs:
-    """Sends the lines of the log. endpoint: as of OtlpTraces. Raises ValueError where a variable cannot be read."""
+    """Sends the lines of the log. endpoint: as of OtlpTraces. Raises ValueError if a variable cannot be read."""
 
     def __init__(self, endpoint: str | None, *, host: str, log: Log, level: str) -> None:
         exporter = OTLPLogExporter(endpoint=endpoint)

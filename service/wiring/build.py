@@ -47,7 +47,7 @@ def processor_of(
     engine: SparkEngine | None = None,
     on: Notifications | None = None,
 ) -> ProcessorCore:
-    """A processor that has not started. Raises StartFailed where something that is named cannot be imported or made.
+    """A processor that has not started. Raises StartFailed if something that is named cannot be imported or made.
 
     engine: one that may have begun already. on: instead of what the settings name.
     """
@@ -91,7 +91,7 @@ def pipelines_of(settings: Settings, engine: SparkEngine | None = None) -> list[
 
 
 def store_of(settings: Settings, pipelines: Sequence[PipelineParts], *, creates: bool = True) -> LeaseStore:
-    """pipelines: those whose leases are wanted; of some feeds it is they who say where their leases are.
+    """pipelines: those whose leases are wanted. Some feeds determine where leases live.
 
     creates: whether a container that is missing may be made; otherwise looking into it raises StoreMissing. Raises StartFailed.
     """
@@ -106,7 +106,7 @@ def store_of(settings: Settings, pipelines: Sequence[PipelineParts], *, creates:
 def others_blobs_of(
     leases: AnyLeases, *, container: str | None, account_url: str | None, connection_string: str | None
 ) -> BlobSource | None:
-    """Another processor's blobs: in an account that is named, or else in that of the lease store; None where neither is.
+    """Another processor's blobs: in an account that is named, or else in that of the lease store; None if neither is.
 
     container: None is the lease store. Raises StartFailed.
     """

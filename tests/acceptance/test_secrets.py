@@ -34,8 +34,8 @@ LETTERS = {
 }
 ASKED = {
     "letters": "accepts nothing for partition",
-    "from-hub": "listing partitions failed, will try again",
-    "from-cosmos": "listing partitions failed, will try again",
+    "from-hub": "listing partitions failed, retrying",
+    "from-cosmos": "listing partitions failed, retrying",
 }
 """Pipelines that get nowhere, and what is logged of each."""
 

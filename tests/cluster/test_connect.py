@@ -90,7 +90,7 @@ def delivered(folder: Path, pipeline: str) -> list[str]:
 def failures(host: Command) -> list[str]:
     """What it has logged of attempts that failed."""
     lines = (json.loads(line) for line in host.err.splitlines() if line.startswith("{"))
-    return [str(line["error"]) for line in lines if line["event"] == "will try again"]
+    return [str(line["error"]) for line in lines if line["event"] == "partition failed, retrying"]
 
 
 def test_a_host_finds_a_connect_server_again_that_was_killed(

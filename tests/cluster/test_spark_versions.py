@@ -97,7 +97,7 @@ def asked(port: int) -> str:
 
 def failures(host: Command) -> list[str]:
     lines = (json.loads(line) for line in host.err.splitlines() if line.startswith("{"))
-    return [str(line["error"]) for line in lines if line["event"] == "will try again"]
+    return [str(line["error"]) for line in lines if line["event"] == "partition failed, retrying"]
 
 
 def refusal(kind: str, cluster: SparkCluster, version: str) -> str:

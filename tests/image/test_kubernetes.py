@@ -25,7 +25,7 @@ from plugins_node import free_port
 from pods import by_tcp
 
 from leasehold.leases.document import lease_prefix
-from leasehold.leases.stores.postgres import Table
+from leasehold.leases.stores.postgres import LeaseTable
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -103,7 +103,9 @@ class Release:
 
     def leases(self) -> list[tuple[str, str | None, int]]:
         """Id, owner and epoch of each."""
-        query = f"SELECT id, body ->> 'owner', (body ->> 'epoch')::int FROM {Table().name} WHERE id LIKE %s ORDER BY 1"
+        query = (
+            f"SELECT id, body ->> 'owner', (body ->> 'epoch')::int FROM {LeaseTable().name} WHERE id LIKE %s ORDER BY 1"
+        )
         return [(id_, owner, epoch) for id_, owner, epoch in self.postgres.fetch(query, f"{lease_prefix('balances')}%")]
 
     def _owners_for(self, name: str) -> Counter[str | None]:

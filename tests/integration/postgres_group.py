@@ -12,7 +12,7 @@ from leasehold.common.clock import BootClock
 from leasehold.leases.bell import Bell
 from leasehold.leases.keeper import Keeper
 from leasehold.leases.lease import Lease
-from leasehold.leases.stores.postgres import PostgresAddress, PostgresStore, Table
+from leasehold.leases.stores.postgres import LeaseTable, PostgresAddress, PostgresStore
 from leasehold.leases.timing import Timing
 from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryDestination, MemoryOutputSink
 from leasehold.pipeline.transform import NoTransform
@@ -43,7 +43,7 @@ class Group:
         )
 
     def store(self) -> PostgresStore:
-        return PostgresStore(PostgresAddress(dsn=self._dsn, table=Table()))
+        return PostgresStore(PostgresAddress(dsn=self._dsn, table=LeaseTable()))
 
     async def start(self, *names: str) -> None:
         for name in names:

@@ -22,7 +22,7 @@ from leasehold.leases.errors import InvalidDocument, StoreConflict, StoreMissing
 from leasehold.leases.lease import Lease
 from leasehold.leases.store import LeaseStore
 from leasehold.leases.stores.postgres import PostgresAddress, PostgresStore
-from leasehold.leases.stores.postgres.table import Table, settings
+from leasehold.leases.stores.postgres.table import LeaseTable, settings
 from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryDestination, MemoryOutputSink
 from leasehold.pipeline.transform import NoTransform
 from leasehold.service.pipeline import PipelineParts
@@ -35,7 +35,7 @@ WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' 
 
 @pytest.fixture
 async def store(postgres: Postgres) -> AsyncIterator[PostgresStore]:
-    store = PostgresStore(PostgresAddress(dsn=postgres.dsn, table=Table()))
+    store = PostgresStore(PostgresAddress(dsn=postgres.dsn, table=LeaseTable()))
     yield store
     await store.close()
 
@@ -43,26 +43,26 @@ async def store(postgres: Postgres) -> AsyncIterator[PostgresStore]:
 class TestPostgresStore(LeaseStoreContract):
     @pytest.fixture
     async def store(self, postgres: Postgres) -> AsyncIterator[LeaseStore]:
-        store = PostgresStore(PostgresAddress(dsn=postgres.dsn, table=Table()))
+        store = PostgresStore(PostgresAddress(dsn=postgres.dsn, table=LeaseTable()))
         yield store
         await store.close()
 
     @pytest.fixture
     async def other(self, store: LeaseStore, postgres: Postgres) -> AsyncIterator[LeaseStore]:
-        other = PostgresStore(PostgresAddress(dsn=postgres.dsn, table=Table()))
+        other = PostgresStore(PostgresAddress(dsn=postgres.dsn, table=LeaseTable()))
         yield other
         await other.close()
 
 
 async def opened(postgres: Postgres, **place: object) -> PostgresStore:
-    return PostgresStore(PostgresAddress(**{"dsn": postgres.dsn, "table": Table(), **place}))  # type: ignore[arg-type]
+    return PostgresStore(PostgresAddress(**{"dsn": postgres.dsn, "table": LeaseTable(), **place}))  # type: ignore[arg-type]
 
 
 # The table
 
 
 async def test_hosts_that_start_together_make_the_table_once(postgres: Postgres) -> None:
-    stores = [PostgresStore(PostgresAddress(dsn=postgres.dsn, table=Table())) for _ in range(8)]
+    stores = [PostgresStore(PostgresAddress(dsn=postgres.dsn, table=LeaseTable())) for _ in range(8)]
     try:
         assert await asyncio.gather(*(each.list("") for each in stores)) == [[]] * 8
     finally:
@@ -75,7 +75,7 @@ async def test_hosts_that_start_together_make_the_table_once(postgres: Postgres)
 @pytest.mark.parametrize("table", ['odd "name"', "x" * 63, "Größe"])
 async def test_names_of_schema_and_table_are_quoted(postgres: Postgres, table: str) -> None:
     postgres.fetch("CREATE SCHEMA \"a.b 'c'\"")
-    store = await opened(postgres, table=Table("a.b 'c'", table))
+    store = await opened(postgres, table=LeaseTable("a.b 'c'", table))
     try:
         etag = await store.create(ID, "{}")
         assert (await store.read(ID)).etag == etag
@@ -107,7 +107,7 @@ async def test_a_server_looks_for_lost_clients_if_it_can(postgres: Postgres, on_
 
 
 async def test_two_tables_hold_two_groups(postgres: Postgres) -> None:
-    one, two = await opened(postgres), await opened(postgres, table=Table(name="others"))
+    one, two = await opened(postgres), await opened(postgres, table=LeaseTable(name="others"))
     try:
         await one.create(ID, "{}")
         assert await two.list("") == []
@@ -273,7 +273,7 @@ async def test_a_table_that_is_dropped_is_reported_and_made_again(postgres: Post
 
 
 async def test_a_missing_schema_is_named(postgres: Postgres) -> None:
-    store = await opened(postgres, table=Table("nowhere"))
+    store = await opened(postgres, table=LeaseTable("nowhere"))
     with pytest.raises(
         StoreUnavailable, match=r"'nowhere.leasehold_leases' of leases could not be made.*create the schema"
     ):
@@ -282,7 +282,7 @@ async def test_a_missing_schema_is_named(postgres: Postgres) -> None:
 
 
 async def test_a_lock_that_keeps_the_table_from_being_made_is_to_be_looked_for(postgres: Postgres) -> None:
-    store = PostgresStore(PostgresAddress(dsn=postgres.dsn, table=Table()), call_timeout_s=7.0)
+    store = PostgresStore(PostgresAddress(dsn=postgres.dsn, table=LeaseTable()), call_timeout_s=7.0)
     with closing(psycopg.connect(postgres.dsn)) as other:
         other.execute("SELECT pg_advisory_lock(hashtextextended('leasehold leases public.leasehold_leases', 0))")
         with pytest.raises(StoreUnavailable, match=r"could not be made: 55P03.*advisory lock.*pg_locks"):
@@ -293,7 +293,7 @@ async def test_a_lock_that_keeps_the_table_from_being_made_is_to_be_looked_for(p
 
 async def test_a_database_whose_sessions_are_read_only_is_not_called_a_replica(postgres: Postgres) -> None:
     postgres.fetch(f"ALTER DATABASE {postgres.name} SET default_transaction_read_only = on")
-    store = PostgresStore(PostgresAddress(dsn=postgres.dsn, table=Table()))
+    store = PostgresStore(PostgresAddress(dsn=postgres.dsn, table=LeaseTable()))
     with pytest.raises(StoreUnavailable, match=r"takes no writes: .*default_transaction_read_only"):
         await store.list("")
     await store.close()
@@ -418,7 +418,7 @@ async def test_connections_are_bounded_and_one_is_left_for_heartbeats(postgres: 
 async def test_a_row_that_stays_locked_is_an_error_with_a_remedy_and_nobody_waits_at_the_server(
     postgres: Postgres,
 ) -> None:
-    store = PostgresStore(PostgresAddress(dsn=postgres.dsn, table=Table()), call_timeout_s=7.0)
+    store = PostgresStore(PostgresAddress(dsn=postgres.dsn, table=LeaseTable()), call_timeout_s=7.0)
     etag = await store.create(ID, '{"tick":1}')
     with closing(psycopg.connect(postgres.dsn)) as other:
         other.execute("SELECT FROM leasehold_leases FOR UPDATE")

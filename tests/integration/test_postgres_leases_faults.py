@@ -27,7 +27,7 @@ from leasehold.leases.keeper import Keeper
 from leasehold.leases.lease import Lease
 from leasehold.leases.session import Session
 from leasehold.leases.store import TimedStore
-from leasehold.leases.stores.postgres import PostgresAddress, PostgresStore, Table
+from leasehold.leases.stores.postgres import LeaseTable, PostgresAddress, PostgresStore
 from leasehold.leases.timing import Timing
 from leasehold.pipeline.spark.master import roomy_shm
 
@@ -36,7 +36,7 @@ TIMEOUT_S = 5.0
 
 
 def store_at(dsn: str, *, call_timeout_s: float = TIMEOUT_S, **place: object) -> PostgresStore:
-    address = PostgresAddress(**{"dsn": dsn, "table": Table(), **place})  # type: ignore[arg-type]
+    address = PostgresAddress(**{"dsn": dsn, "table": LeaseTable(), **place})  # type: ignore[arg-type]
     return PostgresStore(address, call_timeout_s=call_timeout_s)
 
 
@@ -281,7 +281,7 @@ async def test_of_several_servers_the_primary_is_used(standby: str, postgres: Po
     dsn = make_conninfo(host=f"{standby},{postgres.socket_dir}", port=PORT, user="postgres", dbname="postgres")
     with psycopg.connect(dsn) as connection:
         assert connection.execute("SELECT pg_is_in_recovery()").fetchone() == (True,)
-    store = store_at(dsn, table=Table(name=postgres.name))
+    store = store_at(dsn, table=LeaseTable(name=postgres.name))
     await store.create(ID, "{}")
     await store.close()
     with psycopg.connect(dsn_of(postgres.socket_dir), autocommit=True) as connection:
@@ -331,7 +331,7 @@ async def test_new_connections_get_the_newest_token(
     teller: Teller,
     issuer: Issuer,
 ) -> None:
-    place = PostgresAddress(dsn=teller.dsn, table=Table(), identity="default")
+    place = PostgresAddress(dsn=teller.dsn, table=LeaseTable(), identity="default")
     store = PostgresStore(place, credential=issuer)
     await store.list("")
     issuer.token = "token-2"
@@ -349,7 +349,7 @@ async def test_new_connections_get_the_newest_token(
 
 async def test_without_a_token_the_error_says_so(teller: Teller, issuer: Issuer) -> None:
     issuer.error = ClientAuthenticationError("az login has expired")
-    store = PostgresStore(PostgresAddress(dsn=teller.dsn, table=Table(), identity="default"), credential=issuer)
+    store = PostgresStore(PostgresAddress(dsn=teller.dsn, table=LeaseTable(), identity="default"), credential=issuer)
     with pytest.raises(StoreUnavailable, match=r"there is no access token \(az login has expired\): log in"):
         await store.list("")
     await store.close()

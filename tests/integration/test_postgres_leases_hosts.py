@@ -12,7 +12,7 @@ from plugins_pg import PORT, Line, Network, Postgres
 
 from leasehold.leases.errors import StoreUnavailable
 from leasehold.leases.store import Hint
-from leasehold.leases.stores.postgres import PostgresAddress, PostgresStore, Table
+from leasehold.leases.stores.postgres import LeaseTable, PostgresAddress, PostgresStore
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ async def test_a_listener_that_leads_elsewhere_names_its_own_server_and_setting(
     postgres: Postgres, listen_dsn: str, why: str
 ) -> None:
     socket = f"host={postgres.socket_dir} user=postgres port={PORT}"
-    place = PostgresAddress(dsn=postgres.dsn, table=Table(), listen_dsn=listen_dsn.format(socket=socket))
+    place = PostgresAddress(dsn=postgres.dsn, table=LeaseTable(), listen_dsn=listen_dsn.format(socket=socket))
     store = PostgresStore(place)
     with pytest.raises(StoreUnavailable, match=why):
         await anext(store.watch())
@@ -83,7 +83,7 @@ async def test_a_listener_that_leads_elsewhere_names_its_own_server_and_setting(
 
 async def test_a_group_with_another_table_hears_nothing(postgres: Postgres) -> None:
     one = Group(postgres, 1).operator
-    other = PostgresStore(PostgresAddress(dsn=postgres.dsn, table=Table(name="others")))
+    other = PostgresStore(PostgresAddress(dsn=postgres.dsn, table=LeaseTable(name="others")))
     watched = other.watch()
     await anext(watched)
     await one.notify([Hint("a")])

@@ -24,7 +24,7 @@ from leasehold.leases.contract import LeaseStoreContract
 from leasehold.leases.errors import StoreUnavailable
 from leasehold.leases.store import Hint, LeaseStore
 from leasehold.leases.stores.postgres import PostgresAddress, PostgresStore
-from leasehold.leases.stores.postgres.table import Table
+from leasehold.leases.stores.postgres.table import LeaseTable
 
 SERVER_CONNECTIONS = 2
 """Of the pooler in transaction mode, for all clients."""
@@ -90,7 +90,7 @@ def _answers(dsn: str) -> bool:
 
 
 def opened(dsn: str, **place: str) -> PostgresStore:
-    return PostgresStore(PostgresAddress(dsn=dsn, table=Table(), **place))
+    return PostgresStore(PostgresAddress(dsn=dsn, table=LeaseTable(), **place))
 
 
 class TestPooledStore(LeaseStoreContract):

@@ -6,7 +6,8 @@ import ast
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -329,3 +330,22 @@ def test_a_constructor_takes_few_arguments() -> None:
     ]
     over = {node.name for node in classes if arguments_of(node) > ARGUMENTS_MAX}
     assert over == {*DOCUMENTS, *SETTINGS}
+
+
+ANSWERS = {"Child", "Host", "Lease", "Pipeline"}
+"""Models of `service/api/schemas.py` that show the thing of that name: clients find them in `/openapi.json`."""
+
+
+def repeated(names: Iterable[str]) -> set[str]:
+    return {name for name, count in Counter(names).items() if count > 1}
+
+
+def class_names(source: str) -> list[str]:
+    return [node.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef)]
+
+
+def test_no_two_classes_of_the_product_have_one_name() -> None:
+    found = {module: class_names(path.read_text()) for module, path in modules(*PACKAGES)}
+    assert repeated(name for names in found.values() for name in names) == ANSWERS
+    assert set(found["leasehold.service.api.schemas"]) >= ANSWERS
+    assert repeated(class_names("class A: ...\ndef f() -> None:\n    class A: ...")) == {"A"}

@@ -115,9 +115,9 @@ def body_in(name: str, metadata: Mapping[str, str], content: bytes = b"") -> str
     """The body in the blob `name`, or one that explains why there is none (`leasehold.leases.document.unreadable`)."""
     form = metadata.get(FORM)
     if form == JSON:
-        return _text(metadata)
+        return _joined_parts(metadata)
     if form == ZLIB:
-        return _expanded(name, _text(metadata))
+        return _expanded(name, _joined_parts(metadata))
     if form == CONTENT:
         return content.decode("utf-8", "backslashreplace")
     if form is None:
@@ -141,7 +141,7 @@ def _metadata(form: str, text: str) -> dict[str, str]:
     return {FORM: form, **{f"{FORM}_{number}": part for number, part in enumerate(parts)}}
 
 
-def _text(metadata: Mapping[str, str]) -> str:
+def _joined_parts(metadata: Mapping[str, str]) -> str:
     numbered = sorted((int(found[1]), value) for key, value in metadata.items() if (found := _PART.fullmatch(key)))
     return "".join(value for _, value in numbered)
 

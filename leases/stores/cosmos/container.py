@@ -207,7 +207,10 @@ class LeaseContainer:
         ends: dict[str, int] = {}
 
         def note(headers: Mapping[str, str], _: object) -> None:
-            place, end = _SESSION.fullmatch(headers.get("x-ms-session-token", "")), _number(headers.get("etag", ""))
+            place, end = (
+                _SESSION.fullmatch(headers.get("x-ms-session-token", "")),
+                _write_number(headers.get("etag", "")),
+            )
             if place is not None and end is not None:
                 ends[place[1]] = end
 
@@ -301,7 +304,7 @@ async def _page(to: CosmosConnection, range_id: str, after: int) -> tuple[list[D
         found = [item async for item in page]
         break
     place = _SESSION.fullmatch(headers["session"])
-    return found, _number(headers["etag"]), None if place is None else int(place[2])
+    return found, _write_number(headers["etag"]), None if place is None else int(place[2])
 
 
 def _token(rid: str, ends: Mapping[str, int]) -> str:
@@ -317,7 +320,7 @@ def _ends_in(token: str, rid: str) -> dict[str, int] | None:
     return ends if token == _token(rid, ends) else None
 
 
-def _number(continuation: str) -> int | None:
+def _write_number(continuation: str) -> int | None:
     """Up to which write it covers a range."""
     found = _CONTINUATION.fullmatch(continuation)
     return None if found is None else int(found[1])

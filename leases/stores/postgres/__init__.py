@@ -2,6 +2,6 @@
 
 from leasehold.leases.stores.postgres.server import PostgresAddress
 from leasehold.leases.stores.postgres.store import PostgresStore
-from leasehold.leases.stores.postgres.table import Table
+from leasehold.leases.stores.postgres.table import LeaseTable
 
-__all__ = ["PostgresAddress", "PostgresStore", "Table"]
+__all__ = ["LeaseTable", "PostgresAddress", "PostgresStore"]

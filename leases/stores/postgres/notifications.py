@@ -13,7 +13,7 @@ from psycopg.sql import SQL, Composed, Identifier
 from leasehold.common.nesting import parsed_json
 from leasehold.leases.errors import StoreUnavailable
 from leasehold.leases.store import Hint
-from leasehold.leases.stores.postgres.table import Table
+from leasehold.leases.stores.postgres.table import LeaseTable
 
 PAYLOAD_BYTES_MAX = 7999
 PROOF_S = 5.0
@@ -38,7 +38,7 @@ def decode(payload: str) -> Hint:
 
 
 async def listen(
-    connection: AsyncConnection, table: Table, address: str, prove: Callable[[str], Awaitable[None]]
+    connection: AsyncConnection, table: LeaseTable, address: str, prove: Callable[[str], Awaitable[None]]
 ) -> AsyncGenerator[Hint, None]:
     """Hints from now on; the first, for anybody, as soon as others would arrive.
 
@@ -65,6 +65,6 @@ async def listen(
     raise StoreUnavailable(f"PostgreSQL {address}: the connection for notifications ended")
 
 
-def notified(table: Table) -> Composed:
+def notified(table: LeaseTable) -> Composed:
     """Parameter: a list of payloads."""
     return SQL("SELECT pg_notify({}, payload) FROM unnest(%s::text[]) AS payload").format(table.channel)

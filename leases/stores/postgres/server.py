@@ -30,7 +30,7 @@ from leasehold.common.postgres import (
 from leasehold.leases.errors import StoreAmbiguous, StoreError, StoreMissing, StoreUnavailable
 from leasehold.leases.stores.postgres import error_mapping
 from leasehold.leases.stores.postgres.error_mapping import DSN, NO_TABLE, READ_ONLY
-from leasehold.leases.stores.postgres.table import VERSION, Table, migration, settings, state, version_in
+from leasehold.leases.stores.postgres.table import VERSION, LeaseTable, migration, settings, state, version_in
 
 IDLE_S = 60.0
 """A connection that no call needed for so long is closed."""
@@ -44,7 +44,7 @@ class PostgresAddress:
     """Where the leases are. creates: whether a missing table may be made. identity: as of `TokenSource`."""
 
     dsn: str
-    table: Table
+    table: LeaseTable
     identity: Identity | None = None
     connections_max: int = 4
     creates: bool = True

@@ -30,7 +30,7 @@ _SNAPSHOT = re.compile(r"([0-9]{1,18}):([0-9]{1,18}):([0-9,]*)")
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class LeaseTable:
     """Raises ValueError for a name that PostgreSQL would cut short, or the driver read as a parameter."""
 
     schema: str = "public"
@@ -71,7 +71,7 @@ _DOCUMENT = SQL("document.id, left(document.body::text, {}), document.version::t
 _WITHIN = SQL("document.id >= %s AND document.id < %s")
 
 
-def listed(table: Table) -> Composed:
+def listed(table: LeaseTable) -> Composed:
     """Parameters: the prefix, and the prefix with LAST. Rows: is_replica, id, body, version; NULLs if there is none."""
     return SQL(
         "SELECT server.is_replica, {document}"
@@ -79,24 +79,24 @@ def listed(table: Table) -> Composed:
     ).format(document=_DOCUMENT, server=_SERVER, table=table.identifier, within=_WITHIN)
 
 
-def found(table: Table) -> Composed:
+def found(table: LeaseTable) -> Composed:
     """Parameter: the id. One row as of `listed`."""
     return SQL(
         "SELECT server.is_replica, {document} FROM {server} AS server LEFT JOIN {table} AS document ON document.id = %s"
     ).format(document=_DOCUMENT, server=_SERVER, table=table.identifier)
 
 
-def counted(table: Table) -> Composed:
+def counted(table: LeaseTable) -> Composed:
     """Parameters: as of `listed`. One row: is_replica, count."""
     return SQL("SELECT pg_is_in_recovery(), count(*) FROM {} AS document WHERE {}").format(table.identifier, _WITHIN)
 
 
-def now(table: Table) -> Composed:
+def now(table: LeaseTable) -> Composed:
     """One row: is_replica, token."""
     return SQL("SELECT server.is_replica, server.token FROM {} AS server").format(_token(table))
 
 
-def changed(table: Table) -> Composed:
+def changed(table: LeaseTable) -> Composed:
     """Parameters: a snapshot twice, and as of `listed`. Rows: is_replica, token, id, body, version; NULLs if there is none.
 
     The rows that the snapshot did not show, in whatever order their transactions were committed.
@@ -109,7 +109,7 @@ def changed(table: Table) -> Composed:
     ).format(document=_DOCUMENT, server=_token(table), table=table.identifier, within=_WITHIN)
 
 
-def _token(table: Table) -> Composed:
+def _token(table: LeaseTable) -> Composed:
     """What this query sees, and where: another server, or a server after a restart, has another count of transactions."""
     return SQL(
         "(SELECT pg_is_in_recovery() AS is_replica, concat(pg_current_snapshot()::text, ' ', to_regclass({name})::oid, ' ',"
@@ -139,14 +139,14 @@ def place_in(token: str) -> str:
 # Writing. One statement each, in a transaction of its own.
 
 
-def created(table: Table) -> Composed:
+def created(table: LeaseTable) -> Composed:
     """Parameters: id, body. One row with the version; none if the document exists."""
     return SQL("INSERT INTO {} (id, body) VALUES (%s, %s) ON CONFLICT (id) DO NOTHING RETURNING version::text").format(
         table.identifier
     )
 
 
-def replaced(table: Table) -> Composed:
+def replaced(table: LeaseTable) -> Composed:
     """Parameters: body, id, version, id. One row: the new version or NULL, and whether there is such a document."""
     return SQL(
         "WITH written AS (UPDATE {table} SET body = %s, version = gen_random_uuid(), changed_in = pg_current_xact_id()"
@@ -155,7 +155,7 @@ def replaced(table: Table) -> Composed:
     ).format(table=table.identifier)
 
 
-def deleted(table: Table) -> Composed:
+def deleted(table: LeaseTable) -> Composed:
     """Parameters: id, version, id. One row, as of `replaced`, with the last version."""
     return SQL(
         "WITH removed AS (DELETE FROM {table} WHERE id = %s AND version::text = %s RETURNING version)"
@@ -192,7 +192,7 @@ def settings(*, statement_s: float, lock_s: float) -> Composed:
     )
 
 
-def state(table: Table) -> Composed:
+def state(table: LeaseTable) -> Composed:
     """One row: is_replica, whether the table exists, its comment. Both as of one moment: `to_regclass` alone also finds a table
     that another host has made since, whose comment this statement does not see."""
     return SQL(
@@ -201,7 +201,7 @@ def state(table: Table) -> Composed:
     ).format(name=Literal(table.quoted))
 
 
-def migration(table: Table) -> Composed:
+def migration(table: LeaseTable) -> Composed:
     """Several statements in one message, which is one transaction. It may run again, and next to that of another host."""
     return SQL(
         "SELECT pg_advisory_xact_lock(hashtextextended({lock}, 0));"
@@ -218,7 +218,7 @@ def migration(table: Table) -> Composed:
     )
 
 
-def index_of(table: Table) -> str:
+def index_of(table: LeaseTable) -> str:
     """At most as long as a name may be, in bytes."""
     usual = f"{table.name}_changed_in"
     if len(usual.encode()) <= NAME_BYTES_MAX:

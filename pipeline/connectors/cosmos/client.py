@@ -156,10 +156,10 @@ class CosmosContainer:
             raise _refused(error, what) from error
         except ClientAuthenticationError as error:
             raise FeedError(
-                f"{what}: azure-identity finds no credentials ({_line(error)}): check `identity`"
+                f"{what}: azure-identity finds no credentials ({_in_line(error)}): check `identity`"
             ) from error
         except (AzureError, OSError) as error:
-            raise FeedUnavailable(f"{what} cannot be reached: {_line(error)}") from error
+            raise FeedUnavailable(f"{what} cannot be reached: {_in_line(error)}") from error
 
     async def _open(self) -> ContainerProxy:
         async with self._opening:
@@ -240,7 +240,7 @@ class ScratchContainer(CosmosContainer):
                 return FeedAnswer(error.status_code, {})
             raise _refused(error, f"container {self.name}") from error
         except (AzureError, OSError, TimeoutError) as error:
-            raise FeedUnavailable(f"container {self.name} cannot be reached: {_line(error)}") from error
+            raise FeedUnavailable(f"container {self.name} cannot be reached: {_in_line(error)}") from error
 
 
 class _Intercepted(Exception):
@@ -291,7 +291,7 @@ class _WriteHooks(_Hooks):
 
 
 def _head_of(response: Any) -> FeedAnswer:
-    """Without the body, which is read only where it is wanted."""
+    """Without the body, which is read only if it is wanted."""
     answer = response.http_response
     return FeedAnswer(answer.status_code, {name.lower(): value for name, value in answer.headers.items()})
 
@@ -309,7 +309,7 @@ def _is_ours(answer: FeedAnswer) -> bool:
 
 def _refused(error: CosmosHttpResponseError, what: str) -> FeedError:
     headers = {str(name).lower(): str(value) for name, value in dict(error.headers or {}).items()}
-    return refusal(FeedAnswer(error.status_code or 503, headers, _line(error).encode()), what)
+    return refusal(FeedAnswer(error.status_code or 503, headers, _in_line(error).encode()), what)
 
 
 def _range(found: Mapping[str, Any]) -> PhysicalRange:
@@ -317,5 +317,5 @@ def _range(found: Mapping[str, Any]) -> PhysicalRange:
     return PhysicalRange(str(found["id"]), span, tuple(map(str, found.get("parents") or ())))
 
 
-def _line(error: Exception) -> str:
+def _in_line(error: Exception) -> str:
     return " ".join(without_tls_object(error).split())[:300] or type(error).__name__

@@ -180,7 +180,7 @@ def _id(document: Mapping[str, Any]) -> str:
     if not isinstance(name, str) or not _ID.fullmatch(name) or name in (".", "..") or _bytes(name) > ID_BYTES_MAX:
         raise ValueError(
             "has no `id` that Cosmos DB takes: a text of at most 1,023 bytes without / \\ ? #, control characters and a space at"
-            f" its end, and not . or .. (it is {_shown(name)})"
+            f" its end, and not . or .. (it is {_name_text(name)})"
         )
     return name
 
@@ -193,7 +193,7 @@ def _bytes(name: str) -> int:
     return len(name.encode(errors="surrogatepass"))
 
 
-def _shown(name: object) -> str:
+def _name_text(name: object) -> str:
     return "missing" if name is None else f"{name!a:.80}"
 
 

@@ -55,7 +55,7 @@ def furthest(a: str | None, b: str) -> str:
 
 
 def session_lsn(token: str) -> int | None:
-    """How far a range had come when it answered: `range:version#globalLSN#...`, or `range:LSN`. None where it cannot be read."""
+    """How far a range had come when it answered: `range:version#globalLSN#...`, or `range:LSN`. None if it cannot be read."""
     parts = token.rpartition(":")[2].split("#")
     text = parts[0] if len(parts) == 1 else parts[1]
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else None
@@ -121,7 +121,7 @@ class Successor(NamedTuple):
 
 
 def span_of(text: str) -> KeyRange | None:
-    """The bounds that a name or a scope spells; None where it is anything else."""
+    """The bounds that a name or a scope spells; None if it is anything else."""
     match = _BOUNDS.fullmatch(text)
     span = KeyRange(match[1].upper(), match[2].upper()) if match else None
     return span if span is not None and order(span.min) < order(span.max) else None
@@ -136,7 +136,7 @@ def partition_of(range: PhysicalRange) -> FeedPartition:
 
 
 def place_of(partition: str, live: Iterable[PhysicalRange]) -> RangeSection | None:
-    """None where no single range holds the partition (any more)."""
+    """None if no single range holds the partition (any more)."""
     mine = span_of(partition)
     if mine is None:
         return next((RangeSection(each.id) for each in live if each.id == partition), None)

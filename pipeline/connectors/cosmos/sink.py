@@ -55,7 +55,7 @@ def cosmos_sink(
     patch_missing: Missing = "stop",
     limits: Limits = LIMITS,
 ) -> AsyncSink:
-    """Raises ValueError where the limits contradict each other."""
+    """Raises ValueError if the limits contradict each other."""
     to = CosmosContainer(account, database, container, timeout_s=limits.request_timeout_s)
     destination = CosmosDestination(to, content=content, operation=operation, patch_missing=patch_missing)
     server = urlsplit(account.endpoint)

@@ -57,7 +57,7 @@ class Whereabouts:
         return [place for place in found if place is not None]
 
     async def find_place(self, partition: str) -> RangeSection:
-        """Raises FeedUnavailable where it was split."""
+        """Raises FeedUnavailable if it was split."""
         places = await self.list_places(partition)
         if len(places) != 1:
             raise FeedUnavailable(f"partition '{partition}' was split: its children take over")

@@ -96,7 +96,7 @@ def _time(milliseconds: int) -> datetime:
 
 
 def size_of(body: bytes) -> int:
-    """What an event of that `encode.body_of` adds to a batch."""
+    """How many bytes an event with this body (`encode.body_of`) adds to a batch."""
     return len(body) + MARKS_BYTES_MAX + SECTION_BYTES
 
 

@@ -16,8 +16,8 @@ _POSITION = re.compile(r"(?P<sequence>[0-9]{1,18})?(?:@(?P<offset>[0-9A-Za-z:._-
 _BEFORE_ALL = -1
 
 
-class Position(NamedTuple):
-    """sequence: None where only the offset is known; then there is one."""
+class EventPosition(NamedTuple):
+    """sequence: None if only the offset is known; then there is one."""
 
     sequence: int | None
     offset: str | None = None
@@ -28,11 +28,11 @@ class Position(NamedTuple):
         )
 
 
-BEGINNING = Position(_BEFORE_ALL)
+BEGINNING = EventPosition(_BEFORE_ALL)
 """The sequence of None: before event 0."""
 
 
-def position_of(continuation: str | None) -> Position:
+def position_of(continuation: str | None) -> EventPosition:
     """Raises PositionLost."""
     if continuation is None:
         return BEGINNING
@@ -43,11 +43,11 @@ def position_of(continuation: str | None) -> Position:
             " and the offset of the last event read, or `41`, or `@4294967296`; set the lease to one"
         )
     sequence = found["sequence"]
-    return Position(None if sequence is None else int(sequence), found["offset"])
+    return EventPosition(None if sequence is None else int(sequence), found["offset"])
 
 
-def compared(a: Position, b: Position) -> int:
-    """Raises PositionLost where the one has no sequence number and the other is not the same."""
+def compared(a: EventPosition, b: EventPosition) -> int:
+    """Raises PositionLost if the one has no sequence number and the other is not the same."""
     if a.sequence is not None and b.sequence is not None:
         return a.sequence - b.sequence
     if a.offset is not None and a.offset == b.offset:
@@ -60,7 +60,7 @@ def compared(a: Position, b: Position) -> int:
     )
 
 
-def selector(position: Position) -> str:
+def selector(position: EventPosition) -> str:
     """For the receiver: the events after it."""
     if position == BEGINNING:
         return "amqp.annotation.x-opt-offset > '-1'"

@@ -37,8 +37,8 @@ def refusal(error: BaseException, what: str) -> PipelineError:
         return FeedUnavailable(f"{what}: no answer in time")
     status = getattr(error, "status_code", None)
     if isinstance(status, int):
-        return refused(status, _text(getattr(error, "status_description", "")), what)
-    return _of_condition(_text(getattr(error, "condition", "")), error, what)
+        return refused(status, _decoded(getattr(error, "status_description", "")), what)
+    return _of_condition(_decoded(getattr(error, "condition", "")), error, what)
 
 
 def ended(error: BaseException, what: str) -> PipelineError:
@@ -54,7 +54,7 @@ def is_missing(error: FeedError) -> bool:
 
 def refused(status: int, description: str, what: str) -> FeedError:
     """By a status, as it has them for tokens and for questions about the hub."""
-    message = f"{what}: the service answers {status} ({_line(description)})"
+    message = f"{what}: the service answers {status} ({_in_one_line(description)})"
     if status == 401:
         return FeedError(f"{message}: {_NEXT['amqp:unauthorized-access']}")
     if status == 404:
@@ -65,7 +65,7 @@ def refused(status: int, description: str, what: str) -> FeedError:
 
 
 def _of_condition(condition: str, error: BaseException, what: str) -> PipelineError:
-    description = _line(_text(getattr(error, "description", "")) or str(error) or type(error).__name__)
+    description = _in_one_line(_decoded(getattr(error, "description", "")) or str(error) or type(error).__name__)
     message = f"{what}: {description}" + (f" ({condition})" if condition else "")
     if condition == STOLEN:
         return Fenced(
@@ -79,11 +79,11 @@ def _of_condition(condition: str, error: BaseException, what: str) -> PipelineEr
     return FeedUnavailable(message, retry_after_s=_PAUSED.get(condition))
 
 
-def _text(value: Any) -> str:
+def _decoded(value: Any) -> str:
     if isinstance(value, bytes):
         return bytes(value).decode("utf-8", "replace")
     return "" if value is None else str(value)
 
 
-def _line(text: str) -> str:
+def _in_one_line(text: str) -> str:
     return " ".join(text.split())[:REASON_CHARS_MAX] or "it gives no reason"

@@ -14,6 +14,7 @@ from typing import Literal, TypeVar
 
 from confluent_kafka import KafkaException
 
+from leasehold.common.standing import Standing
 from leasehold.pipeline.connectors.kafka.cluster import FORBIDDEN, NO_TOPIC, KafkaAccess, KafkaCluster
 from leasehold.pipeline.connectors.kafka.held import Held, admit, check_kept, claimed, decoded
 from leasehold.pipeline.connectors.kafka.transactions import Transactions, find_committed
@@ -22,7 +23,7 @@ from leasehold.pipeline.connectors.network import check_unresolvable
 from leasehold.pipeline.endpoint import Endpoint
 from leasehold.pipeline.errors import Ambiguous, SinkNotFound, SinkRejected, SinkUnavailable
 from leasehold.pipeline.markers import lease_of
-from leasehold.pipeline.sink import Claim, Sink, Standing
+from leasehold.pipeline.sink import Claim, Sink
 
 T = TypeVar("T")
 LOOK_S = 1.0

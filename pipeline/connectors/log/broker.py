@@ -87,12 +87,12 @@ class LogBroker:
         def attach() -> LogLink:
             self._log.prepare()
             log = self._log.partition(partition, new=True)
-            line = self._line(log, wished) if idempotent else None
+            line = self._producer_of(log, wished) if idempotent else None
             return LogLink(self._threads, log, line)
 
         return await run_on_thread(self._threads, attach)
 
-    def _line(self, log: PartitionLog, asked: AttachRequest) -> LeaseProducer:
+    def _producer_of(self, log: PartitionLog, asked: AttachRequest) -> LeaseProducer:
         """Raises PublishError."""
         group = self._rng.getrandbits(62) if asked.group is None else asked.group
         held = log.line(_lease(group))
@@ -138,18 +138,18 @@ class LogLink:
         self.numbers = ProducerPosition(group=line.group, level=line.level, number=line.number) if line else None
         self._threads = threads
         self._log = log
-        self._line = line
+        self._producer_of = line
 
     async def send(
         self, payloads: Sequence[Any], after: ProducerPosition | None, key: str | None, sending: Callable[[], None]
     ) -> None:
         def send() -> None:
             table = _table(payloads, key)
-            if self._line is None or after is None:
+            if self._producer_of is None or after is None:
                 sending()
                 self._log.append(table)
             else:
-                self._log.publish(self._line, number_after(after.number), encoded(table), None, sending)
+                self._log.publish(self._producer_of, number_after(after.number), encoded(table), None, sending)
 
         await run_on_thread(self._threads, send)
 

@@ -184,7 +184,7 @@ class LogChangeFeed(ChangeFeed):
         return _position(await self._call(lambda: self._log.partition(partition).first_at(start)) - 1)
 
     async def open(self, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
-        first = _number(continuation) + 1
+        first = _sequence_in(continuation) + 1
         log = await self._call(lambda: self._log.partition(partition))
         while True:
             extent, pages = await self._call(partial(self._read, log, first))
@@ -198,7 +198,7 @@ class LogChangeFeed(ChangeFeed):
         self, partition: str, continuation: str | None, events_max: int, range_events: int
     ) -> list[EventRange]:
         extent = await self._extent(partition)
-        first = _number(continuation) + 1
+        first = _sequence_in(continuation) + 1
         end = min(extent.end, first + events_max)
         if not extent.first <= first < end:
             return []  # `open` waits, or raises PositionLost
@@ -222,18 +222,18 @@ class LogChangeFeed(ChangeFeed):
 
     async def lag(self, partition: str, continuation: str | None) -> int:
         """Exact. Events removed by retention do not count."""
-        first = _number(continuation) + 1
+        first = _sequence_in(continuation) + 1
         extent = await self._extent(partition)
         self._check_end(partition, first, extent)
         return extent.end - max(first, extent.first)
 
     async def find_enqueued_time(self, partition: str, continuation: str | None) -> datetime | None:
         """If retention has dropped that event, the time of the first one that is left."""
-        first = _number(continuation) + 1
+        first = _sequence_in(continuation) + 1
         return await self._call(lambda: self._log.partition(partition).time_of(first))
 
     def compare(self, a: str | None, b: str | None) -> int:
-        return _number(a) - _number(b)
+        return _sequence_in(a) - _sequence_in(b)
 
     async def close(self) -> None:
         await self._call(self._watch.close)
@@ -284,7 +284,7 @@ class LogRanges(RangeReader):
 
     def read_range(self, partition: str, planned: EventRange) -> Iterator[pa.Table]:
         """The log numbers its events without gaps, and LogReader reports those that are gone."""
-        first, end = _number(planned.start) + 1, _number(planned.to) + 1
+        first, end = _sequence_in(planned.start) + 1, _sequence_in(planned.to) + 1
         try:
             for found in LogReader(self.path).stretches(partition, first):
                 if isinstance(found, Forgotten):
@@ -303,7 +303,7 @@ class LogRanges(RangeReader):
 
     def _check(self, partition: str, planned: EventRange, blocks: Sequence[Block]) -> None:
         begin, _, last = planned.check.partition(" ")
-        for sequence, expected in ((_number(planned.start) + 1, begin), (_number(planned.to), last)):
+        for sequence, expected in ((_sequence_in(planned.start) + 1, begin), (_sequence_in(planned.to), last)):
             if any(block.holds(sequence) and block.fingerprint != expected for block in blocks):
                 raise self._other(partition, f"has other events at {sequence}")
 
@@ -331,7 +331,7 @@ def _position(last: int) -> str | None:
     return str(last) if last >= 0 else None
 
 
-def _number(position: str | None) -> int:
+def _sequence_in(position: str | None) -> int:
     """The sequence of the last event read, -1 where none was. Raises PositionLost."""
     if position is None:
         return -1

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from leasehold.pipeline.connectors.network import sync_directory
 from leasehold.pipeline.event import EVENT_SCHEMA
 from leasehold.pipeline.publishing_writer import PUBLISHED_SCHEMA
+from leasehold.pipeline.staging import halved
 
 # Everything that a log can refuse. Its feed and its sink translate this into leasehold.pipeline.errors.
 #
@@ -51,7 +52,7 @@ class LogUncertain(LogError):
 
 
 class Outranked(LogError):
-    """held: generation, series and level of the claim that the log knows; None where it knows none."""
+    """held: generation, series and level of the claim that the log knows; None if it knows none."""
 
     def __init__(self, message: str, *, held: tuple[int, int, int] | None = None) -> None:
         super().__init__(message)
@@ -154,16 +155,7 @@ def events_in(partition: str, blocks: Sequence[Block], start: int) -> pa.Table:
 def pages_of(events: pa.Table, events_max: int, bytes_max: int) -> Iterator[pa.Table]:
     """`events` in slices that keep both limits; a slice of one event may be larger in bytes."""
     for at in range(0, events.num_rows, events_max):
-        yield from _halved(events.slice(at, events_max), bytes_max)
-
-
-def _halved(events: pa.Table, bytes_max: int) -> Iterator[pa.Table]:
-    if events.num_rows <= 1 or events.nbytes <= bytes_max:
-        yield events
-    else:
-        half = events.num_rows // 2
-        yield from _halved(events.slice(0, half), bytes_max)
-        yield from _halved(events.slice(half), bytes_max)
+        yield from halved(events.slice(at, events_max), bytes_max)
 
 
 SUFFIX = ".db"
@@ -363,7 +355,7 @@ def _name_in(connection: sqlite3.Connection, path: Path) -> str:
 
 
 def _partition_of(path: Path, mode_of: Callable[[Path], str]) -> str | None:
-    """The partition whose file this is, None where the file is a stranger's."""
+    """The partition whose file this is, None if the file is a stranger's."""
     stem = path.name.removesuffix(SUFFIX)
     if "=" in stem:
         with translated(path), closing(_open_file(path, 1.0, mode_of(path))) as connection:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TypeVar
 
+from leasehold.common.standing import Standing
 from leasehold.pipeline.connectors.log.partition_file import (
     LogError,
     LogMissing,
@@ -48,7 +49,6 @@ from leasehold.pipeline.sink import (
     Output,
     Permit,
     Sink,
-    Standing,
     checked_until_cancelled,
     settle,
     to_write_again,
@@ -129,14 +129,14 @@ class LogOutputSink(Sink):
         )
 
     async def standing(self, pipeline: str, partition: str) -> Standing | None:
-        line = await _on_thread(self._threads, lambda: self._line(partition, lease_of(pipeline, partition)))
+        line = await _on_thread(self._threads, lambda: self._producer_of(partition, lease_of(pipeline, partition)))
         return None if line is None else Standing(line.generation, line.position)
 
     async def close(self) -> None:
         await _on_thread(self._threads, self._log.close)
         self._threads.shutdown(wait=False)
 
-    def _line(self, partition: str, lease: str) -> LeaseProducer | None:
+    def _producer_of(self, partition: str, lease: str) -> LeaseProducer | None:
         try:
             return self._log.partition(partition).line(lease)
         except LogMissing:

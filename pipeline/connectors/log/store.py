@@ -256,7 +256,7 @@ class PartitionLog:
         return found.st_mtime_ns, found.st_size, found.st_ino
 
     def first_at(self, time: datetime) -> int:
-        """The sequence of the first event enqueued at or after `time`; of the event to come where there is none."""
+        """The sequence of the first event enqueued at or after `time`; of the event to come if there is none."""
         with self._reading() as connection:
             ((first,),) = connection.execute(
                 "SELECT min(first) FROM blocks WHERE enqueued >= ?", (_microseconds(time),)
@@ -292,7 +292,7 @@ class PartitionLog:
         return fingerprint(first, enqueued, checked)
 
     def read(self, start: int, *, events_max: int, bytes_max: int) -> tuple[ReadableRange, list[Block]]:
-        """Blocks from the one that holds the sequence `start` on: one where there is any, and more within the limits.
+        """Blocks from the one that holds the sequence `start` on: one if there is any, and more within the limits.
 
         The extent is that of the same moment; where `start` lies outside of it, there are no blocks.
         """

@@ -26,7 +26,7 @@ from leasehold.pipeline.values import converted
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one batch brings to the table `batch`. few: its rows, where they are so few that they can be in the message itself."""
+    """What one batch brings to the table `batch`. few: its rows, if they are so few that they can be in the message itself."""
 
     columns: tuple[Column, ...]
     csv: bytes
@@ -227,29 +227,29 @@ def _strings(values: list[str | None]) -> pa.ChunkedArray:
 
 
 def _json(value: object, type: pa.DataType) -> str:
-    return json.dumps(_plain(value, type), ensure_ascii=False, allow_nan=False, default=_leaf)
+    return json.dumps(_json_value(value, type), ensure_ascii=False, allow_nan=False, default=_leaf)
 
 
-def _plain(value: object, type: pa.DataType) -> object:
+def _json_value(value: object, type: pa.DataType) -> object:
     """Lists, structs and maps as JSON has them; Arrow hands a map over as pairs. Raises ValueError."""
     if isinstance(value, str):
         return _without_nul(value)
     if value is None:
         return None
     if arrow.is_dictionary(type):
-        return _plain(value, type.value_type)
+        return _json_value(value, type.value_type)
     if arrow.is_map(type):
         assert isinstance(value, list)
-        pairs = {_key(key): _plain(item, type.item_type) for key, item in value}
+        pairs = {_key(key): _json_value(item, type.item_type) for key, item in value}
         if len(pairs) < len(value):
             raise ValueError("a map with a key twice, which JSON holds once")
         return pairs
     if arrow.is_struct(type):
         assert isinstance(value, dict)
-        return {_without_nul(field.name): _plain(value[field.name], field.type) for field in type}
+        return {_without_nul(field.name): _json_value(value[field.name], field.type) for field in type}
     if arrow.is_nested(type):
         assert isinstance(value, list)
-        return [_plain(item, type.value_type) for item in value]
+        return [_json_value(item, type.value_type) for item in value]
     return value
 
 

@@ -39,7 +39,7 @@ class PostgresLettersFeed(ChangeFeed):
         page_bytes_max: int = 4 * 1024 * 1024,
         clock: Clock | None = None,
     ) -> None:
-        """Raises ValueError where the DSN is none."""
+        """Raises ValueError if the DSN is none."""
         self._server = PostgresServer(
             dsn, replace(connections or Connections(), max=2, application_name="leasehold dead letters")
         )
@@ -61,7 +61,7 @@ class PostgresLettersFeed(ChangeFeed):
         return await self.latest(partition) if start == "latest" else None
 
     async def open(self, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
-        at = _number(continuation)
+        at = _number_in(continuation)
         while True:
             limits = PAGE_ROWS, self._page_bytes_max
             rows = await self._rows(page_query(self._tables, self._pipeline, partition, at, *limits))
@@ -76,12 +76,12 @@ class PostgresLettersFeed(ChangeFeed):
         return None if last is None else str(last)
 
     async def lag(self, partition: str, continuation: str | None) -> int:
-        at = _number(continuation)
+        at = _number_in(continuation)
         [[count]] = await self._rows(behind_query(self._tables, self._pipeline, partition, at))
         return int(count)
 
     def compare(self, a: str | None, b: str | None) -> int:
-        return _number(a) - _number(b)
+        return _number_in(a) - _number_in(b)
 
     async def close(self) -> None:
         await self._server.close()
@@ -101,7 +101,7 @@ def _page(partition: str, rows: Sequence[tuple[Any, ...]]) -> Page:
     return Page(kept_events(partition, rows), str(numbers[-1]), lambda n: str(numbers[n - 1]))
 
 
-def _number(position: str | None) -> int:
+def _number_in(position: str | None) -> int:
     """Raises PositionLost."""
     if position is None:
         return 0

@@ -15,6 +15,7 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 
+from leasehold.common.standing import Standing
 from leasehold.pipeline.connectors.postgres import sql, staging_sql
 from leasehold.pipeline.connectors.postgres.copy import columns_of
 from leasehold.pipeline.connectors.postgres.session import Connections, PostgresServer, PostgresSession, endpoint_of
@@ -26,7 +27,7 @@ from leasehold.pipeline.endpoint import Endpoint
 from leasehold.pipeline.errors import SinkError, SinkRejected
 from leasehold.pipeline.markers import lease_of
 from leasehold.pipeline.publishing_writer import generation_lost
-from leasehold.pipeline.sink import Claim, Sink, Standing, to_write_again
+from leasehold.pipeline.sink import Claim, Sink, to_write_again
 
 
 class PostgresOutputSink(Sink):
@@ -57,7 +58,7 @@ class PostgresOutputSink(Sink):
         connections: Connections | None = None,
         executors_env: str | None = None,
     ) -> None:
-        """Raises ValueError where the settings contradict each other."""
+        """Raises ValueError if the settings contradict each other."""
         if (merge is None) == (table is None):
             raise ValueError("set exactly one of `merge` and `table`")
         if key and table is None:

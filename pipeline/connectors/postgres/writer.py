@@ -253,7 +253,7 @@ def known_state(generation: int) -> str:
 
 
 def fenced(claim: Claim, newest: Sequence[Any]) -> Fenced:
-    """newest: the row of the partition's newest generation, or none where it could not be read."""
+    """newest: the row of the partition's newest generation, or none if it could not be read."""
     ours = f"partition '{claim.partition}' of pipeline '{claim.pipeline}' was claimed at epoch {claim.epoch}"
     if not newest:
         return Fenced(f"{ours}, and its position was not found: take the lease again")

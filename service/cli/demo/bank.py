@@ -289,7 +289,7 @@ def _write(directory: Path, rows: list[Transaction]) -> Ledger:
 
 
 def _ledger(dsn: str) -> Ledger:
-    import psycopg  # not before the settings were checked: it fails where there is no libpq
+    import psycopg  # not before the settings were checked: it fails if there is no libpq
 
     with psycopg.connect(dsn) as connection:
         rows = connection.execute("SELECT account, balance, events FROM balances").fetchall()

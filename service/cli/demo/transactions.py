@@ -89,7 +89,7 @@ def expected_events(rows: Iterable[Transaction]) -> dict[str, int]:
 def write(rows: Sequence[Transaction], directory: Path, files: int = FILES) -> list[Path]:
     """transactions-1.csv, ...: rows are dealt out one by one, so that the files are of one length.
 
-    What is there already stays untouched, as a feed may have read it. Raises InvalidTransactions where the directory holds other
+    What is there already stays untouched, as a feed may have read it. Raises InvalidTransactions if the directory holds other
     transactions than these, and writes nothing then.
     """
     wanted = {directory / f"transactions-{n}.csv": _csv(rows[n - 1 :: files]) for n in range(1, files + 1)}
@@ -117,7 +117,7 @@ def _csv(rows: Iterable[Transaction]) -> bytes:
 
 
 def _holds(path: Path, content: bytes) -> bool:
-    """False where there is no such file. Raises InvalidTransactions where it is another one."""
+    """False if there is no such file. Raises InvalidTransactions if it is another one."""
     try:
         found = path.read_bytes()
     except FileNotFoundError:

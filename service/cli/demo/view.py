@@ -88,14 +88,14 @@ class DemoView:
         scan = self._processor.host.balancer.scan
         for name in self._tasks:
             leases = [lease for lease in scan.leases if lease.pipeline == name] if scan else []
-            table.add_row(name, "  ".join(_shown(lease) for lease in leases) or "waiting for its first partition")
+            table.add_row(name, "  ".join(_lease_text(lease) for lease in leases) or "waiting for its first partition")
         return table
 
     def _done(self) -> dict[str, int]:
         return {name: self._before[name] + self._processor.stats.events[name] for name in self._tasks}
 
 
-def _shown(lease: Lease) -> str:
+def _lease_text(lease: Lease) -> str:
     return (
         f"{lease.partition.removesuffix('.csv').rsplit('-', 1)[-1]}: {lease.owner or 'no owner'} (epoch {lease.epoch})"
     )

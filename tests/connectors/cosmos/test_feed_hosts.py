@@ -166,4 +166,4 @@ async def test_a_storm_of_429_delays_what_is_read_and_costs_no_lease(bench: Benc
         await bench.drained()
         assert set(bench.delivered.values()) == {1}
         assert len([e for e in bench.log if e["event"] == "lease released"]) == before
-        assert not [e for e in bench.log if e["event"] == "will try again"]
+        assert not [e for e in bench.log if e["event"] == "partition failed, retrying"]

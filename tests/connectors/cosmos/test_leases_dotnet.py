@@ -17,7 +17,7 @@ from leasehold.common.clock import BootClock
 from leasehold.leases import dotnet
 from leasehold.leases.bootstrap import Bootstrap, Identity, decode_info, info_id
 from leasehold.leases.document import encode_lease, lease_id
-from leasehold.leases.errors import InvalidDocument, LeaseLost, StoreAmbiguous, StoreConflict, StoreUnavailable
+from leasehold.leases.errors import InvalidDocument, OwnershipLost, StoreAmbiguous, StoreConflict, StoreUnavailable
 from leasehold.leases.host_record import HostRecord
 from leasehold.leases.keeper import Keeper, Scan
 from leasehold.leases.lease import Lease
@@ -141,7 +141,7 @@ async def test_a_lease_rewritten_by_dotnet_while_owned_is_lost_and_comes_back_wi
     theirs = {name: value for name, value in ours.items() if name != "leasehold"} | {"Owner": "dotnet-host-2"}
     cosmos.control.move_clock(1)
     await documents.replace_item(ours["id"], theirs)
-    with pytest.raises(LeaseLost, match="held by 'dotnet-host-2'"):
+    with pytest.raises(OwnershipLost, match="held by 'dotnet-host-2'"):
         await owned.renew()
     again = (await scan_of(keeper)).seen["orders", "0"].lease
     assert again.epoch > owned.lease.epoch

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 from leasehold.leases import balance, host_watch, tenure
 from leasehold.leases import keeper as keepers
-from leasehold.leases.balance import Peer, Standing, Steps
-from leasehold.leases.bootstrap import Audit, Bootstrap
+from leasehold.leases.balance import Distribution, Peer, Steps
+from leasehold.leases.bootstrap import Bootstrap, RoundFindings
 from leasehold.leases.document import decode_lease
 from leasehold.leases.host_record import Tenant
 from leasehold.leases.keeper import Keeper, Read, Scan
@@ -26,14 +26,14 @@ from leasehold.leases.tenure import VersionedLease
 from leasehold.service import partitions
 
 T = TypeVar("T")
-STANDING_OF = balance.standing_of
+DISTRIBUTION_OF = balance.distribution_of
 AUDIT_OF = Bootstrap._audit_leases
 SCOPES_OF = partitions.scopes_of  # type: ignore[attr-defined]
 VERSIONED = tenure.versioned
 READABLE, UNREADABLE = keepers._readable, keepers._unreadable
 SCANS_KEPT = 32
 READS_KEPT = 8
-STANDINGS_KEPT = 32
+DISTRIBUTIONS_KEPT = 32
 CHECKED_EVERY = 500
 """After so many shared scans, one is compared with what the host itself has read."""
 COMPUTED = ("leases", "shape", "lineage", "by_tenant", "tenants", "requested", "by_pipeline")
@@ -55,15 +55,15 @@ class Sharing:
         """What shows the leases that lack nothing."""
         self._places: dict[LeaseKey, int] = {}
         """The place of a lease in every scan."""
-        self._standings: deque[tuple[Any, tuple[Any, ...], Standing]] = deque(maxlen=STANDINGS_KEPT)
+        self._distributions: deque[tuple[Any, tuple[Any, ...], Distribution]] = deque(maxlen=DISTRIBUTIONS_KEPT)
         tenure.decode_lease = self.decode  # type: ignore[attr-defined]
         pure = host_watch.decode_host
         host_watch.decode_host = lru_cache(maxsize=8192)(getattr(pure, "__wrapped__", pure))
 
-        balance.standing_of = self._standing_of if is_on else STANDING_OF
+        balance.distribution_of = self._distribution_of if is_on else DISTRIBUTION_OF
         share = self.audit
 
-        async def audit_of(bootstrap: Bootstrap, *given: Any) -> Audit:
+        async def audit_of(bootstrap: Bootstrap, *given: Any) -> RoundFindings:
             return await share(bootstrap, *given)
 
         Bootstrap._audit_leases = audit_of if is_on else AUDIT_OF  # type: ignore[method-assign]
@@ -73,7 +73,7 @@ class Sharing:
         keepers._readable = _once(READABLE) if is_on else READABLE
         keepers._unreadable = _once(UNREADABLE) if is_on else UNREADABLE
 
-    def _standing_of(
+    def _distribution_of(
         self,
         leases: Any,
         able: Mapping[str, Peer],
@@ -81,16 +81,16 @@ class Sharing:
         expired: Collection[LeaseKey],
         paused: Collection[str],
         benched: Collection[str],
-    ) -> Steps[Standing]:
+    ) -> Steps[Distribution]:
         """The leases that a scan shows are one list for all hosts. Who is new counts if leases have expired."""
         peers = [(each.name, each.pipelines, each.leases_max, each.draining) for each in able.values()]
         asked = (peers, seeing.keys() if expired else (), expired, paused, benched)
-        for known, key, standing in self._standings:
+        for known, key, distribution in self._distributions:
             if known is leases and key == asked:
-                return standing
-        standing = yield from STANDING_OF(leases, able, seeing, expired, paused, benched)
-        self._standings.append((leases, asked, standing))
-        return standing
+                return distribution
+        distribution = yield from DISTRIBUTION_OF(leases, able, seeing, expired, paused, benched)
+        self._distributions.append((leases, asked, distribution))
+        return distribution
 
     async def audit(
         self,
@@ -100,12 +100,12 @@ class Sharing:
         unreadable: Any,
         scan: Scan,
         *more: Any,
-    ) -> Audit:
+    ) -> RoundFindings:
         """The first one of leases that lack nothing is the one of every host."""
         if scan.lineage is self._audited and not (unreadable or bootstrap._is_unused):
-            return Audit()
+            return RoundFindings()
         audit = await AUDIT_OF(bootstrap, partitions, leases, unreadable, scan, *more)
-        if audit == Audit():
+        if audit == RoundFindings():
             self._audited = scan.lineage
         return audit
 

@@ -124,7 +124,7 @@ class Group:
 
     def waits_logged(self) -> list[Wait]:
         """When a host logged that it tries again, or waits for executors, and why."""
-        texts = [(event, event["error"]) for event in self._logged("will try again")]
+        texts = [(event, event["error"]) for event in self._logged("partition failed, retrying")]
         texts += [(event, event["why"]) for event in self._logged("waiting for executors")]
         return [Wait(datetime.fromisoformat(event["time"]).timestamp(), text) for event, text in texts]
 

@@ -16,9 +16,9 @@ from lab.scenarios.grounds import MADE, Breakage, Embedded
 from leasehold.leases.document import decode_lease, lease_prefix
 from leasehold.leases.errors import StoreMissing
 from leasehold.leases.lease import Lease
-from leasehold.leases.stores.postgres import PostgresAddress, PostgresStore, Table
+from leasehold.leases.stores.postgres import LeaseTable, PostgresAddress, PostgresStore
 
-TABLE = Table()
+TABLE = LeaseTable()
 
 
 class WithLeasesInPostgres(Embedded):

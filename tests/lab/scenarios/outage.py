@@ -40,7 +40,7 @@ from plugins_cli import events_in
 
 from leasehold.leases.document import decode_lease, lease_prefix
 from leasehold.leases.lease import Lease
-from leasehold.leases.stores.postgres import Table
+from leasehold.leases.stores.postgres import LeaseTable
 
 HOSTS, LEASES = 3, 12
 HANDOFFS = 30
@@ -89,7 +89,7 @@ class Group(CopyGroup):
     def leases(self) -> list[Lease]:
         with psycopg.connect(self.environment[DSN]) as connection, suppress(psycopg.errors.UndefinedTable):
             rows = connection.execute(
-                f"SELECT id, body::text FROM public.{Table().name} WHERE id LIKE %s", (LEASE_IDS,)
+                f"SELECT id, body::text FROM public.{LeaseTable().name} WHERE id LIKE %s", (LEASE_IDS,)
             )
             return [decode_lease(id_, body) for id_, body in rows]
         return []

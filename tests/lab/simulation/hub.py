@@ -24,6 +24,7 @@ from zlib import crc32
 from lab.simulation.process import current, incarnation
 from lab.simulation.weather import Request, answered, host_of
 
+from leasehold.common.standing import Standing
 from leasehold.pipeline.connectors.eventhubs.account import EventHubAccount
 from leasehold.pipeline.connectors.eventhubs.amqp.decode import event_at
 from leasehold.pipeline.connectors.eventhubs.amqp.management import PartitionExtent
@@ -47,7 +48,7 @@ from leasehold.pipeline.producer import (
     decoded,
     number_after,
 )
-from leasehold.pipeline.sink import Claim, Standing
+from leasehold.pipeline.sink import Claim
 from leasehold_emulators.eventhubs import producers as rules
 from leasehold_emulators.eventhubs.messages import Event, Numbered, placed
 

@@ -718,9 +718,9 @@ MUTANTS = (
     mutant(
         "one sink's slow answer keeps the partitions of its pipeline waiting",
         "leasehold.service.partitions",
-        "found = await self._asks[pipeline.name].get('standing', LeaseKey(pipeline.name, partition),"
+        "return await self._asks[pipeline.name].get('standing', LeaseKey(pipeline.name, partition),"
         " lambda: pipeline.sink.standing(pipeline.name, partition), 'its sink')",
-        "found = await self._await_answer(pipeline.sink.standing(pipeline.name, partition), 'its sink')",
+        "return await self._await_answer(pipeline.sink.standing(pipeline.name, partition), 'its sink')",
         test="tests/unit/service/test_partitions_background_calls.py::test_a_slow_answer_for_one_partition_delays_no_other_and_comes_in_the_background",
     ),
     mutant(
@@ -865,7 +865,7 @@ MUTANTS = (
     ),
     mutant(
         "a position passes what is not acknowledged",
-        "leasehold.pipeline.async_sink.request_scheduler",
+        "leasehold.pipeline.async_sink.scheduler",
         "        while self._first in self._beyond:\n",
         "        while self._beyond:\n            self._first = min(self._beyond)\n",
     ),
@@ -1344,8 +1344,8 @@ MUTANTS = (
     mutant(
         "executors commit what they stage",
         "leasehold.pipeline.connectors.files.sink.sink",
-        "            _put(self.place, name, content)\n",
-        "            _put(self.place, name, content)\n"
+        "            put_again(self.place, name, content)\n",
+        "            put_again(self.place, name, content)\n"
         "            from leasehold.pipeline.connectors.files.sink.manifest import head_of\n"
         "            parts = name.split('/')\n"
         "            folders = entries.Folders(manifest=f'{entries.MANIFEST}/{parts[0]}/{parts[1]}', data='/'.join(parts[:2]))\n"

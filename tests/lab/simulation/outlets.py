@@ -13,10 +13,11 @@ from lab.simulation.broker import numbers_in
 from lab.simulation.process import current, incarnation
 from lab.simulation.weather import Outlet, Request, answered, host_of
 
+from leasehold.common.standing import Standing
 from leasehold.pipeline.connectors.memory import MemoryDestination, MemoryWriter
 from leasehold.pipeline.errors import Ambiguous, Fenced, SinkError, SinkUnavailable
 from leasehold.pipeline.handlers.changes import Context
-from leasehold.pipeline.sink import Claim, CloseReason, Output, Standing
+from leasehold.pipeline.sink import Claim, CloseReason, Output
 
 if TYPE_CHECKING:
     from lab.simulation.world import World

@@ -15,13 +15,14 @@ from typing import Literal, NamedTuple, TypeVar
 import psycopg
 from lab.simulation.process import OUTSIDE, Process, current, sent
 
+from leasehold.common.standing import Standing
 from leasehold.leases.errors import StoreAmbiguous, StoreError, StoreUnavailable
 from leasehold.leases.store import READS, ChangedDocuments, Stored
 from leasehold.leases.stores.memory import MemoryStore
 from leasehold.pipeline.connectors.log.partition_file import LogError
 from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryDestination, MemoryOutputSink, MemoryWriter
 from leasehold.pipeline.errors import Ambiguous, FeedUnavailable, PipelineError, SinkError, SinkUnavailable
-from leasehold.pipeline.sink import Claim, Standing
+from leasehold.pipeline.sink import Claim
 
 T = TypeVar("T")
 Where = Literal["store", "feed", "sink"]

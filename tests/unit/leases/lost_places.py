@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from lab.simulation.loop import VirtualClock
 
-from leasehold.leases.bootstrap import Audit, Bootstrap, Identity
+from leasehold.common.standing import Standing
+from leasehold.leases.bootstrap import Bootstrap, Identity, RoundFindings
 from leasehold.leases.document import encode_lease, lease_id
 from leasehold.leases.keeper import Keeper, Scan
 from leasehold.leases.lease import Lease
 from leasehold.leases.lineage import Partition
-from leasehold.leases.recovery import Standing
 from leasehold.leases.stores.memory import MemoryStore
 from leasehold.leases.timing import Timing
 
@@ -49,7 +49,7 @@ class Host:
         self.bootstrap = Bootstrap(self.keeper, "p", Identity("feed", "sink"))
         self._standings = standings
 
-    async def round(self, partitions: Sequence[Partition], scan: Scan | None = None) -> Audit:
+    async def round(self, partitions: Sequence[Partition], scan: Scan | None = None) -> RoundFindings:
         async def start_of(partition: str) -> str | None:
             return "start"
 

@@ -17,10 +17,10 @@ from leasehold.leases.bootstrap import (
     CREATED_MAX,
     INFO_LOOKED_AT_S,
     PENDING_MAX,
-    Audit,
     Bootstrap,
     Identity,
     Info,
+    RoundFindings,
     decode_info,
     encode_info,
     info_id,
@@ -190,7 +190,7 @@ async def test_a_pipeline_is_not_audited_again_because_leases_of_another_have_ch
     audits: list[object] = []
     audit_leases = host.bootstrap._audit_leases
 
-    async def audit(*given: Any) -> Audit:
+    async def audit(*given: Any) -> RoundFindings:
         audits.append(given)
         return await audit_leases(*given)
 

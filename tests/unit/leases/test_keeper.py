@@ -13,7 +13,7 @@ from lab.simulation.loop import VirtualClock
 from unit.leases.shown_hosts import session_of
 
 from leasehold.leases.document import decode_lease, encode_lease, lease_id
-from leasehold.leases.errors import LeaseLost, LeaseReset, StoreAmbiguous, StoreConflict, StoreUnavailable
+from leasehold.leases.errors import LeaseReset, OwnershipLost, StoreAmbiguous, StoreConflict, StoreUnavailable
 from leasehold.leases.keeper import Keeper
 from leasehold.leases.lease import Lease
 from leasehold.leases.stores.memory import MemoryStore
@@ -208,11 +208,11 @@ async def test_after_a_conflict_the_owner_goes_on_only_with_its_own_tenure() -> 
     owned = await taken(store)
     other = await keeper(store, "b").take(await keeper(store).read("p", "0"), str)
     assert other is not None
-    with pytest.raises(LeaseLost) as lost:
+    with pytest.raises(OwnershipLost) as lost:
         await owned.checkpoint("1", "")
     assert lost.value.taken_by == "b"
     assert (await now(store)).continuation is None
-    with pytest.raises(LeaseLost):
+    with pytest.raises(OwnershipLost):
         await owned.renew()
 
 
@@ -223,7 +223,7 @@ async def test_a_lease_taken_again_under_the_same_name_is_lost_to_the_earlier_in
     again = keeper(store)
     again.incarnation = "a-2"
     assert await again.take(await again.read("p", "0"), str)
-    with pytest.raises(LeaseLost):
+    with pytest.raises(OwnershipLost):
         await owned.renew()
 
 
@@ -259,7 +259,7 @@ async def test_a_deleted_document_is_a_lost_lease() -> None:
     store = FaultyStore()
     owned = await taken(store)
     await store.delete(ID, (await store.read(ID)).etag)
-    with pytest.raises(LeaseLost):
+    with pytest.raises(OwnershipLost):
         await owned.renew()
 
 
@@ -356,7 +356,7 @@ async def test_a_raised_epoch_whose_answer_was_lost_is_not_taken_for_somebody_el
     await owned.renew()
     assert (owned.lease.epoch, owned.lease.sink_state) == (5, "s")
     await edited(store, lambda lease: lease.acquired("a", "a-2", "").acquired("a", "a-1", ""))
-    with pytest.raises(LeaseLost):
+    with pytest.raises(OwnershipLost):
         await owned.renew()
 
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 from unit.leases.lost_places import MERGED, SPLIT, WHOLE, Place, Standings
 
+from leasehold.common.standing import Standing
 from leasehold.leases.bootstrap import INFO_LOOKED_AT_S, decode_info, info_id
 from leasehold.leases.document import lease_id
 from leasehold.leases.lease import RESTORED_ABOVE, Child, Lease
 from leasehold.leases.lineage import Partition
-from leasehold.leases.recovery import Standing
 
 
 @pytest.mark.virtual

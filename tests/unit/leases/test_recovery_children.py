@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from unit.leases.lost_places import SPLIT, Host, Place, Standings
 
+from leasehold.common.standing import Standing
 from leasehold.leases.lease import Child, Lease
 from leasehold.leases.lineage import Partition
-from leasehold.leases.recovery import Standing
 
 CHILDREN = (Child("1", "120", "0-4"), Child("2", "120", "4-8"))
 

@@ -11,7 +11,7 @@ from lab.simulation.loop import VirtualClock
 from unit.leases.shown_hosts import TIMING, session_of
 
 from leasehold.leases.document import encode_lease
-from leasehold.leases.errors import LeaseLost, StoreAmbiguous, StoreUnavailable
+from leasehold.leases.errors import OwnershipLost, StoreAmbiguous, StoreUnavailable
 from leasehold.leases.keeper import Keeper
 from leasehold.leases.lease import Lease
 from leasehold.leases.store import Stored
@@ -157,7 +157,7 @@ async def test_a_listing_that_does_not_show_a_tenure_makes_its_owner_write(edit)
         await owned.renew()
         assert not owned.is_doubted
     else:
-        with pytest.raises(LeaseLost):
+        with pytest.raises(OwnershipLost):
             await owned.renew()
 
 
@@ -183,7 +183,7 @@ async def test_a_lease_that_is_released_or_lost_rings() -> None:
     rings = case.session.record.ring
     found = await case.keeper.read("p", "0")
     await case.store.replace("p/leases/0", encode_lease(found.lease.revoked()), found.etag)
-    with pytest.raises(LeaseLost):
+    with pytest.raises(OwnershipLost):
         await lost.renew()
     await case.session.beat()
     assert case.session.record.ring > rings
@@ -278,6 +278,6 @@ async def test_a_lost_lease_ends_what_keeps_it() -> None:
     seen = await case.keeper.read("p", "0")
     await case.keeper.rewrite(seen, seen.lease.acquired("b", "b-1", ""))
     await case.lapse()
-    with pytest.raises(LeaseLost) as lost:
+    with pytest.raises(OwnershipLost) as lost:
         await keeping
     assert lost.value.taken_by == "b"

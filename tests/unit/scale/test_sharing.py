@@ -20,7 +20,7 @@ COUNTING = Timing(counted_above=10)
 REPLACED = (
     (tenure, "decode_lease"),
     (host_watch, "decode_host"),
-    (balance, "standing_of"),
+    (balance, "distribution_of"),
     (keeper, "_readable"),
     (keeper, "_unreadable"),
     (keeper, "versioned"),

@@ -124,15 +124,15 @@ async def test_a_partition_that_its_worker_tries_again_is_failing_until_a_batch_
     group.weather.judge = lambda request: Fate(ends="refused" if request.operation in refused else "ok")
     group.append("a", 1)
     a = await group.start("host-a")
-    await until(lambda: len(a.said("will try again")) >= 4)
-    assert a.host.failures["bank", "a"].count == len(a.said("will try again"))
+    await until(lambda: len(a.said("partition failed, retrying")) >= 4)
+    assert a.host.failures["bank", "a"].count == len(a.said("partition failed, retrying"))
     assert a.host.failures.held_off == []
     assert not a.said("recovered")
     refused.clear()
     await until(group.is_delivered)
     await until(lambda: not a.host.failures)
     [said] = a.said("partition recovered")
-    assert said["after_attempts"] == len(a.said("will try again"))
+    assert said["after_attempts"] == len(a.said("partition failed, retrying"))
     await a.stop()
 
 

@@ -594,7 +594,7 @@ async def test_counts_that_hang_do_not_keep_leases_of_the_dead_from_being_taken(
     await asyncio.sleep(2 * MINUTE)
     group.weather.judge = lambda request: Fate(late_s=60.0 if request.operation == "count" else 0.005)
     await asyncio.sleep(10 * MINUTE)
-    assert not any(host.said("scan failed, will try again") for host in group.hosts)
+    assert not any(host.said("scan failed, retrying") for host in group.hosts)
     await group.hosts[0].kill()
     took = await until(lambda: "host-x" not in group.owners.values())
     assert took <= TIMING.look_s + TIMING.duration_s + TIMING.beat_timeout_s + 1

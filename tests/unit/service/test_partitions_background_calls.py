@@ -14,6 +14,7 @@ from lab.simulation.group import Group, Running, until
 from lab.simulation.weather import Outlet
 
 from leasehold.common.clock import LoopClock
+from leasehold.common.standing import Standing
 from leasehold.leases.bootstrap import decode_info
 from leasehold.leases.document import lease_id
 from leasehold.leases.errors import Undecided
@@ -22,7 +23,6 @@ from leasehold.leases.timing import Timing
 from leasehold.pipeline.connectors.memory import _Log
 from leasehold.pipeline.errors import SinkUnavailable
 from leasehold.pipeline.feed import FeedPartition
-from leasehold.pipeline.sink import Standing
 from leasehold.service.group.activity import activity_of
 from leasehold.service.group.view import View
 from leasehold.service.partitions import Asks

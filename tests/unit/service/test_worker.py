@@ -165,7 +165,7 @@ async def test_a_sink_that_is_away_is_tried_again_ever_more_seldom(operation: st
     tenure = await group.tenure()
     took = await until(group.is_delivered)
     assert 0.05 * 2 ** (failures - 1) <= took <= 0.1 * 2**failures + 1
-    assert len(tenure.said("will try again")) == failures
+    assert len(tenure.said("partition failed, retrying")) == failures
     await stopped(tenure)
 
 

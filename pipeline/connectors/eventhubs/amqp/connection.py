@@ -44,7 +44,7 @@ class Hub:
     def options(self) -> dict[str, Any]:
         """`hostname` and what else each of the SDK's AMQP clients takes alike; `make_auth()` comes besides.
 
-        Raises ValueError where `ca_file` cannot be used.
+        Raises ValueError if `ca_file` cannot be used.
         """
         names = ("hostname", "transport_type", "http_proxy", "custom_endpoint_address", "socket_timeout", "use_tls")
         return public_options(self._public(), names) | {

@@ -32,23 +32,23 @@ _TICKS = 10_000_000
 
 def text_of(value: Any) -> str | None:
     """A property's text; None of null alone. value: as `values.value_at` reads it, which bounds its depth. Raises Malformed."""
-    return _text(value, 0)
+    return _as_text(value, 0)
 
 
-def _text(value: Any, keys: int) -> str | None:
-    plain = _plain(value, keys)
+def _as_text(value: Any, keys: int) -> str | None:
+    plain = _as_json(value, keys)
     return plain if plain is None or isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
 
 
-def _plain(value: Any, keys: int) -> Any:
+def _as_json(value: Any, keys: int) -> Any:
     """As JSON knows it. Nothing is lost that a text can hold: JSON has no NaN, so it is a text. keys: how many it is within."""
     match value:
         case Described():
             return _described(value, keys)
         case AmqpMap():
-            return {_key(key, keys + 1): _plain(each, keys) for key, each in value}
+            return {_key(key, keys + 1): _as_json(each, keys) for key, each in value}
         case list():
-            return [_plain(each, keys) for each in value]
+            return [_as_json(each, keys) for each in value]
         case Timestamp():
             return _time(int(value))
         case bool() | int() | str() | None:
@@ -65,7 +65,7 @@ def _plain(value: Any, keys: int) -> Any:
 def _key(key: Any, keys: int) -> str:
     if keys > KEYS_WITHIN_KEYS_MAX:
         raise Malformed(f"it has keys within keys of maps, more than {KEYS_WITHIN_KEYS_MAX} levels deep")
-    return str(_text(key, keys))
+    return str(_as_text(key, keys))
 
 
 def _described(described: Described, keys: int) -> Any:
@@ -74,7 +74,7 @@ def _described(described: Described, keys: int) -> Any:
             return _time_of(ticks - _ticks_of_epoch())
         case Described("com.microsoft:timespan", int(ticks)):
             return f"{Decimal(ticks) / _TICKS:f}"
-    return _plain(described.value, keys)
+    return _as_json(described.value, keys)
 
 
 def _ticks_of_epoch() -> int:

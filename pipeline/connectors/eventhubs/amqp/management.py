@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from leasehold.common.cancellation import insisting
-from leasehold.common.clock import Pace
+from leasehold.common.clock import Turnstile
 from leasehold.pipeline.connectors.eventhubs.amqp.connection import Hub, connect, disconnect
 from leasehold.pipeline.connectors.eventhubs.amqp.sdk_internals import sdk
 from leasehold.pipeline.connectors.eventhubs.refusal import refusal, refused
@@ -54,7 +54,7 @@ class Management:
         self._idle = [_ManagementLink(hub, timeout_s=timeout_s) for _ in range(LINES_MAX)]
         self._free = asyncio.Semaphore(LINES_MAX)
         self._closing = asyncio.Lock()
-        self._pace = Pace(time.monotonic, asyncio.sleep)
+        self._pace = Turnstile(time.monotonic, asyncio.sleep)
 
     async def list_partitions(self) -> list[str]:
         """Their names, as they are now."""
@@ -63,7 +63,7 @@ class Management:
     async def read_hub(self) -> tuple[int, list[str]]:
         """When it was created, in milliseconds, and the names of its partitions."""
         found = await self._ask(OF_HUB, self._hub.name)
-        return int(found[b"created_at"]), sorted(_text(name) for name in found[b"partition_ids"])
+        return int(found[b"created_at"]), sorted(_decoded(name) for name in found[b"partition_ids"])
 
     async def read_extent(self, partition: str) -> PartitionExtent:
         found = await self._ask(OF_PARTITION, f"{self._hub.name}, partition '{partition}'", partition=partition)
@@ -72,7 +72,7 @@ class Management:
             first=first,
             last=last,
             is_empty=first > last or bool(found.get(b"is_partition_empty")),
-            offset=_text(found[b"last_enqueued_offset"]),
+            offset=_decoded(found[b"last_enqueued_offset"]),
             time_ms=int(found[b"last_enqueued_time_utc"]),
         )
 
@@ -127,8 +127,8 @@ class _ManagementLink:
             await self.close()
             raise
         if status >= 400:
-            raise refused(status, _text(description), f"event hub {what}")
-        return _fields(answer.value, what)
+            raise refused(status, _decoded(description), f"event hub {what}")
+        return _require_map(answer.value, what)
 
     async def _exchange(self, kind: str, more: Mapping[str, str]) -> tuple[Any, Any, Any]:
         client = await self._open()
@@ -161,11 +161,11 @@ class _ManagementLink:
             await disconnect(client)
 
 
-def _fields(value: Any, what: str) -> Mapping[bytes, Any]:
+def _require_map(value: Any, what: str) -> Mapping[bytes, Any]:
     if not isinstance(value, dict):
         raise FeedError(f"event hub {what}: the service's answer lacks the requested values")
     return value
 
 
-def _text(value: Any) -> str:
+def _decoded(value: Any) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

@@ -82,7 +82,7 @@ def _constant(value: Any) -> _Reader:
     return lambda data, at, levels: (value, at)
 
 
-def _number(layout: str, kind: Callable[[Any], Any] | None = None) -> _Reader:
+def _number_reader(layout: str, kind: Callable[[Any], Any] | None = None) -> _Reader:
     number = struct.Struct(layout)
     if kind is None:
         return lambda data, at, levels: (number.unpack_from(data, at)[0], at + number.size)
@@ -155,7 +155,7 @@ def _octets(size: struct.Struct, kind: Callable[[bytes], Any] | None = None) -> 
     return read
 
 
-def _text(octets: bytes) -> str:
+def _utf8(octets: bytes) -> str:
     return octets.decode("utf-8", "replace")
 
 
@@ -236,32 +236,32 @@ for _code, _reader in {
     0x43: _constant(0),
     0x44: _constant(0),
     0x45: lambda data, at, levels: ([], at),
-    0x50: _number(">B"),
-    0x51: _number(">b"),
-    0x52: _number(">B"),
-    0x53: _number(">B"),
-    0x54: _number(">b"),
-    0x55: _number(">b"),
-    0x56: _number(">?"),
-    0x60: _number(">H"),
-    0x61: _number(">h"),
-    0x70: _number(">I"),
-    0x71: _number(">i"),
-    0x72: _number(">f", _shortest),
-    0x73: _number(">I", _character),
+    0x50: _number_reader(">B"),
+    0x51: _number_reader(">b"),
+    0x52: _number_reader(">B"),
+    0x53: _number_reader(">B"),
+    0x54: _number_reader(">b"),
+    0x55: _number_reader(">b"),
+    0x56: _number_reader(">?"),
+    0x60: _number_reader(">H"),
+    0x61: _number_reader(">h"),
+    0x70: _number_reader(">I"),
+    0x71: _number_reader(">i"),
+    0x72: _number_reader(">f", _shortest),
+    0x73: _number_reader(">I", _character),
     0x74: _decimal(32, 8),
-    0x80: _number(">Q"),
-    0x81: _number(">q"),
-    0x82: _number(">d"),
-    0x83: _number(">q", Timestamp),
+    0x80: _number_reader(">Q"),
+    0x81: _number_reader(">q"),
+    0x82: _number_reader(">d"),
+    0x83: _number_reader(">q", Timestamp),
     0x84: _decimal(64, 10),
     0x94: _decimal(128, 14),
     0x98: _uuid,
     0xA0: _octets(_U8),
-    0xA1: _octets(_U8, _text),
+    0xA1: _octets(_U8, _utf8),
     0xA3: _octets(_U8, _symbol),
     0xB0: _octets(_U32),
-    0xB1: _octets(_U32, _text),
+    0xB1: _octets(_U32, _utf8),
     0xB3: _octets(_U32, _symbol),
     0xC0: _items(_U8, list),
     0xC1: _items(_U8, _map),

@@ -39,7 +39,13 @@ from leasehold.pipeline.connectors.eventhubs.feed.receiver import (
     receive,
     try_attach,
 )
-from leasehold.pipeline.connectors.eventhubs.position import Position, compared, position_of, selector, time_selector
+from leasehold.pipeline.connectors.eventhubs.position import (
+    EventPosition,
+    compared,
+    position_of,
+    selector,
+    time_selector,
+)
 from leasehold.pipeline.connectors.eventhubs.refusal import PositionRefused
 from leasehold.pipeline.endpoint import Endpoint
 from leasehold.pipeline.errors import FeedError, FeedUnavailable, Fenced, MalformedRecord, PositionLost
@@ -115,7 +121,7 @@ class EventHubsChangeFeed(ChangeFeed):
         if start == "latest":
             return _end(extent)
         if start == "earliest":
-            return None if extent.first == 0 else str(Position(extent.first - 1))
+            return None if extent.first == 0 else str(EventPosition(extent.first - 1))
         assert isinstance(start, datetime)
         return await self._at(partition, _milliseconds(start), extent)
 
@@ -145,7 +151,7 @@ class EventHubsChangeFeed(ChangeFeed):
         if extent.is_empty or not extent.first <= first < end:
             return []  # `open` waits, or raises PositionLost
         edges = [*range(first, end, max(range_events, math.ceil((end - first) / RANGES_MAX))), end]
-        ends = [str(Position(edge - 1, extent.offset if edge > extent.last else None)) for edge in edges[1:]]
+        ends = [str(EventPosition(edge - 1, extent.offset if edge > extent.last else None)) for edge in edges[1:]]
         starts = [continuation, *ends[:-1]]
         counts = [b - a for a, b in pairwise(edges)]
         return [EventRange(*each) for each in zip(starts, ends, counts, strict=True)]
@@ -165,7 +171,7 @@ class EventHubsChangeFeed(ChangeFeed):
         return _end(await self._extent(partition))
 
     async def lag(self, partition: str, continuation: str | None) -> int:
-        """Events that retention has forgotten do not count. Exact where the hub is not compacted."""
+        """Events that retention has forgotten do not count. Exact if the hub is not compacted."""
         position = position_of(continuation)
         extent = await self._extent(partition)
         if position.sequence is None:  # unknown, except at the end itself
@@ -183,7 +189,9 @@ class EventHubsChangeFeed(ChangeFeed):
         if position.sequence is not None and max(position.sequence + 1, extent.first) == extent.last:
             return _EPOCH + timedelta(milliseconds=extent.time_ms)
         is_forgotten = position.sequence is not None and position.sequence + 1 < extent.first
-        arrived = await self._receive_one(partition, selector(Position(extent.first - 1) if is_forgotten else position))
+        arrived = await self._receive_one(
+            partition, selector(EventPosition(extent.first - 1) if is_forgotten else position)
+        )
         if not arrived.pages:
             return None  # it cannot be read as an event
         (first_us, *_) = arrived.pages[0].events["enqueued_time"].chunk(0).slice(0, 1).view(pa.int64()).to_pylist()
@@ -219,7 +227,7 @@ class EventHubsChangeFeed(ChangeFeed):
                 del self._readers[partition]
 
     async def _attach_and_read(
-        self, partition: str, delivered: Position, epoch: int | None, reader: OpenReader, patience: Patience
+        self, partition: str, delivered: EventPosition, epoch: int | None, reader: OpenReader, patience: Patience
     ) -> AsyncGenerator[Page, None]:
         while True:
             began = self._pauses.monotonic()
@@ -259,7 +267,9 @@ class EventHubsChangeFeed(ChangeFeed):
                     raise FeedError(f"{fenced}, so it cannot be read without one: use another group") from fenced
                 raise
 
-    async def _first(self, partition: str, delivered: Position, arrivals: AsyncGenerator[Received, None]) -> Received:
+    async def _first(
+        self, partition: str, delivered: EventPosition, arrivals: AsyncGenerator[Received, None]
+    ) -> Received:
         """The first events. Unless they arrive at once, checks meanwhile whether any can come: PositionLost if not."""
         first = asyncio.ensure_future(anext(arrivals))
         checked = asyncio.ensure_future(self._check_soon(partition, delivered))
@@ -273,7 +283,7 @@ class EventHubsChangeFeed(ChangeFeed):
             checked.cancel()
             await asyncio.gather(first, checked, return_exceptions=True)
 
-    async def _check_soon(self, partition: str, delivered: Position) -> None:
+    async def _check_soon(self, partition: str, delivered: EventPosition) -> None:
         await asyncio.sleep(AT_ONCE_S)
         await self._check_retention(partition, delivered)
 
@@ -288,7 +298,7 @@ class EventHubsChangeFeed(ChangeFeed):
             raise MalformedRecord(
                 f"{self._named(partition)}: the first event since then cannot be read: {arrived.malformed}; begin at another time"
             )
-        return str(Position(arrived.first - 1)) if arrived.first else None
+        return str(EventPosition(arrived.first - 1)) if arrived.first else None
 
     async def _receive_one(self, partition: str, selected: str) -> Received:
         """The first event that the selector lets through, or a few. It reads without a rank. Raises FeedUnavailable."""
@@ -310,8 +320,8 @@ class EventHubsChangeFeed(ChangeFeed):
             self._readers[partition].note(extent.last, began)
         return extent
 
-    async def _check_retention(self, partition: str, position: Position) -> None:
-        """Raises PositionLost where what follows is gone, or where the partition has not come so far, and stays so."""
+    async def _check_retention(self, partition: str, position: EventPosition) -> None:
+        """Raises PositionLost if what follows is gone, or if the partition has not come so far, and stays so."""
         patience = Patience(self._pauses)
         while position.sequence is not None:
             extent = await self._extent(partition)
@@ -325,7 +335,7 @@ class EventHubsChangeFeed(ChangeFeed):
             except FeedUnavailable:
                 raise lost from None
 
-    async def _explain(self, partition: str, position: Position, refused: PositionRefused) -> PositionLost:
+    async def _explain(self, partition: str, position: EventPosition, refused: PositionRefused) -> PositionLost:
         """What to do, if the partition ends before the position."""
         try:
             extent = await self._extent(partition)
@@ -334,7 +344,7 @@ class EventHubsChangeFeed(ChangeFeed):
         is_beyond = position.sequence is not None and position.sequence > extent.last
         return self._beyond(partition, position, extent) if is_beyond else refused
 
-    async def _check_order(self, partition: str, delivered: Position, first: int | None) -> None:
+    async def _check_order(self, partition: str, delivered: EventPosition, first: int | None) -> None:
         """After a gap in the numbers, retention may have passed the position. Raises PositionLost."""
         if first is None or delivered.sequence is None or first == delivered.sequence + 1:
             return
@@ -345,7 +355,7 @@ class EventHubsChangeFeed(ChangeFeed):
             )
         await self._check_retention(partition, delivered)
 
-    def _malformed(self, partition: str, delivered: Position, why: Malformed) -> MalformedRecord:
+    def _malformed(self, partition: str, delivered: EventPosition, why: Malformed) -> MalformedRecord:
         after = (
             ""
             if delivered.sequence is None
@@ -355,14 +365,14 @@ class EventHubsChangeFeed(ChangeFeed):
             f"{self._named(partition)}: the event behind the position '{delivered}' cannot be read: {why}{after}"
         )
 
-    def _forgotten(self, partition: str, position: Position, extent: PartitionExtent) -> PositionLost:
+    def _forgotten(self, partition: str, position: EventPosition, extent: PartitionExtent) -> PositionLost:
         first = (position.sequence or 0) + 1
         return PositionLost(
             f"{self._named(partition)}: retention has forgotten the events {first} to {extent.first - 1} before they were read;"
             f" the first available is {extent.first}. To continue without them, set the lease's position to '{extent.first - 1}'"
         )
 
-    def _beyond(self, partition: str, position: Position, extent: PartitionExtent) -> PositionLost:
+    def _beyond(self, partition: str, position: EventPosition, extent: PartitionExtent) -> PositionLost:
         return PositionLost(
             f"{self._named(partition)} ends at {extent.last}, before the position '{position}': the hub was deleted and made"
             f" again, or replaced by another. {reset_of_a_new_source(partition)}"
@@ -381,7 +391,7 @@ class EventHubsChangeFeed(ChangeFeed):
 
 
 def _end(extent: PartitionExtent) -> str | None:
-    return None if extent.is_new else str(Position(extent.last, extent.offset))
+    return None if extent.is_new else str(EventPosition(extent.last, extent.offset))
 
 
 def _milliseconds(time: datetime) -> int:

@@ -37,7 +37,7 @@ class HubLetters:
         return (await self._places()).get(partition, [])
 
     async def find_end(self, partition: str, stream: str) -> int:
-        return _number(await self._feed.latest(stream))
+        return _sequence_in(await self._feed.latest(stream))
 
     async def count(self, partition: str, stream: str, behind: int) -> int:
         """Others' events count too."""
@@ -79,10 +79,10 @@ class HubLetters:
         return [each.partition if each is not None and each.pipeline == self._pipeline else None for each in letters]
 
     async def _before(self, place: str) -> int:
-        return _number(await self._feed.start_of(place, "earliest"))
+        return _sequence_in(await self._feed.start_of(place, "earliest"))
 
 
-def _number(position: str | None) -> int:
+def _sequence_in(position: str | None) -> int:
     found = position_of(position).sequence
     return NONE_READ if found is None else found
 

@@ -19,7 +19,7 @@ from leasehold.pipeline.connectors.eventhubs.amqp.decode import ReceivedEvent
 from leasehold.pipeline.connectors.eventhubs.amqp.frames import Columns, Frames, Numbers, Read
 from leasehold.pipeline.connectors.eventhubs.amqp.link import ReceiverLink
 from leasehold.pipeline.connectors.eventhubs.amqp.values import Malformed
-from leasehold.pipeline.connectors.eventhubs.position import LATEST, Position
+from leasehold.pipeline.connectors.eventhubs.position import LATEST, EventPosition
 from leasehold.pipeline.connectors.eventhubs.refusal import ended, refusal
 from leasehold.pipeline.event import EVENT_SCHEMA, Page
 
@@ -57,7 +57,7 @@ def _page(events: pa.Table) -> Page:
     sequences, offsets = events["sequence"], events["offset"]
 
     def position_after(n: int) -> str:
-        return str(Position(sequences[n - 1].as_py(), offsets[n - 1].as_py()))
+        return str(EventPosition(sequences[n - 1].as_py(), offsets[n - 1].as_py()))
 
     return Page(events, position_after(events.num_rows), position_after)
 

@@ -50,7 +50,7 @@ def bodies_of(events: pa.Table, marker: Marker, trace: TraceContext | None = Non
 
 
 def _pairs(events: pa.Table, column: str) -> Sequence[bytes]:
-    """The property that a column becomes, for each event; empty where it is null."""
+    """The property that a column becomes, for each event; empty if it is null."""
     values = events[column]
     if values.null_count == len(values):
         return [b""] * len(values)
@@ -59,7 +59,7 @@ def _pairs(events: pa.Table, column: str) -> Sequence[bytes]:
 
 
 def properties_of(trace: TraceContext | None) -> dict[str, str]:
-    """As Azure's SDKs look for it, and as others do."""
+    """A trace's properties, under the name that Azure's SDKs read and under the standard ones."""
     return {} if trace is None else {AZURE_ID: trace.parent, **trace.properties}
 
 

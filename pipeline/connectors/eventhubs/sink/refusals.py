@@ -57,9 +57,9 @@ NAMED = {
 def attach_refused(place: str, condition: str, description: str, *, asks: bool) -> PublishError:
     """asks: whether the client named a state of its own: where that is wrong, the client is."""
     if asks and condition in ARGUMENTS:
-        return refused(_text(place, "refused our state", condition, description), reason=Reason.INVALID_CLIENT_STATE)
+        return refused(_message(place, "refused our state", condition, description), reason=Reason.INVALID_CLIENT_STATE)
     meaning = MEANINGS.get(condition, BROKEN)
-    text = _text(place, "cannot be attached", condition, description)
+    text = _message(place, "cannot be attached", condition, description)
     return refused(text, reason=meaning.reason, is_transient=meaning.is_transient)
 
 
@@ -67,7 +67,7 @@ def batch_refused(place: str, condition: str, description: str) -> PublishError:
     """The service's answer to a batch."""
     meaning = MEANINGS.get(condition, BROKEN)
     return refused(
-        _text(place, "refused a batch", condition, description),
+        _message(place, "refused a batch", condition, description),
         reason=meaning.reason,
         is_transient=meaning.is_transient,
         outcome=Outcome.FAILED if meaning.is_sure else Outcome.UNKNOWN,
@@ -78,13 +78,13 @@ def link_ended(place: str, condition: str, description: str, *, is_in_air: bool)
     """Link, session or connection have gone, perhaps with a batch on them."""
     meaning = EXPIRED if condition in TOKEN_ENDED else MEANINGS.get(condition, BROKEN)
     return refused(
-        _text(place, "release the link", condition, description),
+        _message(place, "release the link", condition, description),
         reason=meaning.reason,
         is_transient=meaning.is_transient,
         outcome=Outcome.UNKNOWN if is_in_air else Outcome.FAILED,
     )
 
 
-def _text(place: str, what: str, condition: str, description: str) -> str:
+def _message(place: str, what: str, condition: str, description: str) -> str:
     named = f" ({NAMED[condition]})" if condition in NAMED else ""
     return f"{place} {what}: {condition or 'no reason given'}{f', {description}' if description else ''}{named}"

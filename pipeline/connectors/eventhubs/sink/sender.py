@@ -142,7 +142,7 @@ class SenderLink:
 
 
 def _wished(asked: AttachRequest) -> dict[bytes, Any]:
-    """All three, null where the service chooses. It may answer -1 as the last number, and does not take it as one."""
+    """All three, null if the service chooses. It may answer -1 as the last number, and does not take it as one."""
     parts = sdk()
     types = parts.AMQPTypes
     number = None if asked.number == NOTHING_YET else asked.number

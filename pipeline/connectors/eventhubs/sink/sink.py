@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
+from leasehold.common.standing import Standing
 from leasehold.pipeline.connectors.eventhubs.account import EventHubAccount, is_consumer_group
 from leasehold.pipeline.connectors.eventhubs.broker import EventHubsBroker
 from leasehold.pipeline.connectors.eventhubs.feed.receiver import try_attach
@@ -47,7 +48,7 @@ from leasehold.pipeline.producer import (
     decoded,
 )
 from leasehold.pipeline.publishing_writer import generation_lost, newest
-from leasehold.pipeline.sink import Claim, Sink, Standing
+from leasehold.pipeline.sink import Claim, Sink
 
 
 class EventHubsOutputSink(Sink):

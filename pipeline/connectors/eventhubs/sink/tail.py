@@ -24,7 +24,7 @@ from leasehold.pipeline.connectors.eventhubs.feed.receiver import (
     ReceiverSource,
     open_receiver,
 )
-from leasehold.pipeline.connectors.eventhubs.position import BEGINNING, Position, selector
+from leasehold.pipeline.connectors.eventhubs.position import BEGINNING, EventPosition, selector
 from leasehold.pipeline.connectors.eventhubs.refusal import PositionRefused
 from leasehold.pipeline.errors import FeedError, FeedUnavailable, Fenced, SinkRejected
 from leasehold.pipeline.event import Page
@@ -113,7 +113,7 @@ class Tails:
         place = ReceiverSource(
             partition=target,
             group=self.consumer_group,
-            selector=selector(BEGINNING if behind < 1 else Position(behind - 1)),
+            selector=selector(BEGINNING if behind < 1 else EventPosition(behind - 1)),
             reports_end=True,
         )
         async with open_receiver(self.broker.links, place, replace(LIMITS, prefetch=1), asyncio.to_thread) as receiver:
@@ -171,7 +171,7 @@ class _TailSearch:
         place = ReceiverSource(
             partition=self._target,
             group=self._tails.consumer_group,
-            selector=selector(BEGINNING if self._at < 0 else Position(self._at)),
+            selector=selector(BEGINNING if self._at < 0 else EventPosition(self._at)),
             reports_end=self._end is None,
         )
         async with open_receiver(self._tails.broker.links, place, LIMITS, asyncio.to_thread) as receiver:

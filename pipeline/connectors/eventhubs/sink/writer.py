@@ -123,7 +123,7 @@ class HubWriter(PublishingWriter):
         raise Ambiguous(f"{where} acknowledged the first batch of the claim, and has not stored it")
 
     def parts(self, output: Output) -> int:
-        """By a size that is never too small; what is refused in the end is what cannot be cut."""
+        """How many parts the batch is cut into, by a size of its output that is never too small."""
         link_max = self._bytes_max
         marker = marker_of(self._claim, self._state.level, output, max(1, output.table.num_rows))
         size = size_max(output.table, marker, output.trace)

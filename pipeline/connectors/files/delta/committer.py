@@ -80,7 +80,7 @@ class Committer:
         self._columns: pa.Schema | None = None
 
     def number_of(self, app_id: str) -> int | None:
-        """The newest of a lease; None where it has none."""
+        """The newest of a lease; None if it has none."""
         with self._using_table:
             return self._table.number_of(app_id) if self._refresh() else None
 

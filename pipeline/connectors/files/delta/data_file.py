@@ -9,9 +9,8 @@ import pyarrow as pa
 from leasehold.pipeline.connectors.files.delta.schema import fitted, stats_of
 from leasehold.pipeline.connectors.files.delta.table import Added
 from leasehold.pipeline.connectors.files.sink.formats import Compression, ordered, parquet
-from leasehold.pipeline.connectors.files.sink.storage import FilesError, FilesRefused, FilesUncertain, Storage
+from leasehold.pipeline.connectors.files.sink.storage import FilesError, FilesRefused, Storage, put_again
 from leasehold.pipeline.errors import SinkRejected, SinkUnavailable
-from leasehold.pipeline.sink import SENDS_MAX
 from leasehold.pipeline.staging import StagedPart, Stager
 
 
@@ -19,13 +18,7 @@ def put_file(place: Storage, table: pa.Table, compression: Compression, unique: 
     """unique: makes the name one that no other writer uses. Raises FilesError."""
     content = parquet(table, compression)
     name = f"part-{unique}.{compression}.parquet"
-    for attempt in range(1, SENDS_MAX + 1):
-        try:
-            place.put(name, content)  # no other writer uses this name: if it exists, it is ours
-            break
-        except FilesUncertain:
-            if attempt == SENDS_MAX:
-                raise
+    put_again(place, name, content)  # no other writer uses this name: if it exists, it is ours
     return Added(name=name, bytes=len(content), stats=stats_of(table))
 
 

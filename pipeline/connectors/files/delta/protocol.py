@@ -50,7 +50,7 @@ def check(demands: Demands, address: str, *, is_rewriting: bool) -> None:
 
 
 def _problem(demands: Demands, *, is_rewriting: bool) -> tuple[str, str] | None:
-    """What the table has, and what to do; None where all is well."""
+    """What the table has, and what to do; None if all is well."""
     elsewhere = "remove that, or write to another table"
     if demands.partition_columns:
         return f"the partition columns {', '.join(demands.partition_columns)}", "write to a table without partitions"

@@ -15,13 +15,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 
 from leasehold.common.nesting import parsed_json
-from leasehold.pipeline.connectors.files.claims import carried_over, check_folder, check_open
+from leasehold.pipeline.connectors.files.claims import carried_over, check_open, checked
 from leasehold.pipeline.connectors.files.sink.entry import folder_of
 from leasehold.pipeline.connectors.files.sink.storage import FilesDamaged
-from leasehold.pipeline.errors import Fenced
 from leasehold.pipeline.limits import JSON_LEVELS_MAX
 from leasehold.pipeline.sink import Claim, Output
 
@@ -35,7 +34,7 @@ _WHOLE = ("number", "generation", "epoch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class CommitRecord:
     """number: by which the table's log names it. kind: claim, batch or end. position, ended: from this record on."""
 
     number: int
@@ -47,6 +46,10 @@ class Record:
     owner: str
     position: str | None
     ended: bool = False
+
+    @property
+    def label(self) -> str:
+        return f"record {self.number}"
 
     @property
     def app_id(self) -> str:
@@ -84,9 +87,9 @@ def numbers_in(names: Iterable[str]) -> list[int]:
     return sorted((int(each[1]) for each in found if each), reverse=True)
 
 
-def claimed(head: Record | None, claim: Claim) -> Record:
+def claimed(head: CommitRecord | None, claim: Claim) -> CommitRecord:
     """The record by which a claim shuts out all before it. Raises Fenced, SinkRejected."""
-    made = Record(
+    made = CommitRecord(
         number=1,
         kind="claim",
         pipeline=claim.pipeline,
@@ -98,59 +101,31 @@ def claimed(head: Record | None, claim: Claim) -> Record:
     )
     if head is None:
         return made
-    check_folder(head, claim)
-    if claim.epoch < head.epoch:
-        raise outranked(claim, head)
     position, has_ended = carried_over(head, claim, "table")
     return replace(made, number=head.number + 1, position=position, ended=has_ended)
 
 
-def moved(head: Record, output: Output) -> Record:
+def moved(head: CommitRecord, output: Output) -> CommitRecord:
     """Raises SinkRejected."""
     check_open(head)
     return replace(head, number=head.number + 1, kind="batch", position=output.to)
 
 
-def ended(head: Record) -> Record:
+def ended(head: CommitRecord) -> CommitRecord:
     return replace(head, number=head.number + 1, kind="end", ended=True)
 
 
-def outranked(claim: Claim | Record, head: Record | None) -> Fenced:
-    """head: what came between, None where it could not be read."""
-    ours = f"partition '{claim.partition}' of pipeline '{claim.pipeline}' was claimed at epoch {claim.epoch}"
-    if head is None:
-        return Fenced(f"{ours}, and another commit of the table came first: take the lease again")
-    if head.epoch == claim.epoch:
-        return Fenced(f"{ours}, and record {head.number} is another attempt's: claim again", epoch=head.epoch)
-    return Fenced(f"{ours}, and belongs to '{head.owner}' since epoch {head.epoch}", epoch=head.epoch)
-
-
-def encoded(record: Record) -> bytes:
+def encoded(record: CommitRecord) -> bytes:
     return json.dumps({"format": FORMAT, **asdict(record)}, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def record_in(content: bytes, name: str) -> Record:
+def record_in(content: bytes, name: str) -> CommitRecord:
     """Raises FilesDamaged."""
     try:
         found = parsed_json(content, JSON_LEVELS_MAX)
         if (number := found.pop("format")) != FORMAT:
             raise FilesDamaged(f"'{name}' is of format {number!r}, and this version knows {FORMAT}: use a newer one")
-        return _checked(Record(**found))
+        return checked(CommitRecord(**found), _WHOLE)
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         why = " ".join(str(error).split())[:200]
         raise FilesDamaged(f"'{name}' is not a record, or is damaged ({why}): restore it from a backup") from error
-
-
-def _checked(record: Record) -> Record:
-    """Raises ValueError where a field is not what its name promises."""
-    for name in (field.name for field in fields(record)):
-        found = getattr(record, name)
-        if name in _WHOLE:
-            is_right = type(found) is int and 0 <= found < 2**63
-        elif name == "ended":
-            is_right = type(found) is bool
-        else:
-            is_right = isinstance(found, str) or (found is None and name == "position")
-        if not is_right:
-            raise ValueError(f"its {name} is {found!r}")
-    return record

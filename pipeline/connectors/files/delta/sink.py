@@ -7,22 +7,22 @@ earlier writer, rows and position move in one step, and a data file that no comm
 
 from __future__ import annotations
 
-import asyncio
 import re
 import uuid
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import pyarrow as pa
 
+from leasehold.common.standing import Standing
+from leasehold.pipeline.connectors.files.claims import outranked
 from leasehold.pipeline.connectors.files.delta import record as records
 from leasehold.pipeline.connectors.files.delta.committer import Change, ColumnsChanged, Committer, Moved
 from leasehold.pipeline.connectors.files.delta.data_file import DeltaStager, put_file
 from leasehold.pipeline.connectors.files.delta.record import (
-    Record,
+    CommitRecord,
     app_id_of,
     folder_for,
     name_of,
@@ -32,35 +32,28 @@ from leasehold.pipeline.connectors.files.delta.record import (
 from leasehold.pipeline.connectors.files.delta.schema import check_key, fitted, last_per_key, rows_only
 from leasehold.pipeline.connectors.files.delta.staged import prefix_of
 from leasehold.pipeline.connectors.files.delta.table import LOG, Added, Location, Table
+from leasehold.pipeline.connectors.files.place_sink import PlaceSink, PlaceWriter, send_on_thread
 from leasehold.pipeline.connectors.files.sink.formats import Compression, ordered
 from leasehold.pipeline.connectors.files.sink.storage import (
+    Check,
     FilesDamaged,
     FilesError,
-    FilesNowhere,
-    FilesRefused,
     FilesUnavailable,
-    FilesUncertain,
     Storage,
     check_staged,
+    put_again,
 )
 from leasehold.pipeline.crash_point import crash_point
-from leasehold.pipeline.errors import Ambiguous, NotTrusted, SinkNotFound, SinkRejected, SinkUnavailable
+from leasehold.pipeline.errors import Ambiguous, NotTrusted, SinkRejected, SinkUnavailable
 from leasehold.pipeline.sink import (
-    SENDS_MAX,
     Claim,
-    CloseReason,
     Output,
     Permit,
-    Sink,
-    SinkWriter,
-    Standing,
-    checked_until_cancelled,
     to_write_again,
 )
 from leasehold.pipeline.staging import NotStaged, Stager
 
 T = TypeVar("T")
-Check = Callable[[], None]
 THREADS = 32
 """So many partitions of a host can share a commit."""
 TRIES_MAX = 20
@@ -69,51 +62,29 @@ KEPT = 64
 _STATE = re.compile(r"(\d{1,18}):(\d{1,19})")
 
 
-class DeltaSink(Sink):
+class DeltaSink(PlaceSink):
     """place: the table's directory or container, for data files and records; the sink closes it. location: the same for
     deltalake. key: columns by which rows are replaced; without any, rows are appended."""
-
-    holds_position = True
 
     def __init__(
         self, place: Storage, location: Location, *, key: Sequence[str] = (), compression: Compression = "zstd"
     ) -> None:
-        self._place = place
+        super().__init__(place, THREADS)
         self._key = tuple(key)
         self._compression: Compression = compression
         self._committer = Committer(Table(location, is_rewriting=bool(key)), key=key)
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="delta-sink")
 
     @property
     def identity(self) -> str:
         return f"delta {self._place.identity}"
 
-    def claimed(self, state: str) -> str:
-        """The table holds everything; the lease keeps how far it has seen it, to notice that it was deleted."""
-        return state
-
-    async def prepare(self) -> None:
-        """Waiting helps neither against a refusal nor at an address that leads nowhere. Later it may: roles take their time."""
-        try:
-            await _on_thread(self._threads, self._prepare)
-        except SinkUnavailable as error:
-            if isinstance(error.__cause__, FilesRefused):
-                raise SinkRejected(str(error)) from error
-            if isinstance(error.__cause__, FilesNowhere):
-                raise SinkNotFound(str(error)) from error
-            raise
-
     async def open(self, claim: Claim) -> DeltaWriter:
-        held = await _on_thread(self._threads, lambda: self._claim(claim))
+        held = await self.run(lambda: self._claim(claim))
         return DeltaWriter(self, held, claim.compare)
 
     async def standing(self, pipeline: str, partition: str) -> Standing | None:
-        head, number = await _on_thread(self._threads, lambda: self._head(pipeline, partition))
+        head, number = await self.run(lambda: self._head(pipeline, partition))
         return None if head is None or number is None else Standing(head.generation, head.position)
-
-    async def close(self) -> None:
-        await _on_thread(self._threads, self._place.close)
-        self._threads.shutdown(wait=False)
 
     # On a thread
 
@@ -122,7 +93,7 @@ class DeltaSink(Sink):
         self._committer.check_table()
 
     def _claim(self, claim: Claim) -> HeldLease:
-        app_id = _text(lambda: app_id_of(claim.pipeline, claim.partition))
+        app_id = _require_text(lambda: app_id_of(claim.pipeline, claim.partition))
         for _ in range(TRIES_MAX):
             head, number = self._head(claim.pipeline, claim.partition)
             _check_seen(self._place, claim, number)
@@ -142,9 +113,9 @@ class DeltaSink(Sink):
             f"other hosts keep claiming partition '{claim.partition}' of pipeline '{claim.pipeline}'"
         )
 
-    def _head(self, pipeline: str, partition: str) -> tuple[Record | None, int | None]:
+    def _head(self, pipeline: str, partition: str) -> tuple[CommitRecord | None, int | None]:
         """The record of a lease, and its number in the log: None before the lease's first commit."""
-        app_id = _text(lambda: app_id_of(pipeline, partition))
+        app_id = _require_text(lambda: app_id_of(pipeline, partition))
         for _ in range(TRIES_MAX):
             number = self._committer.number_of(app_id)
             if number is None:
@@ -159,7 +130,7 @@ class DeltaSink(Sink):
                 )
         raise FilesUnavailable(f"partition '{partition}' of pipeline '{pipeline}' keeps moving: try again")
 
-    def _newest_claim(self, pipeline: str, partition: str) -> Record | None:
+    def _newest_claim(self, pipeline: str, partition: str) -> CommitRecord | None:
         """The newest claim of a lease without commits. Its batches were never committed."""
         for number in numbers_in(self._place.names(folder_for(pipeline, partition))):
             name = name_of(pipeline, partition, number)
@@ -169,9 +140,11 @@ class DeltaSink(Sink):
                     return found
         return None
 
-    def _put_record(self, record: Record) -> Record:
+    def _put_record(self, record: CommitRecord) -> CommitRecord:
         """Under the first free number from its own on."""
-        while not _is_put(self._place, name_of(record.pipeline, record.partition, record.number), record):
+        while not put_again(
+            self._place, name_of(record.pipeline, record.partition, record.number), records.encoded(record)
+        ):
             record = replace(record, number=record.number + 1)
         crash_point("record put")
         return record
@@ -203,7 +176,7 @@ class DeltaSink(Sink):
             self._check_first(held)
             head, number = self._head(held.record.pipeline, held.record.partition)
             if number != held.number:
-                raise records.outranked(held.record, head) from None
+                raise outranked(held.record, head) from None
             raise
 
     def end(self, held: HeldLease, check: Check) -> HeldLease:
@@ -253,7 +226,7 @@ class DeltaSink(Sink):
                 head = None
                 with suppress(FilesError):
                     head, _ = self._head(held.record.pipeline, held.record.partition)
-                raise records.outranked(held.record, head) from error
+                raise outranked(held.record, head) from error
             raise
         if change.number % KEPT == 0:
             self._clear(held.record)
@@ -263,9 +236,9 @@ class DeltaSink(Sink):
         if held.number is None:
             newest = self._newest_claim(held.record.pipeline, held.record.partition)
             if newest is not None and newest.number > held.record.number:
-                raise records.outranked(held.record, newest)
+                raise outranked(held.record, newest)
 
-    def _clear(self, record: Record) -> None:
+    def _clear(self, record: CommitRecord) -> None:
         """Delete old records. Those that cannot be deleted now are deleted later."""
         with suppress(FilesError):
             for number in numbers_in(self._place.names(folder_for(record.pipeline, record.partition))):
@@ -285,24 +258,16 @@ class DeltaSink(Sink):
             start=start,
         )
 
-    def run(self) -> ThreadPoolExecutor:
-        return self._threads
-
 
 @dataclass(frozen=True, slots=True)
 class HeldLease:
     """What a writer has of its lease. number: the record's in the log; None before the lease's first commit."""
 
-    record: Record
+    record: CommitRecord
     number: int | None
 
 
-class DeltaWriter(SinkWriter):
-    """If a cancelled write is not yet in the log, it never will be once the partition is claimed again."""
-
-    position: str | None = None
-    state: str = ""
-
+class DeltaWriter(PlaceWriter):
     def __init__(self, sink: DeltaSink, held: HeldLease, compare: Callable[[str | None, str | None], int]) -> None:
         self._sink = sink
         self._held = held
@@ -311,50 +276,20 @@ class DeltaWriter(SinkWriter):
 
     async def write(self, output: Output, permit: Permit) -> None:
         assert self._compare(output.start, self.position) == 0, "a write starts where the one before ended"
-        await self._send(permit, lambda check: self._sink.write_output(self._held, output, check))
+        self._copy(
+            await send_on_thread(self._sink, permit, lambda check: self._sink.write_output(self._held, output, check))
+        )
 
     async def make_stager(self, start: str | None, columns: pa.Schema) -> Stager | None:
-        return await _on_thread(self._sink.run(), lambda: self._sink.stager(self._held, start, columns))
+        return await self._sink.run(lambda: self._sink.stager(self._held, start, columns))
 
     async def end(self, permit: Permit) -> None:
-        await self._send(permit, lambda check: self._sink.end(self._held, check))
-
-    async def close(self, reason: CloseReason) -> None:
-        """Nothing is held between writes."""
-
-    async def _send(self, permit: Permit, send: Callable[[Check], HeldLease]) -> None:
-        """`send` runs on a thread, and is given what to call before it sends."""
-        permit.check()
-        with checked_until_cancelled(permit) as check:
-            held = await _on_thread(self._sink.run(), lambda: send(check))
-        self._copy(held)
+        self._copy(await send_on_thread(self._sink, permit, lambda check: self._sink.end(self._held, check)))
 
     def _copy(self, held: HeldLease) -> None:
         self._held = held
         self.position = held.record.position
         self.state = "" if held.number is None else f"{held.record.generation}:{held.number}"
-
-
-def _is_put(place: Storage, name: str, record: Record) -> bool:
-    """Whether it is there by this call. If the answer was lost, the number counts as taken."""
-    for attempt in range(1, SENDS_MAX + 1):
-        try:
-            return place.put(name, records.encoded(record))
-        except FilesUncertain:
-            if attempt == SENDS_MAX:
-                raise
-    raise AssertionError("unreachable")
-
-
-async def _on_thread(threads: ThreadPoolExecutor, call: Callable[[], T]) -> T:
-    try:
-        return await asyncio.get_running_loop().run_in_executor(threads, call)
-    except FilesDamaged as error:
-        raise SinkRejected(str(error)) from error
-    except FilesUnavailable as error:
-        raise SinkUnavailable(str(error), retry_after_s=error.retry_after_s) from error
-    except FilesError as error:  # of what is tried again under another name, or counts only once a commit names it
-        raise SinkUnavailable(str(error)) from error
 
 
 def _check_seen(place: Storage, claim: Claim, number: int | None) -> None:
@@ -368,7 +303,7 @@ def _check_seen(place: Storage, claim: Claim, number: int | None) -> None:
         )
 
 
-def _text(named: Callable[[], T]) -> T:
+def _require_text(named: Callable[[], T]) -> T:
     try:
         return named()
     except ValueError as error:

@@ -72,8 +72,8 @@ class Location:
 
     - `options`: those of its object store. Whenever they change, the table is opened again, because tokens expire.
     - `emulator`: the address of a storage emulator, which deltalake takes from the environment alone.
-    - `read`: the content of a file below; None where there is none, or where it cannot be read by name.
-    - `delete`: a file below; nothing where there is none. Without it, a vacuum leaves files of failed attempts.
+    - `read`: the content of a file below; None if there is none, or if it cannot be read by name.
+    - `delete`: a file below; nothing if there is none. Without it, a vacuum leaves files of failed attempts.
     - `explain`: makes an error of what failed and of deltalake's message, from which addresses' queries are removed.
     """
 
@@ -203,7 +203,7 @@ class Table:
         self._check()
 
     def number_of(self, app_id: str) -> int | None:
-        """By which the log has an application's record; None where it has none.
+        """By which the log has an application's record; None if it has none.
 
         For each application, deltalake reads all entries since the last checkpoint. So the sink gets a number from it once, and
         then reads new entries only.
@@ -258,7 +258,7 @@ class Table:
         except FilesUncertain as error:
             if isinstance(error.__cause__, DeltaError) and (kind := _refusal_of(error.__cause__)) is not None:
                 raise MergeRefused(
-                    f"the Delta table {self._at.address} refuses to merge the output ({_line(error.__cause__)}): change the"
+                    f"the Delta table {self._at.address} refuses to merge the output ({_in_line(error.__cause__)}): change the"
                     " transform, or the table",
                     kind=kind,
                 ) from error
@@ -356,7 +356,7 @@ class Table:
         try:
             return call()
         except DeltaProtocolError as error:
-            raise SinkRejected(f"the Delta table {self._at.address} cannot be used: {_line(error)}") from error
+            raise SinkRejected(f"the Delta table {self._at.address} cannot be used: {_in_line(error)}") from error
         except TableNotFoundError as error:
             self._table = None
             raise FilesUnavailable(
@@ -366,11 +366,11 @@ class Table:
             self._table = None
             if _OF_PROTOCOL.search(str(error)):
                 raise SinkRejected(
-                    f"the Delta table {self._at.address} asks for more than the sink `files` can read ({_line(error)}): use a"
+                    f"the Delta table {self._at.address} asks for more than the sink `files` can read ({_in_line(error)}): use a"
                     " newer version of Leasehold, or write to another table"
                 ) from error
             what = f"the Delta table {self._at.address} cannot be reached, {doing}"
-            raise self._at.explain(what, _line(error)) from error
+            raise self._at.explain(what, _in_line(error)) from error
 
     def _committing(self, doing: str, call: Callable[[], T]) -> T:
         before = self._now.version()
@@ -378,22 +378,22 @@ class Table:
             result = call()
         except CommitFailedError as error:
             message = (
-                f"the Delta table {self._at.address}, {doing}: its entry was not taken into the log ({_line(error)})"
+                f"the Delta table {self._at.address}, {doing}: its entry was not taken into the log ({_in_line(error)})"
             )
             raise Conflicted(message, version=before) from error
         except DeltaProtocolError as error:
-            raise SinkRejected(f"the Delta table {self._at.address} cannot be written to: {_line(error)}") from error
+            raise SinkRejected(f"the Delta table {self._at.address} cannot be written to: {_in_line(error)}") from error
         except (DeltaError, OSError) as error:
             self._note_unsynced(before + 1)
             what = f"the Delta table {self._at.address}, {doing}: it may or may not be done"
-            raise FilesUncertain(str(self._at.explain(what, _line(error)))) from error
+            raise FilesUncertain(str(self._at.explain(what, _in_line(error)))) from error
         self._note_unsynced(before + 1)
         try:
             self._sync()
         except OSError as error:
             raise FilesUncertain(
-                f"the Delta table {self._at.address}, {doing}: it is done, but may not outlive a loss of power ({_line(error)}):"
-                " look into the system's log"
+                f"the Delta table {self._at.address}, {doing}: it is done, but may not outlive a loss of power"
+                f" ({_in_line(error)}): look into the system's log"
             ) from error
         return result
 
@@ -453,7 +453,7 @@ def _reaching(emulator: str | None) -> Iterator[None]:
         yield
 
 
-def _line(error: Exception) -> str:
+def _in_line(error: Exception) -> str:
     """Without the queries of addresses, which may hold signatures, and without the library's stack."""
     text = _QUERY.sub(r"\1", " ".join(_COLORS.sub(" ", _STACK.sub("", str(error))).split()))
     return text[:600] or type(error).__name__

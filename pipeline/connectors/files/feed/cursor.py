@@ -61,14 +61,14 @@ class Cursor:
 
     seen: FileStatus
     opening: Opening | None = None
-    """What precedes its first record; None where that is not read yet."""
+    """What precedes its first record; None if that is not read yet."""
     offset: int = 0
     record: int = 0
     line: int = 1
     passed: PassedBytes = field(default_factory=PassedBytes)
     header: str = ""
     position: FilePosition | None = None
-    """Behind the last record, None where there was none; blank lines may lie between it and `offset`."""
+    """Behind the last record, None if there was none; blank lines may lie between it and `offset`."""
     window: int = WINDOW_BYTES
     """How many bytes to read next."""
 

@@ -268,7 +268,7 @@ class FilesChangeFeed(ChangeFeed):
         return cursor.position.encode() if cursor.position else None
 
     async def lag(self, partition: str, continuation: str | None) -> int:
-        """Exact up to about 16 MiB behind; estimated for more. Raises PositionLost where the file is shorter than that."""
+        """Exact up to about 16 MiB behind; estimated for more. Raises PositionLost if the file is shorter than that."""
         ahead = await self._ahead(partition, continuation)
         return ahead.records + (ahead.held is not None)
 

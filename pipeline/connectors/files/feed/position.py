@@ -70,7 +70,7 @@ _TYPES = dict.fromkeys(_INTEGERS, int) | dict.fromkeys(("header", "prefix", "fil
 
 
 def decode(continuation: str) -> FilePosition:
-    """Raises PositionLost where no file feed of this version made it."""
+    """Raises PositionLost if no file feed of this version made it."""
     if len(continuation) > CONTINUATION_CHARS_MAX:
         _refuse(continuation)
     try:

@@ -172,7 +172,7 @@ class RecordFormat(Protocol):
     """How a file is cut into records, and what a record becomes. Pure; all of it computes."""
 
     def opening(self, data: bytes) -> Opening | None:
-        """From the file's first bytes; None where they end within it. Raises Unreadable."""
+        """From the file's first bytes; None if they end within it. Raises Unreadable."""
         ...
 
     def cut(self, data: bytes, opening: Opening | None) -> Cut:

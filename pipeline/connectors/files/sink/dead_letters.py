@@ -68,7 +68,7 @@ class FileLetters:
     async def find_end(self, partition: str, stream: str) -> int:
         folders = folders_of(self._leases[stream], partition)
         head = await self._call(lambda: head_of(self._place, folders))
-        return NONE_READ if head is None else _number(head.version + 1, 0) - 1
+        return NONE_READ if head is None else _letter_number(head.version + 1, 0) - 1
 
     async def count(self, partition: str, stream: str, behind: int) -> int:
         snapshot = await self._snapshot(self._leases[stream], partition)
@@ -79,9 +79,11 @@ class FileLetters:
         snapshot = await self._snapshot(self._leases[stream], partition)
         for each in _counted(snapshot.files):
             skipped = _read_of(each.file, behind)
-            if skipped < each.file.rows and _number(each.file.version, 0) <= end:
+            if skipped < each.file.rows and _letter_number(each.file.version, 0) <= end:
                 events = await self._events(snapshot, each, stream)
-                numbers = range(_number(each.file.version, skipped), _number(each.file.version, each.file.rows))
+                numbers = range(
+                    _letter_number(each.file.version, skipped), _letter_number(each.file.version, each.file.rows)
+                )
                 yield LetterStretch(numbers, events.slice(skipped))
 
     async def close(self) -> None:
@@ -107,13 +109,13 @@ class FileLetters:
             raise FeedUnavailable(f"dead letters: {error}") from error
 
 
-def _number(version: int, row: int) -> int:
+def _letter_number(version: int, row: int) -> int:
     return version * ROWS_MAX + row
 
 
 def _read_of(file: DataFile, behind: int) -> int:
     """How many of a file's letters have numbers up to `behind`."""
-    return min(file.rows, max(0, behind + 1 - _number(file.version, 0)))
+    return min(file.rows, max(0, behind + 1 - _letter_number(file.version, 0)))
 
 
 def _counted(files: Sequence[DataFile]) -> list[_Counted]:

@@ -9,14 +9,13 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 from leasehold.common.nesting import parsed_json
-from leasehold.pipeline.connectors.files.claims import carried_over, check_folder, check_open
+from leasehold.pipeline.connectors.files.claims import carried_over, check_open, checked
 from leasehold.pipeline.connectors.files.sink.storage import FilesDamaged
-from leasehold.pipeline.errors import Fenced
 from leasehold.pipeline.limits import JSON_LEVELS_MAX
 from leasehold.pipeline.sink import Claim, Output
 
@@ -192,6 +191,10 @@ class ManifestEntry:
     ended: bool = False
     files: tuple[DataFile, ...] = ()
 
+    @property
+    def label(self) -> str:
+        return f"entry {self.version} of the manifest"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fold:
@@ -219,9 +222,6 @@ def claimed(head: ManifestEntry | None, claim: Claim, id: str) -> ManifestEntry:
     )
     if head is None:
         return made
-    check_folder(head, claim)
-    if claim.epoch < head.epoch:
-        raise outranked(claim, head)
     position, has_ended = carried_over(head, claim, "manifest")
     return replace(made, version=head.version + 1, position=position, ended=has_ended)
 
@@ -234,18 +234,6 @@ def moved(head: ManifestEntry, output: Output, id: str, files: tuple[DataFile, .
 
 def ended(head: ManifestEntry, id: str) -> ManifestEntry:
     return replace(head, version=head.version + 1, id=id, kind="end", ended=True, files=())
-
-
-def outranked(claim: Claim | ManifestEntry, head: ManifestEntry | None) -> Fenced:
-    """head: what came between, None where it could not be read."""
-    ours = f"partition '{claim.partition}' of pipeline '{claim.pipeline}' was claimed at epoch {claim.epoch}"
-    if head is None:
-        return Fenced(f"{ours}, and another entry of the manifest came first: take the lease again")
-    if head.epoch == claim.epoch:
-        return Fenced(
-            f"{ours}, and entry {head.version} of the manifest is another attempt's: claim again", epoch=head.epoch
-        )
-    return Fenced(f"{ours}, and belongs to '{head.owner}' since epoch {head.epoch}", epoch=head.epoch)
 
 
 def encoded(value: ManifestEntry | Fold) -> bytes:
@@ -265,8 +253,8 @@ def entry_in(content: bytes, name: str) -> ManifestEntry:
     found = _read(content, name)
     try:
         files = found.pop("files") if "files" in found else [found.pop("file")]
-        named = tuple(_checked(DataFile(**file)) for file in files if file is not None)
-        return _checked(ManifestEntry(**found, files=named))
+        named = tuple(checked(DataFile(**file), _WHOLE, _NONE_TOO) for file in files if file is not None)
+        return checked(ManifestEntry(**found, files=named), _WHOLE)
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise _damaged(name, error) from error
 
@@ -276,7 +264,8 @@ def fold_in(content: bytes, name: str) -> Fold:
     found = _read(content, name)
     try:
         files: Sequence[Any] = found.pop("files")
-        return _checked(Fold(**found, files=tuple(_checked(DataFile(**each)) for each in files)))
+        named = tuple(checked(DataFile(**each), _WHOLE, _NONE_TOO) for each in files)
+        return checked(Fold(**found, files=named), _WHOLE)
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise _damaged(name, error) from error
 
@@ -296,23 +285,7 @@ def _read(content: bytes, name: str) -> dict[str, Any]:
 
 
 _WHOLE = ("version", "generation", "epoch", "rows", "bytes", "first", "last")
-_NONE_TOO = ("position", "start")
-_OTHERWISE = ("ended", "files")
-
-
-def _checked(value: T) -> T:
-    """Raises ValueError where a field is not what its name promises."""
-    for name in (field.name for field in fields(value)):
-        found = getattr(value, name)
-        if name in _WHOLE:
-            is_right = type(found) is int and 0 <= found < 2**63
-        elif name in _OTHERWISE:
-            is_right = name != "ended" or type(found) is bool
-        else:
-            is_right = isinstance(found, str) or (found is None and name in _NONE_TOO)
-        if not is_right:
-            raise ValueError(f"its {name} is {found!r}")
-    return value
+_NONE_TOO = ("start",)
 
 
 def _damaged(name: str, error: Exception) -> FilesDamaged:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
+from leasehold.pipeline.connectors.files.claims import outranked
 from leasehold.pipeline.connectors.files.sink.entry import (
     STAGED_VERSIONS,
     DataFile,
@@ -24,9 +25,14 @@ from leasehold.pipeline.connectors.files.sink.entry import (
     fold_in,
     folders_of,
     listing_of,
-    outranked,
 )
-from leasehold.pipeline.connectors.files.sink.storage import FilesDamaged, FilesUnavailable, FilesUncertain, Storage
+from leasehold.pipeline.connectors.files.sink.storage import (
+    Check,
+    FilesDamaged,
+    FilesUnavailable,
+    FilesUncertain,
+    Storage,
+)
 from leasehold.pipeline.crash_point import crash_point
 from leasehold.pipeline.errors import Ambiguous, SinkRejected
 from leasehold.pipeline.sink import Claim, settle, to_write_again
@@ -122,7 +128,6 @@ def _kept_from(head: int, size: int) -> int:
     return (head + 1) // size * size - size
 
 
-Check = Callable[[], None]
 CLAIMS_MAX = 20
 
 
@@ -149,14 +154,14 @@ class Manifest:
             self.fold()
 
     def check_newest(self) -> Listing:
-        """Raises Fenced where others have written since."""
+        """Raises Fenced if others have written since."""
         listing = listed(self._place, self.folders)
         if (listing.head or 0) > self.head.version:
             raise outranked(self.head, entry_of(self._place, self.folders, listing.head or 0))
         return listing
 
     def fold(self) -> None:
-        """Raises Fenced where others have written since: we were stalled, perhaps for so long that our entry is in the past."""
+        """Raises Fenced if others have written since: we were stalled, perhaps for so long that our entry is in the past."""
         listing = self.check_newest()
         steps = due(listing)
         for step in steps:
@@ -226,7 +231,7 @@ def open_manifest(place: Storage, claim: Claim, *, seen: int, new_id: Callable[[
 
 
 def head_of(place: Storage, folders: Folders) -> ManifestEntry | None:
-    """The newest entry; None where there are none."""
+    """The newest entry; None if there are none."""
     for _ in range(CLAIMS_MAX):
         listing = listed(place, folders)
         if listing.head is None:
@@ -249,7 +254,7 @@ def entry_of(place: Storage, folders: Folders, version: int) -> ManifestEntry | 
 
 
 def files_of(place: Storage, folders: Folders, step: Step) -> tuple[DataFile, ...] | None:
-    """None where it is not there."""
+    """None if it is not there."""
     name = name_of(folders, step)
     content = place.get(name)
     if content is None:

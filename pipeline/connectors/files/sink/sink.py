@@ -7,93 +7,62 @@ that no entry names is seen by no reader.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import re
 import uuid
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import pyarrow as pa
 
+from leasehold.common.standing import Standing
+from leasehold.pipeline.connectors.files.place_sink import PlaceSink, PlaceWriter, send_on_thread
 from leasehold.pipeline.connectors.files.sink import entry as entries
 from leasehold.pipeline.connectors.files.sink.entry import DataFile, folders_of, version_of
 from leasehold.pipeline.connectors.files.sink.formats import Compression, Format, encoded, ordered
-from leasehold.pipeline.connectors.files.sink.manifest import Check, Manifest, head_of, open_manifest
+from leasehold.pipeline.connectors.files.sink.manifest import Manifest, head_of, open_manifest
 from leasehold.pipeline.connectors.files.sink.storage import (
-    FilesDamaged,
+    Check,
     FilesError,
-    FilesNowhere,
     FilesRefused,
     FilesUnavailable,
-    FilesUncertain,
     Storage,
     check_staged,
+    put_again,
 )
 from leasehold.pipeline.crash_point import crash_point
-from leasehold.pipeline.errors import Ambiguous, Fenced, NotTrusted, SinkNotFound, SinkRejected, SinkUnavailable
+from leasehold.pipeline.errors import Ambiguous, Fenced, NotTrusted, SinkRejected, SinkUnavailable
 from leasehold.pipeline.sink import (
-    SENDS_MAX,
     Claim,
-    CloseReason,
     Output,
     Permit,
-    Sink,
-    SinkWriter,
-    Standing,
-    checked_until_cancelled,
 )
 from leasehold.pipeline.staging import NotStaged, StagedPart, Stager
 
-T = TypeVar("T")
 THREADS = 16
 _STATE = re.compile(r"(\d{1,18}):(\d{1,18})")
 
 
-class FilesOutputSink(Sink):
-    """place: a Directory or a BlobContainer; the sink closes it. `Permit.check` is called on a thread too."""
-
-    holds_position = True
+class FilesOutputSink(PlaceSink):
+    """The manifest holds each partition's position."""
 
     def __init__(self, place: Storage, *, format: Format = "parquet", compression: Compression = "zstd") -> None:
-        self._place = place
+        super().__init__(place, THREADS)
         self._format: Format = format
         self._compression: Compression = compression
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="files-sink")
 
     @property
     def identity(self) -> str:
         return self._place.identity
 
-    def claimed(self, state: str) -> str:
-        """The manifest holds everything; the lease keeps how far it has seen it, to notice that it was deleted."""
-        return state
-
-    async def prepare(self) -> None:
-        """Waiting helps neither against a refusal nor at an address that leads nowhere. Later it may: roles take their time."""
-        try:
-            await _on_thread(self._threads, self._place.prepare)
-        except SinkUnavailable as error:
-            if isinstance(error.__cause__, FilesRefused):
-                raise SinkRejected(str(error)) from error
-            if isinstance(error.__cause__, FilesNowhere):
-                raise SinkNotFound(str(error)) from error
-            raise
-
     async def open(self, claim: Claim) -> FilesWriter:
-        manifest = await _on_thread(self._threads, lambda: self._open_manifest(claim))
+        manifest = await self.run(lambda: self._open_manifest(claim))
         return FilesWriter(self, manifest, claim.compare)
 
     async def standing(self, pipeline: str, partition: str) -> Standing | None:
-        head = await _on_thread(self._threads, lambda: head_of(self._place, folders_of(pipeline, partition)))
+        head = await self.run(lambda: head_of(self._place, folders_of(pipeline, partition)))
         return None if head is None else Standing(head.generation, head.position)
-
-    async def close(self) -> None:
-        await _on_thread(self._threads, self._place.close)
-        self._threads.shutdown(wait=False)
 
     def _open_manifest(self, claim: Claim) -> Manifest:
         try:
@@ -127,7 +96,10 @@ class FilesOutputSink(Sink):
             except NotStaged:
                 manifest.check_newest()  # a later owner may have cleared the parts away
                 raise
-            files = tuple(self._named(manifest, output, part) for part in output.staged)
+            files = tuple(
+                self._data_file(manifest, output, part.name, part.rows, part.bytes, part.sha256)
+                for part in output.staged
+            )
             manifest.append(replace(unnamed, files=files), check)
             return
         if not output.table.num_rows:
@@ -156,15 +128,15 @@ class FilesOutputSink(Sink):
             start=start,
         )
 
-    def _named(self, manifest: Manifest, output: Output, part: StagedPart) -> DataFile:
-        """The staged part as its entry will name it."""
+    def _data_file(self, manifest: Manifest, output: Output, name: str, rows: int, bytes: int, sha256: str) -> DataFile:
+        """As its entry will name it."""
         head = manifest.head
         return DataFile(
-            name=part.name,
+            name=name,
             format=self._format,
-            rows=part.rows,
-            bytes=part.bytes,
-            sha256=part.sha256,
+            rows=rows,
+            bytes=bytes,
+            sha256=sha256,
             version=head.version + 1,
             generation=head.generation,
             epoch=head.epoch,
@@ -174,33 +146,10 @@ class FilesOutputSink(Sink):
 
     def _staged(self, manifest: Manifest, output: Output, check: Check) -> DataFile:
         content = encoded(ordered(output.table), self._format, self._compression)
-        head = manifest.head
-        file = DataFile(
-            name=manifest.folders.attempt(head.version + 1, _unique(), self._format),
-            format=self._format,
-            rows=output.table.num_rows,
-            bytes=len(content),
-            sha256=hashlib.sha256(content).hexdigest(),
-            version=head.version + 1,
-            generation=head.generation,
-            epoch=head.epoch,
-            start=output.start,
-            to=output.to,
-        )
-        _put(self._place, file.name, content, check)
-        return file
-
-
-def _put(place: Storage, name: str, content: bytes, check: Check = lambda: None) -> None:
-    """No other writer uses this name: if it exists, it is ours."""
-    for attempt in range(1, SENDS_MAX + 1):
-        check()
-        try:
-            place.put(name, content)
-            return
-        except FilesUncertain:
-            if attempt == SENDS_MAX:
-                raise
+        name = manifest.folders.attempt(manifest.head.version + 1, _unique(), self._format)
+        put_again(self._place, name, content, check)
+        digest = hashlib.sha256(content).hexdigest()
+        return self._data_file(manifest, output, name, output.table.num_rows, len(content), digest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,7 +167,7 @@ class FilesStager(Stager):
         content = encoded(ordered(table), self.format, self.compression)
         name = f"{self.prefix}-{unique}.{self.format}"
         try:
-            _put(self.place, name, content)
+            put_again(self.place, name, content)
         except FilesRefused as error:
             raise SinkRejected(str(error)) from error
         except FilesError as error:
@@ -229,12 +178,7 @@ class FilesStager(Stager):
         )
 
 
-class FilesWriter(SinkWriter):
-    """If a cancelled write is not yet in the manifest, it never will be once the partition is claimed again."""
-
-    position: str | None = None
-    state: str = ""
-
+class FilesWriter(PlaceWriter):
     def __init__(
         self, sink: FilesOutputSink, manifest: Manifest, compare: Callable[[str | None, str | None], int]
     ) -> None:
@@ -245,40 +189,22 @@ class FilesWriter(SinkWriter):
 
     async def write(self, output: Output, permit: Permit) -> None:
         assert self._compare(output.start, self.position) == 0, "a write starts where the one before ended"
-        await self._send(permit, lambda check: self._sink.write_output(self._manifest, output, check))
+        await send_on_thread(self._sink, permit, lambda check: self._sink.write_output(self._manifest, output, check))
+        self._copy_head()
 
     async def make_stager(self, start: str | None, columns: pa.Schema) -> Stager | None:
         return self._sink.stager(self._manifest, start)
 
     async def end(self, permit: Permit) -> None:
         manifest = self._manifest
-        await self._send(permit, lambda check: manifest.append(entries.ended(manifest.head, _unique()), check))
-
-    async def close(self, reason: CloseReason) -> None:
-        """Nothing is held between writes."""
-
-    async def _send(self, permit: Permit, send: Callable[[Check], None]) -> None:
-        """`send` runs on a thread, and is given what to call before it sends."""
-        permit.check()
-        with checked_until_cancelled(permit) as check:
-            await _on_thread(self._sink._threads, lambda: send(check))  # noqa: SLF001  # its own
+        ended = entries.ended(manifest.head, _unique())
+        await send_on_thread(self._sink, permit, lambda check: manifest.append(ended, check))
         self._copy_head()
 
     def _copy_head(self) -> None:
         head = self._manifest.head
         self.position = head.position
         self.state = f"{head.generation}:{head.version}"
-
-
-async def _on_thread(threads: ThreadPoolExecutor, call: Callable[[], T]) -> T:
-    try:
-        return await asyncio.get_running_loop().run_in_executor(threads, call)
-    except FilesDamaged as error:
-        raise SinkRejected(str(error)) from error
-    except FilesUnavailable as error:
-        raise SinkUnavailable(str(error), retry_after_s=error.retry_after_s) from error
-    except FilesError as error:  # of what is tried again under another name, or counts only once an entry follows it
-        raise SinkUnavailable(str(error)) from error
 
 
 def _seen(claim: Claim) -> int:

@@ -154,7 +154,7 @@ def _partition(place: Storage, folders: Folders) -> PartitionFiles | None:
 
 
 def _files(place: Storage, folders: Folders, listing: Listing) -> tuple[DataFile, ...] | None:
-    """Those of all entries up to the head; None where one of them is not there."""
+    """Those of all entries up to the head; None if one of them is not there."""
     files: list[DataFile] = []
     version = -1
     for step in steps(listing):

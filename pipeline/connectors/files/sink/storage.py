@@ -6,11 +6,15 @@ entries needs no more than that; nothing is ever replaced.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from leasehold.pipeline.errors import PipelineError
+from leasehold.pipeline.sink import SENDS_MAX
 from leasehold.pipeline.staging import NotStaged, StagedPart, check_parts
+
+Check = Callable[[], None]
 
 # What can go wrong with files and their manifest.
 #
@@ -63,17 +67,17 @@ class Storage(Protocol):
         ...
 
     def put(self, name: str, content: bytes) -> bool:
-        """Whether it was made by this call; False where there is one already. It is seen whole or not at all, and outlives
+        """Whether it was made by this call; False if there is one already. It is seen whole or not at all, and outlives
         a loss of power once this has returned, either way. Raises FilesUncertain too.
         """
         ...
 
     def get(self, name: str) -> bytes | None:
-        """None where there is none."""
+        """None if there is none."""
         ...
 
     def size(self, name: str) -> int | None:
-        """How many bytes a file has; None where there is none."""
+        """How many bytes a file has; None if there is none."""
         ...
 
     def names(self, folder: str) -> list[str]:
@@ -81,7 +85,7 @@ class Storage(Protocol):
         ...
 
     def delete(self, name: str) -> None:
-        """Nothing where there is none."""
+        """Nothing if there is none."""
         ...
 
     def locate(self, name: str) -> str:
@@ -97,6 +101,19 @@ class Storage(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+def put_again(place: Storage, name: str, content: bytes, check: Check = lambda: None) -> bool:
+    """Put it, and again if the answer was lost. False if it is there already, perhaps by the first try. Raises FilesError.
+
+    check: called right before each try.
+    """
+    for _ in range(SENDS_MAX - 1):
+        check()
+        with suppress(FilesUncertain):
+            return place.put(name, content)
+    check()
+    return place.put(name, content)
 
 
 def check_staged(place: Storage, parts: Sequence[StagedPart], *, epoch: int, start: str | None) -> None:

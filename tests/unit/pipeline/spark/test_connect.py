@@ -35,7 +35,7 @@ from leasehold.pipeline.spark.connect import (
     session_loss,
 )
 from leasehold.pipeline.spark.engine import SparkEngine
-from leasehold.pipeline.spark.watch import Progress
+from leasehold.pipeline.spark.watch import TaskCounts
 
 """How long a call to a server that stands still waits, if its channel is not closed."""
 
@@ -334,7 +334,7 @@ def test_the_progress_of_a_job_is_what_its_own_thread_heard_last() -> None:
     spark.begin("a-1", own)  # type: ignore[arg-type]
     assert spark.progress_of("a-1") is None
     spark._note([Stage(), Stage()], 2, "operation", False)
-    assert spark.progress_of("a-1") == Progress(running=2, ended=2, left=4)
+    assert spark.progress_of("a-1") == TaskCounts(running=2, ended=2, left=4)
     assert spark.progress_of("b-1") is None
     spark.begin("a-2", own)  # type: ignore[arg-type]
     assert spark.progress_of("a-1") is None

@@ -21,7 +21,7 @@ from leasehold.pipeline.errors import EngineUnavailable
 from leasehold.pipeline.spark import pyspark_internals as internals
 from leasehold.pipeline.spark.jvm import start_jvm
 from leasehold.pipeline.spark.master import defaults
-from leasehold.pipeline.spark.watch import UNKNOWN, Standing
+from leasehold.pipeline.spark.watch import UNKNOWN, ClusterAnswer
 
 PACKAGE = Path(internals.__file__).parent
 NO_METHOD = Py4JError("An error occurred while calling o1.sc. Trace:\npy4j.Py4JException: Method sc([]) does not exist")
@@ -84,10 +84,10 @@ def test_a_driver_with_other_insides_does_not_learn_what_its_cluster_knows() -> 
 
 
 @pytest.mark.parametrize(
-    ("code", "standing"), [(403, Standing(True, "the API server answers with status 403")), (-1, UNKNOWN)]
+    ("code", "standing"), [(403, ClusterAnswer(True, "the API server answers with status 403")), (-1, UNKNOWN)]
 )
 def test_an_api_server_answers_only_if_its_client_has_a_status(
-    code: int, standing: Standing, monkeypatch: pytest.MonkeyPatch
+    code: int, standing: ClusterAnswer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client of Kubernetes has -1 for a connection that is refused."""
 

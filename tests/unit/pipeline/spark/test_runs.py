@@ -24,7 +24,7 @@ from leasehold.pipeline.spark.jvm import Running
 from leasehold.pipeline.spark.runs import Run, Runs
 from leasehold.pipeline.spark.session import PipelineSession
 from leasehold.pipeline.spark.waiting import Waiting
-from leasehold.pipeline.spark.watch import KNOWN, UNKNOWN, Progress, Standing, waits
+from leasehold.pipeline.spark.watch import KNOWN, UNKNOWN, ClusterAnswer, TaskCounts, waits
 
 CLUSTER = "spark://spark:7077"
 
@@ -285,7 +285,7 @@ async def test_another_server_at_the_address_is_checked_before_a_session_is_used
 @pytest.fixture
 def stillness(monkeypatch: pytest.MonkeyPatch) -> None:
     """No task of the pipeline `p` runs, and its cluster is asked at once."""
-    waits = Progress(running=0, ended=0, left=8)
+    waits = TaskCounts(running=0, ended=0, left=8)
     for kind in (Connected, Running):
         monkeypatch.setattr(kind, "progress_of", lambda self, group: waits if group.startswith("p-") else None)
     monkeypatch.setattr("leasehold.pipeline.spark.runs.LOOK_S", 0.01)
@@ -310,7 +310,7 @@ async def test_a_job_that_waits_in_vain_on_a_server_ends_alone(server: Server, b
     await finish(busy)
 
 
-def driver(monkeypatch: pytest.MonkeyPatch, *standings: Standing) -> Running:
+def driver(monkeypatch: pytest.MonkeyPatch, *standings: ClusterAnswer) -> Running:
     """Of this host. standings: what its cluster answers, the last of them from then on."""
     answers = [*standings]
     monkeypatch.setattr(Running, "standing", lambda self: answers.pop(0) if len(answers) > 1 else answers[0])
@@ -325,7 +325,7 @@ def runs_on(cluster: str, wait_s: float = 600.0) -> Runs:
 @pytest.mark.usefixtures("stillness")
 async def test_a_job_that_waits_in_vain_leaves_the_driver_of_this_host_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another driver would lose the place of this one in the queue, or its pending pods."""
-    running = driver(monkeypatch, Standing(True, "its master has no workers"))
+    running = driver(monkeypatch, ClusterAnswer(True, "its master has no workers"))
     given_up = await runs_on(CLUSTER, 0.1)._watch(Run("p-1", running))
     assert "executors cannot reach the driver" in str(given_up.why)
     assert "(its master has no workers)" in str(given_up.why)
@@ -345,7 +345,7 @@ async def test_a_driver_of_this_host_starts_again_if_its_cluster_is_lost(monkeyp
 async def test_a_driver_of_this_host_starts_again_if_its_master_has_forgotten_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    running = driver(monkeypatch, KNOWN, Standing(False))
+    running = driver(monkeypatch, KNOWN, ClusterAnswer(False))
     given_up = await runs_on(CLUSTER)._watch(Run("p-1", running))
     assert "no longer knows this host's application" in str(given_up.why)
     assert not running.is_alive
@@ -357,7 +357,7 @@ async def test_a_master_that_never_answers_holds_up_no_verdict(monkeypatch: pyte
     monkeypatch.setattr("leasehold.pipeline.spark.runs.ANSWER_S", 0.05)
     asked, answers = threading.Event(), threading.Event()
 
-    def standing(self: Running) -> Standing:
+    def standing(self: Running) -> ClusterAnswer:
         asked.set()
         answers.wait(PATIENCE_S)
         return KNOWN
@@ -376,7 +376,7 @@ async def test_a_wait_is_shown_and_noted_until_the_job_has_ended(
 ) -> None:
     caplog.set_level(logging.INFO, "leasehold")
     monkeypatch.setattr("leasehold.pipeline.spark.waiting.REPORTED_S", 0.05)
-    running, runs, noted = driver(monkeypatch, Standing(True, "its master has no workers")), runs_on(CLUSTER), []
+    running, runs, noted = driver(monkeypatch, ClusterAnswer(True, "its master has no workers")), runs_on(CLUSTER), []
     with runs.noting_waits(lambda: noted.append(runs.wait)):
         watching = asyncio.create_task(runs._watch(Run("p-1", running)))
         await until_async(lambda: len(noted) > 20)

@@ -13,19 +13,19 @@ from leasehold.pipeline.spark.watch import (
     UNKNOWN,
     WAIT_S,
     Cluster,
-    Progress,
-    Standing,
-    Watch,
+    ClusterAnswer,
+    JobWatch,
+    TaskCounts,
     about_pods,
     about_workers,
+    answer_of,
     in_vain,
     lost,
-    standing_of,
     waits,
 )
 
-WAITS = Progress(running=0, ended=0, left=2)
-REMOVED = Standing(knows=False)
+WAITS = TaskCounts(running=0, ended=0, left=2)
+REMOVED = ClusterAnswer(knows=False)
 
 
 def known_until(cluster: Cluster, now: float) -> Cluster:
@@ -34,7 +34,7 @@ def known_until(cluster: Cluster, now: float) -> Cluster:
 
 
 def test_a_job_waits_while_the_cluster_answers_and_knows_the_application() -> None:
-    watch, cluster = Watch(moved_at=100), Cluster()
+    watch, cluster = JobWatch(moved_at=100), Cluster()
     watch.note(WAITS, 100 + WAIT_S)
     assert cluster.judge(watch, 100 + ASK_S) == "works"
     assert known_until(cluster, 100 + ASK_S).judge(watch, 100 + ASK_S) == "waits"
@@ -44,13 +44,13 @@ def test_a_job_waits_while_the_cluster_answers_and_knows_the_application() -> No
 
 
 def test_a_job_that_has_waited_for_as_long_as_the_setting_permits_is_given_up() -> None:
-    watch, cluster = Watch(moved_at=100), Cluster(wait_s=60)
+    watch, cluster = JobWatch(moved_at=100), Cluster(wait_s=60)
     assert known_until(cluster, 159).judge(watch, 159) == "waits"
     assert cluster.judge(watch, 160) == "in vain"
 
 
 def test_a_cluster_that_does_not_answer_is_lost_and_no_setting_delays_that() -> None:
-    watch, cluster = Watch(moved_at=100), Cluster(wait_s=86_400)
+    watch, cluster = JobWatch(moved_at=100), Cluster(wait_s=86_400)
     assert cluster.judge(watch, 100 + SILENT_S - 1) == "works"
     assert cluster.judge(watch, 100 + SILENT_S) == "lost"
     assert known_until(cluster, 200).judge(watch, 200 + SILENT_S - 1) == "waits"
@@ -58,42 +58,42 @@ def test_a_cluster_that_does_not_answer_is_lost_and_no_setting_delays_that() -> 
 
 
 def test_an_answer_of_an_earlier_wait_says_nothing_of_this_one() -> None:
-    watch, cluster = Watch(moved_at=0), Cluster()
+    watch, cluster = JobWatch(moved_at=0), Cluster()
     cluster.note(KNOWN, 50)
-    watch.note(Progress(running=1, ended=0, left=2), 60)
+    watch.note(TaskCounts(running=1, ended=0, left=2), 60)
     assert cluster.judge(watch, 60 + ASK_S) == "works"
 
 
 @pytest.mark.parametrize("standing", [UNKNOWN, REMOVED])
-def test_an_answer_that_does_not_know_the_application_is_no_reason_to_wait(standing: Standing) -> None:
-    watch, cluster = Watch(moved_at=0), Cluster()
+def test_an_answer_that_does_not_know_the_application_is_no_reason_to_wait(standing: ClusterAnswer) -> None:
+    watch, cluster = JobWatch(moved_at=0), Cluster()
     cluster.note(standing, ASK_S)
     assert cluster.judge(watch, ASK_S) == "works"
 
 
 def test_a_job_moves_while_a_task_runs_or_one_more_has_ended() -> None:
-    watch, cluster = Watch(moved_at=0), known_until(Cluster(), 20)
-    watch.note(Progress(running=1, ended=0, left=2), 20)
+    watch, cluster = JobWatch(moved_at=0), known_until(Cluster(), 20)
+    watch.note(TaskCounts(running=1, ended=0, left=2), 20)
     assert cluster.judge(watch, 20 + ASK_S - 1) == "works"
-    watch.note(Progress(running=0, ended=1, left=1), 40)
-    watch.note(Progress(running=0, ended=1, left=1), 60)
+    watch.note(TaskCounts(running=0, ended=1, left=1), 40)
+    watch.note(TaskCounts(running=0, ended=1, left=1), 60)
     known_until(cluster, 40 + ASK_S)
     assert cluster.judge(watch, 40 + ASK_S - 1) == "works"
     assert cluster.judge(watch, 40 + ASK_S) == "waits"
 
 
 def test_a_job_of_which_nothing_is_known_or_nothing_left_does_not_wait() -> None:
-    watch, cluster = Watch(moved_at=0), Cluster()
+    watch, cluster = JobWatch(moved_at=0), Cluster()
     watch.note(None, 100)
     assert cluster.judge(watch, 100) == "works"
     for now in (200, 200 + SILENT_S):
         known_until(cluster, now)
-        watch.note(Progress(running=0, ended=2, left=0), now)
+        watch.note(TaskCounts(running=0, ended=2, left=0), now)
         assert cluster.judge(watch, now) == "works"
 
 
 def test_a_job_that_waits_for_others_of_its_host_does_not_wait_for_executors() -> None:
-    watch, cluster = Watch(0.0), Cluster()
+    watch, cluster = JobWatch(0.0), Cluster()
     watch.note(WAITS, SILENT_S)
     cluster.ran_at = SILENT_S - 1
     assert cluster.judge(watch, SILENT_S) == "works"
@@ -101,7 +101,7 @@ def test_a_job_that_waits_for_others_of_its_host_does_not_wait_for_executors() -
 
 
 def test_the_cluster_is_asked_each_time_that_a_job_has_waited_for_a_while() -> None:
-    watch, cluster = Watch(moved_at=100), Cluster()
+    watch, cluster = JobWatch(moved_at=100), Cluster()
     assert not cluster.has_to_ask(watch, 100 + ASK_S - 1)
     assert cluster.has_to_ask(watch, 100 + ASK_S)
     cluster.asked_at = 100 + ASK_S
@@ -123,8 +123,8 @@ def test_the_cluster_is_asked_each_time_that_a_job_has_waited_for_a_while() -> N
         ([UNKNOWN, KNOWN], True),
     ],
 )
-def test_of_several_masters_the_one_in_charge_answers(answers: Sequence[Standing], knows: bool | None) -> None:
-    assert standing_of(answers).knows is knows
+def test_of_several_masters_the_one_in_charge_answers(answers: Sequence[ClusterAnswer], knows: bool | None) -> None:
+    assert answer_of(answers).knows is knows
 
 
 def test_what_a_job_waits_for_is_looked_into_where_its_cluster_shows_it() -> None:

@@ -16,7 +16,7 @@ from leasehold.leases.document import lease_prefix
 from leasehold.leases.errors import LeasesError
 from leasehold.leases.lease import Lease
 from leasehold.leases.timing import Timing
-from leasehold.service.api.events import Changes, Stream
+from leasehold.service.api.events import Changes, ChangeStream
 from leasehold.service.group.view import View
 from leasehold.service.pipeline import PipelineParts
 
@@ -89,5 +89,5 @@ async def test_a_stream_whose_time_ends_while_its_client_reads_slowly_ends_in_or
             sent.append((message["body"], message["more_body"]))
 
     scope = {"type": "http", "asgi": {"spec_version": "2.4"}, "headers": []}
-    await Stream(Changes(view), 2.0)(scope, asyncio.Event().wait, send)  # type: ignore[arg-type]
+    await ChangeStream(Changes(view), 2.0)(scope, asyncio.Event().wait, send)  # type: ignore[arg-type]
     assert sent == [(b"event: ready\ndata: {}\n\n", True), (b"", False)]

@@ -101,7 +101,7 @@ def test_without_names_to_mask_any_body_is_shown() -> None:
 def test_what_is_long_is_cut_and_what_is_large_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     long = str(shown_of(event(b"a" * 3000), NOTHING)["body"])
     assert long == "a" * 2000 + "... (3,000 characters)"
-    monkeypatch.setattr(module, "_shown", lambda value, mask: pytest.fail("looked at"))
+    monkeypatch.setattr(module, "_masked_value", lambda value, mask: pytest.fail("looked at"))
     assert "too large" in str(shown_of(row(body=b"a" * 70_000), NOTHING)["body"])
     many = {f"c{n}": True for n in range(130)}
     monkeypatch.undo()

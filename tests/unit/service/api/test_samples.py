@@ -20,7 +20,7 @@ from leasehold.pipeline.sink import Output
 from leasehold.pipeline.staging import StagedPart
 from leasehold.service.api import rendering
 from leasehold.service.api import samples as module
-from leasehold.service.api.masking import Mask, Row, copied
+from leasehold.service.api.masking import Mask, ShownRow, copied
 from leasehold.service.api.rendering import Renderer
 from leasehold.service.api.samples import Limits, Sampler, spread
 
@@ -137,7 +137,7 @@ async def test_it_ends_with_its_last_row_or_with_the_lease() -> None:
 
 
 async def test_a_row_that_cannot_be_shown_raises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(row: Row, mask: Mask) -> None:
+    def fail(row: ShownRow, mask: Mask) -> None:
         raise TypeError("a bug")
 
     monkeypatch.setattr(module, "values_of", fail)

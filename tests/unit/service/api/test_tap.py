@@ -190,8 +190,8 @@ async def test_a_tap_whose_time_ends_while_its_client_reads_slowly_ends_in_order
     lease = Lease(pipeline="bank", partition="a", owner="host-a", epoch=4)
     worker = SimpleNamespace(owned=SimpleNamespace(lease=lease), tap=Tap())
     request = SimpleNamespace(state=SimpleNamespace())
-    open_taps: set[module.Stream] = set()
-    stream = module.Stream(request, worker, sampler, limits, open_taps)  # type: ignore[arg-type]
+    open_taps: set[module.TapStream] = set()
+    stream = module.TapStream(request, worker, sampler, limits, open_taps)  # type: ignore[arg-type]
     sent = bytearray()
     is_over = False
 

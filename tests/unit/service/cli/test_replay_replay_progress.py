@@ -9,12 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from leasehold.common.standing import Standing
 from leasehold.leases.document import encode_lease, lease_id
 from leasehold.leases.lease import Lease
 from leasehold.leases.stores.sqlite import SqliteStore
 from leasehold.pipeline.connectors.log import LogOutputSink
 from leasehold.pipeline.dead_letters.settled import Replayed
-from leasehold.pipeline.sink import Claim, Output, Standing
+from leasehold.pipeline.sink import Claim, Output
 from leasehold.service.cli.replayed import furthest, read_replayed
 from leasehold.service.config import load as config
 from leasehold.service.config.settings import Settings

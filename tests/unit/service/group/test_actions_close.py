@@ -12,14 +12,14 @@ from unit.service.operated import LEASE, reset, taken
 from unit.service.problems import problem
 
 from leasehold.leases.document import lease_id
-from leasehold.leases.errors import LeaseLost, StoreConflict, StoreMissing
+from leasehold.leases.errors import OwnershipLost, StoreConflict, StoreMissing
 from leasehold.leases.lease import Child, Lease
 from leasehold.leases.stores.memory import MemoryStore
 from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryDestination, MemoryOutputSink
 from leasehold.pipeline.errors import FeedUnavailable
 from leasehold.pipeline.feed import FeedPartition
 from leasehold.service.errors import NotNow
-from leasehold.service.group.actions import Close, close_lease, describe, list_partitions
+from leasehold.service.group.actions import ClosedLease, close_lease, describe, list_partitions
 
 
 class Files(MemoryChangeFeed):
@@ -79,12 +79,12 @@ async def client(resting) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-async def closed(running, partition: str = "a", **options: bool) -> Close:
+async def closed(running, partition: str = "a", **options: bool) -> ClosedLease:
     pipeline = running.view.pipelines["bank"]
     return await close_lease(running.keeper, pipeline, partition, await list_partitions(pipeline), **options)
 
 
-def line(done: Close) -> str:
+def line(done: ClosedLease) -> str:
     return describe(done, cleared_after_s=20.0)
 
 
@@ -100,7 +100,7 @@ async def test_the_owner_loses_a_closed_lease_at_its_next_write_and_no_later(res
     done = await closed(resting)
     assert line(done).endswith("; 'host-a' loses it at its next write")
     assert (done.change.after.lease.epoch, done.change.after.lease.tick) == (owned.lease.epoch, owned.lease.tick)
-    with pytest.raises(LeaseLost, match="is now closed"):
+    with pytest.raises(OwnershipLost, match="is now closed"):
         await owned.checkpoint("6", "")
     assert (await resting.keeper.read("bank", "a")).lease == done.change.after.lease
 

@@ -9,7 +9,7 @@ from lab.simulation.loop import VirtualClock
 
 from leasehold.leases.errors import StoreUnavailable
 from leasehold.leases.timing import Timing
-from leasehold.service.group.import_sources import FAILED_LOOKS_MAX, Held, find_alive
+from leasehold.service.group.import_sources import FAILED_LOOKS_MAX, Holder, find_alive
 
 
 class Container:
@@ -20,12 +20,12 @@ class Container:
         self._clock = clock
         self._away = away
 
-    async def look(self) -> Mapping[str, Held]:
+    async def look(self) -> Mapping[str, Holder]:
         self.looks += 1
         if self.looks in self._away:
             await self._clock.sleep(5)
             raise StoreUnavailable("listing took longer than 5 s")
-        return {"0": Held("living", (self.looks,)), "1": Held("dead", (0,))}
+        return {"0": Holder("living", (self.looks,)), "1": Holder("dead", (0,))}
 
 
 @pytest.mark.virtual
@@ -58,13 +58,13 @@ async def test_after_an_outage_a_host_is_watched_until_it_has_had_time_for_a_hea
     clock, timing = VirtualClock(), Timing()
     looks, beats_from = 0, timing.duration_s + 2.5 + timing.looks.grace_s - 1
 
-    async def look() -> Mapping[str, Held]:
+    async def look() -> Mapping[str, Holder]:
         nonlocal looks
         looks += 1
         if looks in (7, 8):
             await clock.sleep(1.5)
             raise StoreUnavailable("listing took longer than 1.5 s")
         shown = "2" if clock.monotonic() >= beats_from else "1"
-        return {"0": Held("living", (), shown, timing.duration_s)}
+        return {"0": Holder("living", (), shown, timing.duration_s)}
 
     assert await find_alive(look, clock=clock, timing=Timing(), lasts_s=60.0) == {"0": "living"}

@@ -9,7 +9,7 @@ from lab.simulation.loop import VirtualClock
 
 from leasehold.common.clock import Backoff
 from leasehold.leases.errors import StoreUnavailable
-from leasehold.service.group.view import Shared
+from leasehold.service.group.view import SharedReading
 
 
 @pytest.mark.virtual
@@ -21,7 +21,7 @@ async def test_a_change_during_a_reading_is_seen_by_whoever_asks_after_it() -> N
         await asyncio.sleep(0.2)
         return found
 
-    shared = Shared(read, VirtualClock(), Backoff(first_s=1, max_s=8))
+    shared = SharedReading(read, VirtualClock(), Backoff(first_s=1, max_s=8))
     early = asyncio.create_task(shared.get(1.0))
     await asyncio.sleep(0.1)
     state = "after"
@@ -48,7 +48,7 @@ async def test_a_container_that_refuses_is_asked_less_and_less_often_whoever_ask
             raise StoreUnavailable("busy", retry_after_s=retry_after_s)
         return "well"
 
-    shared = Shared(read, VirtualClock(), Backoff(first_s=1, max_s=8))
+    shared = SharedReading(read, VirtualClock(), Backoff(first_s=1, max_s=8))
     while loop.time() < began + 25:
         with pytest.raises(StoreUnavailable) as caught:
             await shared.get(0.0)

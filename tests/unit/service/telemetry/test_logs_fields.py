@@ -33,7 +33,7 @@ EVENTS = {
         "renewal failed",
         "suspended",
     ),
-    *("will try again", "asking for a lease failed"),
+    *("partition failed, retrying", "asking for a lease failed"),
 }
 
 
@@ -69,7 +69,7 @@ async def test_what_hosts_say_of_a_lease_names_it_and_its_epoch_through_failures
     await until(group.is_balanced)
     refused.add("write")
     appended()
-    await until(lambda: a.said("will try again"))
+    await until(lambda: a.said("partition failed, retrying"))
     refused.clear()
     await until(group.is_delivered)
     for host in (c, b, a):
@@ -79,7 +79,7 @@ async def test_what_hosts_say_of_a_lease_names_it_and_its_epoch_through_failures
     for entry in said:
         if entry["event"] in EVENTS or "partition" in entry:
             assert entry.keys() >= LEASE, entry
-    assert all("position" in entry for entry in said if entry["event"] == "will try again")
+    assert all("position" in entry for entry in said if entry["event"] == "partition failed, retrying")
 
 
 def test_no_line_of_the_service_about_a_partition_leaves_out_its_epoch() -> None:

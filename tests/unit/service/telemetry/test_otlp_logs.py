@@ -75,7 +75,7 @@ async def test_a_line_arrives_with_its_fields_and_without_secrets(opened: Open, 
 
 async def test_a_line_of_a_batch_belongs_to_its_span(opened: Open, collector: Collector) -> None:
     exporter = opened()
-    logs.logger().warning("will try again", trace_id=f"{7:032x}", span_id=f"{9:016x}")
+    logs.logger().warning("partition failed, retrying", trace_id=f"{7:032x}", span_id=f"{9:016x}")
     await exporter.close()
     (record,) = collector.logs
     assert (record.trace_id.hex(), record.span_id.hex()) == (f"{7:032x}", f"{9:016x}")

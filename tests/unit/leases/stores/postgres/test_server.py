@@ -17,14 +17,14 @@ from psycopg.sql import SQL
 
 from leasehold.common.entra_token import SCOPE
 from leasehold.leases.errors import StoreMissing, StoreUnavailable
-from leasehold.leases.stores.postgres import PostgresAddress, Table
+from leasehold.leases.stores.postgres import LeaseTable, PostgresAddress
 from leasehold.leases.stores.postgres.server import Server
 
 TIMEOUT_S = 0.3
 
 
 def server_at(dsn: str, *, timeout_s: float = TIMEOUT_S) -> Server:
-    return Server(PostgresAddress(dsn=dsn, table=Table(), connections_max=2), call_timeout_s=timeout_s)
+    return Server(PostgresAddress(dsn=dsn, table=LeaseTable(), connections_max=2), call_timeout_s=timeout_s)
 
 
 async def call(server: Server, *, is_urgent: bool = True) -> None:
@@ -178,7 +178,7 @@ class Scripted(Server):
 
 @pytest.fixture
 async def scripted() -> AsyncIterator[Scripted]:
-    server = Scripted(PostgresAddress(dsn="host=db user=u", table=Table(), connections_max=2), call_timeout_s=5.0)
+    server = Scripted(PostgresAddress(dsn="host=db user=u", table=LeaseTable(), connections_max=2), call_timeout_s=5.0)
     server.openings, server.used = [], []
     yield server
     await server.close()
@@ -326,7 +326,7 @@ async def test_a_token_that_takes_longer_than_a_call_is_named_and_used_by_a_late
     issuer = SlowIssuer()
     place = PostgresAddress(
         dsn=f"host=127.0.0.1 port={refusing.port} user=u gssencmode=disable",
-        table=Table(),
+        table=LeaseTable(),
         connections_max=2,
         identity="default",
     )

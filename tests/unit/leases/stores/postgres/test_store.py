@@ -6,7 +6,7 @@ import pytest
 
 from leasehold.leases.errors import StoreUnavailable
 from leasehold.leases.store import TimedStore
-from leasehold.leases.stores.postgres import PostgresAddress, PostgresStore, Table
+from leasehold.leases.stores.postgres import LeaseTable, PostgresAddress, PostgresStore
 
 TIMEOUT_S = 2.0
 
@@ -15,7 +15,8 @@ async def test_a_write_that_had_no_connection_is_not_in_doubt_although_the_host_
     silent: int,
 ) -> None:
     address = PostgresAddress(
-        dsn=f"host=127.0.0.1 port={silent} connect_timeout=9 user=u sslmode=disable gssencmode=disable", table=Table()
+        dsn=f"host=127.0.0.1 port={silent} connect_timeout=9 user=u sslmode=disable gssencmode=disable",
+        table=LeaseTable(),
     )
     store = TimedStore(PostgresStore(address, call_timeout_s=TIMEOUT_S), TIMEOUT_S)
     with pytest.raises(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leasehold.leases.stores.postgres.table import Table, index_of, place_in, snapshot_in, version_in
+from leasehold.leases.stores.postgres.table import LeaseTable, index_of, place_in, snapshot_in, version_in
 
 TOKEN = "700:705:701,704 16402 1732702002.123456"
 
@@ -28,20 +28,26 @@ def test_a_token_that_no_server_gave_has_no_snapshot(token: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "x" * 64, "ü" * 32, "a%b", "a\0b"])
 def test_names_that_would_be_cut_or_misread_are_refused(name: str) -> None:
-    for build in (lambda: Table(schema=name), lambda: Table(name=name)):
+    for build in (lambda: LeaseTable(schema=name), lambda: LeaseTable(name=name)):
         with pytest.raises(ValueError, match="must be a name of 1 to 63 bytes, without %"):
             build()
 
 
 def test_each_table_has_names_of_its_own_that_are_not_too_long() -> None:
-    tables = [Table(), Table(name="other"), Table(schema="other"), Table(name="x" * 63), Table(name="x" * 62 + "y")]
+    tables = [
+        LeaseTable(),
+        LeaseTable(name="other"),
+        LeaseTable(schema="other"),
+        LeaseTable(name="x" * 63),
+        LeaseTable(name="x" * 62 + "y"),
+    ]
     indexes = {index_of(table) for table in tables if table.schema == "public"}
     assert len(indexes) == 4
     assert all(len(name.encode()) <= 63 for name in indexes)
 
 
 def test_quotes_in_names_are_doubled() -> None:
-    assert Table('a"b', "c.d").quoted == '"a""b"."c.d"'
+    assert LeaseTable('a"b', "c.d").quoted == '"a""b"."c.d"'
 
 
 @pytest.mark.parametrize(

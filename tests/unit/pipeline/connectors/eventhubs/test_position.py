@@ -13,7 +13,7 @@ from leasehold.pipeline.connectors.eventhubs.amqp.values import Malformed
 from leasehold.pipeline.connectors.eventhubs.feed.receiver import pages_of
 from leasehold.pipeline.connectors.eventhubs.position import (
     BEGINNING,
-    Position,
+    EventPosition,
     compared,
     position_of,
     selector,
@@ -24,11 +24,11 @@ from leasehold.pipeline.errors import FeedError, FeedUnavailable, Fenced, Positi
 from leasehold.pipeline.event import EVENT_SCHEMA
 
 OFFSETS = st.one_of(st.none(), st.from_regex(r"[0-9A-Za-z:._-]{1,128}", fullmatch=True))
-POSITIONS = st.builds(Position, st.integers(0, 10**18 - 1), OFFSETS)
+POSITIONS = st.builds(EventPosition, st.integers(0, 10**18 - 1), OFFSETS)
 
 
 @given(POSITIONS)
-def test_a_position_is_read_as_it_was_written(position: Position) -> None:
+def test_a_position_is_read_as_it_was_written(position: EventPosition) -> None:
     assert position_of(str(position)) == position
 
 
@@ -46,24 +46,26 @@ def test_anything_else_is_told_with_what_it_should_look_like(text: str) -> None:
 
 
 @given(POSITIONS, POSITIONS)
-def test_positions_are_ordered_by_sequence_number_and_the_beginning_is_first(a: Position, b: Position) -> None:
+def test_positions_are_ordered_by_sequence_number_and_the_beginning_is_first(
+    a: EventPosition, b: EventPosition
+) -> None:
     assert (compared(a, b) > 0) == (int(a.sequence or 0) > int(b.sequence or 0))
     assert compared(BEGINNING, a) < 0 < compared(a, BEGINNING)
     assert compared(a, a) == 0
 
 
 def test_an_offset_alone_is_behind_the_beginning_and_equal_to_itself_alone() -> None:
-    offset = Position(None, "100")
-    assert compared(offset, Position(7, "100")) == 0
+    offset = EventPosition(None, "100")
+    assert compared(offset, EventPosition(7, "100")) == 0
     assert compared(BEGINNING, offset) < 0 < compared(offset, BEGINNING)
     with pytest.raises(PositionLost, match="an offset alone has no order"):
-        compared(offset, Position(7, "200"))
+        compared(offset, EventPosition(7, "200"))
 
 
 def test_a_selector_is_by_offset_where_there_is_one() -> None:
     assert selector(BEGINNING) == "amqp.annotation.x-opt-offset > '-1'"
-    assert selector(Position(4, "400")) == "amqp.annotation.x-opt-offset > '400'"
-    assert selector(Position(4)) == "amqp.annotation.x-opt-sequence-number > '4'"
+    assert selector(EventPosition(4, "400")) == "amqp.annotation.x-opt-offset > '400'"
+    assert selector(EventPosition(4)) == "amqp.annotation.x-opt-sequence-number > '4'"
     assert time_selector(1000) == "amqp.annotation.x-opt-enqueued-time > '999'"
 
 

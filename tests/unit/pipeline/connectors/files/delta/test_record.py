@@ -10,7 +10,7 @@ from unit.pipeline.connectors.files.sink.places import claim, output
 
 from leasehold.pipeline.connectors.files.delta.record import (
     ROOM,
-    Record,
+    CommitRecord,
     app_id_of,
     app_ids_in,
     claimed,
@@ -106,7 +106,7 @@ def test_all_fields_are_checked() -> None:
         if name != "format":
             with pytest.raises(FilesDamaged):
                 record_in(json.dumps(json.loads(encoded(HEAD)) | {name: [1]}).encode(), "x")
-    assert isinstance(HEAD, Record)
+    assert isinstance(HEAD, CommitRecord)
 
 
 def test_leases_are_known_by_the_names_of_their_records() -> None:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from leasehold.common.clock import Pace
+from leasehold.common.clock import Turnstile
 
 
 class Hand:
@@ -24,7 +24,7 @@ class Hand:
 
 async def test_callers_pass_evenly_and_in_order() -> None:
     hand, passed = Hand(), list[tuple[int, float]]()
-    pace = Pace(hand.monotonic, hand.sleep)
+    pace = Turnstile(hand.monotonic, hand.sleep)
 
     async def call(number: int) -> None:
         await pace.wait(per_s=4.0)
@@ -39,7 +39,7 @@ async def test_callers_pass_evenly_and_in_order() -> None:
 
 async def test_the_pace_is_that_of_the_moment() -> None:
     hand = Hand()
-    pace = Pace(hand.monotonic, hand.sleep)
+    pace = Turnstile(hand.monotonic, hand.sleep)
     for per_s, at in ((4.0, 0.0), (4.0, 0.25), (0.5, 2.25), (20.0, 2.3)):
         await pace.wait(per_s)
         assert hand.now == pytest.approx(at)
@@ -47,7 +47,7 @@ async def test_the_pace_is_that_of_the_moment() -> None:
 
 async def test_callers_that_give_up_cost_the_others_nothing() -> None:
     hand = Hand()
-    pace = Pace(hand.monotonic, hand.sleep)
+    pace = Turnstile(hand.monotonic, hand.sleep)
     await pace.wait(per_s=1.0)
     callers = [asyncio.ensure_future(pace.wait(per_s=1.0)) for _ in range(100)]
     for caller in callers:
