@@ -84,7 +84,7 @@ class Handler(leasehold.Handler):
         if os.path.exists("slow"):
             time.sleep(float(open("slow").read()))
         with open(f"new-{context.partition}", "w") as file:
-            json.dump([context.generation, table["sequence"][-1].as_py()], file)
+            json.dump([context.lease.generation, table["sequence"][-1].as_py()], file)
         os.replace(f"new-{context.partition}", f"delivered-{context.partition}")
 
 """
