@@ -54,7 +54,7 @@ class PipelineParts:
     """What becomes of events that cannot be processed, for a sink that keeps dead letters; None to stop at the first."""
     box: LetterBox | None = None
     """Where its dead letters are read."""
-    checkpoint_blobs: CheckpointBlobs | None = None
+    outside_checkpoints: CheckpointBlobs | None = None
     """Where positions are written for KEDA and for processors of Azure's SDKs; None: nowhere."""
 
     def __post_init__(self) -> None:

@@ -46,7 +46,7 @@ async def _probe(settings: Settings, engine: SparkEngine, say: Say) -> bool:
         fine &= await _try_step(say, "leases", _check_leases(store, pipelines, settings.leases.timing))
         for pipeline in pipelines:
             fine &= await _try_step(say, f"{pipeline.name}: feed", _check_feed(pipeline))
-            if (blobs := pipeline.checkpoint_blobs) is not None:
+            if (blobs := pipeline.outside_checkpoints) is not None:
                 fine &= await _try_step(say, f"{pipeline.name}: checkpoint blobs", _count_checkpoints(blobs))
             has_columns = await _try_step(say, f"{pipeline.name}: transform", _prepare_transform(pipeline))
             fine &= has_columns
@@ -55,7 +55,9 @@ async def _probe(settings: Settings, engine: SparkEngine, say: Say) -> bool:
             fine &= await _try_step(say, "api", _open_port(settings.api))
         return fine
     finally:
-        parts = [part for each in pipelines for part in (each.feed, each.transform, each.sink, each.checkpoint_blobs)]
+        parts = [
+            part for each in pipelines for part in (each.feed, each.transform, each.sink, each.outside_checkpoints)
+        ]
         closing = [part.close() for part in parts if part is not None]
         await asyncio.gather(*closing, return_exceptions=True)
         await store.close()

@@ -157,7 +157,7 @@ class FeedSettings(Section):
         """The account and the container of checkpoint blobs; None: none are written."""
         return None
 
-    def make_checkpoint_blobs(self) -> CheckpointBlobs | None:
+    def make_outside_checkpoints(self) -> CheckpointBlobs | None:
         """Where positions are written for other readers; None: nowhere. Raises ValueError."""
         return None
 

@@ -118,12 +118,12 @@ class CheckpointWriter:
             raise
         except Exception as error:  # whatever it is, the pipeline must not end for it
             self._noted.setdefault(partition, noted)
-            self._stats.record_checkpoint_blob(self._pipeline, "failed")
+            self._stats.record_outside_checkpoint(self._pipeline, "failed")
             return error
         if outcome == "outdated":
             self._reports.report("checkpoint blob", partition, outdated_text(self._blobs, lease), lease.key)
         elif outcome == "written":
-            self._stats.record_checkpoint_blob(self._pipeline, "written")
+            self._stats.record_outside_checkpoint(self._pipeline, "written")
         return None
 
 
