@@ -173,13 +173,13 @@ class Metrics(Collector):
             for move in MOVES:
                 moves.add_metric([name, move], stats.moves[name, move])
         yield from (moves, suspensions)
-        blobs = CounterMetricFamily(
-            "leasehold_outside_checkpoints", "Checkpoints for other readers.", labels=["pipeline", "outcome"]
+        outside = CounterMetricFamily(
+            "leasehold_outside_checkpoints", "Checkpoints for readers outside.", labels=["pipeline", "outcome"]
         )
         for name in (each.name for each in self._host.pipelines.values() if each.outside_checkpoints is not None):
             for outcome in OUTSIDE_OUTCOMES:
-                blobs.add_metric([name, outcome], stats.outside_checkpoints[name, outcome])
-        yield blobs
+                outside.add_metric([name, outcome], stats.outside_checkpoints[name, outcome])
+        yield outside
 
     def _session(self, session: Session) -> Iterator[Metric]:
         yield GaugeMetricFamily("leasehold_host_beat_age_seconds", "Since the last heartbeat.", session.beat_age_s)

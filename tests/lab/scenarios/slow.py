@@ -1,6 +1,4 @@
-"""For hosts of scenarios: files in small pages, and sinks that are slow: the second batch of every partition waits for a file, the
-gate, to be there.
-"""
+"""For hosts of scenarios: files in small pages, and slow sinks. The second batch of every partition waits for a file, the gate."""
 
 from __future__ import annotations
 

@@ -21,7 +21,9 @@ class PagedHub(EventHubsChangeFeed):
         self, connection_string: str, event_hub: str, page_events_max: int, timeout_s: float, **settings: Any
     ) -> None:
         limits = ReceiverLimits(page_events=page_events_max, timeout_s=timeout_s)
-        super().__init__(account_of(connection_string=connection_string, event_hub=event_hub), limits=limits, **settings)
+        super().__init__(
+            account_of(connection_string=connection_string, event_hub=event_hub), limits=limits, **settings
+        )
 
 
 class SlowHub(EventHubsOutputSink):

@@ -28,6 +28,8 @@ ONE = BatchLimits(events_max=1)
 class Blobs:
     """Checkpoint blobs in memory. written: (when, partition, position, generation). failing: raised by each write."""
 
+    title = "checkpoint blob"
+
     def __init__(self, *, interval_s: float = 10.0) -> None:
         self.interval_s = interval_s
         self.written: list[tuple[float, str, str | None, int]] = []
@@ -192,7 +194,7 @@ async def test_a_blob_that_counts_more_resets_is_reported_once() -> None:
         await asyncio.sleep(1)
     (report,) = desk.log
     assert report["event"] == "needs attention"
-    assert "delete the blob" in report["what"]
+    assert "delete the checkpoint blob" in report["what"]
     await desk.stop()
 
 
@@ -322,6 +324,6 @@ async def test_a_reset_without_hosts_is_written_or_says_why_not() -> None:
     assert "was not changed" in str(await write_reset(given, replace(lease, continuation="2")))
     assert await write_reset(given, replace(lease, continuation=None)) is None  # there is no blob
     blobs.outcome = "outdated"
-    assert "delete the blob" in str(await write_reset(given, lease))
+    assert "delete the checkpoint blob" in str(await write_reset(given, lease))
     blobs.failing = StoreUnavailable("Azure Storage answered 403")
     assert "answered 403" in str(await write_reset(given, lease))
