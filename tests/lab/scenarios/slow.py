@@ -1,4 +1,4 @@
-"""For hosts of scenarios: files in small pages, and slow sinks. The second batch of every partition waits for a file, the gate."""
+"""For hosts of scenarios: files in small pages; slow sinks, whose second batch of a partition waits for a file, the gate."""
 
 from __future__ import annotations
 
