@@ -55,7 +55,7 @@ class PipelineParts:
     box: LetterBox | None = None
     """Where its dead letters are read."""
     outside_checkpoints: OutsideCheckpoints | None = None
-    """Where positions are written for readers outside, such as KEDA; None: nowhere."""
+    """The place of positions for readers outside, such as KEDA; None: there is none."""
 
     def __post_init__(self) -> None:
         derived(self.feed, ChangeFeed)
