@@ -6,11 +6,12 @@ from collections.abc import Callable
 from threading import Lock
 from typing import Any, TypeVar
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from leasehold.pipeline.connectors.kafka.cluster import KafkaAccess, KafkaCluster
 from leasehold.pipeline.connectors.kafka.feed import as_feed_error
 from leasehold.pipeline.connectors.kafka.position import position_of
+from leasehold.pipeline.errors import FeedError
 from leasehold.pipeline.outside_checkpoints import Outcome
 
 T = TypeVar("T")
@@ -62,6 +63,8 @@ class CommittedOffsets:
         try:
             return await self._cluster.run(lambda: ask(self._made()))
         except KafkaException as error:
+            if error.args[0].code() == KafkaError.UNKNOWN_MEMBER_ID:
+                raise FeedError(f"group '{self._group}' has members: let nothing but this pipeline use it") from error
             raise as_feed_error(self._cluster, error, self._topic, self._group) from error
 
     def _made(self) -> Consumer:
