@@ -87,5 +87,10 @@ def test_over_hubs_every_fault_of_the_wire_is_a_case_too() -> None:
     assert {role for role, _ in broken} == set(ROLES)
 
 
+def test_over_kafka_every_role_loses_its_broker_too() -> None:
+    broken = {(case.role, case.point) for case in cases("broken-wire", "kafka")}
+    assert broken == {(role, how) for role in ROLES for how in ("broker killed", "broker frozen")}
+
+
 def test_an_end_is_told_by_its_counts() -> None:
     assert Result({"log": {"0": [1, 2], "1": [3]}}, {}).told == "0 events in 0 balances, logs {'log': 3}"
