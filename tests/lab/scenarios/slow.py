@@ -9,7 +9,7 @@ from typing import Any
 from leasehold.pipeline.connectors.files.feed import FilesChangeFeed
 from leasehold.pipeline.connectors.files.feed.reader import Reading
 from leasehold.pipeline.connectors.log import LogOutputSink
-from leasehold.pipeline.connectors.postgres import PostgresOutputSink
+from leasehold.pipeline.connectors.postgres import PostgresOutputSink, Tables
 from leasehold.pipeline.sink import Claim, CloseReason, Output, Permit, SinkWriter
 
 LOOK_S = 0.02
@@ -60,8 +60,8 @@ class SlowLog(LogOutputSink):
 
 
 class SlowPostgres(PostgresOutputSink):
-    def __init__(self, gate: str, **settings: Any) -> None:
-        super().__init__(**settings)
+    def __init__(self, gate: str, history: bool, **settings: Any) -> None:
+        super().__init__(tables=Tables(history=history), **settings)
         self._gate = Path(gate)
 
     async def open(self, claim: Claim) -> SlowWriter:  # type: ignore[override]  # in place of the real one
