@@ -29,7 +29,6 @@ from leasehold.leases.tenure import OwnedLease
 from leasehold.pipeline.feed import FeedPartition
 from leasehold.pipeline.limits import Budget
 from leasehold.service.balancer import Balancer
-from leasehold.service.checkpoint_blobs import CheckpointWriter
 from leasehold.service.failures import Failure, Failures, Streak
 from leasehold.service.fitness import Fitness
 from leasehold.service.hints import HintWatch
@@ -37,6 +36,7 @@ from leasehold.service.lag.age import FirstEvents, owned_wait_s, wait_to_report
 from leasehold.service.lag.asking import known_lag_of
 from leasehold.service.lag.metered import GroupLag, GroupSnapshot
 from leasehold.service.lag.reports import encoded_waits
+from leasehold.service.outside_checkpoints import CheckpointWriter
 from leasehold.service.pipeline import PipelineParts
 from leasehold.service.reports import Reports
 from leasehold.service.runtime import Runtime
@@ -75,9 +75,9 @@ class Host:
             self._waited_s,
         )
         self.checkpoint_writers = {
-            name: CheckpointWriter(name, pipeline.checkpoint_blobs, clock=clock, log=runtime.log, stats=self.stats)
+            name: CheckpointWriter(name, pipeline.outside_checkpoints, clock=clock, log=runtime.log, stats=self.stats)
             for name, pipeline in self.pipelines.items()
-            if pipeline.checkpoint_blobs is not None
+            if pipeline.outside_checkpoints is not None
         }
         self._store = keeper.store
         self._membership = membership

@@ -17,7 +17,7 @@ from leasehold.pipeline.transform import NoTransform as NoTransform
 from leasehold.pipeline.transform import Transform
 
 if TYPE_CHECKING:
-    from leasehold.leases.stores.blob.checkpoints import CheckpointBlobs
+    from leasehold.pipeline.outside_checkpoints import OutsideCheckpoints
 
 SPARED_S = 2.5
 
@@ -54,8 +54,8 @@ class PipelineParts:
     """What becomes of events that cannot be processed, for a sink that keeps dead letters; None to stop at the first."""
     box: LetterBox | None = None
     """Where its dead letters are read."""
-    checkpoint_blobs: CheckpointBlobs | None = None
-    """Where positions are written for KEDA and for processors of Azure's SDKs; None: nowhere."""
+    outside_checkpoints: OutsideCheckpoints | None = None
+    """The place of positions for readers outside, such as KEDA; None: there is none."""
 
     def __post_init__(self) -> None:
         derived(self.feed, ChangeFeed)

@@ -195,7 +195,7 @@ class ProcessorCore:
         closing: list[Awaitable[None]] = [
             part.close()
             for p in self.pipelines
-            for part in (p.feed, p.transform, p.sink, p.checkpoint_blobs)
+            for part in (p.feed, p.transform, p.sink, p.outside_checkpoints)
             if part is not None
         ]
         if self._notifier is not None:  # beside the rest, so that a callback delays nothing

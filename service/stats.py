@@ -55,7 +55,7 @@ Stage = Literal["wait", "transform", "queue", "deliver", "checkpoint"]
 Move = Literal["acquired", "seized", "released", "lost", "stolen", "gone", "failed"]
 Cause = Literal["feed", "engine", "sink", "ambiguous", "fenced", "store", "other"]
 RequestOutcome = Literal["ok", "conflict", "missing", "unavailable", "ambiguous", "error"]
-BlobOutcome = Literal["written", "failed"]
+OutsideOutcome = Literal["written", "failed"]
 Action = Literal["release", "handoff", "reset", "close", "pause", "resume", "export", "import", "tap"]
 ActionOutcome = Literal["done", "unchanged", "denied", "refused", "failed"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
@@ -63,7 +63,7 @@ MOVES: tuple[Move, ...] = get_args(Move)
 CAUSES: tuple[Cause, ...] = get_args(Cause)
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 REQUEST_OUTCOMES: tuple[RequestOutcome, ...] = get_args(RequestOutcome)
-BLOB_OUTCOMES: tuple[BlobOutcome, ...] = get_args(BlobOutcome)
+OUTSIDE_OUTCOMES: tuple[OutsideOutcome, ...] = get_args(OutsideOutcome)
 ACTIONS: tuple[Action, ...] = get_args(Action)
 ACTION_OUTCOMES: tuple[ActionOutcome, ...] = get_args(ActionOutcome)
 
@@ -85,7 +85,7 @@ class Stats:
     by (pipeline, cause). requests: by (operation, outcome); request_seconds: by operation. actions: of operators, by (action,
     outcome).
 
-    checkpoint_blobs: written for other readers, by (pipeline, outcome).
+    outside_checkpoints: written for other readers, by (pipeline, outcome).
 
     log: gets every batch at level debug; may be None. now: wall clock, aware; None: the ages of events are not known.
     notifier: gets what a program can be notified of.
@@ -111,7 +111,7 @@ class Stats:
         self.requests: Counter[tuple[Operation, RequestOutcome]] = Counter()
         self.request_seconds: defaultdict[Operation, Histogram] = defaultdict(Histogram)
         self.actions: Counter[tuple[Action, ActionOutcome]] = Counter()
-        self.checkpoint_blobs: Counter[tuple[str, BlobOutcome]] = Counter()
+        self.outside_checkpoints: Counter[tuple[str, OutsideOutcome]] = Counter()
         self.recent: defaultdict[str, deque[Delivery]] = defaultdict(lambda: deque(maxlen=RECENT_PER_PIPELINE))
         self.event_ages: defaultdict[str, Histogram] = defaultdict(lambda: Histogram(AGE_BUCKETS_S))
         """By pipeline: how old each event was when its output was safe, if the host has read it."""
@@ -226,8 +226,8 @@ class Stats:
         """What was delivered is written into the lease: one batch, or several."""
         self.seconds[lease.pipeline, "checkpoint"].observe(took_s)
 
-    def record_checkpoint_blob(self, pipeline: str, outcome: BlobOutcome) -> None:
-        self.checkpoint_blobs[pipeline, outcome] += 1
+    def record_outside_checkpoint(self, pipeline: str, outcome: OutsideOutcome) -> None:
+        self.outside_checkpoints[pipeline, outcome] += 1
 
     def record_work_failure(self, lease: Lease, position: str | None, error: Exception) -> None:
         """It is tried again, from `position` on."""

@@ -44,10 +44,10 @@ from leasehold.pipeline.pump.runner import DeliveredBatch, FailingEvents, ReadAh
 from leasehold.pipeline.pump.tap import Tap
 from leasehold.pipeline.ranges import RangePlan
 from leasehold.pipeline.sink import Claim, ClaimReports, CloseReason, SinkWriter
-from leasehold.service.checkpoint_blobs import CheckpointWriter
 from leasehold.service.checkpoints import Checkpoints
 from leasehold.service.errors import BatchHung
 from leasehold.service.failures import Failures, Streak
+from leasehold.service.outside_checkpoints import CheckpointWriter
 from leasehold.service.permit import TrustPermit
 from leasehold.service.pipeline import PipelineParts
 from leasehold.service.runtime import Runtime

@@ -31,10 +31,10 @@ from leasehold.service.notifier import NOTIFICATION_OUTCOMES
 from leasehold.service.stats import (
     ACTION_OUTCOMES,
     ACTIONS,
-    BLOB_OUTCOMES,
     CAUSES,
     MOVES,
     OPERATIONS,
+    OUTSIDE_OUTCOMES,
     REQUEST_OUTCOMES,
     STAGES,
 )
@@ -172,13 +172,13 @@ class Metrics(Collector):
             for move in MOVES:
                 moves.add_metric([name, move], stats.moves[name, move])
         yield from (moves, suspensions)
-        blobs = CounterMetricFamily(
-            "leasehold_checkpoint_blobs", "Checkpoints for other readers.", labels=["pipeline", "outcome"]
+        outside = CounterMetricFamily(
+            "leasehold_outside_checkpoints", "Checkpoints for readers outside.", labels=["pipeline", "outcome"]
         )
-        for name in (each.name for each in self._host.pipelines.values() if each.checkpoint_blobs is not None):
-            for outcome in BLOB_OUTCOMES:
-                blobs.add_metric([name, outcome], stats.checkpoint_blobs[name, outcome])
-        yield blobs
+        for name in (each.name for each in self._host.pipelines.values() if each.outside_checkpoints is not None):
+            for outcome in OUTSIDE_OUTCOMES:
+                outside.add_metric([name, outcome], stats.outside_checkpoints[name, outcome])
+        yield outside
 
     def _session(self, session: Session) -> Iterator[Metric]:
         yield GaugeMetricFamily("leasehold_host_beat_age_seconds", "Since the last heartbeat.", session.beat_age_s)

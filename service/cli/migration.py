@@ -82,8 +82,8 @@ def reset_leases(
     lease at its next write. A reset opens a closed lease that is named. It creates a new lease if the document was deleted or
     cannot be read.
     """
-    from leasehold.service.checkpoint_blobs import write_reset
     from leasehold.service.group.migration import reset, start_in
+    from leasehold.service.outside_checkpoints import write_reset
 
     if bool(partitions) == reset_all:
         fail("name the partitions to reset, or use --all for all leases of the pipeline", code=USAGE)
@@ -104,7 +104,7 @@ def reset_leases(
                 continue
             with unread_is_fine():
                 click.echo(_describe_reset(before, after))
-            if note := await write_reset(view.pipelines[pipeline].checkpoint_blobs, after):
+            if note := await write_reset(view.pipelines[pipeline].outside_checkpoints, after):
                 warn(note)
         return problems
 

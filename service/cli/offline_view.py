@@ -68,7 +68,7 @@ async def open_group(
             warn(
                 f"the change was made, and hosts notice it a minute later than usual: they could not be rung for ({error})"
             )
-        parts = [part for each in pipelines for part in (each.feed, each.sink, each.checkpoint_blobs)]
+        parts = [part for each in pipelines for part in (each.feed, each.sink, each.outside_checkpoints)]
         closing = [part.close() for part in parts if part is not None]
         await asyncio.gather(*closing, return_exceptions=True)
         await store.close()

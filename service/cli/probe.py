@@ -27,7 +27,7 @@ from leasehold.service.texts import counted, redacted
 from leasehold.service.wiring.build import pipeline_of, store_of
 
 if TYPE_CHECKING:
-    from leasehold.leases.stores.blob import CheckpointBlobs
+    from leasehold.pipeline.outside_checkpoints import OutsideCheckpoints
 
 Say = Callable[[str], None]
 
@@ -46,8 +46,8 @@ async def _probe(settings: Settings, engine: SparkEngine, say: Say) -> bool:
         fine &= await _try_step(say, "leases", _check_leases(store, pipelines, settings.leases.timing))
         for pipeline in pipelines:
             fine &= await _try_step(say, f"{pipeline.name}: feed", _check_feed(pipeline))
-            if (blobs := pipeline.checkpoint_blobs) is not None:
-                fine &= await _try_step(say, f"{pipeline.name}: checkpoint blobs", _count_checkpoints(blobs))
+            if (outside := pipeline.outside_checkpoints) is not None:
+                fine &= await _try_step(say, f"{pipeline.name}: {outside.title}s", _count_checkpoints(outside))
             has_columns = await _try_step(say, f"{pipeline.name}: transform", _prepare_transform(pipeline))
             fine &= has_columns
             fine &= await _try_step(say, f"{pipeline.name}: sink", _prepare_sink(pipeline, has_columns=has_columns))
@@ -55,7 +55,9 @@ async def _probe(settings: Settings, engine: SparkEngine, say: Say) -> bool:
             fine &= await _try_step(say, "api", _open_port(settings.api))
         return fine
     finally:
-        parts = [part for each in pipelines for part in (each.feed, each.transform, each.sink, each.checkpoint_blobs)]
+        parts = [
+            part for each in pipelines for part in (each.feed, each.transform, each.sink, each.outside_checkpoints)
+        ]
         closing = [part.close() for part in parts if part is not None]
         await asyncio.gather(*closing, return_exceptions=True)
         await store.close()
@@ -103,8 +105,8 @@ async def _check_feed(pipeline: PipelineParts) -> str:
     return f"fine, {counted(count, 'partition')} now ({pipeline.feed.identity})"
 
 
-async def _count_checkpoints(blobs: CheckpointBlobs) -> str:
-    return f"fine, {await blobs.count()} there"
+async def _count_checkpoints(outside: OutsideCheckpoints) -> str:
+    return f"fine, {await outside.count()} there"
 
 
 async def _prepare_transform(pipeline: PipelineParts) -> str:

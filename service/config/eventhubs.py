@@ -201,7 +201,7 @@ class EventHubsFeed(EventHub, FeedSettings):
         blobs = self.checkpoint_blobs
         return None if blobs is None else (blobs.account, blobs.container)
 
-    def make_checkpoint_blobs(self) -> CheckpointBlobs | None:
+    def make_outside_checkpoints(self) -> CheckpointBlobs | None:
         if (blobs := self.checkpoint_blobs) is None:
             return None
         from leasehold.leases.stores.blob import BlobContainerAddress, CheckpointBlobs, LeaseBlobContainer

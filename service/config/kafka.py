@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from leasehold.service.config.azure import WithCredential
 from leasehold.service.config.messages import install_command
-from leasehold.service.config.section import FeedContext, FeedSettings, SinkSettings
+from leasehold.service.config.section import FeedContext, FeedSettings, Seat, SinkSettings
 from leasehold.service.config.types import Certificates, Count, FilePath, Seconds, Secret, Text
 
 if TYPE_CHECKING:
@@ -20,9 +20,12 @@ if TYPE_CHECKING:
     from leasehold.leases.timing import Timing
     from leasehold.pipeline.connectors.kafka.cluster import KafkaAccess
     from leasehold.pipeline.feed import ChangeFeed
+    from leasehold.pipeline.outside_checkpoints import OutsideCheckpoints
     from leasehold.pipeline.sink import Sink
 
 
+POSITIONS = "leasehold."
+"""The beginning of groups that hold positions of the sink `kafka`."""
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
 
 
@@ -116,7 +119,12 @@ class KafkaFeed(Kafka, FeedSettings):
     group: Text = Field(
         default="leasehold",
         description="The consumer group in whose name it reads. Leases assign partitions, so the group has no members and no"
-        " offsets.",
+        " offsets, unless `commits` is set.",
+    )
+    commits: bool = Field(
+        default=False,
+        description="Whether offsets of leases are committed to `group`, so that KEDA, Burrow and Kafka's own tools see the lag."
+        " It requires a `group` that nothing else uses.",
     )
     keys: Literal["text", "base64"] = Field(
         default="text",
@@ -128,6 +136,25 @@ class KafkaFeed(Kafka, FeedSettings):
         description="Whether the header `leasehold-operation` is an event's operation, as the sink `kafka` stores it. Set it only"
         " if nothing else writes to this topic: any producer can set headers.",
     )
+
+    @model_validator(mode="after")
+    def _commits_alone(self) -> KafkaFeed:
+        if self.commits and "group" not in self.model_fields_set:
+            raise ValueError("has `commits` without `group`: name a group for this pipeline alone")
+        if self.commits and self.group.startswith(POSITIONS):
+            raise ValueError(f"groups that begin with `{POSITIONS}` hold positions of sinks: name another `group`")
+        return self
+
+    @property
+    def committing_seat(self) -> Seat | None:
+        return (f"{self.access.name}/{self.topic}", self.group) if self.commits else None
+
+    def make_outside_checkpoints(self) -> OutsideCheckpoints | None:
+        if not self.commits:
+            return None
+        from leasehold.pipeline.connectors.kafka.committed import CommittedOffsets
+
+        return CommittedOffsets(self.access, self.topic, self.group, timeout_s=self.timeout_s)
 
     def make(self, context: FeedContext) -> ChangeFeed:
         from leasehold.pipeline.connectors.kafka.feed import KafkaChangeFeed

@@ -19,12 +19,12 @@ from leasehold.service.config.types import Count, Importable, Seconds, SecondsOr
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from leasehold.leases.stores.blob import CheckpointBlobs
     from leasehold.leases.stores.cosmos import Monitored
     from leasehold.leases.timing import Timing
     from leasehold.pipeline.connectors.files.sink.storage import Storage
     from leasehold.pipeline.dead_letters import LetterBox
     from leasehold.pipeline.feed import ChangeFeed
+    from leasehold.pipeline.outside_checkpoints import OutsideCheckpoints
     from leasehold.pipeline.sink import Sink
     from leasehold.service.config.azure import StorageAccess
 
@@ -153,12 +153,17 @@ class FeedSettings(Section):
         return None
 
     @property
+    def committing_seat(self) -> Seat | None:
+        """Where no other pipeline may commit its offsets; None if it commits none."""
+        return None
+
+    @property
     def checkpoint_container(self) -> tuple[StorageAccess, str] | None:
         """The account and the container of checkpoint blobs; None: none are written."""
         return None
 
-    def make_checkpoint_blobs(self) -> CheckpointBlobs | None:
-        """Where positions are written for other readers; None: nowhere. Raises ValueError."""
+    def make_outside_checkpoints(self) -> OutsideCheckpoints | None:
+        """Where positions are written for readers outside; None: nowhere. Raises ValueError."""
         return None
 
     @abstractmethod

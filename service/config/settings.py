@@ -186,6 +186,17 @@ class Settings(Section):
         return self
 
     @model_validator(mode="after")
+    def _commit_apart(self) -> Settings:
+        committing: dict[Seat, str] = {}
+        for each in self.pipelines:
+            if (seat := each.feed.committing_seat) is not None and committing.setdefault(seat, each.name) != each.name:
+                raise ValueError(
+                    f"the pipelines '{committing[seat]}' and '{each.name}' would commit their offsets of one topic to one group:"
+                    " give each a `group` of its own"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _sit_apart(self) -> Settings:
         seats: dict[Seat, str] = {}
         for each in self.pipelines:

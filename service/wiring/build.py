@@ -152,7 +152,7 @@ def _pipeline_of(settings: Pipeline, engine: SparkEngine, timing: Timing) -> Pip
         sink=sink if box is None or box.sink is None else beside(sink, box, policy),
         letters=policy,
         box=box,
-        checkpoint_blobs=settings.feed.make_checkpoint_blobs(),
+        outside_checkpoints=settings.feed.make_outside_checkpoints(),
         transform_digest=digest_of(settings),
         start=settings.feed.start,
         starts=settings.feed.starts,

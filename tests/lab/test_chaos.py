@@ -14,11 +14,12 @@ from typing import Any, NamedTuple, cast
 
 import pyarrow as pa
 import pytest
+from lab.scenarios.brokers import BREAKAGES
 from lab.scenarios.chaos import RECOVERY_S, Outcome, idle_hosts, lived
 from lab.scenarios.chaos_books import AMOUNTS, Difference, Found, Writer, Written, difference, number_of
 from lab.scenarios.chaos_group import Group
 from lab.scenarios.chaos_host import Failed
-from lab.scenarios.chaos_plan import KILLS, KINDS, KINDS_ON, ROUND_ON, planned
+from lab.scenarios.chaos_plan import KILLS, KINDS, KINDS_OF, KINDS_ON, ROUND_ON, planned
 from lab.scenarios.chaos_ranges import (
     BURST_EVENTS,
     LAST_EVENTS,
@@ -73,6 +74,10 @@ def test_nothing_is_lost_or_duplicated_by_faults_that_overlap(outcome: Outcome, 
 
 def test_every_kind_of_fault_happened(outcome: Outcome) -> None:
     assert {each.kind for each in outcome.happened} == set(CHEAP)
+
+
+def test_over_kafka_its_broker_is_among_the_victims() -> None:
+    assert set(KINDS_OF["kafka"]) == {*KINDS, *BREAKAGES}
 
 
 # What such a run would tell

@@ -18,6 +18,7 @@ from leasehold.pipeline.crash_point import POINTS
 
 SLICE = (
     ("stream-processor-crash", "transform", "appended"),
+    ("duplicated-consumer", "generate", "slow, handoff"),
     ("duplicated-consumer", "balances", "committed"),
     ("duplicated-consumer", "balances", "slow, handoff"),
 )
@@ -84,6 +85,11 @@ def test_over_hubs_every_fault_of_the_wire_is_a_case_too() -> None:
         "link stolen",
     }
     assert {role for role, _ in broken} == set(ROLES)
+
+
+def test_over_kafka_every_role_loses_its_broker_too() -> None:
+    broken = {(case.role, case.point) for case in cases("broken-wire", "kafka")}
+    assert broken == {(role, how) for role in ROLES for how in ("broker killed", "broker frozen")}
 
 
 def test_an_end_is_told_by_its_counts() -> None:

@@ -78,6 +78,8 @@ class CheckpointBlobs:
     - `interval_s`: how often a partition's checkpoint is written at most.
     """
 
+    title = "checkpoint blob"
+
     def __init__(self, container: LeaseBlobContainer, folder: str, *, interval_s: float) -> None:
         self.interval_s = interval_s
         self._container = container

@@ -59,7 +59,7 @@ class Shared(Generic[T]):
 
 
 class KafkaChangeFeed(ChangeFeed):
-    """group: the consumer group in which it reads. It has no members, and no offset of it is used.
+    """group: the consumer group in which it reads. It has no members, and none of its offsets is read.
 
     Retention that takes events before they are read, and a topic that is created again, are PositionLost. Ends of transactions
     have offsets too, so `lag` is an estimate; at the end it is 0 once a reader is there.
@@ -215,7 +215,7 @@ class KafkaChangeFeed(ChangeFeed):
         try:
             return await question
         except KafkaException as error:
-            raise self._translated(error) from error
+            raise as_feed_error(self._cluster, error, self._topic, self._group) from error
 
     def _checked(self, number: int, position: Position, topic: Topic) -> Position:
         """With the topic's id. Raises PositionLost."""
@@ -243,12 +243,11 @@ class KafkaChangeFeed(ChangeFeed):
     def _named(self, partition: str | int) -> str:
         return f"topic '{self._topic}', partition '{partition}'"
 
-    def _translated(self, error: KafkaException) -> FeedError:
-        code, text = error.args[0].code(), self._cluster.described(error)
-        if code in NO_TOPIC:
-            return FeedNotFound(f"{text}: create the topic '{self._topic}', or correct `topic`")
-        if code in FORBIDDEN:
-            return FeedNotFound(
-                f"{text}: look at the user, the password and the rights to read '{self._topic}' as '{self._group}'"
-            )
-        return FeedUnavailable(text)
+
+def as_feed_error(cluster: KafkaCluster, error: KafkaException, topic: str, group: str) -> FeedError:
+    code, text = error.args[0].code(), cluster.described(error)
+    if code in NO_TOPIC:
+        return FeedNotFound(f"{text}: create the topic '{topic}', or correct `topic`")
+    if code in FORBIDDEN:
+        return FeedNotFound(f"{text}: look at the user, the password and the rights to read '{topic}' as '{group}'")
+    return FeedUnavailable(text)

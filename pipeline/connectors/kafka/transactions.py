@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Thread
 from typing import Any, NamedTuple, TypeVar
 
 from confluent_kafka import KafkaException, Producer, TopicPartition
@@ -16,6 +17,8 @@ from leasehold.pipeline.errors import Ambiguous, SinkUnavailable
 from leasehold.pipeline.sink import SENDS_MAX
 
 T = TypeVar("T")
+GRACE_S = 1.0
+"""How long a call may outlast its own timeout."""
 POLL_S = 0.1
 """How soon a batch ends that may no longer be sent."""
 
@@ -81,8 +84,7 @@ class Transactions:
         producer.begin_transaction()
         try:
             self._fill(producer, records, target, check)
-            place = TopicPartition(self._topic, 0, 0, metadata)
-            producer.send_offsets_to_transaction([place], group, self._cluster.timeout_s)
+            self._add_position(producer, metadata, group)
             crash_point("transaction filled")
             check()
         except BaseException as error:
@@ -115,6 +117,24 @@ class Transactions:
                 wait(producer.poll)
         while len(producer):
             wait(producer.flush)
+
+    def _add_position(self, producer: Producer, metadata: str, group: bytes) -> None:
+        """On a thread that can be left behind: the call may outlast its timeout by minutes (librdkafka#5456)."""
+        place, added = TopicPartition(self._topic, 0, 0, metadata), Future[None]()
+
+        def add() -> None:
+            try:
+                producer.send_offsets_to_transaction([place], group, self._cluster.timeout_s)
+            except BaseException as error:
+                added.set_exception(error)
+            else:
+                added.set_result(None)
+
+        Thread(target=add, name="kafka-position", daemon=True).start()
+        try:
+            added.result(self._cluster.timeout_s + GRACE_S)
+        except TimeoutError:
+            raise SinkUnavailable(f"topic '{self._topic}': the brokers did not take a position in time") from None
 
     def _is_queued(self, producer: Producer, record: Record, partition: int) -> bool:
         """Not if the brokers take less than comes."""

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import aclosing
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 from connectors.kafka.topics import PERMIT, Topics, claim, committed, output
-from patience import PATIENCE_S, until_async
+from patience import PATIENCE_S, until, until_async
 from plugins_kafka import KafkaMachine, kafka_machines
 
 from leasehold import Fenced, SinkRejected, SinkUnavailable
@@ -153,6 +154,70 @@ async def test_output_is_exact_while_brokers_die_and_freeze(
         await asyncio.gather(*tasks, return_exceptions=True)
         await sink.close()
         await feed.close()
+
+
+async def test_a_batch_that_waits_for_the_only_broker_ends_when_it_comes_again() -> None:
+    """The client's call that adds the position may wait for many minutes (librdkafka#5456)."""
+    with kafka_machines() as [machine]:
+        machine.make_topic("bank", 1)
+        topics = Topics(machine=machine, name="bank")
+        sink = KafkaOutputSink(topics.access, "bank", timeout_s=5.0)
+        await sink.prepare()
+        owner = await sink.open(claim(1))
+        await owner.write(output(0, 2), PERMIT)
+        machine.kill()
+        waiting = asyncio.create_task(owner.write(output(2, 4), PERMIT))
+        machine.start()
+        await asyncio.to_thread(machine.await_serving)
+        await until_async(waiting.done, "the batch is stored, or has failed")
+        assert isinstance(waiting.exception(), SinkUnavailable | Ambiguous | Fenced | None)
+        heir = await sink.open(claim(2, state=owner.state))
+        await heir.write(output(int(heir.position or 0), 6), PERMIT)
+        assert [int(record.value or b"") for record in await committed(topics)] == [1, 2, 3, 4, 5, 6]
+        await sink.close()
+
+
+async def test_an_owner_whose_transactional_id_the_brokers_forgot_claims_again_and_keeps_its_position() -> None:
+    """After a second, here. A claim begins with a new id, and finds the position, which the brokers keep for longer."""
+    forgetful = {
+        "transactional_id_expiration_ms": "1000",
+        "transaction_remove_expired_transaction_cleanup_interval_ms": "500",
+    }
+    with kafka_machines(**forgetful) as [machine]:
+        machine.make_topic("bank", 1)
+        topics = Topics(machine=machine, name="bank")
+        sink = KafkaOutputSink(topics.access, "bank")
+        await sink.prepare()
+        owner = await sink.open(claim(1))
+        await owner.write(output(0, 2), PERMIT)
+        await asyncio.to_thread(await_forgotten, machine, "leasehold.bank/bank/0")
+        with pytest.raises((Fenced, SinkUnavailable)):
+            await owner.write(output(2, 4), PERMIT)
+        heir = await sink.open(claim(2, state=owner.state))
+        assert heir.position == "2"
+        await heir.write(output(2, 4), PERMIT)
+        assert [record.value for record in await committed(topics)] == [b"1", b"2", b"3", b"4"]
+        await sink.close()
+
+
+def await_forgotten(machine: KafkaMachine, transactional_id: str) -> None:
+    """Until the brokers' own log of transactions has the id's end."""
+    consumer = Consumer({"bootstrap.servers": machine.servers, "group.id": "look"})
+    consumer.assign([TopicPartition("__transaction_state", 0, 0)])
+
+    def is_forgotten() -> bool:
+        found = consumer.poll(1.0)
+        return (
+            found is not None
+            and found.error() is None
+            and found.value() is None
+            and transactional_id.encode() in (found.key() or b"")
+        )
+
+    try:
+        until(is_forgotten, f"'{transactional_id}' is forgotten")
+    finally:
+        consumer.close()
 
 
 async def test_a_group_that_is_stopped_for_longer_than_positions_are_kept_is_refused() -> None:

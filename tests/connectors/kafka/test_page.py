@@ -95,8 +95,9 @@ def test_one_command_starts_a_broker_until_it_is_interrupted(python: Commands) -
     assert broker.ended() == 0, broker.err
 
 
-def test_the_settings_for_event_hubs_are_right(tmp_path: Path, leasehold: Commands) -> None:
+@pytest.mark.parametrize("file", ["hubs.yaml", "lag.yaml"])
+def test_the_other_settings_are_right(tmp_path: Path, leasehold: Commands, file: str) -> None:
     examples("kafka.md", tmp_path)
-    done = leasehold("check", "hubs.yaml", env={"HUBS": "Endpoint=sb://secret"})
+    done = leasehold("check", file, env={"HUBS": "Endpoint=sb://secret", "KAFKA": "127.0.0.1:9092"})
     assert done.ended() == 0, done.err
     assert "sb://secret" not in done.out + done.err

@@ -50,10 +50,14 @@ async def opened(sink: Sink, claim: Claim) -> SinkWriter:
     return await sink.open(claim)
 
 
-async def test_a_zombie_that_initializes_before_the_new_owners_first_batch_gives_way(
-    topics: Topics, make: Make, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("first", [2, 3], ids=["before the new owner's first batch", "after it"])
+async def test_a_zombie_that_initializes_late_gives_way(
+    topics: Topics, make: Make, monkeypatch: pytest.MonkeyPatch, first: int
 ) -> None:
-    """It has looked before the new owner claimed, and fences it; then it finds the later epoch."""
+    """It has looked before the new owner claimed, and fences it; then it finds the later epoch.
+
+    first: up to where the new owner has written by then. Before it came, that is 2.
+    """
     zombie, ours = make(), make()
     await zombie.prepare()
     await (await opened(ours, claim(1))).write(output(0, 2), PERMIT)
@@ -61,8 +65,14 @@ async def test_a_zombie_that_initializes_before_the_new_owners_first_batch_gives
 
     def begin_late(self: Transactions) -> None:
         monkeypatch.setattr(Transactions, "begin", begin)
-        owners.append(asyncio.run_coroutine_threadsafe(ours.open(claim(3)), loop).result(PATIENCE_S))
+        owners.append(asyncio.run_coroutine_threadsafe(new_owner(), loop).result(PATIENCE_S))
         begin(self)
+
+    async def new_owner() -> SinkWriter:
+        owner = await ours.open(claim(3))
+        if first > 2:
+            await owner.write(output(2, first), PERMIT)
+        return owner
 
     monkeypatch.setattr(Transactions, "begin", begin_late)
     with pytest.raises(Fenced) as fenced:
@@ -70,10 +80,10 @@ async def test_a_zombie_that_initializes_before_the_new_owners_first_batch_gives
     assert fenced.value.epoch == 3
     [owner] = owners
     with pytest.raises(Fenced):
-        await owner.write(output(2, 4), PERMIT)
+        await owner.write(output(first, 4), PERMIT)
     again = await ours.open(claim(4))
-    assert again.position == "2"
-    await again.write(output(2, 4), PERMIT)
+    assert again.position == str(first)
+    await again.write(output(first, 4), PERMIT)
     assert await bodies(topics) == [b"1", b"2", b"3", b"4"]
 
 

@@ -1,8 +1,9 @@
 """`make chaos`: the bank through some minutes of faults that a seed has drawn; then it drains, and its end is compared.
 
 Hosts are killed, frozen, told to stop, added, cut off; their Spark dies; PostgreSQL crashes; the leases are locked, or away; hubs
-are cut off, throttle, lose batches and answers. Faults overlap, and transactions keep coming. On a cluster, executors read and
-stage the events of another pipeline meanwhile. Exit code 1 where anything is lost, duplicated or wrong, or not put to the test.
+are cut off, throttle, lose batches and answers; Kafka's broker is killed, and frozen. Faults overlap, and transactions keep
+coming. On a cluster, executors read and stage the events of another pipeline meanwhile. Exit code 1 where anything is lost,
+duplicated or wrong, or not put to the test.
 """
 
 from __future__ import annotations

@@ -23,6 +23,8 @@ LASTS_S = {
     "batches cut": (1, 4),
     "acks lost": (4, 8),
     "links stolen": (1, 4),
+    "broker killed": (0, 8),
+    "broker frozen": (1, 10),
     "executor killed": (0, 0),
     "worker killed": (0, 8),
     "master killed": (0, 8),
@@ -34,13 +36,16 @@ LASTS_S = {
 """Kind -> the shortest and the longest it lasts; for a host that is gone, until it is started again, which takes its own time.
 Some freezes and locks outlast a lease of `LEASE_S`, others do not."""
 OF_HUBS = ("leases away", "hubs cut off", "hubs throttle", "batches cut", "acks lost", "links stolen")
+OF_BROKERS = ("broker killed", "broker frozen")
 OF_CLUSTERS = ("executor killed", "worker killed", "master killed", "driver cut off", "driver's line stalled")
 OF_CONNECT = ("Connect server killed", "Connect server frozen")
+OF_SPARK = (*OF_CLUSTERS, *OF_CONNECT)
 KILLS = ("executor killed", "worker killed", "master killed", "Connect server killed")
 """Of parts of a cluster. The Spark of a host is its driver."""
 KINDS_OF = {
-    "log": tuple(kind for kind in LASTS_S if kind not in (*OF_HUBS, *OF_CLUSTERS, *OF_CONNECT)),
-    "eventhubs": tuple(kind for kind in LASTS_S if kind not in ("leases locked", *OF_CLUSTERS, *OF_CONNECT)),
+    "log": tuple(kind for kind in LASTS_S if kind not in (*OF_HUBS, *OF_BROKERS, *OF_SPARK)),
+    "eventhubs": tuple(kind for kind in LASTS_S if kind not in ("leases locked", *OF_BROKERS, *OF_SPARK)),
+    "kafka": tuple(kind for kind in LASTS_S if kind not in (*OF_HUBS, *OF_SPARK)),
 }
 """What the bank's logs are -> what may happen to it."""
 KINDS = KINDS_OF["log"]

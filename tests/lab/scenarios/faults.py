@@ -1,5 +1,6 @@
 """`make scenarios`: every role of the bank killed, and frozen, at every crash point, and moved from a slow owner to another, and
-over event hubs met by every fault of the wire; its end compared with an undisturbed one.
+over event hubs met by every fault of the wire, over NATS and Kafka left without a broker; its end compared with an undisturbed
+one.
 
 Prints a table. Exit code 1 where an end differs, where a host does not carry on, or where a point is never reached. A process
 that is frozen at a point could keep others out of SQLite's files if one of its other threads were inside a transaction at that
@@ -31,6 +32,7 @@ SINKS = {
     "log": {"generate": "log", "transform": "log", "balances": "postgres"},
     "eventhubs": {"generate": "eventhubs", "transform": "eventhubs", "balances": "postgres"},
     "nats": {"generate": "nats", "transform": "nats", "balances": "postgres"},
+    "kafka": {"generate": "kafka", "transform": "kafka", "balances": "postgres"},
 }
 """What the logs are -> role -> type of its sink."""
 TIMES = 2
@@ -67,7 +69,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        return f"{self.scenario:24}{self.role:12}{self.point:20}"
+        return f"{self.scenario:24}{self.role:12}{self.point:22}"
 
 
 CRASHES = (
@@ -97,6 +99,14 @@ def broken_wires(feed: str) -> list[Case]:
 
         return [
             Case("broken-wire", role, how, partial(survived, role=role, how=how)) for role in ROLES for how in BREAKAGES
+        ]
+    if feed == "kafka":
+        from lab.scenarios import brokers
+
+        return [
+            Case("broken-wire", role, how, partial(brokers.survived, role=role, how=how))
+            for role in ROLES
+            for how in brokers.BREAKAGES
         ]
     if feed != "eventhubs":
         return []
@@ -176,11 +186,11 @@ def main() -> int:
     parser.add_argument("--feed", choices=FEEDS, default="log", help="what the bank's logs are")
     parser.add_argument("--leases", choices=LEASES, default="sqlite", help="where leases are, with --feed log")
     parser.add_argument(
-        "--plain", action="store_true", help="without Spark (log, nats): PostgreSQL reads the events as they are"
+        "--plain", action="store_true", help="without Spark (not eventhubs): PostgreSQL reads the events as they are"
     )
     arguments = parser.parse_args()
     if arguments.plain and arguments.feed == "eventhubs":
-        parser.error("--plain goes with --feed log or nats")
+        parser.error("--plain does not go with --feed eventhubs")
     if arguments.leases != "sqlite" and arguments.feed != "log":
         parser.error("--leases goes with --feed log")
     wanted = named(arguments.only, cases(feed=arguments.feed), parser)

@@ -1,7 +1,8 @@
 """What the bank stands on: where its files, its two logs and its leases are, and how they are looked at and broken.
 
 `log` is the embedded one, all of it in a directory; `eventhubs` (scenarios/hubs.py) has hubs for logs, and leases in blobs;
-`nats` (scenarios/streams.py) has streams for logs. The view is in PostgreSQL in all of them.
+`nats` (scenarios/streams.py) has streams for logs, and `kafka` (scenarios/topics.py) topics. The view is in PostgreSQL in all of
+them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ ROLES = ("generate", "transform", "balances")
 MADE = {"generate": "raw-event", "transform": "transformed-event"}
 LOGS = tuple(MADE.values())
 PARTITIONS = 4
-FEEDS = ("log", "eventhubs", "nats")
+FEEDS = ("log", "eventhubs", "nats", "kafka")
 LEASES = ("sqlite", "postgres")
 """Where leases are, if the logs are embedded ones."""
 IN_POSTGRESQL = """
@@ -217,8 +218,12 @@ def paged_files(directory: Path, feed: dict[str, Any], events: int) -> dict[str,
     """None of any other feed."""
     if feed["type"] != "files":
         return None
-    kind = "leasehold.pipeline.connectors.files.feed:FilesChangeFeed"
-    return {**feed, "type": kind, "path": str(directory / feed["path"]), "page_events_max": events}
+    return {
+        **feed,
+        "type": "lab.scenarios.slow:PagedFiles",
+        "path": str(directory / feed["path"]),
+        "page_events_max": events,
+    }
 
 
 def slow_postgres(sink: dict[str, Any], gate: Path) -> dict[str, Any] | None:
@@ -230,7 +235,7 @@ def slow_postgres(sink: dict[str, Any], gate: Path) -> dict[str, Any] | None:
 
 @contextmanager
 def grounds(feed: str, *, leases: str = "sqlite", with_spark: bool = True) -> Iterator[MakeGround]:
-    """feed: one of FEEDS. The servers that it needs are there meanwhile. with_spark: `log` and `nats` can do without.
+    """feed: one of FEEDS. The servers that it needs are there meanwhile. with_spark: all but `eventhubs` can do without.
 
     leases: of LEASES, for `log`.
     """
@@ -244,6 +249,11 @@ def grounds(feed: str, *, leases: str = "sqlite", with_spark: bool = True) -> It
         from lab.scenarios import streams
 
         with streams.served(with_spark=with_spark) as make:
+            yield make
+    elif feed == "kafka":
+        from lab.scenarios import topics
+
+        with topics.served(with_spark=with_spark) as make:
             yield make
     else:
         from lab.scenarios import hubs  # the SDKs of Azure take a second to import

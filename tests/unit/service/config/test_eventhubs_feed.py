@@ -192,13 +192,13 @@ BLOBS = "connection_string: '${S}', event_hub: Raw-Event, consumer_group: Bank, 
 async def test_checkpoints_are_written_where_settings_name_an_account() -> None:
     account = f"account_url: 'https://ops.blob.core.windows.net', key: '{SECRET}', container: checkpoints"
     found = feed(BLOBS % f"{account}, interval_s: 30", S=STRING)
-    made = found.make_checkpoint_blobs()
+    made = found.make_outside_checkpoints()
     assert made is not None
     assert made.interval_s == 30
     assert made.name_of("3") == "bank.servicebus.windows.net/raw-event/bank/checkpoint/3"
     assert SECRET not in repr(found) + str(found) + found.model_dump_json() + repr(made)
     await made.close()
-    assert feed("connection_string: '${S}', event_hub: h", S=STRING).make_checkpoint_blobs() is None
+    assert feed("connection_string: '${S}', event_hub: h", S=STRING).make_outside_checkpoints() is None
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
-"""Write checkpoints of Event Hubs for other readers, as KEDA's scaler and processors of Azure's SDKs.
+"""Write checkpoints for readers outside, such as KEDA's scalers and processors of Azure's SDKs.
 
 Each follows a checkpoint in the lease. A pipeline never waits for one, and none of their failures reaches it: workers note
 positions, and one task of the host writes them.
 
-    writer = CheckpointWriter(name, blobs, clock=clock, log=log, stats=stats)
+    writer = CheckpointWriter(name, outside, clock=clock, log=log, stats=stats)
     writer.note(lease)              a lease's position, written once the partition's last write is `interval_s` ago
     writer.note(lease, now=True)    after a release
     await writer.run()              for ever
@@ -22,6 +22,7 @@ from structlog.typing import FilteringBoundLogger as Log
 from leasehold.common.clock import Backoff, Clock, retry_after_s
 from leasehold.leases.errors import LeasesError
 from leasehold.leases.lease import Lease
+from leasehold.pipeline.errors import PipelineError
 from leasehold.service.failures import Streak
 from leasehold.service.reports import Reports
 from leasehold.service.stats import Stats
@@ -29,7 +30,7 @@ from leasehold.service.stopping import sleep_unless_stopped
 from leasehold.service.texts import described
 
 if TYPE_CHECKING:
-    from leasehold.leases.stores.blob.checkpoints import CheckpointBlobs
+    from leasehold.pipeline.outside_checkpoints import OutsideCheckpoints
 
 AT_ONCE_MAX = 16
 CALL_TIMEOUT_S = 10.0
@@ -47,11 +48,11 @@ class _Noted:
 
 
 class CheckpointWriter:
-    """The checkpoint blobs of one pipeline, written by this host for the leases that it owns."""
+    """The outside checkpoints of one pipeline, written by this host for the leases that it owns."""
 
-    def __init__(self, pipeline: str, blobs: CheckpointBlobs, *, clock: Clock, log: Log, stats: Stats) -> None:
+    def __init__(self, pipeline: str, outside: OutsideCheckpoints, *, clock: Clock, log: Log, stats: Stats) -> None:
         self._pipeline = pipeline
-        self._blobs = blobs
+        self._outside = outside
         self._clock = clock
         self._log = log.bind(pipeline=pipeline)
         self._stats = stats
@@ -64,7 +65,7 @@ class CheckpointWriter:
 
     def note(self, lease: Lease, *, now: bool = False) -> None:
         """The newest position counts. now: without waiting for the interval."""
-        due_at = -inf if now else self._began_at.get(lease.partition, -inf) + self._blobs.interval_s
+        due_at = -inf if now else self._began_at.get(lease.partition, -inf) + self._outside.interval_s
         self._noted[lease.partition] = _Noted(lease=lease, due_at=due_at)
         self._woken.set()
 
@@ -90,7 +91,9 @@ class CheckpointWriter:
             pass
         if self._noted:
             partitions = ", ".join(sorted(self._noted))
-            self._log.warning("checkpoint blobs are behind", partitions=partitions, see="the next host writes them")
+            self._log.warning(
+                f"{self._outside.title}s are behind", partitions=partitions, see="the next host writes them"
+            )
 
     async def _write_due(self, now: float) -> bool:
         """Whether all of them are written. Never raises."""
@@ -98,9 +101,10 @@ class CheckpointWriter:
         errors = await asyncio.gather(*(self._write(partition) for partition in due[:AT_ONCE_MAX]))
         failed = [error for error in errors if error is not None]
         if not failed:
-            self._streak.log_end(self._log, "writing checkpoint blobs recovered")
+            self._streak.log_end(self._log, f"writing {self._outside.title}s recovered")
             return True
-        self._streak.log_failure(self._log, "writing checkpoint blobs failed", failed[0], then="the pipeline continues")
+        what = f"writing {self._outside.title}s failed"
+        self._streak.log_failure(self._log, what, failed[0], then="the pipeline continues")
         pause_s = PAUSES.pause_s(self._streak.count, 0.0, max(map(retry_after_s, failed)))
         self._resting_until = self._clock.monotonic() + pause_s
         return False
@@ -112,39 +116,39 @@ class CheckpointWriter:
         self._began_at[partition] = self._clock.monotonic()
         try:
             async with asyncio.timeout(CALL_TIMEOUT_S):
-                outcome = await self._blobs.write(partition, lease.continuation, lease.generation)
+                outcome = await self._outside.write(partition, lease.continuation, lease.generation)
         except asyncio.CancelledError:
             self._noted.setdefault(partition, noted)
             raise
         except Exception as error:  # whatever it is, the pipeline must not end for it
             self._noted.setdefault(partition, noted)
-            self._stats.record_checkpoint_blob(self._pipeline, "failed")
+            self._stats.record_outside_checkpoint(self._pipeline, "failed")
             return error
         if outcome == "outdated":
-            self._reports.report("checkpoint blob", partition, outdated_text(self._blobs, lease), lease.key)
+            self._reports.report(self._outside.title, partition, outdated_text(self._outside, lease), lease.key)
         elif outcome == "written":
-            self._stats.record_checkpoint_blob(self._pipeline, "written")
+            self._stats.record_outside_checkpoint(self._pipeline, "written")
         return None
 
 
-def outdated_text(blobs: CheckpointBlobs, lease: Lease) -> str:
+def outdated_text(outside: OutsideCheckpoints, lease: Lease) -> str:
     return (
-        f"blob '{blobs.name_of(lease.partition)}' counts more resets than the lease (generation {lease.generation}), so it is"
-        " not written. If the lease was created again, delete the blob"
+        f"{outside.title} '{outside.name_of(lease.partition)}' counts more resets than the lease (generation"
+        f" {lease.generation}), so it is not written. If the lease was created again, delete the {outside.title}"
     )
 
 
-async def write_reset(blobs: CheckpointBlobs | None, lease: Lease) -> str | None:
+async def write_reset(outside: OutsideCheckpoints | None, lease: Lease) -> str | None:
     """Write the position of a lease that an operator has reset. Returns what to know if that failed."""
-    if blobs is None:
+    if outside is None:
         return None
-    name, later = blobs.name_of(lease.partition), "the next owner of the lease writes it"
+    name, later = f"{outside.title} '{outside.name_of(lease.partition)}'", "the next owner of the lease writes it"
     try:
         async with asyncio.timeout(CALL_TIMEOUT_S):
-            outcome = await blobs.write(lease.partition, lease.continuation, lease.generation)
-    except (LeasesError, TimeoutError) as error:
-        return f"the checkpoint blob '{name}' was not written ({described(error)}): {later}"
+            outcome = await outside.write(lease.partition, lease.continuation, lease.generation)
+    except (LeasesError, PipelineError, TimeoutError) as error:
+        return f"the {name} was not written ({described(error)}): {later}"
     if outcome == "outdated":
-        return outdated_text(blobs, lease)
+        return outdated_text(outside, lease)
     is_as_wanted = outcome == "written" or lease.continuation is None
-    return None if is_as_wanted else f"the checkpoint blob '{name}' was not changed: {later}"
+    return None if is_as_wanted else f"the {name} was not changed: {later}"

@@ -17,7 +17,7 @@ from leasehold.leases.stores.memory import MemoryStore
 from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryDestination, MemoryOutputSink
 from leasehold.pipeline.limits import BatchLimits
 from leasehold.service.api.metrics import Metrics
-from leasehold.service.checkpoint_blobs import AT_ONCE_MAX, FLUSH_TIMEOUT_S, CheckpointWriter, write_reset
+from leasehold.service.outside_checkpoints import AT_ONCE_MAX, FLUSH_TIMEOUT_S, CheckpointWriter, write_reset
 from leasehold.service.pipeline import PipelineParts
 from leasehold.service.processor import ProcessorCore
 from leasehold.service.stats import Stats
@@ -27,6 +27,8 @@ ONE = BatchLimits(events_max=1)
 
 class Blobs:
     """Checkpoint blobs in memory. written: (when, partition, position, generation). failing: raised by each write."""
+
+    title = "checkpoint blob"
 
     def __init__(self, *, interval_s: float = 10.0) -> None:
         self.interval_s = interval_s
@@ -92,7 +94,7 @@ async def test_the_newest_position_is_written_once_an_interval() -> None:
     assert [round(later - earlier) for earlier, later in pairwise(times)] == [10, 10]
     await asyncio.sleep(10)
     assert blobs.positions == {"a": "299"}
-    assert desk.stats.checkpoint_blobs == {("bank", "written"): 4}
+    assert desk.stats.outside_checkpoints == {("bank", "written"): 4}
     await desk.stop()
 
 
@@ -147,7 +149,7 @@ async def test_an_account_that_is_away_is_asked_less_and_less_and_reported() -> 
     warnings = [entry for entry in desk.log if entry["event"] == "writing checkpoint blobs failed"]
     assert 1 < len(warnings) < 15
     assert "403" in warnings[0]["error"]
-    assert desk.stats.checkpoint_blobs["bank", "failed"] == len(blobs.attempts)
+    assert desk.stats.outside_checkpoints["bank", "failed"] == len(blobs.attempts)
     blobs.failing = None
     await until(lambda: blobs.positions == {"a": "599"}, within_s=61)
     assert [entry["event"] for entry in desk.log][-1] == "writing checkpoint blobs recovered"
@@ -192,7 +194,7 @@ async def test_a_blob_that_counts_more_resets_is_reported_once() -> None:
         await asyncio.sleep(1)
     (report,) = desk.log
     assert report["event"] == "needs attention"
-    assert "delete the blob" in report["what"]
+    assert "delete the checkpoint blob" in report["what"]
     await desk.stop()
 
 
@@ -202,7 +204,7 @@ async def test_a_blob_that_counts_more_resets_is_reported_once() -> None:
 @pytest.mark.virtual
 async def test_a_host_writes_what_its_leases_have_and_at_a_stop_the_end() -> None:
     blobs = Blobs(interval_s=30.0)
-    group = Group("ab", checkpoint_blobs=blobs)
+    group = Group("ab", outside_checkpoints=blobs)
     running = await group.start("host-a")
     group.append("a", 7)
     await until(lambda: len(group.delivered("a")) == 7)
@@ -212,14 +214,14 @@ async def test_a_host_writes_what_its_leases_have_and_at_a_stop_the_end() -> Non
     assert (
         blobs.positions == {name: lease.continuation for name, lease in group.leases.items()} == {"a": "7", "b": None}
     )
-    series = f'leasehold_checkpoint_blobs_total{{outcome="written",pipeline="bank"}} {len(blobs.written)}.0'
+    series = f'leasehold_outside_checkpoints_total{{outcome="written",pipeline="bank"}} {len(blobs.written)}.0'
     assert series in Metrics(running.host).text().decode()
 
 
 @pytest.mark.virtual
 async def test_a_blob_never_has_more_than_its_lease() -> None:
     blobs = Blobs(interval_s=0.0)
-    group = Group("a", checkpoint_blobs=blobs, limits=ONE, checkpoint_s=2.0)
+    group = Group("a", outside_checkpoints=blobs, limits=ONE, checkpoint_s=2.0)
     running = await group.start("host-a")
     for _ in range(100):
         group.append("a", 1)
@@ -233,7 +235,7 @@ async def test_a_blob_never_has_more_than_its_lease() -> None:
 @pytest.mark.virtual
 async def test_the_next_owner_writes_what_a_killed_host_could_not() -> None:
     blobs = Blobs(interval_s=1000.0)
-    group = Group("a", checkpoint_blobs=blobs)
+    group = Group("a", outside_checkpoints=blobs)
     first = await group.start("host-a")
     group.append("a", 3)
     await until(lambda: group.leases["a"].continuation == "3")
@@ -248,13 +250,13 @@ async def test_the_next_owner_writes_what_a_killed_host_could_not() -> None:
 @pytest.mark.virtual
 async def test_a_lease_that_moves_is_written_by_its_former_owner() -> None:
     blobs, others = Blobs(interval_s=1000.0), Blobs(interval_s=1000.0)
-    group = Group("ab", checkpoint_blobs=blobs)
+    group = Group("ab", outside_checkpoints=blobs)
     first = await group.start("host-a")
     for name in "ab":
         group.append(name, 3)
     await until(lambda: {lease.continuation for lease in group.leases.values()} == {"3"})
     assert blobs.positions == {"a": None, "b": None}
-    second = await group.start("host-b", checkpoint_blobs=others)
+    second = await group.start("host-b", outside_checkpoints=others)
     await until(group.is_balanced)
     await until(lambda: sorted(blobs.positions.values(), key=str) == ["3", None])
     for running in (first, second):
@@ -265,7 +267,7 @@ async def test_a_lease_that_moves_is_written_by_its_former_owner() -> None:
 @pytest.mark.virtual
 async def test_a_reset_is_written_with_its_generation() -> None:
     blobs = Blobs(interval_s=1.0)
-    group = Group("a", checkpoint_blobs=blobs)
+    group = Group("a", outside_checkpoints=blobs)
     running = await group.start("host-a")
     group.append("a", 3)
     await until(lambda: blobs.positions == {"a": "3"})
@@ -280,7 +282,7 @@ async def test_a_reset_is_written_with_its_generation() -> None:
 async def test_a_pipeline_works_as_if_the_account_were_there(hangs: bool) -> None:
     blobs = Blobs(interval_s=0.1)
     blobs.hangs, blobs.failing = hangs, None if hangs else StoreUnavailable("refused")
-    group, plain = Group("ab", checkpoint_blobs=blobs, limits=ONE), Group("ab", limits=ONE)
+    group, plain = Group("ab", outside_checkpoints=blobs, limits=ONE), Group("ab", limits=ONE)
     took = []
     for each in (group, plain):
         running = await each.start("host-a")
@@ -302,7 +304,7 @@ async def test_a_pipeline_works_as_if_the_account_were_there(hangs: bool) -> Non
 async def test_a_processor_closes_the_account_when_it_stops() -> None:
     blobs: Any = Blobs()
     sink = MemoryOutputSink(MemoryDestination())
-    pipeline = PipelineParts(name="bank", feed=MemoryChangeFeed(["a"]), sink=sink, checkpoint_blobs=blobs)
+    pipeline = PipelineParts(name="bank", feed=MemoryChangeFeed(["a"]), sink=sink, outside_checkpoints=blobs)
     processor = ProcessorCore([pipeline], MemoryStore(), host="host-a")
     await processor.start()
     await processor.stop()
@@ -322,6 +324,6 @@ async def test_a_reset_without_hosts_is_written_or_says_why_not() -> None:
     assert "was not changed" in str(await write_reset(given, replace(lease, continuation="2")))
     assert await write_reset(given, replace(lease, continuation=None)) is None  # there is no blob
     blobs.outcome = "outdated"
-    assert "delete the blob" in str(await write_reset(given, lease))
+    assert "delete the checkpoint blob" in str(await write_reset(given, lease))
     blobs.failing = StoreUnavailable("Azure Storage answered 403")
     assert "answered 403" in str(await write_reset(given, lease))
