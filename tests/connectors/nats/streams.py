@@ -6,10 +6,11 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from plugins.jetstream.connection import Connection
-from plugins.jetstream.consumer import Message, consuming
-from plugins.jetstream.stream import Stream
 from plugins_nats import NatsMachine
+
+from leasehold.pipeline.connectors.nats.connection import Connection
+from leasehold.pipeline.connectors.nats.consumer import Message, consuming
+from leasehold.pipeline.connectors.nats.stream import Stream
 
 PARTITIONS = 4
 

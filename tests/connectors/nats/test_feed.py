@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from connectors.nats.streams import Made
 from patience import PATIENCE_S, until_async
-from plugins.jetstream import JetStreamFeed, consumer
-from plugins.jetstream.connection import NatsError
 from plugins_nats import nats_machine
 
 from leasehold import FeedError, FeedUnavailable, Page, PositionLost
+from leasehold.pipeline.connectors.nats import JetStreamFeed, consumer
+from leasehold.pipeline.connectors.nats.connection import NatsError
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest_asyncio
 from connectors.nats.streams import Made
-from plugins.jetstream import JetStreamFeed
 
+from leasehold.pipeline.connectors.nats import JetStreamFeed
 from leasehold.testing import ChangeFeedContract, FeedHarness
 
 

@@ -13,10 +13,6 @@ import pyarrow as pa
 import pytest
 from connectors.nats.streams import Made
 from patience import until_async
-from plugins.jetstream import JetStreamFeed, JetStreamSink
-from plugins.jetstream.connection import Refused
-from plugins.jetstream.sink import BATCH_MAX, batch_of
-from plugins.jetstream.stream import SWITCHES
 from plugins_nats import nats_machine
 from pydantic import SecretStr
 
@@ -31,6 +27,10 @@ from leasehold import (
     SinkRejected,
     SinkUnavailable,
 )
+from leasehold.pipeline.connectors.nats import JetStreamFeed, JetStreamSink
+from leasehold.pipeline.connectors.nats.connection import Refused
+from leasehold.pipeline.connectors.nats.sink import BATCH_MAX, batch_of
+from leasehold.pipeline.connectors.nats.stream import SWITCHES
 from leasehold.testing import event_table
 
 PARTITION = "0"

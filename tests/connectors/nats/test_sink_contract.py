@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 
 import pytest_asyncio
 from connectors.nats.streams import Made
-from plugins.jetstream import JetStreamSink
 
 from leasehold import Sink
+from leasehold.pipeline.connectors.nats import JetStreamSink
 from leasehold.testing import Row, SinkContract, SinkHarness
 
 

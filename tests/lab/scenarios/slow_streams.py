@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from lab.scenarios.slow import SlowWriter
-from plugins.jetstream import JetStreamSink
 
+from leasehold.pipeline.connectors.nats import JetStreamSink
 from leasehold.pipeline.sink import Claim
 
 

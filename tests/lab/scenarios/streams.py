@@ -31,10 +31,11 @@ from lab.scenarios.grounds import (
 )
 from nats.aio.msg import Msg
 from patience import until
-from plugins.jetstream.connection import Connection
-from plugins.jetstream.sink import target_of
-from plugins.jetstream.stream import Stream
 from plugins_nats import NatsMachine, nats_machine
+
+from leasehold.pipeline.connectors.nats.connection import Connection
+from leasehold.pipeline.connectors.nats.sink import target_of
+from leasehold.pipeline.connectors.nats.stream import Stream
 
 TARGETS = tuple(map(str, range(PARTITIONS)))
 FILES = spread(TARGETS, lambda name: target_of(name, TARGETS))
@@ -65,7 +66,10 @@ class Streams(Embedded):
         for pipeline in settings["pipelines"]:
             for side, part in (("feed", "JetStreamFeed"), ("sink", "JetStreamSink")):
                 if pipeline[side]["type"] == "log":
-                    pipeline[side] = {"type": f"plugins.jetstream:{part}", **self._place(pipeline[side]["path"])}
+                    pipeline[side] = {
+                        "type": f"leasehold.pipeline.connectors.nats:{part}",
+                        **self._place(pipeline[side]["path"]),
+                    }
         return settings
 
     def _place(self, log: str) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from azure.core.exceptions import ClientAuthenticationError, HttpResponseError
-from plugins.jetstream import JetStreamSink
 
 from leasehold.common.azure import CosmosAccount as CosmosAccount
 from leasehold.common.azure import storage_account_of as blobs_of
@@ -24,6 +23,7 @@ from leasehold.pipeline.connectors.files.sink.directory import Directory
 from leasehold.pipeline.connectors.files.sink.sink import FilesOutputSink
 from leasehold.pipeline.connectors.http import http_sink
 from leasehold.pipeline.connectors.log.sink import LogOutputSink
+from leasehold.pipeline.connectors.nats import JetStreamSink
 from leasehold.pipeline.errors import SinkNotFound, SinkRejected, SinkUnavailable
 from leasehold.pipeline.sink import Sink
 

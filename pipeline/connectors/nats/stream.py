@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from leasehold import lease_of
-from plugins.jetstream.connection import Connection, Refused
+from leasehold.pipeline.connectors.nats.connection import Connection, Refused
 
 NO_MESSAGE = 10037
 NO_STREAM = 10059

@@ -37,10 +37,10 @@ from leasehold import (
     events_of,
     generation_lost,
 )
-from plugins.jetstream.connection import Connection, NatsError, Refused, Unanswered
-from plugins.jetstream.entry import Entry, claimed, decoded
-from plugins.jetstream.message import headers_of
-from plugins.jetstream.stream import OUTPACED, SWITCHES, Kept, Stream
+from leasehold.pipeline.connectors.nats.connection import Connection, NatsError, Refused, Unanswered
+from leasehold.pipeline.connectors.nats.entry import Entry, claimed, decoded
+from leasehold.pipeline.connectors.nats.message import headers_of
+from leasehold.pipeline.connectors.nats.stream import OUTPACED, SWITCHES, Kept, Stream
 
 T = TypeVar("T")
 BATCH_MAX = 1000

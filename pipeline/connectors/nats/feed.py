@@ -11,10 +11,10 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field, SecretStr
 
 from leasehold import EVENT_SCHEMA, ChangeFeed, FeedError, FeedPartition, FeedUnavailable, Page, PositionLost, Start
-from plugins.jetstream.connection import Connection, NatsError, Refused
-from plugins.jetstream.consumer import Broken, Consumer, consuming
-from plugins.jetstream.message import table_of
-from plugins.jetstream.stream import NO_STREAM, Extent, Stream
+from leasehold.pipeline.connectors.nats.connection import Connection, NatsError, Refused
+from leasehold.pipeline.connectors.nats.consumer import Broken, Consumer, consuming
+from leasehold.pipeline.connectors.nats.message import table_of
+from leasehold.pipeline.connectors.nats.stream import NO_STREAM, Extent, Stream
 
 T = TypeVar("T")
 POSITION_DIGITS_MAX = 18

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from leasehold import EVENT_SCHEMA
-from plugins.jetstream.consumer import Message
+from leasehold.pipeline.connectors.nats.consumer import Message
 
 EVENT = "Leasehold-Event"
 """JSON of key, operation and properties: names and values of headers could not be anything."""

@@ -5,8 +5,7 @@ stands. A batch and its position are one atomic publication, and the position's 
 Needs nats-server 2.12 or later.
 """
 
-from plugins.jetstream.feed import JetStreamFeed
-from plugins.jetstream.sink import JetStreamSink
-from plugins.jetstream.store import JetStreamLeases
+from leasehold.pipeline.connectors.nats.feed import JetStreamFeed
+from leasehold.pipeline.connectors.nats.sink import JetStreamSink
 
-__all__ = ["JetStreamFeed", "JetStreamSink", "JetStreamLeases"]
+__all__ = ["JetStreamFeed", "JetStreamSink"]

@@ -21,8 +21,8 @@ from nats.errors import Error
 from nats.errors import TimeoutError as NoneCame
 
 from leasehold import heeding
-from plugins.jetstream.connection import NatsError
-from plugins.jetstream.stream import Stream
+from leasehold.pipeline.connectors.nats.connection import NatsError
+from leasehold.pipeline.connectors.nats.stream import Stream
 
 IDLE_S = 5.0
 """How long a pull waits at the end of a partition; then the reader has a look at the stream, and pulls again."""

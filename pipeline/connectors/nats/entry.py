@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass, fields, replace
 
 from leasehold import Claim, SinkRejected
-from plugins.jetstream.message import parsed
+from leasehold.pipeline.connectors.nats.message import parsed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
