@@ -18,6 +18,7 @@ from leasehold.pipeline.crash_point import POINTS
 
 SLICE = (
     ("stream-processor-crash", "transform", "appended"),
+    ("duplicated-consumer", "generate", "slow, handoff"),
     ("duplicated-consumer", "balances", "committed"),
     ("duplicated-consumer", "balances", "slow, handoff"),
 )

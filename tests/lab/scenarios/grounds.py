@@ -217,8 +217,12 @@ def paged_files(directory: Path, feed: dict[str, Any], events: int) -> dict[str,
     """None of any other feed."""
     if feed["type"] != "files":
         return None
-    kind = "leasehold.pipeline.connectors.files.feed:FilesChangeFeed"
-    return {**feed, "type": kind, "path": str(directory / feed["path"]), "page_events_max": events}
+    return {
+        **feed,
+        "type": "lab.scenarios.slow:PagedFiles",
+        "path": str(directory / feed["path"]),
+        "page_events_max": events,
+    }
 
 
 def slow_postgres(sink: dict[str, Any], gate: Path) -> dict[str, Any] | None:

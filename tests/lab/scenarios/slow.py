@@ -1,4 +1,4 @@
-"""Sinks that are slow: the second batch of every partition waits for a file, the gate, to be there. For hosts of scenarios."""
+"""For hosts of scenarios: files in small pages; slow sinks, whose second batch of a partition waits for a file, the gate."""
 
 from __future__ import annotations
 
@@ -6,11 +6,18 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+from leasehold.pipeline.connectors.files.feed import FilesChangeFeed
+from leasehold.pipeline.connectors.files.feed.reader import Reading
 from leasehold.pipeline.connectors.log import LogOutputSink
-from leasehold.pipeline.connectors.postgres import PostgresOutputSink
+from leasehold.pipeline.connectors.postgres import PostgresOutputSink, Tables
 from leasehold.pipeline.sink import Claim, CloseReason, Output, Permit, SinkWriter
 
 LOOK_S = 0.02
+
+
+class PagedFiles(FilesChangeFeed):
+    def __init__(self, page_events_max: int, **settings: Any) -> None:
+        super().__init__(reading=Reading(page_events_max=page_events_max), **settings)
 
 
 class SlowWriter(SinkWriter):
@@ -53,8 +60,8 @@ class SlowLog(LogOutputSink):
 
 
 class SlowPostgres(PostgresOutputSink):
-    def __init__(self, gate: str, **settings: Any) -> None:
-        super().__init__(**settings)
+    def __init__(self, gate: str, history: bool, **settings: Any) -> None:
+        super().__init__(tables=Tables(history=history), **settings)
         self._gate = Path(gate)
 
     async def open(self, claim: Claim) -> SlowWriter:  # type: ignore[override]  # in place of the real one

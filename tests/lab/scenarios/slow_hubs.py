@@ -9,6 +9,7 @@ from lab.scenarios.slow import SlowWriter
 
 from leasehold.pipeline.connectors.eventhubs.account import account_of
 from leasehold.pipeline.connectors.eventhubs.feed.feed import EventHubsChangeFeed
+from leasehold.pipeline.connectors.eventhubs.feed.receiver import ReceiverLimits
 from leasehold.pipeline.connectors.eventhubs.sink.sink import EventHubsOutputSink
 from leasehold.pipeline.sink import Claim
 
@@ -16,8 +17,13 @@ from leasehold.pipeline.sink import Claim
 class PagedHub(EventHubsChangeFeed):
     """Pages of at most so many events, however many have arrived."""
 
-    def __init__(self, connection_string: str, event_hub: str, **settings: Any) -> None:
-        super().__init__(account_of(connection_string=connection_string, event_hub=event_hub), **settings)
+    def __init__(
+        self, connection_string: str, event_hub: str, page_events_max: int, timeout_s: float, **settings: Any
+    ) -> None:
+        limits = ReceiverLimits(page_events=page_events_max, timeout_s=timeout_s)
+        super().__init__(
+            account_of(connection_string=connection_string, event_hub=event_hub), limits=limits, **settings
+        )
 
 
 class SlowHub(EventHubsOutputSink):
