@@ -1,34 +1,41 @@
-"""A connection to NATS: the only place that knows nats-py. What goes wrong there has one of three names here.
+"""A connection to NATS, and the meaning of what goes wrong there.
 
 NatsError
-├── Unreachable   not sent, or nobody there to take it: surely not done
-├── Unanswered    sent, and no answer came: perhaps done
-└── Refused       JetStream said no; `number` is its own for the reason
+├── Unreachable     nothing was sent, or nothing takes it: surely not done
+│   └── Forbidden   the server refused this client, or what it wanted to publish
+├── Unanswered      sent, and no answer came: perhaps done
+└── Refused         JetStream refused it; `number` is its own for the reason
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import socket
+import ssl
 from collections.abc import Mapping
-from typing import Any, TypeAlias
-from urllib.parse import urlsplit
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
-import nats
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.errors import ConnectionClosedError, Error, NoRespondersError
 from nats.errors import TimeoutError as NoAnswer
-from pydantic import SecretStr
 
-from leasehold import heeding
+from leasehold.common.cancellation import heeding, insisting
+from leasehold.common.nesting import parsed_json
+from leasehold.pipeline.connectors.network import check_unresolvable
+from leasehold.pipeline.endpoint import Endpoint
+from leasehold.pipeline.limits import JSON_LEVELS_MAX
 
-Headers: TypeAlias = Mapping[str, str]
-RECONNECTS_MAX = 3
-"""After these a connection is given up; the next call opens another."""
-RECONNECT_PAUSE_S = 0.2
+ATTEMPTS_MAX = 1
+"""So often a server that refuses a connection is tried again, before the others and the call are given up."""
+PAUSE_S = 0.2
+CLOSE_S = 1.0
+"""A connection that does not close by then is left: after a failed handshake of TLS, nats-py would wait for ever."""
+_LOGIN = ("authorization violation", "authentication", "nkey", "credentials")
 
 
 class NatsError(Exception):
@@ -37,6 +44,10 @@ class NatsError(Exception):
 
 class Unreachable(NatsError):
     """Surely not done."""
+
+
+class Forbidden(Unreachable):
+    """A wrong password, or a missing permission."""
 
 
 class Unanswered(NatsError):
@@ -52,123 +63,165 @@ class Refused(NatsError):
         self.number = number
 
 
-class Connection:
-    """Opened by the first call. servers: addresses with commas between them, without user or password."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NatsAccess:
+    """servers: `HOST:PORT`, separated by commas. login: arguments of nats-py. certificates: the client's own, and its key."""
 
-    def __init__(
-        self,
-        servers: str,
-        *,
-        user: str | None = None,
-        password: SecretStr | None = None,
-        token: SecretStr | None = None,
-        timeout_s: float = 5.0,
-    ) -> None:
-        if "@" in servers:
-            raise ValueError("`servers` holds a user or a token: give them as `user` and `password`, or as `token`")
-        self.servers = servers
+    servers: str
+    login: Mapping[str, str] = field(default_factory=dict, repr=False)
+    tls: bool = False
+    ca_file: Path | None = None
+    certificates: tuple[Path, Path] | None = None
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        split = (each.strip().removeprefix("nats://").rpartition(":") for each in self.servers.split(","))
+        return sorted((host, int(port)) for host, _, port in split)
+
+    def endpoint(self, stream: str) -> Endpoint:
+        host, port = self.addresses[0]
+        return Endpoint(system="nats", name=stream, server=host.strip("[]"), port=port)
+
+    def make_tls(self) -> ssl.SSLContext:
+        """Raises OSError for a file that cannot be read."""
+        context = ssl.create_default_context(cafile=self.ca_file)
+        if self.certificates is not None:
+            context.load_cert_chain(*self.certificates)
+        return context
+
+
+class _NatsClient(Client):
+    """It refuses plain text if TLS is set. nats-py would continue in it if the server does not ask for TLS itself."""
+
+    def _connect_command(self) -> bytes:
+        if "tls" in self.options and not self._server_info.get("tls_required"):
+            raise Error("the server offers no TLS, and `tls: true` is set")
+        return super()._connect_command()
+
+
+class NatsConnection:
+    """Opened by the first call, and again by the first one after it was lost. All calls raise NatsError."""
+
+    def __init__(self, access: NatsAccess, *, timeout_s: float = 5.0) -> None:
+        self.access = access
         self.timeout_s = timeout_s
-        self._access = {
-            "user": user,
-            "password": password and password.get_secret_value(),
-            "token": token and token.get_secret_value(),
-        }
         self._client: Client | None = None
         self._opening = asyncio.Lock()
+        self._trouble = ""
 
-    async def api(self, call: str, **what: Any) -> dict[str, Any]:
-        """A call of JetStream's API, `STREAM.INFO.orders` say."""
-        return await self.told(f"$JS.API.{call}", json.dumps(what).encode() if what else b"", what=call)
+    async def ask(self, call: str, **what: Any) -> dict[str, Any]:
+        """A call of JetStream's API."""
+        return await self.request(f"$JS.API.{call}", json.dumps(what).encode() if what else b"", what=call)
 
-    async def told(self, subject: str, payload: bytes, headers: Headers | None = None, *, what: str) -> dict[str, Any]:
-        """JetStream's answer to a message. Raises NatsError."""
+    async def request(
+        self, subject: str, payload: bytes, headers: Mapping[str, str] | None = None, *, what: str
+    ) -> dict[str, Any]:
+        """JetStream's answer to a message."""
         client = await self.client()
         try:
-            answer = await heeding(client.request(subject, payload, timeout=self.timeout_s, headers=_own(headers)))
+            own = None if headers is None else dict(headers)
+            answer = await heeding(client.request(subject, payload, timeout=self.timeout_s, headers=own))
         except NoRespondersError as error:
             raise Unreachable(
-                f"{what}: nobody answers at {self.servers}: is JetStream on, and the stream there?"
+                f"{what}: nothing answers at {self.access.servers}: is JetStream enabled, and does a stream take '{subject}'?"
             ) from error
         except NoAnswer as error:
-            raise Unanswered(f"{what}: no answer from {self.servers} within {self.timeout_s:g} s") from error
+            if subject.lower() in self._trouble:
+                raise Forbidden(f"{what}: {self._trouble}") from error
+            raise Unanswered(f"{what}: no answer from {self.access.servers} in {self.timeout_s:g} s") from error
         except ConnectionClosedError as error:
-            raise Unanswered(f"{what}: the connection to {self.servers} was closed") from error
+            raise Unanswered(f"{what}: the connection to {self.access.servers} was closed") from error
         except Error as error:
-            raise Unreachable(f"{what}: {_words(error)}") from error
-        return _checked(what, answer)
+            raise Unreachable(f"{what}: {_text_of(error)}") from error
+        self._trouble = ""
+        return _answer_in(what, answer)
 
-    async def send(self, subject: str, payload: bytes, *, headers: Headers | None = None, reply: str = "") -> None:
-        """Without an answer. Raises Unreachable."""
+    async def send(
+        self, subject: str, payload: bytes, *, headers: Mapping[str, str] | None = None, reply: str = ""
+    ) -> None:
+        """Without an answer."""
         client = await self.client()
         try:
-            await heeding(client.publish(subject, payload, reply=reply, headers=_own(headers)))
+            own = None if headers is None else dict(headers)
+            await heeding(client.publish(subject, payload, reply=reply, headers=own))
         except Error as error:
-            raise Unreachable(f"'{subject}' at {self.servers}: {_words(error)}") from error
+            raise Unreachable(f"'{subject}' at {self.access.servers}: {_text_of(error)}") from error
 
-    async def subscribed(self, subject: str) -> Subscription:
+    async def subscribe(self, subject: str) -> Subscription:
         client = await self.client()
         try:
             return await heeding(client.subscribe(subject))
         except Error as error:
-            raise Unreachable(f"'{subject}' at {self.servers}: {_words(error)}") from error
+            raise Unreachable(f"'{subject}' at {self.access.servers}: {_text_of(error)}") from error
 
     async def client(self) -> Client:
-        """One that is connected. Raises Unreachable."""
-        return await heeding(self._connected())
+        """One that is connected."""
+        return await heeding(self._connect())
 
-    async def _connected(self) -> Client:
+    async def _connect(self) -> Client:
         async with self._opening:
             if self._client is None or self._client.is_closed:
-                self._client = await self._opened()
-            if not self._client.is_connected:
-                raise Unreachable(f"the connection to {self.servers} is lost, and being made again")
+                self._client = await self._open()
             return self._client
 
-    async def _opened(self) -> Client:
+    async def _open(self) -> Client:
+        self._trouble, client = "", _NatsClient()
         try:
+            tls = {"tls": await asyncio.to_thread(self.access.make_tls)} if self.access.tls else {}
+            connecting = client.connect(
+                [_url_of(server) for server in self.access.servers.split(",")],
+                name="leasehold",
+                error_cb=self._note,
+                allow_reconnect=False,
+                connect_timeout=self.timeout_s,  # type: ignore[arg-type]  # it is given to wait_for
+                max_reconnect_attempts=ATTEMPTS_MAX,
+                reconnect_time_wait=PAUSE_S,  # type: ignore[arg-type]  # and this to sleep
+                **tls,  # type: ignore[arg-type]
+                **self.access.login,  # type: ignore[arg-type]
+            )
             async with asyncio.timeout(self.timeout_s):
-                return await nats.connect(
-                    self.servers.split(","),
-                    name="leasehold",
-                    error_cb=_ignored,
-                    connect_timeout=self.timeout_s,
-                    max_reconnect_attempts=RECONNECTS_MAX,
-                    reconnect_time_wait=RECONNECT_PAUSE_S,
-                    **{name: value for name, value in self._access.items() if value is not None},
-                )
-        except (Error, OSError, TimeoutError) as error:
-            raise Unreachable(f"NATS at {self.servers} cannot be reached: {_words(error)}") from error
+                await insisting(connecting)
+        except BaseException as error:
+            await _close(client)
+            if not isinstance(error, Exception):
+                raise
+            why = self._trouble or _text_of(error)  # a key that is none raises errors of its own
+            kind = Forbidden if any(word in why.lower() for word in _LOGIN) else Unreachable
+            raise kind(f"NATS at {self.access.servers} cannot be reached: {why}") from error
+        return client
+
+    async def _note(self, error: Exception) -> None:
+        self._trouble = _text_of(error)
 
     async def is_nowhere(self) -> bool:
-        """Whether no server's name exists. A name server that is away is an outage."""
-        ask = asyncio.get_running_loop().getaddrinfo
-        hosts = [urlsplit(server if "//" in server else f"//{server}").hostname for server in self.servers.split(",")]
-        found = await asyncio.gather(*(ask(host or "", None) for host in hosts), return_exceptions=True)
-        return all(isinstance(each, socket.gaierror) and each.errno == socket.EAI_NONAME for each in found)
+        """Whether no server's name exists."""
+        return all([await check_unresolvable(host.strip("[]")) for host, _ in self.access.addresses])
 
     async def close(self) -> None:
         client, self._client = self._client, None
         if client is not None and not client.is_closed:
-            await client.close()
+            await _close(client)
 
 
-def _checked(what: str, answer: Msg) -> dict[str, Any]:
+async def _close(client: Client) -> None:
+    with suppress(Error, OSError, TimeoutError):
+        async with asyncio.timeout(CLOSE_S):
+            await insisting(client.close())
+
+
+def _url_of(server: str) -> str:
+    return f"nats://{server.strip().removeprefix('nats://')}"
+
+
+def _answer_in(what: str, answer: Msg) -> dict[str, Any]:
     try:
-        told = json.loads(answer.data)
+        found = parsed_json(answer.data, JSON_LEVELS_MAX)
     except ValueError as error:
-        raise Unanswered(f"{what}: the answer is no JSON") from error
-    if (refusal := told.get("error")) is not None:
+        raise Unanswered(f"{what}: the answer is not JSON") from error
+    if (refusal := found.get("error")) is not None:
         raise Refused(what, int(refusal["code"]), int(refusal.get("err_code", 0)), str(refusal.get("description")))
-    return dict(told)
+    return dict(found)
 
 
-def _own(headers: Headers | None) -> dict[str, str] | None:
-    return None if headers is None else dict(headers)
-
-
-async def _ignored(error: Exception) -> None:
-    """Whoever waits for an answer is told; nobody else needs to know."""
-
-
-def _words(error: BaseException) -> str:
-    return str(error) or type(error).__name__
+def _text_of(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).removeprefix("nats: ")
