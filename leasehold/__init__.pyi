@@ -114,6 +114,8 @@ from leasehold.service.config.leases import SqliteLeases as SqliteLeases
 from leasehold.service.config.log import LogFeed as LogFeed
 from leasehold.service.config.log import LogLetters as LogLetters
 from leasehold.service.config.log import LogSink as LogSink
+from leasehold.service.config.nats import NatsFeed as NatsFeed
+from leasehold.service.config.nats import NatsSink as NatsSink
 from leasehold.service.config.pipeline import Pipeline as Pipeline
 from leasehold.service.config.postgres import PostgresLeases as PostgresLeases
 from leasehold.service.config.postgres import PostgresLetters as PostgresLetters

@@ -39,6 +39,8 @@ POINTS = {
     "before transaction": "(Kafka) records are in memory, nothing is sent",
     "transaction filled": "(Kafka) a batch or a claim is in a transaction that is not committed",
     "transaction committed": "(Kafka) the batch and its position are committed; the writer does not know yet",
+    "before atomic batch": "(NATS) messages are in memory, nothing is sent",
+    "atomic batch stored": "(NATS) the batch and its position are stored; the writer does not know yet",
     "batch staged": "(PostgreSQL) rows are in a transaction that has not merged them",
     "committed": "(PostgreSQL) merge and position are committed; the writer does not know yet",
     "partition claimed": "(files) the claim's entry is there; what earlier owners left is not cleared",

@@ -27,6 +27,11 @@ class NatsMachine:
         self._process: subprocess.Popen[bytes] | None = None
         self.url = ""
 
+    @property
+    def servers(self) -> str:
+        """`127.0.0.1` and the port, whatever protocol is spoken there."""
+        return f"127.0.0.1:{self._port}"
+
     def start(self) -> None:
         """Returns once it serves."""
         place = self._directory
@@ -54,6 +59,16 @@ def nats_machine(*arguments: str) -> Iterator[NatsMachine]:
             yield machine
         finally:
             machine.kill()
+
+
+@contextmanager
+def configured(configuration: str) -> Iterator[NatsMachine]:
+    """configuration: of the server, as it has it in a file."""
+    with tempfile.NamedTemporaryFile("w", suffix=".conf") as file:
+        file.write(configuration)
+        file.flush()
+        with nats_machine("-c", file.name) as machine:
+            yield machine
 
 
 def _url(ports: Path, process: subprocess.Popen[bytes]) -> str:

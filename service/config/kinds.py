@@ -23,6 +23,7 @@ from leasehold.service.config.http import HttpSink
 from leasehold.service.config.kafka import KafkaFeed, KafkaSink
 from leasehold.service.config.leases import BlobLeases, MemoryLeases, SqliteLeases
 from leasehold.service.config.log import LogFeed, LogLetters, LogSink
+from leasehold.service.config.nats import NatsFeed, NatsSink
 from leasehold.service.config.postgres import PostgresLeases, PostgresLetters, PostgresSink
 from leasehold.service.config.section import CUSTOM, GIVEN, Given, tag_of
 
@@ -43,9 +44,10 @@ AnyFeed = Annotated[
     | Annotated[CosmosFeed, Tag("cosmos")]
     | Annotated[EventHubsFeed, Tag("eventhubs")]
     | Annotated[KafkaFeed, Tag("kafka")]
+    | Annotated[NatsFeed, Tag("nats")]
     | Annotated[CustomFeed, Tag(CUSTOM)]
     | Annotated[GivenFeed, Tag(GIVEN)],
-    tag_of(None, "files", "log", "cosmos", "eventhubs", "kafka", given=GivenFeed),
+    tag_of(None, "files", "log", "cosmos", "eventhubs", "kafka", "nats", given=GivenFeed),
     _wrapping("leasehold.pipeline.feed", "ChangeFeed", GivenFeed),
 ]
 AnySink = Annotated[
@@ -53,13 +55,14 @@ AnySink = Annotated[
     | Annotated[PostgresSink, Tag("postgres")]
     | Annotated[EventHubsSink, Tag("eventhubs")]
     | Annotated[KafkaSink, Tag("kafka")]
+    | Annotated[NatsSink, Tag("nats")]
     | Annotated[FilesSink, Tag("files")]
     | Annotated[PythonSink, Tag("python")]
     | Annotated[HttpSink, Tag("http")]
     | Annotated[CosmosSink, Tag("cosmos")]
     | Annotated[CustomSink, Tag(CUSTOM)]
     | Annotated[GivenSink, Tag(GIVEN)],
-    tag_of(None, "log", "postgres", "eventhubs", "kafka", "files", "python", "http", "cosmos", given=GivenSink),
+    tag_of(None, "log", "postgres", "eventhubs", "kafka", "nats", "files", "python", "http", "cosmos", given=GivenSink),
     _wrapping("leasehold.pipeline.sink", "Sink", GivenSink),
 ]
 AnyLetters = Annotated[

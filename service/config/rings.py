@@ -84,7 +84,7 @@ def _problem(names: Sequence[object], reader: _Reader) -> str:
     return f"closes a ring, {' -> '.join(str(name) for name in names)}, {ENDLESS}"
 
 
-_WORDS = {"log": "log", "eventhubs": "hub", "cosmos": "container"}
+_WORDS = {"log": "log", "eventhubs": "hub", "cosmos": "container", "kafka": "topic", "nats": "subject"}
 
 
 def _way(reaches: Mapping[int, set[int]], start: int, end: int) -> list[int] | None:
@@ -134,7 +134,7 @@ def _written(index: int, pipeline: Mapping[str, Any], folder: Path) -> Iterator[
             files = tuple(_escaped(place) + shape for shape in shapes)
             yield _Written(("pipelines", index, side, "path"), into, files)
         elif into is not None:
-            key = {"eventhubs": "event_hub", "cosmos": "container", "kafka": "topic"}[into[0]]
+            key = {"eventhubs": "event_hub", "cosmos": "container", "kafka": "topic", "nats": "subject"}[into[0]]
             yield _Written(("pipelines", index, side, *([key] if key in section else [])), into)
 
 
@@ -152,9 +152,10 @@ def _place_of(kind: object, section: Mapping[str, Any], folder: Path) -> Place |
             }
             hub = account_of(**given, identity=None if has_string else "default")
             return "eventhubs", hub.host.lower(), hub.hub.lower()
-        if kind == "kafka":
-            servers = section["servers"].split(",")
-            return "kafka", ",".join(sorted(each.strip().lower() for each in servers)), section["topic"]
+        if kind in ("kafka", "nats"):
+            servers = [each.strip().lower().removeprefix("nats://") for each in section["servers"].split(",")]
+            names = (section["topic"],) if kind == "kafka" else (section["stream"], section["subject"])
+            return kind, ",".join(sorted(servers)), *names
         if kind == "cosmos":
             found = {name: section.get(name) for name in ("endpoint", "connection_string", "key")}
             has_key = found["key"] is not None or found["connection_string"] is not None

@@ -82,7 +82,7 @@ def test_the_api_has_the_settings_of_every_section(site: ModuleType) -> None:
         ("index.md", "[a](LICENSE)", "[a](source/LICENSE.md)"),
         ("rest.md", "[a](../README.md#status)", "[a](index.md#status)"),
         ("rest.md", "[a](../service/host.py)", "[a](source/service/host.py.md)"),
-        ("plugins.md", "[a](../tests/plugins/jetstream)", "[a](source/tests/plugins/jetstream/index.md)"),
+        ("plugins.md", "[a](../tests/plugins/tables)", "[a](source/tests/plugins/tables/index.md)"),
         ("decisions/x.md", "[a](../../service/host.py)", "[a](../source/service/host.py.md)"),
         ("decisions/x.md", "[a](../protocol.md)", "[a](../protocol.md)"),
         ("handlers.md", "[a](examples/programs)", "[a](source/docs/examples/programs/index.md)"),
@@ -99,10 +99,10 @@ def test_links_lead_to_pages_of_the_site(site: ModuleType, page: str, text: str,
 
 def test_a_source_has_a_page_and_a_directory_one_for_each_of_its_files(site: ModuleType) -> None:
     pages = site.generated()
-    folder = ROOT / "tests/plugins/jetstream"
+    folder = ROOT / "tests/plugins/tables"
     assert (ROOT / "service/host.py").read_text() in pages["source/service/host.py.md"]
-    assert {f"source/tests/plugins/jetstream/{path.name}.md" for path in folder.glob("*.py")} <= pages.keys()
-    listed = re.findall(r"\((\S+)\.md\)", pages["source/tests/plugins/jetstream/index.md"])
+    assert {f"source/tests/plugins/tables/{path.name}.md" for path in folder.glob("*.py")} <= pages.keys()
+    listed = re.findall(r"\((\S+)\.md\)", pages["source/tests/plugins/tables/index.md"])
     assert listed == sorted(path.name for path in folder.iterdir() if path.is_file())
 
 

@@ -1,4 +1,7 @@
-"""No test outside `timing`, `lab` and `image` depends on how fast the machine is: it waits for states (tests/patience.py)."""
+"""No test outside `timing`, `lab` and `image` depends on how fast the machine is: it waits for states (tests/patience.py).
+
+The connectors in `plugins` are no tests: a feed may sleep until it looks again.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parents[1]
-ELSEWHERE = ("timing", "lab", "image")
+ELSEWHERE = ("timing", "lab", "image", "plugins")
 MEASURING = ("patience.py", "tier.py", "everything.py", "starts.py", "containers.py")
 """The helper itself, and programs that say how long something took."""
 WAITS = ("until", "eventually", "wait_until", "wait_for")

@@ -15,8 +15,9 @@ from typing import Literal, TypeVar
 from confluent_kafka import KafkaException
 
 from leasehold.common.standing import Standing
+from leasehold.pipeline.connectors.held import Held, admit, claimed, decoded
 from leasehold.pipeline.connectors.kafka.cluster import FORBIDDEN, NO_TOPIC, KafkaAccess, KafkaCluster
-from leasehold.pipeline.connectors.kafka.held import Held, admit, check_kept, claimed, decoded
+from leasehold.pipeline.connectors.kafka.kept import check_kept
 from leasehold.pipeline.connectors.kafka.transactions import Transactions, find_committed
 from leasehold.pipeline.connectors.kafka.writer import KafkaWriter, as_sink_error
 from leasehold.pipeline.connectors.network import check_unresolvable
@@ -31,6 +32,7 @@ LOOK_S = 1.0
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 PREFIX = "leasehold."
 """The beginning of transactional ids, and of groups that hold positions."""
+FOREIGN = "let nothing but Leasehold use this group, and delete the offset, or reset the lease"
 MESSAGE_BYTES = 1_000, 1_000_000_000
 """What librdkafka takes as the size of a message."""
 
@@ -137,8 +139,8 @@ class KafkaOutputSink(Sink):
     async def _find(self, pipeline: str, partition: str, patience_s: float) -> tuple[Held | None, bytes]:
         find = partial(find_committed, self._cluster, self._lease(pipeline, partition), self._topic, patience_s)
         found = await self._asked(self._cluster.run(find))
-        held = None if found.metadata is None else decoded(found.metadata, self._where(pipeline, partition))
-        return held, found.group
+        where = f"the offset in {self._where(pipeline, partition)}"
+        return None if found.metadata is None else decoded(found.metadata, where, FOREIGN), found.group
 
     def _lease(self, pipeline: str, partition: str) -> str:
         """Its transactional id, and its group."""

@@ -11,8 +11,9 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
+from leasehold.pipeline.connectors.held import Held
 from leasehold.pipeline.connectors.kafka.cluster import FORBIDDEN, NO_TOPIC, KafkaCluster
-from leasehold.pipeline.connectors.kafka.held import Held, known
+from leasehold.pipeline.connectors.kafka.kept import known
 from leasehold.pipeline.connectors.kafka.reader import OPERATION
 from leasehold.pipeline.connectors.kafka.transactions import Record, Transactions
 from leasehold.pipeline.crash_point import crash_point

@@ -220,7 +220,7 @@ async def test_an_offset_that_another_program_committed_is_refused(topics: Topic
     asked = [ConsumerGroupTopicPartitions(group, [place])]
     client = topics.machine.admin()
     client.alter_consumer_group_offsets(asked)[group].result(PATIENCE_S)
-    with pytest.raises(SinkRejected, match="committed by another program"):
+    with pytest.raises(SinkRejected, match="written by another program"):
         await opened(make(), claim())
 
 

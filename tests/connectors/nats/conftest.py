@@ -10,7 +10,7 @@ from plugins_nats import NatsMachine
 @pytest.fixture
 async def made(nats_server: NatsMachine) -> AsyncIterator[Made]:
     made = Made(nats_server)
-    await made.stream.made()
+    await made.stream.create(1)
     yield made
-    await made.connection.api(f"STREAM.DELETE.{made.stream.name}")
+    await made.connection.ask(f"STREAM.DELETE.{made.stream.name}")
     await made.connection.close()

@@ -9,16 +9,18 @@ from typing import Any
 import pytest
 from connectors.nats.streams import Made
 from patience import PATIENCE_S, until_async
-from plugins.jetstream import JetStreamFeed, consumer
-from plugins.jetstream.connection import NatsError
 from plugins_nats import nats_machine
 
 from leasehold import FeedError, FeedUnavailable, Page, PositionLost
+from leasehold.pipeline.connectors.nats import consumer
+from leasehold.pipeline.connectors.nats.connection import NatsError
+from leasehold.pipeline.connectors.nats.feed import NatsChangeFeed
+from leasehold.pipeline.errors import FeedNotFound
 
 
 @pytest.fixture
-async def feed(made: Made) -> AsyncIterator[JetStreamFeed]:
-    feed = JetStreamFeed(**made.settings, page_events_max=4)
+async def feed(made: Made) -> AsyncIterator[NatsChangeFeed]:
+    feed = made.feed(page_events_max=4)
     yield feed
     await feed.close()
 
@@ -37,29 +39,29 @@ async def bodies(reader: Any, count: int) -> list[bytes]:
     return found
 
 
-async def test_others_headers_are_properties(made: Made, feed: JetStreamFeed) -> None:
+async def test_others_headers_are_properties(made: Made, feed: NatsChangeFeed) -> None:
     await made.append("0", [b"1"], {"Trace-Id": "7"})
-    await made.append("0", [b"2"], {"Leasehold-Event": "{not JSON", "Trace-Id": "8"})
+    await made.append("0", [b"2"], {"leasehold-event": "{not JSON", "Trace-Id": "8"})
     await made.append("0", [b"3"])
     reader = feed.open("0", None)
     found: list[Any] = []
     while len(found) < 3:
         found += (await anext(reader)).events["properties"].to_pylist()
     await reader.aclose()
-    assert found == [[("Trace-Id", "7")], [("Leasehold-Event", "{not JSON"), ("Trace-Id", "8")], None]
+    assert found == [[("Trace-Id", "7")], [("leasehold-event", "{not JSON"), ("Trace-Id", "8")], None]
 
 
 async def test_events_that_retention_has_taken_before_they_were_read_stop_the_reader(
-    made: Made, feed: JetStreamFeed
+    made: Made, feed: NatsChangeFeed
 ) -> None:
     await made.append("0", [b"1", b"2", b"3", b"4"])
     await made.forget(4)
-    with pytest.raises(PositionLost, match=r"begins at 4 now.* set the lease's position to '3'"):
+    with pytest.raises(PositionLost, match=r"what is left begins at 4\. .* set the lease's position to '3'"):
         await anext(feed.open("0", "1"))
     assert await bodies(feed.open("0", "3"), 1) == [b"4"]
 
 
-async def test_retention_that_overtakes_a_slow_reader_is_told(made: Made, feed: JetStreamFeed) -> None:
+async def test_retention_that_overtakes_a_slow_reader_is_told(made: Made, feed: NatsChangeFeed) -> None:
     await made.append("0", [b"%d" % number for number in range(1, 5)])
     reader = feed.open("0", None)
     assert await bodies(reader, 4) == [b"1", b"2", b"3", b"4"]
@@ -70,7 +72,7 @@ async def test_retention_that_overtakes_a_slow_reader_is_told(made: Made, feed: 
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_a_reader_at_the_end_is_not_lost_where_retention_passes_it(made: Made, feed: JetStreamFeed) -> None:
+async def test_a_reader_at_the_end_is_not_lost_where_retention_passes_it(made: Made, feed: NatsChangeFeed) -> None:
     await made.append("0", [b"1"])
     reader = feed.open("0", None)
     assert await bodies(reader, 1) == [b"1"]
@@ -78,23 +80,22 @@ async def test_a_reader_at_the_end_is_not_lost_where_retention_passes_it(made: M
     await made.append("1", [b"another's"] * 5)
     await made.forget(5)
     page: Page = await asyncio.wait_for(moved, PATIENCE_S)
-    assert (page.events.num_rows, page.to) == (0, "6")
+    assert (page.events.num_rows, page.to.partition("@")[0]) == (0, "6")
     await made.append("0", [b"2"])
     assert await bodies(reader, 1) == [b"2"]
     assert await bodies(feed.open("0", page.to), 1) == [b"2"]
 
 
-async def test_a_stream_that_was_made_again_stops_the_reader(made: Made, feed: JetStreamFeed) -> None:
+async def test_a_stream_that_was_made_again_stops_the_reader(made: Made, feed: NatsChangeFeed) -> None:
     await made.append("0", [b"1", b"2", b"3"])
-    await made.connection.api(f"STREAM.DELETE.{made.stream.name}")
-    await made.stream.made()
+    await made.remake()
     await made.append("0", [b"another"])
     for call in (anext(feed.open("0", "3")), feed.lag("0", "3")):
-        with pytest.raises(PositionLost, match="the stream ends at 1, before the position 3"):
+        with pytest.raises(PositionLost, match="it ends at 1, so it was created again or restored"):
             await call
 
 
-async def test_a_consumer_that_goes_away_is_made_again(made: Made, feed: JetStreamFeed) -> None:
+async def test_a_consumer_that_goes_away_is_made_again(made: Made, feed: NatsChangeFeed) -> None:
     await made.append("0", [b"1"])
     reader = feed.open("0", None)
     assert await bodies(reader, 1) == [b"1"]
@@ -106,27 +107,27 @@ async def test_a_consumer_that_goes_away_is_made_again(made: Made, feed: JetStre
 
 
 async def test_an_event_that_was_lost_on_its_way_is_asked_for_again(
-    made: Made, feed: JetStreamFeed, monkeypatch: pytest.MonkeyPatch
+    made: Made, feed: NatsChangeFeed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await made.append("0", [b"%d" % number for number in range(1, 7)])
-    taken = consumer.Consumer._next
+    taken = consumer.StreamConsumer._next
     seen: list[str] = []
 
-    async def lossy(self: consumer.Consumer) -> Any:
+    async def lossy(self: consumer.StreamConsumer) -> Any:
         message = await taken(self)
         seen.append(message.reply)
         return await taken(self) if len(seen) == 3 else message
 
-    monkeypatch.setattr(consumer.Consumer, "_next", lossy)
+    monkeypatch.setattr(consumer.StreamConsumer, "_next", lossy)
     assert await bodies(feed.open("0", None), 6) == [b"%d" % number for number in range(1, 7)]
 
 
 async def _without_consumers(made: Made) -> None:
-    for name in (await made.connection.api(f"CONSUMER.NAMES.{made.stream.name}"))["consumers"]:
-        await made.connection.api(f"CONSUMER.DELETE.{made.stream.name}.{name}")
+    for name in (await made.connection.ask(f"CONSUMER.NAMES.{made.stream.name}"))["consumers"]:
+        await made.connection.ask(f"CONSUMER.DELETE.{made.stream.name}.{name}")
 
 
-async def test_a_reader_leaves_no_consumer_behind(made: Made, feed: JetStreamFeed) -> None:
+async def test_a_reader_leaves_no_consumer_behind(made: Made, feed: NatsChangeFeed) -> None:
     await made.append("0", [b"1"])
     reader = feed.open("0", None)
     await anext(reader)
@@ -136,14 +137,14 @@ async def test_a_reader_leaves_no_consumer_behind(made: Made, feed: JetStreamFee
 
 
 async def _has_no_consumers(made: Made) -> bool:
-    return not (await made.connection.api(f"CONSUMER.NAMES.{made.stream.name}"))["consumers"]
+    return not (await made.connection.ask(f"CONSUMER.NAMES.{made.stream.name}"))["consumers"]
 
 
 async def test_a_server_that_dies_and_comes_back_is_read_on_where_it_was() -> None:
     with nats_machine() as machine:
         made = Made(machine)
-        await made.stream.made()
-        feed = JetStreamFeed(**made.settings, timeout_s=5)
+        await made.stream.create(1)
+        feed = made.feed(timeout_s=5)
         await made.append("0", [b"1"])
         found, position = await _read(feed, None, 1)
         machine.kill()
@@ -157,7 +158,7 @@ async def test_a_server_that_dies_and_comes_back_is_read_on_where_it_was() -> No
         await made.connection.close()
 
 
-async def _read(feed: JetStreamFeed, position: str | None, count: int) -> tuple[list[bytes], str | None]:
+async def _read(feed: NatsChangeFeed, position: str | None, count: int) -> tuple[list[bytes], str | None]:
     """As a host does: after an error another reader."""
     found: list[bytes] = []
     reader = feed.open("0", position)
@@ -178,19 +179,120 @@ async def _appends(made: Made, body: bytes) -> bool:
     return True
 
 
-async def test_a_stream_that_is_not_there_yet_is_waited_for(made: Made, feed: JetStreamFeed) -> None:
-    await made.connection.api(f"STREAM.DELETE.{made.stream.name}")
+async def test_a_stream_that_is_missing_is_named_with_the_remedy(made: Made, feed: NatsChangeFeed) -> None:
+    await made.connection.ask(f"STREAM.DELETE.{made.stream.name}")
     for call in (feed.partitions(), anext(feed.open("0", None)), feed.lag("0", None)):
-        with pytest.raises(FeedUnavailable, match="a sink makes it, or you do"):
+        with pytest.raises(FeedNotFound, match="create the stream, or start the pipeline whose sink creates it"):
             await call
-    await made.stream.made()
+    await made.stream.create(1)
 
 
-async def test_a_partition_beyond_those_of_the_settings_is_refused(feed: JetStreamFeed) -> None:
+async def test_a_partition_beyond_those_of_the_settings_is_refused(feed: NatsChangeFeed) -> None:
     with pytest.raises(FeedError, match="it has 4, numbered from 0"):
         await feed.latest("4")
 
 
-def test_a_password_in_an_address_is_refused() -> None:
-    with pytest.raises(ValueError, match="give them as `user` and `password`"):
-        JetStreamFeed("nats://me:hunter2@host:4222", "s", "s", partitions=1)
+async def test_a_stream_that_was_made_again_is_noticed_even_if_it_has_grown_beyond_the_position(
+    made: Made, feed: NatsChangeFeed
+) -> None:
+    await made.append("0", [b"1", b"2"])
+    position = await feed.latest("0")
+    await made.remake()
+    await made.append("0", [b"%d" % number for number in range(5)])
+    for call in (anext(feed.open("0", position)), feed.lag("0", position), feed.find_enqueued_time("0", position)):
+        with pytest.raises(PositionLost, match="it was created again"):
+            await call
+    with pytest.raises(PositionLost, match="positions of two streams"):
+        feed.compare(position, await feed.latest("0"))
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_stream_that_is_made_again_stops_the_reader_that_waits_at_its_end(
+    made: Made, feed: NatsChangeFeed
+) -> None:
+    await made.append("0", [b"1"])
+    reader = feed.open("0", None)
+    first = await anext(reader)
+    waiting = asyncio.create_task(anext(reader))
+    await made.remake()
+    with pytest.raises((FeedNotFound, PositionLost)):  # it may look while there is none
+        await asyncio.wait_for(waiting, PATIENCE_S)
+    with pytest.raises(PositionLost, match="created again"):
+        await anext(feed.open("0", first.to))
+
+
+async def test_events_that_retention_took_are_missed_although_a_position_keeps_the_front_of_the_stream(
+    made: Made, feed: NatsChangeFeed
+) -> None:
+    """A sink's positions never expire, so a stream may begin long before its first event."""
+    await _keep_a_position(made)
+    await made.append("0", [b"1", b"2", b"3", b"4"])
+    position = await _position(feed, made, b"2")
+    await made.forget_by_age()
+    await made.append("0", [b"5"])
+    for call in (anext(feed.open("0", position)), feed.lag("0", position)):
+        with pytest.raises(PositionLost, match="what is left begins at 6"):
+            await call
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_reader_at_the_end_is_not_lost_if_all_events_expire_behind_a_position(
+    made: Made, feed: NatsChangeFeed
+) -> None:
+    await _keep_a_position(made)
+    await made.append("0", [b"1"])
+    reader = feed.open("0", None)
+    assert await bodies(reader, 1) == [b"1"]
+    moved = asyncio.create_task(anext(reader))
+    await _keep_a_position(made)
+    await made.forget_by_age()
+    page: Page = await asyncio.wait_for(moved, PATIENCE_S)
+    assert page.events.num_rows == 0
+    assert await feed.lag("0", page.to) == 0
+    await made.append("0", [b"2"])
+    assert await bodies(feed.open("0", page.to), 1) == [b"2"]
+
+
+async def _keep_a_position(made: Made) -> None:
+    headers = {"Nats-TTL": "never"}
+    await made.connection.request(made.stream.lease("orders", "0"), b"{}", headers, what="as a sink does")
+
+
+async def _position(feed: NatsChangeFeed, made: Made, behind: bytes) -> str:
+    page = await anext(feed.open("0", None))
+    return page.position_after(page.events["body"].to_pylist().index(behind) + 1) or ""
+
+
+async def test_a_lone_sequence_is_a_position_and_other_texts_are_not(made: Made, feed: NatsChangeFeed) -> None:
+    await made.append("0", [b"1", b"2"])
+    assert await bodies(feed.open("0", "1"), 1) == [b"2"]
+    for text in ("1@", "@1", "1@x", "-1", "1 ", "9" * 19):
+        with pytest.raises(PositionLost, match="not a position of a stream"):
+            feed.compare(text, None)
+
+
+@pytest.mark.parametrize(
+    ("configuration", "told"),
+    [
+        ({"retention": "workqueue"}, "its retention must be `limits`"),
+        ({"max_msgs_per_subject": 1}, "`max_msgs_per_subject` must be off"),
+        ({"subjects": ["other.>"]}, "it takes 'other.>', and not '.*.0': add that, or correct `subject`"),
+    ],
+)
+async def test_a_stream_that_would_lose_events_unnoticed_is_not_read(
+    made: Made, feed: NatsChangeFeed, configuration: dict[str, Any], told: str
+) -> None:
+    await made.remake(**{"subjects": [f"{made.stream.subject}.>"], **configuration})
+    for call in (feed.partitions(), anext(feed.open("0", None)), feed.lag("0", None)):
+        with pytest.raises(FeedError, match=told):
+            await call
+
+
+async def test_a_header_with_an_operation_is_a_property_unless_it_is_trusted(made: Made, feed: NatsChangeFeed) -> None:
+    header = {"leasehold-event": '{"key": "a", "operation": "delete"}'}
+    await made.append("0", [b"1"], header)
+    careful = made.feed(trusts_headers=False)
+    [[doubted], [trusted]] = [(await anext(each.open("0", None))).events.to_pylist() for each in (careful, feed)]
+    await careful.close()
+    assert (doubted["key"], doubted["operation"], doubted["properties"]) == (None, None, list(header.items()))
+    assert (trusted["key"], trusted["operation"], trusted["properties"]) == ("a", "delete", None)

@@ -1,4 +1,4 @@
-"""The JetStream sink keeps what every sink must hold, fencing included, on a real server."""
+"""The sink `nats` keeps what every sink must hold, fencing included, on a real server."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 
 import pytest_asyncio
 from connectors.nats.streams import Made
-from plugins.jetstream import JetStreamSink
 
 from leasehold import Sink
 from leasehold.testing import Row, SinkContract, SinkHarness
@@ -18,10 +17,10 @@ class Harness(SinkHarness):
 
     def __init__(self, made: Made) -> None:
         self.made = made
-        self.sinks: list[JetStreamSink] = []
+        self.sinks: list[Sink] = []
 
     async def sink(self) -> Sink:
-        self.sinks.append(JetStreamSink(**self.made.settings))
+        self.sinks.append(self.made.sink())
         await self.sinks[-1].prepare()
         return self.sinks[-1]
 
@@ -29,7 +28,7 @@ class Harness(SinkHarness):
         return [Row(int(json.loads(message.body)["number"])) for message in await self.made.messages(partition)]
 
 
-class TestJetStreamSink(SinkContract):
+class TestNatsSink(SinkContract):
     @pytest_asyncio.fixture
     async def harness(self, made: Made) -> AsyncIterator[Harness]:
         harness = Harness(made)

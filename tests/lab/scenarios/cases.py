@@ -25,7 +25,7 @@ MERGED = (*DELTA, "before link")
 POINTS_OF_SINK = {
     "log": ("before append", "appended"),
     "eventhubs": ("before publish", "published"),
-    "nats": ("before publish", "published"),
+    "nats": ("before atomic batch", "atomic batch stored"),
     "kafka": ("before transaction", "transaction filled", "transaction committed"),
     "postgres": ("batch staged", "committed"),
     "http": REQUESTS,

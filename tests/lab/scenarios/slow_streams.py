@@ -6,14 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from lab.scenarios.slow import SlowWriter
-from plugins.jetstream import JetStreamSink
 
+from leasehold.pipeline.connectors.nats.connection import NatsAccess
+from leasehold.pipeline.connectors.nats.sink import NatsOutputSink
 from leasehold.pipeline.sink import Claim
 
 
-class SlowStream(JetStreamSink):
-    def __init__(self, gate: str, **settings: Any) -> None:
-        super().__init__(**settings)
+class SlowStream(NatsOutputSink):
+    def __init__(self, gate: str, servers: str, **settings: Any) -> None:
+        super().__init__(NatsAccess(servers=servers), **settings)
         self._gate = Path(gate)
 
     async def open(self, claim: Claim) -> SlowWriter:  # type: ignore[override]  # in place of the real one

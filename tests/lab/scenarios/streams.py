@@ -1,6 +1,4 @@
-"""The bank over NATS JetStream, by parts of a third party (tests/plugins): both logs are streams of a real server, the rest is as
-embedded.
-"""
+"""The bank over NATS JetStream: both logs are streams of a real server, the rest is as embedded."""
 
 from __future__ import annotations
 
@@ -31,13 +29,15 @@ from lab.scenarios.grounds import (
 )
 from nats.aio.msg import Msg
 from patience import until
-from plugins.jetstream.connection import Connection
-from plugins.jetstream.sink import target_of
-from plugins.jetstream.stream import Stream
 from plugins_nats import NatsMachine, nats_machine
 
+from leasehold.pipeline.connectors.nats.connection import NatsAccess, NatsConnection
+from leasehold.pipeline.connectors.nats.position import position_of
+from leasehold.pipeline.connectors.nats.stream import Stream
+from leasehold.pipeline.connectors.targets import target_of
+
 TARGETS = tuple(map(str, range(PARTITIONS)))
-FILES = spread(TARGETS, lambda name: target_of(name, TARGETS))
+FILES = spread(TARGETS, lambda name: target_of(name, TARGETS, None) or "")
 LOOK_TIMEOUT_S = 20.0
 TIMEOUT_S = 2
 """Of hosts to the broker."""
@@ -56,16 +56,16 @@ class Streams(Embedded):
     def __init__(self, directory: Path, name: str, machine: NatsMachine, *, with_spark: bool = True) -> None:
         super().__init__(directory, with_spark=with_spark)
         self.machine = machine
-        self.environment = {"BANK_NATS": machine.url}
+        self.environment = {"BANK_NATS": machine.servers}
         self._streams = Logs(name, lambda stream: asyncio.run(self._made(stream)))
         self.breakages: Mapping[str, Breakage] = {**self.breakages, "broker frozen": self._frozen}
 
     def settings(self) -> dict[str, Any]:
         settings = super().settings()
         for pipeline in settings["pipelines"]:
-            for side, part in (("feed", "JetStreamFeed"), ("sink", "JetStreamSink")):
+            for side, more in (("feed", {"trusts_headers": True}), ("sink", {})):
                 if pipeline[side]["type"] == "log":
-                    pipeline[side] = {"type": f"plugins.jetstream:{part}", **self._place(pipeline[side]["path"])}
+                    pipeline[side] = {"type": "nats", **self._place(pipeline[side]["path"]), **more}
         return settings
 
     def _place(self, log: str) -> dict[str, Any]:
@@ -89,9 +89,9 @@ class Streams(Embedded):
         self._streams.open()
 
     async def _made(self, name: str) -> None:
-        connection = Connection(self.machine.url, timeout_s=LOOK_TIMEOUT_S)
+        connection = NatsConnection(NatsAccess(servers=self.machine.servers), timeout_s=LOOK_TIMEOUT_S)
         try:
-            await Stream(connection, name, name, PARTITIONS).made()
+            await Stream(connection, name, name, PARTITIONS).create(1)
         finally:
             await connection.close()
 
@@ -110,7 +110,7 @@ class Streams(Embedded):
     def counted(self, positions: Iterable[tuple[str, str | None]]) -> dict[str, int]:
         return {
             FILES[target]: sum(
-                message.metadata.sequence.stream <= int(position or 0)
+                message.metadata.sequence.stream <= position_of(position).last
                 for message in self._messages("transformed-event", target)
             )
             for target, position in positions

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from azure.core.exceptions import ClientAuthenticationError, HttpResponseError
-from plugins.jetstream import JetStreamSink
 
 from leasehold.common.azure import CosmosAccount as CosmosAccount
 from leasehold.common.azure import storage_account_of as blobs_of
@@ -24,6 +23,8 @@ from leasehold.pipeline.connectors.files.sink.directory import Directory
 from leasehold.pipeline.connectors.files.sink.sink import FilesOutputSink
 from leasehold.pipeline.connectors.http import http_sink
 from leasehold.pipeline.connectors.log.sink import LogOutputSink
+from leasehold.pipeline.connectors.nats.connection import NatsAccess
+from leasehold.pipeline.connectors.nats.sink import NatsOutputSink
 from leasehold.pipeline.errors import SinkNotFound, SinkRejected, SinkUnavailable
 from leasehold.pipeline.sink import Sink
 
@@ -35,9 +36,7 @@ SINKS: Mapping[str, Callable[[], Sink]] = {
     "cosmos": lambda: cosmos_sink(CosmosAccount(endpoint=f"https://{HOST}", key="a2V5"), "bank", "accounts"),
     "eventhubs": lambda: EventHubsOutputSink(hub_of(connection_string=HUB), consumer_group="own", timeout_s=5.0),
     "blobs": lambda: FilesOutputSink(BlobContainer(blobs_of(connection_string=BLOBS), "out")),
-    "nats": lambda: JetStreamSink(
-        stream="accounts", servers=f"nats://{HOST}:4222", subject="bank.accounts", partitions=4
-    ),
+    "nats": lambda: NatsOutputSink(NatsAccess(servers=f"{HOST}:4222"), "accounts", "bank.accounts", partitions=4),
 }
 
 

@@ -176,6 +176,16 @@ def test_a_feed_that_reads_its_own_sink_s_hub_or_container_is_refused() -> None:
     assert "is the container that its feed reads" in ring(pipeline("loop", cosmos("orders"), other))
 
 
+def test_a_feed_that_reads_its_own_sink_s_topic_or_subject_is_refused() -> None:
+    topic = "type: kafka, servers: 'a:1,b:2', topic: orders"
+    found = ring(pipeline("loop", topic, "type: kafka, servers: 'B:2, A:1', topic: orders"))
+    assert "pipelines[0].sink.topic is the topic that its feed reads" in found
+    subject = "type: nats, servers: 'a:1', stream: shop, partitions: 2, subject:"
+    found = ring(pipeline("loop", f"{subject} orders", f"{subject} orders".replace("a:1", "nats://A:1")))
+    assert "pipelines[0].sink.subject is the subject that its feed reads" in found
+    assert fine(pipeline("chain", f"{subject} orders", f"{subject} totals"))
+
+
 def test_another_hub_or_container_is_fine() -> None:
     assert fine(
         pipeline("a", hub("orders"), hub("other", "sink")),

@@ -1,5 +1,6 @@
-"""A slice of `make scenarios FEED=nats`, without Spark: the bank over streams of a server that nobody here wrote, by parts of a
-third party, through all four scenarios by which platforms are compared, and exact in the end.
+"""A slice of `make scenarios FEED=nats`, without Spark: the bank over streams of a real server.
+
+It goes through all four scenarios by which platforms are compared, and is exact in the end.
 
 Hosts take their time to start, so all of it happens to one bank, and every test looks at one side of what came of it.
 """
@@ -33,12 +34,12 @@ def ended(tmp_path_factory: pytest.TempPathFactory, postgres_server: Any) -> Ite
         bank = Bank(tmp_path_factory.mktemp("bank"), postgres_server, make, "streams")
         try:
             bank.open()
-            crashed = {"generate": _crashed(bank, "generate", "published")}
+            crashed = {"generate": _crashed(bank, "generate", "atomic batch stored")}
             with bank.running("a", "generate", slow=True) as host:
                 bereaved(bank, "generate", "broker killed")
                 bank.see_end(host)
-            crashed["transform"] = _crashed(bank, "transform", "published")
-            freeze(bank, "transform", "before publish", beside=())
+            crashed["transform"] = _crashed(bank, "transform", "atomic batch stored")
+            freeze(bank, "transform", "before atomic batch", beside=())
             crashed["balances"] = _crashed(bank, "balances", "committed")
             bank.run("a", "balances")
             yield Ended(bank, bank.result(), crashed)

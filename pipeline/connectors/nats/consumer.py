@@ -1,7 +1,6 @@
-"""An ordered consumer: ephemeral, without acknowledgements, pulled from; made again by its reader wherever it breaks.
+"""An ordered consumer: ephemeral, without acknowledgements, pulled from; its reader makes another if it breaks.
 
-The lease document holds the place, so the broker need not. A pull asks for so many events and so many bytes, which bounds what
-can be on its way.
+The lease has the position, so the server needs none. A pull asks for so many events and bytes, which bounds what is on its way.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from nats.aio.msg import Msg
@@ -20,24 +19,20 @@ from nats.aio.subscription import Subscription
 from nats.errors import Error
 from nats.errors import TimeoutError as NoneCame
 
-from leasehold import heeding
-from plugins.jetstream.connection import NatsError
-from plugins.jetstream.stream import Stream
+from leasehold.common.cancellation import heeding
+from leasehold.pipeline.connectors.nats.connection import NatsError
+from leasehold.pipeline.connectors.nats.stream import EPOCH, Stream
 
 IDLE_S = 5.0
-"""How long a pull waits at the end of a partition; then the reader has a look at the stream, and pulls again."""
+"""How long a pull waits at the end of a partition. Then the reader looks at the stream, and pulls again."""
 INACTIVE_S = 120
-"""A consumer that nobody pulls from for so long is forgotten by the server, and made again."""
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+"""The server forgets a consumer without a pull for so long."""
 SECOND = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
-    """number: which one this consumer was given. left: how many it has still to be given. sequence: in the stream.
-
-    bytes: of body and headers, about.
-    """
+class StreamMessage:
+    """number: counts what this consumer was given. left: how many follow. sequence: in the stream. bytes: about."""
 
     subject: str
     number: int
@@ -50,11 +45,11 @@ class Message:
 
 
 class Broken(Exception):
-    """This consumer yields no more; another one can go on."""
+    """This consumer yields no more; another one can continue."""
 
 
-class Consumer:
-    """Of one subject. pending: how many events lay before it when it was made."""
+class StreamConsumer:
+    """Reads one subject. pending: how many events it had to read when it was made."""
 
     def __init__(self, stream: Stream, name: str, subscription: Subscription, pending: int) -> None:
         self.pending = pending
@@ -65,26 +60,26 @@ class Consumer:
         self._pulls = 0
         self._owed = 0
         self._number = 0
-        self._held: deque[Message] = deque()
+        self._held: deque[StreamMessage] = deque()
         self._is_too_large = False
 
-    async def page(self, events_max: int, bytes_max: int) -> list[Message]:
-        """What has come, one event at least, or nothing where none came for IDLE_S. Raises Broken, NatsError."""
-        if not self._held and not await self._came(events_max, bytes_max):
+    async def read(self, events_max: int, bytes_max: int) -> list[StreamMessage]:
+        """What has come, one event at least; nothing if none came for IDLE_S. Raises Broken, NatsError."""
+        if not self._held and not await self._wait(events_max, bytes_max):
             return []
         while self._owed > 0 and self._subscription.pending_msgs and len(self._held) < events_max:
             self._take(await self._next())
         return self._cut(events_max, bytes_max)
 
-    def _cut(self, events_max: int, bytes_max: int) -> list[Message]:
+    def _cut(self, events_max: int, bytes_max: int) -> list[StreamMessage]:
         page = [self._held.popleft()]
         size = page[0].bytes
         while self._held and len(page) < events_max and (size := size + self._held[0].bytes) <= bytes_max:
             page.append(self._held.popleft())
         return page
 
-    async def _came(self, events_max: int, bytes_max: int) -> bool:
-        """Waits for the first. False where the pull ended without one."""
+    async def _wait(self, events_max: int, bytes_max: int) -> bool:
+        """For the first event. False if the pull ended without one."""
         while not self._held:
             if self._owed <= 0:
                 await self._pull(events_max, bytes_max)
@@ -128,7 +123,7 @@ class Consumer:
         return "taken"
 
     def _ended(self, message: Msg, status: str) -> str:
-        """What the server says of a pull instead of events."""
+        """What the server answered to a pull instead of events. Raises Broken."""
         if message.subject != f"{self._inbox}{self._pulls}":
             return "stale"
         words = (message.headers or {}).get("Description", "")
@@ -142,14 +137,14 @@ class Consumer:
 
 
 @asynccontextmanager
-async def consuming(stream: Stream, subject: str, **start: Any) -> AsyncIterator[Consumer]:
-    """start: `opt_start_seq` or `opt_start_time`, from which on; or a `deliver_policy`. Raises NatsError."""
+async def open_consumer(stream: Stream, subject: str, **start: Any) -> AsyncIterator[StreamConsumer]:
+    """start: `opt_start_seq` or `opt_start_time`. Raises NatsError."""
     policy = "by_start_sequence" if "opt_start_seq" in start else "by_start_time"
     connection, name = stream.connection, uuid.uuid4().hex
     client = await connection.client()
-    subscription = await connection.subscribed(f"{client.new_inbox()}.*")
+    subscription = await connection.subscribe(f"{client.new_inbox()}.*")
     try:
-        made = await connection.api(
+        made = await connection.ask(
             f"CONSUMER.CREATE.{stream.name}.{name}.{subject}",
             stream_name=stream.name,
             config={
@@ -163,24 +158,24 @@ async def consuming(stream: Stream, subject: str, **start: Any) -> AsyncIterator
                 **start,
             },
         )
-        yield Consumer(stream, name, subscription, int(made["num_pending"]))
+        yield StreamConsumer(stream, name, subscription, int(made["num_pending"]))
     finally:
         with suppress(Error):
             await heeding(subscription.unsubscribe())
-        with suppress(NatsError):  # it would be forgotten by itself
+        with suppress(NatsError):  # the server forgets it anyway
             await connection.send(f"$JS.API.CONSUMER.DELETE.{stream.name}.{name}", b"")
 
 
-def _message(message: Msg) -> Message:
-    """Its numbers are in the subject that an acknowledgement would go to. Raises Broken."""
+def _message(message: Msg) -> StreamMessage:
+    """The subject of an acknowledgement has its numbers. Raises Broken."""
     tokens = message.reply.split(".")
     at = 5 if len(tokens) == 9 else 7  # with the domain and the account before them
     try:
         sequence, number, nanoseconds, left = map(int, tokens[at : at + 4])
     except ValueError:
-        raise Broken(f"'{message.reply}' is no acknowledgement's subject") from None
+        raise Broken(f"'{message.reply}' is not the subject of an acknowledgement") from None
     headers = message.headers or {}
-    return Message(
+    return StreamMessage(
         subject=message.subject,
         number=number,
         left=left,

@@ -1,23 +1,21 @@
-"""What Kafka holds of a lease: the metadata of an offset, committed in the transaction of each batch. Pure."""
+"""What a broker holds of a lease, as JSON that moves in one step with the output of each batch. Pure."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, fields
-from shlex import quote
 
 from leasehold.common.nesting import parsed_json
 from leasehold.pipeline.connectors.targets import target_of
 from leasehold.pipeline.errors import Fenced, SinkRejected
 from leasehold.pipeline.limits import JSON_LEVELS_MAX
-from leasehold.pipeline.markers import lease_of
 from leasehold.pipeline.publishing_writer import generation_lost
-from leasehold.pipeline.sink import Claim, to_write_again
+from leasehold.pipeline.sink import Claim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """position: up to where the topic has output. target: the partition that takes it. has_ended: nothing more is taken."""
+    """position: up to where the broker has output. target: the partition that takes it. has_ended: nothing more is taken."""
 
     generation: int
     epoch: int
@@ -30,8 +28,8 @@ class Held:
         return json.dumps(asdict(self), separators=(",", ":"))
 
 
-def decoded(text: str | None, where: str) -> Held:
-    """Anyone may have committed there. Raises SinkRejected."""
+def decoded(text: str | None, where: str, remedy: str) -> Held:
+    """Anyone may have written it. remedy: what to do then. Raises SinkRejected."""
     try:
         values = parsed_json(text or "", JSON_LEVELS_MAX)
         if not isinstance(values, dict) or values.keys() != {field.name for field in fields(Held)}:
@@ -46,16 +44,8 @@ def decoded(text: str | None, where: str) -> Held:
         if not all(is_fine):
             raise ValueError("other types")
     except ValueError as error:
-        raise SinkRejected(
-            f"the offset in {where} was committed by another program ({error}): let nothing but Leasehold use this group, and"
-            " delete the offset, or reset the lease"
-        ) from error
+        raise SinkRejected(f"{where} was written by another program ({error}): {remedy}") from error
     return held
-
-
-def known(generation: int) -> str:
-    """The sink state of a lease whose position of that generation was committed."""
-    return f"known:{generation}"
 
 
 def admit(claim: Claim, held: Held | None, where: str) -> None:
@@ -68,32 +58,13 @@ def admit(claim: Claim, held: Held | None, where: str) -> None:
         raise Fenced(f"{where} knows '{held.owner}' with epoch {held.epoch}: not {claim.epoch}", epoch=held.epoch)
 
 
-def check_kept(claim: Claim, held: Held | None, where: str) -> None:
-    """Raises SinkRejected if there was a position, and is none any more."""
-    if claim.state != known(claim.generation) or (held is not None and held.generation == claim.generation):
-        return
-    same = (
-        "If all hosts were stopped in order, the lease has the same position: continue there with `--to"
-        f" {quote(claim.continuation)}` instead of `--to earliest`. "
-        if claim.continuation is not None
-        else ""
-    )
-    raise SinkRejected(
-        f"{where} no longer has the position of lease '{lease_of(claim.pipeline, claim.partition)}'. Either the topic was"
-        " deleted or restored, or no host ran for longer than the brokers keep offsets (`offsets.retention.minutes`, by default"
-        f" 7 days). {same}Otherwise some output may be in the topic already, and you can {to_write_again(claim)}"
-    )
-
-
 def claimed(claim: Claim, held: Held | None, partitions: int, where: str) -> Held:
-    """What a claim commits: within a generation it continues where the topic does, else where the lease does."""
+    """What a claim writes: within a generation it continues where the broker does, else where the lease does."""
     begins = held is None or held.generation < claim.generation
     pinned = None if held is None else str(held.target)
     target = target_of(claim.partition, [str(number) for number in range(partitions)], pinned)
     if target is None:
-        raise SinkRejected(
-            f"{where} has output in partition {pinned}, and the topic has {partitions} now: add partitions"
-        )
+        raise SinkRejected(f"{where} has output in partition {pinned}, and there are {partitions} now: add partitions")
     return Held(
         generation=claim.generation,
         epoch=claim.epoch,

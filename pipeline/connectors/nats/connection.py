@@ -1,0 +1,227 @@
+"""A connection to NATS, and the meaning of what goes wrong there.
+
+NatsError
+├── Unreachable     nothing was sent, or nothing takes it: surely not done
+│   └── Forbidden   the server refused this client, or what it wanted to publish
+├── Unanswered      sent, and no answer came: perhaps done
+└── Refused         JetStream refused it; `number` is its own for the reason
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+from nats.errors import ConnectionClosedError, Error, NoRespondersError
+from nats.errors import TimeoutError as NoAnswer
+
+from leasehold.common.cancellation import heeding, insisting
+from leasehold.common.nesting import parsed_json
+from leasehold.pipeline.connectors.network import check_unresolvable
+from leasehold.pipeline.endpoint import Endpoint
+from leasehold.pipeline.limits import JSON_LEVELS_MAX
+
+ATTEMPTS_MAX = 1
+"""So often a server that refuses a connection is tried again, before the others and the call are given up."""
+PAUSE_S = 0.2
+CLOSE_S = 1.0
+"""A connection that does not close by then is left: after a failed handshake of TLS, nats-py would wait for ever."""
+_LOGIN = ("authorization violation", "authentication", "nkey", "credentials")
+
+
+class NatsError(Exception):
+    """Base of these."""
+
+
+class Unreachable(NatsError):
+    """Surely not done."""
+
+
+class Forbidden(Unreachable):
+    """A wrong password, or a missing permission."""
+
+
+class Unanswered(NatsError):
+    """Perhaps done."""
+
+
+class Refused(NatsError):
+    """status: as of HTTP. number: of the reason."""
+
+    def __init__(self, what: str, status: int, number: int, reason: str) -> None:
+        super().__init__(f"{what}: {reason} ({number})")
+        self.status = status
+        self.number = number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NatsAccess:
+    """servers: `HOST:PORT`, separated by commas. login: arguments of nats-py. certificates: the client's own, and its key."""
+
+    servers: str
+    login: Mapping[str, str] = field(default_factory=dict, repr=False)
+    tls: bool = False
+    ca_file: Path | None = None
+    certificates: tuple[Path, Path] | None = None
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        split = (each.strip().removeprefix("nats://").rpartition(":") for each in self.servers.split(","))
+        return sorted((host, int(port)) for host, _, port in split)
+
+    def endpoint(self, stream: str) -> Endpoint:
+        host, port = self.addresses[0]
+        return Endpoint(system="nats", name=stream, server=host.strip("[]"), port=port)
+
+    def make_tls(self) -> ssl.SSLContext:
+        """Raises OSError for a file that cannot be read."""
+        context = ssl.create_default_context(cafile=self.ca_file)
+        if self.certificates is not None:
+            context.load_cert_chain(*self.certificates)
+        return context
+
+
+class _NatsClient(Client):
+    """It refuses plain text if TLS is set. nats-py would continue in it if the server does not ask for TLS itself."""
+
+    def _connect_command(self) -> bytes:
+        if "tls" in self.options and not self._server_info.get("tls_required"):
+            raise Error("the server offers no TLS, and `tls: true` is set")
+        return super()._connect_command()
+
+
+class NatsConnection:
+    """Opened by the first call, and again by the first one after it was lost. All calls raise NatsError."""
+
+    def __init__(self, access: NatsAccess, *, timeout_s: float = 5.0) -> None:
+        self.access = access
+        self.timeout_s = timeout_s
+        self._client: Client | None = None
+        self._opening = asyncio.Lock()
+        self._trouble = ""
+
+    async def ask(self, call: str, **what: Any) -> dict[str, Any]:
+        """A call of JetStream's API."""
+        return await self.request(f"$JS.API.{call}", json.dumps(what).encode() if what else b"", what=call)
+
+    async def request(
+        self, subject: str, payload: bytes, headers: Mapping[str, str] | None = None, *, what: str
+    ) -> dict[str, Any]:
+        """JetStream's answer to a message."""
+        client = await self.client()
+        try:
+            own = None if headers is None else dict(headers)
+            answer = await heeding(client.request(subject, payload, timeout=self.timeout_s, headers=own))
+        except NoRespondersError as error:
+            raise Unreachable(
+                f"{what}: nothing answers at {self.access.servers}: is JetStream enabled, and does a stream take '{subject}'?"
+            ) from error
+        except NoAnswer as error:
+            if subject.lower() in self._trouble:
+                raise Forbidden(f"{what}: {self._trouble}") from error
+            raise Unanswered(f"{what}: no answer from {self.access.servers} in {self.timeout_s:g} s") from error
+        except ConnectionClosedError as error:
+            raise Unanswered(f"{what}: the connection to {self.access.servers} was closed") from error
+        except Error as error:
+            raise Unreachable(f"{what}: {_text_of(error)}") from error
+        self._trouble = ""
+        return _answer_in(what, answer)
+
+    async def send(
+        self, subject: str, payload: bytes, *, headers: Mapping[str, str] | None = None, reply: str = ""
+    ) -> None:
+        """Without an answer."""
+        client = await self.client()
+        try:
+            own = None if headers is None else dict(headers)
+            await heeding(client.publish(subject, payload, reply=reply, headers=own))
+        except Error as error:
+            raise Unreachable(f"'{subject}' at {self.access.servers}: {_text_of(error)}") from error
+
+    async def subscribe(self, subject: str) -> Subscription:
+        client = await self.client()
+        try:
+            return await heeding(client.subscribe(subject))
+        except Error as error:
+            raise Unreachable(f"'{subject}' at {self.access.servers}: {_text_of(error)}") from error
+
+    async def client(self) -> Client:
+        """One that is connected."""
+        return await heeding(self._connect())
+
+    async def _connect(self) -> Client:
+        async with self._opening:
+            if self._client is None or self._client.is_closed:
+                self._client = await self._open()
+            return self._client
+
+    async def _open(self) -> Client:
+        self._trouble, client = "", _NatsClient()
+        try:
+            tls = {"tls": await asyncio.to_thread(self.access.make_tls)} if self.access.tls else {}
+            connecting = client.connect(
+                [_url_of(server) for server in self.access.servers.split(",")],
+                name="leasehold",
+                error_cb=self._note,
+                allow_reconnect=False,
+                connect_timeout=self.timeout_s,  # type: ignore[arg-type]  # it is given to wait_for
+                max_reconnect_attempts=ATTEMPTS_MAX,
+                reconnect_time_wait=PAUSE_S,  # type: ignore[arg-type]  # and this to sleep
+                **tls,  # type: ignore[arg-type]
+                **self.access.login,  # type: ignore[arg-type]
+            )
+            async with asyncio.timeout(self.timeout_s):
+                await insisting(connecting)
+        except BaseException as error:
+            await _close(client)
+            if not isinstance(error, Exception):
+                raise
+            why = self._trouble or _text_of(error)  # a key that is none raises errors of its own
+            kind = Forbidden if any(word in why.lower() for word in _LOGIN) else Unreachable
+            raise kind(f"NATS at {self.access.servers} cannot be reached: {why}") from error
+        return client
+
+    async def _note(self, error: Exception) -> None:
+        self._trouble = _text_of(error)
+
+    async def is_nowhere(self) -> bool:
+        """Whether no server's name exists."""
+        return all([await check_unresolvable(host.strip("[]")) for host, _ in self.access.addresses])
+
+    async def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None and not client.is_closed:
+            await _close(client)
+
+
+async def _close(client: Client) -> None:
+    with suppress(Error, OSError, TimeoutError):
+        async with asyncio.timeout(CLOSE_S):
+            await insisting(client.close())
+
+
+def _url_of(server: str) -> str:
+    return f"nats://{server.strip().removeprefix('nats://')}"
+
+
+def _answer_in(what: str, answer: Msg) -> dict[str, Any]:
+    try:
+        found = parsed_json(answer.data, JSON_LEVELS_MAX)
+    except ValueError as error:
+        raise Unanswered(f"{what}: the answer is not JSON") from error
+    if (refusal := found.get("error")) is not None:
+        raise Refused(what, int(refusal["code"]), int(refusal.get("err_code", 0)), str(refusal.get("description")))
+    return dict(found)
+
+
+def _text_of(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).removeprefix("nats: ")

@@ -1,0 +1,223 @@
+"""A claim's way into a stream: publications, one after the other; and what goes wrong, in a sink's words."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from leasehold.pipeline.connectors.held import Held
+from leasehold.pipeline.connectors.nats.connection import Forbidden, NatsError, Refused, Unanswered
+from leasehold.pipeline.connectors.nats.message import HEADER_BYTES_MAX, headers_of, size_of
+from leasehold.pipeline.connectors.nats.stream import Stream
+from leasehold.pipeline.crash_point import crash_point
+from leasehold.pipeline.errors import (
+    Ambiguous,
+    Fenced,
+    OutputRefused,
+    OutputTooLarge,
+    PipelineError,
+    SinkRejected,
+    SinkUnavailable,
+)
+from leasehold.pipeline.publishing_writer import events_of, traced
+from leasehold.pipeline.sink import Claim, CloseReason, Output, Permit, SinkWriter
+
+BATCH_MAX = 1000
+"""Messages of one atomic publication, with the position (ADR-50)."""
+BATCH_BYTES_MAX = 8 * 1024 * 1024
+"""Output of more bytes is published in parts, because the server holds a batch until it is whole."""
+OUTPACED = (10071, 10164)
+"""The last sequence of a subject is another one than expected."""
+PASSING = (10176, 10210, 10211)
+"""The batch did not come whole, or too many are on their way: nothing was stored, and it may be sent again."""
+NOT_CLUSTERED = 10074
+"""A single server keeps no replicas."""
+BATCH_HEADERS_BYTES = 200
+"""What a batch adds to a message, at most."""
+
+
+class Outpaced(Fenced):
+    """Another owner has written the lease's position since it was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """sequence: of the row, if it has one."""
+
+    subject: str
+    payload: bytes
+    headers: dict[str, str]
+    sequence: int | None = None
+
+
+class NatsWriter(SinkWriter):
+    """held: what was written last. sequence: where it is in the stream."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        claim: Claim,
+        held: Held,
+        sequence: int,
+        *,
+        refresh_s: float,
+        message_bytes_max: int | None,
+    ) -> None:
+        self._stream = stream
+        self._claim = claim
+        self._held = held
+        self._sequence = sequence
+        self._refresh_s = refresh_s
+        self._message_bytes_max = message_bytes_max
+        self._written_at = 0.0
+        self._turn = asyncio.Lock()
+
+    @property
+    def position(self) -> str | None:
+        return self._held.position
+
+    @property
+    def state(self) -> str:
+        return f"{self._held.generation}:{self._sequence}"
+
+    @property
+    def place(self) -> str | None:
+        return str(self._held.target)
+
+    def parts(self, output: Output) -> int:
+        rows, size = int(output.table.num_rows), int(output.table.nbytes)
+        return max(1, -(-rows // (BATCH_MAX - 1)), -(-size // BATCH_BYTES_MAX) if rows > 1 else 1)
+
+    async def write(self, output: Output, permit: Permit) -> None:
+        assert self._claim.compare(output.start, self.position) == 0, "a write starts where the one before ended"
+        if self._held.has_ended:
+            raise SinkRejected(f"lease '{self._claim.partition}' has ended, and nothing more is taken from it")
+        if output.table.num_rows >= BATCH_MAX:
+            raise OutputTooLarge(
+                f"the output of {output.events} events has {output.table.num_rows} rows, and a publication holds at most"
+                f" {BATCH_MAX - 1}: lower the pipeline's `batch_events_max`"
+            )
+        events = await asyncio.to_thread(self._messages_of, output)
+        permit.check()
+        crash_point("before atomic batch")
+        await self._put(events, lambda held: replace(held, position=output.to), permit.check)
+        crash_point("atomic batch stored")
+
+    async def end(self, permit: Permit) -> None:
+        await self._put((), lambda held: replace(held, has_ended=True), permit.check)
+
+    async def write_position(self) -> None:
+        """As it is. Raises as `write` does."""
+        await self._put((), lambda held: held, lambda: None)
+
+    async def follow(self) -> None:
+        """Write the position again, because retention by size takes what is old."""
+        if asyncio.get_running_loop().time() - self._written_at >= self._refresh_s:
+            with suppress(PipelineError):
+                await self.write_position()
+
+    async def close(self, reason: CloseReason) -> None:
+        """Nothing is held between writes."""
+
+    def _messages_of(self, output: Output) -> list[Outgoing]:
+        events = events_of(output.table, "a stream")
+        if output.trace is not None:
+            events = traced(events, output.trace.properties)
+        subject = self._stream.events(str(self._held.target))
+        rows = zip(events.to_pylist(), _sequences_of(output.table), strict=True)
+        return [Outgoing(subject, row["body"] or b"", headers_of(row), sequence) for row, sequence in rows]
+
+    async def _put(self, events: Sequence[Outgoing], change: Callable[[Held], Held], check: Callable[[], None]) -> None:
+        """The events and the position, or nothing.
+
+        check: called right before the message that makes it count, because trust may end while the others are sent.
+        """
+        async with self._turn:
+            held, connection = change(self._held), self._stream.connection
+            *before, last = batch_of(self._stream.name, events, self._position_of(held))
+            try:
+                await self._check_sizes(events)
+                for message in before:
+                    await connection.send(message.subject, message.payload, headers=message.headers)
+                check()
+                what = f"publishing to '{self._stream.subject}'"
+                answer = await connection.request(last.subject, last.payload, last.headers, what=what)
+            except NatsError as error:
+                raise as_sink_error(error) from error
+            self._sequence, self._held = int(answer["seq"]), held
+            self._written_at = asyncio.get_running_loop().time()
+
+    def _position_of(self, held: Held) -> Outgoing:
+        headers = {
+            "Nats-Expected-Last-Subject-Sequence": str(self._sequence),
+            "Nats-Rollup": "sub",
+            "Nats-TTL": "never",
+        }
+        return Outgoing(
+            self._stream.lease(self._claim.pipeline, self._claim.partition), held.encoded().encode(), headers
+        )
+
+    async def _check_sizes(self, events: Sequence[Outgoing]) -> None:
+        """Raises OutputRefused."""
+        of_server = (await self._stream.connection.client()).max_payload
+        most = min(of_server, self._message_bytes_max or of_server)
+        for row, event in enumerate(events, 1):
+            headers = size_of(event.headers) + BATCH_HEADERS_BYTES
+            if headers > HEADER_BYTES_MAX:
+                raise _refused(
+                    event,
+                    f"row {row} of {len(events)}: its key and properties take {headers} bytes as headers, and JetStream stores"
+                    f" at most {HEADER_BYTES_MAX}",
+                )
+            if (size := headers + len(event.payload)) > most:
+                raise _refused(
+                    event,
+                    f"row {row} of {len(events)} takes {size} bytes, and stream '{self._stream.name}' takes at most {most}: raise"
+                    " `max_payload` of the server and `max_msg_size` of the stream, or produce smaller output",
+                )
+
+
+def _sequences_of(table: pa.Table) -> list[int | None]:
+    """In the order in which `events_of` has the rows."""
+    column = table["sequence"] if "sequence" in table.column_names else None
+    if column is None or column.null_count or not pa.types.is_integer(column.type):
+        return [None] * int(table.num_rows)
+    return sorted(column.to_pylist())
+
+
+def _refused(event: Outgoing, message: str) -> OutputRefused:
+    return OutputRefused(message, sequences=() if event.sequence is None else (event.sequence,))
+
+
+def batch_of(stream: str, events: Sequence[Outgoing], position: Outgoing) -> list[Outgoing]:
+    """In the order of sending. The server stores all of it with the last one, or nothing. Each has a new id."""
+    expected = {"Nats-Expected-Stream": stream}
+    if not events:
+        return [replace(position, headers={**position.headers, **expected})]
+    batch = uuid.uuid4().hex
+    numbered = [
+        replace(each, headers={**each.headers, "Nats-Batch-Id": batch, "Nats-Batch-Sequence": str(number)})
+        for number, each in enumerate((*events, position), 1)
+    ]
+    return [*numbered[:-1], replace(numbered[-1], headers=numbered[-1].headers | expected | {"Nats-Batch-Commit": "1"})]
+
+
+def as_sink_error(error: NatsError) -> PipelineError:
+    """For a publication that was not acknowledged, and for questions."""
+    if isinstance(error, Unanswered):
+        return Ambiguous(str(error))
+    if isinstance(error, Forbidden):
+        return SinkRejected(
+            f"{error}: look at the settings of the login, and at the permissions that docs/nats.md lists"
+        )
+    if isinstance(error, Refused):
+        if error.number in OUTPACED:
+            return Outpaced(f"another owner has claimed the lease: {error}")
+        if (error.status < 500 and error.number not in PASSING) or error.number == NOT_CLUSTERED:
+            return SinkRejected(str(error))
+    return SinkUnavailable(str(error))
