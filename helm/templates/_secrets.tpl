@@ -36,7 +36,7 @@
 {{- end }}
 {{- else if and (kindIs "string" .value) (not (has .name (list "sql" "setup" "merge" "schema" "function"))) }}
 {{- $bare := include "leasehold.bare" .value }}
-{{- $named := "(?i)passw|pwd|secret|token|credential|connection_?string|(account|api|access|shared)[._-]?key" }}
+{{- $named := "(?i)passw|pwd|secret|token|credential|connection_?string|(account|api|access|shared)[._-]?key|^nkey$" }}
 {{- $userinfo := "://[^/?#\\s]*:[^/?#\\s]+@|^https?://[^/?#\\s]+@" }}
 {{- $place := "(?i)[._-](file|path|dir|name|type|class)$" }}
 {{- $parameter := "(?i)(^|[?&;\\s])([a-z]+[._-])*((ssl)?passw[a-z%0-9]*|pwd|token|secret|signature|sig|code|key|(account|api|access|sharedaccess)key)\\s*=\\s*[^\\s&;=]+=*([\\s&;]|$)" }}

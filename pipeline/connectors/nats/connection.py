@@ -4,7 +4,7 @@ NatsError
 ├── Unreachable     nothing was sent, or nothing takes it: surely not done
 │   └── Forbidden   the server refused this client, or what it wanted to publish
 ├── Unanswered      sent, and no answer came: perhaps done
-└── Refused         JetStream refused it; `number` is its own for the reason
+└── RefusedRequest         JetStream refused it; `number` is its own for the reason
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Unanswered(NatsError):
     """Perhaps done."""
 
 
-class Refused(NatsError):
+class RefusedRequest(NatsError):
     """status: as of HTTP. number: of the reason."""
 
     def __init__(self, what: str, status: int, number: int, reason: str) -> None:
@@ -219,7 +219,9 @@ def _answer_in(what: str, answer: Msg) -> dict[str, Any]:
     except ValueError as error:
         raise Unanswered(f"{what}: the answer is not JSON") from error
     if (refusal := found.get("error")) is not None:
-        raise Refused(what, int(refusal["code"]), int(refusal.get("err_code", 0)), str(refusal.get("description")))
+        raise RefusedRequest(
+            what, int(refusal["code"]), int(refusal.get("err_code", 0)), str(refusal.get("description"))
+        )
     return dict(found)
 
 

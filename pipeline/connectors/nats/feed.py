@@ -13,7 +13,13 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
 
-from leasehold.pipeline.connectors.nats.connection import Forbidden, NatsAccess, NatsConnection, NatsError, Refused
+from leasehold.pipeline.connectors.nats.connection import (
+    Forbidden,
+    NatsAccess,
+    NatsConnection,
+    NatsError,
+    RefusedRequest,
+)
 from leasehold.pipeline.connectors.nats.consumer import Broken, StreamConsumer, open_consumer
 from leasehold.pipeline.connectors.nats.message import table_of
 from leasehold.pipeline.connectors.nats.position import StreamPosition, compared, position_of
@@ -239,12 +245,12 @@ async def _asked(question: Awaitable[T]) -> T:
 
 
 def as_feed_error(error: NatsError) -> FeedError:
-    if isinstance(error, Refused) and error.number == NO_STREAM:
+    if isinstance(error, RefusedRequest) and error.number == NO_STREAM:
         return FeedNotFound(f"{error}: create the stream, or start the pipeline whose sink creates it")
     if isinstance(error, Forbidden):
         return FeedNotFound(
             f"{error}: look at the settings of the login, and at the permissions that docs/nats.md lists"
         )
-    if isinstance(error, Refused) and 400 <= error.status < 500:
+    if isinstance(error, RefusedRequest) and 400 <= error.status < 500:
         return FeedError(str(error))
     return FeedUnavailable(str(error))

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from leasehold.common.standing import Standing
 from leasehold.pipeline.connectors.held import Held, admit, claimed, decoded
-from leasehold.pipeline.connectors.nats.connection import NatsAccess, NatsConnection, NatsError, Refused
+from leasehold.pipeline.connectors.nats.connection import NatsAccess, NatsConnection, NatsError, RefusedRequest
 from leasehold.pipeline.connectors.nats.stream import NO_STREAM, Kept, Stream, unfit_to_publish
 from leasehold.pipeline.connectors.nats.writer import NatsWriter, Outpaced, as_sink_error
 from leasehold.pipeline.endpoint import Endpoint
@@ -86,7 +86,7 @@ class NatsOutputSink(Sink):
         self._message_bytes_max = limit if limit > 0 else None
 
     async def _explain(self, error: NatsError) -> Exception:
-        if isinstance(error, Refused) and error.number == NO_STREAM:
+        if isinstance(error, RefusedRequest) and error.number == NO_STREAM:
             return SinkRejected(f"{error}: create the stream, or set `replicas` of the sink, which then creates it")
         translated = _of_question(error)
         if isinstance(translated, SinkUnavailable) and await self._stream.connection.is_nowhere():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from leasehold.pipeline.connectors.nats.connection import NatsConnection, Refused
+from leasehold.pipeline.connectors.nats.connection import NatsConnection, RefusedRequest
 from leasehold.pipeline.errors import FeedError
 from leasehold.pipeline.markers import lease_of
 
@@ -75,7 +75,7 @@ class Stream:
                 num_replicas=replicas,
                 **dict.fromkeys(SWITCHES, True),
             )
-        except Refused as refused:
+        except RefusedRequest as refused:
             if refused.number != STREAM_EXISTS:
                 raise
 
@@ -113,7 +113,7 @@ class Stream:
     async def _find(self, **which: Any) -> Kept | None:
         try:
             answer = await self.connection.ask(f"STREAM.MSG.GET.{self.name}", **which)
-        except Refused as refused:
+        except RefusedRequest as refused:
             if refused.number == NO_MESSAGE:
                 return None
             raise

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from leasehold.pipeline.connectors.held import Held
-from leasehold.pipeline.connectors.nats.connection import Forbidden, NatsError, Refused, Unanswered
+from leasehold.pipeline.connectors.nats.connection import Forbidden, NatsError, RefusedRequest, Unanswered
 from leasehold.pipeline.connectors.nats.message import HEADER_BYTES_MAX, headers_of, size_of
 from leasehold.pipeline.connectors.nats.stream import Stream
 from leasehold.pipeline.crash_point import crash_point
@@ -215,7 +215,7 @@ def as_sink_error(error: NatsError) -> PipelineError:
         return SinkRejected(
             f"{error}: look at the settings of the login, and at the permissions that docs/nats.md lists"
         )
-    if isinstance(error, Refused):
+    if isinstance(error, RefusedRequest):
         if error.number in OUTPACED:
             return Outpaced(f"another owner has claimed the lease: {error}")
         if (error.status < 500 and error.number not in PASSING) or error.number == NOT_CLUSTERED:

@@ -26,7 +26,7 @@ from leasehold import (
     SinkRejected,
     SinkUnavailable,
 )
-from leasehold.pipeline.connectors.nats.connection import NatsAccess, Refused
+from leasehold.pipeline.connectors.nats.connection import NatsAccess, RefusedRequest
 from leasehold.pipeline.connectors.nats.sink import NatsOutputSink
 from leasehold.pipeline.connectors.nats.stream import SWITCHES
 from leasehold.pipeline.connectors.nats.writer import BATCH_MAX, NatsWriter, Outgoing, batch_of
@@ -100,7 +100,7 @@ async def test_a_batch_on_its_way_is_shut_out_by_a_later_claim_whole(made: Made,
     for message in before:
         await made.connection.send(message.subject, message.payload, headers=message.headers)
     newer = await sink.open(claim(2))
-    with pytest.raises(Refused):
+    with pytest.raises(RefusedRequest):
         await made.connection.request(last.subject, last.payload, last.headers, what="what was on its way")
     await newer.write(output(2, 4), Open())
     assert await numbers(made) == [1, 2, 3, 4]
@@ -120,7 +120,7 @@ async def test_a_batch_that_does_not_come_whole_is_not_there(made: Made, sink: N
     *before, last = batch_of(made.stream.name, *on_its_way(writer, output(0, 3)))
     for message in (before[0], before[2]):
         await made.connection.send(message.subject, message.payload, headers=message.headers)
-    with pytest.raises(Refused):
+    with pytest.raises(RefusedRequest):
         await made.connection.request(last.subject, last.payload, last.headers, what="a batch with a gap")
     await writer.write(output(0, 3), Open())
     assert await numbers(made) == [1, 2, 3]
