@@ -11,11 +11,13 @@ import aiokafka
 import pyarrow as pa
 from aiokafka import ConsumerRecord
 from confluent_kafka import Producer
-from patience import PATIENCE_S
+from patience import PATIENCE_S, rhythm
 from plugins_kafka import KafkaMachine
 
 from leasehold import Claim, Output
 from leasehold.pipeline.connectors.kafka.cluster import KafkaAccess
+
+LOOKS = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,16 +49,26 @@ class Topics:
 
 
 async def committed(topics: Topics, partition: int = 0) -> list[ConsumerRecord[bytes, bytes]]:
-    """What aiokafka reads of it with read_committed, up to its present end."""
+    """What aiokafka reads of it with read_committed, up to its present end.
+
+    A broker answers that a transaction is committed before readers see that, so they have LOOKS looks for it.
+    """
     place = aiokafka.TopicPartition(topics.name, partition)
-    consumer = aiokafka.AIOKafkaConsumer(
-        bootstrap_servers=topics.machine.servers, isolation_level="read_committed", enable_auto_commit=False
+    consumer, onlooker = (
+        aiokafka.AIOKafkaConsumer(
+            bootstrap_servers=topics.machine.servers, isolation_level=level, enable_auto_commit=False
+        )
+        for level in ("read_committed", "read_uncommitted")
     )
     await consumer.start()
+    await onlooker.start()
     try:
         consumer.assign([place])
         await consumer.seek_to_beginning(place)
-        end, found = (await consumer.end_offsets([place]))[place], []
+        async for look in rhythm(0.05):
+            end, found = (await consumer.end_offsets([place]))[place], []
+            if look == LOOKS or end == (await onlooker.end_offsets([place]))[place]:
+                break
         async with asyncio.timeout(PATIENCE_S):
             while await consumer.position(place) < end:
                 for batch in (await consumer.getmany(timeout_ms=100)).values():
@@ -64,6 +76,7 @@ async def committed(topics: Topics, partition: int = 0) -> list[ConsumerRecord[b
         return found
     finally:
         await consumer.stop()
+        await onlooker.stop()
 
 
 class Always:
