@@ -47,7 +47,7 @@ kafka: setup  # a real Kafka broker at 127.0.0.1, until Ctrl-C (PORT=9092); need
 contracts: setup node
 	@$(call TIER,contracts)
 
-timing: setup node $(ARCHIVE)  ## everything that measures real time or memory; alone, on a quiet machine
+timing: setup node browser $(ARCHIVE)  ## everything that measures real time or memory; alone, on a quiet machine
 	@$(call TIER,timing)
 
 lab: setup node $(ARCHIVE)  # a slice of each program of the lab: simulation, mutants, scenarios, repetition, letters, chaos

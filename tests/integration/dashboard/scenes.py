@@ -173,3 +173,8 @@ def _failure(host: str, pipeline: str, partition: str, now: datetime) -> Failure
         at=now,
         position="",
     )
+
+
+def owners_of(leases: Mapping[str, list[str]], hosts: int) -> dict[LeaseKey, str]:
+    keys = [(pipeline, partition) for pipeline, partitions in leases.items() for partition in partitions]
+    return {key: f"pod-{i * hosts // len(keys) + 1}" for i, key in enumerate(keys)}
