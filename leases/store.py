@@ -16,6 +16,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import aclosing
+from math import inf
 from typing import Literal, NamedTuple, TypeVar
 
 from leasehold.common.clock import Clock
@@ -183,17 +184,20 @@ class StoreAround(LeaseStore):
 
 
 class Streaks:
-    """Since when calls of a kind have failed (Clock seconds)."""
+    """Since when calls of a kind have failed, and when the last of them began (Clock seconds)."""
 
     def __init__(self) -> None:
         self._since: float | None = None
+        self._last = -inf
 
     def note(self, *, failed: bool, at: float) -> None:
         if not failed or self._since is None:
             self._since = at if failed else None
+        self._last = at
 
-    def failing_s(self, now: float) -> float:
-        return 0.0 if self._since is None else now - self._since
+    def failing_s(self, now: float, *, tried_since: float) -> float:
+        """0 as well if none was tried since then: what failed before may be over."""
+        return 0.0 if self._since is None or self._last < tried_since else now - self._since
 
 
 class OutcomesStore(StoreAround):

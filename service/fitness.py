@@ -51,7 +51,7 @@ class Peers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What is known of a pipeline here, at `now` (Clock seconds).
+    """What is known of a pipeline here, at `now` (Clock seconds), without what was last tried before the host's last lapse.
 
     - failing: for how long each partition has failed that has a worker; 0 if it does not.
     - writes_fail_s, reads_fail_s: for how long writes of leases, or readings, have failed.
@@ -266,8 +266,8 @@ class Fitness:
             now=now,
             lasts_s=self._session.timing.duration_s,
             failing=[self._failing_s(key, now) for key in self._workers if key.pipeline == name],
-            writes_fail_s=outcomes.writes.failing_s(now),
-            reads_fail_s=outcomes.reads.failing_s(now),
+            writes_fail_s=outcomes.writes.failing_s(now, tried_since=self._trusted_since),
+            reads_fail_s=outcomes.reads.failing_s(now, tried_since=self._trusted_since),
             proved_s=now - watched.proved_at,
             probe_failed=watched.probe_failed,
             peers=Peers(
@@ -279,7 +279,7 @@ class Fitness:
 
     def _failing_s(self, key: LeaseKey, now: float) -> float:
         failure = self._failures.get(key)
-        if failure is None or now < self._foreign.get(key, (0, -inf))[1]:
+        if failure is None or failure.at < self._trusted_since or now < self._foreign.get(key, (0, -inf))[1]:
             return 0.0
         return now - failure.since
 

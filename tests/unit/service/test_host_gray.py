@@ -12,6 +12,7 @@ from lab.simulation.weather import Fate, Request
 
 from leasehold.leases.host_record import HOSTS_PREFIX
 from leasehold.leases.store import READS
+from leasehold.leases.timing import Timing
 
 MINUTE = 60.0
 ELSEWHERE_S = 60.0
@@ -43,8 +44,8 @@ def is_write(request: Request) -> bool:
     return request.where == "store" and request.operation in ("replace", "create")
 
 
-async def settled(partitions: str = "abcdef", hosts: str = "xyz") -> Group:
-    group = Group(partitions)
+async def settled(partitions: str = "abcdef", hosts: str = "xyz", timing: Timing | None = None) -> Group:
+    group = Group(partitions, timing=timing)
     for name in hosts:
         await group.start(f"host-{name}")
     await until(group.is_balanced)
@@ -228,6 +229,22 @@ async def test_if_no_host_is_fit_nothing_moves_and_all_goes_on_afterwards(sick: 
     group.weather.judge = lambda request: Fate()
     await until(group.is_delivered, within_s=ELSEWHERE_S)
     await until(group.is_balanced, within_s=ELSEWHERE_S)
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize("outage_s", [20.0, 30.0, 45.0, 70.0])
+async def test_after_an_outage_of_the_store_no_host_is_taken_for_sick(outage_s: float) -> None:
+    """Listings that failed are tried again after a pause, which may be longer than a duration."""
+    group = await settled(timing=Timing(balance_s=30.0))
+    before = moves(group)
+    group.weather.judge = lambda request: Fate(ends="refused" if request.where == "store" else "ok")
+    await asyncio.sleep(outage_s)
+    group.weather.judge = lambda request: Fate()
+    pour(group)
+    await until(group.is_delivered)
+    await asyncio.sleep(2 * MINUTE)
+    assert [host.said("fitness changed") for host in group.hosts] == [[], [], []]
+    assert moves(group) == before
 
 
 @pytest.mark.virtual
