@@ -229,8 +229,11 @@ class Fitness:
         return min(self._session.timing.look_s, PROBED_EVERY_S)
 
     def _note_lapses(self) -> None:
-        if not self._session.is_trusted or self._session.lapses != self._lapses:
-            self._lapses, self._trusted_since = self._session.lapses, self._clock.monotonic()
+        if not self._session.is_trusted:
+            self._trusted_since = inf
+        elif self._trusted_since == inf or self._session.lapses != self._lapses:
+            self._trusted_since = self._clock.monotonic()
+        self._lapses = self._session.lapses
 
     def _judge(self, others: Collection[HostRecord]) -> None:
         shown, resumes = "", False

@@ -5,7 +5,7 @@ from typing import TypeVar
 import pytest
 
 from leasehold.leases.errors import StoreAmbiguous, StoreConflict, StoreMissing, StoreUnavailable
-from leasehold.leases.store import ChangedDocuments, LeaseStore, Stored, TimedStore
+from leasehold.leases.store import ChangedDocuments, LeaseStore, Stored, Streaks, TimedStore
 from leasehold.leases.stores.memory import MemoryStore
 
 ID = "pipeline/leases/0"
@@ -125,3 +125,16 @@ async def test_a_store_that_was_written_before_changes_could_be_read_has_its_cal
         assert await store.read_changes("pipeline/") is None
         assert await store.read_changes("pipeline/", "1") is None
         assert await store.count("pipeline/") is None
+
+
+def test_calls_that_failed_and_were_not_tried_again_since_do_not_count() -> None:
+    """An outage may be over."""
+    streaks = Streaks()
+    streaks.note(failed=True, at=10.0)
+    streaks.note(failed=True, at=20.0)
+    assert streaks.failing_s(50.0, tried_since=20.0) == 40.0
+    assert streaks.failing_s(50.0, tried_since=21.0) == 0.0
+    streaks.note(failed=True, at=45.0)
+    assert streaks.failing_s(50.0, tried_since=21.0) == 40.0
+    streaks.note(failed=False, at=46.0)
+    assert streaks.failing_s(50.0, tried_since=21.0) == 0.0
