@@ -195,8 +195,8 @@ class Streaks:
             self._since = at if failed else None
         self._last = at
 
-    def failing_s(self, now: float, *, tried_since: float) -> float:
-        """0 as well if none was tried since then: what failed before may be over."""
+    def failing_s(self, now: float, *, tried_since: float = -inf) -> float:
+        """0 too if none was tried since then: the cause may have ended."""
         return 0.0 if self._since is None or self._last < tried_since else now - self._since
 
 

@@ -51,10 +51,12 @@ class Peers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What is known of a pipeline here, at `now` (Clock seconds), without what was last tried before the host's last lapse.
+    """What is known of a pipeline here, at `now` (Clock seconds).
 
     - failing: for how long each partition has failed that has a worker; 0 if it does not.
-    - writes_fail_s, reads_fail_s: for how long writes of leases, or readings, have failed.
+    - failing_again: the same, but 0 if it was not tried again since the host's last lapse. The cause may have ended with that.
+    - writes_fail_s: for how long writes of leases have failed.
+    - reads_fail_s: for how long readings of leases have failed; 0 if none was tried again since the host's last lapse.
     - proved_s: how long ago it delivered, or a probe succeeded. probe_failed: whether the last probe did.
     - trusted_s: since the host's last lapse of trust.
     """
@@ -62,6 +64,7 @@ class Facts:
     now: float
     lasts_s: float
     failing: Collection[float] = ()
+    failing_again: Collection[float] = ()
     writes_fail_s: float = 0.0
     reads_fail_s: float = 0.0
     proved_s: float = inf
@@ -77,7 +80,7 @@ class Facts:
     @property
     def loses_work(self) -> bool:
         """Whether leases are better off elsewhere: all partitions fail, or some do and a probe fails too."""
-        all_fail = bool(self.failing) and min(self.failing) >= self.lasts_s
+        all_fail = bool(self.failing_again) and min(self.failing_again) >= self.lasts_s
         return all_fail or (self.is_suspect and self.probe_failed)
 
     @property
@@ -265,11 +268,13 @@ class Fitness:
 
     def _facts(self, name: str, others: Collection[HostRecord]) -> Facts:
         now, watched, outcomes = self._clock.monotonic(), self._watched[name], self._keeper.outcomes
+        keys = [key for key in self._workers if key.pipeline == name]
         return Facts(
             now=now,
             lasts_s=self._session.timing.duration_s,
-            failing=[self._failing_s(key, now) for key in self._workers if key.pipeline == name],
-            writes_fail_s=outcomes.writes.failing_s(now, tried_since=self._trusted_since),
+            failing=[self._failing_s(key, now) for key in keys],
+            failing_again=[self._failing_s(key, now, tried_since=self._trusted_since) for key in keys],
+            writes_fail_s=outcomes.writes.failing_s(now),
             reads_fail_s=outcomes.reads.failing_s(now, tried_since=self._trusted_since),
             proved_s=now - watched.proved_at,
             probe_failed=watched.probe_failed,
@@ -280,9 +285,9 @@ class Fitness:
             trusted_s=now - self._trusted_since,
         )
 
-    def _failing_s(self, key: LeaseKey, now: float) -> float:
+    def _failing_s(self, key: LeaseKey, now: float, *, tried_since: float = -inf) -> float:
         failure = self._failures.get(key)
-        if failure is None or failure.at < self._trusted_since or now < self._foreign.get(key, (0, -inf))[1]:
+        if failure is None or failure.at < tried_since or now < self._foreign.get(key, (0, -inf))[1]:
             return 0.0
         return now - failure.since
 

@@ -10,19 +10,25 @@ from leasehold.service.fitness import PROVED_FOR_S, REST, Facts, Peers, Pipeline
 
 D = 7.0
 WELL = Facts(now=1000.0, lasts_s=D, proved_s=1.0)
-ALL_FAIL = replace(WELL, failing=(D, D + 1), proved_s=100.0)
+ALL_FAIL = replace(WELL, failing=(D, D + 1), failing_again=(D, D + 1), proved_s=100.0)
+
+
+def failing(*seconds: float) -> Facts:
+    """All of them tried again since the host is trusted."""
+    return replace(ALL_FAIL, failing=seconds, failing_again=seconds)
 
 
 def test_a_host_all_whose_partitions_fail_for_a_duration_is_sick_and_one_that_fails_evicts_nobody() -> None:
     assert PipelineHealth().judged(ALL_FAIL, workers=2).state == "sick"
-    assert PipelineHealth().judged(replace(ALL_FAIL, failing=(D, 0.0)), workers=2).state == "well"
-    assert PipelineHealth().judged(replace(ALL_FAIL, failing=(D - 1, D)), workers=2).state == "well"
-    assert PipelineHealth().judged(replace(ALL_FAIL, failing=()), workers=0).state == "well"
+    assert PipelineHealth().judged(failing(D, 0.0), workers=2).state == "well"
+    assert PipelineHealth().judged(failing(D - 1, D), workers=2).state == "well"
+    assert PipelineHealth().judged(failing(), workers=0).state == "well"
 
 
 def test_what_fails_during_an_outage_of_the_store_makes_nobody_sick() -> None:
     assert PipelineHealth().judged(replace(ALL_FAIL, trusted_s=D - 0.1), workers=2).state == "well"
     assert PipelineHealth().judged(replace(ALL_FAIL, trusted_s=D), workers=2).state == "sick"
+    assert PipelineHealth().judged(replace(ALL_FAIL, failing_again=(D, 0.0)), workers=2).state == "well"
 
 
 @pytest.mark.parametrize("suspicion", [{"failing": (D, 0.0)}, {"writes_fail_s": D}])
