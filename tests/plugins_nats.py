@@ -33,11 +33,13 @@ class NatsMachine:
         return f"127.0.0.1:{self._port}"
 
     def start(self) -> None:
-        """Returns once it serves."""
         place = self._directory
         command = [NATS_SERVER, "-a", "127.0.0.1", "-p", self._port, "-js", "-sd", place, "-l", place / "server.log"]
-        process = self._process = subprocess.Popen([*command, "--ports_file_dir", place, *self._arguments])
-        self.url = _url(place / f"nats-server_{process.pid}.ports", process)
+        self._process = subprocess.Popen([*command, "--ports_file_dir", place, *self._arguments])
+
+    def await_serving(self) -> None:
+        assert self._process is not None, "it was started"
+        self.url = _url(self._directory / f"nats-server_{self._process.pid}.ports", self._process)
         self._port = self.url.rpartition(":")[2]
 
     def send(self, number: signal.Signals) -> None:
@@ -56,6 +58,7 @@ def nats_machine(*arguments: str) -> Iterator[NatsMachine]:
         machine = NatsMachine(Path(directory), *arguments)
         try:
             machine.start()
+            machine.await_serving()
             yield machine
         finally:
             machine.kill()

@@ -151,6 +151,7 @@ async def test_a_server_that_dies_and_comes_back_is_read_on_where_it_was() -> No
         with pytest.raises(FeedUnavailable):
             await _read(feed, position, 1)
         machine.start()
+        machine.await_serving()
         await until_async(lambda: _appends(made, b"2"))
         again, _ = await _read(feed, position, 1)
         assert found + again == [b"1", b"2"]

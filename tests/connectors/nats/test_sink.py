@@ -166,6 +166,7 @@ async def test_a_server_that_dies_and_comes_back_has_what_it_had_acknowledged() 
             with pytest.raises(SinkError):
                 await writer.write(output(2, 4), Open())
             machine.start()
+            machine.await_serving()
             again = await opened(sink, claim(2, writer.state))
             await again.write(output(int(again.position), 6), Open())
             assert await numbers(made) == [1, 2, 3, 4, 5, 6]

@@ -71,8 +71,8 @@ class OverBroker(Embedded):
     def make_log(self, name: str) -> None: ...
 
     @abstractmethod
-    def side(self, log: str) -> dict[str, Any]:
-        """The settings of a feed or a sink of this log."""
+    def side(self, log: str, side: str) -> dict[str, Any]:
+        """The settings of this log as a feed or a sink. side: "feed" or "sink"."""
 
     @abstractmethod
     def stored(self, log: str) -> dict[str, list[Stored]]:
@@ -87,7 +87,7 @@ class OverBroker(Embedded):
         for pipeline in settings["pipelines"]:
             for side in ("feed", "sink"):
                 if pipeline[side]["type"] == "log":
-                    pipeline[side] = self.side(self.logs[pipeline[side]["path"]])
+                    pipeline[side] = self.side(self.logs[pipeline[side]["path"]], side)
         return settings
 
     def open(self) -> None:

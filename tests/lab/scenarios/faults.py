@@ -94,19 +94,11 @@ def cases(only: str = "", feed: str = "log") -> list[Case]:
 
 
 def broken_wires(feed: str) -> list[Case]:
-    if feed == "nats":
-        from lab.scenarios.streams import BREAKAGES, survived
+    if feed in ("nats", "kafka"):
+        from lab.scenarios.brokers import BREAKAGES, survived
 
         return [
             Case("broken-wire", role, how, partial(survived, role=role, how=how)) for role in ROLES for how in BREAKAGES
-        ]
-    if feed == "kafka":
-        from lab.scenarios import brokers
-
-        return [
-            Case("broken-wire", role, how, partial(brokers.survived, role=role, how=how))
-            for role in ROLES
-            for how in brokers.BREAKAGES
         ]
     if feed != "eventhubs":
         return []

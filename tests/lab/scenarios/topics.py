@@ -25,7 +25,7 @@ class OverKafka(OverBroker):
     def make_log(self, name: str) -> None:
         self._machine.make_topic(name, PARTITIONS)
 
-    def side(self, log: str) -> dict[str, Any]:
+    def side(self, log: str, side: str) -> dict[str, Any]:
         return {"type": "kafka", "servers": "${BANK_KAFKA}", "topic": log, "timeout_s": TIMEOUT_S}
 
     def paged(self, feed: dict[str, Any], events: int) -> dict[str, Any]:

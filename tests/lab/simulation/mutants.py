@@ -369,6 +369,13 @@ MUTANTS = (
         test=f"{HOST_GRAY}::test_a_lease_that_fails_wherever_it_goes_moves_at_most_once_a_minute_and_ever_less",
     ),
     mutant(
+        "what failed in an outage that is over makes its host sick",
+        "leasehold.leases.store",
+        "return 0.0 if self._since is None or self._last < tried_since else now - self._since",
+        "return 0.0 if self._since is None else now - self._since",
+        test="tests/unit/leases/test_store.py::test_calls_that_failed_and_were_not_tried_again_since_do_not_count",
+    ),
+    mutant(
         "what fails in an outage of the store makes its host sick",
         "leasehold.service.fitness",
         "case 'well' if facts.is_sick and facts.trusted_s >= facts.lasts_s:",
