@@ -1,10 +1,10 @@
 """A connection to NATS, and the meaning of what goes wrong there.
 
 NatsError
-├── Unreachable     nothing was sent, or nothing takes it: surely not done
-│   └── Forbidden   the server refused this client, or what it wanted to publish
-├── Unanswered      sent, and no answer came: perhaps done
-└── RefusedRequest         JetStream refused it; `number` is its own for the reason
+├── Unreachable      nothing was sent, or nothing takes it: surely not done
+│   └── Forbidden    the server refused this client, or what it wanted to publish
+├── Unanswered       sent, and no answer came: perhaps done
+└── RefusedRequest   JetStream refused it; `number` is its own for the reason
 """
 
 from __future__ import annotations

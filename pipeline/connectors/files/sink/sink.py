@@ -33,11 +33,7 @@ from leasehold.pipeline.connectors.files.sink.storage import (
 )
 from leasehold.pipeline.crash_point import crash_point
 from leasehold.pipeline.errors import Ambiguous, Fenced, NotTrusted, SinkRejected, SinkUnavailable
-from leasehold.pipeline.sink import (
-    Claim,
-    Output,
-    Permit,
-)
+from leasehold.pipeline.sink import Claim, Output, Permit
 from leasehold.pipeline.staging import NotStaged, StagedPart, Stager
 
 THREADS = 16
