@@ -9,6 +9,7 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeGuard
 
 import pytest
 
@@ -28,10 +29,15 @@ CLOCKS = (
     "process_time_ns",
 )
 LOOP_CLOCKS = ("loop.time", "asyncio.get_running_loop().time", "asyncio.get_event_loop().time")
+WALL_CLOCKS = ("time", "time_ns", "now", *CLOCKS)
+PAGE_CLOCK = re.compile(r"\bperformance\.now\(|\bDate\.now\(")
 PRINTED_CLOCK = re.compile(
     rf"\bprint\(.*\b(?:{'|'.join(CLOCKS)})\(\)|\b(?:{'|'.join(CLOCKS)})\(\).*\bprint\(", re.DOTALL
 )
 BOUNDED = (
+    "acquire",
+    "ended",
+    "settimeout",
     "timeout",
     "timeout_at",
     "wait",
@@ -48,8 +54,8 @@ BOUNDED = (
 AT_ONCE_S, LONG_S = 0, 60
 """Limits between these two are kept by a fast machine alone."""
 SUSPECT = re.compile(
-    r"(sleep|time(_ns)?|monotonic(_ns)?|perf_counter(_ns)?|until(_async)?|eventually|wait(_for|_until)?|timeout|join|result)\("
-    r"|timeout=|from time import|import time as"
+    r"(sleep|time(_ns)?|now|monotonic(_ns)?|perf_counter(_ns)?|until(_async)?|eventually|wait(_for|_until)?|timeout|join|result)\("
+    r"|(acquire|ended|settimeout|wait_for_timeout)\(|timeout=|within_s=|from time import|import time as"
 )
 """In the text; to parse them all takes seconds."""
 NAMES = ("sleep", "time", *CLOCKS)
@@ -59,8 +65,34 @@ def complaints(source: str, *, is_test: bool) -> list[str]:
     if not SUSPECT.search(source):
         return []
     module = ast.parse(source)
+    if is_test:  # the names of helpers are of faults, which take as long as they say
+        module = _Constants.in_place(module)
     has_virtual = any(_is_virtual(node) for node in ast.walk(module)) or "from lab.simulation" in source
     return [*_complaints(module, is_virtual=_is_virtual(module), is_test=is_test, helps_virtual=has_virtual)]
+
+
+class _Constants(ast.NodeTransformer):
+    """Numbers instead of the names that a module gives them, as in `WAIT_S = 2`."""
+
+    def __init__(self, numbers: dict[str, ast.Constant]) -> None:
+        self._numbers = numbers
+
+    @classmethod
+    def in_place(cls, module: ast.Module) -> ast.Module:
+        numbers = {
+            each.targets[0].id: each.value
+            for each in module.body
+            if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name) and _is_number(each.value)
+        }
+        cls(numbers).visit(module)
+        return module
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return self._numbers.get(node.id, node) if isinstance(node.ctx, ast.Load) else node
+
+
+def _is_number(node: ast.AST) -> TypeGuard[ast.Constant]:
+    return isinstance(node, ast.Constant) and type(node.value) in (int, float)
 
 
 def _complaints(
@@ -88,6 +120,8 @@ def _complaints(
 
 def _complaints_of_call(node: ast.Call, *, is_virtual: bool, is_test: bool) -> Iterator[str]:
     called = getattr(node.func, "attr", getattr(node.func, "id", ""))
+    if called == "wait_for_timeout":
+        yield f"line {node.lineno}: {ast.unparse(node)}: wait for what the page shows"
     if called not in NAMES:
         return
     name = ast.unparse(node.func)
@@ -102,17 +136,13 @@ def _complaints_of_limit(node: ast.Call) -> Iterator[str]:
     name = getattr(node.func, "attr", getattr(node.func, "id", ""))
     if name not in BOUNDED:
         return
-    limits = [keyword.value for keyword in node.keywords if keyword.arg == "timeout"]
-    if name in ("timeout", "wait", "join", "result"):
+    limits = [keyword.value for keyword in node.keywords if keyword.arg in ("timeout", "within_s")]
+    if name in ("timeout", "wait", "join", "result", "settimeout", "ended"):
         limits += node.args[:1]
     if name == "wait_for":
         limits += node.args[1:2]
     for limit in limits:
-        if (
-            isinstance(limit, ast.Constant)
-            and isinstance(limit.value, int | float)
-            and AT_ONCE_S < limit.value < LONG_S
-        ):
+        if _is_number(limit) and AT_ONCE_S < limit.value < LONG_S:  # type: ignore[operator]
             yield f"line {node.lineno}: {ast.unparse(node)}: a slow machine takes longer: use PATIENCE_S of tests/patience.py"
 
 
@@ -122,6 +152,10 @@ def _complaints_of_measure(node: ast.AST) -> Iterator[str]:
         for call in (each for child in ast.iter_child_nodes(node) for each in (child, getattr(child, "value", None))):
             if isinstance(call, ast.Call) and ast.unparse(call.func) in ("until", "until_async", "patience.until"):
                 yield f"line {node.lineno}: {ast.unparse(node)}: measure in tests/timing, or on virtual time"
+    if isinstance(node, ast.Compare) and _bounds_a_difference(node):
+        yield f"line {node.lineno}: {ast.unparse(node)}: measure in tests/timing, or on virtual time"
+    if isinstance(node, ast.Constant) and isinstance(node.value, str) and PAGE_CLOCK.search(node.value):
+        yield f"line {node.lineno}: a page with a clock: measure in tests/timing"
     if isinstance(node, ast.Constant) and isinstance(node.value, str) and PRINTED_CLOCK.search(node.value):
         yield f"line {node.lineno}: a program with a clock: measure in tests/timing"
     if isinstance(node, ast.Import | ast.ImportFrom):
@@ -130,6 +164,19 @@ def _complaints_of_measure(node: ast.AST) -> Iterator[str]:
                 getattr(node, "module", "") == "time" and alias.name != "time"
             ):
                 yield f"line {node.lineno}: {ast.unparse(node)}: import the module `time`, by its name"
+
+
+def _bounds_a_difference(node: ast.Compare) -> bool:
+    """Whether the time of a clock, less another time, is compared with a number."""
+    sides = (node.left, *node.comparators)
+    differences = [
+        each
+        for side in sides
+        for each in ast.walk(side)
+        if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Sub)
+    ]
+    called = [each.func for found in differences for each in ast.walk(found) if isinstance(each, ast.Call)]
+    return any(map(_is_number, sides)) and any(getattr(each, "attr", "") in WALL_CLOCKS for each in called)
 
 
 def _expects_timeout(node: ast.AST) -> bool:
@@ -247,6 +294,19 @@ VIRTUAL = "@pytest.mark.virtual\n"
         ("def test_a():\n    subprocess.run(['x'], timeout=PATIENCE_S)", True, 0),
         ("def test_a():\n    queue.get(timeout=1)", True, 1),
         ("def helps():\n    process.wait(timeout=10)", False, 1),
+        ("WAIT_S = 2\ndef test_a():\n    Event().wait(WAIT_S)", True, 1),
+        ("def test_a():\n    lock.acquire(timeout=2)", True, 1),
+        ("def test_a():\n    client.settimeout(1)", True, 1),
+        ("def test_a():\n    host.ended(5)", True, 1),
+        ("def test_a():\n    host.ended(within_s=5)", True, 1),
+        ("async def test_a():\n    await page.wait_for_timeout(500)", True, 1),
+        ("def test_a():\n    assert time.time() - began < 2", True, 1),
+        ("def test_a():\n    assert abs(shown - time.time()) < 60", True, 1),
+        ("def test_a():\n    assert clock.monotonic() - began < 2", True, 1),
+        ("def test_a():\n    assert (datetime.now(UTC) - began).total_seconds() < 2", True, 1),
+        ("def test_a():\n    assert began <= shown <= time.time()", True, 0),
+        ("def test_a():\n    then = time.time() - age_s", True, 0),
+        ("DRAWN = 'const began = performance.now()'", True, 1),
         ("def test_a():\n    ', '.join(names)\n    process.wait()", True, 0),
     ],
 )
