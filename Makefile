@@ -53,7 +53,7 @@ timing: setup node browser $(ARCHIVE)  ## everything that measures real time or 
 lab: setup node $(ARCHIVE)  # a slice of each program of the lab: simulation, mutants, scenarios, repetition, letters, chaos
 	@$(call TIER,lab)
 
-everything: setup  ## every tier and program but the hours-long ones, and one table (ONLY="test timing")
+everything: setup  ## every tier and program but image, interop and the hours-long ones, and one table (ONLY="test timing")
 	@.venv/bin/python tests/everything.py $(ONLY)
 
 check: lint types arrows  ## lint, format, types and import arrows
