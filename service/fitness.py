@@ -53,19 +53,19 @@ class Peers:
 class Facts:
     """What is known of a pipeline here, at `now` (Clock seconds).
 
-    - failing: for how long each partition has failed that has a worker; 0 if it does not.
-    - failing_again: the same, but 0 if it was not tried again since the host's last lapse. The cause may have ended with that.
-    - writes_fail_s: for how long writes of leases have failed.
-    - reads_fail_s: for how long readings of leases have failed; 0 if none was tried again since the host's last lapse.
+    - fails_s: for how long writes of leases have failed, or the partition that has failed for longest.
+    - failing: for how long each partition with a worker has failed.
+    - reads_fail_s: for how long readings of leases have failed.
     - proved_s: how long ago it delivered, or a probe succeeded. probe_failed: whether the last probe did.
     - trusted_s: since the host's last lapse of trust.
+
+    `failing` and `reads_fail_s` are 0 of what was not tried again since the last lapse. The cause may have ended with that.
     """
 
     now: float
     lasts_s: float
+    fails_s: float = 0.0
     failing: Collection[float] = ()
-    failing_again: Collection[float] = ()
-    writes_fail_s: float = 0.0
     reads_fail_s: float = 0.0
     proved_s: float = inf
     probe_failed: bool = False
@@ -75,12 +75,12 @@ class Facts:
     @property
     def is_suspect(self) -> bool:
         """Whether something fails, and a probe has to find out whether all does."""
-        return max((self.writes_fail_s, *self.failing)) >= self.lasts_s
+        return self.fails_s >= self.lasts_s
 
     @property
     def loses_work(self) -> bool:
         """Whether leases are better off elsewhere: all partitions fail, or some do and a probe fails too."""
-        all_fail = bool(self.failing_again) and min(self.failing_again) >= self.lasts_s
+        all_fail = bool(self.failing) and min(self.failing) >= self.lasts_s
         return all_fail or (self.is_suspect and self.probe_failed)
 
     @property
@@ -268,13 +268,11 @@ class Fitness:
 
     def _facts(self, name: str, others: Collection[HostRecord]) -> Facts:
         now, watched, outcomes = self._clock.monotonic(), self._watched[name], self._keeper.outcomes
-        keys = [key for key in self._workers if key.pipeline == name]
         return Facts(
             now=now,
             lasts_s=self._session.timing.duration_s,
-            failing=[self._failing_s(key, now) for key in keys],
-            failing_again=[self._failing_s(key, now, tried_since=self._trusted_since) for key in keys],
-            writes_fail_s=outcomes.writes.failing_s(now),
+            fails_s=max((outcomes.writes.failing_s(now), *self._failing(name, now))),
+            failing=self._failing(name, now, tried_since=self._trusted_since),
             reads_fail_s=outcomes.reads.failing_s(now, tried_since=self._trusted_since),
             proved_s=now - watched.proved_at,
             probe_failed=watched.probe_failed,
@@ -285,7 +283,11 @@ class Fitness:
             trusted_s=now - self._trusted_since,
         )
 
-    def _failing_s(self, key: LeaseKey, now: float, *, tried_since: float = -inf) -> float:
+    def _failing(self, name: str, now: float, *, tried_since: float = -inf) -> list[float]:
+        keys = [key for key in self._workers if key.pipeline == name]
+        return [self._failing_s(key, now, tried_since) for key in keys]
+
+    def _failing_s(self, key: LeaseKey, now: float, tried_since: float) -> float:
         failure = self._failures.get(key)
         if failure is None or failure.at < tried_since or now < self._foreign.get(key, (0, -inf))[1]:
             return 0.0
@@ -294,7 +296,8 @@ class Fitness:
     def _is_proved(self, name: str) -> bool:
         """What is older than a failure here, or than another host's sickness, proves nothing: both may have one cause."""
         facts = self._facts(name, ())
-        return facts.proved_s <= min([PROVED_FOR_S, *filter(None, (facts.peers.sick_s, *facts.failing))])
+        failing = self._failing(name, facts.now)
+        return facts.proved_s <= min([PROVED_FOR_S, *filter(None, (facts.peers.sick_s, *failing))])
 
     async def _probe_if_wanted(self, name: str, others: Collection[HostRecord]) -> None:
         watched, facts = self._watched[name], self._facts(name, others)
@@ -320,5 +323,5 @@ class Fitness:
             self._log.debug("probe failed", pipeline=name, error=str(error) or type(error).__name__)
         else:
             watched.probe_failed = False
-            if pipeline.sink.reports_standing or not any(self._facts(name, ()).failing):
+            if pipeline.sink.reports_standing or not any(self._failing(name, self._clock.monotonic())):
                 watched.proved_at = self._clock.monotonic()  # otherwise the sink was not asked

@@ -271,8 +271,8 @@ MUTANTS = (
     mutant(
         "one partition that fails makes its host sick",
         "leasehold.service.fitness",
-        "all_fail = bool(self.failing_again) and min(self.failing_again) >= self.lasts_s",
-        "all_fail = bool(self.failing_again) and max(self.failing_again) >= self.lasts_s",
+        "all_fail = bool(self.failing) and min(self.failing) >= self.lasts_s",
+        "all_fail = bool(self.failing) and max(self.failing) >= self.lasts_s",
         test=FITNESS,
     ),
     mutant(
