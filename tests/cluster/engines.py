@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -20,6 +21,8 @@ from leasehold.pipeline.spark.engine import SparkEngine
 from leasehold.pipeline.spark.transform import SparkTransform
 
 SQL = "SELECT partition, key FROM events"
+AWAY_S = float(os.environ.get("EXECUTORS_AWAY_S", "0"))
+"""How long executors stay away beyond the moment in which a job is seen to wait for them."""
 
 
 def engine_on(cluster: SparkCluster, kind: str, **conf: str) -> SparkEngine:
@@ -47,8 +50,9 @@ def waiting(marker: Path, seconds: int) -> str:
 
 
 async def until_it_waits(transform: SparkTransform, work: asyncio.Task[object]) -> str:
-    """Why, according to what is shown. work: what waits; raises its error if it does not."""
+    """Why, according to what is shown. work: what waits; raises its error if it does not, AWAY_S later too."""
     await until_async(lambda: transform.executors_wait is not None or work.done())
+    await asyncio.wait({work}, timeout=AWAY_S)
     if work.done():
         work.result()
     wait = transform.executors_wait
