@@ -33,12 +33,16 @@ Held = Mapping[str, Counter[str | None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """A live host, according to its document. pipelines: those for which it may take leases."""
+    """A live host, according to its document. pipelines: those for which it may take leases.
+
+    is_blind: it cannot read the leases. It sees no request either, so it keeps what it has, and gets no more.
+    """
 
     name: str
     pipelines: frozenset[str]
     leases_max: int | None = None
     draining: bool = False
+    is_blind: bool = False
     is_new: bool = False
     lasts_s: float = LASTS_S
 
@@ -84,11 +88,12 @@ def plan_in_steps(
       differ in whom they have seen do so: two of them would request leases of each other without end.
     - paused: pipelines that no host processes; their leases are neither taken nor requested, and count in no share.
     """
-    able = {peer.name: peer for peer in peers if not peer.draining}
+    able = {peer.name: peer for peer in peers if not peer.draining and (peer.name == me or not peer.is_blind)}
     if me not in able:
         return Plan((), (), 0)
     seeing = {name: peer for name, peer in able.items() if name == me or not peer.is_new}
-    group = yield from distribution_of(leases, able, seeing, expired, paused, {*benched} - {me})
+    blind = frozenset(peer.name for peer in peers if peer.is_blind and not peer.draining) - {me}
+    group = yield from distribution_of(leases, able, seeing, expired, paused, {*benched} - {me}, blind)
     ours = [
         lease
         for lease in leases
@@ -181,6 +186,7 @@ class Distribution:
     - leases: by pipeline, the open ones. free: those without a holder. held: how many leases each holder has.
     - moving: the leases that their owner does not hold, and the host that has each or is about to get it.
     - shares, shares_of_free, shares_of_expired: by pipeline and host. What is free or expired is not left to all hosts.
+    - blind: hosts that keep what they have, which is in no share.
     """
 
     leases: Mapping[str, Sequence[Lease]]
@@ -190,6 +196,7 @@ class Distribution:
     shares: Mapping[str, Mapping[str, int]]
     shares_of_free: Mapping[str, Mapping[str, int]]
     shares_of_expired: Mapping[str, Mapping[str, int]]
+    blind: frozenset[str] = frozenset()
 
     def holder_of(self, lease: Lease) -> str | None:
         return self.moving.get(lease.key, lease.owner)
@@ -202,7 +209,7 @@ class Distribution:
         above = {
             name: count - shares.get(name, 0)
             for name, count in held.items()
-            if name is not None and count > shares.get(name, 0)
+            if name is not None and name not in self.blind and count > shares.get(name, 0)
         }
         settled: dict[str, list[Lease]] = {name: [] for name in sorted(above)}
         for lease in sorted(self.leases.get(pipeline, ()), key=lambda lease: lease.partition):
@@ -218,10 +225,11 @@ def distribution_of(
     expired: Collection[LeaseKey],
     paused: Collection[str],
     benched: Collection[str],
+    blind: frozenset[str] = frozenset(),
 ) -> Steps[Distribution]:
     """able: the live hosts that may take leases. seeing: those of them that know which leases have expired.
 
-    benched: those that get no more than they have of what is free or expired.
+    benched: those that get no more than they have of what is free or expired. blind: other live hosts, that keep what they have.
     """
     by_pipeline = _by_pipeline(lease for lease in leases if not lease.closed and lease.pipeline not in paused)
     if len(leases) > STEP_MAX:
@@ -239,14 +247,15 @@ def distribution_of(
         held[pipeline] = Counter(holders)
         if None in held[pipeline]:
             free[pipeline] = [lease for lease, holding in zip(found, holders, strict=True) if holding is None]
-    shares = shares_of_free = shares_of_expired = yield from shares_of(able, held)
+    pooled = _held_by_others(held, blind) if blind else held
+    shares = shares_of_free = shares_of_expired = yield from shares_of(able, pooled)
     if free and not able.keys().isdisjoint(benched):
         able, seeing = _capped(able, held, benched), _capped(seeing, held, benched)
-        shares_of_free = shares_of_expired = yield from shares_of(able, held)
+        shares_of_free = shares_of_expired = yield from shares_of(able, pooled)
     unseeing = able.keys() - seeing.keys()
     if expired and unseeing:  # they would let what expires lie, and ask for their part of it later
-        shares_of_expired = yield from shares_of(seeing, _held_by_others(held, unseeing))
-    return Distribution(by_pipeline, free, held, moving, shares, shares_of_free, shares_of_expired)
+        shares_of_expired = yield from shares_of(seeing, _held_by_others(pooled, unseeing))
+    return Distribution(by_pipeline, free, held, moving, shares, shares_of_free, shares_of_expired, blind)
 
 
 def _capped(peers: Mapping[str, Peer], held: Held, names: Collection[str]) -> Mapping[str, Peer]:

@@ -1,7 +1,7 @@
 """Hints: why another host should read the leases now, instead of at its next look.
 
 Hints only make hosts sooner. They may be lost, late or repeated, because hosts read the leases anyway: at every look, as
-sessions and the bell show (docs/protocol.md, Sessions). No safety rests on one.
+sessions and the bell show (docs/protocol.md, S14). No safety rests on one.
 """
 
 from __future__ import annotations

@@ -21,11 +21,11 @@ VERSION = 1
 HOST_BYTES_MAX = 4096
 """The size of a document, unless the pipelines' names alone need more: every host reads all documents at every look."""
 PIPELINES_MAX = 1024
-FIT, SICK, RENOUNCED, UNKNOWN = "fsr-"
+FIT, SICK, RENOUNCED, BLIND, UNKNOWN = "fsrb-"
 """What a host is for one of its pipelines.
 
 fit: it has delivered lately, or has probed that it can. sick: it cannot, and still has leases. renounced: it cannot, and
-sends nothing, so that others may take its leases. unknown: neither.
+sends nothing, so that others may take its leases. blind: it cannot read the leases, and keeps its own. unknown: none of these.
 """
 
 Tenant = tuple[str, str]
@@ -81,6 +81,7 @@ class HostRecord:
             pipelines=frozenset(self.pipelines) - self.which_are(SICK, RENOUNCED),
             leases_max=self.leases_max,
             draining=self.draining,
+            is_blind=bool(self.which_are(BLIND)),
             is_new=is_new,
             lasts_s=self.lasts_s,
         )

@@ -1,7 +1,7 @@
 """Read, change, replace if the ETag still matches: the only writer of leases.
 
 `Keeper` scans all leases, and takes, requests and creates single ones. An owner writes its lease by `leasehold.leases.tenure`.
-A scan may also read only what changed since an earlier one (docs/protocol.md, Sessions).
+A scan may also read only what changed since an earlier one (docs/protocol.md, Changes).
 """
 
 from __future__ import annotations

@@ -78,6 +78,7 @@ class Session:
         self._described_at = -inf
         self._unread_s = 0.0
         self._rings = 0
+        self._resumes = 0
         self._nudged = asyncio.Event()
         self._turned = asyncio.Event()
 
@@ -108,8 +109,8 @@ class Session:
 
     @property
     def lapses(self) -> int:
-        """How many terms have ended."""
-        return max(0, self._trust.last_term - bool(self.term))
+        """How many terms have ended because no beat arrived in time."""
+        return max(0, self._trust.last_term - bool(self.term) - self._resumes)
 
     @property
     def beat_age_s(self) -> float:
@@ -125,6 +126,7 @@ class Session:
         """The next beat shows it, soon. resumes: work that was renounced begins again, which takes a new term."""
         self.fitness = fitness
         if resumes:
+            self._resumes += bool(self._trust.term)
             self._trust = self._trust.ended()
         self.ring()
 

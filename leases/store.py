@@ -231,7 +231,7 @@ class TimedStore(StoreAround):
     """A store whose every call ends within `timeout_s`: a read as StoreUnavailable, a write as StoreAmbiguous. Only
     `documents` may take longer: a migration may read much, and holds no lease meanwhile.
 
-    The timeout must be well below the trust window, or a single slow answer would end an owner's trust.
+    A write of a lease that takes longer ends no trust; heartbeats have a timeout of their own.
     """
 
     def __init__(self, store: LeaseStore, timeout_s: float) -> None:

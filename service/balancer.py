@@ -12,7 +12,7 @@ every balance interval (or when a host rang or died, or each second while leases
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -323,11 +323,9 @@ class Balancer:
 
     async def _proved(self, wanted: Plan) -> Plan:
         """The plan without requests for what this host has not shown that it can process: another host works on that."""
-        pipelines = {key.pipeline for key in wanted.ask}
-        if not pipelines or self.fitness is None:
+        if not wanted.ask or self.fitness is None:
             return wanted
-        fit = await self.fitness.prove(pipelines)
-        return replace(wanted, ask=tuple(key for key in wanted.ask if key.pipeline in fit))
+        return replace(wanted, ask=await self.fitness.requests(wanted.ask))
 
     def lease_of(self, pipeline: str, turn: int) -> VersionedLease | None:
         """One that is known: another one at each turn, as some may be slow."""
@@ -353,7 +351,10 @@ class Balancer:
 
     async def _plan(self, scan: Scan, host_scan: HostScan) -> Plan:
         """The plan; empty if it was empty and nothing has changed since. The event loop gets a turn after each step."""
-        now, overdue = self._clock.monotonic(), self._overdue(scan)
+        now, overdue = (
+            self._clock.monotonic(),
+            self._overdue(scan, {peer.name for peer in host_scan.peers if peer.is_blind}),
+        )
         peers, paused, benched = host_scan.peers, host_scan.controls.paused, self._shares.benched(now)
         passed = self._shares.passed(scan, peers, self.expired, self._keeper.host, now, paused)
         held_off, working = self._failures.held_off, frozenset(self._workers)
@@ -460,6 +461,8 @@ class Balancer:
             text = f"lease '{key.partition}' of pipeline '{key.pipeline}' cannot be requested: {described(error)}"
             self._reports.report("request", key, text, key)
             return
+        if self.fitness is not None:
+            self.fitness.note_request(key)
         self._stats.record_lease_request(lease)
         self._log.info("handoff requested", **about(lease), owner=lease.owner)
 
@@ -473,15 +476,16 @@ class Balancer:
             self._refusals.log_failure(self._log, event, str(error), **about(lease))
         changes.refused.append(error)
 
-    def _overdue(self, scan: Scan) -> frozenset[LeaseKey]:
+    def _overdue(self, scan: Scan, blind: Collection[str]) -> frozenset[LeaseKey]:
         """The leases that we requested long ago and did not get: the owner lives but does not answer.
 
-        Time in which the container could not be read does not count: the owner could not answer then.
+        Time in which the container could not be read does not count: the owner could not answer then. Nor does time in which
+        the owner cannot read its leases.
         """
         asked = {
             lease.key: (lease.owner, lease.epoch)
             for lease in scan.requested
-            if lease.handoff_to == self._keeper.host and lease.pipeline not in self.paused
+            if lease.handoff_to == self._keeper.host and lease.pipeline not in self.paused and lease.owner not in blind
         }
         rounds = self._timing.rounds(scan.listings)
         self._requests = self._requests.scanned(asked, scan.started, scan.ended, rounds)
@@ -533,7 +537,7 @@ class Balancer:
             if found == "over":
                 self._failures.forget(key)
             elif found == "recovered" and lease is not None:
-                self._failures.record_recovery(key, **({} if lease.owner == me else {"by": lease.owner}))
+                self._failures.record_recovery(key, by=None if lease.owner == me else lease.owner)
 
     def _is_idle(self, key: LeaseKey) -> bool:
         """Whether its worker has had nothing to do for a while. To be idle for a moment is what a worker looks like too that

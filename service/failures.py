@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from math import inf
+from typing import Literal, NamedTuple
 
 from structlog.typing import FilteringBoundLogger as Log
 
@@ -14,6 +15,8 @@ from leasehold.service.texts import described
 
 HOLD_OFF = Backoff(first_s=1.0, max_s=60.0)
 """A partition is left alone for 1 s, then 2, 4, ... up to this."""
+LEFT_TO_OTHERS = Backoff(first_s=60.0, max_s=1800.0)
+"""For how long a lease that failed here is left to a host that works on it: longer each time it was requested since."""
 QUIET_FIRST_S = 2.0
 """How long the log says nothing more of a failure that repeats; then twice as long, and so on."""
 
@@ -28,7 +31,6 @@ class Failure:
     count: failures in a row. since: when the first of them happened; at: when the last one did.
     until: when this host tries again.
     position: the lease's continuation at the last failure. If it changes, the partition has moved.
-    releases: how many of these failures ended a worker, which then released the lease.
     is_retried: the worker is still there, keeps the lease and tries again by itself.
     """
 
@@ -38,8 +40,29 @@ class Failure:
     at: float
     until: float
     position: str | None
-    releases: int
     is_retried: bool = False
+
+
+class Ended(NamedTuple):
+    """Failures of a partition that ended its workers, which released the lease, since a worker here last delivered.
+
+    Another host that gets on with it does not end this: it shows who is to blame. Times are Clock seconds.
+
+    - count: how many. since: when the first happened; at: when the last one did.
+    - until: when this host may take the lease again, if no host works on it.
+    - requests: how often this host has requested the lease of another since.
+    """
+
+    count: int
+    since: float
+    at: float
+    until: float
+    requests: int
+
+    @property
+    def left_until(self) -> float:
+        """When this host may request the lease of another."""
+        return self.at + LEFT_TO_OTHERS.pause_s(self.requests + 1, 0.0)
 
 
 class Streak:
@@ -108,6 +131,7 @@ class Failures(Mapping[LeaseKey, Failure]):
         self._recovered = recovered
         self._failed = failed
         self._last: dict[LeaseKey, Failure] = {}
+        self.ended: dict[LeaseKey, Ended] = {}
 
     def __getitem__(self, key: LeaseKey) -> Failure:
         return self._last[key]
@@ -121,45 +145,49 @@ class Failures(Mapping[LeaseKey, Failure]):
     @property
     def held_off(self) -> list[LeaseKey]:
         """Those that are not to be tried yet."""
-        return [key for key in self._last if self.holds_off(key)]
+        return [key for key in {**self._last, **self.ended} if self.holds_off(key)]
 
     def holds_off(self, key: LeaseKey) -> bool:
-        failure = self._last.get(key)
-        return failure is not None and not failure.is_retried and self._clock.monotonic() < failure.until
+        failure, ended = self._last.get(key), self.ended.get(key)
+        until = max(
+            -inf if failure is None or failure.is_retried else failure.until, -inf if ended is None else ended.until
+        )
+        return self._clock.monotonic() < until
 
     def record_failure(self, key: LeaseKey, error: Exception, position: str | None = None) -> None:
         """Its worker ended: the partition is left alone for twice as long as last time."""
-        releases = self._last[key].releases + 1 if key in self._last else 1
-        pause_s = HOLD_OFF.pause_s(releases, 0.0)
-        self._keep(key, error, pause_s, position, releases=releases, counts=1)
+        now, known = self._clock.monotonic(), self.ended.get(key)
+        count, since, requests = (known.count, known.since, known.requests) if known else (0, now, 0)
+        pause_s = HOLD_OFF.pause_s(count + 1, 0.0)
+        self.ended[key] = Ended(count + 1, since, now, now + pause_s, requests)
+        self._keep(key, error, pause_s, position, counts=1)
+
+    def note_request(self, key: LeaseKey) -> None:
+        """This host requests the lease of another."""
+        if (known := self.ended.get(key)) is not None:
+            self.ended[key] = known._replace(requests=known.requests + 1)
 
     def record_retry(self, key: LeaseKey, error: Exception, pause_s: float, position: str | None) -> None:
         """Its worker continues and tries again after pause_s."""
-        releases = self._last[key].releases if key in self._last else 0
-        self._keep(key, error, pause_s, position, releases=releases, counts=1, is_retried=True)
+        self._keep(key, error, pause_s, position, counts=1, is_retried=True)
 
     def would_fail(self, key: LeaseKey, error: Exception, position: str | None = None) -> None:
         """It was not tried, as that would be in vain: left alone for as long as any."""
-        known = self._last.get(key)
-        self._keep(
-            key,
-            error,
-            HOLD_OFF.max_s,
-            position,
-            releases=known.releases if known else 1,
-            counts=0 if known else 1,
-        )
+        self._keep(key, error, HOLD_OFF.max_s, position, counts=0 if key in self._last else 1)
 
-    def record_recovery(self, key: LeaseKey, **about: object) -> None:
-        """It works again. about: more fields to log."""
+    def record_recovery(self, key: LeaseKey, *, by: str | None = None) -> None:
+        """It works again. by: another host, if it works there."""
         failure = self._last.pop(key, None)
+        if by is None:
+            self.ended.pop(key, None)
         if failure is not None:
-            for_s = self._clock.monotonic() - failure.since
-            self._recovered(key, failure, {**recovery_fields(failure.count, for_s), **about})
+            fields = recovery_fields(failure.count, self._clock.monotonic() - failure.since)
+            self._recovered(key, failure, fields if by is None else {**fields, "by": by})
 
     def forget(self, key: LeaseKey) -> None:
         """It is no longer ours to report, whether it works or not."""
         self._last.pop(key, None)
+        self.ended.pop(key, None)
 
     def _keep(
         self,
@@ -168,7 +196,6 @@ class Failures(Mapping[LeaseKey, Failure]):
         pause_s: float,
         position: str | None,
         *,
-        releases: int,
         counts: int,
         is_retried: bool = False,
     ) -> None:
@@ -180,7 +207,6 @@ class Failures(Mapping[LeaseKey, Failure]):
             at=now,
             until=now + pause_s,
             position=position,
-            releases=releases,
             is_retried=is_retried,
         )
         if counts:

@@ -12,6 +12,7 @@ works on moves only to such a host. If there is none, nothing moves (docs/protoc
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -19,12 +20,12 @@ from typing import Literal
 
 from leasehold.common.cancellation import is_cancelled
 from leasehold.common.clock import Backoff
-from leasehold.leases.host_record import FIT, RENOUNCED, SICK, UNKNOWN, HostRecord
+from leasehold.leases.host_record import BLIND, FIT, RENOUNCED, SICK, UNKNOWN, HostRecord
 from leasehold.leases.keeper import Keeper
 from leasehold.leases.lease import LeaseKey
 from leasehold.leases.session import Session
 from leasehold.leases.tenure import VersionedLease
-from leasehold.service.failures import Failures
+from leasehold.service.failures import Ended, Failure, Failures
 from leasehold.service.pipeline import PipelineParts
 from leasehold.service.runtime import Runtime
 from leasehold.service.worker import Worker
@@ -35,10 +36,12 @@ PROVED_FOR_S = 60.0
 PROBED_EVERY_S = 5.0
 PROBE_CALLS = 2
 """How many calls of a probe follow each other."""
-REST = Backoff(first_s=55.0, max_s=1800.0)
+REST = Backoff(first_s=40.0, max_s=1800.0)
 """From falling sick to the first try to resume: longer each time, until the host has been well for as long as it rested."""
 FOREIGN_REST = Backoff(first_s=60.0, max_s=1800.0)
 """For how long a lease may fail here that failed at its last owner, before that counts against this host."""
+TRIAL = 2
+"""For how many durations the one lease is tried that a host requests when it resumes, unless it delivers sooner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +57,10 @@ class Facts:
     """What is known of a pipeline here, at `now` (Clock seconds).
 
     - fails_s: for how long writes of leases have failed, or the partition that has failed for longest.
-    - failing: for how long each partition with a worker has failed.
+    - failing: for how long each partition has failed that has a worker, or whose worker ended so and may not try again yet.
+    - has_released: whether leases were released here because they failed.
     - reads_fail_s: for how long readings of leases have failed.
-    - proved_s: how long ago it delivered, or a probe succeeded. probe_failed: whether the last probe did.
+    - delivered_s: how long ago it delivered. proved_s: or a probe succeeded. probe_failed: whether the last probe did.
     - trusted_s: since the host's last lapse of trust.
 
     `failing` and `reads_fail_s` are 0 of what was not tried again since the last lapse. The cause may have ended with that.
@@ -66,7 +70,9 @@ class Facts:
     lasts_s: float
     fails_s: float = 0.0
     failing: Collection[float] = ()
+    has_released: bool = False
     reads_fail_s: float = 0.0
+    delivered_s: float = inf
     proved_s: float = inf
     probe_failed: bool = False
     peers: Peers = field(default_factory=Peers)
@@ -84,9 +90,14 @@ class Facts:
         return all_fail or (self.is_suspect and self.probe_failed)
 
     @property
-    def is_sick(self) -> bool:
+    def is_blind(self) -> bool:
         """A host that cannot read the leases keeps its own, which it can process, and gets no others."""
-        return self.loses_work or self.reads_fail_s >= self.lasts_s
+        return self.reads_fail_s >= self.lasts_s
+
+    @property
+    def is_outage(self) -> bool:
+        """Whether trust has lapsed lately: what fails may do so for want of the store."""
+        return self.trusted_s < self.lasts_s
 
     @property
     def is_proved_now(self) -> bool:
@@ -101,35 +112,36 @@ class Facts:
         """Whether this host is fit, as it has shown since another one has been sick: not before, or both may have one cause."""
         return self.peers.sick_s is not None and self.proved_s <= min(self.peers.sick_s, PROVED_FOR_S)
 
+    @property
+    def is_well_proved(self) -> bool:
+        """Whether its proof is a delivery, if leases failed here: no probe shows what a handler will do."""
+        return not self.has_released or self.delivered_s <= (self.peers.sick_s or 0.0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineHealth:
-    """How one pipeline is. since: when it got well or sick. rests: how often it was renounced without having been well for long.
-
-    has_lost_work: whether it is sick because leases are better off elsewhere.
-    """
+    """How one pipeline is. since: when it got well or sick. rests: how often it was renounced, since it was well for long."""
 
     state: State = "well"
     since: float = -inf
     rests: int = 0
-    has_lost_work: bool = False
 
     def judged(self, facts: Facts, *, workers: int) -> PipelineHealth:
         """The next state. Pure."""
         match self.state:
-            case "well" if facts.is_sick and facts.trusted_s >= facts.lasts_s:  # not by an outage of the store
-                return replace(self, state="sick", since=facts.now, has_lost_work=facts.loses_work)
-            case "sick" if not workers and self.has_lost_work:  # others requested its leases
+            case "well" if facts.loses_work and not facts.is_outage:
+                return replace(self, state="sick", since=facts.now)
+            case "sick" if not workers and (
+                facts.peers.is_fit or not facts.has_released
+            ):  # others requested its leases
                 return replace(self, state="renounced", rests=self.rests + 1)
-            case "sick" if not facts.is_sick:
+            case "sick" if not facts.loses_work:
                 return replace(self, state="well", since=facts.now)
-            case "sick" if facts.loses_work and facts.peers.is_fit:
+            case "sick" if facts.peers.is_fit:
                 return replace(self, state="leaving")
-            case "sick" if facts.loses_work:
-                return replace(self, has_lost_work=True)
             case "leaving" if not workers:
                 return replace(self, state="renounced", rests=self.rests + 1)
-            case "renounced" if self.may_resume(facts.now) and facts.is_proved_now and not facts.is_sick:
+            case "renounced" if self.may_resume(facts.now) and facts.is_proved_now and not facts.loses_work:
                 return replace(self, state="well", since=facts.now)
             case "well" if self.rests and facts.now - self.since >= REST.pause_s(self.rests, 0.0):
                 return replace(self, rests=0)
@@ -138,16 +150,25 @@ class PipelineHealth:
     def may_resume(self, now: float) -> bool:
         return now - self.since >= REST.pause_s(self.rests, 0.0)
 
+    def is_on_trial(self, now: float, lasts_s: float, *, delivered_at: float, requested_at: float) -> bool:
+        """Whether it has resumed, and has not shown yet that it works: no probe shows what a handler will do."""
+        is_tried = requested_at >= self.since and now - requested_at >= TRIAL * lasts_s
+        return self.state == "well" and self.rests > 0 and delivered_at < self.since and not is_tried
+
     def shown(self, facts: Facts) -> str:
         """As `HostRecord.fitness` has it."""
         if self.state != "well":
             return RENOUNCED if self.state == "renounced" else SICK
-        return FIT if facts.answers_the_sick and not facts.is_suspect else UNKNOWN
+        if facts.is_blind and not facts.is_outage:
+            return BLIND
+        return FIT if facts.answers_the_sick and facts.is_well_proved and not facts.is_suspect else UNKNOWN
 
 
 @dataclass(slots=True)
 class _WatchedPipeline:
     health: PipelineHealth = field(default_factory=PipelineHealth)
+    delivered_at: float = -inf
+    requested_at: float = -inf
     proved_at: float = -inf
     probed_at: float = -inf
     probe_failed: bool = False
@@ -201,7 +222,12 @@ class Fitness:
     def note_delivery(self, key: LeaseKey) -> None:
         self._foreign.pop(key, None)
         watched = self._watched[key.pipeline]
-        watched.proved_at, watched.probe_failed = self._clock.monotonic(), False
+        watched.delivered_at = watched.proved_at = self._clock.monotonic()
+        watched.probe_failed = False
+
+    def note_request(self, key: LeaseKey) -> None:
+        self._failures.note_request(key)
+        self._watched[key.pipeline].requested_at = self._clock.monotonic()
 
     def note_take(self, key: LeaseKey) -> None:
         """A lease that failed where it comes from may fail here too, through no fault of this host."""
@@ -209,10 +235,29 @@ class Fitness:
             times = self._foreign.get(key, (0, 0.0))[0] + 1
             self._foreign[key] = times, self._clock.monotonic() + FOREIGN_REST.pause_s(times, 0.0)
 
-    async def prove(self, pipelines: Collection[str]) -> frozenset[str]:
-        """Those of the pipelines for which this host is fit: it has shown that lately, or a probe shows it now."""
-        await asyncio.gather(*(self._probe(name) for name in pipelines if not self._is_proved(name)))
-        return frozenset(filter(self._is_proved, pipelines))
+    async def requests(self, wanted: Collection[LeaseKey]) -> tuple[LeaseKey, ...]:
+        """Those of the leases, which other hosts work on, that this host may request.
+
+        It is fit for their pipeline: it has shown that lately, or a probe shows it now. What failed here is left to others.
+        """
+        now, ended = self._clock.monotonic(), self._failures.ended
+        left = {key for key in wanted if key in ended and now < ended[key].left_until}
+        by_pipeline = defaultdict[str, list[LeaseKey]](list)
+        for key in wanted:
+            if key not in left:
+                by_pipeline[key.pipeline].append(key)
+        await asyncio.gather(*(self._probe(name) for name in by_pipeline if not self._is_proved(name)))
+        return tuple(
+            key for name, keys in by_pipeline.items() if self._is_proved(name) for key in keys[: self._most(name, now)]
+        )
+
+    def _most(self, name: str, now: float) -> int | None:
+        """How many leases it may request now; None for as many as it lacks. On trial it is one in all."""
+        health, lasts_s = self._watched[name].health, self._session.timing.duration_s
+        delivered_at, requested_at = self._watched[name].delivered_at, self._watched[name].requested_at
+        if not health.is_on_trial(now, lasts_s, delivered_at=delivered_at, requested_at=requested_at):
+            return None
+        return int(requested_at < health.since)
 
     async def run(self) -> None:
         """Never returns."""
@@ -273,7 +318,9 @@ class Fitness:
             lasts_s=self._session.timing.duration_s,
             fails_s=max((outcomes.writes.failing_s(now), *self._failing(name, now))),
             failing=self._failing(name, now, tried_since=self._trusted_since),
+            has_released=any(key.pipeline == name for key in self._failures.ended),
             reads_fail_s=outcomes.reads.failing_s(now, tried_since=self._trusted_since),
+            delivered_s=now - watched.delivered_at,
             proved_s=now - watched.proved_at,
             probe_failed=watched.probe_failed,
             peers=Peers(
@@ -284,11 +331,13 @@ class Fitness:
         )
 
     def _failing(self, name: str, now: float, *, tried_since: float = -inf) -> list[float]:
-        keys = [key for key in self._workers if key.pipeline == name]
-        return [self._failing_s(key, now, tried_since) for key in keys]
+        """Of what was not tried again since, a worker that is there counts as well, and one that ended does not count."""
+        ended = {key: each for key, each in self._failures.ended.items() if key not in self._workers}
+        tried = [key for key, each in ended.items() if each.at >= tried_since and now < each.until]
+        keys = [key for key in (*self._workers, *tried) if key.pipeline == name]
+        return [self._failing_s(key, self._failures.get(key) or ended.get(key), now, tried_since) for key in keys]
 
-    def _failing_s(self, key: LeaseKey, now: float, tried_since: float) -> float:
-        failure = self._failures.get(key)
+    def _failing_s(self, key: LeaseKey, failure: Failure | Ended | None, now: float, tried_since: float) -> float:
         if failure is None or failure.at < tried_since or now < self._foreign.get(key, (0, -inf))[1]:
             return 0.0
         return now - failure.since

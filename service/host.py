@@ -226,10 +226,10 @@ class Host:
 
     async def _keep_beating(self) -> None:
         session, streak = self.session, Streak(self._clock)
-        term, lasts_s = session.term, session.timing.duration_s
+        term, lapses, lasts_s = session.term, session.lapses, session.timing.duration_s
 
         def beaten() -> None:
-            nonlocal term, lasts_s
+            nonlocal term, lapses, lasts_s
             streak.log_end(self._log, "heartbeat recovered")
             if session.timing.duration_s != lasts_s:
                 lasts_s = session.timing.duration_s
@@ -237,7 +237,11 @@ class Host:
             if session.term not in (0, term):
                 term = session.term
                 self.wake()
-                self._log.warning("trust lapsed", why="no heartbeat arrived in time; leases are won again", term=term)
+                if session.lapses > lapses:
+                    lapses = session.lapses
+                    self._log.warning(
+                        "trust lapsed", why="no heartbeat arrived in time; leases are won again", term=term
+                    )
 
         await session.keep_beating(
             self._rng, lambda error: streak.log_failure(self._log, "heartbeat failed", error), beaten

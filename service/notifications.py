@@ -124,14 +124,14 @@ class BatchDelivered(PartitionNotification):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrustSuspended(PartitionNotification):
-    """There is output to send, but the lease could not be renewed in time: nothing is sent until it is."""
+    """There is output to send, but no heartbeat arrived in time: nothing is sent until the lease is won again."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrustRestored(PartitionNotification):
-    """The lease is renewed after `TrustSuspended`, and output is sent again."""
+    """The lease is won again after `TrustSuspended`, and output is sent."""
 
     epoch: int
 

@@ -13,8 +13,8 @@ from leasehold.common.clock import Backoff, Clock, retry_after_s
 from leasehold.leases.errors import StoreError
 
 CLOSING_TIMEOUT_S = 5.0
-"""How long cancelled work may take to end, and then a close, a last checkpoint and a release each. Where that is not enough the
-lease simply expires."""
+"""How long cancelled work may take to end, and then a close, a last checkpoint and a release each. Where that is not enough,
+another host takes the lease once it has waited long enough for it."""
 PAUSES = Backoff(first_s=0.1, max_s=60.0)
 
 
@@ -31,7 +31,7 @@ async def run_within(doing: str, step: Coroutine[Any, Any, None], log: Log) -> N
 
 
 async def retry_until_answered(step: Callable[[], Awaitable[None]], clock: Clock, log: Log) -> None:
-    """Again if the container refuses for a moment: a lease that is not released stands still until it expires."""
+    """Again if the container refuses for a moment: a lease that is not released stands still until it is taken."""
     failures = 0
     while True:
         try:

@@ -407,11 +407,11 @@ class Worker:
 
     def _suspended(self, is_first: bool) -> None:
         self._stats.record_suspension(self.owned.lease, is_first=is_first)
-        self._log.warning("suspended", why="the lease could not be renewed in time; nothing is sent until it is")
+        self._log.warning("suspended", why="no heartbeat arrived in time; nothing is sent until the lease is won again")
 
     def _restored(self) -> None:
         self._stats.record_restoration(self.owned.lease)
-        self._log.info("suspension ended", why="the lease is renewed")
+        self._log.info("suspension ended", why="the lease is won again")
 
     async def _back_off(self, error: Exception, failures: int) -> None:
         pause = min(BACKOFF.pause_s(failures, self._rng.random(), retry_after_s(error)), BACKOFF.max_s)
@@ -424,7 +424,7 @@ class Worker:
         await sleep_unless_stopped(self._stopping, pause)
 
     async def _close(self, outcome: WorkerResult) -> None:
-        """The last checkpoint and release, each within its time: whatever fails here, the lease expires by itself."""
+        """The last checkpoint and release, each within its time: whatever fails here, another host asks for it, or takes it."""
         await self._close_writer(outcome.reason)
         if outcome.reason in ("shutdown", "failed") and not self.owned.is_lost:
             await run_within(

@@ -17,7 +17,7 @@ from typing import Literal
 from leasehold.leases.bootstrap import Identity
 from leasehold.leases.errors import InvalidDocument
 from leasehold.leases.expiry import Mark
-from leasehold.leases.host_record import RENOUNCED, SICK, HostRecord
+from leasehold.leases.host_record import BLIND, RENOUNCED, SICK, HostRecord
 from leasehold.leases.keeper import Scan
 from leasehold.leases.lease import Lease, LeaseKey
 from leasehold.leases.pause_orders import NO_CONTROLS, Control, Controls
@@ -248,7 +248,7 @@ def _host(
         leases=leases,
         leases_max=record.leases_max,
         lasts_s=record.lasts_s,
-        unfit=tuple(sorted(record.which_are(SICK, RENOUNCED))),
+        unfit=tuple(sorted(record.which_are(SICK, RENOUNCED, BLIND))),
         started_at=record.started_at,
         activity=activity,
         is_silent=not is_this and silent_s > SILENT * record.lasts_s,

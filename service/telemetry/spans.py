@@ -305,7 +305,7 @@ class TracedStats(Stats):
 
     def record_suspension(self, lease: Lease, *, is_first: bool = True) -> None:
         super().record_suspension(lease, is_first=is_first)
-        self._send("suspend", lease, error=SpanFailure("suspended", "the lease could not be renewed in time"))
+        self._send("suspend", lease, error=SpanFailure("suspended", "no heartbeat arrived in time"))
 
     def record_batch(self, lease: Lease, batch: DeliveredBatch) -> None:
         tenure = self._tenures.get(lease.key)

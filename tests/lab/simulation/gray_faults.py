@@ -46,6 +46,10 @@ def is_of_feed(request: Request) -> bool:
     return request.where == "feed"
 
 
+def is_of_output(request: Request) -> bool:
+    return request.where == "sink" and request.operation == "write"
+
+
 SLOW: tuple[Meant, ...] = (is_of_store, is_write, is_of_hosts, is_of_leases, is_read)
 DISABLED: tuple[Meant, ...] = (is_listing, is_of_leases, is_of_sink, is_of_feed)
 
@@ -73,6 +77,26 @@ def disabled(rng: random.Random, host: str, *, retries_itself: bool = False) -> 
     """retries_itself: whether the sink tries again and again, so that the host learns of it only after `batch_timeout_s`."""
     meant = [each for each in DISABLED if each is not is_of_sink or not retries_itself]
     return Cut(host, rng.choice(meant), Fate(QUICK_S, "refused"))
+
+
+def rejected(host: str) -> Cut:
+    """What a host writes is refused for good, though probes are answered: a batch ends its worker, and the lease is released."""
+    return Cut(host, is_of_output, Fate(QUICK_S, "rejected"))
+
+
+def grays(rng: random.Random, sick: str, way: str, slow_s: float, *, retries_itself: bool) -> list[Cut]:
+    """slow_s: what a store takes that is slow for all. retries_itself: see `disabled`."""
+    match way:
+        case "slow":
+            return [slowed(rng, sick, 4.0)]
+        case "slow for all":
+            return [slowed(rng, "", slow_s)]
+        case "one way":
+            return one_way(rng, sick)
+        case "rejected":
+            return [rejected(sick)]
+        case _:
+            return [disabled(rng, sick, retries_itself=retries_itself)]
 
 
 async def run_gray_faults(world: World, until_s: float) -> None:

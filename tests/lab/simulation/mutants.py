@@ -264,8 +264,8 @@ MUTANTS = (
     mutant(
         "a host gives its leases up although no other is fit",
         "leasehold.service.fitness",
-        'case "sick" if facts.loses_work and facts.peers.is_fit:',
-        'case "sick" if facts.loses_work or facts.peers.is_fit:',
+        'case "sick" if facts.peers.is_fit:',
+        'case "sick" if facts.loses_work:',
         test=FITNESS,
     ),
     mutant(
@@ -369,6 +369,41 @@ MUTANTS = (
         test=f"{HOST_GRAY}::test_a_lease_that_fails_wherever_it_goes_moves_at_most_once_a_minute_and_ever_less",
     ),
     mutant(
+        "a host that cannot read its leases loses them",
+        "leasehold.leases.balance",
+        "if name is not None and name not in self.blind and (count > shares.get(name, 0))",
+        "if name is not None and count > shares.get(name, 0)",
+        test=f"{HOST_GRAY}::test_a_host_that_cannot_read_the_leases_keeps_its_own_idle_or_not_also_when_another_host_comes",
+    ),
+    mutant(
+        "a host is well although all that it took has failed and was released",
+        "leasehold.service.fitness",
+        "if each.at >= tried_since and now < each.until",
+        "if each.at > each.until",
+        test=f"{HOST_GRAY}::test_a_host_at_which_every_batch_ends_its_worker_leaves_the_work_to_others_and_tries_one_lease",
+    ),
+    mutant(
+        "a host requests at once what another got on with after it failed here",
+        "leasehold.service.fitness",
+        "left = {key for key in wanted if key in ended and now < ended[key].left_until}",
+        "left = set[LeaseKey]()",
+        test=f"{HOST_GRAY}::test_a_host_at_which_every_batch_ends_its_worker_leaves_the_work_to_others_and_tries_one_lease",
+    ),
+    mutant(
+        "a host that resumes requests its whole share",
+        "leasehold.service.fitness",
+        "return int(requested_at < health.since)",
+        "return None",
+        test=f"{HOST_GRAY}::test_a_host_at_which_every_batch_ends_its_worker_leaves_the_work_to_others_and_tries_one_lease",
+    ),
+    mutant(
+        "hosts whose handlers all fail take each other for fit",
+        "leasehold.service.fitness",
+        "return not self.has_released or self.delivered_s <= (self.peers.sick_s or 0.0)",
+        "return True",
+        test=FITNESS,
+    ),
+    mutant(
         "what failed in an outage that is over makes its host sick",
         "leasehold.leases.store",
         "return 0.0 if self._since is None or self._last < tried_since else now - self._since",
@@ -378,8 +413,8 @@ MUTANTS = (
     mutant(
         "what fails in an outage of the store makes its host sick",
         "leasehold.service.fitness",
-        "case 'well' if facts.is_sick and facts.trusted_s >= facts.lasts_s:",
-        "case 'well' if facts.is_sick:",
+        "case 'well' if facts.loses_work and (not facts.is_outage):",
+        "case 'well' if facts.loses_work:",
         test=FITNESS,
     ),
     mutant(

@@ -21,12 +21,20 @@ from leasehold.leases.store import READS, ChangedDocuments, Stored
 from leasehold.leases.stores.memory import MemoryStore
 from leasehold.pipeline.connectors.log.partition_file import LogError
 from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryDestination, MemoryOutputSink, MemoryWriter
-from leasehold.pipeline.errors import Ambiguous, FeedUnavailable, PipelineError, SinkError, SinkUnavailable
+from leasehold.pipeline.errors import (
+    Ambiguous,
+    FeedUnavailable,
+    PipelineError,
+    SinkError,
+    SinkRejected,
+    SinkUnavailable,
+)
 from leasehold.pipeline.sink import Claim
 
 T = TypeVar("T")
 Where = Literal["store", "feed", "sink"]
-Ends = Literal["ok", "refused", "lost", "ghost", "late"]
+Ends = Literal["ok", "refused", "rejected", "lost", "ghost", "late"]
+"""rejected: by a sink, for good."""
 
 
 class Request(NamedTuple):
@@ -205,7 +213,7 @@ async def _fulfilled(
         asyncio.get_running_loop().call_later(fate.late_s, lambda: asyncio.ensure_future(_late(call)))
         raise lost("no answer")
     await asyncio.sleep(fate.late_s)
-    if fate.ends == "refused":
+    if fate.ends in ("refused", "rejected"):
         raise _refusal(refused, fate)
     if fate.ends == "ghost":
         raise lost("no answer")
@@ -241,7 +249,7 @@ def _answer(
     refused: type[Exception],
     lost: type[Exception],
 ) -> None:
-    if fate.ends == "refused":
+    if fate.ends in ("refused", "rejected"):
         return _fail(answer, _refusal(refused, fate))
     if fate.ends == "ghost":
         return _fail(answer, lost("no answer"))
@@ -272,6 +280,8 @@ def _later_fail(answer: asyncio.Future[T], error: Exception, back_s: float) -> N
 
 
 def _refusal(refused: type[Exception], fate: Fate) -> Exception:
+    if fate.ends == "rejected":
+        return SinkRejected("not from this host")
     if fate.retry_after_s is None:
         return refused("out of reach")
     error = refused(f"throttled, try again after {fate.retry_after_s:.2f} s")

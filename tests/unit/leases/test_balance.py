@@ -170,6 +170,13 @@ def test_a_draining_host_takes_nothing_and_all_it_has_is_asked_for() -> None:
     assert len(planned(leases, peers, "b").ask) == 4
 
 
+def test_a_blind_host_keeps_what_it_has_and_the_others_share_the_rest() -> None:
+    leases = [lease(p, "a") for p in "123"] + [lease(p, "b") for p in "45678"]
+    blind = replace(peer("a"), is_blind=True)
+    assert planned(leases, [blind, peer("b"), peer("c")], me="c").ask == (("p", "4"), ("p", "5"))
+    assert planned([*leases, lease("9")], [blind, peer("b")], me="b").take == (("p", "9"),)
+
+
 def test_a_host_never_wants_more_than_its_limit() -> None:
     leases = [lease(str(i)) for i in range(10)]
     peers = [peer("a", leases_max=2), peer("b", leases_max=100)]

@@ -86,6 +86,31 @@ def test_what_its_worker_tries_again_is_not_held_off_and_does_not_lengthen_the_n
     assert (failures[KEY].count, failures[KEY].until - clock.now, failures.held_off) == (10, 1, [KEY])
 
 
+def test_what_another_host_gets_on_with_has_not_recovered_here(failures: Failures, clock: Standing) -> None:
+    for _ in range(3):
+        failures.record_failure(KEY, ERROR)
+    failures.record_recovery(KEY, by="host-b")
+    assert (list(failures), failures.held_off) == ([], [KEY])
+    clock.now += 10
+    failures.record_failure(KEY, ERROR)
+    ended = failures.ended[KEY]
+    assert (ended.count, ended.since, ended.until) == (4, clock.now - 10, clock.now + 8)
+    failures.record_recovery(KEY)
+    assert (failures.ended, failures.held_off) == ({}, [])
+
+
+def test_a_lease_that_failed_here_is_left_to_others_for_longer_each_time_it_was_requested(
+    failures: Failures, clock: Standing
+) -> None:
+    failures.note_request(KEY)
+    pauses = []
+    for _ in range(7):
+        failures.record_failure(KEY, ERROR)
+        pauses.append(failures.ended[KEY].left_until - clock.now)
+        failures.note_request(KEY)
+    assert pauses == [60, 120, 240, 480, 960, 1800, 1800]
+
+
 def test_a_recovery_is_reported_once_with_all_attempts_since_the_first_failure(clock: Standing) -> None:
     reported: list[tuple[LeaseKey, dict[str, object]]] = []
     failures = Failures(clock, lambda key, failure, fields: reported.append((key, fields)))
@@ -149,7 +174,7 @@ LEASE = Lease(pipeline="bank", partition="7", owner="me", incarnation="1", epoch
 def test_a_failure_lasts_until_the_partition_moves_or_is_done_with(
     change: dict[str, object], now: float, is_idle: bool, found: str
 ) -> None:
-    failure = Failure(error=ERROR, count=3, since=90.0, at=100.0, until=104.0, position="10", releases=3)
+    failure = Failure(error=ERROR, count=3, since=90.0, at=100.0, until=104.0, position="10")
     lease = replace(LEASE, **change)
     assert verdict(failure, lease, "me", now=now, grace_s=60.0, is_idle=is_idle) == found
     assert verdict(failure, None, "me", now=now, grace_s=60.0, is_idle=is_idle) == "over"

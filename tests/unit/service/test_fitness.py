@@ -37,9 +37,9 @@ def test_a_suspicion_has_to_be_confirmed_by_a_probe() -> None:
 
 def test_a_host_that_cannot_read_the_leases_gets_no_others_and_keeps_its_own() -> None:
     facts = replace(WELL, reads_fail_s=D, peers=Peers(is_fit=True))
-    sick = PipelineHealth().judged(facts, workers=2)
-    assert (sick.state, sick.shown(facts)) == ("sick", "s")
-    assert sick.judged(facts, workers=2) == sick
+    blind = PipelineHealth().judged(facts, workers=2)
+    assert (blind.state, blind.shown(facts)) == ("well", "b")
+    assert blind.shown(replace(facts, trusted_s=D - 1)) == "-", "by an outage of the store nobody gets blind"
 
 
 def test_a_sick_host_gives_its_leases_up_only_if_another_is_fit() -> None:
@@ -52,8 +52,37 @@ def test_a_sick_host_gives_its_leases_up_only_if_another_is_fit() -> None:
 def test_a_sick_host_whose_leases_others_have_asked_for_rests_like_one_that_gave_them_up() -> None:
     sick = PipelineHealth().judged(ALL_FAIL, workers=2)
     assert sick.judged(replace(WELL, failing=()), workers=0).state == "renounced"
-    blind = PipelineHealth().judged(replace(WELL, reads_fail_s=D), workers=2)
-    assert blind.judged(WELL, workers=0).state == "well"
+
+
+def test_without_workers_because_all_failed_a_host_waits_for_another_that_is_fit() -> None:
+    sick = PipelineHealth().judged(ALL_FAIL, workers=2)
+    released = replace(ALL_FAIL, has_released=True)
+    assert sick.judged(released, workers=0).state == "sick"
+    assert sick.judged(replace(released, fails_s=0.0, failing=()), workers=0).state == "well", "it tries again"
+    assert sick.judged(replace(released, peers=Peers(is_fit=True)), workers=0).state == "renounced"
+
+
+def test_a_host_that_resumed_is_on_trial_until_it_delivers_or_has_tried_a_lease_for_two_durations() -> None:
+    resumed = PipelineHealth(since=1000.0, rests=1)
+
+    def is_on_trial(
+        now: float, health: PipelineHealth = resumed, delivered: float = 999.0, requested: float = 999.0
+    ) -> bool:
+        return health.is_on_trial(now, D, delivered_at=delivered, requested_at=requested)
+
+    assert is_on_trial(1900.0)
+    assert is_on_trial(1003.0 + 2 * D - 1, requested=1003.0)
+    assert not is_on_trial(1003.0 + 2 * D, requested=1003.0)
+    assert not is_on_trial(1001.0, delivered=1000.5)
+    assert not is_on_trial(1001.0, replace(resumed, rests=0))
+    assert not is_on_trial(1001.0, replace(resumed, state="sick"))
+
+
+def test_a_host_where_leases_failed_shows_that_it_is_fit_by_a_delivery_alone() -> None:
+    probed = replace(WELL, peers=Peers(sick_s=2.0), has_released=True)
+    assert PipelineHealth().shown(probed) == "-"
+    assert PipelineHealth().shown(replace(probed, delivered_s=3.0)) == "-"
+    assert PipelineHealth().shown(replace(probed, delivered_s=1.0)) == "f"
 
 
 def test_a_host_renounces_once_nothing_of_it_works_any_more() -> None:

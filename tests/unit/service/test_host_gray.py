@@ -198,6 +198,25 @@ async def test_the_share_of_a_host_that_cannot_take_is_taken_by_others(sick: Sic
 
 
 @pytest.mark.virtual
+@pytest.mark.parametrize("sick", [cannot_list, cannot_read])
+async def test_a_host_that_cannot_read_the_leases_keeps_its_own_idle_or_not_also_when_another_host_comes(
+    sick: SickIn,
+) -> None:
+    """It would see no request, and who took the lease of an owner that works would have its handler called twice."""
+    group = await settled()
+    own = {name for name, owner in group.owners.items() if owner == "host-x"}
+    fall_ill(group, sick)
+    await asyncio.sleep(5 * MINUTE)
+    await group.start("host-w")
+    for _ in range(5):
+        await asyncio.sleep(MINUTE)
+        assert {name for name, owner in group.owners.items() if owner == "host-x"} == own
+        pour(group)
+    await until(group.is_delivered, within_s=ELSEWHERE_S)
+    await has_recovered(group)
+
+
+@pytest.mark.virtual
 async def test_a_host_that_let_leases_pass_and_asks_for_its_share_gets_it_and_keeps_it() -> None:
     """Only one of the others has seen that it let some pass."""
     group = await settled(hosts="xy")
@@ -305,6 +324,66 @@ async def test_one_partition_that_fails_evicts_nobody() -> None:
     assert moves(group) == before
     group.weather.judge = lambda request: Fate()
     await until(group.is_delivered)
+
+
+# Handlers: a failure ends the worker, which releases the lease, and no probe shows what they will do
+
+
+def cannot_handle(request: Request) -> bool:
+    return request.where == "sink" and request.operation == "write"
+
+
+def handled_by(group: Group, host: str) -> int:
+    return sum(owner == host for owner in group.owners.values())
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize("partitions", ["abcdef", "abcdefghijklmnopqr"])
+async def test_a_host_at_which_every_batch_ends_its_worker_leaves_the_work_to_others_and_tries_one_lease(
+    partitions: str,
+) -> None:
+    group = await settled(partitions)
+    fall_ill(group, cannot_handle, Fate(ends="rejected"))
+    pour(group)
+    await until(group.is_delivered, within_s=ELSEWHERE_S)
+    counts = list[int]()
+    for _ in range(5):
+        before, waited_s = group.epochs, 0.0
+        for _ in range(24):
+            pour(group, 1)
+            await asyncio.sleep(4)
+            waited_s = max(waited_s, await until(group.is_delivered, within_s=ELSEWHERE_S))
+        counts.append(sum(group.epochs[name] - before[name] for name in group.epochs))
+    assert max(counts) <= 1.5 * len(partitions), counts
+    assert sum(counts[3:]) <= len(partitions), counts
+    assert handled_by(group, "host-x") <= 1
+
+
+@pytest.mark.virtual
+async def test_a_host_whose_handler_works_again_gets_its_share_back() -> None:
+    group = await settled()
+    fall_ill(group, cannot_handle, Fate(ends="rejected"))
+    pour(group)
+    await until(group.is_delivered, within_s=ELSEWHERE_S)
+    group.weather.judge = lambda request: Fate()
+    for _ in range(24):
+        pour(group, 1)
+        await asyncio.sleep(5)
+    assert group.is_balanced()
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize("minutes", [1, 10, 60])
+async def test_if_every_handler_fails_each_host_tries_once_a_minute_and_all_goes_on_afterwards(minutes: int) -> None:
+    group = await settled()
+    group.weather.judge = lambda request: Fate(ends="rejected" if cannot_handle(request) else "ok")
+    for _ in range(minutes):
+        pour(group)
+        await asyncio.sleep(MINUTE)
+    assert not any(host.host.fitness.gives_up("bank") for host in group.hosts), "nobody is known to do better"
+    group.weather.judge = lambda request: Fate()
+    await until(group.is_delivered, within_s=ELSEWHERE_S)
+    await until(group.is_balanced, within_s=2 * ELSEWHERE_S)
 
 
 # A lease store that is restored
