@@ -57,7 +57,6 @@ class Scan:
     """
 
     seen: Mapping[LeaseKey, VersionedLease]
-    invalid: tuple[InvalidDocument, ...]
     started: float
     ended: float
     unreadable: Mapping[LeaseKey, InvalidDocument] = field(default_factory=lambda: MappingProxyType({}))
@@ -83,7 +82,6 @@ class Scan:
         return replace(
             self,
             seen=seen,
-            invalid=(*kept.values(), *invalid.values()),
             started=started,
             ended=ended,
             unreadable={**kept, **invalid},
@@ -233,7 +231,7 @@ class Keeper:
         ended = self._clock.monotonic()
         seen, unreadable = _readable(read), _unreadable(read)
         listings = rounds_of(len(names)) + self._follows_changes
-        return Scan(seen, tuple(unreadable.values()), started, ended, unreadable, listings, token=token)
+        return Scan(seen, started, ended, unreadable, listings, token=token)
 
     @property
     def _follows_changes(self) -> bool:

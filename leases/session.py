@@ -130,10 +130,6 @@ class Session:
             self._trust = self._trust.ended()
         self.ring()
 
-    def shows(self, fitness: str) -> bool:
-        """Whether the last document that is known to have arrived has this fitness."""
-        return self._shown is not None and self._shown.fitness == fitness
-
     def must_win(self, term: int) -> bool:
         """Whether a lease that was last written in `term` must be written now, before anything is sent for it."""
         return self.term not in (0, term)

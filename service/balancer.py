@@ -538,6 +538,9 @@ class Balancer:
                 self._failures.forget(key)
             elif found == "recovered" and lease is not None:
                 self._failures.record_recovery(key, by=None if lease.owner == me else lease.owner)
+        for key in self._failures.ended.keys() - self._failures.keys():
+            if key not in scan.seen or scan.seen[key].lease.closed:
+                self._failures.forget(key)
 
     def _is_idle(self, key: LeaseKey) -> bool:
         """Whether its worker has had nothing to do for a while. To be idle for a moment is what a worker looks like too that

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from structlog.typing import FilteringBoundLogger as Log
 
@@ -43,7 +43,8 @@ class Failure:
     is_retried: bool = False
 
 
-class Ended(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
     """Failures of a partition that ended its workers, which released the lease, since a worker here last delivered.
 
     Another host that gets on with it does not end this: it shows who is to blame. Times are Clock seconds.
@@ -159,13 +160,13 @@ class Failures(Mapping[LeaseKey, Failure]):
         now, known = self._clock.monotonic(), self.ended.get(key)
         count, since, requests = (known.count, known.since, known.requests) if known else (0, now, 0)
         pause_s = HOLD_OFF.pause_s(count + 1, 0.0)
-        self.ended[key] = Ended(count + 1, since, now, now + pause_s, requests)
+        self.ended[key] = Ended(count=count + 1, since=since, at=now, until=now + pause_s, requests=requests)
         self._keep(key, error, pause_s, position, counts=1)
 
     def note_request(self, key: LeaseKey) -> None:
         """This host requests the lease of another."""
         if (known := self.ended.get(key)) is not None:
-            self.ended[key] = known._replace(requests=known.requests + 1)
+            self.ended[key] = replace(known, requests=known.requests + 1)
 
     def record_retry(self, key: LeaseKey, error: Exception, pause_s: float, position: str | None) -> None:
         """Its worker continues and tries again after pause_s."""

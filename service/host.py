@@ -182,8 +182,8 @@ class Host:
                 group.create_task(self.balancer.keep_looking(), name="look"),
                 group.create_task(self.session.hints.keep_sending(), name="hints"),
                 group.create_task(self._hint_watch().run(), name="hint watch"),
+                group.create_task(self.fitness.run(), name="fitness"),
             ]
-            beside.append(group.create_task(self.fitness.run(), name="fitness"))
             beside += [
                 group.create_task(writer.run(), name=f"checkpoint blobs {name}")
                 for name, writer in self.checkpoint_writers.items()

@@ -91,9 +91,11 @@ async def _check_leases(store: TimedStore, pipelines: list[PipelineParts], timin
         await problems.collect(Bootstrap(keeper, pipeline.name, pipeline.identity).read_recorded())
     problems.raise_any()
     scan = await keeper.scan([pipeline.name for pipeline in pipelines])
-    count = len(scan.seen) + len(scan.invalid)
-    if scan.invalid:
-        return "\n  ".join([f"warning: {count} there, {len(scan.invalid)} unreadable", *map(str, scan.invalid)])
+    count = len(scan.seen) + len(scan.unreadable)
+    if scan.unreadable:
+        return "\n  ".join(
+            [f"warning: {count} there, {len(scan.unreadable)} unreadable", *map(str, scan.unreadable.values())]
+        )
     return f"fine, {count} there"
 
 

@@ -82,7 +82,7 @@ async def export_leases(keeper: Keeper, pipelines: Iterable[PipelineParts]) -> t
     groups, problems = [], []
     for pipeline in pipelines:
         scan = await keeper.scan([pipeline.name])
-        problems += [str(error) for error in scan.invalid]
+        problems += [str(error) for error in scan.unreadable.values()]
         leases = tuple(sorted(scan.leases, key=lambda lease: lease.partition))
         groups.append(
             ExportedPipeline(pipeline=pipeline.name, info=await _read_info(keeper.store, pipeline), leases=leases)
@@ -96,7 +96,7 @@ async def export_host_blobs(
     """The blobs of an EventProcessorHost, and why leases are missing among them. Raises StoreUnavailable."""
     scan = await keeper.scan([pipeline.name])
     blobs: list[Mapping[str, object]] = []
-    problems = [str(error) for error in scan.invalid]
+    problems = [str(error) for error in scan.unreadable.values()]
     for lease in sorted((each for each in scan.leases if not each.closed), key=lambda lease: lease.partition):
         try:
             blobs.append(host_blob(lease, folder))
@@ -367,7 +367,7 @@ async def _plan_changes(
     scan = await _scan(keeper, order)
     for note in found.notes:
         say(note)
-    for error in scan.invalid:
+    for error in scan.unreadable.values():
         say(f"a lease here cannot be read, and stays as it is: {error}")
     return planned(found.candidates, {partition: seen for (_, partition), seen in scan.seen.items()}, rules)
 
@@ -382,7 +382,7 @@ async def _scan(keeper: Keeper, order: Import) -> Scan:
     try:
         return await keeper.scan([order.pipeline.name])
     except StoreMissing:  # no container yet
-        return Scan({}, (), 0.0, 0.0)
+        return Scan({}, 0.0, 0.0)
 
 
 async def _read_held(

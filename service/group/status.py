@@ -196,7 +196,7 @@ def group_of(
         pipelines={name: _pipeline(name, pipelines[name], leases, hosts.values(), controls) for name in pipelines},
         batches=tuple(sorted(_batches(heard.values()), key=lambda batch: batch.at, reverse=True)),
         problems=(
-            *map(str, (*scan.invalid, *controls.unreadable.values())),
+            *map(str, (*scan.unreadable.values(), *controls.unreadable.values())),
             *problems,
             *map(str, invalid),
             *_executors_waits(hosts.values()),

@@ -133,14 +133,14 @@ class Sharing:
         self._shared += 1
         if self._shared % CHECKED_EVERY == 0:
             compare(known, made)
-        scan = replace(made, seen=known.seen, unreadable=known.unreadable, invalid=known.invalid)
+        scan = replace(made, seen=known.seen, unreadable=known.unreadable)
         scan.__dict__.update({name: known.__dict__[name] for name in COMPUTED}, shown=shown)
         return scan
 
     def _computed(self, made: Scan) -> Scan:
         """With all that a scan finds out; only what differs from the scan before is computed."""
         before = self._before
-        if before is None or made.invalid or before.invalid or len(made.seen) != len(before.seen):
+        if before is None or made.unreadable or before.unreadable or len(made.seen) != len(before.seen):
             self._before = made
             self._places = {key: n for n, key in enumerate(made.seen)}
             for computed in COMPUTED:

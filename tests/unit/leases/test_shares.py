@@ -18,7 +18,7 @@ PEERS = [Peer(name=name, pipelines=frozenset({"p"}), lasts_s=D) for name in "abc
 
 
 def scan(*leases: Lease) -> Scan:
-    return Scan({lease.key: VersionedLease(lease, "1") for lease in leases}, (), 0.0, 0.0)
+    return Scan({lease.key: VersionedLease(lease, "1") for lease in leases}, 0.0, 0.0)
 
 
 def lease(partition: str, owner: str | None = None, **fields: object) -> Lease:

@@ -11,6 +11,7 @@ from lab.simulation.group import Group, Running, always, until
 from lab.simulation.weather import Fate, Request
 
 from leasehold.leases.host_record import HOSTS_PREFIX
+from leasehold.leases.lease import LeaseKey
 from leasehold.leases.store import READS
 from leasehold.leases.timing import Timing
 
@@ -357,6 +358,16 @@ async def test_a_host_at_which_every_batch_ends_its_worker_leaves_the_work_to_ot
     assert max(counts) <= 1.5 * len(partitions), counts
     assert sum(counts[3:]) <= len(partitions), counts
     assert handled_by(group, "host-x") <= 1
+
+
+@pytest.mark.virtual
+async def test_a_failure_of_a_partition_that_has_ended_counts_no_more() -> None:
+    group = await settled()
+    x = group.hosts[0]
+    x.host.failures.record_failure(LeaseKey("bank", "gone"), ValueError("no"))
+    x.host.failures.record_recovery(LeaseKey("bank", "gone"), by="host-y")
+    x.host.wake()
+    await until(lambda: LeaseKey("bank", "gone") not in x.host.failures.ended, within_s=MINUTE)
 
 
 @pytest.mark.virtual

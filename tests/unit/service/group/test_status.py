@@ -17,7 +17,7 @@ from leasehold.leases.document import lease_id
 from leasehold.leases.errors import InvalidDocument, StoreUnavailable
 from leasehold.leases.host_record import HostRecord, decode_host, encode_host, host_id
 from leasehold.leases.keeper import Scan
-from leasehold.leases.lease import Lease
+from leasehold.leases.lease import Lease, LeaseKey
 from leasehold.leases.stores.memory import MemoryStore
 from leasehold.leases.tenure import VersionedLease
 from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryOutputSink
@@ -77,7 +77,8 @@ def group(
     invalid: tuple[InvalidDocument, ...] = (),
     now: datetime | None = None,
 ) -> GroupStatus:
-    scan = Scan({lease.key: VersionedLease(lease, "etag") for lease in leases}, invalid, 0.0, 0.0)
+    unreadable = {LeaseKey("bank", str(n)): error for n, error in enumerate(invalid)}
+    scan = Scan({lease.key: VersionedLease(lease, "etag") for lease in leases}, 0.0, 0.0, unreadable)
     return group_of(
         scan, records, (), pipelines={"bank": Identity("feed", "sink")}, me=me, unrenewed=unrenewed, mine=mine, now=now
     )

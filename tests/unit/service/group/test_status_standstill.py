@@ -24,7 +24,7 @@ KEY = LeaseKey("bank", "a")
 def group(
     lease: Lease, *records: HostRecord, controls: Controls | None = None, unrenewed: Unrenewed | None = None
 ) -> GroupStatus:
-    scan = Scan({lease.key: VersionedLease(lease, "etag")}, (), 0.0, 0.0)
+    scan = Scan({lease.key: VersionedLease(lease, "etag")}, 0.0, 0.0)
     return group_of(
         scan,
         records,
