@@ -35,7 +35,7 @@ Held = Mapping[str, Counter[str | None]]
 class Peer:
     """A live host, according to its document. pipelines: those for which it may take leases.
 
-    is_blind: it cannot read the leases. It sees no request either, so it keeps what it has, and gets no more.
+    is_blind: it cannot read the leases. It sees no request either, so it keeps its leases, and gets no others.
     """
 
     name: str
@@ -186,7 +186,7 @@ class Distribution:
     - leases: by pipeline, the open ones. free: those without a holder. held: how many leases each holder has.
     - moving: the leases that their owner does not hold, and the host that has each or is about to get it.
     - shares, shares_of_free, shares_of_expired: by pipeline and host. What is free or expired is not left to all hosts.
-    - blind: hosts that keep what they have, which is in no share.
+    - blind: hosts that keep their leases, which are in no share.
     """
 
     leases: Mapping[str, Sequence[Lease]]
@@ -196,7 +196,7 @@ class Distribution:
     shares: Mapping[str, Mapping[str, int]]
     shares_of_free: Mapping[str, Mapping[str, int]]
     shares_of_expired: Mapping[str, Mapping[str, int]]
-    blind: frozenset[str] = frozenset()
+    blind: frozenset[str]
 
     def holder_of(self, lease: Lease) -> str | None:
         return self.moving.get(lease.key, lease.owner)
@@ -225,11 +225,11 @@ def distribution_of(
     expired: Collection[LeaseKey],
     paused: Collection[str],
     benched: Collection[str],
-    blind: frozenset[str] = frozenset(),
+    blind: frozenset[str],
 ) -> Steps[Distribution]:
     """able: the live hosts that may take leases. seeing: those of them that know which leases have expired.
 
-    benched: those that get no more than they have of what is free or expired. blind: other live hosts, that keep what they have.
+    benched: those that get no more than they have of what is free or expired. blind: other hosts, that keep their leases.
     """
     by_pipeline = _by_pipeline(lease for lease in leases if not lease.closed and lease.pipeline not in paused)
     if len(leases) > STEP_MAX:

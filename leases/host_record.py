@@ -25,7 +25,9 @@ FIT, SICK, RENOUNCED, BLIND, UNKNOWN = "fsrb-"
 """What a host is for one of its pipelines.
 
 fit: it has delivered lately, or has probed that it can. sick: it cannot, and still has leases. renounced: it cannot, and
-sends nothing, so that others may take its leases. blind: it cannot read the leases, and keeps its own. unknown: none of these.
+sends nothing, so that others may take its leases. unknown: neither.
+
+blind: it cannot read the leases, and keeps its own.
 """
 
 Tenant = tuple[str, str]

@@ -53,6 +53,18 @@ class Peers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """What shows that a pipeline works here.
+
+    - delivered_s: how long ago it delivered. proved_s: or a probe succeeded. probe_failed: whether the last probe did.
+    """
+
+    delivered_s: float = inf
+    proved_s: float = inf
+    probe_failed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """What is known of a pipeline here, at `now` (Clock seconds).
 
@@ -60,7 +72,6 @@ class Facts:
     - failing: for how long each partition has failed that has a worker, or whose worker ended so and may not try again yet.
     - has_released: whether leases were released here because they failed.
     - reads_fail_s: for how long readings of leases have failed.
-    - delivered_s: how long ago it delivered. proved_s: or a probe succeeded. probe_failed: whether the last probe did.
     - trusted_s: since the host's last lapse of trust.
 
     `failing` and `reads_fail_s` are 0 of what was not tried again since the last lapse. The cause may have ended with that.
@@ -72,9 +83,7 @@ class Facts:
     failing: Collection[float] = ()
     has_released: bool = False
     reads_fail_s: float = 0.0
-    delivered_s: float = inf
-    proved_s: float = inf
-    probe_failed: bool = False
+    proof: Proof = field(default_factory=Proof)
     peers: Peers = field(default_factory=Peers)
     trusted_s: float = inf
 
@@ -87,7 +96,7 @@ class Facts:
     def loses_work(self) -> bool:
         """Whether leases are better off elsewhere: all partitions fail, or some do and a probe fails too."""
         all_fail = bool(self.failing) and min(self.failing) >= self.lasts_s
-        return all_fail or (self.is_suspect and self.probe_failed)
+        return all_fail or (self.is_suspect and self.proof.probe_failed)
 
     @property
     def is_blind(self) -> bool:
@@ -101,7 +110,7 @@ class Facts:
 
     @property
     def is_proved_now(self) -> bool:
-        return self.proved_s <= 2 * PROBED_EVERY_S
+        return self.proof.proved_s <= 2 * PROBED_EVERY_S
 
     @property
     def wants_probe(self) -> bool:
@@ -110,12 +119,12 @@ class Facts:
     @property
     def answers_the_sick(self) -> bool:
         """Whether this host is fit, as it has shown since another one has been sick: not before, or both may have one cause."""
-        return self.peers.sick_s is not None and self.proved_s <= min(self.peers.sick_s, PROVED_FOR_S)
+        return self.peers.sick_s is not None and self.proof.proved_s <= min(self.peers.sick_s, PROVED_FOR_S)
 
     @property
     def is_well_proved(self) -> bool:
         """Whether its proof is a delivery, if leases failed here: no probe shows what a handler will do."""
-        return not self.has_released or self.delivered_s <= (self.peers.sick_s or 0.0)
+        return not self.has_released or self.proof.delivered_s <= (self.peers.sick_s or 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,9 +329,11 @@ class Fitness:
             failing=self._failing(name, now, tried_since=self._trusted_since),
             has_released=any(key.pipeline == name for key in self._failures.ended),
             reads_fail_s=outcomes.reads.failing_s(now, tried_since=self._trusted_since),
-            delivered_s=now - watched.delivered_at,
-            proved_s=now - watched.proved_at,
-            probe_failed=watched.probe_failed,
+            proof=Proof(
+                delivered_s=now - watched.delivered_at,
+                proved_s=now - watched.proved_at,
+                probe_failed=watched.probe_failed,
+            ),
             peers=Peers(
                 is_fit=any(name in each.which_are(FIT) for each in others if not each.draining),
                 sick_s=now - watched.sick_since if watched.sick_peers else None,
@@ -331,7 +342,7 @@ class Fitness:
         )
 
     def _failing(self, name: str, now: float, *, tried_since: float = -inf) -> list[float]:
-        """Of what was not tried again since, a worker that is there counts as well, and one that ended does not count."""
+        """tried_since: failures before that count no more. A worker that runs is well then; of one that ended, nothing is known."""
         ended = {key: each for key, each in self._failures.ended.items() if key not in self._workers}
         tried = [key for key, each in ended.items() if each.at >= tried_since and now < each.until]
         keys = [key for key in (*self._workers, *tried) if key.pipeline == name]
@@ -346,7 +357,7 @@ class Fitness:
         """What is older than a failure here, or than another host's sickness, proves nothing: both may have one cause."""
         facts = self._facts(name, ())
         failing = self._failing(name, facts.now)
-        return facts.proved_s <= min([PROVED_FOR_S, *filter(None, (facts.peers.sick_s, *failing))])
+        return facts.proof.proved_s <= min([PROVED_FOR_S, *filter(None, (facts.peers.sick_s, *failing))])
 
     async def _probe_if_wanted(self, name: str, others: Collection[HostRecord]) -> None:
         watched, facts = self._watched[name], self._facts(name, others)

@@ -13,8 +13,8 @@ from leasehold.common.clock import Backoff, Clock, retry_after_s
 from leasehold.leases.errors import StoreError
 
 CLOSING_TIMEOUT_S = 5.0
-"""How long cancelled work may take to end, and then a close, a last checkpoint and a release each. Where that is not enough,
-another host takes the lease once it has waited long enough for it."""
+"""How long cancelled work may take to end, and then a close, a last checkpoint and a release each. Otherwise another
+host takes the lease after a request that was not answered."""
 PAUSES = Backoff(first_s=0.1, max_s=60.0)
 
 

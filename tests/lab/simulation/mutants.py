@@ -387,7 +387,7 @@ MUTANTS = (
         "leasehold.service.fitness",
         "left = {key for key in wanted if key in ended and now < ended[key].left_until}",
         "left = set[LeaseKey]()",
-        test=f"{HOST_GRAY}::test_a_host_at_which_every_batch_ends_its_worker_leaves_the_work_to_others_and_tries_one_lease",
+        test=f"{HOST_GRAY}::test_a_lease_that_fails_at_one_host_alone_stays_ever_longer_where_it_works",
     ),
     mutant(
         "a host that resumes requests its whole share",

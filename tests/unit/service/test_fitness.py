@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from leasehold.service.fitness import PROVED_FOR_S, REST, Facts, Peers, PipelineHealth
+from leasehold.service.fitness import PROVED_FOR_S, REST, Facts, Peers, PipelineHealth, Proof
 
 D = 7.0
-WELL = Facts(now=1000.0, lasts_s=D, proved_s=1.0)
-ALL_FAIL = replace(WELL, fails_s=D + 1, failing=(D, D + 1), proved_s=100.0)
+WELL = Facts(now=1000.0, lasts_s=D, proof=Proof(proved_s=1.0))
+ALL_FAIL = replace(WELL, fails_s=D + 1, failing=(D, D + 1), proof=Proof(proved_s=100.0))
 
 
 def failing(*seconds: float) -> Facts:
@@ -32,7 +32,7 @@ def test_a_suspicion_has_to_be_confirmed_by_a_probe() -> None:
     facts = replace(WELL, fails_s=D)
     assert facts.wants_probe
     assert PipelineHealth().judged(facts, workers=2).state == "well"
-    assert PipelineHealth().judged(replace(facts, probe_failed=True), workers=2).state == "sick"
+    assert PipelineHealth().judged(replace(facts, proof=Proof(probe_failed=True)), workers=2).state == "sick"
 
 
 def test_a_host_that_cannot_read_the_leases_gets_no_others_and_keeps_its_own() -> None:
@@ -81,8 +81,8 @@ def test_a_host_that_resumed_is_on_trial_until_it_delivers_or_has_tried_a_lease_
 def test_a_host_where_leases_failed_shows_that_it_is_fit_by_a_delivery_alone() -> None:
     probed = replace(WELL, peers=Peers(sick_s=2.0), has_released=True)
     assert PipelineHealth().shown(probed) == "-"
-    assert PipelineHealth().shown(replace(probed, delivered_s=3.0)) == "-"
-    assert PipelineHealth().shown(replace(probed, delivered_s=1.0)) == "f"
+    assert PipelineHealth().shown(replace(probed, proof=Proof(delivered_s=3.0, proved_s=1.0))) == "-"
+    assert PipelineHealth().shown(replace(probed, proof=Proof(delivered_s=1.0, proved_s=1.0))) == "f"
 
 
 def test_a_host_renounces_once_nothing_of_it_works_any_more() -> None:
@@ -98,7 +98,7 @@ def test_a_host_resumes_after_a_rest_and_a_probe_and_rests_longer_each_time() ->
     rested = replace(WELL, now=1000.0 + REST.first_s)
     assert renounced.judged(rested, workers=0).state == "well"
     assert renounced.judged(replace(rested, now=rested.now - 1), workers=0) == renounced
-    assert renounced.judged(replace(rested, proved_s=REST.first_s), workers=0) == renounced, "it was proved before"
+    assert renounced.judged(replace(rested, proof=Proof(proved_s=REST.first_s)), workers=0) == renounced, "it was proved before"
     assert not replace(renounced, rests=2).may_resume(rested.now)
 
 
@@ -114,8 +114,8 @@ def test_a_host_that_falls_sick_again_soon_after_it_resumed_rests_longer_still()
 def test_a_host_shows_that_it_is_fit_only_if_it_has_shown_it_since_another_is_sick() -> None:
     assert PipelineHealth().shown(WELL) == "-"
     assert PipelineHealth().shown(replace(WELL, peers=Peers(sick_s=2.0))) == "f"
-    both_may_have_one_cause = replace(WELL, peers=Peers(sick_s=2.0), proved_s=3.0)
+    both_may_have_one_cause = replace(WELL, peers=Peers(sick_s=2.0), proof=Proof(proved_s=3.0))
     assert both_may_have_one_cause.wants_probe
     assert PipelineHealth().shown(both_may_have_one_cause) == "-"
-    assert PipelineHealth().shown(replace(WELL, peers=Peers(sick_s=900.0), proved_s=PROVED_FOR_S + 1)) == "-"
+    assert PipelineHealth().shown(replace(WELL, peers=Peers(sick_s=900.0), proof=Proof(proved_s=PROVED_FOR_S + 1))) == "-"
     assert PipelineHealth().shown(replace(WELL, peers=Peers(sick_s=2.0), fails_s=D)) == "-"

@@ -361,6 +361,25 @@ async def test_a_host_at_which_every_batch_ends_its_worker_leaves_the_work_to_ot
 
 
 @pytest.mark.virtual
+async def test_a_lease_that_fails_at_one_host_alone_stays_ever_longer_where_it_works() -> None:
+    group = await settled("abcd", hosts="xy")
+    lame = group.owners["a"]
+    group.weather.judge = lambda request: Fate(
+        ends="rejected" if request.host == lame and request.id == "a" and cannot_handle(request) else "ok"
+    )
+    counts = list[int]()
+    for _ in range(4):
+        before = group.epochs["a"]
+        for _ in range(120):
+            pour(group, 1)
+            await asyncio.sleep(5)
+        counts.append(group.epochs["a"] - before)
+    assert sum(counts) <= 40, counts
+    assert counts[0] > counts[3], counts
+    assert not any(host.said("fitness changed") for host in group.hosts)
+
+
+@pytest.mark.virtual
 async def test_a_failure_of_a_partition_that_has_ended_counts_no_more() -> None:
     group = await settled()
     x = group.hosts[0]
