@@ -342,7 +342,7 @@ class Fitness:
         )
 
     def _failing(self, name: str, now: float, *, tried_since: float = -inf) -> list[float]:
-        """tried_since: failures before that count no more. A worker that runs is well then; of one that ended, nothing is known."""
+        """tried_since: failures before that count no more. A worker that runs is well then. One that ended shows nothing."""
         ended = {key: each for key, each in self._failures.ended.items() if key not in self._workers}
         tried = [key for key, each in ended.items() if each.at >= tried_since and now < each.until]
         keys = [key for key in (*self._workers, *tried) if key.pipeline == name]
