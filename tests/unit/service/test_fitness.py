@@ -98,7 +98,9 @@ def test_a_host_resumes_after_a_rest_and_a_probe_and_rests_longer_each_time() ->
     rested = replace(WELL, now=1000.0 + REST.first_s)
     assert renounced.judged(rested, workers=0).state == "well"
     assert renounced.judged(replace(rested, now=rested.now - 1), workers=0) == renounced
-    assert renounced.judged(replace(rested, proof=Proof(proved_s=REST.first_s)), workers=0) == renounced, "it was proved before"
+    assert renounced.judged(replace(rested, proof=Proof(proved_s=REST.first_s)), workers=0) == renounced, (
+        "it was proved before"
+    )
     assert not replace(renounced, rests=2).may_resume(rested.now)
 
 
@@ -117,5 +119,7 @@ def test_a_host_shows_that_it_is_fit_only_if_it_has_shown_it_since_another_is_si
     both_may_have_one_cause = replace(WELL, peers=Peers(sick_s=2.0), proof=Proof(proved_s=3.0))
     assert both_may_have_one_cause.wants_probe
     assert PipelineHealth().shown(both_may_have_one_cause) == "-"
-    assert PipelineHealth().shown(replace(WELL, peers=Peers(sick_s=900.0), proof=Proof(proved_s=PROVED_FOR_S + 1))) == "-"
+    assert (
+        PipelineHealth().shown(replace(WELL, peers=Peers(sick_s=900.0), proof=Proof(proved_s=PROVED_FOR_S + 1))) == "-"
+    )
     assert PipelineHealth().shown(replace(WELL, peers=Peers(sick_s=2.0), fails_s=D)) == "-"
