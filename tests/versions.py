@@ -64,7 +64,7 @@ def elsewhere() -> dict[str, str]:
         "pythons": ", ".join(re.findall(r'"Programming Language :: Python :: (3\.\d+)"', project)),
         "postgres": str(TARGET_POSTGRES_VERSION),
         "kafka": one(r"<artifactId>kafka_2\.13</artifactId>\s*<version>(.*?)<", "tests/kafka/pom.xml"),
-        "delta-spark": one(r"<artifactId>delta-spark\S*</artifactId>\s*<version>(.*?)<", "tests/interop/delta/pom.xml"),
+        "delta-spark": one(r"<artifactId>delta-spark\S*</artifactId>\s*<version>(.*?)<", "tests/interop/spark/pom.xml"),
         "java": one(
             r"<artifactId>azure-messaging-eventhubs</artifactId>\s*<version>(.*?)<", "tests/interop/java/pom.xml"
         ),
