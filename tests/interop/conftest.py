@@ -60,7 +60,7 @@ def java() -> list[str]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sql]:
-    """Spark with Delta's jars. Delta is later than Spark, so it may be an older Spark than ours, in an environment of its own."""
+    """Spark with the jars of Delta and of Kafka's source. Both come later than Spark's, so this one may be older than ours."""
     maven = tool("mvn", "Maven 3.8")
     tool("java", "Java 17")
     python = BUILD / "spark" / "venv" / "bin" / "python"

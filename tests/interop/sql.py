@@ -1,4 +1,4 @@
-"""SQL statements for spark/statements.py: a process with a Spark session and Delta's jars."""
+"""SQL statements for spark/statements.py: a process with a Spark session and the jars of Delta and Kafka's source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Spark with Delta's jars: runs the SQL statements of its input, a JSON string a line, and writes their rows, a JSON list a line.
+"""Runs SQL statements in a Spark with the jars of Delta and of Kafka's source.
+
+Each line of input is a statement, a JSON string. Each line of output is its rows, a JSON list.
 
     python statements.py LIB DIRECTORY     LIB: the jars. DIRECTORY: for Spark's own files
 
