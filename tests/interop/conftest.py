@@ -18,6 +18,7 @@ import pytest
 from interop.bench import Hub
 from interop.sql import Sql
 from plugins_eventhubs import EventHubs, running
+from plugins_kafka import spark_jars
 from uv import find_uv_bin
 
 FOLDER = Path(__file__).parent
@@ -69,7 +70,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sql]:
     build([find_uv_bin(), "pip", "sync", "--python", str(python), "--require-hashes", requirements], FOLDER)
     build([maven, "-q", "-B", f"-DbuildDirectory={BUILD / 'spark'}", "process-classes"], FOLDER / "spark")
     directory = tmp_path_factory.mktemp("spark")
-    line = [str(python), str(FOLDER / "spark" / "statements.py"), str(BUILD / "spark" / "lib"), str(directory)]
+    line = [
+        str(python),
+        str(FOLDER / "spark" / "statements.py"),
+        f"{BUILD / 'spark' / 'lib'}/*:{spark_jars()}/*",
+        str(directory),
+    ]
     with Sql(line, directory) as statements:
         yield statements
 

@@ -1,4 +1,4 @@
-"""SQL statements for spark/statements.py: a process with a Spark session and the jars of Delta and Kafka's source."""
+"""SQL statements for spark/statements.py: a process with a Spark session."""
 
 from __future__ import annotations
 
