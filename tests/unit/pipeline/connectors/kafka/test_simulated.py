@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from connectors.kafka.topics import PERMIT, claim
 from connectors.kafka.transactions_contract import GROUP, TransactionsContract, TransactionsHarness
 from lab.simulation.topic import NAME, Consumer, KafkaTopic, Producer, clients_of
+from patience import PATIENCE_S
 
-from leasehold import Sink
+from leasehold import Output, Sink
 from leasehold.pipeline.connectors.kafka.sink import KafkaOutputSink
+from leasehold.pipeline.connectors.kafka.transactions import Transactions
+from leasehold.pipeline.contract.sink import event_table
 from leasehold.testing import Row, SinkContract, SinkHarness
 
 
@@ -71,11 +76,34 @@ class Harness(SinkHarness):
         return [Row(int(json.loads(value or b"")["number"])) for value in found]
 
 
+@pytest.fixture
+async def model() -> AsyncIterator[Harness]:
+    harness = Harness()
+    with clients_of(harness.topic):
+        yield harness
+        for sink in harness.sinks:
+            await sink.close()
+
+
+async def test_a_claim_continues_behind_what_its_predecessor_commits_until_it_is_fenced(
+    model: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The predecessor writes while the claim is under way."""
+    sink, table = await model.sink(), event_table("0", [3, 4])
+    older = await sink.open(claim(1, continuation="2"))
+    begin, loop = Transactions.begin, asyncio.get_running_loop()
+
+    def begin_late(self: Transactions) -> None:
+        monkeypatch.setattr(Transactions, "begin", begin)
+        write = older.write(Output(table=table, start="2", to="4", events=2), PERMIT)
+        asyncio.run_coroutine_threadsafe(write, loop).result(PATIENCE_S)
+        begin(self)
+
+    monkeypatch.setattr(Transactions, "begin", begin_late)
+    assert (await sink.open(claim(2, continuation="2"))).position == "4"
+
+
 class TestSinkOverTheModel(SinkContract):
     @pytest.fixture
-    async def harness(self) -> AsyncIterator[SinkHarness]:
-        harness = Harness()
-        with clients_of(harness.topic):
-            yield harness
-            for sink in harness.sinks:
-                await sink.close()
+    def harness(self, model: Harness) -> SinkHarness:
+        return model
