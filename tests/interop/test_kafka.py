@@ -1,17 +1,28 @@
-"""Spark's own Kafka source reads exactly what the sink `kafka` delivered, though owners died and froze within transactions."""
+"""Spark's own Kafka source reads exactly what the sink `kafka` delivered, and KEDA's scaler the lag that the feed commits."""
 
 from __future__ import annotations
 
+import re
 import signal
+from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from connectors.kafka.owners import POINTS, finished, is_stopped, writing
 from connectors.kafka.topics import Topics, committed, make_topics
+from interop.bench import Bench
 from interop.sql import Sql
-from patience import until
+from patience import until, until_async
 from plugins_kafka import KafkaMachine
+from plugins_pg import Postgres
 
-END = 16
+from leasehold.service.group.actions import pause_pipeline, resume_pipeline
+
+PAGE = Path(__file__).parents[2] / "docs" / "kafka.md"
+END, GROUP = 16, "euros"
+PARTITIONS = range(4)
+ALL = len(PARTITIONS)
 
 
 @pytest.fixture
@@ -51,3 +62,71 @@ async def test_spark_reads_each_event_once_whatever_step_owners_died_or_froze_at
     assert [int(record.value or b"") for record in await committed(topics)] == wanted  # by now all readers may see all
     assert read(spark, topics, "read_committed") == wanted
     assert len(read(spark, topics, "read_uncommitted")) > END  # what was left open and aborted is in the topic
+
+
+class Committing(Bench):
+    """The pipeline over a topic, with the trigger that docs/kafka.md shows for its group."""
+
+    def __init__(self, topics: Topics, postgres: Postgres, folder: Path) -> None:
+        self._topics = topics
+        feed = {"type": "kafka", "servers": "${KAFKA}", "topic": topics.name, "group": GROUP, "commits": True}
+        leases = {"type": "postgres", "dsn": "${LEASES}"}
+        env = {"KAFKA": topics.machine.servers, "LEASES": postgres.dsn}
+        super().__init__("none", leases, feed, env, folder)
+
+    @property
+    def trigger(self) -> dict[str, Any]:
+        [shown] = re.findall(r"```yaml\n(triggers:.*?)```", PAGE.read_text(), re.DOTALL)
+        [found] = yaml.safe_load(shown)["triggers"]
+        own = {"bootstrapServers": self._topics.machine.servers, "consumerGroup": GROUP, "topic": self._topics.name}
+        return {**found, "metadata": {**found["metadata"], **own}}
+
+    def append(self, numbers: range) -> None:
+        for partition in PARTITIONS:
+            self._topics.produce(partition, [b"%d-%d" % (partition, number) for number in numbers])
+
+
+@pytest.fixture
+def committing(topics: Topics, postgres: Postgres, tmp_path: Path) -> Committing:
+    return Committing(topics, postgres, tmp_path)
+
+
+async def test_keda_sees_the_true_lag_of_a_topic_from_zero_to_zero(go: str, committing: Committing) -> None:
+    assert await committing.lag(go) == 0  # an empty topic, and no group yet
+    committing.append(range(10))
+    assert await committing.lag(go) == 10 * ALL  # no pod has ever run: the first one starts
+    await committing.drain()
+    assert await committing.lag(go) == 0  # the last pod stops
+    committing.append(range(10, 17))
+    assert await committing.lag(go) == 7 * ALL  # from zero
+    async with committing.host() as host:
+        await committing.until_lag(go, 0)
+        await pause_pipeline(host.keeper, "bank", by="a test", at="2026-01-31T12:00:00Z")
+        await until_async(lambda: not host.host.workers)
+        committing.append(range(17, 20))
+        assert await committing.lag(go) == 3 * ALL
+        await resume_pipeline(host.keeper, "bank", by="a test", at="2026-01-31T12:01:00Z")
+        await committing.until_lag(go, 0)
+    assert len(await committing.delivered()) == 20 * ALL
+
+
+async def test_keda_does_not_count_the_ends_of_transactions_for_ever(
+    go: str, committing: Committing, topics: Topics
+) -> None:
+    producer = topics.transactional()
+    for body in (b"1", b"2"):
+        producer.begin_transaction()
+        topics.produce(0, [body], by=producer)
+        producer.commit_transaction()
+    assert await committing.lag(go) == 4  # two events, and two ends
+    await committing.drain()
+    assert await committing.lag(go) == 0
+
+
+async def test_a_reset_of_a_topic_while_no_pod_runs_starts_one(go: str, committing: Committing) -> None:
+    committing.append(range(10))
+    await committing.drain()
+    await committing.run("leases", "reset", str(committing.file), "bank", "--all", "--to", "earliest", "--yes")
+    assert await committing.lag(go) == 10 * ALL
+    await committing.drain()
+    assert await committing.lag(go) == 0
