@@ -1370,6 +1370,7 @@ MUTANTS = (
         "leasehold.pipeline.connectors.kafka.transactions",
         "self._producer = self._cluster.make_producer(self._lease,",
         'self._producer = self._cluster.make_producer(f"{id(self)}/{self._lease}",',
+        test=TOPIC,
     ),
     mutant(
         "a claim of a topic reads the position before it fences",

@@ -122,7 +122,7 @@ class Setup:
         timing = replace(derived_timing(LASTS_S * shrink), counted_above=counting.choice((0, 1000)))
         plain = rng.choice(PLAIN)
         sink = sinks.choice(RARE) if sinks.random() < 0.5 else plain
-        if sink == "log" and random.Random(f"{seed} kafka {size.name}").random() < 0.5:
+        if sink == "memory" and random.Random(f"{seed} kafka {size.name}").random() >= 0.5:
             sink = "kafka"
         operator: Operator = rng.choice(("away", "resets", "tampers"))
         restores = sink in RESTORED and operator != "tampers" and sinks.random() < 0.6
