@@ -242,7 +242,7 @@ class Producer:
     def send_offsets_to_transaction(self, places: Sequence[TopicPartition], group: str, timeout_s: float) -> None:
         self._check()
         [place] = places
-        number, metadata = self.number, place.metadata
+        number, metadata = self.number, place.metadata or ""
         self.held = json.loads(metadata)
         self._asked("publish", lambda: self._topic.add_offset(self.id, number, group, metadata))
 
