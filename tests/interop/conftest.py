@@ -18,6 +18,7 @@ import pytest
 from interop.bench import Hub
 from interop.sql import Sql
 from plugins_eventhubs import EventHubs, running
+from plugins_kafka import spark_jars
 from uv import find_uv_bin
 
 FOLDER = Path(__file__).parent
@@ -60,16 +61,21 @@ def java() -> list[str]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sql]:
-    """Spark with Delta's jars. Delta is later than Spark, so it may be an older Spark than ours, in an environment of its own."""
+    """Spark with the jars of Delta and of Kafka's source. Both come later than Spark's, so this one may be older than ours."""
     maven = tool("mvn", "Maven 3.8")
     tool("java", "Java 17")
-    python = BUILD / "delta" / "venv" / "bin" / "python"
+    python = BUILD / "spark" / "venv" / "bin" / "python"
     build([find_uv_bin(), "venv", "--allow-existing", "--python", sys.executable, str(python.parents[1])], FOLDER)
-    requirements = str(FOLDER / "delta" / "requirements.txt")
+    requirements = str(FOLDER / "spark" / "requirements.txt")
     build([find_uv_bin(), "pip", "sync", "--python", str(python), "--require-hashes", requirements], FOLDER)
-    build([maven, "-q", "-B", f"-DbuildDirectory={BUILD / 'delta'}", "process-classes"], FOLDER / "delta")
+    build([maven, "-q", "-B", f"-DbuildDirectory={BUILD / 'spark'}", "process-classes"], FOLDER / "spark")
     directory = tmp_path_factory.mktemp("spark")
-    line = [str(python), str(FOLDER / "delta" / "statements.py"), str(BUILD / "delta" / "lib"), str(directory)]
+    line = [
+        str(python),
+        str(FOLDER / "spark" / "statements.py"),
+        f"{BUILD / 'spark' / 'lib'}/*:{spark_jars()}/*",
+        str(directory),
+    ]
     with Sql(line, directory) as statements:
         yield statements
 

@@ -1,4 +1,4 @@
-"""SQL statements for delta/statements.py: a process with a Spark session and Delta's jars."""
+"""SQL statements for spark/statements.py: a process with a Spark session."""
 
 from __future__ import annotations
 

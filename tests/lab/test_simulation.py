@@ -48,7 +48,7 @@ def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-SLICE = (1, 4, 5, 9, 11, 12, 14, 16, 18, 24, 29, 32, 35, 41, 47, 74, 89, 92, 112, 117, 130, 132)
+SLICE = (1, 4, 5, 9, 11, 12, 14, 16, 18, 24, 29, 32, 35, 41, 47, 74, 89, 92, 112, 117, 130, 132, 336)
 slice_of = cache(partial(simulated, size=TIGHT))
 
 
@@ -129,7 +129,15 @@ def test_few_seeds_have_every_sink_and_every_kind_of_operator() -> None:
 
 @pytest.mark.parametrize(
     ("seed", "sink"),
-    [("14", "log"), ("1", "postgres"), ("3", "files"), ("2", "async"), ("12", "eventhubs"), ("18", "python")],
+    [
+        ("14", "log"),
+        ("1", "postgres"),
+        ("3", "files"),
+        ("2", "async"),
+        ("12", "eventhubs"),
+        ("18", "python"),
+        ("116", "kafka"),
+    ],
 )
 def test_a_seed_is_the_same_to_the_last_step_under_any_hash_seed(seed: str, sink: str) -> None:
     assert Setup.drawn(int(seed), TIGHT).sink == sink

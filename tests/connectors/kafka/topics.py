@@ -48,6 +48,13 @@ class Topics:
         return producer
 
 
+def make_topics(machine: KafkaMachine) -> Topics:
+    """A new topic of four partitions."""
+    name = f"topic-{uuid.uuid4().hex[:12]}"
+    machine.make_topic(name, 4)
+    return Topics(machine=machine, name=name)
+
+
 async def committed(topics: Topics, partition: int = 0) -> list[ConsumerRecord[bytes, bytes]]:
     """What aiokafka reads of it with read_committed, up to its present end.
 

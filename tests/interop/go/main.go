@@ -83,6 +83,8 @@ func scalerOf(ctx context.Context, trigger Trigger) (scalers.Scaler, error) {
 		return scalers.NewAzureEventHubScaler(config)
 	case "azure-cosmosdb":
 		return scalers.NewAzureCosmosDBScaler(config)
+	case "kafka":
+		return scalers.NewKafkaScaler(ctx, config)
 	case "postgresql":
 		return scalers.NewPostgreSQLScaler(ctx, config)
 	}

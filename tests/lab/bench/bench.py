@@ -26,6 +26,7 @@ SCRIPTS: Mapping[str, str] = {
     "postgres-sink": "postgres_sink.py",
     "delta-sink": "delta_sink.py",
     "hub": "event_hubs.py",
+    "kafka": "kafka_topics.py",
     "lease-store": "store_cost.py",
     "requests": "async_sink.py",
     "requests-in-trouble": "async_troubles.py",

@@ -66,8 +66,8 @@ class Pairs(Bench):
         return found
 
     @contextmanager
-    def _job(self, log: Path) -> Iterator[tuple[Job, Database]]:
-        with super()._job(log) as (job, database):
+    def _job(self, source: str) -> Iterator[tuple[Job, Database]]:
+        with super()._job(source) as (job, database):
             yield replace(job, way=self.way), database
 
 

@@ -18,7 +18,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from itertools import count
@@ -29,7 +29,7 @@ import pyarrow as pa
 from observer import Database, job_on, percentile, postgres, probed
 from results import Figure, finish, say
 from sides import Job, Side, cpu_s
-from workload import write_log
+from workload import Cents, write_log
 
 from leasehold.pipeline.connectors.log.partition_file import BLOCK_SCHEMA
 from leasehold.pipeline.connectors.log.store import Log
@@ -78,12 +78,11 @@ class Bench:
         self._warm_probes = warm_probes
         self._numbers = count()
         self._sums = {
-            name: write_log(directory / name, size, seed)
-            for name, size, seed in (("cold", cold_events, 1), ("warm", events, 2))
+            name: self._write(name, size, seed) for name, size, seed in (("cold", cold_events, 1), ("warm", events, 2))
         }
 
-    def measured(self, name: str) -> Measured:
-        with self._side(SIDES[name]) as side:
+    def measured(self, program: str, *arguments: str) -> Measured:
+        with self._side(program, *arguments) as side:
             cold, cold_cpu_us = self._drained(side, "cold", self._cold_events)
             for _ in range(0, self._warm_events, self._events):
                 self._drained(side, "warm", self._events)
@@ -108,7 +107,7 @@ class Bench:
 
     def _drained(self, side: Side, log: str, events: int) -> tuple[float, float]:
         """Events a second, and microseconds of CPU an event."""
-        with self._job(self._directory / log) as (job, database):
+        with self._job(self._source(log)) as (job, database):
             cpu_before, started = self._cpu_s(side), time.monotonic()
             side.run(job)
             ended = database.wait(side, "SELECT sum(events) FROM balances", events)
@@ -126,20 +125,34 @@ class Bench:
         return sorted(1000 * latency_s for latency_s in self._latencies_s(side))
 
     def _latencies_s(self, side: Side) -> Iterator[float]:
-        path = self._directory / f"probes-{next(self._numbers)}"
-        log, others = Log(path), {name: [None] for name in BLOCK_SCHEMA.names}
+        name = f"probes-{next(self._numbers)}"
+        with self._publishing(name) as publish, self._job(self._source(name)) as (job, database):
+            yield from probed(side, job, database, publish, probes=self._probes, warm_probes=self._warm_probes)
+
+    @contextmanager
+    def _job(self, source: str) -> Iterator[tuple[Job, Database]]:
+        with job_on(self._server, self._directory, f"bench_{next(self._numbers)}", source) as made:
+            yield made
+
+    # What is read
+
+    def _source(self, name: str) -> str:
+        return str(self._directory / name)
+
+    def _write(self, name: str, events: int, seed: int) -> Cents:
+        return write_log(self._directory / name, events, seed)
+
+    @contextmanager
+    def _publishing(self, name: str) -> Iterator[Callable[[str, bytes], None]]:
+        """Of a new source."""
+        log, others = Log(self._directory / name), {name: [None] for name in BLOCK_SCHEMA.names}
         log.prepare()
 
         def publish(partition: str, body: bytes) -> None:
             log.partition(partition, new=True).append(pa.table({**others, "body": [body]}, BLOCK_SCHEMA))
 
-        with closing(log), self._job(path) as (job, database):
-            yield from probed(side, job, database, publish, probes=self._probes, warm_probes=self._warm_probes)
-
-    @contextmanager
-    def _job(self, log: Path) -> Iterator[tuple[Job, Database]]:
-        with job_on(self._server, self._directory, f"bench_{next(self._numbers)}", str(log)) as made:
-            yield made
+        with closing(log):
+            yield publish
 
 
 def figures(results: dict[str, list[Measured]], plain_p50_ms: float) -> list[Figure]:
@@ -200,7 +213,7 @@ def main() -> int:
         )
         for repetition in range(settings["repetitions"]):
             for name, measured in results.items():
-                measured.append(bench.measured(name))
+                measured.append(bench.measured(SIDES[name]))
                 say(f"{repetition + 1}. {name:22}" + "".join(f"{v:>14,.1f}" for v in asdict(measured[-1]).values()))
             plain_p50_ms.append(percentile(bench.plain_latencies_ms(), 50))
             say(f"{repetition + 1}. {'without a transform':22}{plain_p50_ms[-1]:>70,.1f}")

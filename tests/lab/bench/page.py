@@ -20,6 +20,8 @@ This page shows what one run of `make bench` measured. Measure on your own machi
 - Sides of one figure are measured in the same run, and figures are medians of several repetitions, unless there is only one.
   Only .NET's writes are computed. The raw socket reader only counts frames, and the peers keep no position.
 - Events of the hub have no application properties. Plans are CPU time.
+- Sides over Kafka read the same topics of one broker. Its CPU time is not counted.
+  Spark's real-time mode delivers at least once.
 - *CPU us/event* is the CPU time of the processes that do the work. For micro-batches these are Python, Java and PostgreSQL.
 - A ratio is ours divided by the other's. For times and costs, less is better.
 

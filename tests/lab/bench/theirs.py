@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import psycopg
@@ -84,23 +85,29 @@ class Balances:
             self._is_staged = True
 
 
-def started(job: Job, session: SparkSession, balances: Balances) -> StreamingQuery:
-    stream = session.readStream.format("log").option("path", job.source).option("rows_max", BATCH_EVENTS * PARTITIONS)
+def started(job: Job, stream: DataFrame, balances: Balances) -> StreamingQuery:
     checkpoint = (Path(job.state) / "checkpoint").as_uri()
-    return stream.load().writeStream.option("checkpointLocation", checkpoint).foreachBatch(balances).start()
+    return stream.writeStream.option("checkpointLocation", checkpoint).foreachBatch(balances).start()
 
 
-def main() -> None:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    session = SparkSession.builder.config(map=CONF).getOrCreate()
+def from_log(job: Job, session: SparkSession) -> DataFrame:
     session.dataSource.register(LogSource)
+    stream = session.readStream.format("log").option("path", job.source)
+    return stream.option("rows_max", BATCH_EVENTS * PARTITIONS).load()
+
+
+def serve(read: Callable[[Job, SparkSession], DataFrame], **conf: str) -> None:
+    """Runs the jobs that come. read: their streams, with a column `body`. conf: more settings, with underscores for dots."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    more = {name.replace("_", "."): value for name, value in conf.items()}
+    session = SparkSession.builder.config(map=CONF | more).getOrCreate()
     session.range(1000).groupBy("id").count().toArrow()
     query: StreamingQuery | None = None
     balances: Balances | None = None
     for job in commands():
         if isinstance(job, Job):
             balances = Balances(job.dsn)
-            query = started(job, session, balances)
+            query = started(job, read(job, session), balances)
         elif query is not None and balances is not None:
             query.stop()
             balances.close()
@@ -108,4 +115,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve(from_log)

@@ -39,8 +39,15 @@ def body_of(number: int, account: str, cents: int) -> bytes:
 
 def write_log(path: Path, events: int, seed: int, partitions: int = PARTITIONS) -> Cents:
     """Its blocks are as a busy producer's, and go to the partitions in turn."""
+    sums = Cents()
+    for number, bodies in enumerate(blocks(events, seed, sums)):
+        append(path, str(number % partitions), bodies)
+    return sums
+
+
+def blocks(events: int, seed: int, sums: Cents) -> Iterator[list[bytes]]:
+    """BLOCK_EVENTS bodies at a time. sums: what they add up to."""
     chance = random.Random(seed)
-    sums: Cents = Counter()
 
     def bodies() -> Iterator[bytes]:
         for number in range(events):
@@ -48,8 +55,6 @@ def write_log(path: Path, events: int, seed: int, partitions: int = PARTITIONS) 
             sums[account] += cents
             yield body_of(number, account, cents)
 
-    remaining, block = bodies(), 0
-    while block_bodies := list(islice(remaining, BLOCK_EVENTS)):
-        append(path, str(block % partitions), block_bodies)
-        block += 1
-    return sums
+    remaining = bodies()
+    while block := list(islice(remaining, BLOCK_EVENTS)):
+        yield block

@@ -82,6 +82,7 @@ SHARES = "tests/unit/leases/test_shares.py"
 HOST_GRAY = "tests/unit/service/test_host_gray.py"
 HANDLERS = "tests/unit/pipeline/handlers"
 HANDLER_SINK = "tests/unit/pipeline/connectors/test_handlers.py"
+TOPIC = "tests/unit/pipeline/connectors/kafka/test_simulated.py"
 
 MUTANTS = (
     mutant(
@@ -1398,6 +1399,29 @@ MUTANTS = (
         " version=number, generation=head.generation, epoch=head.epoch, start=head.position, to=head.position or '0')\n"
         "            entry = replace(head, version=number, id=unique, kind='batch', files=(file,))\n"
         "            self.place.put(folders.entry(number), entries.encoded(entry))\n",
+    ),
+    mutant(
+        "a claim of a topic fences no earlier owner",
+        "leasehold.pipeline.connectors.kafka.transactions",
+        "self._producer = self._cluster.make_producer(self._lease,",
+        'self._producer = self._cluster.make_producer(f"{id(self)}/{self._lease}",',
+        test=TOPIC,
+    ),
+    mutant(
+        "a claim of a topic reads the position before it fences",
+        "leasehold.pipeline.connectors.kafka.sink",
+        "            await self._asked(transactions.run(transactions.begin))\n"
+        "            held, group = await self._find(claim.pipeline, claim.partition, self._cluster.timeout_s)\n",
+        "            held, group = await self._find(claim.pipeline, claim.partition, self._cluster.timeout_s)\n"
+        "            await self._asked(transactions.run(transactions.begin))\n",
+        test=TOPIC,
+    ),
+    mutant(
+        "positions in a topic are read while a commit is being completed",
+        "leasehold.pipeline.connectors.kafka.cluster",
+        '"isolation.level": "read_committed"',
+        '"isolation.level": "read_uncommitted"',
+        test=TOPIC,
     ),
 )
 

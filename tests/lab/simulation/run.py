@@ -24,6 +24,7 @@ from lab.simulation.loop import run_virtual
 from lab.simulation.restores import mind, run_restores
 from lab.simulation.session_faults import run_session_faults
 from lab.simulation.setup import Setup, Size
+from lab.simulation.topic import on_virtual_time as on_virtual_topic
 from lab.simulation.world import World, narrowed
 
 from leasehold.leases.balance import Peer, plan
@@ -97,7 +98,8 @@ async def _run(setup: Setup, is_told: bool) -> Verdict:
     world.tell("SETUP", str(setup))
     total_s = 60.0 * setup.size.minutes
     try:
-        await _lived(world, total_s)
+        with on_virtual_topic(world.topic):
+            await _lived(world, total_s)
     except Ended:
         pass
     except Exception as error:

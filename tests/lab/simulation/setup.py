@@ -9,8 +9,9 @@ from typing import Literal, get_args
 from leasehold.leases.timing import LASTS_S, Timing, derived_timing
 from leasehold.pipeline.limits import JOB_SHARE, ParallelLimits, RangeLimits
 
-SinkKind = Literal["memory", "log", "python", "files", "postgres", "async", "eventhubs"]
+SinkKind = Literal["memory", "log", "python", "files", "postgres", "async", "eventhubs", "kafka"]
 SINKS: tuple[SinkKind, ...] = get_args(SinkKind)
+PLAIN, RARE = SINKS[:3], SINKS[3:7]
 RESTORED: tuple[SinkKind, ...] = ("files", "postgres")
 """Those whose output and positions can be put back to an earlier state."""
 Operator = Literal["away", "resets", "tampers"]
@@ -119,8 +120,10 @@ class Setup:
         shrink = rng.choice(size.shrinks)
         counting = random.Random(f"{seed} rollout {size.name}")
         timing = replace(derived_timing(LASTS_S * shrink), counted_above=counting.choice((0, 1000)))
-        plain: SinkKind = rng.choice(("memory", "log", "python"))
-        sink = sinks.choice(SINKS[3:]) if sinks.random() < 0.5 else plain
+        plain = rng.choice(PLAIN)
+        sink = sinks.choice(RARE) if sinks.random() < 0.5 else plain
+        if sink == "memory" and random.Random(f"{seed} kafka {size.name}").random() >= 0.5:
+            sink = "kafka"
         operator: Operator = rng.choice(("away", "resets", "tampers"))
         restores = sink in RESTORED and operator != "tampers" and sinks.random() < 0.6
         return cls(

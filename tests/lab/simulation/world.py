@@ -40,6 +40,7 @@ from lab.simulation.requests import Endpoint
 from lab.simulation.setup import Setup, SinkKind
 from lab.simulation.shelf import Shelf
 from lab.simulation.skies import Skies
+from lab.simulation.topic import WeatheredTopic
 
 from leasehold.leases import document, host_record, host_watch, keeper, session, tenure
 from leasehold.leases.document import lease_id, lease_prefix
@@ -210,6 +211,10 @@ class World(Group):
     def hub(self) -> EventHub:
         return EventHub(self)
 
+    @cached_property
+    def topic(self) -> WeatheredTopic:
+        return WeatheredTopic(self)
+
     @property
     def vault(self) -> Vault:
         """What the sink keeps its output in, where that can be put back to an earlier state."""
@@ -264,6 +269,7 @@ SINK_OF: Mapping[SinkKind, Callable[[World], Sink]] = {
     "postgres": lambda world: world.database.sink(),
     "async": lambda world: world.endpoint.sink(),
     "eventhubs": lambda world: world.hub.sink(),
+    "kafka": lambda world: world.topic.sink(),
 }
 LEASES = Known(document.decode_lease, document.encode_lease, lambda lease: document.lease_id(*lease.key))
 HOSTS = Known(host_record.decode_host, host_record.encode_host, lambda host: host_record.host_id(host.name))

@@ -1,6 +1,8 @@
-"""Spark with Delta's jars: runs the SQL statements of its input, a JSON string a line, and writes their rows, a JSON list a line.
+"""Runs SQL statements in a Spark with the jars of Delta and of Kafka's source.
 
-    python statements.py LIB DIRECTORY     LIB: the jars. DIRECTORY: for Spark's own files
+Each line of input is a statement, a JSON string. Each line of output is its rows, a JSON list.
+
+    python statements.py JARS DIRECTORY     JARS: a class path. DIRECTORY: for Spark's own files
 
 A statement that fails gives {"error": ...} instead.
 """
@@ -13,12 +15,12 @@ from pathlib import Path
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-lib, directory = sys.argv[1:]
+jars, directory = sys.argv[1:]
 answers = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)  # Spark's launcher writes there, too
 spark = (
     SparkSession.builder.master("local[2]")
-    .config("spark.driver.extraClassPath", f"{lib}/*")
+    .config("spark.driver.extraClassPath", jars)
     .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
     .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
     .config("spark.sql.warehouse.dir", str(Path(directory) / "warehouse"))
