@@ -26,7 +26,7 @@ from maven import jars_of
 from patience import PATIENCE_S, until
 from plugins_node import free_port
 
-FOLDER = Path(__file__).parent / "pulsar"
+FOLDER = Path(__file__).parent / "pulsar-broker"
 SECRET = b"a secret of 32 bytes for tokens.."
 """With which the broker verifies tokens."""
 ANYONE = "anyone"

@@ -31,6 +31,15 @@ MISSING = (pulsar.TopicNotFound, pulsar.InvalidTopicName)
 _PARTITION = re.compile(r".*-partition-(\d+)")
 
 
+class PlaceGone(Exception):
+    """The topic no longer has the ledger of `place`. first: the first event that it has; None if it has none."""
+
+    def __init__(self, place: MessagePlace, first: MessagePlace | None) -> None:
+        super().__init__(str(place))
+        self.place = place
+        self.first = first
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PulsarAccess:
     """servers: `HOST:PORT`, separated by commas. token_file: read at every connection. oauth: as pulsar-client takes it.
@@ -60,7 +69,7 @@ class PulsarAccess:
         return Endpoint(system="pulsar", name=topic, server=host.strip("[]"), port=port)
 
     def make_client(self, timeout_s: float) -> pulsar.Client:
-        trusted = self.ca_file or ssl.get_default_verify_paths().cafile
+        trusted: Path | str | None = self.ca_file or ssl.get_default_verify_paths().cafile
         own, key = self.certificates or (None, None)
         return pulsar.Client(
             self.url,
@@ -94,6 +103,10 @@ class PulsarBroker:
         self._making = Lock()
         self._client: pulsar.Client | None = None
 
+    @property
+    def patience_ms(self) -> int:
+        return int(self.timeout_s * 1000)
+
     async def run(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
@@ -122,6 +135,37 @@ class PulsarBroker:
         return self.client().create_reader(
             topic, start, start_message_id_inclusive=True, receiver_queue_size=events_max, reader_name="leasehold"
         )
+
+    def find_first(self, topic: str, place: MessagePlace | None, time_ms: int | None = None) -> pulsar.Message | None:
+        """The first event behind a place, of this time or later; None at the end. Raises PlaceGone."""
+        reader = self.make_reader(topic, place)
+        try:
+            if time_ms is not None:
+                reader.seek(time_ms)
+            is_found = place is None
+            while reader.has_message_available():
+                message = reader.read_next(self.patience_ms)
+                if place is not None and not is_found and place_in(message).ledger != place.ledger:
+                    raise PlaceGone(place, place_in(message))
+                is_found = True
+                if (place is None or place_in(message).order > place.order) and (
+                    time_ms is None or message.publish_timestamp() >= time_ms
+                ):
+                    return message
+            if place is not None and not is_found:
+                raise PlaceGone(place, None)
+            return None
+        finally:
+            reader.close()
+
+    def find_last(self, topic: str) -> MessagePlace | None:
+        reader = self.make_reader(topic, None, events_max=1, is_at_end=True)
+        try:
+            if not reader.has_message_available():
+                return None
+            return place_in(reader.read_next(self.patience_ms))
+        finally:
+            reader.close()
 
     async def is_nowhere(self) -> bool:
         """Whether no server's name exists."""

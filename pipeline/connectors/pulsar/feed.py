@@ -18,6 +18,7 @@ import pulsar
 from leasehold.pipeline.connectors.pulsar.broker import (
     FORBIDDEN,
     MISSING,
+    PlaceGone,
     PulsarAccess,
     PulsarBroker,
     place_in,
@@ -25,7 +26,7 @@ from leasehold.pipeline.connectors.pulsar.broker import (
 )
 from leasehold.pipeline.connectors.pulsar.message import time_of
 from leasehold.pipeline.connectors.pulsar.position import MessagePlace, compared, place_of
-from leasehold.pipeline.connectors.pulsar.reader import PageLimits, PlaceGone, TopicReader
+from leasehold.pipeline.connectors.pulsar.reader import PageLimits, TopicReader
 from leasehold.pipeline.endpoint import Endpoint
 from leasehold.pipeline.errors import FeedError, FeedNotFound, FeedUnavailable, PositionLost
 from leasehold.pipeline.event import Page
@@ -70,7 +71,7 @@ class PulsarChangeFeed(ChangeFeed):
         if isinstance(start, datetime):
             time_ms = min(max(-(-(start - _EPOCH) // timedelta(milliseconds=1)), 0), TIME_MS_MAX)
         end = await self.latest(partition)  # before the search: what comes since is not passed over
-        first = await self._call(lambda: self._find_first(topic, None, time_ms))
+        first = await self._call(lambda: self._broker.find_first(topic, None, time_ms))
         if first is None:
             return end
         return str(place_in(first).before)
@@ -84,21 +85,21 @@ class PulsarChangeFeed(ChangeFeed):
 
     async def latest(self, partition: str) -> str | None:
         topic = await self._topic(partition)
-        last = await self._call(lambda: self._find_last(topic))
+        last = await self._call(lambda: self._broker.find_last(topic))
         return None if last is None else str(last)
 
     async def lag(self, partition: str, continuation: str | None) -> int:
         place, topic = place_of(continuation), await self._topic(partition)
 
         def measure() -> int:
-            first, last = self._find_first(topic, place), self._find_last(topic)
+            first, last = self._broker.find_first(topic, place), self._broker.find_last(topic)
             return 0 if first is None or last is None else between(place_in(first), last)
 
         return await self._call(measure)
 
     async def find_enqueued_time(self, partition: str, continuation: str | None) -> datetime | None:
         place, topic = place_of(continuation), await self._topic(partition)
-        first = await self._call(lambda: self._find_first(topic, place))
+        first = await self._call(lambda: self._broker.find_first(topic, place))
         return None if first is None else time_of(first)
 
     def compare(self, a: str | None, b: str | None) -> int:
@@ -106,37 +107,6 @@ class PulsarChangeFeed(ChangeFeed):
 
     async def close(self) -> None:
         await self._broker.close()
-
-    def _find_first(self, topic: str, place: MessagePlace | None, time_ms: int | None = None) -> pulsar.Message | None:
-        """The first event behind a place, of this time or later; None at the end. Raises PlaceGone."""
-        reader = self._broker.make_reader(topic, place)
-        try:
-            if time_ms is not None:
-                reader.seek(time_ms)
-            is_found = place is None
-            while reader.has_message_available():
-                message = reader.read_next(int(self._broker.timeout_s * 1000))
-                if place is not None and not is_found and place_in(message).ledger != place.ledger:
-                    raise PlaceGone(place, place_in(message))
-                is_found = True
-                if (place is None or place_in(message).order > place.order) and (
-                    time_ms is None or message.publish_timestamp() >= time_ms
-                ):
-                    return message
-            if place is not None and not is_found:
-                raise PlaceGone(place, None)
-            return None
-        finally:
-            reader.close()
-
-    def _find_last(self, topic: str) -> MessagePlace | None:
-        reader = self._broker.make_reader(topic, None, events_max=1, is_at_end=True)
-        try:
-            if not reader.has_message_available():
-                return None
-            return place_in(reader.read_next(int(self._broker.timeout_s * 1000)))
-        finally:
-            reader.close()
 
     @asynccontextmanager
     async def _reading(
@@ -173,22 +143,27 @@ class PulsarChangeFeed(ChangeFeed):
         return await self._asked(self._broker.run(call))
 
     async def _asked(self, question: Awaitable[T]) -> T:
-        try:
-            return await question
-        except pulsar.PulsarException as error:
-            raise as_feed_error(self._broker, error) from error
-        except PlaceGone as gone:
-            raise lost(self._broker.topic, gone) from None
+        return await asked(self._broker, question)
+
+
+async def asked(broker: PulsarBroker, question: Awaitable[T]) -> T:
+    """Raises FeedError."""
+    try:
+        return await question
+    except pulsar.PulsarException as error:
+        raise as_feed_error(broker, error) from error
+    except PlaceGone as gone:
+        raise lost(broker.topic, gone) from None
 
 
 def between(first: MessagePlace, last: MessagePlace) -> int:
     """About how many events there are, with both. Other batches count as being as large as the last one. Pure."""
-    events = max(last.index, 0) + 1
+    events = max(last.within, 0) + 1
     if first.ledger != last.ledger:
         return (last.entry + 2) * events
     if first.entry != last.entry:
         return (last.entry - first.entry + 1) * events
-    return events - max(first.index, 0)
+    return events - max(first.within, 0)
 
 
 def lost(topic: str, gone: PlaceGone) -> PositionLost:

@@ -19,24 +19,24 @@ INDEX_MAX = 2**INDEX_BITS - 1
 
 
 class MessagePlace(NamedTuple):
-    """index: within a batch. -1: the entry as a whole. entry: -1 is before the ledger's first one."""
+    """within: its place in a batch. -1: the entry as a whole. entry: -1 is before the ledger's first one."""
 
     ledger: int
     entry: int
-    index: int = -1
+    within: int = -1
 
     def __str__(self) -> str:
-        return f"{self.ledger}:{self.entry}" + (f":{self.index}" if self.index >= 0 else "")
+        return f"{self.ledger}:{self.entry}" + (f":{self.within}" if self.within >= 0 else "")
 
     @property
     def order(self) -> tuple[float, ...]:
         """As places are read: an entry as a whole is behind all of its events."""
-        return self.ledger, self.entry, inf if self.index < 0 else self.index
+        return self.ledger, self.entry, inf if self.within < 0 else self.within
 
     @property
     def sequence(self) -> int:
         """Grows from event to event. Raises FeedError."""
-        index = max(self.index, 0)
+        index = max(self.within, 0)
         if self.ledger >> (63 - ENTRY_BITS - INDEX_BITS) or self.entry >> ENTRY_BITS or index > INDEX_MAX:
             raise FeedError(
                 f"the event at {self} cannot be numbered: ledgers must be below 2^30, entries below 2^{ENTRY_BITS}, and batches"
@@ -47,8 +47,8 @@ class MessagePlace(NamedTuple):
     @property
     def before(self) -> MessagePlace:
         """A position behind which this event is the first."""
-        if self.index > 0:
-            return self._replace(index=self.index - 1)
+        if self.within > 0:
+            return self._replace(within=self.within - 1)
         return MessagePlace(self.ledger, self.entry - 1)
 
 

@@ -58,7 +58,7 @@ class ExclusiveProducer:
                     self._topic,
                     producer_name=self._name,
                     access_mode=mode.ExclusiveWithFencing if fences else mode.Exclusive,
-                    send_timeout_millis=int(self._broker.timeout_s * 1000),
+                    send_timeout_millis=self._broker.patience_ms,
                     compression_type=self._compression,
                     max_pending_messages=0,
                     batching_enabled=True,
@@ -74,7 +74,10 @@ class ExclusiveProducer:
             time.sleep(PAUSES.pause_s(turn, 0.0))
 
     def publish(self, messages: Sequence[Outgoing], number: int, check: Callable[[], None]) -> MessagePlace:
-        """As one entry. check: called right before it is sent. Raises what that raises, SendFailed, Ambiguous, SinkUnavailable."""
+        """As one entry. check: called right before it is sent.
+
+        Raises what that raises, SendFailed, Ambiguous, SinkUnavailable.
+        """
         producer = self._producer
         if producer is None:
             raise SinkUnavailable(f"topic '{self._topic}': the producer was left; it is claimed again")

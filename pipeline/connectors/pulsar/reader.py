@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import pulsar
 
-from leasehold.pipeline.connectors.pulsar.broker import PulsarBroker, place_in
+from leasehold.pipeline.connectors.pulsar.broker import PlaceGone, PulsarBroker, place_in
 from leasehold.pipeline.connectors.pulsar.message import table_of
 from leasehold.pipeline.connectors.pulsar.position import MessagePlace
 from leasehold.pipeline.errors import FeedUnavailable
@@ -20,15 +20,6 @@ from leasehold.pipeline.event import Page
 
 WAIT_S = 0.25
 """The longest time in one call, and so between a reader's end and that of its thread."""
-
-
-class PlaceGone(Exception):
-    """The topic no longer has the ledger of `place`. first: the first event that it has; None if it has none."""
-
-    def __init__(self, place: MessagePlace, first: MessagePlace | None) -> None:
-        super().__init__(str(place))
-        self.place = place
-        self.first = first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +51,7 @@ class TopicReader:
         """The position. Raises PlaceGone."""
         if self._place is None:
             return
-        first = self._reader.read_next(self._patience_ms) if self._reader.has_message_available() else None
+        first = self._reader.read_next(self._broker.patience_ms) if self._reader.has_message_available() else None
         if first is None or place_in(first).ledger != self._place.ledger:
             raise PlaceGone(self._place, None if first is None else place_in(first))
         if place_in(first).order > self._place.order:
@@ -114,15 +105,11 @@ class TopicReader:
             return
         onlooker = self._broker.make_reader(self._topic, self._place, events_max=1)
         try:
-            first = place_in(onlooker.read_next(self._patience_ms))
+            first = place_in(onlooker.read_next(self._broker.patience_ms))
         finally:
             onlooker.close()
         if first.ledger != self._place.ledger:
             raise PlaceGone(self._place, first)
-
-    @property
-    def _patience_ms(self) -> int:
-        return int(self._broker.timeout_s * 1000)
 
     def _page(self, messages: list[pulsar.Message]) -> Page:
         table = table_of(self._partition, messages, trusts_headers=self._limits.trusts_headers)

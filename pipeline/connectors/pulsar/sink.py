@@ -2,10 +2,10 @@
 
 What carries the guarantee:
 
-- A claim creates a producer that shuts out all others of its partition (ExclusiveWithFencing). Only then it reads the partition's
-  end. The newest marker of the lease is the position. So a partition of the topic takes the output of one lease.
-- Each batch has a number, the sequence id of its entry. A broker with deduplication stores none twice, even if the client sends it
-  again after a lost connection.
+- A claim creates a producer that shuts out all others of its partition (ExclusiveWithFencing). Only then it reads the end of the
+  partition. The newest marker of the lease is the position. So a partition of the topic takes the output of one lease.
+- Each batch has a number, the sequence id of its entry. A broker with deduplication stores none twice, even if the client sends
+  it again after a lost connection.
 - All producers of a lease have one name, under which a broker tells a new one the last number. The claim reads until it has seen
   that one. A broker may have forgotten the name; then what was read is all there is.
 """
@@ -165,8 +165,8 @@ class PulsarOutputSink(Sink):
             self._topics = await self._asked(self._broker.find_partitions())
         if partition not in self._topics:
             raise SinkRejected(
-                f"topic '{self._broker.topic}' has no partition '{partition}', and a partition of it takes the output of one lease"
-                f" alone, which has its name: give it as many partitions as the source has, named from 0 (it has {len(self._topics)})"
+                f"topic '{self._broker.topic}' has no partition '{partition}' among its {len(self._topics)}. A partition takes"
+                " the output of one lease alone, which has its name: give the topic the source's partitions, from 0 on"
             )
         return self._topics[partition]
 

@@ -64,7 +64,7 @@ class TailSearch:
         *,
         generation: int | None,
         compare: Compare = lambda a, b: 1,
-        report_progress: Callable[[], None] = lambda: None,
+        report_progress: Callable[[], object] = lambda: None,
     ) -> None:
         self.markers = Search(lease, generation, compare)
         self.number = -1

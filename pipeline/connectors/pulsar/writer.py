@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
 import pulsar
@@ -69,8 +70,8 @@ class PulsarWriter(SinkWriter):
 
     def parts(self, output: Output) -> int:
         rows, size = int(output.table.num_rows), int(output.table.nbytes)
-        by_size = -(-size * 5 // (self._bytes_max * 4)) if rows > 1 else 1  # a quarter more, since events differ
-        return max(1, -(-rows // BATCH_MAX), by_size)
+        by_size: int = -(-size * 5 // (self._bytes_max * 4)) if rows > 1 else 1  # a quarter more, since events differ
+        return max(1, -(-rows // BATCH_MAX), int(by_size))
 
     async def write(self, output: Output, permit: Permit) -> None:
         assert self._claim.compare(output.start, self.position) == 0, "a write starts where the one before ended"
@@ -85,7 +86,7 @@ class PulsarWriter(SinkWriter):
     async def end(self, permit: Permit) -> None:
         """Later owners know that from their leases: nothing of it is stored."""
         permit.check()
-        await self._run(lambda: self._producer.attach(fences=False))
+        await self._run(partial(self._producer.attach, fences=False))
         self._has_ended = True
 
     async def close(self, reason: CloseReason) -> None:
@@ -128,8 +129,8 @@ class PulsarWriter(SinkWriter):
         for size, sequence in zip(sizes, sequences_of(output.table), strict=True):
             if size > most:
                 raise OutputRefused(
-                    f"an event takes {size} bytes, and a message of topic '{self._topic}' at most {most}: raise `maxMessageSize` of"
-                    " the brokers and `message_bytes_max` of the sink, or produce smaller output",
+                    f"an event takes {size} bytes, and a message of topic '{self._topic}' at most {most}: raise"
+                    " `maxMessageSize` of the brokers and `message_bytes_max` of the sink, or produce smaller output",
                     sequences=() if sequence is None else (sequence,),
                 )
         if sum(sizes) > most or len(messages) > BATCH_MAX:

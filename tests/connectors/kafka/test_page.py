@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from connectors.kafka.topics import Topics, committed
+from maven import jars_of
 from pages import examples, lines_of
 from patience import PATIENCE_S, until, until_async
 from plugins_cli import Commands
-from maven import jars_of
 from plugins_kafka import FOLDER
 
 pytestmark = pytest.mark.xdist_group("kafka")

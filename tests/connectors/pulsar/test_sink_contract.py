@@ -46,6 +46,6 @@ class TestPulsarSink(SinkContract):
         sink = await harness.sink()
         writer = await sink.open(claim())
         await writer.write(output(0, 2), PERMIT)
-        with pytest.raises(SinkRejected, match="output of lease 'bank/0'.*a topic of its own"):
+        with pytest.raises(SinkRejected, match=r"output of lease 'bank/0'.*a topic of its own"):
             await sink.open(claim(pipeline="another"))
         await writer.write(output(2, 3), PERMIT)
