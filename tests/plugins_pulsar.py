@@ -60,6 +60,7 @@ SETTINGS = {
     "defaultRetentionTimeInMinutes": "-1",
     "defaultRetentionSizeInMB": "-1",
     "brokerDeduplicationEnabled": "true",
+    "brokerDeduplicationEntriesInterval": "1",
     "loadBalancerEnabled": "false",
     "allowAutoTopicCreation": "false",
     "functionsWorkerEnabled": "false",

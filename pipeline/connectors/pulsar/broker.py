@@ -12,6 +12,7 @@ import re
 import ssl
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
@@ -174,7 +175,8 @@ class PulsarBroker:
     async def close(self) -> None:
         client, self._client = self._client, None
         if client is not None:
-            await self.run(client.close)
+            with suppress(pulsar.PulsarException):  # AlreadyClosed, if one of its producers is being closed
+                await self.run(client.close)
         self._threads.shutdown(wait=False)
 
 

@@ -118,7 +118,6 @@ class PulsarOutputSink(Sink):
             known = producer.attach(fences=True)
             crash_point("producer attached")
             number = search.read_up_to(known, claim)
-            search.admit(claim)
         except BaseException:
             producer.close()
             raise

@@ -123,7 +123,7 @@ class TailSearch:
     def read_up_to(self, known: int, claim: Claim) -> int:
         """What was published before the claim's producer came. known: the last number that the broker knows, -1 for none.
 
-        Returns the last number there is. Raises SinkRejected, SinkUnavailable, PulsarException.
+        Returns the last number there is. Raises Fenced, SinkRejected, SinkUnavailable, PulsarException.
         """
         deadline = time.monotonic() + self._patience_s
         settled = -1 if self._tail is None else self._tail.number
@@ -135,6 +135,7 @@ class TailSearch:
             raise SinkUnavailable(f"{self._where}: the broker has not stored batch {known} yet")
         if known > max(self.number, settled) or not (self._has_tail or known == settled):
             raise _unknown(claim, self._where)
+        self.admit(claim)
         if known < 0 <= self.number and time.time() - self._time_ms / 1000 < FRESH_S:
             raise unnumbered(self._where)
         return max(known, self.number, settled)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pulsar
 import pyarrow as pa
-from patience import PATIENCE_S
+from patience import PATIENCE_S, until
 from plugins_pulsar import PulsarMachine
 
 from leasehold import Claim, Output
@@ -73,6 +73,26 @@ class Topics:
             return found
         finally:
             reader.close()
+
+    def forget(self, partition: str) -> None:
+        """As retention does: all entries there are. Brokers keep those behind their last snapshot of numbers, at first."""
+        self.admin("PUT", "unload", partition)
+
+        def is_empty() -> bool:
+            self.admin("POST", "trim", partition)
+            ledgers = self.admin("GET", "internalStats", partition)["ledgers"]
+            return not any(each["entries"] for each in ledgers)
+
+        until(
+            is_empty,
+            f"retention has taken partition {partition}",
+            lambda: self.admin("GET", "internalStats", partition),
+        )
+
+    def remake(self) -> None:
+        """Another topic of the same name."""
+        self.machine.admin("DELETE", f"persistent/{self.namespace}/{self.name}/partitions?force=true")
+        self.machine.make_topic(self.name, 4, self.namespace)
 
     def admin(self, method: str, of: str, partition: str | None = None) -> Any:
         """A request about the topic, or about a partition of it."""
