@@ -19,7 +19,7 @@ JAVA = -XX:TieredStopAtLevel=1 -Xshare:auto -Xlog:disable -XX:SharedArchiveFile=
 .DEFAULT_GOAL = help
 .PHONY: help demo test spark examples connectors contracts timing lab everything check sim mutants scenarios chaos bench repetition memory unit thorough fuzz
 .PHONY: lint types arrows format setup matrix bare docs scale cluster
-.PHONY: interop kafka letters node browser image pods start dist audit release tagged site versions poison stalls failover outage clean
+.PHONY: interop kafka pulsar letters node browser image pods start dist audit release tagged site versions poison stalls failover outage clean
 
 # Targets with `##`. docs/maintainers.md lists the others.
 help:  ## this list; docs/maintainers.md has more
@@ -38,11 +38,14 @@ spark: setup $(ARCHIVE)  # Spark in the host, in depth: starts, dead JVMs, range
 examples: setup $(ARCHIVE)  # the examples of the pages, run as they are written
 	@$(call TIER,examples)
 
-connectors: setup node $(ARCHIVE)  ## all other connectors: Cosmos DB, Blob Storage, Event Hubs, Kafka, HTTP, NATS
+connectors: setup node $(ARCHIVE)  ## all other connectors: Cosmos DB, Blob Storage, Event Hubs, Kafka, HTTP, NATS, Pulsar
 	@$(call TIER,connectors)
 
 kafka: setup  # a real Kafka broker at 127.0.0.1, until Ctrl-C (PORT=9092); needs Maven once
 	@PYTHONPATH=tests .venv/bin/python -m lab.servers.kafka $(if $(PORT),--port $(PORT))
+
+pulsar: setup  # a real Pulsar broker at 127.0.0.1, until Ctrl-C (PORT=6650); needs Maven once
+	@PYTHONPATH=tests .venv/bin/python -m lab.servers.pulsar $(if $(PORT),--port $(PORT))
 
 contracts: setup node
 	@$(call TIER,contracts)

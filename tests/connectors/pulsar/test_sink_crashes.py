@@ -1,4 +1,4 @@
-"""The sink `pulsar`, killed and frozen between any two of its steps: the next owner continues exactly, as pulsar-client sees it."""
+"""The sink `pulsar`, killed and frozen between any two of its steps: the next owner continues exactly; seen by pulsar-client."""
 
 from __future__ import annotations
 
