@@ -106,7 +106,7 @@ model: setup  # every course of events of a small model of how hosts show that t
 mutants: setup  ## planted faults, each caught by the simulation (MUTANT=word for some)
 	@PYTHONPATH=tests .venv/bin/python -m lab.simulation.mutants $(if $(MUTANT),--only "$(MUTANT)")
 
-scenarios: setup $(ARCHIVE) $(if $(filter eventhubs blobs delta-blobs delta-blobs-merged,$(FEED) $(SINK)),node)  ## the bank, killed, frozen and moved at every crash point of every role (ONLY=word, FEED=eventhubs|nats|kafka, LEASES=postgres, PLAIN=1 without Spark); a sink alone: SINK=files|blobs|delta|delta-blobs|delta-merged|delta-blobs-merged|http|cosmos; executors that read: RANGES=files|delta|postgres
+scenarios: setup $(ARCHIVE) $(if $(filter eventhubs blobs delta-blobs delta-blobs-merged,$(FEED) $(SINK)),node)  ## the bank, killed, frozen and moved at every crash point of every role (ONLY=word, FEED=eventhubs|nats|kafka|pulsar, LEASES=postgres, PLAIN=1 without Spark); a sink alone: SINK=files|blobs|delta|delta-blobs|delta-merged|delta-blobs-merged|http|cosmos; executors that read: RANGES=files|delta|postgres
 	@PYTHONPATH=tests .venv/bin/python -m $(if $(SINK),lab.scenarios.sinks --sink $(SINK),$(if $(RANGES),lab.scenarios.ranges --sink $(RANGES),lab.scenarios.faults $(if $(FEED),--feed $(FEED)) $(if $(LEASES),--leases $(LEASES)) $(if $(PLAIN),--plain))) --only="$(ONLY)"
 
 scale: setup  # whole groups on virtual time: what they cost and how soon they recover (ONLY=3x32; 100x20000 and 500x100000 by name alone)
@@ -118,7 +118,7 @@ repetition: setup  # every sink with hosts that are killed 20 times at random: h
 letters: setup  # hosts with dead letters under way, killed and frozen at crash points: letters and output are the feed (ONLY=word)
 	@PYTHONPATH=tests .venv/bin/python -m lab.scenarios.letters --only="$(ONLY)"
 
-chaos: setup $(ARCHIVE) $(if $(filter eventhubs,$(FEED)),node)  # the bank through minutes of faults at random, nothing lost or duplicated (MINUTES=10, SEED=7, FEED=eventhubs|kafka, LEASES=postgres)
+chaos: setup $(ARCHIVE) $(if $(filter eventhubs,$(FEED)),node)  # the bank through minutes of faults at random, nothing lost or duplicated (MINUTES=10, SEED=7, FEED=eventhubs|kafka|pulsar, LEASES=postgres)
 	@SPARK_SUBMIT_OPTS="$(JAVA)" PYTHONPATH=tests \
 		.venv/bin/python -m lab.scenarios.chaos $(if $(FEED),--feed $(FEED)) $(if $(LEASES),--leases $(LEASES)) --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
 

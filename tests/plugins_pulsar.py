@@ -103,6 +103,7 @@ class PulsarMachine:
             f"http://127.0.0.1:{web}",
         )
         self.ca = directory / "ca.pem"
+        self._http = httpx.Client(base_url=f"{self.admin_url}/admin/v2/", timeout=PATIENCE_S, trust_env=False)
         ports = {"brokerServicePort": str(plain), "brokerServicePortTls": str(tls), "webServicePort": str(web)}
         self._settings = {**SETTINGS, **ports, **self._certificates(), **settings}
 
@@ -147,13 +148,13 @@ class PulsarMachine:
         assert self._process is not None
         assert self._process.poll() is None, self._log.read_text()[-3000:]
         try:
-            return httpx.get(f"{self.admin_url}/admin/v2/namespaces/public", timeout=5).json() == ["public/default"]
+            return self._http.get("namespaces/public").json() == ["public/default"]
         except (httpx.HTTPError, ValueError):
             return False
 
     def admin(self, method: str, path: str, what: Any = None) -> Any:
         """A request to the broker's own administration, below /admin/v2/."""
-        answer = httpx.request(method, f"{self.admin_url}/admin/v2/{path}", json=what, timeout=PATIENCE_S)
+        answer = self._http.request(method, path, json=what)
         assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
         return answer.json() if answer.content else None
 

@@ -185,5 +185,12 @@ def place_in(message: pulsar.Message) -> MessagePlace:
     return MessagePlace(found.ledger_id(), found.entry_id(), found.batch_index())
 
 
+HINTS = {
+    pulsar.Timeout: ": no answer in time. If the servers can be reached, a token may be wrong: then there is no answer, either",
+    pulsar.ConnectError: ": no connection. Look at `servers`; with `tls`, the certificate may not fit",
+}
+
+
 def text_of(error: BaseException) -> str:
-    return (str(error) or type(error).__name__).removeprefix("Pulsar error: ").removeprefix("Result")
+    text = (str(error) or type(error).__name__).removeprefix("Pulsar error: ").removeprefix("Result")
+    return text + HINTS.get(type(error), "")

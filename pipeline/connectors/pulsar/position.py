@@ -15,7 +15,7 @@ from leasehold.pipeline.errors import FeedError, PositionLost
 _TEXT = re.compile(r"(\d{1,18}):(-1|\d{1,18})(?::(\d{1,9}))?", re.ASCII)
 ENTRY_BITS, INDEX_BITS = 22, 11
 """An event's sequence has these of its entry and of its index. The rest, 30 bits, are its ledger's."""
-INDEX_MAX = 2**INDEX_BITS - 1
+INDEX_MAX = (1 << INDEX_BITS) - 1
 
 
 class MessagePlace(NamedTuple):

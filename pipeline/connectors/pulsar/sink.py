@@ -26,6 +26,7 @@ from leasehold.pipeline.connectors.pulsar.broker import PulsarAccess, PulsarBrok
 from leasehold.pipeline.connectors.pulsar.producer import Compression, ExclusiveProducer
 from leasehold.pipeline.connectors.pulsar.tail import Tail, TailSearch, tail_of
 from leasehold.pipeline.connectors.pulsar.writer import PulsarWriter, as_sink_error
+from leasehold.pipeline.connectors.targets import target_of
 from leasehold.pipeline.crash_point import crash_point
 from leasehold.pipeline.endpoint import Endpoint
 from leasehold.pipeline.errors import Fenced, SinkNotFound, SinkRejected, SinkUnavailable
@@ -39,7 +40,8 @@ MESSAGE_BYTES_MAX = 5 * 1024 * 1024
 
 
 class PulsarOutputSink(Sink):
-    """topic: `TENANT/NAMESPACE/NAME`. A source partition goes to the topic's partition of its name, and no other goes there.
+    """topic: `TENANT/NAMESPACE/NAME`. A source partition goes to the topic's partition of its name, or else to one that is chosen
+    once. No other goes there.
 
     Output columns: as for the log. message_bytes_max: of a batch, as the brokers' `maxMessageSize`.
     """
@@ -82,13 +84,14 @@ class PulsarOutputSink(Sink):
             raise translated from error
 
     async def open(self, claim: Claim) -> PulsarWriter:
-        topic = await self._topic(claim.partition)
+        before = tail_of(claim.state)
+        target = await self._target(claim.partition, None if before is None else before.target)
         has_left, thread = Event(), ThreadPoolExecutor(1, thread_name_prefix="pulsar-sink")
         loop = asyncio.get_running_loop()
         report = partial(loop.call_soon_threadsafe, claim.report_progress)
         try:
             return await self._asked(
-                loop.run_in_executor(thread, lambda: self._claim(claim, topic, thread, has_left, report))
+                loop.run_in_executor(thread, lambda: self._claim(claim, before, target, thread, has_left, report))
             )
         except BaseException:
             has_left.set()
@@ -96,10 +99,16 @@ class PulsarOutputSink(Sink):
             raise
 
     def _claim(
-        self, claim: Claim, topic: str, thread: ThreadPoolExecutor, has_left: Event, report: Callable[[], object]
+        self,
+        claim: Claim,
+        before: Tail | None,
+        target: str,
+        thread: ThreadPoolExecutor,
+        has_left: Event,
+        report: Callable[[], object],
     ) -> PulsarWriter:
         """A late owner that is known as such must not fence the newer one, nor one that nobody awaits any more."""
-        lease, before = lease_of(claim.pipeline, claim.partition), tail_of(claim.state)
+        lease, topic = lease_of(claim.pipeline, claim.partition), self._topics[target]
         producer = ExclusiveProducer(self._broker, topic, lease, self._compression)
         search = TailSearch(
             self._broker,
@@ -128,11 +137,12 @@ class PulsarOutputSink(Sink):
         marker = search.markers.newest
         return PulsarWriter(
             topic,
+            target,
             thread,
             producer,
             claim,
             newest(claim, None if marker is None else marker.to),
-            tail=before if search.end is None else Tail(claim.generation, number, search.end),
+            tail=before if search.end is None else Tail(claim.generation, number, search.end, target),
             number=number,
             is_numbered=known >= 0,
             message_bytes_max=self._message_bytes_max,
@@ -140,7 +150,7 @@ class PulsarOutputSink(Sink):
 
     async def standing(self, pipeline: str, partition: str) -> Standing | None:
         """By reading all that the partition still has: it may take its time."""
-        topic = await self._topic(partition)
+        topic = self._topics[await self._target(partition, None)]
 
         def look() -> Standing | None:
             search = TailSearch(self._broker, topic, lease_of(pipeline, partition), None, generation=None)
@@ -159,15 +169,16 @@ class PulsarOutputSink(Sink):
     async def close(self) -> None:
         await self._broker.close()
 
-    async def _topic(self, partition: str) -> str:
-        if partition not in self._topics:
+    async def _target(self, partition: str, pinned: str | None) -> str:
+        if (pinned or partition) not in self._topics:
             self._topics = await self._asked(self._broker.find_partitions())
-        if partition not in self._topics:
+        target = target_of(partition, list(self._topics), pinned)
+        if target is None:
             raise SinkRejected(
-                f"topic '{self._broker.topic}' has no partition '{partition}' among its {len(self._topics)}. A partition takes"
-                " the output of one lease alone, which has its name: give the topic the source's partitions, from 0 on"
+                f"topic '{self._broker.topic}' has output of lease '{partition}' in partition {pinned}, and has"
+                f" {len(self._topics)} partitions now: add partitions"
             )
-        return self._topics[partition]
+        return target
 
     async def _asked(self, question: Awaitable[T]) -> T:
         try:

@@ -26,25 +26,29 @@ PAUSE_S = 0.05
 REPORT_EVENTS = 1000
 FRESH_S = 60.0
 """Brokers forget no producer so soon."""
-_STATE = re.compile(r"(\d{1,18}):(\d{1,18}):(\d{1,18}):(\d{1,18})", re.ASCII)
+_STATE = re.compile(r"(\d{1,18}):(\d{1,18}):(\d{1,18}):(\d{1,18}):(\d{1,9})", re.ASCII)
 
 
 class Tail(NamedTuple):
-    """The last entry that is settled together with the lease's position. New markers follow it. It is the sink state."""
+    """The last entry that is settled together with the lease's position. New markers follow it. It is the sink state.
+
+    target: the partition that takes the lease's output.
+    """
 
     generation: int
     number: int
     place: MessagePlace
+    target: str
 
     def encoded(self) -> str:
-        return f"{self.generation}:{self.number}:{self.place.ledger}:{self.place.entry}"
+        return f"{self.generation}:{self.number}:{self.place.ledger}:{self.place.entry}:{self.target}"
 
 
 def tail_of(state: str) -> Tail | None:
     if (found := _STATE.fullmatch(state)) is None:
         return None
-    generation, number, ledger, entry = map(int, found.groups())
-    return Tail(generation, number, MessagePlace(ledger, entry))
+    generation, number, ledger, entry = map(int, found.groups()[:4])
+    return Tail(generation, number, MessagePlace(ledger, entry), found[5])
 
 
 def marker_properties(marker: Marker, number: int) -> dict[str, str]:
@@ -112,7 +116,8 @@ class TailSearch:
         if self._other is not None:
             raise SinkRejected(
                 f"{self._where} holds output of lease '{self._other}', and a partition takes that of one lease alone, because"
-                " their producers would shut each other out: give each pipeline a topic of its own"
+                " their producers would shut each other out: give each pipeline a topic of its own, with as many"
+                " partitions as its source has"
             )
         if self.markers.later > claim.generation:
             raise generation_lost(claim, self._where, self.markers.later)

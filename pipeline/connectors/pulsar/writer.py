@@ -39,6 +39,7 @@ class PulsarWriter(SinkWriter):
     def __init__(
         self,
         topic: str,
+        target: str,
         thread: ThreadPoolExecutor,
         producer: ExclusiveProducer,
         claim: Claim,
@@ -50,6 +51,7 @@ class PulsarWriter(SinkWriter):
         message_bytes_max: int,
     ) -> None:
         self._topic = topic
+        self._target = target
         self._thread = thread
         self._producer = producer
         self._claim = claim
@@ -68,10 +70,14 @@ class PulsarWriter(SinkWriter):
     def state(self) -> str:
         return self._claim.state if self._tail is None else self._tail.encoded()
 
+    @property
+    def place(self) -> str:
+        return self._target
+
     def parts(self, output: Output) -> int:
         rows, size = int(output.table.num_rows), int(output.table.nbytes)
-        by_size: int = -(-size * 5 // (self._bytes_max * 4)) if rows > 1 else 1  # a quarter more, since events differ
-        return max(1, -(-rows // BATCH_MAX), int(by_size))
+        by_size = -(-size * 5 // (self._bytes_max * 4)) if rows > 1 else 1  # a quarter more, since events differ
+        return max(1, -(-rows // BATCH_MAX), by_size)
 
     async def write(self, output: Output, permit: Permit) -> None:
         assert self._claim.compare(output.start, self.position) == 0, "a write starts where the one before ended"
@@ -107,7 +113,7 @@ class PulsarWriter(SinkWriter):
         crash_point("before entry")
         place = self._producer.publish(messages, number, check)
         crash_point("entry stored")
-        self._tail, self._number = Tail(self._claim.generation, number, place), number
+        self._tail, self._number = Tail(self._claim.generation, number, place, self._target), number
         if not self._is_numbered:
             if self._producer.attach(fences=False) < number:
                 raise unnumbered(f"topic '{self._topic}'")

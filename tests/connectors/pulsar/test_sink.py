@@ -30,6 +30,7 @@ from leasehold import (
 from leasehold.pipeline.connectors.pulsar.producer import ExclusiveProducer
 from leasehold.pipeline.connectors.pulsar.sink import PulsarOutputSink
 from leasehold.pipeline.connectors.pulsar.tail import TailSearch
+from leasehold.pipeline.connectors.targets import target_of
 from leasehold.pipeline.tracing import TraceContext
 
 pytestmark = pytest.mark.xdist_group("pulsar")
@@ -253,9 +254,31 @@ async def test_a_number_that_the_broker_has_and_no_reader_shows_is_waited_for_in
     assert (await sink.open(claim(3, state=state, continuation="2"))).position == "3"
 
 
-async def test_a_source_partition_without_a_partition_of_its_name_is_refused(make: Make) -> None:
-    with pytest.raises(SinkRejected, match="no partition '4' among its 4"):
-        await opened(make(), claim(partition="4"))
+async def test_a_source_partition_of_another_name_keeps_the_partition_that_was_chosen_for_it(
+    topics: Topics, make: Make
+) -> None:
+    sink = make()
+    writer = await opened(sink, claim(partition="orders.csv"))
+    await writer.write(output(0, 2), PERMIT)
+    assert writer.place is not None
+    assert numbers(topics, writer.place) == [1, 2]
+    topics.machine.admin("POST", f"persistent/{topics.topic}/partitions", 16)
+    again = make()
+    heir = await opened(again, claim(2, partition="orders.csv", state=writer.state))
+    assert (heir.place, heir.position) == (writer.place, "2")
+    with pytest.raises(SinkRejected, match="in partition 99, and has 16 partitions now"):
+        await again.open(claim(3, partition="orders.csv", state="0:0:1:1:99"))
+
+
+async def test_two_leases_of_one_partition_are_refused_once_one_has_published(topics: Topics, make: Make) -> None:
+    sink = make()
+    writer = await opened(sink, claim(partition="0"))
+    await writer.write(output(0, 2), PERMIT)
+    other = next(name for name in map(str, range(4, 100)) if target_of(name, ("0", "1", "2", "3"), None) == "0")
+    with pytest.raises(SinkRejected, match="output of lease 'bank/0', and a partition takes that of one lease alone"):
+        await sink.open(claim(partition=other))
+    await writer.write(output(2, 3), PERMIT)
+    assert numbers(topics) == [1, 2, 3]
 
 
 async def test_a_topic_that_is_missing_is_named(pulsar_server: PulsarMachine, make: Make) -> None:

@@ -18,7 +18,7 @@ def feed(**settings: Any) -> PulsarFeed:
     [
         ({"servers": "a"}, "and must be HOST:PORT"),
         ({"servers": "pulsar://a:6650"}, "and must be HOST:PORT"),
-        ({"servers": "me:hunter2@a:6650"}, "and must be HOST:PORT"),
+        ({"servers": "pulsar://me:hunter2@a:6650"}, "and must be HOST:PORT"),
         ({"topic": "a/b"}, "and must be the name of a persistent topic"),
         ({"topic": "non-persistent://a/b/c"}, "and must be the name of a persistent topic"),
         ({"tls": True, "token": "hunter2", "token_file": "a"}, "has `token` and `token_file`: keep one of them"),
