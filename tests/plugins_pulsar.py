@@ -148,7 +148,7 @@ class PulsarMachine:
         assert self._process is not None
         assert self._process.poll() is None, self._log.read_text()[-3000:]
         try:
-            return self._http.get("namespaces/public").json() == ["public/default"]
+            return self._http.get("namespaces/public", timeout=2).json() == ["public/default"]
         except (httpx.HTTPError, ValueError):
             return False
 

@@ -161,9 +161,9 @@ class PulsarFeed(Pulsar, FeedSettings):
 
     def make(self, context: FeedContext) -> ChangeFeed:
         from leasehold.pipeline.connectors.pulsar.feed import PulsarChangeFeed
-        from leasehold.pipeline.connectors.pulsar.reader import PageLimits
+        from leasehold.pipeline.connectors.pulsar.reader import TopicLimits
 
-        limits = PageLimits(events_max=self.page_events_max, trusts_headers=self.trusts_headers)
+        limits = TopicLimits(events_max=self.page_events_max, trusts_headers=self.trusts_headers)
         return PulsarChangeFeed(self.access, self.topic, limits=limits, timeout_s=self.timeout_s)
 
 

@@ -26,7 +26,7 @@ from leasehold.pipeline.connectors.pulsar.broker import (
 )
 from leasehold.pipeline.connectors.pulsar.message import time_of
 from leasehold.pipeline.connectors.pulsar.position import MessagePlace, compared, place_of
-from leasehold.pipeline.connectors.pulsar.reader import PageLimits, TopicReader
+from leasehold.pipeline.connectors.pulsar.reader import TopicLimits, TopicReader
 from leasehold.pipeline.endpoint import Endpoint
 from leasehold.pipeline.errors import FeedError, FeedNotFound, FeedUnavailable, PositionLost
 from leasehold.pipeline.event import Page
@@ -44,10 +44,10 @@ class PulsarChangeFeed(ChangeFeed):
     """
 
     def __init__(
-        self, access: PulsarAccess, topic: str, *, limits: PageLimits | None = None, timeout_s: float = 20.0
+        self, access: PulsarAccess, topic: str, *, limits: TopicLimits | None = None, timeout_s: float = 20.0
     ) -> None:
         self._broker = PulsarBroker(access, topic, timeout_s=timeout_s)
-        self._limits = limits or PageLimits()
+        self._limits = limits or TopicLimits()
         self._topics: dict[str, str] = {}
 
     @property
@@ -173,8 +173,9 @@ def lost(topic: str, gone: PlaceGone) -> PositionLost:
         else f"the first available is {gone.first}. To continue there, set the lease's position to '{gone.first.before}'"
     )
     return PositionLost(
-        f"topic '{topic}': ledger {gone.place.ledger} of the position '{gone.place}' is gone. Retention may have taken events"
-        f" before they were read, or the topic was deleted, and created again; {there}. {reset_of_a_new_source('PARTITION')}"
+        f"topic '{topic}' no longer has ledger {gone.place.ledger} of the position '{gone.place}'. Retention may have taken"
+        f" events before they were read, or the topic was deleted, and created again; {there}."
+        f" {reset_of_a_new_source('PARTITION')}"
     )
 
 

@@ -24,19 +24,21 @@ MESSAGE_BYTES = 64
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Outgoing(NamedTuple):
+class OutgoingMessage(NamedTuple):
     body: bytes | None
     key: str | None
     properties: dict[str, str]
 
 
-def outgoing_of(row: Mapping[str, Any]) -> Outgoing:
+def outgoing_of(row: Mapping[str, Any]) -> OutgoingMessage:
     """row: of PUBLISHED_SCHEMA. Pulsar has no empty keys."""
     columns = ("operation",) if row["key"] else ("key", "operation")
-    return Outgoing(row["body"], row["key"] or None, hidden.headers_of(row, lambda name, _: not _is_own(name), columns))
+    return OutgoingMessage(
+        row["body"], row["key"] or None, hidden.headers_of(row, lambda name, _: not _is_own(name), columns)
+    )
 
 
-def size_of(message: Outgoing) -> int:
+def size_of(message: OutgoingMessage) -> int:
     """In bytes, never too small."""
     pairs = sum(len(name.encode()) + len(value.encode()) + 8 for name, value in message.properties.items())
     return MESSAGE_BYTES + len(message.body or b"") + len((message.key or "").encode()) + pairs

@@ -1,24 +1,26 @@
-"""One lease's producer: the only one of its partition. It blocks, and belongs to one thread.
+"""One lease's producer: the only one of its partition. It blocks, and has a thread of its own.
 
 All producers of a lease have one name. A broker takes a new one only once it has stored what the earlier one sent, or refused it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import pulsar
 
 from leasehold.common.clock import Backoff
 from leasehold.pipeline.connectors.pulsar.broker import PulsarBroker, text_of
-from leasehold.pipeline.connectors.pulsar.message import Outgoing
+from leasehold.pipeline.connectors.pulsar.message import OutgoingMessage
 from leasehold.pipeline.connectors.pulsar.position import INDEX_MAX, MessagePlace
 from leasehold.pipeline.errors import Ambiguous, SinkUnavailable
 
+T = TypeVar("T")
 Compression = Literal["none", "lz4", "zlib", "zstd", "snappy"]
 BATCH_MAX = INDEX_MAX + 1
 UNLIMITED = 1 << 30
@@ -39,10 +41,19 @@ class SendFailed(Exception):
 class ExclusiveProducer:
     def __init__(self, broker: PulsarBroker, topic: str, lease: str, compression: Compression) -> None:
         self._broker = broker
-        self._topic = topic
+        self.topic = topic
         self._name = f"leasehold/{lease}"
         self._compression = getattr(pulsar.CompressionType, "NONE" if compression == "none" else compression.upper())
         self._producer: pulsar.Producer | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="pulsar-sink")
+
+    async def run(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+    def leave(self) -> None:
+        """Once it has done what it is doing."""
+        self._thread.submit(self.close)
+        self._thread.shutdown(wait=False)
 
     def attach(self, *, fences: bool) -> int:
         """Shuts out others if it fences, else it is refused if there are any. Returns the last number that the broker knows.
@@ -55,7 +66,7 @@ class ExclusiveProducer:
         while True:
             try:
                 self._producer = self._broker.client().create_producer(
-                    self._topic,
+                    self.topic,
                     producer_name=self._name,
                     access_mode=mode.ExclusiveWithFencing if fences else mode.Exclusive,
                     send_timeout_millis=self._broker.patience_ms,
@@ -73,14 +84,14 @@ class ExclusiveProducer:
             turn += 1
             time.sleep(PAUSES.pause_s(turn, 0.0))
 
-    def publish(self, messages: Sequence[Outgoing], number: int, check: Callable[[], None]) -> MessagePlace:
+    def publish(self, messages: Sequence[OutgoingMessage], number: int, check: Callable[[], None]) -> MessagePlace:
         """As one entry. check: called right before it is sent.
 
         Raises what that raises, SendFailed, Ambiguous, SinkUnavailable.
         """
         producer = self._producer
         if producer is None:
-            raise SinkUnavailable(f"topic '{self._topic}': the producer was left; it is claimed again")
+            raise SinkUnavailable(f"topic '{self.topic}': the producer was left; it is claimed again")
         answered: Future[tuple[Any, MessagePlace]] = Future()
 
         def note(result: Any, found: Any) -> None:
@@ -106,11 +117,11 @@ class ExclusiveProducer:
             result, place = answered.result(self._broker.timeout_s + GRACE_S)
         except TimeoutError:
             self.close()
-            raise Ambiguous(f"topic '{self._topic}': no answer to a batch") from None
+            raise Ambiguous(f"topic '{self.topic}': no answer to a batch") from None
         if result != pulsar.Result.Ok:
             raise SendFailed(result)
         if place.ledger < 0:
-            raise Ambiguous(f"topic '{self._topic}': the broker had the batch already, as its first answer was lost")
+            raise Ambiguous(f"topic '{self.topic}': the broker had the batch already, as its first answer was lost")
         return place
 
     def close(self) -> None:

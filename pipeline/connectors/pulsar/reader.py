@@ -23,7 +23,7 @@ WAIT_S = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PageLimits:
+class TopicLimits:
     """trusts_headers: whether hidden.EVENT is read. events_max: in a page, and on their way to the reader."""
 
     events_max: int = 1000
@@ -35,7 +35,7 @@ class TopicReader:
     """place: of the last event that was read; None is the beginning. All methods raise PulsarException."""
 
     def __init__(
-        self, broker: PulsarBroker, topic: str, partition: str, place: MessagePlace | None, limits: PageLimits
+        self, broker: PulsarBroker, topic: str, partition: str, place: MessagePlace | None, limits: TopicLimits
     ) -> None:
         self._broker = broker
         self._topic = topic

@@ -6,15 +6,14 @@ What carries the guarantee:
   partition. The newest marker of the lease is the position. So a partition of the topic takes the output of one lease.
 - Each batch has a number, the sequence id of its entry. A broker with deduplication stores none twice, even if the client sends
   it again after a lost connection.
-- All producers of a lease have one name, under which a broker tells a new one the last number. The claim reads until it has seen
-  that one. A broker may have forgotten the name; then what was read is all there is.
+- All producers of a lease have one name. A broker answers a new one with the last number of that name, and the claim reads
+  until it has seen that one. A broker may have forgotten the name. Then the claim relies on what it read.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable
 from functools import partial
 from threading import Event
 from typing import TypeVar
@@ -24,7 +23,7 @@ import pulsar
 from leasehold.common.standing import Standing
 from leasehold.pipeline.connectors.pulsar.broker import PulsarAccess, PulsarBroker, text_of
 from leasehold.pipeline.connectors.pulsar.producer import Compression, ExclusiveProducer
-from leasehold.pipeline.connectors.pulsar.tail import Tail, TailSearch, tail_of
+from leasehold.pipeline.connectors.pulsar.tail import SettledEntry, TailSearch, tail_of
 from leasehold.pipeline.connectors.pulsar.writer import PulsarWriter, as_sink_error
 from leasehold.pipeline.connectors.targets import target_of
 from leasehold.pipeline.crash_point import crash_point
@@ -86,67 +85,55 @@ class PulsarOutputSink(Sink):
     async def open(self, claim: Claim) -> PulsarWriter:
         before = tail_of(claim.state)
         target = await self._target(claim.partition, None if before is None else before.target)
-        has_left, thread = Event(), ThreadPoolExecutor(1, thread_name_prefix="pulsar-sink")
-        loop = asyncio.get_running_loop()
-        report = partial(loop.call_soon_threadsafe, claim.report_progress)
-        try:
-            return await self._asked(
-                loop.run_in_executor(thread, lambda: self._claim(claim, before, target, thread, has_left, report))
-            )
-        except BaseException:
-            has_left.set()
-            thread.shutdown(wait=False)
-            raise
-
-    def _claim(
-        self,
-        claim: Claim,
-        before: Tail | None,
-        target: str,
-        thread: ThreadPoolExecutor,
-        has_left: Event,
-        report: Callable[[], object],
-    ) -> PulsarWriter:
-        """A late owner that is known as such must not fence the newer one, nor one that nobody awaits any more."""
-        lease, topic = lease_of(claim.pipeline, claim.partition), self._topics[target]
-        producer = ExclusiveProducer(self._broker, topic, lease, self._compression)
-        search = TailSearch(
+        lease, has_left = lease_of(claim.pipeline, claim.partition), Event()
+        producer = ExclusiveProducer(self._broker, self._topics[target], lease, self._compression)
+        search = partial(
+            TailSearch,
             self._broker,
-            topic,
+            producer.topic,
             lease,
             before,
             generation=claim.generation,
             compare=claim.compare,
-            report_progress=report,
+            report_progress=partial(asyncio.get_running_loop().call_soon_threadsafe, claim.report_progress),
         )
         try:
-            search.read()
-            search.admit(claim)
-            if has_left.is_set():
-                raise SinkUnavailable(f"topic '{topic}': the claim was given up")
-            known = producer.attach(fences=True)
-            crash_point("producer attached")
-            number = search.read_up_to(known, claim)
+            known, found, number = await self._asked(
+                producer.run(lambda: self._claim(claim, producer, search(), has_left))
+            )
         except BaseException:
-            producer.close()
+            has_left.set()
+            producer.leave()
             raise
-        finally:
-            search.close()
-        if has_left.is_set():
-            producer.close()
-        marker = search.markers.newest
+        marker = found.markers.newest
         return PulsarWriter(
-            topic,
-            target,
-            thread,
             producer,
             claim,
             newest(claim, None if marker is None else marker.to),
-            tail=before if search.end is None else Tail(claim.generation, number, search.end, target),
+            target=target,
+            tail=before if found.end is None else SettledEntry(claim.generation, number, found.end, target),
             number=number,
             is_numbered=known >= 0,
             message_bytes_max=self._message_bytes_max,
         )
+
+    def _claim(
+        self, claim: Claim, producer: ExclusiveProducer, search: TailSearch, has_left: Event
+    ) -> tuple[int, TailSearch, int]:
+        """A late owner that is known as such must not fence the newer one, nor one whose caller has left.
+
+        Returns the number that the broker knows, what was found, and the last number there is.
+        """
+        try:
+            search.read()
+            search.admit(claim)
+            if has_left.is_set():
+                raise SinkUnavailable(f"topic '{producer.topic}': the claim was given up")
+            known = producer.attach(fences=True)
+            crash_point("producer attached")
+            return known, search, search.read_up_to(known, claim)
+        finally:
+            search.close()
 
     async def standing(self, pipeline: str, partition: str) -> Standing | None:
         """By reading all that the partition still has: it may take its time."""

@@ -1,7 +1,8 @@
 """What a lease has published, as the end of its partition shows it. It blocks, and belongs to one thread.
 
 A batch is one entry, which brokers store whole. Its first event bears the batch's marker, and the number by which brokers know
-the entry again. The last number that a broker knows is no position. But it shows that something is missing in what was read.
+the entry again. The last number that a broker knows gives no position, but it shows whether something is missing in what was
+read.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ FRESH_S = 60.0
 _STATE = re.compile(r"(\d{1,18}):(\d{1,18}):(\d{1,18}):(\d{1,18}):(\d{1,9})", re.ASCII)
 
 
-class Tail(NamedTuple):
+class SettledEntry(NamedTuple):
     """The last entry that is settled together with the lease's position. New markers follow it. It is the sink state.
 
     target: the partition that takes the lease's output.
@@ -44,11 +45,11 @@ class Tail(NamedTuple):
         return f"{self.generation}:{self.number}:{self.place.ledger}:{self.place.entry}:{self.target}"
 
 
-def tail_of(state: str) -> Tail | None:
+def tail_of(state: str) -> SettledEntry | None:
     if (found := _STATE.fullmatch(state)) is None:
         return None
     generation, number, ledger, entry = map(int, found.groups()[:4])
-    return Tail(generation, number, MessagePlace(ledger, entry), found[5])
+    return SettledEntry(generation, number, MessagePlace(ledger, entry), found[5])
 
 
 def marker_properties(marker: Marker, number: int) -> dict[str, str]:
@@ -64,7 +65,7 @@ class TailSearch:
         broker: PulsarBroker,
         topic: str,
         lease: str,
-        tail: Tail | None,
+        tail: SettledEntry | None,
         *,
         generation: int | None,
         compare: Compare = lambda a, b: 1,
@@ -115,9 +116,8 @@ class TailSearch:
         """Raises Fenced, SinkRejected."""
         if self._other is not None:
             raise SinkRejected(
-                f"{self._where} holds output of lease '{self._other}', and a partition takes that of one lease alone, because"
-                " their producers would shut each other out: give each pipeline a topic of its own, with as many"
-                " partitions as its source has"
+                f"{self._where} holds output of lease '{self._other}', and a partition takes that of one lease alone."
+                " Give each pipeline a topic of its own, with as many partitions as its source has"
             )
         if self.markers.later > claim.generation:
             raise generation_lost(claim, self._where, self.markers.later)

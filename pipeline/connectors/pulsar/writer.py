@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
 import pulsar
 
 from leasehold.pipeline.connectors.pulsar.broker import FORBIDDEN, MISSING
-from leasehold.pipeline.connectors.pulsar.message import MARKER_BYTES, Outgoing, outgoing_of, size_of
+from leasehold.pipeline.connectors.pulsar.message import MARKER_BYTES, OutgoingMessage, outgoing_of, size_of
 from leasehold.pipeline.connectors.pulsar.producer import BATCH_MAX, ExclusiveProducer, SendFailed, described
-from leasehold.pipeline.connectors.pulsar.tail import Tail, marker_properties, unnumbered
+from leasehold.pipeline.connectors.pulsar.tail import SettledEntry, marker_properties, unnumbered
 from leasehold.pipeline.crash_point import crash_point
 from leasehold.pipeline.errors import (
     Ambiguous,
@@ -38,21 +36,18 @@ class PulsarWriter(SinkWriter):
 
     def __init__(
         self,
-        topic: str,
-        target: str,
-        thread: ThreadPoolExecutor,
         producer: ExclusiveProducer,
         claim: Claim,
         position: str | None,
         *,
-        tail: Tail | None,
+        target: str,
+        tail: SettledEntry | None,
         number: int,
         is_numbered: bool,
         message_bytes_max: int,
     ) -> None:
-        self._topic = topic
+        self._topic = producer.topic
         self._target = target
-        self._thread = thread
         self._producer = producer
         self._claim = claim
         self._position = position
@@ -96,12 +91,11 @@ class PulsarWriter(SinkWriter):
         self._has_ended = True
 
     async def close(self, reason: CloseReason) -> None:
-        self._thread.submit(self._producer.close)
-        self._thread.shutdown(wait=False)
+        self._producer.leave()
 
     async def _run(self, call: Callable[[], T]) -> T:
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+            return await self._producer.run(call)
         except pulsar.PulsarException as error:
             raise as_sink_error(self._topic, error) from error
         except SendFailed as failed:
@@ -113,13 +107,13 @@ class PulsarWriter(SinkWriter):
         crash_point("before entry")
         place = self._producer.publish(messages, number, check)
         crash_point("entry stored")
-        self._tail, self._number = Tail(self._claim.generation, number, place, self._target), number
+        self._tail, self._number = SettledEntry(self._claim.generation, number, place, self._target), number
         if not self._is_numbered:
             if self._producer.attach(fences=False) < number:
                 raise unnumbered(f"topic '{self._topic}'")
             self._is_numbered = True
 
-    def _messages_of(self, output: Output) -> list[Outgoing]:
+    def _messages_of(self, output: Output) -> list[OutgoingMessage]:
         """Raises SinkRejected, OutputRefused, OutputTooLarge."""
         events = events_of(output.table, "a topic")
         if output.trace is not None:
@@ -129,7 +123,7 @@ class PulsarWriter(SinkWriter):
         marker = marker_properties(marker_of(self._claim, self._claim.epoch, output, 1), self._number + 1)
         return [first._replace(properties=first.properties | marker), *others]
 
-    def _check_size(self, output: Output, messages: list[Outgoing]) -> None:
+    def _check_size(self, output: Output, messages: list[OutgoingMessage]) -> None:
         most = self._bytes_max - MARKER_BYTES
         sizes = [size_of(message) for message in messages]
         for size, sequence in zip(sizes, sequences_of(output.table), strict=True):

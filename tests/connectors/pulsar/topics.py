@@ -15,7 +15,7 @@ from plugins_pulsar import PulsarMachine
 from leasehold import Claim, Output
 from leasehold.pipeline.connectors.pulsar.broker import PulsarAccess
 from leasehold.pipeline.connectors.pulsar.feed import PulsarChangeFeed
-from leasehold.pipeline.connectors.pulsar.reader import PageLimits
+from leasehold.pipeline.connectors.pulsar.reader import TopicLimits
 from leasehold.pipeline.connectors.pulsar.sink import PulsarOutputSink
 
 PATIENCE_MS = int(PATIENCE_S * 1000)
@@ -40,7 +40,7 @@ class Topics:
         return PulsarAccess(servers=self.machine.servers)
 
     def feed(self, **limits: Any) -> PulsarChangeFeed:
-        return PulsarChangeFeed(self.access, self.topic, limits=PageLimits(**{"trusts_headers": True, **limits}))
+        return PulsarChangeFeed(self.access, self.topic, limits=TopicLimits(**{"trusts_headers": True, **limits}))
 
     def sink(self, **more: Any) -> PulsarOutputSink:
         return PulsarOutputSink(self.access, self.topic, **more)
