@@ -29,6 +29,8 @@ from plugins_node import free_port
 FOLDER = Path(__file__).parent / "pulsar-broker"
 SECRET = b"a secret of 32 bytes for tokens.."
 """With which the broker verifies tokens."""
+LOOK_TIMEOUT_S = 2.0
+"""Of a look whether the broker serves, which may hang while it starts."""
 ANYONE = "anyone"
 """The role of a client that shows no token. It may do everything."""
 OPENED = (
@@ -148,7 +150,7 @@ class PulsarMachine:
         assert self._process is not None
         assert self._process.poll() is None, self._log.read_text()[-3000:]
         try:
-            return self._http.get("namespaces/public", timeout=2).json() == ["public/default"]
+            return self._http.get("namespaces/public", timeout=LOOK_TIMEOUT_S).json() == ["public/default"]
         except (httpx.HTTPError, ValueError):
             return False
 
