@@ -21,7 +21,7 @@ from typing import TypeVar
 import pulsar
 
 from leasehold.common.standing import Standing
-from leasehold.pipeline.connectors.pulsar.broker import PulsarAccess, PulsarBroker, text_of
+from leasehold.pipeline.connectors.pulsar.broker import PulsarAccess, PulsarBroker
 from leasehold.pipeline.connectors.pulsar.producer import Compression, ExclusiveProducer
 from leasehold.pipeline.connectors.pulsar.tail import SettledEntry, TailSearch, tail_of
 from leasehold.pipeline.connectors.pulsar.writer import PulsarWriter, as_sink_error
@@ -79,7 +79,7 @@ class PulsarOutputSink(Sink):
         except pulsar.PulsarException as error:
             translated = as_sink_error(self._broker.topic, error)
             if isinstance(translated, SinkUnavailable) and await self._broker.is_nowhere():
-                raise SinkNotFound(f"{text_of(error)}: no such host: look at `servers`") from error
+                raise SinkNotFound(f"Pulsar at {self._broker.access.servers}: no such host: look at `servers`") from error
             raise translated from error
 
     async def open(self, claim: Claim) -> PulsarWriter:
