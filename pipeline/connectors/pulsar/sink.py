@@ -79,7 +79,9 @@ class PulsarOutputSink(Sink):
         except pulsar.PulsarException as error:
             translated = as_sink_error(self._broker.topic, error)
             if isinstance(translated, SinkUnavailable) and await self._broker.is_nowhere():
-                raise SinkNotFound(f"Pulsar at {self._broker.access.servers}: no such host: look at `servers`") from error
+                raise SinkNotFound(
+                    f"Pulsar at {self._broker.access.servers}: no such host: look at `servers`"
+                ) from error
             raise translated from error
 
     async def open(self, claim: Claim) -> PulsarWriter:
