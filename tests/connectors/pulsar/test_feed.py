@@ -16,6 +16,7 @@ from leasehold import FeedError, FeedUnavailable, PositionLost
 from leasehold.pipeline.connectors.pulsar.broker import PulsarAccess
 from leasehold.pipeline.connectors.pulsar.feed import PulsarChangeFeed, between
 from leasehold.pipeline.connectors.pulsar.position import MessagePlace, compared, place_of
+from leasehold.pipeline.connectors.pulsar.reader import TopicReader
 from leasehold.pipeline.errors import FeedNotFound
 
 pytestmark = pytest.mark.xdist_group("pulsar")
@@ -95,23 +96,30 @@ async def test_a_position_whose_ledger_retention_has_taken_is_lost(passing: Topi
     await feed.close()
 
 
-async def test_a_reader_at_the_end_is_not_lost_where_retention_passes_it(passing: Topics) -> None:
-    feed = passing.feed()
+async def test_a_reader_at_the_end_is_not_lost_where_retention_passes_it(
+    passing: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed, wait, looks = passing.feed(), TopicReader._await, []
+
+    def noted(self: TopicReader) -> bool:
+        has_come = wait(self)
+        looks.append(self._is_at_end)
+        return has_come
+
+    async def has_looked() -> bool:
+        return any(looks)
+
+    monkeypatch.setattr(TopicReader, "_await", noted)
     passing.produce("0", [b"1"])
     reader = feed.open("0", None)
     assert await bodies(reader, 1) == [b"1"]
     following = asyncio.create_task(anext(reader))
-    await until_async(lambda: _settled(following), "the reader has looked at the end")
+    await until_async(has_looked, "the reader knows that it is at the end")
     passing.forget("0")
     passing.produce("0", [b"2"])
     assert (await asyncio.wait_for(following, PATIENCE_S)).events["body"].to_pylist() == [b"2"]
     await reader.aclose()
     await feed.close()
-
-
-async def _settled(task: asyncio.Task[Any], *, looks: int = 5) -> bool:
-    await asyncio.wait({task}, timeout=0.25 * looks)
-    return not task.done()
 
 
 async def test_retention_that_overtakes_a_slow_reader_is_noticed(passing: Topics) -> None:
