@@ -19,7 +19,7 @@ JAVA = -XX:TieredStopAtLevel=1 -Xshare:auto -Xlog:disable -XX:SharedArchiveFile=
 .DEFAULT_GOAL = help
 .PHONY: help demo test spark examples connectors contracts timing lab everything check sim mutants scenarios chaos bench repetition memory unit thorough fuzz
 .PHONY: lint types arrows format setup matrix bare docs scale cluster
-.PHONY: interop kafka letters node browser image pods start dist audit release tagged site versions poison stalls failover outage clean
+.PHONY: interop kafka pulsar letters node browser image pods start dist audit release tagged site versions poison stalls failover outage clean
 
 # Targets with `##`. docs/maintainers.md lists the others.
 help:  ## this list; docs/maintainers.md has more
@@ -38,11 +38,14 @@ spark: setup $(ARCHIVE)  # Spark in the host, in depth: starts, dead JVMs, range
 examples: setup $(ARCHIVE)  # the examples of the pages, run as they are written
 	@$(call TIER,examples)
 
-connectors: setup node $(ARCHIVE)  ## all other connectors: Cosmos DB, Blob Storage, Event Hubs, Kafka, HTTP, NATS
+connectors: setup node $(ARCHIVE)  ## all other connectors: Cosmos DB, Blob Storage, Event Hubs, Kafka, HTTP, NATS, Pulsar
 	@$(call TIER,connectors)
 
 kafka: setup  # a real Kafka broker at 127.0.0.1, until Ctrl-C (PORT=9092); needs Maven once
 	@PYTHONPATH=tests .venv/bin/python -m lab.servers.kafka $(if $(PORT),--port $(PORT))
+
+pulsar: setup  # a real Pulsar broker at 127.0.0.1, until Ctrl-C (PORT=6650); needs Maven once
+	@PYTHONPATH=tests .venv/bin/python -m lab.servers.pulsar $(if $(PORT),--port $(PORT))
 
 contracts: setup node
 	@$(call TIER,contracts)
@@ -103,7 +106,7 @@ model: setup  # every course of events of a small model of how hosts show that t
 mutants: setup  ## planted faults, each caught by the simulation (MUTANT=word for some)
 	@PYTHONPATH=tests .venv/bin/python -m lab.simulation.mutants $(if $(MUTANT),--only "$(MUTANT)")
 
-scenarios: setup $(ARCHIVE) $(if $(filter eventhubs blobs delta-blobs delta-blobs-merged,$(FEED) $(SINK)),node)  ## the bank, killed, frozen and moved at every crash point of every role (ONLY=word, FEED=eventhubs|nats|kafka, LEASES=postgres, PLAIN=1 without Spark); a sink alone: SINK=files|blobs|delta|delta-blobs|delta-merged|delta-blobs-merged|http|cosmos; executors that read: RANGES=files|delta|postgres
+scenarios: setup $(ARCHIVE) $(if $(filter eventhubs blobs delta-blobs delta-blobs-merged,$(FEED) $(SINK)),node)  ## the bank, killed, frozen and moved at every crash point of every role (ONLY=word, FEED=eventhubs|nats|kafka|pulsar, LEASES=postgres, PLAIN=1 without Spark); a sink alone: SINK=files|blobs|delta|delta-blobs|delta-merged|delta-blobs-merged|http|cosmos; executors that read: RANGES=files|delta|postgres
 	@PYTHONPATH=tests .venv/bin/python -m $(if $(SINK),lab.scenarios.sinks --sink $(SINK),$(if $(RANGES),lab.scenarios.ranges --sink $(RANGES),lab.scenarios.faults $(if $(FEED),--feed $(FEED)) $(if $(LEASES),--leases $(LEASES)) $(if $(PLAIN),--plain))) --only="$(ONLY)"
 
 scale: setup  # whole groups on virtual time: what they cost and how soon they recover (ONLY=3x32; 100x20000 and 500x100000 by name alone)
@@ -115,7 +118,7 @@ repetition: setup  # every sink with hosts that are killed 20 times at random: h
 letters: setup  # hosts with dead letters under way, killed and frozen at crash points: letters and output are the feed (ONLY=word)
 	@PYTHONPATH=tests .venv/bin/python -m lab.scenarios.letters --only="$(ONLY)"
 
-chaos: setup $(ARCHIVE) $(if $(filter eventhubs,$(FEED)),node)  # the bank through minutes of faults at random, nothing lost or duplicated (MINUTES=10, SEED=7, FEED=eventhubs|kafka, LEASES=postgres)
+chaos: setup $(ARCHIVE) $(if $(filter eventhubs,$(FEED)),node)  # the bank through minutes of faults at random, nothing lost or duplicated (MINUTES=10, SEED=7, FEED=eventhubs|kafka|pulsar, LEASES=postgres)
 	@SPARK_SUBMIT_OPTS="$(JAVA)" PYTHONPATH=tests \
 		.venv/bin/python -m lab.scenarios.chaos $(if $(FEED),--feed $(FEED)) $(if $(LEASES),--leases $(LEASES)) --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
 

@@ -46,7 +46,7 @@ SECTIONS = {
     **{name: ("leases", name.removesuffix("Leases").lower()) for name in LEASES},
     **{
         f"{kind}{part}": (f"pipelines[].{place}", kind.lower())
-        for kind in ("Files", "Log", "Cosmos", "EventHubs", "Kafka", "Nats", "Postgres", "Http")
+        for kind in ("Files", "Log", "Cosmos", "EventHubs", "Kafka", "Nats", "Pulsar", "Postgres", "Http")
         for part, place in (("Feed", "feed"), ("Sink", "sink"), ("Letters", "dead_letters"))
     },
 }

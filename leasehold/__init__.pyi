@@ -121,6 +121,8 @@ from leasehold.service.config.postgres import PostgresLeases as PostgresLeases
 from leasehold.service.config.postgres import PostgresLetters as PostgresLetters
 from leasehold.service.config.postgres import PostgresSink as PostgresSink
 from leasehold.service.config.programs import Sql as Sql
+from leasehold.service.config.pulsar import PulsarFeed as PulsarFeed
+from leasehold.service.config.pulsar import PulsarSink as PulsarSink
 from leasehold.service.config.settings import Api as Api
 from leasehold.service.config.settings import HostSettings as HostSettings
 from leasehold.service.config.settings import LogSettings as LogSettings

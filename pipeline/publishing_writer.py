@@ -62,6 +62,14 @@ def traced(events: pa.Table, pairs: Mapping[str, str]) -> pa.Table:
     return events.set_column(place, PUBLISHED_SCHEMA.field(place), properties)
 
 
+def sequences_of(table: pa.Table) -> list[int | None]:
+    """In the order in which `events_of` has the rows."""
+    column = table["sequence"] if "sequence" in table.column_names else None
+    if column is None or column.null_count or not pa.types.is_integer(column.type):
+        return [None] * int(table.num_rows)
+    return sorted(column.to_pylist())
+
+
 def _sorted(table: pa.Table) -> pa.Table:
     sequence = _whole(table["sequence"])
     if _is_sorted(sequence):

@@ -22,6 +22,7 @@ pytest_plugins = [
     "plugins_nats",
     "plugins_node",
     "plugins_kafka",
+    "plugins_pulsar",
     "plugins_pg",
     "plugins_bank",
     "plugins_cli",

@@ -45,7 +45,7 @@ RELEASES: tuple[tuple[str, ...], ...] = ((), ("pyspark==4.1.*",), LOWEST)
 """What each environment has instead of the releases in uv.lock, which are the newest."""
 ALONG = {"pyspark": {"pyspark", "py4j"}}
 """Packages of uv.lock that give way with one of RELEASES."""
-EXTRAS = ("delta", "demo", "kafka", "nats", "otel")
+EXTRAS = ("delta", "demo", "kafka", "nats", "otel", "pulsar")
 """Extras without pandas, which are installed with the oldest releases."""
 BESIDE = ("azure-storage-file-datalake", "azure-servicebus", "azure-keyvault-secrets")
 """What else of Azure a stranger has installed."""
@@ -85,6 +85,7 @@ OPTIONAL_PARTS = """
 import leasehold.pipeline.connectors.files.delta.table
 import leasehold.pipeline.connectors.kafka.cluster
 import leasehold.pipeline.connectors.nats.connection
+import leasehold.pipeline.connectors.pulsar.broker
 import leasehold.service.telemetry.otlp
 """
 PRIVATE_PARTS = "from leasehold.pipeline.connectors.eventhubs.amqp.sdk_internals import sdk; sdk()"

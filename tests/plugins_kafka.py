@@ -6,21 +6,19 @@ that first run, Maven is missing.
 
 from __future__ import annotations
 
-import os
-import shutil
 import signal
 import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from hashlib import blake2b
 from pathlib import Path
 
 import pytest
 import trustme
 from confluent_kafka import KafkaException, admin
 from cryptography.hazmat.primitives import serialization
+from maven import jars_of
 from patience import PATIENCE_S, until
 from plugins_node import free_port
 
@@ -66,42 +64,9 @@ SETTINGS = {
 """One broker in one process; quick to start, and small."""
 
 
-def kafka_jars() -> Path:
-    """The directory with the broker's jars. Skips the test if it cannot be had."""
-    return _jars(FOLDER / "pom.xml", "kafka")
-
-
 def spark_jars() -> Path:
-    """The same with Spark's own source and sink for Kafka."""
-    return _jars(FOLDER / "spark" / "pom.xml", "kafka-spark")
-
-
-def _jars(pom: Path, name: str) -> Path:
-    if shutil.which("java") is None:
-        pytest.skip("java is missing: install Java 17, and run the tests of Kafka again")
-    wanted = blake2b(pom.read_bytes(), digest_size=6).hexdigest()
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "leasehold"
-    jars = cache / f"{name}-{wanted}"
-    return jars if jars.is_dir() else _fetched(jars, pom)
-
-
-def _fetched(jars: Path, pom: Path) -> Path:
-    maven = shutil.which("mvn")
-    if maven is None:
-        pytest.skip("Kafka's jars are missing: install Maven 3.8, which fetches them, and run the tests of Kafka again")
-    jars.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=jars.parent) as part:
-        line = [maven, "-q", "-B", "-f", str(pom), f"-Ddirectory={part}/jars", "process-classes"]
-        done = subprocess.run(line, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            pytest.skip(
-                f"Kafka's jars are missing, and Maven cannot fetch them: {done.stdout[-500:]}{done.stderr[-500:]}"
-            )
-        try:
-            (Path(part) / "jars").rename(jars)
-        except OSError:  # another process was quicker
-            assert jars.is_dir()
-    return jars
+    """The directory with Spark's own source and sink for Kafka. Skips the test if they cannot be had."""
+    return jars_of(FOLDER / "spark", "Kafka-Spark")
 
 
 class KafkaMachine:
@@ -117,7 +82,7 @@ class KafkaMachine:
         directory.mkdir()
         self.number = number
         self._directory = directory
-        self._jars = kafka_jars()
+        self._jars = jars_of(FOLDER, "Kafka")
         self._process: subprocess.Popen[bytes] | None = None
         plain, sasl = port or free_port(), free_port()
         self.servers, self.sasl_servers = f"127.0.0.1:{plain}", f"localhost:{sasl}"

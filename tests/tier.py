@@ -85,7 +85,7 @@ TIERS = {
     "spark": Tier(paths=("tests/spark",), processes=3),
     "examples": Tier(paths=("tests/examples",), processes=3),
     "contracts": Tier(
-        paths=("tests/connectors",), processes=4, options=("-k", "contract and not kafka")
+        paths=("tests/connectors",), processes=4, options=("-k", "contract and not kafka and not pulsar")
     ),  # which needs Maven
     "connectors": Tier(paths=("tests/connectors",), processes=5),
     "cluster": Tier(paths=("tests/cluster",), processes=1),

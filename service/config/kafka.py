@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, model_validator
 from leasehold.service.config.azure import WithCredential
 from leasehold.service.config.messages import install_command
 from leasehold.service.config.section import FeedContext, FeedSettings, Seat, SinkSettings
-from leasehold.service.config.types import Certificates, Count, FilePath, Seconds, Secret, Text
+from leasehold.service.config.types import Certificates, Count, FilePath, Seconds, Secret, Text, servers_like
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,14 +29,6 @@ POSITIONS = "leasehold."
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
 
 
-def _servers(value: str) -> str:
-    for each in value.split(","):
-        host, _, port = each.strip().rpartition(":")
-        if not host or not (port.isascii() and port.isdecimal() and 0 < int(port) < 65_536) or "/" in host:
-            raise ValueError("must be HOST:PORT, or several with commas between them, like kafka-1:9092,kafka-2:9092")
-    return value
-
-
 def _topic(value: str) -> str:
     if not _TOPIC.fullmatch(value):
         raise ValueError("must be the name of a topic: at most 249 of A-Z, a-z, 0-9, dot, dash and underscore")
@@ -44,7 +36,7 @@ def _topic(value: str) -> str:
 
 
 class Kafka(WithCredential):
-    servers: Annotated[Text, AfterValidator(_servers)] = Field(
+    servers: Annotated[Text, servers_like("kafka-1:9092,kafka-2:9092")] = Field(
         description="Brokers to begin with: HOST:PORT, or several with commas between them. An Event Hubs namespace is"
         " NAMESPACE.servicebus.windows.net:9093."
     )

@@ -25,6 +25,7 @@ from leasehold.service.config.leases import BlobLeases, MemoryLeases, SqliteLeas
 from leasehold.service.config.log import LogFeed, LogLetters, LogSink
 from leasehold.service.config.nats import NatsFeed, NatsSink
 from leasehold.service.config.postgres import PostgresLeases, PostgresLetters, PostgresSink
+from leasehold.service.config.pulsar import PulsarFeed, PulsarSink
 from leasehold.service.config.section import CUSTOM, GIVEN, Given, tag_of
 
 
@@ -45,9 +46,10 @@ AnyFeed = Annotated[
     | Annotated[EventHubsFeed, Tag("eventhubs")]
     | Annotated[KafkaFeed, Tag("kafka")]
     | Annotated[NatsFeed, Tag("nats")]
+    | Annotated[PulsarFeed, Tag("pulsar")]
     | Annotated[CustomFeed, Tag(CUSTOM)]
     | Annotated[GivenFeed, Tag(GIVEN)],
-    tag_of(None, "files", "log", "cosmos", "eventhubs", "kafka", "nats", given=GivenFeed),
+    tag_of(None, "files", "log", "cosmos", "eventhubs", "kafka", "nats", "pulsar", given=GivenFeed),
     _wrapping("leasehold.pipeline.feed", "ChangeFeed", GivenFeed),
 ]
 AnySink = Annotated[
@@ -56,13 +58,27 @@ AnySink = Annotated[
     | Annotated[EventHubsSink, Tag("eventhubs")]
     | Annotated[KafkaSink, Tag("kafka")]
     | Annotated[NatsSink, Tag("nats")]
+    | Annotated[PulsarSink, Tag("pulsar")]
     | Annotated[FilesSink, Tag("files")]
     | Annotated[PythonSink, Tag("python")]
     | Annotated[HttpSink, Tag("http")]
     | Annotated[CosmosSink, Tag("cosmos")]
     | Annotated[CustomSink, Tag(CUSTOM)]
     | Annotated[GivenSink, Tag(GIVEN)],
-    tag_of(None, "log", "postgres", "eventhubs", "kafka", "nats", "files", "python", "http", "cosmos", given=GivenSink),
+    tag_of(
+        None,
+        "log",
+        "postgres",
+        "eventhubs",
+        "kafka",
+        "nats",
+        "pulsar",
+        "files",
+        "python",
+        "http",
+        "cosmos",
+        given=GivenSink,
+    ),
     _wrapping("leasehold.pipeline.sink", "Sink", GivenSink),
 ]
 AnyLetters = Annotated[

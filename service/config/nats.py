@@ -19,7 +19,8 @@ from leasehold.service.config.types import (
     Seconds,
     SecretOrNone,
     Text,
-    is_loopback,
+    are_loopback,
+    servers_like,
 )
 
 if TYPE_CHECKING:
@@ -38,14 +39,6 @@ _SUBJECT = re.compile(r"(?=.{1,200}\Z)[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*", re.A
 _SEED = re.compile(r"SU[A-Z2-7]{56}", re.ASCII)
 
 
-def _servers(value: str) -> str:
-    for each in value.split(","):
-        host, _, port = each.strip().removeprefix("nats://").rpartition(":")
-        if not host or not (port.isascii() and port.isdecimal() and 0 < int(port) < 65_536) or set(host) & set("/@"):
-            raise ValueError("must be HOST:PORT, or several with commas between them, like nats-1:4222,nats-2:4222")
-    return value
-
-
 def _stream(value: str) -> str:
     if not _STREAM.fullmatch(value):
         raise ValueError("must be the name of a stream: at most 255 of A-Z, a-z, 0-9, dash and underscore")
@@ -62,7 +55,7 @@ def _subject(value: str) -> str:
 
 
 class Nats(Section):
-    servers: Annotated[Text, AfterValidator(_servers)] = Field(
+    servers: Annotated[Text, servers_like("nats-1:4222,nats-2:4222", scheme="nats://")] = Field(
         description="Servers to begin with: HOST:PORT, or several with commas between them."
     )
     stream: Annotated[Text, AfterValidator(_stream)] = Field(description="The stream's name.")
@@ -118,13 +111,12 @@ class Nats(Section):
             yield "`certificate_file` and `key_file` belong together: set both, or none"
         if not self.tls and (self.ca_file is not None or self.certificate_file is not None):
             yield "has certificates without `tls: true`"
-        if not self.tls and (self.password is not None or self.token is not None) and not self._is_on_this_machine:
+        if (
+            not self.tls
+            and (self.password is not None or self.token is not None)
+            and not are_loopback(self.servers, scheme="nats://")
+        ):
             yield "would send a password or a token without encryption: set `tls: true`"
-
-    @property
-    def _is_on_this_machine(self) -> bool:
-        hosts = [each.strip().removeprefix("nats://").rpartition(":")[0] for each in self.servers.split(",")]
-        return all(is_loopback(host.strip("[]")) for host in hosts)
 
     @property
     def access(self) -> NatsAccess:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from leasehold.common.azure import cosmos_account_of
+from leasehold.service.config.pulsar import whole_topic
 from leasehold.service.config.strict_yaml import KeyPath
 from leasehold.service.config.types import expanded_path
 
@@ -84,7 +85,16 @@ def _problem(names: Sequence[object], reader: _Reader) -> str:
     return f"closes a ring, {' -> '.join(str(name) for name in names)}, {ENDLESS}"
 
 
-_WORDS = {"log": "log", "eventhubs": "hub", "cosmos": "container", "kafka": "topic", "nats": "subject"}
+_WORDS = {
+    "log": "log",
+    "eventhubs": "hub",
+    "cosmos": "container",
+    "kafka": "topic",
+    "nats": "subject",
+    "pulsar": "topic",
+}
+_KEYS = _WORDS | {"eventhubs": "event_hub"}
+"""The setting that has the name, where it is one."""
 
 
 def _way(reaches: Mapping[int, set[int]], start: int, end: int) -> list[int] | None:
@@ -134,7 +144,7 @@ def _written(index: int, pipeline: Mapping[str, Any], folder: Path) -> Iterator[
             files = tuple(_escaped(place) + shape for shape in shapes)
             yield _Written(("pipelines", index, side, "path"), into, files)
         elif into is not None:
-            key = {"eventhubs": "event_hub", "cosmos": "container", "kafka": "topic", "nats": "subject"}[into[0]]
+            key = _KEYS[into[0]]
             yield _Written(("pipelines", index, side, *([key] if key in section else [])), into)
 
 
@@ -152,6 +162,8 @@ def _place_of(kind: object, section: Mapping[str, Any], folder: Path) -> Place |
             }
             hub = account_of(**given, identity=None if has_string else "default")
             return "eventhubs", hub.host.lower(), hub.hub.lower()
+        if kind == "pulsar":
+            return kind, whole_topic(section["topic"])
         if kind in ("kafka", "nats"):
             servers = [each.strip().lower().removeprefix("nats://") for each in section["servers"].split(",")]
             names = (section["topic"],) if kind == "kafka" else (section["stream"], section["subject"])

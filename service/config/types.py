@@ -110,6 +110,26 @@ def is_loopback(address: str) -> bool:
         return False
 
 
+def servers_like(example: str, *, scheme: str = "") -> AfterValidator:
+    """Addresses of one service. scheme: may precede each of them."""
+
+    def check(value: str) -> str:
+        for each in value.split(","):
+            host, _, port = each.strip().removeprefix(scheme).rpartition(":")
+            is_port = port.isascii() and port.isdecimal() and 0 < int(port) < 65_536
+            if not host or not is_port or set(host) & set("/@"):
+                raise ValueError(f"must be HOST:PORT, or several with commas between them, like {example}")
+        return value
+
+    return AfterValidator(check)
+
+
+def are_loopback(servers: str, *, scheme: str = "") -> bool:
+    """As `servers_like` takes them."""
+    hosts = [each.strip().removeprefix(scheme).rpartition(":")[0] for each in servers.split(",")]
+    return all(is_loopback(host.strip("[]")) for host in hosts)
+
+
 def _conf(value: object) -> object:
     """Texts are taken, and people write numbers and true."""
     if not isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""A slice of `make scenarios FEED=kafka` and `FEED=nats`, without Spark: the bank over logs of a real broker.
+"""A slice of `make scenarios FEED=kafka`, `FEED=nats` and `FEED=pulsar`, without Spark: the bank over logs of a real broker.
 
 It goes through all four scenarios by which platforms are compared, and is exact in the end. Hosts take their time to start, so
 all of it happens to one bank, and every test looks at one side of what came of it.
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab.scenarios import streams, topics
+from lab.scenarios import pulsar_topics, streams, topics
 from lab.scenarios.bank import TRANSACTIONS, Bank, Result
 from lab.scenarios.brokers import bereaved
 from lab.scenarios.faults import freeze
@@ -32,6 +32,7 @@ class Points:
 POINTS = {
     "kafka": Points("transaction filled", "transaction committed", 6),
     "nats": Points("before atomic batch", "atomic batch stored", 2),
+    "pulsar": Points("before entry", "entry stored", 2),
 }
 
 
@@ -48,7 +49,7 @@ class Ended:
 def ended(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, postgres_server: Any
 ) -> Iterator[Ended]:
-    served = {"kafka": topics.served, "nats": streams.served}[request.param]
+    served = {"kafka": topics.served, "nats": streams.served, "pulsar": pulsar_topics.served}[request.param]
     with served(with_spark=False) as make:
         yield from _ended(make, tmp_path_factory.mktemp("bank"), postgres_server, POINTS[request.param])
 

@@ -77,7 +77,7 @@ def test_every_kind_of_fault_happened(outcome: Outcome) -> None:
 
 
 def test_over_kafka_its_broker_is_among_the_victims() -> None:
-    assert set(KINDS_OF["kafka"]) == {*KINDS, *BREAKAGES}
+    assert set(KINDS_OF["kafka"]) == set(KINDS_OF["pulsar"]) == {*KINDS, *BREAKAGES}
 
 
 # What such a run would tell

@@ -87,8 +87,9 @@ def test_over_hubs_every_fault_of_the_wire_is_a_case_too() -> None:
     assert {role for role, _ in broken} == set(ROLES)
 
 
-def test_over_kafka_every_role_loses_its_broker_too() -> None:
-    broken = {(case.role, case.point) for case in cases("broken-wire", "kafka")}
+@pytest.mark.parametrize("feed", ["kafka", "pulsar"])
+def test_over_a_real_broker_every_role_loses_it_too(feed: str) -> None:
+    broken = {(case.role, case.point) for case in cases("broken-wire", feed)}
     assert broken == {(role, how) for role in ROLES for how in ("broker killed", "broker frozen")}
 
 

@@ -24,7 +24,7 @@ from leasehold import (
     Api, BlobLeases, CosmosFeed, CosmosLeases, CosmosSink, EventHubsFeed, EventHubsLetters, EventHubsSink, FilesFeed,
     FilesLetters, FilesSink, HostSettings, HttpSink, KafkaFeed, KafkaSink,
     LogFeed, LogLetters, LogSettings, LogSink, MemoryFeed, MemoryLeases,
-    MemorySink, NatsFeed, NatsSink, Pipeline,
+    MemorySink, NatsFeed, NatsSink, Pipeline, PulsarFeed, PulsarSink,
     PostgresLeases, PostgresLetters, PostgresSink, Processor, Spark, Sql, SqliteLeases, TelemetrySettings,
 )
 
@@ -38,6 +38,7 @@ hub = {"connection_string": name, "event_hub": "a"}
 dsn = "postgresql://a@b/c"
 kafka = {"servers": "a:9092", "topic": "b"}
 nats = {"servers": "a:4222", "stream": "b", "subject": "b", "partitions": 2}
+pulsar = {"servers": "a:6650", "topic": "b"}
 made = [
     FilesFeed(path="*.jsonl"), LogFeed(path="log"), CosmosFeed(**cosmos, container="b"), MemoryFeed(changes={"0": (1,)}),
     EventHubsFeed(**hub, checkpoint_blobs={"account_url": blob["account_url"], "container": "checkpoints"}),
@@ -45,6 +46,7 @@ made = [
     FilesSink(path="d", format="parquet"),
     EventHubsSink(**hub, consumer_group="sinks"), HttpSink(url="https://a.example/b"), CosmosSink(**cosmos, container="c"),
     KafkaFeed(**kafka), KafkaSink(**kafka), NatsFeed(**nats), NatsSink(**nats),
+    PulsarFeed(**pulsar), PulsarSink(**pulsar),
     MemorySink(), SqliteLeases(), PostgresLeases(dsn=dsn), CosmosLeases(**cosmos), BlobLeases(**blob), MemoryLeases(),
     PostgresLetters(dsn=dsn), LogLetters(path="e"), FilesLetters(path="f"), EventHubsLetters(**hub),
     Spark(), Api(), HostSettings(), LogSettings(), TelemetrySettings(), Sql("SELECT * FROM events"),
@@ -57,7 +59,7 @@ pipelines = [Pipeline(f"f{at}", feed=feed, handler=on_changes, parallel={"key": 
 sinks = [each for each in sinks if not isinstance(each, EventHubsSink)]
 pipelines += [Pipeline(f"s{at}", feed=feeds[0], sink=sink) for at, sink in enumerate(sinks)]
 pipelines += [Pipeline("sql", feed=feeds[0], transform=Sql("SELECT * FROM events"), sink=made[6])]
-pipelines += [Pipeline("letters", feed=feeds[0], handler=on_changes, dead_letters=made[23])]
+pipelines += [Pipeline("letters", feed=feeds[0], handler=on_changes, dead_letters=made[25])]
 for store in leases:
     Processor(*pipelines, leases=store, api=Api(port=0), telemetry=TelemetrySettings())
 """

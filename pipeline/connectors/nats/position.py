@@ -5,12 +5,16 @@ A stream that was deleted and made again has the same name, and another time at 
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
-from leasehold.pipeline.errors import PositionLost
+from leasehold.pipeline.connectors.numbered_position import PositionForm, written
 
-_TEXT = re.compile(r"(\d{1,18})(?:@(\d{1,20}))?", re.ASCII)
+_FORM = PositionForm(
+    r"\d{1,20}",
+    of="a stream",
+    several="streams",
+    example="the sequence of the last message that was processed, like '41'",
+)
 
 
 class StreamPosition(NamedTuple):
@@ -20,23 +24,15 @@ class StreamPosition(NamedTuple):
     created: int | None = None
 
     def __str__(self) -> str:
-        return str(self.last) if self.created is None else f"{self.last}@{self.created}"
+        return written(*self)
 
 
 def position_of(text: str | None) -> StreamPosition:
     """Raises PositionLost."""
-    if text is None:
-        return StreamPosition(0)
-    if (found := _TEXT.fullmatch(text)) is None:
-        raise PositionLost(
-            f"{text[:100]!r} is not a position of a stream: set the lease's position to the sequence of the last message that"
-            " was processed, like '41'"
-        )
-    return StreamPosition(int(found[1]), None if found[2] is None else int(found[2]))
+    last, created = (0, None) if text is None else _FORM.parsed(text)
+    return StreamPosition(last, None if created is None else int(created))
 
 
 def compared(a: StreamPosition, b: StreamPosition) -> int:
     """Raises PositionLost for positions of two streams."""
-    if None not in (a.created, b.created) and a.created != b.created:
-        raise PositionLost(f"'{a}' and '{b}' are positions of two streams: one was deleted, and created again")
-    return a.last - b.last
+    return _FORM.compared(a, b)

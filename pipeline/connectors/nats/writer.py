@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-import pyarrow as pa
-
 from leasehold.pipeline.connectors.held import Held
 from leasehold.pipeline.connectors.nats.connection import Forbidden, NatsError, RefusedRequest, Unanswered
 from leasehold.pipeline.connectors.nats.message import HEADER_BYTES_MAX, headers_of, size_of
@@ -24,7 +22,7 @@ from leasehold.pipeline.errors import (
     SinkRejected,
     SinkUnavailable,
 )
-from leasehold.pipeline.publishing_writer import events_of, traced
+from leasehold.pipeline.publishing_writer import events_of, sequences_of, traced
 from leasehold.pipeline.sink import Claim, CloseReason, Output, Permit, SinkWriter
 
 BATCH_MAX = 1000
@@ -129,7 +127,7 @@ class NatsWriter(SinkWriter):
         if output.trace is not None:
             events = traced(events, output.trace.properties)
         subject = self._stream.events(str(self._held.target))
-        rows = zip(events.to_pylist(), _sequences_of(output.table), strict=True)
+        rows = zip(events.to_pylist(), sequences_of(output.table), strict=True)
         return [Outgoing(subject, row["body"] or b"", headers_of(row), sequence) for row, sequence in rows]
 
     async def _put(self, events: Sequence[Outgoing], change: Callable[[Held], Held], check: Callable[[], None]) -> None:
@@ -180,14 +178,6 @@ class NatsWriter(SinkWriter):
                     f"row {row} of {len(events)} takes {size} bytes, and stream '{self._stream.name}' takes at most {most}: raise"
                     " `max_payload` of the server and `max_msg_size` of the stream, or produce smaller output",
                 )
-
-
-def _sequences_of(table: pa.Table) -> list[int | None]:
-    """In the order in which `events_of` has the rows."""
-    column = table["sequence"] if "sequence" in table.column_names else None
-    if column is None or column.null_count or not pa.types.is_integer(column.type):
-        return [None] * int(table.num_rows)
-    return sorted(column.to_pylist())
 
 
 def _refused(event: Outgoing, message: str) -> OutputRefused:

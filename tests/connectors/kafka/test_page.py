@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from connectors.kafka.topics import Topics, committed
+from maven import jars_of
 from pages import examples, lines_of
 from patience import PATIENCE_S, until, until_async
 from plugins_cli import Commands
-from plugins_kafka import kafka_jars
+from plugins_kafka import FOLDER
 
 pytestmark = pytest.mark.xdist_group("kafka")
 """One broker, instead of one for each process."""
@@ -83,7 +84,7 @@ async def test_the_same_as_a_program_delivers_until_it_is_stopped(
 
 def test_one_command_starts_a_broker_until_it_is_interrupted(python: Commands) -> None:
     """That of `make kafka`."""
-    kafka_jars()
+    jars_of(FOLDER, "Kafka")
     tests = str(Path(__file__).parents[2])
     broker = python("-m", "lab.servers.kafka", "--port", "0", env={"PYTHONPATH": tests})
     until(lambda: broker.found(r"serves at (.*)\. ") or broker.process.poll() is not None, "the broker serves")

@@ -27,6 +27,7 @@ POINTS_OF_SINK = {
     "eventhubs": ("before publish", "published"),
     "nats": ("before atomic batch", "atomic batch stored"),
     "kafka": ("before transaction", "transaction filled", "transaction committed"),
+    "pulsar": ("producer attached", "before entry", "entry stored"),
     "postgres": ("batch staged", "committed"),
     "http": REQUESTS,
     "cosmos": REQUESTS,

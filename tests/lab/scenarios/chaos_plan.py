@@ -45,7 +45,7 @@ KILLS = ("executor killed", "worker killed", "master killed", "Connect server ki
 KINDS_OF = {
     "log": tuple(kind for kind in LASTS_S if kind not in (*OF_HUBS, *OF_BROKERS, *OF_SPARK)),
     "eventhubs": tuple(kind for kind in LASTS_S if kind not in ("leases locked", *OF_BROKERS, *OF_SPARK)),
-    "kafka": tuple(kind for kind in LASTS_S if kind not in (*OF_HUBS, *OF_SPARK)),
+    **{broker: tuple(kind for kind in LASTS_S if kind not in (*OF_HUBS, *OF_SPARK)) for broker in ("kafka", "pulsar")},
 }
 """What the bank's logs are -> what may happen to it."""
 KINDS = KINDS_OF["log"]

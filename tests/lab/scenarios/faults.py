@@ -1,6 +1,6 @@
 """`make scenarios`: every role of the bank killed, and frozen, at every crash point, and moved from a slow owner to another, and
-over event hubs met by every fault of the wire, over NATS and Kafka left without a broker; its end compared with an undisturbed
-one.
+over event hubs met by every fault of the wire, over NATS, Kafka and Pulsar left without a broker; its end compared with an
+undisturbed one.
 
 Prints a table. Exit code 1 where an end differs, where a host does not carry on, or where a point is never reached. A process
 that is frozen at a point could keep others out of SQLite's files if one of its other threads were inside a transaction at that
@@ -33,6 +33,7 @@ SINKS = {
     "eventhubs": {"generate": "eventhubs", "transform": "eventhubs", "balances": "postgres"},
     "nats": {"generate": "nats", "transform": "nats", "balances": "postgres"},
     "kafka": {"generate": "kafka", "transform": "kafka", "balances": "postgres"},
+    "pulsar": {"generate": "pulsar", "transform": "pulsar", "balances": "postgres"},
 }
 """What the logs are -> role -> type of its sink."""
 TIMES = 2
@@ -94,7 +95,7 @@ def cases(only: str = "", feed: str = "log") -> list[Case]:
 
 
 def broken_wires(feed: str) -> list[Case]:
-    if feed in ("nats", "kafka"):
+    if feed in ("nats", "kafka", "pulsar"):
         from lab.scenarios.brokers import BREAKAGES, survived
 
         return [

@@ -24,7 +24,7 @@ ROLES = ("generate", "transform", "balances")
 MADE = {"generate": "raw-event", "transform": "transformed-event"}
 LOGS = tuple(MADE.values())
 PARTITIONS = 4
-FEEDS = ("log", "eventhubs", "nats", "kafka")
+FEEDS = ("log", "eventhubs", "nats", "kafka", "pulsar")
 LEASES = ("sqlite", "postgres")
 """Where leases are, if the logs are embedded ones."""
 IN_POSTGRESQL = """
@@ -254,6 +254,11 @@ def grounds(feed: str, *, leases: str = "sqlite", with_spark: bool = True) -> It
         from lab.scenarios import topics
 
         with topics.served(with_spark=with_spark) as make:
+            yield make
+    elif feed == "pulsar":
+        from lab.scenarios import pulsar_topics
+
+        with pulsar_topics.served(with_spark=with_spark) as make:
             yield make
     else:
         from lab.scenarios import hubs  # the SDKs of Azure take a second to import

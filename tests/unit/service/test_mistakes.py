@@ -403,7 +403,7 @@ IN_FILES: dict[str, tuple[tuple[str, str, str, str], str]] = {
     ),
     "a handler without a type": (
         ("", "", '{handler: "a:b"}', ""),
-        "sink.type is missing: it must be log, postgres, eventhubs, kafka, nats, files, python",
+        "sink.type is missing: it must be log, postgres, eventhubs, kafka, nats, pulsar, files, python",
     ),
     "a number as parallel": (
         ("", "", '{type: python, handler: "a:b", parallel: 64}', ""),

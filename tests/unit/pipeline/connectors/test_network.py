@@ -25,6 +25,8 @@ from leasehold.pipeline.connectors.http import http_sink
 from leasehold.pipeline.connectors.log.sink import LogOutputSink
 from leasehold.pipeline.connectors.nats.connection import NatsAccess
 from leasehold.pipeline.connectors.nats.sink import NatsOutputSink
+from leasehold.pipeline.connectors.pulsar.broker import PulsarAccess
+from leasehold.pipeline.connectors.pulsar.sink import PulsarOutputSink
 from leasehold.pipeline.errors import SinkNotFound, SinkRejected, SinkUnavailable
 from leasehold.pipeline.sink import Sink
 
@@ -36,6 +38,7 @@ SINKS: Mapping[str, Callable[[], Sink]] = {
     "cosmos": lambda: cosmos_sink(CosmosAccount(endpoint=f"https://{HOST}", key="a2V5"), "bank", "accounts"),
     "eventhubs": lambda: EventHubsOutputSink(hub_of(connection_string=HUB), consumer_group="own", timeout_s=5.0),
     "blobs": lambda: FilesOutputSink(BlobContainer(blobs_of(connection_string=BLOBS), "out")),
+    "pulsar": lambda: PulsarOutputSink(PulsarAccess(servers=f"{HOST}:6650"), "public/default/accounts", timeout_s=1.0),
     "nats": lambda: NatsOutputSink(NatsAccess(servers=f"{HOST}:4222"), "accounts", "bank.accounts", partitions=4),
 }
 

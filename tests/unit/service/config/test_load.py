@@ -373,8 +373,8 @@ def test_a_start_without_an_offset_from_utc_is_refused(start: str) -> None:
     [
         ("feed: {}", "pipelines[0].feed.type is missing"),
         (
-            "feed: {type: pulsar}",
-            "pipelines[0].feed.type is 'pulsar', and must be files, log, cosmos, eventhubs, kafka, nats, or a class to import",
+            "feed: {type: rabbitmq}",
+            "pipelines[0].feed.type is 'rabbitmq', and must be files, log, cosmos, eventhubs, kafka, nats, pulsar, or a class",
         ),
         ("feed: files", "pipelines[0].feed is 'files', and must be a mapping of settings"),
         ("feed: {type: files}", "pipelines[0].feed.path is missing: give it a value"),

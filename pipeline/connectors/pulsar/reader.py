@@ -1,0 +1,118 @@
+"""One partition of a topic, read in pages. It blocks, and belongs to one thread.
+
+Retention takes whole ledgers, from the front. So nothing behind a position is lost while its ledger is there. If that is gone,
+something may be lost, unless the reader was at the end, and the ledger was taken later.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass
+
+import pulsar
+
+from leasehold.pipeline.connectors.pulsar.broker import PlaceGone, PulsarBroker, place_in
+from leasehold.pipeline.connectors.pulsar.message import table_of
+from leasehold.pipeline.connectors.pulsar.position import MessagePlace
+from leasehold.pipeline.errors import FeedUnavailable
+from leasehold.pipeline.event import Page
+
+WAIT_S = 0.25
+"""The longest time in one call, and so between a reader's end and that of its thread."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicLimits:
+    """trusts_headers: whether hidden.EVENT is read. events_max: in a page, and on their way to the reader."""
+
+    events_max: int = 1000
+    bytes_max: int = 4 * 1024 * 1024
+    trusts_headers: bool = False
+
+
+class TopicReader:
+    """place: of the last event that was read; None is the beginning. All methods raise PulsarException."""
+
+    def __init__(
+        self, broker: PulsarBroker, topic: str, partition: str, place: MessagePlace | None, limits: TopicLimits
+    ) -> None:
+        self._broker = broker
+        self._topic = topic
+        self._partition = partition
+        self._limits = limits
+        self._place = place
+        self._held: deque[pulsar.Message] = deque()
+        self._is_at_end = False
+        self._heard_at = time.monotonic()
+        self._reader = broker.make_reader(topic, place, events_max=limits.events_max)
+
+    def find(self) -> None:
+        """The position. Raises PlaceGone."""
+        if self._place is None:
+            return
+        first = self._reader.read_next(self._broker.patience_ms) if self._reader.has_message_available() else None
+        if first is None or place_in(first).ledger != self._place.ledger:
+            raise PlaceGone(self._place, None if first is None else place_in(first))
+        if place_in(first).order > self._place.order:
+            self._held.append(first)
+
+    def read(self) -> Page | None:
+        """What is next; None if nothing came within WAIT_S. Raises PlaceGone, FeedError."""
+        if not self._held and not self._await():
+            return None
+        self._check_place(place_in(self._held[0]))
+        messages = [self._held.popleft()]
+        size = len(messages[0].data())
+        while len(messages) < self._limits.events_max and (self._held or self._fetch(0)):
+            if place_in(self._held[0]).ledger != place_in(messages[0]).ledger:
+                break
+            size += len(self._held[0].data())
+            if size > self._limits.bytes_max:
+                break
+            messages.append(self._held.popleft())
+        return self._page(messages)
+
+    def close(self) -> None:
+        self._held.clear()
+        self._reader.close()
+
+    def _await(self) -> bool:
+        """For the next event. Learns whether all was read."""
+        if self._fetch(int(WAIT_S * 1000)):
+            return True
+        if self._reader.is_connected():
+            self._heard_at = time.monotonic()
+            self._is_at_end = self._is_at_end or not self._reader.has_message_available()
+        elif time.monotonic() - self._heard_at > self._broker.timeout_s:
+            raise FeedUnavailable(f"topic '{self._topic}': no connection for {self._broker.timeout_s:g} s")
+        return False
+
+    def _fetch(self, wait_ms: int) -> bool:
+        """An event behind the position, into `held`."""
+        while True:
+            try:
+                message = self._reader.read_next(wait_ms)
+            except pulsar.Timeout:
+                return False
+            if self._place is None or place_in(message).order > self._place.order:
+                self._held.append(message)
+                return True
+
+    def _check_place(self, following: MessagePlace) -> None:
+        """Raises PlaceGone if retention was quicker than this reader."""
+        if self._place is None or self._is_at_end or following.ledger == self._place.ledger:
+            return
+        onlooker = self._broker.make_reader(self._topic, self._place, events_max=1)
+        try:
+            first = place_in(onlooker.read_next(self._broker.patience_ms))
+        finally:
+            onlooker.close()
+        if first.ledger != self._place.ledger:
+            raise PlaceGone(self._place, first)
+
+    def _page(self, messages: list[pulsar.Message]) -> Page:
+        table = table_of(self._partition, messages, trusts_headers=self._limits.trusts_headers)
+        places = [place_in(message) for message in messages]
+        self._place, self._is_at_end = places[-1], False
+        return Page(table, str(places[-1]), lambda n: str(places[n - 1]))
