@@ -49,6 +49,10 @@ class Peer:
     def serves(self, pipeline: str) -> bool:
         return pipeline in self.pipelines and not self.draining
 
+    def gets(self, pipeline: str) -> bool:
+        """Whether it may take more leases of the pipeline."""
+        return self.serves(pipeline) and not self.is_blind
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:

@@ -14,6 +14,7 @@ from leasehold.leases.host_record import HOSTS_PREFIX
 from leasehold.leases.lease import LeaseKey
 from leasehold.leases.store import READS
 from leasehold.leases.timing import Timing
+from leasehold.service.fitness import PipelineHealth
 
 MINUTE = 60.0
 ELSEWHERE_S = 60.0
@@ -306,6 +307,28 @@ async def test_a_host_that_is_well_and_sick_by_turns_gets_leases_ever_less_often
     assert counts[0] >= 4, "it was sick, and well again"
     assert max(counts[2:]) <= counts[0] / 2, counts
     group.weather.judge = lambda request: Fate()
+    await until(group.is_delivered, within_s=ELSEWHERE_S)
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize("ends", ["it dies", "it falls sick"])
+async def test_a_host_that_was_sick_again_and_again_works_as_soon_as_it_can_and_the_last_other_host_cannot(
+    ends: str,
+) -> None:
+    group = await settled("abcd", hosts="xy")
+    x, y = group.hosts
+    x.host.fitness._watched["bank"].health = PipelineHealth(since=x.clock.monotonic(), rests=5)
+    fall_ill(group, cannot_reach_sink)
+    pour(group)
+    await until(lambda: group.is_delivered() and x.host.fitness.gives_up("bank"))
+    fall_ill(group, lambda request: False)
+    if ends == "it dies":
+        await y.kill()
+    else:
+        group.weather.judge = lambda request: Fate(
+            ends="refused" if request.host == y.name and cannot_reach_sink(request) else "ok"
+        )
+    pour(group)
     await until(group.is_delivered, within_s=ELSEWHERE_S)
 
 
