@@ -46,8 +46,10 @@ def is_write(request: Request) -> bool:
     return request.where == "store" and request.operation in ("replace", "create")
 
 
-async def settled(partitions: str = "abcdef", hosts: str = "xyz", timing: Timing | None = None) -> Group:
-    group = Group(partitions, timing=timing)
+async def settled(
+    partitions: str = "abcdef", hosts: str = "xyz", timing: Timing | None = None, batch_timeout_s: float = 300.0
+) -> Group:
+    group = Group(partitions, timing=timing, batch_timeout_s=batch_timeout_s)
     for name in hosts:
         await group.start(f"host-{name}")
     await until(group.is_balanced)
@@ -400,6 +402,17 @@ async def test_a_lease_that_fails_at_one_host_alone_stays_ever_longer_where_it_w
     assert sum(counts) <= 40, counts
     assert counts[0] > counts[3], counts
     assert not any(host.said("fitness changed") for host in group.hosts)
+
+
+@pytest.mark.virtual
+async def test_a_batch_that_hangs_at_one_host_is_tried_by_another_after_it_hung_once() -> None:
+    group = await settled("abcd", hosts="xy", batch_timeout_s=30.0)
+    lame = group.owners["a"]
+    group.weather.judge = lambda request: Fate(
+        late_s=10 * MINUTE if request.host == lame and request.id == "a" and cannot_handle(request) else 0.005
+    )
+    pour(group)
+    await until(group.is_delivered, within_s=30.0 + ELSEWHERE_S)
 
 
 @pytest.mark.virtual
