@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 from lab.simulation.group import Group, Running, always, until
-from lab.simulation.weather import Fate, Request
+from lab.simulation.weather import Fate, Outlet, Request, Weather
 
+from leasehold.leases.document import decode_lease, lease_prefix
 from leasehold.leases.host_record import HOSTS_PREFIX
 from leasehold.leases.lease import LeaseKey
 from leasehold.leases.store import READS
 from leasehold.leases.timing import Timing
+from leasehold.pipeline.connectors.memory import MemoryDestination
 from leasehold.service.fitness import PipelineHealth
+from leasehold.service.pipeline import PipelineParts
 
 MINUTE = 60.0
 ELSEWHERE_S = 60.0
@@ -218,6 +222,38 @@ async def test_a_host_that_cannot_read_the_leases_keeps_its_own_idle_or_not_also
         pour(group)
     await until(group.is_delivered, within_s=ELSEWHERE_S)
     await has_recovered(group)
+
+
+class TwoPipelines(Group):
+    """The second one is `shop`, whose sinks have a weather of their own."""
+
+    def __init__(self) -> None:
+        super().__init__("abcd")
+        self.shop_weather = Weather()
+
+    def _pipelines(self, settings: Mapping[str, Any]) -> list[PipelineParts]:
+        shop = {"name": "shop", "sink": Outlet(MemoryDestination(), self.shop_weather)}
+        return [self._pipeline(settings), self._pipeline({**settings, **shop})]
+
+    @property
+    def shop_owners(self) -> set[str | None]:
+        return {decode_lease(stored.id, stored.body).owner for stored in self.documents(lease_prefix("shop"))}
+
+
+@pytest.mark.virtual
+async def test_a_blind_host_that_cannot_process_one_of_its_pipelines_loses_the_leases_of_that_one_alone() -> None:
+    group = TwoPipelines()
+    for name in "xyz":
+        await group.start(f"host-{name}")
+    await until(lambda: None not in group.shop_owners and len(group.shop_owners) == 3)
+    own = {name for name, owner in group.owners.items() if owner == "host-x"}
+    fall_ill(group, cannot_read)
+    await asyncio.sleep(MINUTE)
+    group.shop_weather.judge = lambda request: Fate(ends="refused" if request.host == "host-x" else "ok")
+    pour(group)
+    stolen_within_s = group.timing.patience_s + 20.0
+    await until(lambda: "host-x" not in group.shop_owners, within_s=stolen_within_s)
+    assert {name for name, owner in group.owners.items() if owner == "host-x"} == own
 
 
 @pytest.mark.virtual
