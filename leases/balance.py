@@ -29,13 +29,15 @@ STEP_MAX = 5000
 """How many leases, or pairs of a pipeline and a host, a step considers. This takes some milliseconds."""
 Held = Mapping[str, Counter[str | None]]
 """By pipeline and holder, how many leases; None holds those that are free."""
+Kept = tuple[str, str]
+"""A host and a pipeline whose leases it keeps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
     """A live host, according to its document. pipelines: those for which it may take leases.
 
-    is_blind: it cannot read the leases. It sees no request either, so it keeps its leases, and gets no others.
+    is_blind: it cannot read the leases. It sees no request either, so it keeps the leases of `pipelines`, and gets no others.
     """
 
     name: str
@@ -48,6 +50,15 @@ class Peer:
 
     def serves(self, pipeline: str) -> bool:
         return pipeline in self.pipelines and not self.draining
+
+    def gets(self, pipeline: str) -> bool:
+        """Whether it may take more leases of the pipeline."""
+        return self.serves(pipeline) and not self.is_blind
+
+    @property
+    def keeps(self) -> frozenset[Kept]:
+        """Whose leases no other host requests: the owner would not see it."""
+        return frozenset((self.name, pipeline) for pipeline in self.pipelines) if self.is_blind else frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +103,7 @@ def plan_in_steps(
     if me not in able:
         return Plan((), (), 0)
     seeing = {name: peer for name, peer in able.items() if name == me or not peer.is_new}
-    blind = frozenset(peer.name for peer in peers if peer.is_blind and not peer.draining) - {me}
+    blind = frozenset(kept for peer in peers if peer.name != me and not peer.draining for kept in peer.keeps)
     group = yield from distribution_of(leases, able, seeing, expired, paused, {*benched} - {me}, blind)
     ours = [
         lease
@@ -186,7 +197,7 @@ class Distribution:
     - leases: by pipeline, the open ones. free: those without a holder. held: how many leases each holder has.
     - moving: the leases that their owner does not hold, and the host that has each or is about to get it.
     - shares, shares_of_free, shares_of_expired: by pipeline and host. What is free or expired is not left to all hosts.
-    - blind: hosts that keep their leases, which are in no share.
+    - blind: hosts that keep their leases, which are in no share, with the pipelines of these.
     """
 
     leases: Mapping[str, Sequence[Lease]]
@@ -196,7 +207,7 @@ class Distribution:
     shares: Mapping[str, Mapping[str, int]]
     shares_of_free: Mapping[str, Mapping[str, int]]
     shares_of_expired: Mapping[str, Mapping[str, int]]
-    blind: frozenset[str]
+    blind: frozenset[Kept]
 
     def holder_of(self, lease: Lease) -> str | None:
         return self.moving.get(lease.key, lease.owner)
@@ -209,7 +220,7 @@ class Distribution:
         above = {
             name: count - shares.get(name, 0)
             for name, count in held.items()
-            if name is not None and name not in self.blind and count > shares.get(name, 0)
+            if name is not None and (name, pipeline) not in self.blind and count > shares.get(name, 0)
         }
         settled: dict[str, list[Lease]] = {name: [] for name in sorted(above)}
         for lease in sorted(self.leases.get(pipeline, ()), key=lambda lease: lease.partition):
@@ -225,11 +236,12 @@ def distribution_of(
     expired: Collection[LeaseKey],
     paused: Collection[str],
     benched: Collection[str],
-    blind: frozenset[str],
+    blind: frozenset[Kept],
 ) -> Steps[Distribution]:
     """able: the live hosts that may take leases. seeing: those of them that know which leases have expired.
 
-    benched: those that get no more than they have of what is free or expired. blind: other hosts, that keep their leases.
+    benched: those that get no more than they have of what is free or expired. blind: other hosts, that keep their leases
+    of these pipelines.
     """
     by_pipeline = _by_pipeline(lease for lease in leases if not lease.closed and lease.pipeline not in paused)
     if len(leases) > STEP_MAX:
@@ -247,7 +259,7 @@ def distribution_of(
         held[pipeline] = Counter(holders)
         if None in held[pipeline]:
             free[pipeline] = [lease for lease, holding in zip(found, holders, strict=True) if holding is None]
-    pooled = _held_by_others(held, blind) if blind else held
+    pooled = _kept_out(held, blind) if blind else held
     shares = shares_of_free = shares_of_expired = yield from shares_of(able, pooled)
     if free and not able.keys().isdisjoint(benched):
         able, seeing = _capped(able, held, benched), _capped(seeing, held, benched)
@@ -292,6 +304,13 @@ def _by_pipeline(leases: Iterable[Lease]) -> dict[str, list[Lease]]:
 def _held_by_others(held: Held, names: Collection[str]) -> Held:
     return {
         pipeline: Counter({name: count for name, count in counts.items() if name not in names})
+        for pipeline, counts in held.items()
+    }
+
+
+def _kept_out(held: Held, blind: Collection[Kept]) -> Held:
+    return {
+        pipeline: Counter({name: count for name, count in counts.items() if (name, pipeline) not in blind})
         for pipeline, counts in held.items()
     }
 

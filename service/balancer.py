@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from leasehold.common.cancellation import is_cancelled
 from leasehold.common.clock import retry_after_s
-from leasehold.leases.balance import Plan, Steps, plan_in_steps
+from leasehold.leases.balance import Kept, Plan, Steps, plan_in_steps
 from leasehold.leases.errors import StoreConflict, StoreError
 from leasehold.leases.expiry import Intervals, Watch
 from leasehold.leases.host_record import Tenant
@@ -353,7 +353,7 @@ class Balancer:
         """The plan; empty if it was empty and nothing has changed since. The event loop gets a turn after each step."""
         now, overdue = (
             self._clock.monotonic(),
-            self._overdue(scan, {peer.name for peer in host_scan.peers if peer.is_blind}),
+            self._overdue(scan, {kept for peer in host_scan.peers for kept in peer.keeps}),
         )
         peers, paused, benched = host_scan.peers, host_scan.controls.paused, self._shares.benched(now)
         passed = self._shares.passed(scan, peers, self.expired, self._keeper.host, now, paused)
@@ -476,16 +476,18 @@ class Balancer:
             self._refusals.log_failure(self._log, event, str(error), **about(lease))
         changes.refused.append(error)
 
-    def _overdue(self, scan: Scan, blind: Collection[str]) -> frozenset[LeaseKey]:
+    def _overdue(self, scan: Scan, kept: Collection[Kept]) -> frozenset[LeaseKey]:
         """The leases that we requested long ago and did not get: the owner lives but does not answer.
 
         Time in which the container could not be read does not count: the owner could not answer then. Nor does time in which
-        the owner cannot read its leases.
+        the owner keeps them because it cannot read.
         """
         asked = {
             lease.key: (lease.owner, lease.epoch)
             for lease in scan.requested
-            if lease.handoff_to == self._keeper.host and lease.pipeline not in self.paused and lease.owner not in blind
+            if lease.handoff_to == self._keeper.host
+            and lease.pipeline not in self.paused
+            and (lease.owner, lease.pipeline) not in kept
         }
         rounds = self._timing.rounds(scan.listings)
         self._requests = self._requests.scanned(asked, scan.started, scan.ended, rounds)

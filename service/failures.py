@@ -11,10 +11,12 @@ from structlog.typing import FilteringBoundLogger as Log
 
 from leasehold.common.clock import Backoff, Clock
 from leasehold.leases.lease import Lease, LeaseKey
+from leasehold.service.errors import BatchHung
 from leasehold.service.texts import described
 
 HOLD_OFF = Backoff(first_s=1.0, max_s=60.0)
-"""A partition is left alone for 1 s, then 2, 4, ... up to this."""
+"""A partition is left alone for 1 s, then 2, 4, ... up to this. For the longest at once if its batch hung: to try that takes
+minutes, and a host that would try it again within a duration would keep it from the others."""
 LEFT_TO_OTHERS = Backoff(first_s=60.0, max_s=1800.0)
 """For how long a lease that failed here is left to a host that works on it: longer each time it was requested since."""
 QUIET_FIRST_S = 2.0
@@ -156,10 +158,10 @@ class Failures(Mapping[LeaseKey, Failure]):
         return self._clock.monotonic() < until
 
     def record_failure(self, key: LeaseKey, error: Exception, position: str | None = None) -> None:
-        """Its worker ended: the partition is left alone for twice as long as last time."""
+        """Its worker ended: the partition is left alone for twice as long as last time, or for long if its batch hung."""
         now, known = self._clock.monotonic(), self.ended.get(key)
         count, since, requests = (known.count, known.since, known.requests) if known else (0, now, 0)
-        pause_s = HOLD_OFF.pause_s(count + 1, 0.0)
+        pause_s = HOLD_OFF.max_s if isinstance(error, BatchHung) else HOLD_OFF.pause_s(count + 1, 0.0)
         self.ended[key] = Ended(count=count + 1, since=since, at=now, until=now + pause_s, requests=requests)
         self._keep(key, error, pause_s, position, counts=1)
 

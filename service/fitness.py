@@ -46,9 +46,14 @@ TRIAL = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peers:
-    """What other live hosts show. sick_s: for how long some have shown that they are sick; None if none does."""
+    """What other live hosts show.
+
+    - is_fit: whether one is. are_able: whether one may take leases, as far as is known.
+    - sick_s: for how long some have shown that they are sick; None if none does.
+    """
 
     is_fit: bool = False
+    are_able: bool = False
     sick_s: float | None = None
 
 
@@ -150,14 +155,15 @@ class PipelineHealth:
                 return replace(self, state="leaving")
             case "leaving" if not workers:
                 return replace(self, state="renounced", rests=self.rests + 1)
-            case "renounced" if self.may_resume(facts.now) and facts.is_proved_now and not facts.loses_work:
+            case "renounced" if self.may_resume(facts) and facts.is_proved_now and not facts.loses_work:
                 return replace(self, state="well", since=facts.now)
             case "well" if self.rests and facts.now - self.since >= REST.pause_s(self.rests, 0.0):
                 return replace(self, rests=0)
         return self
 
-    def may_resume(self, now: float) -> bool:
-        return now - self.since >= REST.pause_s(self.rests, 0.0)
+    def may_resume(self, facts: Facts) -> bool:
+        """Whether it has rested. It rests no longer than the first time while no other host may take leases."""
+        return facts.now - self.since >= REST.pause_s(self.rests if facts.peers.are_able else 1, 0.0)
 
     def is_on_trial(self, now: float, lasts_s: float, *, delivered_at: float, requested_at: float) -> bool:
         """Whether it has resumed, and has not shown yet that it works: no probe shows what a handler will do."""
@@ -336,6 +342,7 @@ class Fitness:
             ),
             peers=Peers(
                 is_fit=any(name in each.which_are(FIT) for each in others if not each.draining),
+                are_able=any(each.peer(is_new=False).gets(name) for each in others),
                 sick_s=now - watched.sick_since if watched.sick_peers else None,
             ),
             trusted_s=now - self._trusted_since,
@@ -361,7 +368,7 @@ class Fitness:
 
     async def _probe_if_wanted(self, name: str, others: Collection[HostRecord]) -> None:
         watched, facts = self._watched[name], self._facts(name, others)
-        is_resuming = watched.health.state == "renounced" and watched.health.may_resume(facts.now)
+        is_resuming = watched.health.state == "renounced" and watched.health.may_resume(facts)
         if (facts.wants_probe or is_resuming) and facts.now - watched.probed_at >= PROBED_EVERY_S:
             await self._probe(name)
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from leasehold.leases import balance, host_watch, tenure
 from leasehold.leases import keeper as keepers
-from leasehold.leases.balance import Distribution, Peer, Steps
+from leasehold.leases.balance import Distribution, Kept, Peer, Steps
 from leasehold.leases.bootstrap import Bootstrap, RoundFindings
 from leasehold.leases.document import decode_lease
 from leasehold.leases.host_record import Tenant
@@ -81,7 +81,7 @@ class Sharing:
         expired: Collection[LeaseKey],
         paused: Collection[str],
         benched: Collection[str],
-        blind: frozenset[str],
+        blind: frozenset[Kept],
     ) -> Steps[Distribution]:
         """The leases that a scan shows are one list for all hosts. Who is new counts if leases have expired."""
         peers = [(each.name, each.pipelines, each.leases_max, each.draining) for each in able.values()]

@@ -175,6 +175,8 @@ def test_a_blind_host_keeps_what_it_has_and_the_others_share_the_rest() -> None:
     blind = replace(peer("a"), is_blind=True)
     assert planned(leases, [blind, peer("b"), peer("c")], me="c").ask == (("p", "4"), ("p", "5"))
     assert planned([*leases, lease("9")], [blind, peer("b")], me="b").take == (("p", "9"),)
+    blind_and_sick = replace(blind, pipelines=frozenset())
+    assert len(planned(leases, [blind_and_sick, peer("b"), peer("c")], me="c").ask) == 4, "they are in the shares"
 
 
 def test_a_host_never_wants_more_than_its_limit() -> None:

@@ -101,7 +101,16 @@ def test_a_host_resumes_after_a_rest_and_a_probe_and_rests_longer_each_time() ->
     assert renounced.judged(replace(rested, proof=Proof(proved_s=REST.first_s)), workers=0) == renounced, (
         "it was proved before"
     )
-    assert not replace(renounced, rests=2).may_resume(rested.now)
+    again, longer = replace(renounced, rests=2), replace(rested, peers=Peers(are_able=True))
+    assert again.judged(longer, workers=0) == again
+    assert again.judged(replace(longer, now=1000.0 + 2 * REST.first_s), workers=0).state == "well"
+
+
+def test_a_host_rests_no_longer_than_the_first_time_while_no_other_host_may_take_leases() -> None:
+    renounced = PipelineHealth(state="renounced", since=1000.0, rests=6)
+    rested = replace(WELL, now=1000.0 + REST.first_s)
+    assert renounced.judged(rested, workers=0).state == "well"
+    assert renounced.judged(replace(rested, now=rested.now - 1), workers=0) == renounced
 
 
 def test_a_host_that_falls_sick_again_soon_after_it_resumed_rests_longer_still() -> None:

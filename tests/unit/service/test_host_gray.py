@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 from lab.simulation.group import Group, Running, always, until
-from lab.simulation.weather import Fate, Request
+from lab.simulation.weather import Fate, Outlet, Request, Weather
 
+from leasehold.leases.document import decode_lease, lease_prefix
 from leasehold.leases.host_record import HOSTS_PREFIX
 from leasehold.leases.lease import LeaseKey
 from leasehold.leases.store import READS
 from leasehold.leases.timing import Timing
+from leasehold.pipeline.connectors.memory import MemoryDestination
+from leasehold.service.fitness import PipelineHealth
+from leasehold.service.pipeline import PipelineParts
 
 MINUTE = 60.0
 ELSEWHERE_S = 60.0
@@ -45,8 +50,10 @@ def is_write(request: Request) -> bool:
     return request.where == "store" and request.operation in ("replace", "create")
 
 
-async def settled(partitions: str = "abcdef", hosts: str = "xyz", timing: Timing | None = None) -> Group:
-    group = Group(partitions, timing=timing)
+async def settled(
+    partitions: str = "abcdef", hosts: str = "xyz", timing: Timing | None = None, batch_timeout_s: float = 300.0
+) -> Group:
+    group = Group(partitions, timing=timing, batch_timeout_s=batch_timeout_s)
     for name in hosts:
         await group.start(f"host-{name}")
     await until(group.is_balanced)
@@ -217,6 +224,38 @@ async def test_a_host_that_cannot_read_the_leases_keeps_its_own_idle_or_not_also
     await has_recovered(group)
 
 
+class TwoPipelines(Group):
+    """The second one is `shop`, whose sinks have a weather of their own."""
+
+    def __init__(self) -> None:
+        super().__init__("abcd")
+        self.shop_weather = Weather()
+
+    def _pipelines(self, settings: Mapping[str, Any]) -> list[PipelineParts]:
+        shop = {"name": "shop", "sink": Outlet(MemoryDestination(), self.shop_weather)}
+        return [self._pipeline(settings), self._pipeline({**settings, **shop})]
+
+    @property
+    def shop_owners(self) -> set[str | None]:
+        return {decode_lease(stored.id, stored.body).owner for stored in self.documents(lease_prefix("shop"))}
+
+
+@pytest.mark.virtual
+async def test_a_blind_host_that_cannot_process_one_of_its_pipelines_loses_the_leases_of_that_one_alone() -> None:
+    group = TwoPipelines()
+    for name in "xyz":
+        await group.start(f"host-{name}")
+    await until(lambda: None not in group.shop_owners and len(group.shop_owners) == 3)
+    own = {name for name, owner in group.owners.items() if owner == "host-x"}
+    fall_ill(group, cannot_read)
+    await asyncio.sleep(MINUTE)
+    group.shop_weather.judge = lambda request: Fate(ends="refused" if request.host == "host-x" else "ok")
+    pour(group)
+    stolen_within_s = group.timing.patience_s + 20.0
+    await until(lambda: "host-x" not in group.shop_owners, within_s=stolen_within_s)
+    assert {name for name, owner in group.owners.items() if owner == "host-x"} == own
+
+
 @pytest.mark.virtual
 async def test_a_host_that_let_leases_pass_and_asks_for_its_share_gets_it_and_keeps_it() -> None:
     """Only one of the others has seen that it let some pass."""
@@ -310,6 +349,28 @@ async def test_a_host_that_is_well_and_sick_by_turns_gets_leases_ever_less_often
 
 
 @pytest.mark.virtual
+@pytest.mark.parametrize("ends", ["it dies", "it falls sick"])
+async def test_a_host_that_was_sick_again_and_again_works_as_soon_as_it_can_and_the_last_other_host_cannot(
+    ends: str,
+) -> None:
+    group = await settled("abcd", hosts="xy")
+    x, y = group.hosts
+    x.host.fitness._watched["bank"].health = PipelineHealth(since=x.clock.monotonic(), rests=5)
+    fall_ill(group, cannot_reach_sink)
+    pour(group)
+    await until(lambda: group.is_delivered() and x.host.fitness.gives_up("bank"))
+    fall_ill(group, lambda request: False)
+    if ends == "it dies":
+        await y.kill()
+    else:
+        group.weather.judge = lambda request: Fate(
+            ends="refused" if request.host == y.name and cannot_reach_sink(request) else "ok"
+        )
+    pour(group)
+    await until(group.is_delivered, within_s=ELSEWHERE_S)
+
+
+@pytest.mark.virtual
 async def test_one_partition_that_fails_evicts_nobody() -> None:
     group = await settled()
     for partition in "abcdef":
@@ -377,6 +438,17 @@ async def test_a_lease_that_fails_at_one_host_alone_stays_ever_longer_where_it_w
     assert sum(counts) <= 40, counts
     assert counts[0] > counts[3], counts
     assert not any(host.said("fitness changed") for host in group.hosts)
+
+
+@pytest.mark.virtual
+async def test_a_batch_that_hangs_at_one_host_is_tried_by_another_after_it_hung_once() -> None:
+    group = await settled("abcd", hosts="xy", batch_timeout_s=30.0)
+    lame = group.owners["a"]
+    group.weather.judge = lambda request: Fate(
+        late_s=10 * MINUTE if request.host == lame and request.id == "a" and cannot_handle(request) else 0.005
+    )
+    pour(group)
+    await until(group.is_delivered, within_s=30.0 + ELSEWHERE_S)
 
 
 @pytest.mark.virtual
