@@ -37,7 +37,7 @@ PROBED_EVERY_S = 5.0
 PROBE_CALLS = 2
 """How many calls of a probe follow each other."""
 REST = Backoff(first_s=40.0, max_s=1800.0)
-"""From falling sick to the first try to resume: longer each time, until the host has been well for as long as it rested."""
+"""From falling sick to the first try to resume: longer each time, until the host was well for as long as it would rest next."""
 FOREIGN_REST = Backoff(first_s=60.0, max_s=1800.0)
 """For how long a lease may fail here that failed at its last owner, before that counts against this host."""
 TRIAL = 2
@@ -157,7 +157,7 @@ class PipelineHealth:
                 return replace(self, state="renounced", rests=self.rests + 1)
             case "renounced" if self.may_resume(facts) and facts.is_proved_now and not facts.loses_work:
                 return replace(self, state="well", since=facts.now)
-            case "well" if self.rests and facts.now - self.since >= REST.pause_s(self.rests, 0.0):
+            case "well" if self.rests and facts.now - self.since >= REST.pause_s(self.rests + 1, 0.0):
                 return replace(self, rests=0)
         return self
 

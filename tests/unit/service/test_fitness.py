@@ -115,11 +115,11 @@ def test_a_host_rests_no_longer_than_the_first_time_while_no_other_host_may_take
 
 def test_a_host_that_falls_sick_again_soon_after_it_resumed_rests_longer_still() -> None:
     resumed = PipelineHealth(since=1000.0, rests=1)
-    soon = replace(ALL_FAIL, now=1000.0 + REST.first_s - 1)
+    soon = replace(ALL_FAIL, now=1000.0 + 2 * REST.first_s - 1)
     sick = resumed.judged(soon, workers=2)
     assert (sick.state, sick.rests) == ("sick", 1)
     assert replace(sick, state="leaving").judged(soon, workers=0).rests == 2
-    assert resumed.judged(replace(WELL, now=1000.0 + REST.first_s), workers=2).rests == 0
+    assert resumed.judged(replace(WELL, now=1000.0 + 2 * REST.first_s), workers=2).rests == 0
 
 
 def test_a_host_shows_that_it_is_fit_only_if_it_has_shown_it_since_another_is_sick() -> None:
