@@ -224,8 +224,8 @@ MUTANTS = (
     mutant(
         "work that was renounced begins again in the same term",
         "leasehold.leases.session",
-        "        if resumes:\n            self._trust = self._trust.ended()\n",
-        "",
+        "            self._trust = self._trust.ended()\n",
+        "            pass\n",
         test=f"{SESSION}::test_work_that_was_renounced_begins_again_in_a_new_term",
     ),
     mutant(
@@ -297,8 +297,8 @@ MUTANTS = (
     mutant(
         "requests depend on whom a host has seen let leases pass",
         "leasehold.leases.balance",
-        "        shares_of_free = shares_of_expired = (yield from shares_of(able, held))\n    unseeing",
-        "        shares = shares_of_free = shares_of_expired = (yield from shares_of(able, held))\n    unseeing",
+        "        shares_of_free = shares_of_expired = (yield from shares_of(able, pooled))\n    unseeing",
+        "        shares = shares_of_free = shares_of_expired = (yield from shares_of(able, pooled))\n    unseeing",
         (
             "leasehold.leases.balance",
             "if free and (not able.keys().isdisjoint(benched)):",
@@ -351,15 +351,15 @@ MUTANTS = (
     mutant(
         "a host is fit for what it did before another fell sick",
         "leasehold.service.fitness",
-        "self.proved_s <= min(self.peers.sick_s, PROVED_FOR_S)",
-        "self.proved_s <= PROVED_FOR_S",
+        "self.proof.proved_s <= min(self.peers.sick_s, PROVED_FOR_S)",
+        "self.proof.proved_s <= PROVED_FOR_S",
         test=FITNESS,
     ),
     mutant(
         "a host resumes without a rest",
         "leasehold.service.fitness",
-        "return now - self.since >= REST.pause_s(self.rests, 0.0)",
-        "return now >= self.since",
+        "return facts.now - self.since >= REST.pause_s(self.rests if facts.peers.are_able else 1, 0.0)",
+        "return facts.now >= self.since",
         test=FITNESS,
     ),
     mutant(
@@ -372,7 +372,7 @@ MUTANTS = (
     mutant(
         "a host that cannot read its leases loses them",
         "leasehold.leases.balance",
-        "if name is not None and name not in self.blind and (count > shares.get(name, 0))",
+        "if name is not None and (name, pipeline) not in self.blind and (count > shares.get(name, 0))",
         "if name is not None and count > shares.get(name, 0)",
         test=f"{HOST_GRAY}::test_a_host_that_cannot_read_the_leases_keeps_its_own_idle_or_not_also_when_another_host_comes",
     ),
@@ -400,7 +400,7 @@ MUTANTS = (
     mutant(
         "hosts whose handlers all fail take each other for fit",
         "leasehold.service.fitness",
-        "return not self.has_released or self.delivered_s <= (self.peers.sick_s or 0.0)",
+        "return not self.has_released or self.proof.delivered_s <= (self.peers.sick_s or 0.0)",
         "return True",
         test=FITNESS,
     ),
@@ -420,9 +420,9 @@ MUTANTS = (
     ),
     mutant(
         "a host requests leases that it has not shown it can process",
-        "leasehold.service.balancer",
-        "if key.pipeline in fit))",
-        "if fit or key.pipeline in pipelines))",
+        "leasehold.service.fitness",
+        "for name, keys in by_pipeline.items() if self._is_proved(name)",
+        "for name, keys in by_pipeline.items()",
         test=f"{HOST_GRAY}::test_a_newcomer_that_cannot_reach_its_sink_requests_no_lease_that_another_host_works_on",
     ),
     mutant(
