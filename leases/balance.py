@@ -103,8 +103,8 @@ def plan_in_steps(
     if me not in able:
         return Plan((), (), 0)
     seeing = {name: peer for name, peer in able.items() if name == me or not peer.is_new}
-    blind = frozenset(kept for peer in peers if peer.name != me and not peer.draining for kept in peer.keeps)
-    group = yield from distribution_of(leases, able, seeing, expired, paused, {*benched} - {me}, blind)
+    keepers = frozenset(each for peer in peers if peer.name != me and not peer.draining for each in peer.keeps)
+    group = yield from distribution_of(leases, able, seeing, expired, paused, {*benched} - {me}, keepers)
     ours = [
         lease
         for lease in leases
@@ -197,7 +197,7 @@ class Distribution:
     - leases: by pipeline, the open ones. free: those without a holder. held: how many leases each holder has.
     - moving: the leases that their owner does not hold, and the host that has each or is about to get it.
     - shares, shares_of_free, shares_of_expired: by pipeline and host. What is free or expired is not left to all hosts.
-    - blind: hosts that keep their leases, which are in no share, with the pipelines of these.
+    - kept: the hosts and pipelines whose leases are in no share.
     """
 
     leases: Mapping[str, Sequence[Lease]]
@@ -207,7 +207,7 @@ class Distribution:
     shares: Mapping[str, Mapping[str, int]]
     shares_of_free: Mapping[str, Mapping[str, int]]
     shares_of_expired: Mapping[str, Mapping[str, int]]
-    blind: frozenset[Kept]
+    kept: frozenset[Kept]
 
     def holder_of(self, lease: Lease) -> str | None:
         return self.moving.get(lease.key, lease.owner)
@@ -220,7 +220,7 @@ class Distribution:
         above = {
             name: count - shares.get(name, 0)
             for name, count in held.items()
-            if name is not None and (name, pipeline) not in self.blind and count > shares.get(name, 0)
+            if name is not None and (name, pipeline) not in self.kept and count > shares.get(name, 0)
         }
         settled: dict[str, list[Lease]] = {name: [] for name in sorted(above)}
         for lease in sorted(self.leases.get(pipeline, ()), key=lambda lease: lease.partition):
@@ -236,12 +236,11 @@ def distribution_of(
     expired: Collection[LeaseKey],
     paused: Collection[str],
     benched: Collection[str],
-    blind: frozenset[Kept],
+    kept: frozenset[Kept],
 ) -> Steps[Distribution]:
     """able: the live hosts that may take leases. seeing: those of them that know which leases have expired.
 
-    benched: those that get no more than they have of what is free or expired. blind: other hosts, that keep their leases
-    of these pipelines.
+    benched: those that get no more than they have of what is free or expired. kept: see Distribution.
     """
     by_pipeline = _by_pipeline(lease for lease in leases if not lease.closed and lease.pipeline not in paused)
     if len(leases) > STEP_MAX:
@@ -259,15 +258,15 @@ def distribution_of(
         held[pipeline] = Counter(holders)
         if None in held[pipeline]:
             free[pipeline] = [lease for lease, holding in zip(found, holders, strict=True) if holding is None]
-    pooled = _kept_out(held, blind) if blind else held
+    pooled = _held_by_others(held, lambda name, pipeline: (name, pipeline) in kept) if kept else held
     shares = shares_of_free = shares_of_expired = yield from shares_of(able, pooled)
     if free and not able.keys().isdisjoint(benched):
         able, seeing = _capped(able, held, benched), _capped(seeing, held, benched)
         shares_of_free = shares_of_expired = yield from shares_of(able, pooled)
     unseeing = able.keys() - seeing.keys()
     if expired and unseeing:  # they would let what expires lie, and ask for their part of it later
-        shares_of_expired = yield from shares_of(seeing, _held_by_others(pooled, unseeing))
-    return Distribution(by_pipeline, free, held, moving, shares, shares_of_free, shares_of_expired, blind)
+        shares_of_expired = yield from shares_of(seeing, _held_by_others(pooled, lambda name, _: name in unseeing))
+    return Distribution(by_pipeline, free, held, moving, shares, shares_of_free, shares_of_expired, kept)
 
 
 def _capped(peers: Mapping[str, Peer], held: Held, names: Collection[str]) -> Mapping[str, Peer]:
@@ -301,16 +300,10 @@ def _by_pipeline(leases: Iterable[Lease]) -> dict[str, list[Lease]]:
     return found
 
 
-def _held_by_others(held: Held, names: Collection[str]) -> Held:
+def _held_by_others(held: Held, is_out: Callable[[str | None, str], bool]) -> Held:
+    """is_out: whether leases of a host and a pipeline do not count."""
     return {
-        pipeline: Counter({name: count for name, count in counts.items() if name not in names})
-        for pipeline, counts in held.items()
-    }
-
-
-def _kept_out(held: Held, blind: Collection[Kept]) -> Held:
-    return {
-        pipeline: Counter({name: count for name, count in counts.items() if (name, pipeline) not in blind})
+        pipeline: Counter({name: count for name, count in counts.items() if not is_out(name, pipeline)})
         for pipeline, counts in held.items()
     }
 

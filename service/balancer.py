@@ -351,11 +351,9 @@ class Balancer:
 
     async def _plan(self, scan: Scan, host_scan: HostScan) -> Plan:
         """The plan; empty if it was empty and nothing has changed since. The event loop gets a turn after each step."""
-        now, overdue = (
-            self._clock.monotonic(),
-            self._overdue(scan, {kept for peer in host_scan.peers for kept in peer.keeps}),
-        )
-        peers, paused, benched = host_scan.peers, host_scan.controls.paused, self._shares.benched(now)
+        now, peers, paused = self._clock.monotonic(), host_scan.peers, host_scan.controls.paused
+        overdue = self._overdue(scan, {kept for peer in peers for kept in peer.keeps})
+        benched = self._shares.benched(now)
         passed = self._shares.passed(scan, peers, self.expired, self._keeper.host, now, paused)
         held_off, working = self._failures.held_off, frozenset(self._workers)
         found = (scan.shape, peers, working, self.expired, overdue, held_off, paused, passed, benched)

@@ -109,6 +109,11 @@ class Facts:
         return self.reads_fail_s >= self.lasts_s
 
     @property
+    def may_lack_workers(self) -> bool:
+        """Whether others have its leases, if it has no workers: they requested them, or they are fit for what was released."""
+        return self.peers.is_fit or not self.has_released
+
+    @property
     def is_outage(self) -> bool:
         """Whether trust has lapsed lately: what fails may do so for want of the store."""
         return self.trusted_s < self.lasts_s
@@ -145,9 +150,7 @@ class PipelineHealth:
         match self.state:
             case "well" if facts.loses_work and not facts.is_outage:
                 return replace(self, state="sick", since=facts.now)
-            case "sick" if not workers and (
-                facts.peers.is_fit or not facts.has_released
-            ):  # others requested its leases
+            case "sick" if not workers and facts.may_lack_workers:
                 return replace(self, state="renounced", rests=self.rests + 1)
             case "sick" if not facts.loses_work:
                 return replace(self, state="well", since=facts.now)

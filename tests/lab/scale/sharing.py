@@ -81,15 +81,15 @@ class Sharing:
         expired: Collection[LeaseKey],
         paused: Collection[str],
         benched: Collection[str],
-        blind: frozenset[Kept],
+        kept: frozenset[Kept],
     ) -> Steps[Distribution]:
         """The leases that a scan shows are one list for all hosts. Who is new counts if leases have expired."""
         peers = [(each.name, each.pipelines, each.leases_max, each.draining) for each in able.values()]
-        asked = (peers, seeing.keys() if expired else (), expired, paused, benched, blind)
+        asked = (peers, seeing.keys() if expired else (), expired, paused, benched, kept)
         for known, key, distribution in self._distributions:
             if known is leases and key == asked:
                 return distribution
-        distribution = yield from DISTRIBUTION_OF(leases, able, seeing, expired, paused, benched, blind)
+        distribution = yield from DISTRIBUTION_OF(leases, able, seeing, expired, paused, benched, kept)
         self._distributions.append((leases, asked, distribution))
         return distribution
 

@@ -372,7 +372,7 @@ MUTANTS = (
     mutant(
         "a host that cannot read its leases loses them",
         "leasehold.leases.balance",
-        "if name is not None and (name, pipeline) not in self.blind and (count > shares.get(name, 0))",
+        "if name is not None and (name, pipeline) not in self.kept and (count > shares.get(name, 0))",
         "if name is not None and count > shares.get(name, 0)",
         test=f"{HOST_GRAY}::test_a_host_that_cannot_read_the_leases_keeps_its_own_idle_or_not_also_when_another_host_comes",
     ),
@@ -749,8 +749,8 @@ MUTANTS = (
     mutant(
         "leases of a paused pipeline are taken",
         "leasehold.service.balancer",
-        "(host_scan.peers, host_scan.controls.paused, self._shares.benched(now))",
-        "(host_scan.peers, frozenset(), self._shares.benched(now))",
+        "(self._clock.monotonic(), host_scan.peers, host_scan.controls.paused)",
+        "(self._clock.monotonic(), host_scan.peers, frozenset())",
     ),
     mutant(
         "a sink that opens slowly is cancelled though it gets on",
