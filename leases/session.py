@@ -113,6 +113,11 @@ class Session:
         return max(0, self._trust.last_term - bool(self.term) - self._resumes)
 
     @property
+    def lapsed_at(self) -> float:
+        """When the last term that lapsed did, in Clock seconds."""
+        return self._trust.lapsed_at
+
+    @property
     def beat_age_s(self) -> float:
         """Since the last attempt began that has arrived; infinity before the first."""
         return inf if self._trust.known is None else self._clock.monotonic() - self._trust.known.began

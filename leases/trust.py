@@ -6,7 +6,7 @@ it. Trust runs from the start of that attempt.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Literal, NamedTuple
 
@@ -37,13 +37,14 @@ class Attempt:
 class Trust:
     """term: the present one; 0 after a lapse. last_term: the last one that began. known: the last attempt that arrived.
 
-    open: those that were begun after it, and may have arrived.
+    open: those that were begun after it, and may have arrived. lapsed_at: when the last term that lapsed did.
     """
 
     term: int = 0
     last_term: int = 0
     known: Attempt | None = None
     open: tuple[Attempt, ...] = ()
+    lapsed_at: float = field(default=-inf, compare=False)
 
     @property
     def until(self) -> float:
@@ -66,7 +67,7 @@ class Trust:
         """Attempts that are too old to matter are forgotten."""
         now = attempt.began
         kept = (each for each in self.open if now < each.began + max(each.lasts_s, LATE_MAX_S))
-        return replace(self, open=(*kept, attempt), term=self.term if now < self.until else 0)
+        return replace(self._at(now), open=(*kept, attempt))
 
     def failed(self, tick: int) -> Trust:
         """An attempt has certainly not arrived."""
@@ -82,10 +83,14 @@ class Trust:
         if attempt is None:
             return self
         later = tuple(each for each in self.open if each.tick > tick)
-        found = replace(self, known=attempt, open=later, term=self.term if now < self.until else 0)
+        found = replace(self._at(now), known=attempt, open=later)
         if found.term or attempt.term <= self.last_term or now >= found.until:
             return found
         return replace(found, term=attempt.term, last_term=attempt.term)
+
+    def _at(self, now: float) -> Trust:
+        """Without its term once that has lapsed."""
+        return self if self.term == 0 or now < self.until else replace(self, term=0, lapsed_at=self.until)
 
     def ended(self) -> Trust:
         """Without a term, so that nothing is sent before the next one begins. No attempt that is under way may begin it."""

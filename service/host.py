@@ -240,7 +240,10 @@ class Host:
                 if session.lapses > lapses:
                     lapses = session.lapses
                     self._log.warning(
-                        "trust lapsed", why="no heartbeat arrived in time; leases are won again", term=term
+                        "trust lapsed",
+                        why="no heartbeat arrived in time; leases are won again",
+                        term=term,
+                        lasted_s=round(self._clock.monotonic() - session.lapsed_at, 3),
                     )
 
         await session.keep_beating(

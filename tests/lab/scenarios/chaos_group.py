@@ -119,8 +119,11 @@ class Group:
         return Counter(event["reason"] for event in self._logged("lease released"))
 
     def lapses(self) -> list[float]:
-        """When sessions of hosts lapsed, in Unix time."""
-        return [datetime.fromisoformat(event["time"]).timestamp() for event in self._logged("trust lapsed")]
+        """When sessions of hosts lapsed, in Unix time. A host notices and logs it with the next beat that arrives."""
+        return [
+            datetime.fromisoformat(event["time"]).timestamp() - event["lasted_s"]
+            for event in self._logged("trust lapsed")
+        ]
 
     def waits_logged(self) -> list[Wait]:
         """When a host logged that it tries again, or waits for executors, and why."""

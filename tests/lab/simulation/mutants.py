@@ -88,8 +88,8 @@ MUTANTS = (
     mutant(
         "trust runs from the answer to a beat, not from its start",
         "leasehold.leases.trust",
-        "found = replace(self, known=attempt,",
-        "found = replace(self, known=replace(attempt, began=now),",
+        "found = replace(self._at(now), known=attempt,",
+        "found = replace(self._at(now), known=replace(attempt, began=now),",
         test=f"{TRUST}::test_trust_counts_from_the_start_of_an_attempt_however_late_it_is_known_to_have_arrived",
     ),
     mutant(
@@ -139,8 +139,8 @@ MUTANTS = (
     mutant(
         "a lapse is judged when a beat begins",
         "leasehold.leases.trust",
-        "open=later, term=self.term if now < self.until else 0)",
-        "open=later, term=self.term)",
+        "found = replace(self._at(now), known=attempt, open=later)",
+        "found = replace(self, known=attempt, open=later)",
         test=TRUST,
     ),
     mutant(

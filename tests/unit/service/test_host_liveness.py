@@ -75,6 +75,7 @@ async def test_a_host_that_is_stopped_and_continued_has_lost_its_leases_and_send
     group = await settled()
     await asyncio.sleep(MINUTE)
     frozen = group.hosts[0]
+    lapses_at = frozen.host.session.trusted_until
     frozen.process.stop()
     assert await until(lambda: "host-x" not in group.owners.values()) <= 10
     for partition in "abcdef":
@@ -82,7 +83,9 @@ async def test_a_host_that_is_stopped_and_continued_has_lost_its_leases_and_send
     frozen.process.resume()
     await until(group.is_balanced)
     await until(group.is_delivered)
-    assert frozen.said("trust lapsed")
+    [said] = frozen.said("trust lapsed")
+    assert frozen.host.session.lapsed_at == lapses_at
+    assert said["lasted_s"] > 0
 
 
 @pytest.mark.virtual
