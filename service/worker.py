@@ -39,8 +39,9 @@ from leasehold.pipeline.errors import (
 from leasehold.pipeline.feed import PartitionEnded
 from leasehold.pipeline.imports import derived
 from leasehold.pipeline.limits import Budget
+from leasehold.pipeline.pump.given import DeliveredBatch, FailingEvents, ReadAhead, Reporting, Source
 from leasehold.pipeline.pump.progress import Progress
-from leasehold.pipeline.pump.runner import DeliveredBatch, FailingEvents, ReadAhead, Reporting, Runner, Source
+from leasehold.pipeline.pump.runner import Runner
 from leasehold.pipeline.pump.tap import Tap
 from leasehold.pipeline.ranges import RangePlan
 from leasehold.pipeline.sink import Claim, ClaimReports, CloseReason, SinkWriter

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from types import MappingProxyType
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ import pyarrow as pa
 from leasehold.pipeline.batch import Batch
 from leasehold.pipeline.dead_letters.guards import ParkGuard, RateGuard, too_many
 from leasehold.pipeline.dead_letters.record import dead_events
-from leasehold.pipeline.dead_letters.refusals import ATTEMPTS, Refusals
+from leasehold.pipeline.dead_letters.refusals import ATTEMPTS
 from leasehold.pipeline.errors import FailsTogether, MalformedRecord, Poison, PoisonEvent, TooMuchPoison
 from leasehold.pipeline.transform import Transform
 
@@ -62,7 +63,8 @@ class Sifted(NamedTuple):
 class DeadLetterTransform:
     """The dead letters of one partition. buried: the sequences of events whose dead letters are kept already.
 
-    moved: called each time poison was found, because a batch with much poison takes long. refusals: of the sink.
+    moved: called each time poison was found, because a batch with much poison takes long. refused: by sequence, what the
+    sink has refused for ever.
     """
 
     def __init__(
@@ -72,15 +74,14 @@ class DeadLetterTransform:
         partition: str,
         buried: Collection[int],
         moved: Callable[[], None] = lambda: None,
-        refusals: Refusals | None = None,
+        refused: Mapping[int, Poison] = MappingProxyType({}),
     ) -> None:
         self._transform = transform
         self._policy = policy
         self._partition = partition
         self._buried = frozenset(buried)
         self._moved = moved
-        self._refusals = refusals
-        self._refused: Mapping[int, Poison] | None = None
+        self._refused = refused
         self._known: dict[int, Poison] = {}
         """By sequence, recent findings: a batch may be repeated, cut into parts."""
 
@@ -107,8 +108,6 @@ class DeadLetterTransform:
 
     def _known_dead(self, batch: Batch, first: int) -> tuple[dict[int, Poison], list[int]]:
         """By place, the events that are dead whatever the transform does; and the places of those that are buried."""
-        if self._refused is None:
-            self._refused = self._refused_from(batch.start)
         known = {**self._known, **self._refused}
         malformed = _malformed(batch)
         if not (known or malformed or self._buried):
@@ -122,13 +121,6 @@ class DeadLetterTransform:
             elif place in malformed:
                 dead[place] = Poison(index=place, reason=malformed[place], is_misfit=True)
         return dead, gone
-
-    def _refused_from(self, start: str | None) -> Mapping[int, Poison]:
-        """Before the first batch of all: later ones are sifted before earlier ones are delivered, or refused."""
-        if self._refusals is None:
-            return {}
-        self._refusals.forget_before(start)
-        return self._refusals.dead
 
     async def _apply(
         self, batch: Batch, dead: dict[int, Poison], gone: Sequence[int], check: Callable[[], None]

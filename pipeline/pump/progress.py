@@ -1,33 +1,21 @@
-"""The progress of a runner: the stages in progress, for its supervisor, and the batches that its writer has not delivered yet.
-
-Most writers deliver within `write`; then a batch is settled right after it. A buffering writer may hold several at a time.
-"""
+"""The progress of a run: the stages in progress, for its supervisor, and the events that are not delivered yet."""
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from math import inf
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from leasehold.common.clock import Clock
-from leasehold.pipeline.sink import SinkWriter
-
-T = TypeVar("T")
 Times = npt.NDArray[np.int64]
 """Microseconds since 1970."""
 NO_TIMES: Times = np.empty(0, np.int64)
-STOP_S_MAX = 10.0
-"""How long a stop waits for a destination. Batches that are left then are repeated by the next owner."""
-LOOK_S = 1.0
-"""How often to see what is delivered while a write waits for room."""
 DELIVER, SETTLE = "deliver", "waiting for acknowledgements"
 """The stages that wait for the sink."""
 
@@ -195,103 +183,3 @@ class Progress:
     def resume(self) -> None:
         """There is something to do, or it is unknown."""
         self.idle_since = None
-
-
-class InFlight(Generic[T]):
-    """delivered: awaited for each batch once it is, in their order, with the seconds since its write began.
-
-    progress: whose stage SETTLE starts again with each delivery.
-    """
-
-    def __init__(
-        self,
-        writer: SinkWriter,
-        *,
-        progress: Progress,
-        clock: Clock,
-        delivered: Callable[[T, float], Awaitable[None]],
-    ) -> None:
-        self._writer = writer
-        self._progress = progress
-        self._clock = clock
-        self._delivered = delivered
-        self._held: deque[tuple[str, float, T]] = deque()
-        self._acknowledged = 0
-        self._gives_up_at: float | None = None
-        """Once told to stop: for all steps that follow."""
-
-    @property
-    def held(self) -> list[T]:
-        """What is written and not delivered yet, in its order."""
-        return [batch for _, _, batch in self._held]
-
-    @property
-    def is_empty(self) -> bool:
-        return not self._held
-
-    def add(self, to: str, began: float, batch: T) -> None:
-        """A batch was written that ends at `to`."""
-        self._held.append((to, began, batch))
-        self._progress.begin(SETTLE, self._clock.monotonic())
-
-    async def report(self) -> None:
-        """Report every batch that is delivered by now."""
-        if self._writer.acknowledged != self._acknowledged:
-            self._acknowledged = self._writer.acknowledged
-            for stage in (DELIVER, SETTLE):
-                self._progress.advance(stage, self._clock.monotonic())
-        for _ in range(self._count()):
-            _, began, batch = self._held.popleft()
-            self._idle()
-            await self._delivered(batch, self._clock.monotonic() - began)
-
-    async def wait_for_progress(self) -> None:
-        """Returns once something was delivered, which may be no whole batch."""
-        await self._writer.wait_for_progress()
-
-    async def flush(self, stop: asyncio.Task[bool]) -> bool:
-        """Whether all is delivered. Once told to stop, it is waited for a little longer, and then given up."""
-        return await self.carry_out(self._writer.flush(), stop)
-
-    async def carry_out(self, step: Coroutine[Any, Any, None], stop: asyncio.Task[bool]) -> bool:
-        """A write or flush, and telling what is delivered meanwhile. False if a stop came and it did not end soon."""
-        if not self._writer.is_buffering:
-            await step
-            return True
-        task = asyncio.create_task(step, name="write or flush")
-        try:
-            return await self._wait_until_done(task, stop)
-        finally:
-            task.cancel()
-            await asyncio.wait({task})
-            _ = task.cancelled() or task.exception()  # where it matters it was raised above
-
-    def close(self) -> None:
-        """Forget all batches."""
-        self._held.clear()
-        self._idle()
-
-    async def _wait_until_done(self, task: asyncio.Task[None], stop: asyncio.Task[bool]) -> bool:
-        while True:
-            now = self._clock.monotonic()
-            if stop.done() and self._gives_up_at is None:
-                self._gives_up_at = now + STOP_S_MAX
-            left = None if self._gives_up_at is None else max(0.0, self._gives_up_at - now)
-            waiting = {task} if stop.done() else {task, stop}
-            timeout = LOOK_S if left is None else min(LOOK_S, left)
-            await asyncio.wait(waiting, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-            await self.report()
-            if task.done():
-                task.result()
-                return True
-            if left is not None and left <= LOOK_S:
-                return False
-
-    def _count(self) -> int:
-        """How many of those held end at or before the writer's position."""
-        position = self._writer.position
-        return max((n for n, (to, _, _) in enumerate(self._held, 1) if to == position), default=0)
-
-    def _idle(self) -> None:
-        if not self._held:
-            self._progress.end(SETTLE)

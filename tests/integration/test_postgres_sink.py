@@ -25,8 +25,9 @@ from leasehold.pipeline.contract import Row, SinkContract, SinkHarness, event_ta
 from leasehold.pipeline.errors import FeedError, Fenced, SinkRejected, SinkUnavailable
 from leasehold.pipeline.event import Page
 from leasehold.pipeline.limits import BatchLimits, Budget
+from leasehold.pipeline.pump.given import DeliveredBatch, ReadAhead, Reporting, Source
 from leasehold.pipeline.pump.progress import Progress
-from leasehold.pipeline.pump.runner import DeliveredBatch, ReadAhead, Reporting, Runner, Source
+from leasehold.pipeline.pump.runner import Runner
 from leasehold.pipeline.transform import NoTransform
 
 EVENTS = """CREATE TABLE IF NOT EXISTS events (

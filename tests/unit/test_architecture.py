@@ -261,7 +261,7 @@ def test_the_core_takes_time_randomness_ids_and_threads_as_arguments() -> None:
     assert {
         "leasehold.leases.keeper",
         "leasehold.leases.balance",
-        "leasehold.pipeline.pump.runner",
+        "leasehold.pipeline.pump.delivering",
         "leasehold.service.host",
         "leasehold.service.worker",
     } <= {m for m, _ in core}

@@ -726,7 +726,7 @@ MUTANTS = (
     ),
     mutant(
         "two batches are unsettled at once",
-        "leasehold.pipeline.pump.runner",
+        "leasehold.pipeline.pump.delivering",
         "        return item is not None and await self._write(item, stop)",
         "        if item is not None:\n"
         "            self._loose = asyncio.create_task(self._write(item, stop))\n"
@@ -1086,13 +1086,13 @@ MUTANTS = (
     ),
     mutant(
         "a stop or handoff drops what was taken, and the next owner repeats it",
-        "leasehold.pipeline.pump.runner",
+        "leasehold.pipeline.pump.delivering",
         "            await self._in_flight.flush(stop)\n            return None\n",
         "            return None\n",
     ),
     mutant(
         "a stop starts its time over with each step",
-        "leasehold.pipeline.pump.progress",
+        "leasehold.pipeline.pump.delivering",
         "return await self.carry_out(self._writer.flush(), stop)",
         "self._gives_up_at = None\n        return await self.carry_out(self._writer.flush(), stop)",
         test=f"{HANDLERS}/test_writer.py::test_a_stop_waits_as_long_however_full_the_window_is",
@@ -1224,7 +1224,7 @@ MUTANTS = (
     ),
     mutant(
         "what executors refuse is passed over",
-        "leasehold.pipeline.pump.runner",
+        "leasehold.pipeline.pump.ranged",
         "            plan.refuse(batch)\n"
         "            raise error if isinstance(error, RangeRefused) else RangeRefused(str(error)) from error\n",
         "            return Output(table=self._transform.columns.empty_table(), start=batch.start, to=batch.to, events=0)\n",
@@ -1232,8 +1232,8 @@ MUTANTS = (
     mutant(
         "executors read ranges that change twice in one job",
         "leasehold.pipeline.pump.runner",
-        "self._reader = reader if self.why_host_reads is None else None",
-        "self._reader = reader",
+        "plan is not None and reader is not None and (self.why_host_reads is None)",
+        "plan is not None and reader is not None",
         test="tests/unit/pipeline/pump/test_runner_ranges.py"
         "::test_ranges_that_change_are_read_by_the_host_if_a_job_reads_them_twice",
     ),
@@ -1247,9 +1247,9 @@ MUTANTS = (
     ),
     mutant(
         "what the sink refuses is given to executors again",
-        "leasehold.pipeline.pump.runner",
-        "return has_suspects or has_buried or plan.is_for_host(self._read_to)",
-        "return has_buried or plan.is_for_host(self._read_to)",
+        "leasehold.pipeline.pump.reading",
+        "return has_suspects or has_buried or jobs.plan.is_for_host(self._read_to)",
+        "return has_buried or jobs.plan.is_for_host(self._read_to)",
         test="tests/unit/pipeline/pump/test_runner_ranges.py::test_the_host_reads_while_refused_events_are_looked_for",
     ),
     mutant(
@@ -1270,8 +1270,8 @@ MUTANTS = (
     ),
     mutant(
         "what executors refuse is given to them again",
-        "leasehold.pipeline.pump.runner",
-        "return has_suspects or has_buried or plan.is_for_host(self._read_to)",
+        "leasehold.pipeline.pump.reading",
+        "return has_suspects or has_buried or jobs.plan.is_for_host(self._read_to)",
         "return has_suspects or has_buried",
     ),
     mutant(
@@ -1298,7 +1298,7 @@ MUTANTS = (
     ),
     mutant(
         "the host reads once more what it has planned as ranges",
-        "leasehold.pipeline.pump.runner",
+        "leasehold.pipeline.pump.reading",
         "        self._buffer.put_ranged(batch)\n        self._read_to = batch.to\n",
         "        self._buffer.put_ranged(batch)\n",
     ),
@@ -1379,9 +1379,9 @@ MUTANTS = (
     ),
     mutant(
         "the end of a job's time is no progress of the batch",
-        "leasehold.pipeline.pump.runner",
-        "loop = asyncio.get_running_loop()\n        end = loop.call_later(job_s, self._has_found)",
-        "loop = asyncio.get_running_loop()\n        end = loop.call_later(job_s + 1e9, self._has_found)",
+        "leasehold.pipeline.pump.ranged",
+        "loop = asyncio.get_running_loop()\n        end = loop.call_later(job_s, moved)",
+        "loop = asyncio.get_running_loop()\n        end = loop.call_later(job_s + 1e9, moved)",
         test="tests/unit/service/test_worker_ranges.py",
     ),
     mutant(

@@ -14,7 +14,7 @@ from unit.pipeline.pumps import Numbers, Pump
 from leasehold.pipeline.async_sink import Limits
 from leasehold.pipeline.errors import SinkRejected
 from leasehold.pipeline.feed import PartitionEnded
-from leasehold.pipeline.pump.progress import STOP_S_MAX
+from leasehold.pipeline.pump.delivering import STOP_S_MAX
 
 
 @pytest.mark.virtual

@@ -20,7 +20,7 @@ from leasehold.pipeline.dead_letters.dead_letter_transform import DeadLetterTran
 from leasehold.pipeline.dead_letters.record import ERROR_CHARS_MAX
 from leasehold.pipeline.dead_letters.side_output_sink import WriterBesideBox
 from leasehold.pipeline.errors import NotTrusted, Poison, PoisonEvent, SinkUnavailable, TooMuchPoison
-from leasehold.pipeline.pump import runner
+from leasehold.pipeline.pump import delivering
 from leasehold.pipeline.sink import Output
 from leasehold.pipeline.tracing import TraceContext
 
@@ -251,7 +251,7 @@ async def test_wherever_a_host_dies_letters_and_output_are_the_feed(
         if left[0] == 0 and name == point:
             raise Died(point)
 
-    for module in (runner, log_sink):
+    for module in (delivering, log_sink):
         monkeypatch.setattr(module, "crash_point", crash_point)
     group.events_max = 2
     group.feed.append("a", bodies("a! b c d! e f! g! h i"))

@@ -31,8 +31,9 @@ from leasehold.pipeline.errors import (
 from leasehold.pipeline.event import Page
 from leasehold.pipeline.feed import PartitionEnded
 from leasehold.pipeline.limits import BatchLimits, Budget
+from leasehold.pipeline.pump.given import DeliveredBatch, FailingEvents, ReadAhead, Reporting, Source
 from leasehold.pipeline.pump.progress import Progress
-from leasehold.pipeline.pump.runner import DeliveredBatch, FailingEvents, ReadAhead, Reporting, Runner, Source
+from leasehold.pipeline.pump.runner import Runner
 from leasehold.pipeline.pump.tap import Tap
 from leasehold.pipeline.sink import CloseReason, Output, Permit, SinkWriter
 from leasehold.pipeline.tracing import NO_CONTEXTS, Contexts, TraceContext, TransformedBatch
@@ -659,7 +660,7 @@ async def test_output_that_waits_for_trust_keeps_its_context() -> None:
 async def test_properties_are_not_looked_at_unless_contexts_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     case, tracer = Case(1), Tracer()
     tracer.reads_contexts = False
-    monkeypatch.setattr("leasehold.pipeline.pump.runner.contexts_in", None)
+    monkeypatch.setattr("leasehold.pipeline.pump.transforming.contexts_in", None)
     running = asyncio.create_task(case.runner(tracer=tracer).run(case.stopping))
     await until(lambda: case.writer.outputs)
     await case.stopped(running)
