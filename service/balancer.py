@@ -163,7 +163,7 @@ class Balancer:
                     raise
                 streak.log_failure(self._log, "scan failed, retrying", error)
                 self._is_woken, self._failed = True, self._failed + 1
-                self._is_handing_over = False  # looks leave the container to the next scan
+                self._is_handing_over = self._is_unjudged = False  # looks leave the container to the next scan
                 pause = self._timing.backoff.pause_s(streak.count, self._rng.random(), retry_after_s(error))
                 # Whatever wakes it: workers end in numbers while the container is away.
                 await sleep_unless_stopped(self._stopping, pause)

@@ -756,6 +756,28 @@ async def test_a_host_that_waits_for_a_lease_looks_no_more_often_while_writes_fa
 
 
 @pytest.mark.virtual
+async def test_a_host_that_cannot_read_leases_looks_at_hosts_no_more_often() -> None:
+    """Otherwise the looks use up what the container has to give, and the leases are never read."""
+    group = await settled(hosts="xz")
+    await asyncio.sleep(MINUTE)
+    dead, looker = group.hosts
+    await dead.kill()
+    group.weather.judge = lambda request: Fate(ends="refused" if is_write(request) else "ok")
+    await until(lambda: looker.host.balancer.expired)
+    group.weather.judge = lambda request: Fate(ends="refused" if request.operation == "replace" else "ok")
+    await until(lambda: looker.host.balancer._is_unjudged)
+    group.weather.judge = lambda request: Fate(
+        ends="refused" if request.id == "bank/leases/" or is_write(request) else "ok", retry_after_s=1.0
+    )
+    await asyncio.sleep(30)
+    since = asyncio.get_running_loop().time()
+    await asyncio.sleep(3 * MINUTE)
+    assert looks_a_minute(group, since, 3) <= 60 / TIMING.look_s + 10
+    group.weather.judge = lambda request: Fate()
+    await until(lambda: set(group.owners.values()) == {"host-z"})
+
+
+@pytest.mark.virtual
 async def test_a_host_that_waits_for_a_lease_looks_no_more_often_while_its_pipeline_is_paused() -> None:
     group = await asked_in_vain()
     await pause_pipeline(group.hosts[0].host.balancer._keeper, "bank", by="alice", at="")
