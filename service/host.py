@@ -106,11 +106,11 @@ class Host:
             workers=self.workers,
             failures=self.failures,
             others=self._live_others,
-            lease_of=self.balancer.lease_of,
+            lease_of=self.balancer.reader.lease_of,
             changed=self.wake,
             runtime=runtime,
         )
-        self.balancer.fitness = self.fitness
+        self.balancer.taker.fitness = self.fitness
         self._tasks: dict[asyncio.Task[None], Worker] = {}
 
     @property
@@ -179,7 +179,7 @@ class Host:
             balance = group.create_task(self.balancer.run(group), name="balance")
             beside = [
                 group.create_task(self._keep_beating(), name="beats"),
-                group.create_task(self.balancer.keep_looking(), name="look"),
+                group.create_task(self.balancer.lookout.run(), name="look"),
                 group.create_task(self.session.hints.keep_sending(), name="hints"),
                 group.create_task(self._hint_watch().run(), name="hint watch"),
                 group.create_task(self.fitness.run(), name="fitness"),
@@ -287,7 +287,7 @@ class Host:
 
     def _sight(self) -> GroupSnapshot | None:
         """None until the first round has read the group."""
-        scan, host_scan = self.balancer.scan, self.balancer.host_scan
+        scan, host_scan = self.balancer.reader.scan, self.balancer.reader.host_scan
         if scan is None or host_scan is None:
             return None
         self.group_lag.hosts = len(host_scan.live)

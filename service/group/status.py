@@ -149,7 +149,7 @@ class Unrenewed:
 
 def unrenewed_of(host: Host) -> Unrenewed | None:
     """None until the host's first round is over."""
-    scan, host_scan = host.balancer.scan, host.balancer.host_scan
+    scan, host_scan = host.balancer.reader.scan, host.balancer.reader.host_scan
     if scan is None or host_scan is None:
         return None
     return Unrenewed(

@@ -248,7 +248,7 @@ class _DemoRun:
 
 
 def _is_displaced(processor: ProcessorCore, failure: PlannedFailure) -> bool:
-    scan = processor.host.balancer.scan
+    scan = processor.host.balancer.reader.scan
     leases = [lease for lease in scan.leases if lease.pipeline == failure.pipeline] if scan else []
     return bool(leases) and all(lease.owner not in (failure.part, None) for lease in leases)
 

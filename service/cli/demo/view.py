@@ -85,7 +85,7 @@ class DemoView:
 
     def _leases(self) -> Table:
         table = Table.grid(padding=(0, 2))
-        scan = self._processor.host.balancer.scan
+        scan = self._processor.host.balancer.reader.scan
         for name in self._tasks:
             leases = [lease for lease in scan.leases if lease.pipeline == name] if scan else []
             table.add_row(name, "  ".join(_lease_text(lease) for lease in leases) or "waiting for its first partition")

@@ -103,9 +103,9 @@ class Group:
     async def look(self, *, expired: Iterable[LeaseKey] = (), dead: Iterable[str] = ()) -> None:
         """The looking host's sight: what it has seen stand still."""
         host = self.looks.host
-        host.balancer.scan = await self.looks.keeper.scan(host.pipelines)
+        host.balancer.reader.scan = await self.looks.keeper.scan(host.pipelines)
         host_scan = await self.looks.membership.scan()
-        host.balancer.host_scan = replace(host_scan, live=host_scan.live - frozenset(dead))
+        host.balancer.reader.host_scan = replace(host_scan, live=host_scan.live - frozenset(dead))
         host.balancer.expired = frozenset(expired)
         host.ready.set()
 

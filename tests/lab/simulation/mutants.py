@@ -476,7 +476,7 @@ MUTANTS = (
     ),
     mutant(
         "what was asked for is taken without waiting",
-        "leasehold.service.balancer",
+        "leasehold.service.planning",
         "        return self._requests.still_for(self._timing.patience_s, scan.started)",
         "        return frozenset(asked)",
     ),
@@ -741,14 +741,14 @@ MUTANTS = (
     ),
     mutant(
         "takes that were refused wait for the next listing",
-        "leasehold.service.balancer",
-        "again = await self._take_all(wanted.take, scan, group)",
+        "leasehold.service.taking",
+        "again = await self._take_all(keys, scan, group)",
         "again = RoundOutcome()",
         test=f"{OVERLOAD}::test_a_listing_that_uses_up_what_takes_need_does_not_keep_leases_from_being_taken",
     ),
     mutant(
         "leases of a paused pipeline are taken",
-        "leasehold.service.balancer",
+        "leasehold.service.planning",
         "(self._clock.monotonic(), host_scan.peers, host_scan.controls.paused)",
         "(self._clock.monotonic(), host_scan.peers, frozenset())",
     ),
@@ -1149,7 +1149,7 @@ MUTANTS = (
     ),
     mutant(
         "a take that is refused again does not leave the container alone",
-        "leasehold.service.balancer",
+        "leasehold.service.taking",
         "if again.refused:",
         "if False:",
         test=f"{OVERLOAD}::test_a_take_that_is_refused_again_also_keeps_the_container_alone",

@@ -69,7 +69,7 @@ async def scans() -> list[Scan]:
         group.start(name_of(number))
     await until(lambda: group.is_even)
     await asyncio.sleep(60.0)
-    found = [each.host.balancer.scan for each in group.hosts.values()]
+    found = [each.host.balancer.reader.scan for each in group.hosts.values()]
     await group.close()
     return [scan for scan in found if scan is not None]
 

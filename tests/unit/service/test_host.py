@@ -51,7 +51,7 @@ async def test_a_host_whose_view_has_not_changed_plans_nothing_anew_until_somebo
         plans.append(me)
         return plan_in_steps(leases, peers, me, *rest, **more)
 
-    monkeypatch.setattr("leasehold.service.balancer.plan_in_steps", planned)
+    monkeypatch.setattr("leasehold.service.planning.plan_in_steps", planned)
     group = Group("abcd")
     await settled(group, "host-a")
     await asyncio.sleep(2 * group.timing.patience_s)  # until it is new to nobody

@@ -260,7 +260,7 @@ async def test_a_blind_host_that_cannot_process_one_of_its_pipelines_loses_the_l
 async def test_a_host_that_let_leases_pass_and_asks_for_its_share_gets_it_and_keeps_it() -> None:
     """Only one of the others has seen that it let some pass."""
     group = await settled(hosts="xy")
-    group.hosts[0].host.balancer._shares.bench(["host-z"], group.hosts[0].clock.monotonic())
+    group.hosts[0].host.balancer.planner._shares.bench(["host-z"], group.hosts[0].clock.monotonic())
     await group.start("host-z")
     assert await until(group.is_balanced) <= 10
     before = moves(group)

@@ -765,7 +765,7 @@ async def test_a_host_that_cannot_read_leases_looks_at_hosts_no_more_often() -> 
     group.weather.judge = lambda request: Fate(ends="refused" if is_write(request) else "ok")
     await until(lambda: looker.host.balancer.expired)
     group.weather.judge = lambda request: Fate(ends="refused" if request.operation == "replace" else "ok")
-    await until(lambda: looker.host.balancer._is_unjudged)
+    await until(lambda: looker.host.balancer.lookout.is_unjudged)
     group.weather.judge = lambda request: Fate(
         ends="refused" if request.id == "bank/leases/" or is_write(request) else "ok", retry_after_s=1.0
     )

@@ -126,7 +126,7 @@ async def test_it_knows_whether_it_has_seen_another_host_at_work() -> None:
     other.store = case.store
     first, second = case.processor("host-a"), other.processor("host-b")
     await first.start()
-    await until(lambda: first.host.balancer.host_scan is not None)
+    await until(lambda: first.host.balancer.reader.host_scan is not None)
     assert not first.host.balancer.has_met_others
     await second.start()
     await until(lambda: first.host.balancer.has_met_others and second.host.balancer.has_met_others)

@@ -229,8 +229,8 @@ async def test_the_etag_tells_expiry_although_the_document_stays(resting, client
     await resting.keeper.take(await resting.keeper.read("bank", "a"), lambda state: state)
     etag = (await client.get("/api/leases/bank/a")).headers["etag"]
     resting.view._shared_s = 0  # past what readers share
-    resting.host.balancer.scan = await resting.keeper.scan(["bank"])
-    resting.host.balancer.host_scan = await resting.host._membership.scan()
+    resting.host.balancer.reader.scan = await resting.keeper.scan(["bank"])
+    resting.host.balancer.reader.host_scan = await resting.host._membership.scan()
     resting.host.balancer.expired = frozenset({("bank", "a")})
     expired = await client.get("/api/leases/bank/a", headers={"if-none-match": etag})
     assert (expired.status_code, expired.json()["state"]) == (200, "expired")

@@ -223,8 +223,8 @@ async def test_nobody_reads_a_closed_partition_and_its_lag_counts_no_more(start,
     running.view.forget()
     await until_async(
         lambda: (
-            ("bank", "a") in running.host.balancer.scan.seen
-            and running.host.balancer.scan.seen["bank", "a"].lease.closed
+            ("bank", "a") in running.host.balancer.reader.scan.seen
+            and running.host.balancer.reader.scan.seen["bank", "a"].lease.closed
         )
     )
     assert ("bank", "a") not in running.host.workers
@@ -268,9 +268,9 @@ async def test_a_file_that_comes_back_under_a_closed_name_is_not_read_and_is_war
 async def rounds(running, count: int) -> None:
     """Until the host has read the leases so many times more, and the last time has been acted on."""
     for _ in range(count):
-        before = running.host.balancer.scan
+        before = running.host.balancer.reader.scan
         running.host.wake()
-        await until_async(lambda seen=before: running.host.balancer.scan is not seen)
+        await until_async(lambda seen=before: running.host.balancer.reader.scan is not seen)
 
 
 # REST

@@ -351,9 +351,9 @@ async def test_hosts_list_the_partitions_no_more_often_than_their_pace(start, mo
     before_all = feed.listings
     for _ in range(20):
         for each in hosts:
-            before = each.host.balancer.scan
+            before = each.host.balancer.reader.scan
             each.host.wake()
-            await until_async(lambda host=each.host, seen=before: host.balancer.scan is not seen)
+            await until_async(lambda host=each.host, seen=before: host.balancer.reader.scan is not seen)
             await each.view.read_lag(0)
     await hosts[0].view.read_backlog()
     assert feed.listings <= before_all + 1, "one listing may have been under way"

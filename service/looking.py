@@ -1,0 +1,214 @@
+"""What a host has read of the group, and when it reads it again. Between two rounds it looks at the hosts' documents alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from leasehold.common.cancellation import is_cancelled
+from leasehold.common.clock import retry_after_s
+from leasehold.leases.errors import StoreError
+from leasehold.leases.host_record import Tenant
+from leasehold.leases.keeper import Keeper, Scan
+from leasehold.leases.membership import HostScan, Membership
+from leasehold.leases.session import Session
+from leasehold.leases.tenure import VersionedLease
+from leasehold.service.failures import Streak
+from leasehold.service.pipeline import PipelineParts
+from leasehold.service.runtime import Runtime
+
+CLOCK_TICK_S = 0.001
+"""A shorter sleep may leave the clock where it is, where its numbers are large."""
+
+
+class GroupReader:
+    """scan, host_scan: as read last; None before the first round. read_at: when it was known last that they still hold.
+
+    failed: how many rounds in a row have failed.
+    """
+
+    def __init__(
+        self, pipelines: Mapping[str, PipelineParts], *, keeper: Keeper, membership: Membership, runtime: Runtime
+    ) -> None:
+        self.scan: Scan | None = None
+        self.host_scan: HostScan | None = None
+        self.read_at = 0.0
+        self.failed = 0
+        self._pipelines = pipelines
+        self._keeper, self._membership = keeper, membership
+        self._clock, self._timing, self._rng = runtime.clock, runtime.timing, runtime.rng
+        self._tenants: frozenset[Tenant] = frozenset()
+        self._signature: frozenset[object] = frozenset()
+        self._is_outdated = False
+        self._hosts_read_at = 0.0
+
+    def outdate(self) -> None:
+        """The next round reads, whatever the hosts show."""
+        self._is_outdated = True
+
+    @property
+    def is_moved(self) -> bool:
+        """Whether a host has changed who has which lease since, by what the hosts show."""
+        return self._membership.watch.signature != self._signature
+
+    async def read(self, *, is_pending: bool) -> tuple[Scan, HostScan]:
+        """All leases, and then the hosts; those of the last round, if no host has changed who has which lease since.
+
+        If hosts ring, what changed since the last round is read instead of all leases, whatever their number: it is one
+        request, and all leases are at least one. is_pending: whether more changes are expected.
+        """
+        if self.scan is not None and self.host_scan is not None and not self._must_read(self.scan, is_pending):
+            self.read_at = self._clock.monotonic()
+            if self.read_at - self._hosts_read_at >= self._timing.audit_s:
+                self.host_scan = await self._scan_hosts()
+            return self.scan, self.host_scan
+        since = None if self.scan is None or self._must_list(self.scan) else self.scan
+        counting = since is not None and self._is_listing_due(since)
+        self._is_outdated = False
+        signature = self._membership.watch.signature
+        scan = await self._keeper.scan(self._pipelines, since, counting=counting)
+        self._tenants = scan.tenants
+        host_scan = await self._scan_hosts()
+        self.scan, self.host_scan, self._signature = scan, host_scan, signature
+        self.read_at, self.failed = scan.ended, 0
+        return scan, host_scan
+
+    async def _scan_hosts(self) -> HostScan:
+        began = self._clock.monotonic()
+        host_scan = await self._membership.scan(self._tenants)
+        self._hosts_read_at = began
+        return host_scan
+
+    def _must_read(self, scan: Scan, is_pending: bool) -> bool:
+        """Whether the leases may differ from those that were read last, in what a plan depends on.
+
+        Rings only say when to read. No safety rests on them.
+        """
+        if self._must_list(scan) or self._is_listing_due(scan) or self._is_outdated:
+            return True
+        is_over = self._clock.monotonic() - scan.started >= self._read_after_s(scan)
+        return is_over or is_pending or bool(scan.unreadable) or self.is_moved
+
+    def _must_list(self, scan: Scan) -> bool:
+        """Whether it is not enough to read what changed and to count, or that has failed twice in a row."""
+        return self.failed > 1 or (self._is_listing_due(scan) and not self._may_count(scan))
+
+    def _is_listing_due(self, scan: Scan) -> bool:
+        """Whether leases may have been deleted since the last listing or count."""
+        return self._clock.monotonic() - scan.listed_at >= self._listed_after_s(scan)
+
+    def _may_count(self, scan: Scan) -> bool:
+        """Few leases are listed: that is one request, and counting takes another to read what changed.
+
+        Unreadable documents are distinguished by the partitions that their ids seem to name, which several may share.
+        """
+        is_large = len(scan.seen) > self._timing.counted_above
+        return is_large and scan.token is not None and self._keeper.can_count and not scan.unreadable
+
+    def _read_after_s(self, scan: Scan) -> float:
+        """Reading costs a page for each 1,000 leases if the store cannot say what changed."""
+        return self._listed_after_s(scan) if scan.token is None else self._timing.audit_s
+
+    def _listed_after_s(self, scan: Scan) -> float:
+        return self._timing.listed_after_s(0 if self._may_count(scan) else len(scan.seen))
+
+    def due_at(self, scan: Scan) -> float:
+        """When the next round begins at the latest.
+
+        The duration of the round counts towards the balance interval, which is the longest time between two rounds.
+        """
+        balance_s = self._timing.balance_s * (1 - 0.1 * self._rng.random())
+        read_at, listed_at = scan.started + self._read_after_s(scan), scan.listed_at + self._listed_after_s(scan)
+        return min(read_at, listed_at, self.read_at + balance_s)
+
+    async def look(self) -> None:
+        """Read the hosts' documents alone."""
+        await self._membership.look(self._tenants)
+
+    def lease_of(self, pipeline: str, turn: int) -> VersionedLease | None:
+        """One that is known: another one at each turn, as some may be slow."""
+        seen = () if self.scan is None else self.scan.seen.items()
+        open_ = [each for key, each in seen if key.pipeline == pipeline and not each.lease.closed]
+        return open_[turn % len(open_)] if open_ else None
+
+
+class Lookout:
+    """Looks at the hosts' documents between the rounds.
+
+    - is_handing_over: whether the last round has found that leases are being handed over.
+    - is_unjudged: whether owners are dead whose leases were read after the last look that counted.
+    """
+
+    def __init__(
+        self,
+        reader: GroupReader,
+        membership: Membership,
+        *,
+        wake: Callable[[], None],
+        judge: Callable[[], None],
+        runtime: Runtime,
+    ) -> None:
+        """wake: begins a round that reads. judge: begins one."""
+        self.is_handing_over = False
+        self.is_unjudged = False
+        self._reader, self._membership = reader, membership
+        self._wake, self._judge = wake, judge
+        self._clock, self._rng, self._log = runtime.clock, runtime.rng, runtime.log
+        self._has_decided = asyncio.Event()
+        """Set by a round that has decided whether leases are being handed over."""
+        self._is_changing = False
+
+    @property
+    def _session(self) -> Session:
+        return self._membership.session
+
+    def decide(self, is_handing_over: bool) -> None:
+        """By a round, at its end."""
+        self.is_handing_over = is_handing_over
+        self._has_decided.set()
+
+    async def run(self) -> None:
+        """Begins a round as soon as a host is dead. Never returns."""
+        streak, looked_at = Streak(self._clock), self._clock.monotonic()
+        while True:
+            watch = self._membership.watch
+            await self._sleep_until_look(looked_at)
+            if self._membership.watch is not watch:
+                continue  # a round has looked meanwhile
+            looked_at = self._clock.monotonic()
+            try:
+                await self._reader.look()
+                streak.log_end(self._log, "looking at hosts recovered")
+            except (StoreError, asyncio.CancelledError) as error:
+                if is_cancelled(error):
+                    raise
+                streak.log_failure(self._log, "looking at hosts failed, retrying", error)
+                backoff = self._session.timing.beat_backoff
+                await self._clock.sleep(backoff.pause_s(streak.count, self._rng.random(), retry_after_s(error)))
+            seen, scan, is_moved = self._membership.watch, self._reader.scan, self._reader.is_moved
+            # More is to come: a host that has just joined asks for leases in a moment. But not while the container refuses.
+            self._is_changing = is_moved and not self._reader.failed and not streak.count
+            if is_moved or seen.expired() - watch.expired():
+                self._wake()
+            elif self.is_unjudged and scan is not None and seen.began >= scan.ended:
+                self._judge()  # leases that were read before can be judged now
+
+    async def _sleep_until_look(self, looked_at: float) -> None:
+        """Looks are more frequent while leases are handed over, which a round may begin meanwhile."""
+        await self._clock.sleep(self._session.timing.retry_s)
+        while True:
+            self._has_decided.clear()
+            watch, timing = self._membership.watch, self._session.timing
+            pause_s = timing.handoff_poll_s / 2 if self._is_changing else timing.look_s
+            if self.is_unjudged and self._session.beat_age_s < timing.beat_s:
+                pause_s /= 8
+            due = max(looked_at, watch.began) + (timing.ring_gap_s if self.is_handing_over else pause_s)
+            if looked_at < (expiry := watch.next_expiry()):
+                due = min(due, expiry)
+            left_s = due - self._clock.monotonic()
+            if left_s <= 0:
+                return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(CLOCK_TICK_S, left_s)):
+                    await self._has_decided.wait()
