@@ -1,4 +1,4 @@
-"""What a host takes and requests by what it has read of the group. It reads and writes nothing."""
+"""Plans what a host takes and requests. It reads and writes nothing."""
 
 from __future__ import annotations
 

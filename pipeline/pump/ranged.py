@@ -16,7 +16,7 @@ from leasehold.pipeline.staging import NotStaged
 
 
 class RangeJobs:
-    """Of one partition. plan: who reads what, and how the executors fare. reader: what they read with."""
+    """The jobs of one partition. plan: who reads what, and how the executors fare. reader: what they read with."""
 
     def __init__(self, parts: RunParts, plan: RangePlan, reader: RangeReader) -> None:
         self.plan = plan
