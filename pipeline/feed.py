@@ -215,7 +215,9 @@ def check_forward(feed: ChangeFeed, partition: str, start: str | None, to: str, 
 
 
 def reset_of_a_new_source(partition: str) -> str:
-    """Advice if a partition ends before its lease's position. What is there now was never read, unless it is an older copy."""
+    """Advice if a partition ends before its lease's position, or begins behind it. What is there now was never read, unless it
+    is an older copy.
+    """
     command = f"leasehold leases reset FILE PIPELINE {quote(partition)}"
     read = f"To read all events that the feed still has: `{command} --to earliest --yes`"
     return f"{read}. To skip all of them: `{command} --to latest --yes`"

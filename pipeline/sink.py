@@ -334,9 +334,14 @@ class Sink(ABC):
 
 
 def to_write_again(claim: Claim) -> str:
-    """Advice if output was deleted. A box of dead letters has its pipeline's name and a suffix after a slash."""
-    pipeline, partition = quote(claim.pipeline.partition("/")[0]), quote(claim.partition)
+    """Advice if output was deleted."""
     return (
-        f"deliver all its events again: `leasehold leases reset FILE {pipeline} {partition} --to earliest --yes` (instead of the"
-        " partition, --all resets all of the pipeline)"
+        f"deliver all its events again: {reset_command(claim, 'earliest')} (instead of the partition, --all resets all of the"
+        " pipeline)"
     )
+
+
+def reset_command(claim: Claim, to: str) -> str:
+    """A box of dead letters has its pipeline's name and a suffix after a slash."""
+    pipeline, partition = quote(claim.pipeline.partition("/")[0]), quote(claim.partition)
+    return f"`leasehold leases reset FILE {pipeline} {partition} --to {quote(to)} --yes`"

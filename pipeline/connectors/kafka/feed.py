@@ -184,7 +184,7 @@ class KafkaChangeFeed(ChangeFeed):
         if position.next < first:
             return PositionLost(
                 f"{self._named(number)}: retention has taken the events from offset {position.next} on before they were"
-                f" read; the first available is {first}. To continue without them, set the lease's position to '{first}'"
+                f" read; the first available is {first}. {reset_of_a_new_source(str(number))}"
             )
         if position.next > end:
             return self._lost(number, position, f"it ends at {end}")

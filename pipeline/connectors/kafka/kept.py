@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from shlex import quote
-
 from leasehold.pipeline.connectors.held import Held
 from leasehold.pipeline.errors import SinkRejected
 from leasehold.pipeline.markers import lease_of
-from leasehold.pipeline.sink import Claim, to_write_again
+from leasehold.pipeline.sink import Claim, reset_command, to_write_again
 
 
 def known(generation: int) -> str:
@@ -20,8 +18,7 @@ def check_kept(claim: Claim, held: Held | None, where: str) -> None:
     if claim.state != known(claim.generation) or (held is not None and held.generation == claim.generation):
         return
     same = (
-        "If all hosts were stopped in order, the lease has the same position: continue there with `--to"
-        f" {quote(claim.continuation)}` instead of `--to earliest`. "
+        f"If all hosts were stopped in order, continue where the lease is: {reset_command(claim, claim.continuation)}. "
         if claim.continuation is not None
         else ""
     )

@@ -32,7 +32,10 @@ LOOK_S = 1.0
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 PREFIX = "leasehold."
 """The beginning of transactional ids, and of groups that hold positions."""
-FOREIGN = "let nothing but Leasehold use this group, and delete the offset, or reset the lease"
+FOREIGN = (
+    "stop what else uses this group, and delete the group (`kafka-consumer-groups.sh --delete`). If the lease is refused then,"
+    " that error names the command that continues"
+)
 MESSAGE_BYTES = 1_000, 1_000_000_000
 """What librdkafka takes as the size of a message."""
 

@@ -237,7 +237,7 @@ async def test_a_group_that_is_stopped_for_longer_than_positions_are_kept_is_ref
             return await sink.standing("bank", "0") is None
 
         await until_async(is_forgotten, "the position is forgotten")
-        with pytest.raises(SinkRejected, match=r"offsets\.retention\.minutes.*--to 2`.*--to earliest"):
+        with pytest.raises(SinkRejected, match=r"offsets\.retention\.minutes.*--to 2 --yes`.*--to earliest"):
             await sink.open(claim(2, state=stopped.state, continuation="2"))
         assert (await sink.open(claim(2, partition="1", state=idle.state))).position == "2"
         await sink.close()

@@ -180,7 +180,7 @@ async def test_a_position_that_the_brokers_forgot_is_refused_with_the_remedy(top
     state = owner.state
     await owner.close("shutdown")
     forget(topics)
-    with pytest.raises(SinkRejected, match=r"offsets.retention.minutes.*--to 2`.*--to earliest"):
+    with pytest.raises(SinkRejected, match=r"offsets.retention.minutes.*--to 2 --yes`.*--to earliest"):
         await sink.open(claim(2, state=state, continuation="2"))
     reset = await sink.open(claim(3, state=state, continuation="2", generation=1))
     assert reset.position == "2"
