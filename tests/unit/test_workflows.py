@@ -145,6 +145,12 @@ def test_each_pull_request_is_tried_with_every_supported_pyspark() -> None:
     assert "LOWEST)" in tried  # 4.0
 
 
+def test_advisories_are_asked_for_each_day() -> None:
+    workflow = load(GITHUB / "workflows" / "dependencies.yml")
+    assert [each["cron"].split()[2:] for each in workflow["on"]["schedule"]] == [["*", "*", "*"]]
+    assert {"run": "make audit"} in workflow["jobs"]["audit"]["steps"]
+
+
 def test_dependabot_looks_where_there_is_something_to_look_at() -> None:
     updates = {each["package-ecosystem"]: each for each in load(GITHUB / "dependabot.yml")["updates"]}
     files = {"uv": "uv.lock", "npm": "package.json", "github-actions": "", "docker": "Dockerfile"}
