@@ -28,6 +28,17 @@ COPY service service
 RUN /uv/bin/uv sync --locked --no-dev --extra binary --extra connect --extra otel --extra pandas --no-editable
 COPY image image
 
+# For development: `leasehold emulate` beside all that (docs/local.md). It is not slimmed.
+FROM environment AS emulators
+COPY emulators emulators
+RUN /uv/bin/uv sync --locked --no-dev --inexact --extra emulators --no-editable
+ENV PATH=/opt/leasehold/bin:/usr/local/bin:/usr/bin:/bin \
+    HOME=/var/lib/leasehold \
+    PYTHONUNBUFFERED=1
+WORKDIR /var/lib/leasehold
+USER 10001:10001
+ENTRYPOINT ["/opt/leasehold/bin/leasehold"]
+
 # Slimmed, without Spark's jars and scripts, and compiled. (Symbols are for debuggers.)
 FROM environment AS environment-thin
 RUN site=/opt/leasehold/lib/python3.13/site-packages \

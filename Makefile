@@ -168,6 +168,7 @@ site: docs  # that site as a version of the branch gh-pages, and as `latest`; pu
 
 image: setup node  ## the container image, built by buildah and tried, pods too: as root, half an hour; not part of `make test` (TARGET=thin)
 	image/build $(if $(TARGET),leasehold-$(TARGET) $(TARGET))
+	$(if $(TARGET),,image/build leasehold-emulators emulators)
 	@mkdir -p build; rm -f build/image.txt
 	TEST_PATIENCE=4 $(PYTEST) -p no:xdist $(if $(TARGET),tests/image/test_$(TARGET).py,tests/image --ignore=tests/image/test_thin.py)
 	@cat build/image.txt

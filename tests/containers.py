@@ -25,6 +25,7 @@ import psutil
 ROOT = Path(__file__).parents[1]
 NAME = os.environ.get("IMAGE", "leasehold")
 THIN = f"{NAME}-thin"
+EMULATORS = f"{NAME}-emulators"
 TOKEN = "0123456789abcdef" * 2
 """Of readers: in the file `readers` beside the settings."""
 SETTINGS = "etc/leasehold"

@@ -20,6 +20,11 @@ def thin() -> Iterator[containers.Image]:
     yield from _opened(containers.THIN)
 
 
+@pytest.fixture(scope="session")
+def emulators() -> Iterator[containers.Image]:
+    yield from _opened(containers.EMULATORS)
+
+
 @pytest.fixture
 def throw_away() -> Iterator[containers.Image]:
     """A copy of its files that a test may change."""

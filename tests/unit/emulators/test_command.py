@@ -99,7 +99,7 @@ def test_the_compose_file_starts_what_the_page_needs(served: list[Any]) -> None:
     services = yaml.safe_load((LOCAL / "compose.yaml").read_text())["services"]
     for name in ("cosmos", "eventhubs", "blob"):
         service = services[name]
-        assert service["healthcheck"] == {"disable": True}, "the image asks for a host's"
+        assert service["build"]["target"] == "emulators"
         answer = call(*shlex.split(service["command"])[1:])
         assert answer.exit_code == 0, answer.output
         ports = [served[-1].port, served[-1].control_port]
@@ -109,6 +109,8 @@ def test_the_compose_file_starts_what_the_page_needs(served: list[Any]) -> None:
         assert served[-1].data is not None
     assert services["azurite"]["ports"] == services["blob"]["ports"][:1]
     host = services["host"]
+    for context in (host["build"], services["cosmos"]["build"]["context"]):
+        assert (LOCAL / context / "Dockerfile").is_file()
     assert set(host["environment"]) == set(re.findall(r"\$\{(\w+)\}", (LOCAL / "bank.yaml").read_text()))
     assert host["environment"]["BANK_COSMOS"] == f"AccountEndpoint=http://cosmos:8081/;AccountKey={cosmos.KEY};"
     assert served[0].containers == (("bank", "transactions", "/account"),)
