@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 import yaml
-from connectors.kafka.owners import POINTS, finished, is_stopped, writing
+from connectors.kafka.owners import POINTS, writing
 from connectors.kafka.topics import Topics, committed, make_topics
 from interop.bench import Bench
 from interop.sql import Sql
+from owners import finished, is_stopped
 from patience import until, until_async
 from plugins_kafka import KafkaMachine
 from plugins_pg import Postgres

@@ -5,8 +5,9 @@ from __future__ import annotations
 import signal
 
 import pytest
-from connectors.kafka.owners import END, POINTS, finished, is_stopped, writing
+from connectors.kafka.owners import END, POINTS, writing
 from connectors.kafka.topics import Topics, committed
+from owners import finished, is_stopped
 from patience import until
 
 pytestmark = pytest.mark.xdist_group("kafka")

@@ -2,42 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from connectors.pulsar.owners import END, POINTS, writing
 from connectors.pulsar.topics import Topics, numbers
-from patience import PATIENCE_S, until
-
-from leasehold.pipeline.crash_point import VARIABLE
+from owners import finished, is_stopped
+from patience import until
 
 pytestmark = pytest.mark.xdist_group("pulsar")
 """One broker, instead of one for each process."""
-
-POINTS = ("producer attached", "before entry", "entry stored")
-END = 8
-
-
-def writing(topics: Topics, epoch: int, crash: str | None = None) -> subprocess.Popen[str]:
-    program = Path(__file__).with_name("writing.py")
-    line = [sys.executable, str(program), topics.machine.servers, topics.topic, str(epoch), str(END)]
-    paths = {"PYTHONPATH": str(Path(__file__).parents[2])}
-    environment = os.environ | {"PYTHONFAULTHANDLER": "1"} | paths | ({VARIABLE: crash} if crash else {})
-    return subprocess.Popen(line, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def finished(process: subprocess.Popen[str]) -> tuple[int, str]:
-    """Its exit code and what it printed."""
-    out, errors = process.communicate(timeout=PATIENCE_S)
-    return process.returncode, out + errors
-
-
-def is_stopped(process: subprocess.Popen[str]) -> bool:
-    state = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
-    return state == "T"
 
 
 @pytest.mark.parametrize("point", POINTS)

@@ -1,4 +1,6 @@
-"""A process that claims a lease of the sink `pulsar`, and writes from its position on: writing.py SERVERS TOPIC EPOCH END
+"""A process that claims a lease of the sink `pulsar`, and writes from its position on:
+
+    writing.py SERVERS TOPIC PARTITION EPOCH END
 
 A batch has two events. It prints `done` once all are written.
 """
@@ -14,10 +16,10 @@ from leasehold.pipeline.connectors.pulsar.broker import PulsarAccess
 from leasehold.pipeline.connectors.pulsar.sink import PulsarOutputSink
 
 
-async def write(servers: str, topic: str, epoch: int, end: int) -> None:
+async def write(servers: str, topic: str, partition: str, epoch: int, end: int) -> None:
     sink = PulsarOutputSink(PulsarAccess(servers=servers), topic)
     await sink.prepare()
-    writer = await sink.open(claim(epoch))
+    writer = await sink.open(claim(epoch, partition=partition))
     while (at := int(writer.position or 0)) < end:
         await writer.write(output(at, at + 2), PERMIT)
     sys.stdout.write("done\n")
@@ -26,4 +28,4 @@ async def write(servers: str, topic: str, epoch: int, end: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(write(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
+    asyncio.run(write(*sys.argv[1:4], int(sys.argv[4]), int(sys.argv[5])))
