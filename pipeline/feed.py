@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Collection, Mapping
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from shlex import quote
 from types import MappingProxyType
 from typing import Literal, NamedTuple
@@ -23,6 +23,7 @@ INTERFACE = 1
 Start = Literal["earliest", "latest"] | datetime
 """Where partitions begin that exist at the first run; later ones are read whole. A datetime (aware): with the first event
 enqueued at or after it."""
+_EPOCH, _TIME_MS_MAX = datetime(1970, 1, 1, tzinfo=UTC), 253_402_300_799_000
 
 
 class FeedPartition(NamedTuple):
@@ -221,3 +222,8 @@ def reset_of_a_new_source(partition: str) -> str:
     command = f"leasehold leases reset FILE PIPELINE {quote(partition)}"
     read = f"To read all events that the feed still has: `{command} --to earliest --yes`"
     return f"{read}. To skip all of them: `{command} --to latest --yes`"
+
+
+def milliseconds_of(start: datetime) -> int:
+    """Since 1970, rounded up, within what brokers take. Pure."""
+    return min(max(-(-(start - _EPOCH) // timedelta(milliseconds=1)), 0), _TIME_MS_MAX)

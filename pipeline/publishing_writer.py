@@ -55,6 +55,12 @@ def events_of(table: pa.Table, taker: str) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=PUBLISHED_SCHEMA)
 
 
+def traced_events_of(output: Output, taker: str) -> pa.Table:
+    """As `events_of`, with what the output's trace adds."""
+    events = events_of(output.table, taker)
+    return events if output.trace is None else traced(events, output.trace.properties)
+
+
 def traced(events: pa.Table, pairs: Mapping[str, str]) -> pa.Table:
     """events: PUBLISHED_SCHEMA. Each with these properties, and without those of a trace that it came with."""
     place = PUBLISHED_SCHEMA.get_field_index("properties")

@@ -29,7 +29,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # the package
 
 from leasehold.common.azure import Identity, credential_of
 from leasehold.common.clock import Backoff
-from leasehold.pipeline.endpoint import Endpoint
+from leasehold.pipeline.connectors.servers import Servers
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -73,29 +73,16 @@ class Topic(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KafkaAccess:
-    """servers: `HOST:PORT`, separated by commas. options: of librdkafka, for TLS and SASL.
+class KafkaAccess(Servers):
+    """options: of librdkafka, for TLS and SASL. identity: of Microsoft Entra ID, whose tokens OAUTHBEARER sends."""
 
-    identity: of Microsoft Entra ID, whose tokens OAUTHBEARER sends.
-    """
-
-    servers: str
+    system = "kafka"
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     identity: Identity | None = field(default=None, repr=False)
 
     @property
-    def addresses(self) -> list[tuple[str, int]]:
-        """The same in whatever order the servers are given."""
-        split = (each.strip().rpartition(":") for each in self.servers.split(","))
-        return sorted((host, int(port)) for host, _, port in split)
-
-    @property
     def name(self) -> str:
         return ",".join(f"{host}:{port}" for host, port in self.addresses)
-
-    def endpoint(self, topic: str, group: str | None = None) -> Endpoint:
-        host, port = self.addresses[0]
-        return Endpoint(system="kafka", name=topic, server=host, port=port, group=group)
 
 
 class KafkaCluster:

@@ -7,28 +7,26 @@ the client blocks.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from typing import Any, Generic, TypeVar
+from datetime import datetime
+from typing import Generic, TypeVar
 
 from confluent_kafka import KafkaException
 
 from leasehold.pipeline.connectors.kafka.cluster import FORBIDDEN, NO_TOPIC, KafkaAccess, KafkaCluster, Place, Topic
 from leasehold.pipeline.connectors.kafka.position import Position, compared, position_of
 from leasehold.pipeline.connectors.kafka.reader import OutOfRange, PartitionReader, ReadingLimits
+from leasehold.pipeline.connectors.own_thread import reading_with
 from leasehold.pipeline.endpoint import Endpoint
 from leasehold.pipeline.errors import FeedError, FeedNotFound, FeedUnavailable, PositionLost
 from leasehold.pipeline.event import Page
-from leasehold.pipeline.feed import ChangeFeed, FeedPartition, Start, reset_of_a_new_source
+from leasehold.pipeline.feed import ChangeFeed, FeedPartition, Start, milliseconds_of, reset_of_a_new_source
 
 T = TypeVar("T")
 CHECK_S = 5.0
 """The longest time between two looks at a topic's id, while one of its partitions is open."""
-TIME_MS_MAX = 253_402_300_799_000
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Shared(Generic[T]):
@@ -103,8 +101,7 @@ class KafkaChangeFeed(ChangeFeed):
             return await self._find_start(number, "earliest")
         assert isinstance(start, datetime)
         end = await self.latest(partition)  # before the search: what comes since is not passed over
-        milliseconds = -(-(start - _EPOCH) // timedelta(milliseconds=1))
-        return await self._find_start(number, min(max(milliseconds, 0), TIME_MS_MAX), or_else=end)
+        return await self._find_start(number, milliseconds_of(start), or_else=end)
 
     async def open(self, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
         number, position = self._number(partition), position_of(continuation)
@@ -156,25 +153,15 @@ class KafkaChangeFeed(ChangeFeed):
     @asynccontextmanager
     async def _reading(
         self, number: int, position: Position, limits: ReadingLimits
-    ) -> AsyncGenerator[Callable[[], Coroutine[Any, Any, Page | None]], None]:
-        """A thread of its own, which ends soon after the reader."""
-        loop, thread = asyncio.get_running_loop(), ThreadPoolExecutor(1, thread_name_prefix="kafka-feed")
+    ) -> AsyncGenerator[Callable[[], Awaitable[Page | None]], None]:
         place = (self._cluster, self._group, self._topic, number, position, limits)
-
-        async def read() -> Page | None:
-            try:
-                return await self._asked(loop.run_in_executor(thread, reader.read))
-            except OutOfRange as error:
-                raise await self._explain(number, error.position) from None
-
         try:
-            reader = await self._asked(loop.run_in_executor(thread, lambda: PartitionReader(*place)))
-            try:
+            async with reading_with("kafka-feed", lambda: PartitionReader(*place), PartitionReader.read) as read:
                 yield read
-            finally:
-                thread.submit(reader.close)
-        finally:
-            thread.shutdown(wait=False)
+        except KafkaException as error:
+            raise self._as_feed_error(error) from error
+        except OutOfRange as error:
+            raise await self._explain(number, error.position) from None
 
     async def _explain(self, number: int, position: Position) -> FeedError:
         """Why the brokers have nothing at the position."""
@@ -215,7 +202,10 @@ class KafkaChangeFeed(ChangeFeed):
         try:
             return await question
         except KafkaException as error:
-            raise as_feed_error(self._cluster, error, self._topic, self._group) from error
+            raise self._as_feed_error(error) from error
+
+    def _as_feed_error(self, error: KafkaException) -> FeedError:
+        return as_feed_error(self._cluster, error, self._topic, self._group)
 
     def _checked(self, number: int, position: Position, topic: Topic) -> Position:
         """With the topic's id. Raises PositionLost."""

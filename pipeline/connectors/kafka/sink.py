@@ -20,7 +20,6 @@ from leasehold.pipeline.connectors.kafka.cluster import FORBIDDEN, NO_TOPIC, Kaf
 from leasehold.pipeline.connectors.kafka.kept import check_kept
 from leasehold.pipeline.connectors.kafka.transactions import Transactions, find_committed
 from leasehold.pipeline.connectors.kafka.writer import KafkaWriter, as_sink_error
-from leasehold.pipeline.connectors.network import check_unresolvable
 from leasehold.pipeline.endpoint import Endpoint
 from leasehold.pipeline.errors import Ambiguous, SinkNotFound, SinkRejected, SinkUnavailable
 from leasehold.pipeline.markers import lease_of
@@ -105,8 +104,7 @@ class KafkaOutputSink(Sink):
             ) from error
         if code in NO_TOPIC and self._create is not None:
             return await self._asked(self._cluster.create(self._topic, self._create))
-        hosts = [host for host, _ in self._cluster.access.addresses]
-        if code not in FORBIDDEN and all([await check_unresolvable(host) for host in hosts]):
+        if code not in FORBIDDEN and await self._cluster.access.are_nowhere():
             raise SinkNotFound(f"{self._cluster.described(error)}: no such host: look at `servers`") from error
         raise as_sink_error(self._cluster, error) from error
 
@@ -123,7 +121,7 @@ class KafkaOutputSink(Sink):
             check_kept(claim, held, where)
             ours = claimed(claim, held, partitions, where)
             writer = KafkaWriter(self._cluster, transactions, claim, ours, group, self._refresh_s)
-            await writer.commit_position()
+            await writer.put_position()
         except Ambiguous as error:  # the next claim outranks it, whether it was committed or not
             transactions.leave()
             raise SinkUnavailable(str(error)) from error

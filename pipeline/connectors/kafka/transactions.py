@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from threading import Thread
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaException, Producer, TopicPartition
 
 from leasehold.pipeline.connectors.kafka.cluster import KafkaCluster
+from leasehold.pipeline.connectors.own_thread import OwnThread
 from leasehold.pipeline.crash_point import crash_point
 from leasehold.pipeline.errors import Ambiguous, SinkUnavailable
 from leasehold.pipeline.sink import SENDS_MAX
 
-T = TypeVar("T")
 GRACE_S = 1.0
 """How long a call may outlast its own timeout."""
 POLL_S = 0.1
@@ -51,20 +50,17 @@ def find_committed(cluster: KafkaCluster, lease: str, topic: str, patience_s: fl
         consumer.close()
 
 
-class Transactions:
+class Transactions(OwnThread):
     """lease: the transactional id, and the group whose offset of `topic`, partition 0, has the position in its metadata."""
 
     def __init__(self, cluster: KafkaCluster, lease: str, topic: str, *, by_key: bool, **producing: Any) -> None:
+        super().__init__("kafka-sink")
         self._cluster = cluster
         self._lease = lease
         self._topic = topic
         self._by_key = by_key
         self._producing = producing
         self._producer: Producer | None = None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="kafka-sink")
-
-    async def run(self, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
     def begin(self) -> None:
         """Fence earlier producers of this lease. Raises KafkaException."""
@@ -92,12 +88,8 @@ class Transactions:
             raise
         self._settle(producer)
 
-    def leave(self) -> None:
-        """Once it has done what it is doing. The transaction that it may have open is ended by the next claim."""
-        self._thread.submit(self._forget)
-        self._thread.shutdown(wait=False)
-
-    def _forget(self) -> None:
+    def close(self) -> None:
+        """The transaction that it may have open is ended by the next claim."""
         self._producer = None
 
     def _fill(self, producer: Producer, records: Sequence[Record], target: int, check: Callable[[], None]) -> None:

@@ -26,8 +26,7 @@ from nats.errors import TimeoutError as NoAnswer
 
 from leasehold.common.cancellation import heeding, insisting
 from leasehold.common.nesting import parsed_json
-from leasehold.pipeline.connectors.network import check_unresolvable
-from leasehold.pipeline.endpoint import Endpoint
+from leasehold.pipeline.connectors.servers import Servers
 from leasehold.pipeline.limits import JSON_LEVELS_MAX
 
 ATTEMPTS_MAX = 1
@@ -64,23 +63,14 @@ class RefusedRequest(NatsError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NatsAccess:
-    """servers: `HOST:PORT`, separated by commas. login: arguments of nats-py. certificates: the client's own, and its key."""
+class NatsAccess(Servers):
+    """login: arguments of nats-py. certificates: the client's own, and its key."""
 
-    servers: str
+    system = "nats"
     login: Mapping[str, str] = field(default_factory=dict, repr=False)
     tls: bool = False
     ca_file: Path | None = None
     certificates: tuple[Path, Path] | None = None
-
-    @property
-    def addresses(self) -> list[tuple[str, int]]:
-        split = (each.strip().removeprefix("nats://").rpartition(":") for each in self.servers.split(","))
-        return sorted((host, int(port)) for host, _, port in split)
-
-    def endpoint(self, stream: str) -> Endpoint:
-        host, port = self.addresses[0]
-        return Endpoint(system="nats", name=stream, server=host.strip("[]"), port=port)
 
     def make_tls(self) -> ssl.SSLContext:
         """Raises OSError for a file that cannot be read."""
@@ -192,10 +182,6 @@ class NatsConnection:
 
     async def _note(self, error: Exception) -> None:
         self._trouble = _text_of(error)
-
-    async def is_nowhere(self) -> bool:
-        """Whether no server's name exists."""
-        return all([await check_unresolvable(host.strip("[]")) for host, _ in self.access.addresses])
 
     async def close(self) -> None:
         client, self._client = self._client, None

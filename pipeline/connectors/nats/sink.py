@@ -89,7 +89,7 @@ class NatsOutputSink(Sink):
         if isinstance(error, RefusedRequest) and error.number == NO_STREAM:
             return SinkRejected(f"{error}: create the stream, or set `replicas` of the sink, which then creates it")
         translated = _of_question(error)
-        if isinstance(translated, SinkUnavailable) and await self._stream.connection.is_nowhere():
+        if isinstance(translated, SinkUnavailable) and await self._stream.connection.access.are_nowhere():
             return SinkNotFound(f"{error}: no such host: look at `servers`")
         return translated
 
@@ -111,7 +111,7 @@ class NatsOutputSink(Sink):
             self._stream, claim, ours, sequence, refresh_s=self._refresh_s, message_bytes_max=self._message_bytes_max
         )
         try:
-            await writer.write_position()
+            await writer.put_position()
         except Ambiguous as error:  # the next claim outranks it, whether it is there or not
             raise SinkUnavailable(str(error)) from error
         return writer

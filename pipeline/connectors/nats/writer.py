@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from leasehold.pipeline.connectors.held import Held
+from leasehold.pipeline.connectors.held_writer import Change, HeldWriter
 from leasehold.pipeline.connectors.nats.connection import Forbidden, NatsError, RefusedRequest, Unanswered
 from leasehold.pipeline.connectors.nats.message import HEADER_BYTES_MAX, headers_of, size_of
 from leasehold.pipeline.connectors.nats.stream import Stream
-from leasehold.pipeline.crash_point import crash_point
 from leasehold.pipeline.errors import (
     Ambiguous,
     Fenced,
@@ -22,8 +21,8 @@ from leasehold.pipeline.errors import (
     SinkRejected,
     SinkUnavailable,
 )
-from leasehold.pipeline.publishing_writer import events_of, sequences_of, traced
-from leasehold.pipeline.sink import Claim, CloseReason, Output, Permit, SinkWriter
+from leasehold.pipeline.publishing_writer import sequences_of, traced_events_of
+from leasehold.pipeline.sink import Claim, CloseReason, Output
 
 BATCH_MAX = 1000
 """Messages of one atomic publication, with the position (ADR-50)."""
@@ -53,8 +52,10 @@ class Outgoing:
     sequence: int | None = None
 
 
-class NatsWriter(SinkWriter):
-    """held: what was written last. sequence: where it is in the stream."""
+class NatsWriter(HeldWriter[Outgoing]):
+    """sequence: where the last position is in the stream."""
+
+    steps = ("before atomic batch", "atomic batch stored")
 
     def __init__(
         self,
@@ -66,80 +67,43 @@ class NatsWriter(SinkWriter):
         refresh_s: float,
         message_bytes_max: int | None,
     ) -> None:
+        super().__init__(claim, held, refresh_s)
         self._stream = stream
-        self._claim = claim
-        self._held = held
         self._sequence = sequence
-        self._refresh_s = refresh_s
         self._message_bytes_max = message_bytes_max
-        self._written_at = 0.0
         self._turn = asyncio.Lock()
-
-    @property
-    def position(self) -> str | None:
-        return self._held.position
 
     @property
     def state(self) -> str:
         return f"{self._held.generation}:{self._sequence}"
 
-    @property
-    def place(self) -> str | None:
-        return str(self._held.target)
-
     def parts(self, output: Output) -> int:
         rows, size = int(output.table.num_rows), int(output.table.nbytes)
         return max(1, -(-rows // (BATCH_MAX - 1)), -(-size // BATCH_BYTES_MAX) if rows > 1 else 1)
 
-    async def write(self, output: Output, permit: Permit) -> None:
-        assert self._claim.compare(output.start, self.position) == 0, "a write starts where the one before ended"
-        if self._held.has_ended:
-            raise SinkRejected(f"lease '{self._claim.partition}' has ended, and nothing more is taken from it")
+    async def close(self, reason: CloseReason) -> None:
+        """Nothing is held between writes."""
+
+    async def _messages_of(self, output: Output) -> list[Outgoing]:
         if output.table.num_rows >= BATCH_MAX:
             raise OutputTooLarge(
                 f"the output of {output.events} events has {output.table.num_rows} rows, and a publication holds at most"
                 f" {BATCH_MAX - 1}: lower the pipeline's `batch_events_max`"
             )
-        events = await asyncio.to_thread(self._messages_of, output)
-        permit.check()
-        crash_point("before atomic batch")
-        await self._put(events, lambda held: replace(held, position=output.to), permit.check)
-        crash_point("atomic batch stored")
+        return await asyncio.to_thread(self._outgoing_of, output)
 
-    async def end(self, permit: Permit) -> None:
-        await self._put((), lambda held: replace(held, has_ended=True), permit.check)
-
-    async def write_position(self) -> None:
-        """As it is. Raises as `write` does."""
-        await self._put((), lambda held: held, lambda: None)
-
-    async def follow(self) -> None:
-        """Write the position again, because retention by size takes what is old."""
-        if asyncio.get_running_loop().time() - self._written_at >= self._refresh_s:
-            with suppress(PipelineError):
-                await self.write_position()
-
-    async def close(self, reason: CloseReason) -> None:
-        """Nothing is held between writes."""
-
-    def _messages_of(self, output: Output) -> list[Outgoing]:
-        events = events_of(output.table, "a stream")
-        if output.trace is not None:
-            events = traced(events, output.trace.properties)
+    def _outgoing_of(self, output: Output) -> list[Outgoing]:
+        events = traced_events_of(output, "a stream")
         subject = self._stream.events(str(self._held.target))
         rows = zip(events.to_pylist(), sequences_of(output.table), strict=True)
         return [Outgoing(subject, row["body"] or b"", headers_of(row), sequence) for row, sequence in rows]
 
-    async def _put(self, events: Sequence[Outgoing], change: Callable[[Held], Held], check: Callable[[], None]) -> None:
-        """The events and the position, or nothing.
-
-        check: called right before the message that makes it count, because trust may end while the others are sent.
-        """
+    async def _put(self, messages: Sequence[Outgoing], change: Change, check: Callable[[], None]) -> None:
         async with self._turn:
             held, connection = change(self._held), self._stream.connection
-            *before, last = batch_of(self._stream.name, events, self._position_of(held))
+            *before, last = batch_of(self._stream.name, messages, self._position_of(held))
             try:
-                await self._check_sizes(events)
+                await self._check_sizes(messages)
                 for message in before:
                     await connection.send(message.subject, message.payload, headers=message.headers)
                 check()
@@ -148,7 +112,6 @@ class NatsWriter(SinkWriter):
             except NatsError as error:
                 raise as_sink_error(error) from error
             self._sequence, self._held = int(answer["seq"]), held
-            self._written_at = asyncio.get_running_loop().time()
 
     def _position_of(self, held: Held) -> Outgoing:
         headers = {

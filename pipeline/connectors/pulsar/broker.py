@@ -21,9 +21,8 @@ from typing import Any, TypeVar
 
 import pulsar
 
-from leasehold.pipeline.connectors.network import check_unresolvable
 from leasehold.pipeline.connectors.pulsar.position import MessagePlace
-from leasehold.pipeline.endpoint import Endpoint
+from leasehold.pipeline.connectors.servers import Servers
 
 T = TypeVar("T")
 THREADS = 4
@@ -42,13 +41,10 @@ class PlaceGone(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PulsarAccess:
-    """servers: `HOST:PORT`, separated by commas. token_file: read at every connection. oauth: as pulsar-client takes it.
+class PulsarAccess(Servers):
+    """token_file: read at every connection. oauth: as pulsar-client takes it. certificates: the client's own, and its key."""
 
-    certificates: the client's own, and its key.
-    """
-
-    servers: str
+    system = "pulsar"
     tls: bool = False
     ca_file: Path | None = None
     certificates: tuple[Path, Path] | None = None
@@ -57,17 +53,8 @@ class PulsarAccess:
     oauth: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def addresses(self) -> list[tuple[str, int]]:
-        split = (each.strip().rpartition(":") for each in self.servers.split(","))
-        return sorted((host, int(port)) for host, _, port in split)
-
-    @property
     def url(self) -> str:
         return f"pulsar{'+ssl' if self.tls else ''}://{','.join(each.strip() for each in self.servers.split(','))}"
-
-    def endpoint(self, topic: str) -> Endpoint:
-        host, port = self.addresses[0]
-        return Endpoint(system="pulsar", name=topic, server=host.strip("[]"), port=port)
 
     def make_client(self, timeout_s: float) -> pulsar.Client:
         trusted: Path | str | None = self.ca_file or ssl.get_default_verify_paths().cafile
@@ -167,10 +154,6 @@ class PulsarBroker:
             return place_in(reader.read_next(self.patience_ms))
         finally:
             reader.close()
-
-    async def is_nowhere(self) -> bool:
-        """Whether no server's name exists."""
-        return all([await check_unresolvable(host.strip("[]")) for host, _ in self.access.addresses])
 
     async def close(self) -> None:
         client, self._client = self._client, None

@@ -6,15 +6,15 @@ blocks.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from functools import partial
+from typing import TypeVar
 
 import pulsar
 
+from leasehold.pipeline.connectors.own_thread import reading_with
 from leasehold.pipeline.connectors.pulsar.broker import (
     FORBIDDEN,
     MISSING,
@@ -30,11 +30,9 @@ from leasehold.pipeline.connectors.pulsar.reader import TopicLimits, TopicReader
 from leasehold.pipeline.endpoint import Endpoint
 from leasehold.pipeline.errors import FeedError, FeedNotFound, FeedUnavailable, PositionLost
 from leasehold.pipeline.event import Page
-from leasehold.pipeline.feed import ChangeFeed, FeedPartition, Start, reset_of_a_new_source
+from leasehold.pipeline.feed import ChangeFeed, FeedPartition, Start, milliseconds_of, reset_of_a_new_source
 
 T = TypeVar("T")
-TIME_MS_MAX = 253_402_300_799_000
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class PulsarChangeFeed(ChangeFeed):
@@ -67,9 +65,7 @@ class PulsarChangeFeed(ChangeFeed):
         topic = await self._topic(partition)
         if start == "latest":
             return await self.latest(partition)
-        time_ms = None
-        if isinstance(start, datetime):
-            time_ms = min(max(-(-(start - _EPOCH) // timedelta(milliseconds=1)), 0), TIME_MS_MAX)
+        time_ms = milliseconds_of(start) if isinstance(start, datetime) else None
         end = await self.latest(partition)  # before the search: what comes since is not passed over
         first = await self._call(lambda: self._broker.find_first(topic, None, time_ms))
         if first is None:
@@ -78,10 +74,12 @@ class PulsarChangeFeed(ChangeFeed):
 
     async def open(self, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
         place, topic = place_of(continuation), await self._topic(partition)
-        async with self._reading(partition, topic, place) as read:
-            while True:
-                if (page := await read()) is not None:
-                    yield page
+        make = partial(TopicReader, self._broker, topic, partition, place, self._limits)
+        with translated(self._broker):
+            async with reading_with("pulsar-feed", make, TopicReader.read) as read:
+                while True:
+                    if (page := await read()) is not None:
+                        yield page
 
     async def latest(self, partition: str) -> str | None:
         topic = await self._topic(partition)
@@ -108,28 +106,6 @@ class PulsarChangeFeed(ChangeFeed):
     async def close(self) -> None:
         await self._broker.close()
 
-    @asynccontextmanager
-    async def _reading(
-        self, partition: str, topic: str, place: MessagePlace | None
-    ) -> AsyncGenerator[Callable[[], Coroutine[Any, Any, Page | None]], None]:
-        """A thread of its own, which ends soon after the reader."""
-        loop, thread = asyncio.get_running_loop(), ThreadPoolExecutor(1, thread_name_prefix="pulsar-feed")
-
-        async def read() -> Page | None:
-            return await self._asked(loop.run_in_executor(thread, reader.read))
-
-        try:
-            reader = await self._asked(
-                loop.run_in_executor(thread, lambda: TopicReader(self._broker, topic, partition, place, self._limits))
-            )
-            try:
-                await self._asked(loop.run_in_executor(thread, reader.find))
-                yield read
-            finally:
-                thread.submit(reader.close)
-        finally:
-            thread.shutdown(wait=False)
-
     async def _topic(self, partition: str) -> str:
         if partition not in self._topics:
             await self.partitions()
@@ -148,8 +124,15 @@ class PulsarChangeFeed(ChangeFeed):
 
 async def asked(broker: PulsarBroker, question: Awaitable[T]) -> T:
     """Raises FeedError."""
-    try:
+    with translated(broker):
         return await question
+
+
+@contextmanager
+def translated(broker: PulsarBroker) -> Iterator[None]:
+    """Raises FeedError."""
+    try:
+        yield
     except pulsar.PulsarException as error:
         raise as_feed_error(broker, error) from error
     except PlaceGone as gone:

@@ -5,22 +5,21 @@ All producers of a lease have one name. A broker takes a new one only once it ha
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import pulsar
 
 from leasehold.common.clock import Backoff
+from leasehold.pipeline.connectors.own_thread import OwnThread
 from leasehold.pipeline.connectors.pulsar.broker import PulsarBroker, text_of
 from leasehold.pipeline.connectors.pulsar.message import OutgoingMessage
 from leasehold.pipeline.connectors.pulsar.position import INDEX_MAX, MessagePlace
 from leasehold.pipeline.errors import Ambiguous, SinkUnavailable
 
-T = TypeVar("T")
 Compression = Literal["none", "lz4", "zlib", "zstd", "snappy"]
 BATCH_MAX = INDEX_MAX + 1
 UNLIMITED = 1 << 30
@@ -38,22 +37,14 @@ class SendFailed(Exception):
         self.result = result
 
 
-class ExclusiveProducer:
+class ExclusiveProducer(OwnThread):
     def __init__(self, broker: PulsarBroker, topic: str, lease: str, compression: Compression) -> None:
+        super().__init__("pulsar-sink")
         self._broker = broker
         self.topic = topic
         self._name = f"leasehold/{lease}"
         self._compression = getattr(pulsar.CompressionType, "NONE" if compression == "none" else compression.upper())
         self._producer: pulsar.Producer | None = None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="pulsar-sink")
-
-    async def run(self, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
-
-    def leave(self) -> None:
-        """Once it has done what it is doing."""
-        self._thread.submit(self.close)
-        self._thread.shutdown(wait=False)
 
     def attach(self, *, fences: bool) -> int:
         """Shuts out others if it fences, else it is refused if there are any. Returns the last number that the broker knows.

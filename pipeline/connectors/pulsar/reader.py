@@ -43,22 +43,24 @@ class TopicReader:
         self._limits = limits
         self._place = place
         self._held: deque[pulsar.Message] = deque()
+        self._is_found = place is None
         self._is_at_end = False
         self._heard_at = time.monotonic()
         self._reader = broker.make_reader(topic, place, events_max=limits.events_max)
 
-    def find(self) -> None:
-        """The position. Raises PlaceGone."""
-        if self._place is None:
-            return
+    def _find(self, place: MessagePlace) -> None:
+        """Raises PlaceGone."""
         first = self._reader.read_next(self._broker.patience_ms) if self._reader.has_message_available() else None
-        if first is None or place_in(first).ledger != self._place.ledger:
-            raise PlaceGone(self._place, None if first is None else place_in(first))
-        if place_in(first).order > self._place.order:
+        if first is None or place_in(first).ledger != place.ledger:
+            raise PlaceGone(place, None if first is None else place_in(first))
+        self._is_found = True
+        if place_in(first).order > place.order:
             self._held.append(first)
 
     def read(self) -> Page | None:
         """What is next; None if nothing came within WAIT_S. Raises PlaceGone, FeedError."""
+        if self._place is not None and not self._is_found:
+            self._find(self._place)
         if not self._held and not self._await():
             return None
         self._check_place(place_in(self._held[0]))

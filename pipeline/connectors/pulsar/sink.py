@@ -78,7 +78,7 @@ class PulsarOutputSink(Sink):
             self._topics = await self._broker.find_partitions()
         except pulsar.PulsarException as error:
             translated = as_sink_error(self._broker.topic, error)
-            if isinstance(translated, SinkUnavailable) and await self._broker.is_nowhere():
+            if isinstance(translated, SinkUnavailable) and await self._broker.access.are_nowhere():
                 raise SinkNotFound(
                     f"Pulsar at {self._broker.access.servers}: no such host: look at `servers`"
                 ) from error

@@ -22,7 +22,7 @@ from leasehold.pipeline.errors import (
     SinkRejected,
     SinkUnavailable,
 )
-from leasehold.pipeline.publishing_writer import events_of, marker_of, sequences_of, traced
+from leasehold.pipeline.publishing_writer import marker_of, sequences_of, traced_events_of
 from leasehold.pipeline.sink import Claim, CloseReason, Output, Permit, SinkWriter, checked_until_cancelled
 
 T = TypeVar("T")
@@ -115,9 +115,7 @@ class PulsarWriter(SinkWriter):
 
     def _messages_of(self, output: Output) -> list[OutgoingMessage]:
         """Raises SinkRejected, OutputRefused, OutputTooLarge."""
-        events = events_of(output.table, "a topic")
-        if output.trace is not None:
-            events = traced(events, output.trace.properties)
+        events = traced_events_of(output, "a topic")
         first, *others = [outgoing_of(row) for row in events.to_pylist()]
         self._check_size(output, [first, *others])
         marker = marker_properties(marker_of(self._claim, self._claim.epoch, output, 1), self._number + 1)

@@ -86,7 +86,7 @@ async def sink(made: Made) -> AsyncIterator[NatsOutputSink]:
 
 
 def on_its_way(writer: NatsWriter, output: Output) -> tuple[list[Outgoing], Outgoing]:
-    return writer._messages_of(output), writer._position_of(replace(writer._held, position=output.to))
+    return writer._outgoing_of(output), writer._position_of(replace(writer._held, position=output.to))
 
 
 async def numbers(made: Made) -> list[int]:

@@ -1,0 +1,54 @@
+"""Threads of their own for clients that block."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Closeable(Protocol):
+    def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=Closeable)
+
+
+class OwnThread(ABC):
+    """name: of the thread."""
+
+    def __init__(self, name: str) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+
+    async def run(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+    def leave(self) -> None:
+        """Once it has done what it is doing."""
+        self._thread.submit(self.close)
+        self._thread.shutdown(wait=False)
+
+    @abstractmethod
+    def close(self) -> None:
+        """Called on the thread."""
+
+
+@asynccontextmanager
+async def reading_with(
+    name: str, make: Callable[[], C], read: Callable[[C], T]
+) -> AsyncGenerator[Callable[[], Awaitable[T]], None]:
+    """All of a reader's calls are made on a thread of that name, which ends soon after the context."""
+    loop, thread = asyncio.get_running_loop(), ThreadPoolExecutor(1, thread_name_prefix=name)
+    try:
+        reader = await loop.run_in_executor(thread, make)
+        try:
+            yield lambda: loop.run_in_executor(thread, read, reader)
+        finally:
+            thread.submit(reader.close)
+    finally:
+        thread.shutdown(wait=False)

@@ -1,0 +1,33 @@
+"""The servers of a broker, as people give them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from leasehold.pipeline.connectors.network import check_unresolvable
+from leasehold.pipeline.endpoint import Endpoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Servers:
+    """servers: `HOST:PORT`, separated by commas."""
+
+    system: ClassVar[str]
+    """The name of the messaging system, for telemetry."""
+    servers: str
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """The same in whatever order the servers are given."""
+        split = (each.strip().rpartition("://")[2].rpartition(":") for each in self.servers.split(","))
+        return sorted((host, int(port)) for host, _, port in split)
+
+    def endpoint(self, name: str, group: str | None = None) -> Endpoint:
+        """name: of a topic or a stream."""
+        host, port = self.addresses[0]
+        return Endpoint(system=self.system, name=name, server=host.strip("[]"), port=port, group=group)
+
+    async def are_nowhere(self) -> bool:
+        """Whether none of their names exists."""
+        return all([await check_unresolvable(host.strip("[]")) for host, _ in self.addresses])
