@@ -30,6 +30,7 @@ from leasehold.pipeline.dead_letters.box import read_kept
 from leasehold.pipeline.dead_letters.record import LEASE, dead_events, event_of, letters_of
 from leasehold.pipeline.errors import OutputRefused, Poison, SinkRejected
 from leasehold.pipeline.event import EVENT_SCHEMA
+from leasehold.pipeline.feed import ChangeFeed
 from leasehold.pipeline.sink import Claim, Output, Sink
 
 PAGE = Path(__file__).parents[1] / "docs" / "guarantees.md"
@@ -354,10 +355,29 @@ def files(place: Callable[[], Storage], format: Format) -> Write:
 Write = Callable[[pa.Table], Awaitable[Sequence[Any]]]
 
 
-async def send(sink: Sink, table: pa.Table) -> None:
+async def check_published(sink: Sink, feed: ChangeFeed, value: str, times: int, column: str) -> None:
+    """A value of EVENTS, published by the sink, and read by the feed. Both are closed."""
+    name, given = EVENTS[value]
+
+    async def write(table: pa.Table) -> Sequence[Any]:
+        try:
+            await send(sink, table, partition="0")
+            reader, found = feed.open("0", None), list[Any]()
+            while len(found) < table.num_rows:
+                found += (await anext(reader)).events[name].to_pylist()
+            await reader.aclose()
+        finally:
+            await feed.close()
+        return found
+
+    table = rows_with(given, times, name, **({} if name == "body" else {"body": b"x"}))
+    check_cell(value, column, await outcome(write, table, name))
+
+
+async def send(sink: Sink, table: pa.Table, partition: str = "p") -> None:
     try:
         await sink.prepare()
-        writer = await sink.open(claim(1))
+        writer = await sink.open(claim(1, partition=partition))
         try:
             await writer.write(Output(table=table, start=None, to="1", events=table.num_rows), Permit())
             await writer.flush()

@@ -23,7 +23,7 @@ from leasehold.pipeline.errors import (
     SinkRejected,
     SinkUnavailable,
 )
-from leasehold.pipeline.publishing_writer import traced_events_of
+from leasehold.pipeline.publishing_writer import sequences_of, traced_events_of
 from leasehold.pipeline.sink import Claim, CloseReason, Output
 
 
@@ -70,12 +70,20 @@ class KafkaWriter(HeldWriter[Record]):
 
 def records_of(output: Output) -> list[Record]:
     """Raises SinkRejected, OutputRefused."""
-    return [_record(row) for row in traced_events_of(output, "a topic").to_pylist()]
+    rows = traced_events_of(output, "a topic").to_pylist()
+    return [_record(*each) for each in zip(rows, sequences_of(output.table), strict=True)]
 
 
-def _record(row: dict[str, Any]) -> Record:
-    operation = [] if row["operation"] is None else [(OPERATION, row["operation"])]
-    return Record(row["key"], row["body"], [*(row["properties"] or ()), *operation])
+def _record(row: dict[str, Any], sequence: int | None) -> Record:
+    """Values are sent as bytes, because the client ends a text at a NUL."""
+    headers = [(name, None if value is None else value.encode()) for name, value in row["properties"] or ()]
+    if any("\0" in name for name, _ in headers):
+        raise OutputRefused(
+            "the name of a property has a NUL, at which Kafka's client would end it: leave it out",
+            sequences=() if sequence is None else (sequence,),
+        )
+    operation = [] if row["operation"] is None else [(OPERATION, row["operation"].encode())]
+    return Record(row["key"], row["body"], [*headers, *operation])
 
 
 FENCED = frozenset(

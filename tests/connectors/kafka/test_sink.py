@@ -318,18 +318,19 @@ async def test_by_key_events_go_where_the_clients_of_kafka_look_for_them(topics:
 
 
 async def test_keys_properties_operation_and_trace_are_stored(topics: Topics, make: Make) -> None:
+    """Behind a NUL, too, at which a text of C ends."""
     writer = await opened(make(), claim())
-    properties = pa.array([[("a", "1"), ("b", None)]], pa.map_(pa.string(), pa.string()))
-    table = pa.table({"body": [None], "key": ["k"], "operation": ["delete"], "properties": properties})
+    properties = pa.array([[("a", "1\0 "), ("b", None)]], pa.map_(pa.string(), pa.string()))
+    table = pa.table({"body": [None], "key": ["k\0"], "operation": ["delete\0d"], "properties": properties})
     trace = TraceContext(f"00-{1:032}-{2:016}-01")
     await writer.write(Output(table=table, start=None, to="1", events=1, trace=trace), PERMIT)
     [record] = await committed(topics)
-    assert (record.key, record.value) == (b"k", None)
+    assert (record.key, record.value) == (b"k\0", None)
     headers = dict(record.headers)
     assert headers == {
-        "a": b"1",
+        "a": b"1\0 ",
         "b": None,
-        "leasehold-operation": b"delete",
+        "leasehold-operation": b"delete\0d",
         "traceparent": trace.parent.encode(),
     }
 
