@@ -73,7 +73,7 @@ class KafkaMachine:
     """A broker that can be killed, frozen and started again, at the same ports, with the topics that it had.
 
     servers: without TLS or authentication. sasl_servers: with both, as USER with PASSWORD. ca: the authority, a file (PEM).
-    controllers: the ports of all brokers of its cluster for each other, by number.
+    data: where its topics are. controllers: the ports of all brokers of its cluster for each other, by number.
     """
 
     def __init__(
@@ -82,6 +82,7 @@ class KafkaMachine:
         directory.mkdir()
         self.number = number
         self._directory = directory
+        self.data = directory / "data"
         self._jars = jars_of(FOLDER, "Kafka")
         self._process: subprocess.Popen[bytes] | None = None
         plain, sasl = port or free_port(), free_port()
@@ -95,7 +96,7 @@ class KafkaMachine:
             "listeners": f"{listeners},CONTROLLER://127.0.0.1:{controllers[number]}",
             "advertised.listeners": listeners,
             "controller.quorum.voters": ",".join(f"{each}@127.0.0.1:{port}" for each, port in controllers.items()),
-            "log.dirs": str(directory / "data"),
+            "log.dirs": str(self.data),
             **{name.replace("_", "."): value for name, value in settings.items()},
         }
 

@@ -27,6 +27,7 @@ SCRIPTS: Mapping[str, str] = {
     "delta-sink": "delta_sink.py",
     "hub": "event_hubs.py",
     "kafka": "kafka_topics.py",
+    "platforms": "platforms.py",
     "lease-store": "store_cost.py",
     "requests": "async_sink.py",
     "requests-in-trouble": "async_troubles.py",

@@ -1,10 +1,10 @@
 """Sides over Kafka, but for Spark's: ours, and a loop as one would write it with confluent-kafka.
 
-    python kafka_sides.py spark|plain|loop
+    python kafka_sides.py spark|loop
 
 - spark: a topic -> Spark parses and sums -> PostgreSQL, ours with all settings as they are by default.
-- plain: a topic -> another one, exactly once, ours.
-- loop: the same by consume, produce, send offsets and commit. It takes all that has come as one transaction.
+- loop: a topic -> another one, exactly once, by consume, produce, send offsets and commit. It takes all that has come as one
+  transaction.
 
 A job's source is `SERVERS/TOPIC`. Its `way` is the topic that is written to.
 """
@@ -16,17 +16,16 @@ from pathlib import Path
 from threading import Event, Thread
 
 from confluent_kafka import Consumer, Message, Producer
-from ours import run, run_jobs, run_with_spark, transform_of
+from ours import run, run_with_spark, transform_of
 from sides import Job, commands
 from workload import BATCH_EVENTS, MERGE, PARTITIONS, SETUP
 
 from leasehold.leases.stores.sqlite import SqliteStore
 from leasehold.pipeline.connectors.kafka.cluster import KafkaAccess
 from leasehold.pipeline.connectors.kafka.feed import KafkaChangeFeed
-from leasehold.pipeline.connectors.kafka.sink import KafkaOutputSink
 from leasehold.pipeline.connectors.postgres import PostgresOutputSink
 from leasehold.pipeline.sink import Sink
-from leasehold.pipeline.transform import NoTransform, Transform
+from leasehold.pipeline.transform import Transform
 from leasehold.service.pipeline import PipelineParts
 from leasehold.service.processor import ProcessorCore
 
@@ -45,10 +44,6 @@ def processor_of(job: Job, transform: Transform, sink: Sink) -> ProcessorCore:
     feed = KafkaChangeFeed(KafkaAccess(servers=servers), topic)
     pipeline = PipelineParts(name="balances", feed=feed, transform=transform, sink=sink)
     return ProcessorCore([pipeline], SqliteStore(Path(job.state) / "leases.db"), host="bench")
-
-
-def copying(job: Job) -> ProcessorCore:
-    return processor_of(job, NoTransform(), KafkaOutputSink(KafkaAccess(servers=read_source(job)[0]), job.way))
 
 
 class Loop(Thread):
@@ -125,8 +120,6 @@ def main(kind: str) -> None:
                 )
             )
         )
-    elif kind == "plain":
-        run(run_jobs(copying))
     else:
         run_loops()
 

@@ -13,30 +13,26 @@ repetitions. Exit code 1 where a target is missed or something is lost or double
 from __future__ import annotations
 
 import argparse
-import random
 import shutil
 import statistics
 import sys
 import tempfile
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from itertools import count
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
-from zlib import crc32
 
 import pytest
 from confluent_kafka import Consumer, IsolationLevel, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import OffsetSpec
+from copies import Copied, Copies, Topics
 from microbatch import Bench, Measured
-from observer import IDLE_S, WAIT_S, percentile, postgres
+from observer import postgres
 from plugins_kafka import KafkaMachine, kafka_machines, spark_jars
 from results import Figure, finish, say
-from sides import Job, Side, cpu_s
-from workload import PARTITIONS, Cents, blocks, body_of
+from workload import PARTITIONS, Cents
 
 from leasehold.pipeline.connectors.kafka.cluster import MOVING
 
@@ -45,72 +41,35 @@ if TYPE_CHECKING:
 
 OURS, STREAMING, LOOP, REAL_TIME = "leasehold", "structured streaming", "loop", "real-time mode, at least once"
 INTO_POSTGRES = {OURS: ("kafka_sides.py", "spark"), STREAMING: ("kafka_spark.py", "batches")}
-COPIES = {OURS: ("kafka_sides.py", "plain"), LOOP: ("kafka_sides.py", "loop")}
+COPIES = {OURS: ("platform_sides.py", "kafka"), LOOP: ("kafka_sides.py", "loop")}
 IN_REAL_TIME = ("kafka_spark.py", "real-time")
-POLL_S = 0.01
 
 
-class WrongOutput(Exception):
-    """A side was fast, but not right."""
-
-
-class Topics:
-    """The broker, its topics and their events."""
-
+class KafkaTopics(Topics):
     def __init__(self, machine: KafkaMachine) -> None:
+        super().__init__()
         self._machine = machine
-        self._numbers = count()
+        self._admin = machine.admin()
+        self._producer = Producer({"bootstrap.servers": machine.servers, "linger.ms": 50, "log_level": 3})
 
-    def make(self, name: str) -> str:
-        """Returns its source."""
+    def make(self, name: str) -> None:
         self._machine.make_topic(name, PARTITIONS, file_delete_delay_ms="1000")
-        return self.source(name)
 
     def source(self, name: str) -> str:
         return f"{self._machine.servers}/{name}"
 
-    def write(self, name: str, events: int, seed: int) -> tuple[Cents, Counter[int]]:
-        """What its events add up to, and their checksums."""
-        self.make(name)
-        sums, found = Cents(), Counter[int]()
-        producer = self._producer(linger_ms=50)
-        for number, bodies in enumerate(blocks(events, seed, sums)):
-            for body in bodies:
-                found[crc32(body)] += 1
-                producer.produce(name, value=body, partition=number % PARTITIONS)
-            producer.flush()
-        return sums, found
-
-    @contextmanager
-    def target(self) -> Iterator[str]:
-        name = f"target-{next(self._numbers)}"
-        self.make(name)
-        yield name
+    def delete(self, name: str) -> None:
         self._machine.delete_topic(name)
 
-    def publisher(self, name: str) -> Callable[[str, bytes], None]:
-        producer = self._producer(linger_ms=0)
+    def append(self, name: str, partition: int, bodies: Sequence[bytes]) -> None:
+        for body in bodies:
+            self._producer.produce(name, value=body, partition=partition)
+        self._producer.flush()
 
-        def publish(partition: str, body: bytes) -> None:
-            producer.produce(name, value=body, partition=int(partition))
-            producer.flush()
-
-        return publish
-
-    def wait(self, side: Side, name: str, events: int) -> float:
-        """When (time.monotonic) readers with read_committed could have so many."""
-        admin, until = self._machine.admin(), time.monotonic() + WAIT_S
-        while (found := self._count(admin, name)) < events:
-            if time.monotonic() > until:
-                raise TimeoutError(f"topic '{name}' has {found} of {events} events after {WAIT_S} s")
-            side.check()
-            time.sleep(POLL_S)
-        return time.monotonic()
-
-    def _count(self, admin: AdminClient, name: str) -> int:
+    def count(self, name: str) -> int:
         """By the ends of partitions, in which marks of commits count, too."""
         wanted = {TopicPartition(name, number): OffsetSpec.latest() for number in range(PARTITIONS)}
-        ends = admin.list_offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED)
+        ends = self._admin.list_offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED)
         try:
             return sum(end.result().offset for end in ends.values())
         except KafkaException as error:
@@ -118,43 +77,31 @@ class Topics:
                 raise
             return 0  # a new topic's partitions get their leaders
 
-    def check(self, name: str, expected: Counter[int]) -> None:
-        """Raises WrongOutput."""
-        found, left = Counter[int](), PARTITIONS
-        consumer = self.reader(name, eof=True)
-        while left:
-            for message in consumer.consume(10_000, 1.0):
-                if message.error() is not None:
-                    left -= 1
-                else:
-                    found[crc32(message.value() or b"")] += 1
-        consumer.close()
-        if found != expected:
-            raise WrongOutput(
-                f"topic '{name}': {(expected - found).total()} events are missing, {(found - expected).total()} too many"
-            )
-
-    def reader(self, name: str, *, eof: bool = False) -> Consumer:
-        """All partitions with read_committed, from the beginning."""
+    def read(self, name: str) -> Generator[bytes | None, None, None]:
+        """All partitions with read_committed."""
         consumer = Consumer(
             {
                 "bootstrap.servers": self._machine.servers,
                 "group.id": "observer",
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,
-                "enable.partition.eof": eof,
                 "log_level": 3,
             }
         )
         consumer.assign([TopicPartition(name, number, 0) for number in range(PARTITIONS)])
-        return consumer
+        try:
+            while True:
+                message = consumer.poll(0.5)
+                yield None if message is None or message.error() is not None else message.value()
+        finally:
+            consumer.close()
 
-    def _producer(self, *, linger_ms: int) -> Producer:
-        return Producer({"bootstrap.servers": self._machine.servers, "linger.ms": linger_ms, "log_level": 3})
+    def size_of(self, name: str) -> int:
+        return sum(file.stat().st_size for file in self._machine.data.glob(f"{name}-*/*.log"))
 
 
 class IntoPostgres(Bench):
-    def __init__(self, topics: Topics, directory: Path, server: PostgresServer, **sizes: int) -> None:
+    def __init__(self, topics: KafkaTopics, directory: Path, server: PostgresServer, **sizes: int) -> None:
         self._topics = topics
         self.checksums: dict[str, Counter[int]] = {}
         super().__init__(directory, server, **sizes)
@@ -169,92 +116,7 @@ class IntoPostgres(Bench):
     @contextmanager
     def _publishing(self, name: str) -> Iterator[Callable[[str, bytes], None]]:
         self._topics.make(name)
-        yield self._topics.publisher(name)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Copied:
-    """One repetition of one side. The rate in events a second, CPU time in microseconds an event."""
-
-    warm: float
-    warm_cpu_us: float
-    latency_p50_ms: float
-    latency_p99_ms: float
-
-
-class Copies:
-    """From topic to topic. events, expected: of the backlog `warm`."""
-
-    def __init__(
-        self, topics: Topics, directory: Path, *, events: int, expected: Counter[int], probes: int, warm_probes: int
-    ) -> None:
-        self._topics = topics
-        self._directory = directory
-        self._events = events
-        self._expected = expected
-        self._probes = probes
-        self._warm_probes = warm_probes
-        self._numbers = count()
-
-    def measured(self, name: str) -> Copied:
-        with self._side(*COPIES[name]) as side:
-            self._drained(side)
-            warm, warm_cpu_us = self._drained(side)
-            latencies_ms = self._latencies_ms(side)
-        return Copied(
-            warm=warm,
-            warm_cpu_us=warm_cpu_us,
-            latency_p50_ms=percentile(latencies_ms, 50),
-            latency_p99_ms=percentile(latencies_ms, 99),
-        )
-
-    def real_time_p50_ms(self, jars: str) -> float:
-        with self._side(*IN_REAL_TIME, jars) as side:
-            return percentile(self._latencies_ms(side), 50)
-
-    def _side(self, program: str, *arguments: str) -> Side:
-        return Side(program, self._directory / f"{program}.stderr", *arguments)
-
-    def _drained(self, side: Side) -> tuple[float, float]:
-        with self._topics.target() as target:
-            cpu_before, started = cpu_s(side.pid), time.monotonic()
-            side.run(self._job("warm", target))
-            ended = self._topics.wait(side, target, self._events)
-            side.stop()
-            used_s = cpu_s(side.pid) - cpu_before
-            self._topics.check(target, self._expected)
-        return self._events / (ended - started), 1_000_000 * used_s / self._events
-
-    def _latencies_ms(self, side: Side) -> list[float]:
-        """Sorted. Each from just before an event is sent until it is read."""
-        source, rng, found = f"copied-{next(self._numbers)}", random.Random(1), []
-        self._topics.make(source)
-        publish = self._topics.publisher(source)
-        with self._topics.target() as target:
-            reader = self._topics.reader(target)
-            side.run(self._job(source, target))
-            for number in range(self._warm_probes + self._probes):
-                if number >= self._warm_probes:
-                    time.sleep(IDLE_S * (0.5 + rng.random()))
-                sent, body = time.monotonic(), body_of(number, "probe", number)
-                publish(str(number % PARTITIONS), body)
-                self._await(side, reader, body)
-                found.append(1000 * (time.monotonic() - sent))
-            side.stop()
-            reader.close()
-        return sorted(found[self._warm_probes :])
-
-    def _await(self, side: Side, reader: Consumer, body: bytes) -> None:
-        until = time.monotonic() + WAIT_S
-        while (message := reader.poll(0.5)) is None or message.value() != body:
-            if time.monotonic() > until:
-                raise TimeoutError(f"an event did not arrive within {WAIT_S} s")
-            side.check()
-
-    def _job(self, source: str, target: str) -> Job:
-        state = self._directory / f"state-{next(self._numbers)}"
-        state.mkdir()
-        return Job(self._topics.source(source), "", str(state), target)
+        yield lambda partition, body: self._topics.append(name, int(partition), [body])
 
 
 def figures(
@@ -311,11 +173,12 @@ def main() -> int:
     try:
         jars = f"{spark_jars()}/*"
         with kafka_machines() as [machine], postgres(directory) as server:
-            topics = Topics(machine)
+            topics = KafkaTopics(machine)
             bench = IntoPostgres(topics, directory, server, **sizes)
             copying = Copies(
                 topics,
                 directory,
+                COPIES,
                 events=settings["events"],
                 expected=bench.checksums["warm"],
                 probes=settings["probes"],
@@ -328,7 +191,7 @@ def main() -> int:
                 for name, copied in copies.items():
                     copied.append(copying.measured(name))
                     tell(repetition, name, copied[-1])
-                real_time.append(copying.real_time_p50_ms(jars))
+                real_time.append(copying.p50_ms(*IN_REAL_TIME, jars))
                 say(f"{repetition}. {REAL_TIME:32}{real_time[-1]:>14,.1f}")
     except pytest.skip.Exception as missing:
         raise SystemExit(str(missing)) from None
