@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -52,7 +51,7 @@ class PartitionReader:
         self._partition = partition
         self._position = position
         self._down: KafkaError | None = None
-        self._held: deque[Message] = deque()
+        self._held: list[Message] = []
         self._name = f"topic '{topic}', partition '{partition}'"
         kilobytes = max(1, 2 * limits.bytes_max // 1024)
         self._consumer = cluster.make_consumer(
@@ -83,7 +82,7 @@ class PartitionReader:
             return None
         self._down = None
         if (error := self._held[0].error()) is not None:
-            return self._passed(self._held.popleft(), error)
+            return self._passed(self._held.pop(0), error)
         return self._page(self._cut())
 
     def close(self) -> None:
@@ -97,8 +96,7 @@ class PartitionReader:
     def _fetch(self) -> None:
         first = self._consumer.poll(WAIT_S)
         if first is not None:  # `consume` would wait until it had as many as it may bring
-            self._held.append(first)
-            self._held.extend(self._consumer.consume(max(1, self._limits.events_max - 1), 0))
+            self._held = [first, *self._consumer.consume(max(1, self._limits.events_max - 1), 0)]
 
     def _passed(self, message: Message, error: KafkaError) -> Page | None:
         """At the end, the position moves over ends of transactions, which have offsets, too."""
@@ -113,13 +111,14 @@ class PartitionReader:
         raise KafkaException(error)
 
     def _cut(self) -> list[Message]:
-        cut = [self._held.popleft()]
-        size = size_of(cut[0])
-        while self._held and self._held[0].error() is None and len(cut) < self._limits.events_max:
-            size += size_of(self._held[0])
-            if size > self._limits.bytes_max:
+        """At least the first, which is no error."""
+        size = count = 0
+        for message in self._held[: self._limits.events_max]:
+            size += size_of(message)
+            if message.error() is not None or (count and size > self._limits.bytes_max):
                 break
-            cut.append(self._held.popleft())
+            count += 1
+        cut, self._held = self._held[:count], self._held[count:]
         return cut
 
     def _page(self, messages: list[Message]) -> Page:
@@ -152,10 +151,10 @@ def key_of(key: bytes | str | None, keys: Keys) -> str | None:
     return base64.b64encode(key).decode() if keys == "base64" else key.decode()
 
 
-def properties_of(message: Message) -> dict[str, str | None]:
+def properties_of(message: Message) -> dict[str, str | None] | None:
     """Its headers. The last one of a name counts; bytes other than UTF-8 are written as `\\xff`."""
-    headers: list[tuple[str, Any]] = message.headers() or []  # type: ignore[assignment]  # never another form
-    return {name: None if value is None else _text_of(value) for name, value in headers}
+    headers: list[tuple[str, Any]] | None = message.headers()  # type: ignore[assignment]  # never another form
+    return {name: None if value is None else _text_of(value) for name, value in headers} if headers else None
 
 
 def _text_of(value: bytes | str) -> str:
@@ -165,12 +164,13 @@ def _text_of(value: bytes | str) -> str:
 def events_of(partition: str, messages: Sequence[Message], offsets: Sequence[int], limits: ReadingLimits) -> pa.Table:
     """EVENT_SCHEMA. Pure. Raises UnicodeDecodeError."""
     headers = [properties_of(message) for message in messages]
-    operations = [each.pop(OPERATION, None) if limits.trusts_headers else None for each in headers]
+    operations = [each.pop(OPERATION, None) if each and limits.trusts_headers else None for each in headers]
+    sequence = pa.array(offsets, pa.int64())
     times = np.array([message.timestamp()[1] for message in messages], "int64")
     columns = {
-        "partition": pa.array([partition] * len(messages), pa.string()),
-        "sequence": pa.array(offsets, pa.int64()),
-        "offset": pa.array(map(str, offsets), pa.string()),
+        "partition": pa.repeat(pa.scalar(partition), len(messages)),
+        "sequence": sequence,
+        "offset": sequence.cast(pa.string()),
         "enqueued_time": pa.array(np.maximum(times, 0) * 1000).cast(pa.timestamp("us", tz="UTC")),
         "key": pa.array([key_of(message.key(), limits.keys) for message in messages], pa.string()),
         "body": pa.array([message.value() for message in messages], pa.binary()),

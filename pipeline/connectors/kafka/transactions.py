@@ -22,10 +22,8 @@ POLL_S = 0.1
 """How soon a batch ends that may no longer be sent."""
 
 
-class Record(NamedTuple):
-    key: str | None
-    body: bytes | None
-    headers: list[tuple[str, str | bytes | None]]
+Record = tuple[str | None, bytes | None, list[tuple[str, bytes | None]] | None]
+"""Key, body and headers."""
 
 
 class Committed(NamedTuple):
@@ -103,10 +101,14 @@ class Transactions(OwnThread):
             check()
             step(POLL_S)
 
-        for record in records:
-            place = -1 if self._by_key and record.key is not None else target
-            while not self._is_queued(producer, record, place):
-                wait(producer.poll)
+        for key, body, headers in records:
+            place = -1 if self._by_key and key is not None else target
+            while True:
+                try:
+                    producer.produce(self._topic, value=body, key=key, headers=headers, partition=place)
+                    break
+                except BufferError:  # the brokers take less than comes
+                    wait(producer.poll)
         while len(producer):
             wait(producer.flush)
 
@@ -127,16 +129,6 @@ class Transactions(OwnThread):
             added.result(self._cluster.timeout_s + GRACE_S)
         except TimeoutError:
             raise SinkUnavailable(f"topic '{self._topic}': the brokers did not take a position in time") from None
-
-    def _is_queued(self, producer: Producer, record: Record, partition: int) -> bool:
-        """Not if the brokers take less than comes."""
-        try:
-            producer.produce(
-                self._topic, value=record.body, key=record.key, headers=record.headers, partition=partition
-            )
-        except BufferError:
-            return False
-        return True
 
     def _abort(self, producer: Producer, error: BaseException) -> None:
         """Raises Ambiguous if that fails, which makes the writer claim again."""

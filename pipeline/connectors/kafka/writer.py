@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
@@ -70,20 +69,25 @@ class KafkaWriter(HeldWriter[Record]):
 
 def records_of(output: Output) -> list[Record]:
     """Raises SinkRejected, OutputRefused."""
-    rows = traced_events_of(output, "a topic").to_pylist()
-    return [_record(*each) for each in zip(rows, sequences_of(output.table), strict=True)]
-
-
-def _record(row: dict[str, Any], sequence: int | None) -> Record:
-    """Values are sent as bytes, because the client ends a text at a NUL."""
-    headers = [(name, None if value is None else value.encode()) for name, value in row["properties"] or ()]
-    if any("\0" in name for name, _ in headers):
+    events = traced_events_of(output, "a topic")
+    keys, bodies, properties, operations = (column.to_pylist() for column in events.columns)
+    headers = [
+        _headers(pairs, operation) if pairs or operation is not None else None
+        for pairs, operation in zip(properties, operations, strict=True)
+    ]
+    if unsent := [n for n, each in enumerate(headers) if each and any("\0" in name for name, _ in each)]:
+        sequence = sequences_of(output.table)[unsent[0]]
         raise OutputRefused(
             "the name of a property has a NUL, at which Kafka's client would end it: leave it out",
             sequences=() if sequence is None else (sequence,),
         )
-    operation = [] if row["operation"] is None else [(OPERATION, row["operation"].encode())]
-    return Record(row["key"], row["body"], [*headers, *operation])
+    return list(zip(keys, bodies, headers, strict=True))
+
+
+def _headers(pairs: Sequence[tuple[str, str | None]] | None, operation: str | None) -> list[tuple[str, bytes | None]]:
+    """Values are sent as bytes, because the client ends a text at a NUL."""
+    mark = () if operation is None else ((OPERATION, operation),)
+    return [(name, None if value is None else value.encode()) for name, value in (*(pairs or ()), *mark)]
 
 
 FENCED = frozenset(
