@@ -22,7 +22,7 @@ POLL_S = 0.1
 """How soon a batch ends that may no longer be sent."""
 
 
-Record = tuple[str | None, bytes | None, list[tuple[str, bytes | None]] | None]
+Record = tuple[str | None, bytes | None, list[tuple[str, str | bytes | None]] | None]
 """Key, body and headers."""
 
 

@@ -84,7 +84,9 @@ def records_of(output: Output) -> list[Record]:
     return list(zip(keys, bodies, headers, strict=True))
 
 
-def _headers(pairs: Sequence[tuple[str, str | None]] | None, operation: str | None) -> list[tuple[str, bytes | None]]:
+def _headers(
+    pairs: Sequence[tuple[str, str | None]] | None, operation: str | None
+) -> list[tuple[str, str | bytes | None]]:
     """Values are sent as bytes, because the client ends a text at a NUL."""
     mark = () if operation is None else ((OPERATION, operation),)
     return [(name, None if value is None else value.encode()) for name, value in (*(pairs or ()), *mark)]
