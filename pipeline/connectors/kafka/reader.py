@@ -111,7 +111,7 @@ class PartitionReader:
         raise KafkaException(error)
 
     def _cut(self) -> list[Message]:
-        """At least the first, which is no error."""
+        """The next messages of a page: at least the first one, and none with an error."""
         size = count = 0
         for message in self._held[: self._limits.events_max]:
             size += size_of(message)
