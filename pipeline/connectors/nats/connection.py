@@ -175,8 +175,12 @@ class NatsConnection:
             await _close(client)
             if not isinstance(error, Exception):
                 raise
-            why = self._trouble or _text_of(error)  # a key that is none raises errors of its own
-            kind = Forbidden if any(word in why.lower() for word in _LOGIN) else Unreachable
+            told = [
+                each for each in (self._trouble, _text_of(error)) if each
+            ]  # a key that is none raises errors of its own
+            # A server that refuses a login closes the connection, which the client may note after the refusal.
+            refusal = next((each for each in told if any(word in each.lower() for word in _LOGIN)), None)
+            kind, why = (Unreachable, told[0]) if refusal is None else (Forbidden, refusal)
             raise kind(f"NATS at {self.access.servers} cannot be reached: {why}") from error
         return client
 
