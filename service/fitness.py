@@ -152,7 +152,7 @@ class PipelineHealth:
                 return replace(self, state="sick", since=facts.now)
             case "sick" if not workers and facts.may_lack_workers:
                 return replace(self, state="renounced", rests=self.rests + 1)
-            case "sick" if not facts.loses_work:
+            case "sick" if not facts.loses_work and (workers or facts.proof.proved_s <= facts.now - self.since):
                 return replace(self, state="well", since=facts.now)
             case "sick" if facts.peers.is_fit:
                 return replace(self, state="leaving")
@@ -371,8 +371,9 @@ class Fitness:
 
     async def _probe_if_wanted(self, name: str, others: Collection[HostRecord]) -> None:
         watched, facts = self._watched[name], self._facts(name, others)
-        is_resuming = watched.health.state == "renounced" and watched.health.may_resume(facts)
-        if (facts.wants_probe or is_resuming) and facts.now - watched.probed_at >= PROBED_EVERY_S:
+        state = watched.health.state
+        is_unsure = state == "sick" or (state == "renounced" and watched.health.may_resume(facts))
+        if (facts.wants_probe or is_unsure) and facts.now - watched.probed_at >= PROBED_EVERY_S:
             await self._probe(name)
 
     async def _probe(self, name: str) -> None:

@@ -263,6 +263,13 @@ MUTANTS = (
         test=FITNESS,
     ),
     mutant(
+        "a sick host without leases is well",
+        "leasehold.service.fitness",
+        "(workers or facts.proof.proved_s <= facts.now - self.since)",
+        "True",
+        test=FITNESS,
+    ),
+    mutant(
         "a host gives its leases up although no other is fit",
         "leasehold.service.fitness",
         'case "sick" if facts.peers.is_fit:',

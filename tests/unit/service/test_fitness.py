@@ -58,8 +58,19 @@ def test_without_workers_because_all_failed_a_host_waits_for_another_that_is_fit
     sick = PipelineHealth().judged(ALL_FAIL, workers=2)
     released = replace(ALL_FAIL, has_released=True)
     assert sick.judged(released, workers=0).state == "sick"
-    assert sick.judged(replace(released, fails_s=0.0, failing=()), workers=0).state == "well", "it tries again"
     assert sick.judged(replace(released, peers=Peers(is_fit=True)), workers=0).state == "renounced"
+
+
+def test_a_sick_host_without_workers_is_well_only_after_a_proof_that_is_younger_than_its_sickness() -> None:
+    sick = PipelineHealth().judged(ALL_FAIL, workers=2)
+    nothing_fails = replace(WELL, now=ALL_FAIL.now + 5, has_released=True)
+
+    def after_proof(proved_s: float, workers: int = 0) -> str:
+        return sick.judged(replace(nothing_fails, proof=Proof(proved_s=proved_s)), workers=workers).state
+
+    assert after_proof(6.0) == "sick", "that its last lease is gone shows nothing"
+    assert after_proof(4.0) == "well", "it tries again"
+    assert after_proof(6.0, workers=1) == "well"
 
 
 def test_a_host_that_resumed_is_on_trial_until_it_delivers_or_has_tried_a_lease_for_two_durations() -> None:
