@@ -19,12 +19,7 @@ Change = Callable[[Held], Held]
 
 
 class HeldWriter(SinkWriter, Generic[M]):
-    """held: what was put last. refresh_s: how often an idle lease puts its position again, so that the broker keeps it.
-
-    steps: the crash points before and after a batch is put.
-    """
-
-    steps: tuple[str, str]
+    """held: what was put last. refresh_s: how often an idle lease puts its position again, so that the broker keeps it."""
 
     def __init__(self, claim: Claim, held: Held, refresh_s: float) -> None:
         self._claim = claim
@@ -52,14 +47,13 @@ class HeldWriter(SinkWriter, Generic[M]):
         assert self._claim.compare(output.start, self.position) == 0, "a write starts where the one before ended"
         if self._held.has_ended:
             raise SinkRejected(f"lease '{self._claim.partition}' has ended, and nothing more is taken from it")
-        before, after = self.steps
         messages = await self._messages_of(output)
         permit.check()
-        crash_point(before)
+        crash_point("before put")
         with checked_until_cancelled(permit) as check:
             await self._put(messages, lambda held: replace(held, position=output.to), check)
         self._put_at = asyncio.get_running_loop().time()
-        crash_point(after)
+        crash_point("put")
 
     async def end(self, permit: Permit) -> None:
         permit.check()

@@ -30,8 +30,8 @@ class Points:
 
 
 POINTS = {
-    "kafka": Points("transaction filled", "transaction committed", 6),
-    "nats": Points("before atomic batch", "atomic batch stored", 2),
+    "kafka": Points("transaction filled", "put", 6),
+    "nats": Points("before put", "put", 2),
     "pulsar": Points("before entry", "entry stored", 2),
 }
 

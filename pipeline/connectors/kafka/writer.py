@@ -29,8 +29,6 @@ from leasehold.pipeline.sink import Claim, CloseReason, Output
 class KafkaWriter(HeldWriter[Record]):
     """If a cancelled write is not committed by then, it never will be, or the next `open` shows that it is."""
 
-    steps = ("before transaction", "transaction committed")
-
     def __init__(
         self,
         cluster: KafkaCluster,

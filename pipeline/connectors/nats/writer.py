@@ -55,8 +55,6 @@ class Outgoing:
 class NatsWriter(HeldWriter[Outgoing]):
     """sequence: where the last position is in the stream."""
 
-    steps = ("before atomic batch", "atomic batch stored")
-
     def __init__(
         self,
         stream: Stream,

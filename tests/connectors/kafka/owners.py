@@ -8,7 +8,7 @@ from pathlib import Path
 from connectors.kafka.topics import Topics
 from owners import owning
 
-POINTS = ("before transaction", "transaction filled", "transaction committed")
+POINTS = ("before put", "transaction filled", "put")
 END = 8
 
 

@@ -25,8 +25,8 @@ MERGED = (*DELTA, "before link")
 POINTS_OF_SINK = {
     "log": ("before append", "appended"),
     "eventhubs": ("before publish", "published"),
-    "nats": ("before atomic batch", "atomic batch stored"),
-    "kafka": ("before transaction", "transaction filled", "transaction committed"),
+    "nats": ("before put", "put"),
+    "kafka": ("before put", "transaction filled", "put"),
     "pulsar": ("producer attached", "before entry", "entry stored"),
     "postgres": ("batch staged", "committed"),
     "http": REQUESTS,
