@@ -371,6 +371,20 @@ async def test_a_host_that_was_sick_again_and_again_works_as_soon_as_it_can_and_
 
 
 @pytest.mark.virtual
+async def test_a_sick_host_without_leases_probes_and_takes_over_from_the_last_other_host() -> None:
+    """Others had got its leases before it renounced, so it never rests, and nothing that it works on shows that it is well."""
+    group = await settled("a", hosts="xy")
+    [last] = (host for host in group.hosts if host.name == group.owners["a"])
+    [sick] = (host for host in group.hosts if host is not last)
+    sick.host.failures.record_failure(LeaseKey("bank", "a"), ValueError("no"))
+    sick.host.failures.record_recovery(LeaseKey("bank", "a"), by=last.name)
+    sick.host.fitness._watched["bank"].health = PipelineHealth(state="sick", since=sick.clock.monotonic())
+    await last.kill()
+    pour(group)
+    await until(group.is_delivered, within_s=ELSEWHERE_S)
+
+
+@pytest.mark.virtual
 async def test_one_partition_that_fails_evicts_nobody() -> None:
     group = await settled()
     for partition in "abcdef":
