@@ -28,8 +28,8 @@ from leasehold.leases.store import LeaseStore, Operation, StoreAround
 from leasehold.pipeline.endpoint import Endpoint
 from leasehold.pipeline.errors import Ambiguous, EngineUnavailable, FeedUnavailable, Fenced, SinkUnavailable
 from leasehold.pipeline.histogram import Histogram, RecentHistogram
-from leasehold.pipeline.pump.given import DeliveredBatch
 from leasehold.pipeline.pump.progress import TimedEvents, microseconds
+from leasehold.pipeline.pump.run_parts import DeliveredBatch
 from leasehold.pipeline.sink import CloseReason
 from leasehold.pipeline.tracing import BatchTracer
 from leasehold.service.failures import Failure

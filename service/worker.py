@@ -39,8 +39,8 @@ from leasehold.pipeline.errors import (
 from leasehold.pipeline.feed import PartitionEnded
 from leasehold.pipeline.imports import derived
 from leasehold.pipeline.limits import Budget
-from leasehold.pipeline.pump.given import DeliveredBatch, FailingEvents, ReadAhead, Reporting, Source
 from leasehold.pipeline.pump.progress import Progress
+from leasehold.pipeline.pump.run_parts import DeliveredBatch, FailingEvents, ReadAhead, Reporting, Source
 from leasehold.pipeline.pump.runner import Runner
 from leasehold.pipeline.pump.tap import Tap
 from leasehold.pipeline.ranges import RangePlan

@@ -15,9 +15,9 @@ from leasehold.pipeline.crash_point import crash_point
 from leasehold.pipeline.dead_letters.refusals import Sent
 from leasehold.pipeline.errors import Ambiguous, NotTrusted, PipelineError, SinkUnavailable
 from leasehold.pipeline.feed import PartitionEnded
-from leasehold.pipeline.pump.given import DeliveredBatch, RunParts
 from leasehold.pipeline.pump.progress import DELIVER, SETTLE
-from leasehold.pipeline.pump.ranged import RangeJobs
+from leasehold.pipeline.pump.range_jobs import RangeJobs
+from leasehold.pipeline.pump.run_parts import DeliveredBatch, RunParts
 from leasehold.pipeline.pump.transforming import Ready, TransformStage
 from leasehold.pipeline.sink import Permit
 from leasehold.pipeline.staging import NotStaged

@@ -11,8 +11,8 @@ from leasehold.pipeline.crash_point import crash_point
 from leasehold.pipeline.errors import PipelineError
 from leasehold.pipeline.event import Page
 from leasehold.pipeline.feed import check_forward
-from leasehold.pipeline.pump.given import RunParts
-from leasehold.pipeline.pump.ranged import RangeJobs
+from leasehold.pipeline.pump.range_jobs import RangeJobs
+from leasehold.pipeline.pump.run_parts import RunParts
 
 
 class ReadStage:

@@ -17,9 +17,17 @@ from leasehold.pipeline.errors import OutputRefused, OutputSuspected, PipelineEr
 from leasehold.pipeline.feed import PartitionEnded
 from leasehold.pipeline.pump.buffer import PageBuffer
 from leasehold.pipeline.pump.delivering import DeliverStage, end_all
-from leasehold.pipeline.pump.given import STOP, DeliveredBatch, FailingEvents, ReadAhead, Reporting, RunParts, Source
-from leasehold.pipeline.pump.ranged import RangeJobs
+from leasehold.pipeline.pump.range_jobs import RangeJobs
 from leasehold.pipeline.pump.reading import ReadStage
+from leasehold.pipeline.pump.run_parts import (
+    STOP,
+    DeliveredBatch,
+    FailingEvents,
+    ReadAhead,
+    Reporting,
+    RunParts,
+    Source,
+)
 from leasehold.pipeline.pump.transforming import TransformStage
 from leasehold.pipeline.ranges import why_for_host
 from leasehold.pipeline.sink import Permit, SinkWriter

@@ -14,8 +14,8 @@ from leasehold.pipeline.crash_point import crash_point
 from leasehold.pipeline.dead_letters.dead_letter_transform import DeadLetterTransform
 from leasehold.pipeline.errors import PipelineError, PoisonEvent
 from leasehold.pipeline.feed import check_forward
-from leasehold.pipeline.pump.given import RunParts
-from leasehold.pipeline.pump.ranged import RangeJobs
+from leasehold.pipeline.pump.range_jobs import RangeJobs
+from leasehold.pipeline.pump.run_parts import RunParts
 from leasehold.pipeline.ranges import RangedBatch
 from leasehold.pipeline.sink import Output
 from leasehold.pipeline.tracing import NO_CONTEXTS, Contexts, TransformedBatch, contexts_in

@@ -19,8 +19,8 @@ from leasehold.pipeline.dead_letters import DeadLetters
 from leasehold.pipeline.errors import EngineUnavailable, PipelineError
 from leasehold.pipeline.feed import ChangeFeed
 from leasehold.pipeline.limits import BatchLimits, Budget
-from leasehold.pipeline.pump.given import DeliveredBatch, FailingEvents, ReadAhead, Reporting, Source
 from leasehold.pipeline.pump.progress import Progress
+from leasehold.pipeline.pump.run_parts import DeliveredBatch, FailingEvents, ReadAhead, Reporting, Source
 from leasehold.pipeline.pump.runner import Runner
 from leasehold.pipeline.sink import Claim, Permit, SinkWriter
 from leasehold.pipeline.spark.engine import SparkEngine

@@ -20,7 +20,7 @@ from leasehold.common.clock import Clock
 from leasehold.leases.errors import StoreError
 from leasehold.leases.lease import Lease, LeaseKey
 from leasehold.pipeline.endpoint import Endpoint
-from leasehold.pipeline.pump.given import DeliveredBatch
+from leasehold.pipeline.pump.run_parts import DeliveredBatch
 from leasehold.pipeline.sink import CloseReason
 from leasehold.pipeline.tracing import TraceContext, TransformedBatch
 from leasehold.service.notifier import Notifier

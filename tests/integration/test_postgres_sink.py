@@ -25,8 +25,8 @@ from leasehold.pipeline.contract import Row, SinkContract, SinkHarness, event_ta
 from leasehold.pipeline.errors import FeedError, Fenced, SinkRejected, SinkUnavailable
 from leasehold.pipeline.event import Page
 from leasehold.pipeline.limits import BatchLimits, Budget
-from leasehold.pipeline.pump.given import DeliveredBatch, ReadAhead, Reporting, Source
 from leasehold.pipeline.pump.progress import Progress
+from leasehold.pipeline.pump.run_parts import DeliveredBatch, ReadAhead, Reporting, Source
 from leasehold.pipeline.pump.runner import Runner
 from leasehold.pipeline.transform import NoTransform
 

@@ -26,8 +26,8 @@ from leasehold.pipeline.dead_letters.dead_letter_transform import DeadLetterTran
 from leasehold.pipeline.errors import PoisonEvent
 from leasehold.pipeline.limits import BatchLimits, Budget, Isolation
 from leasehold.pipeline.poison import Prepared, Refused, Slice
-from leasehold.pipeline.pump.given import DeliveredBatch, FailingEvents, ReadAhead, Reporting, Source
 from leasehold.pipeline.pump.progress import Progress
+from leasehold.pipeline.pump.run_parts import DeliveredBatch, FailingEvents, ReadAhead, Reporting, Source
 from leasehold.pipeline.pump.runner import Runner
 from leasehold.pipeline.spark.transform import SparkTransform
 

@@ -1231,7 +1231,7 @@ MUTANTS = (
     ),
     mutant(
         "what executors refuse is passed over",
-        "leasehold.pipeline.pump.ranged",
+        "leasehold.pipeline.pump.range_jobs",
         "            plan.refuse(batch)\n"
         "            raise error if isinstance(error, RangeRefused) else RangeRefused(str(error)) from error\n",
         "            return Output(table=self._transform.columns.empty_table(), start=batch.start, to=batch.to, events=0)\n",
@@ -1386,7 +1386,7 @@ MUTANTS = (
     ),
     mutant(
         "the end of a job's time is no progress of the batch",
-        "leasehold.pipeline.pump.ranged",
+        "leasehold.pipeline.pump.range_jobs",
         "loop = asyncio.get_running_loop()\n        end = loop.call_later(job_s, moved)",
         "loop = asyncio.get_running_loop()\n        end = loop.call_later(job_s + 1e9, moved)",
         test="tests/unit/service/test_worker_ranges.py",

@@ -12,8 +12,8 @@ from leasehold.common.clock import LoopClock
 from leasehold.pipeline.connectors.memory import MemoryOutputSink
 from leasehold.pipeline.feed import ChangeFeed
 from leasehold.pipeline.limits import BatchLimits, Budget
-from leasehold.pipeline.pump.given import DeliveredBatch, ReadAhead, Reporting, Source
 from leasehold.pipeline.pump.progress import Progress
+from leasehold.pipeline.pump.run_parts import DeliveredBatch, ReadAhead, Reporting, Source
 from leasehold.pipeline.pump.runner import Runner
 from leasehold.pipeline.sink import Claim
 from leasehold.pipeline.transform import NoTransform

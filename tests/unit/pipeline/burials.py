@@ -24,8 +24,8 @@ from leasehold.pipeline.dead_letters.merged_feed import MergedLetters
 from leasehold.pipeline.dead_letters.refusals import Refusals
 from leasehold.pipeline.errors import FailsTogether, OutputSuspected, Poison, PoisonEvent
 from leasehold.pipeline.limits import BatchLimits, Budget
-from leasehold.pipeline.pump.given import DeliveredBatch, FailingEvents, ReadAhead, Reporting, Source
 from leasehold.pipeline.pump.progress import Progress
+from leasehold.pipeline.pump.run_parts import DeliveredBatch, FailingEvents, ReadAhead, Reporting, Source
 from leasehold.pipeline.pump.runner import Runner
 from leasehold.pipeline.sink import Claim, Output, Permit, Sink
 from leasehold.pipeline.transform import Transform

@@ -19,8 +19,8 @@ from leasehold.pipeline.connectors.memory import MemoryChangeFeed
 from leasehold.pipeline.event import EVENT_SCHEMA, Page
 from leasehold.pipeline.feed import PartitionEnded
 from leasehold.pipeline.limits import BatchLimits, Budget
-from leasehold.pipeline.pump.given import DeliveredBatch, ReadAhead, Reporting, Source
 from leasehold.pipeline.pump.progress import Progress
+from leasehold.pipeline.pump.run_parts import DeliveredBatch, ReadAhead, Reporting, Source
 from leasehold.pipeline.pump.runner import Runner
 from leasehold.pipeline.transform import NoTransform
 

@@ -6,7 +6,7 @@ import pytest
 
 from leasehold.common.clock import BootClock
 from leasehold.leases.lease import Lease
-from leasehold.pipeline.pump.given import DeliveredBatch
+from leasehold.pipeline.pump.run_parts import DeliveredBatch
 from leasehold.service.stats import Stats, Summary, summaries_of, summary_lines
 
 

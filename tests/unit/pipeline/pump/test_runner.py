@@ -31,8 +31,8 @@ from leasehold.pipeline.errors import (
 from leasehold.pipeline.event import Page
 from leasehold.pipeline.feed import PartitionEnded
 from leasehold.pipeline.limits import BatchLimits, Budget
-from leasehold.pipeline.pump.given import DeliveredBatch, FailingEvents, ReadAhead, Reporting, Source
 from leasehold.pipeline.pump.progress import Progress
+from leasehold.pipeline.pump.run_parts import DeliveredBatch, FailingEvents, ReadAhead, Reporting, Source
 from leasehold.pipeline.pump.runner import Runner
 from leasehold.pipeline.pump.tap import Tap
 from leasehold.pipeline.sink import CloseReason, Output, Permit, SinkWriter

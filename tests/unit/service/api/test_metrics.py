@@ -42,8 +42,8 @@ from leasehold.pipeline.errors import (
 from leasehold.pipeline.executors_wait import ExecutorsWait
 from leasehold.pipeline.histogram import BUCKETS_S, Histogram
 from leasehold.pipeline.limits import ParallelLimits
-from leasehold.pipeline.pump.given import DeliveredBatch
 from leasehold.pipeline.pump.progress import NO_TIMES, TimedEvents, microseconds
+from leasehold.pipeline.pump.run_parts import DeliveredBatch
 from leasehold.pipeline.sink import CloseReason, Output
 from leasehold.pipeline.transform import NoTransform
 from leasehold.service.api.metrics import Metrics, _revision_in, build_info

@@ -23,7 +23,7 @@ from leasehold.leases.tenure import VersionedLease
 from leasehold.pipeline.connectors.memory import MemoryChangeFeed, MemoryOutputSink
 from leasehold.pipeline.errors import SinkRejected
 from leasehold.pipeline.executors_wait import ExecutorsWait
-from leasehold.pipeline.pump.given import DeliveredBatch
+from leasehold.pipeline.pump.run_parts import DeliveredBatch
 from leasehold.pipeline.transform import NoTransform
 from leasehold.service.group.activity import (
     Activity,

@@ -17,7 +17,7 @@ from leasehold.common.clock import BootClock
 from leasehold.leases.errors import StoreUnavailable
 from leasehold.leases.lease import Lease
 from leasehold.leases.tenure import VersionedLease
-from leasehold.pipeline.pump.given import DeliveredBatch
+from leasehold.pipeline.pump.run_parts import DeliveredBatch
 from leasehold.service.config.settings import LogSettings
 from leasehold.service.stats import Stats
 from leasehold.service.telemetry import logs

@@ -13,7 +13,7 @@ from leasehold.leases.errors import StoreUnavailable
 from leasehold.leases.lease import Lease
 from leasehold.pipeline.endpoint import Endpoint
 from leasehold.pipeline.errors import SinkUnavailable
-from leasehold.pipeline.pump.given import DeliveredBatch
+from leasehold.pipeline.pump.run_parts import DeliveredBatch
 from leasehold.pipeline.tracing import Contexts, TraceContext, TransformedBatch
 from leasehold.service.telemetry.spans import TEXT_MAX, RunTracer, Span, SpanFailure, TracedStats
 

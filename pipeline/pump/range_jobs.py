@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from leasehold.pipeline.errors import EngineUnavailable, PipelineError, RangeRefused, SinkRejected, SinkUnavailable
-from leasehold.pipeline.pump.given import RunParts
+from leasehold.pipeline.pump.run_parts import RunParts
 from leasehold.pipeline.ranges import FAILURES_MAX, RangedBatch, RangePlan, RangeReader, range_events_for
 from leasehold.pipeline.sink import Output
 from leasehold.pipeline.staging import NotStaged
