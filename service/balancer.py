@@ -12,7 +12,7 @@ every balance interval (or when a host rang or died, or each second while leases
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
@@ -24,7 +24,6 @@ from leasehold.leases.keeper import Keeper, Scan
 from leasehold.leases.lease import LeaseKey
 from leasehold.leases.membership import DEAD_AFTER, HostScan, Membership
 from leasehold.leases.pause_orders import Controls
-from leasehold.leases.tenure import OwnedLease
 from leasehold.service.failures import Failures, Streak, verdict
 from leasehold.service.looking import GroupReader, Lookout
 from leasehold.service.partitions import Partitions
@@ -52,14 +51,14 @@ class Balancer:
         *,
         keeper: Keeper,
         membership: Membership,
+        reader: GroupReader,
+        taker: Taker,
         workers: Mapping[LeaseKey, Worker],
-        employ: Callable[[OwnedLease, asyncio.TaskGroup], None],
         failures: Failures,
         reports: Reports,
-        stopping: asyncio.Event,
         runtime: Runtime,
     ) -> None:
-        """workers: those that run. employ: starts one for a lease that was taken. stopping: ends `run` after its round."""
+        """workers: those that run."""
         self.has_met_others = False
         self.expired: frozenset[LeaseKey] = frozenset()
         self.paused: frozenset[str] = frozenset()
@@ -67,17 +66,16 @@ class Balancer:
         self._pipelines = pipelines
         self._keeper = keeper
         self._membership = membership
+        self.reader, self._taker = reader, taker
         self._workers = workers
         self._failures = failures
         self._reports = reports
-        self._stopping = stopping
         self._clock, self._timing, self._rng = runtime.clock, runtime.timing, runtime.rng
         self._log, self._stats = runtime.log, runtime.stats
         self._wake = asyncio.Event()
         self._others: frozenset[str] = frozenset()
         """The other hosts that live, by the last scan."""
         self._outlived: Watch[LeaseKey] = Watch()
-        self.reader = GroupReader(pipelines, keeper=keeper, membership=membership, runtime=runtime)
         self.lookout = Lookout(self.reader, membership, wake=self.wake, judge=self._wake.set, runtime=runtime)
         self.partitions = Partitions(
             pipelines,
@@ -88,26 +86,16 @@ class Balancer:
             wake=self.wake,
         )
         self.planner = Planner(keeper.host, working=workers.keys(), failures=failures, runtime=runtime)
-        self.taker = Taker(
-            pipelines,
-            keeper=keeper,
-            workers=workers,
-            employ=employ,
-            failures=failures,
-            reports=reports,
-            stopping=stopping,
-            runtime=runtime,
-        )
 
     def wake(self) -> None:
         """Begin a round now."""
         self.reader.outdate()
         self._wake.set()
 
-    async def run(self, group: asyncio.TaskGroup) -> None:
+    async def run(self, group: asyncio.TaskGroup, stopping: asyncio.Event) -> None:
         """Rounds until `stopping` is set. group: the tasks that it starts. Raises DuplicateHost."""
         streak = Streak(self._clock)
-        while not self._stopping.is_set():
+        while not stopping.is_set():
             self._wake.clear()
             try:
                 pause = await self._round(group)
@@ -122,7 +110,7 @@ class Balancer:
                 self.lookout.is_handing_over = self.lookout.is_unjudged = False
                 pause = self._timing.backoff.pause_s(streak.count, self._rng.random(), retry_after_s(error))
                 # Whatever wakes it: workers end in numbers while the container is away.
-                await sleep_unless_stopped(self._stopping, pause)
+                await sleep_unless_stopped(stopping, pause)
                 continue
             alarm = asyncio.get_running_loop().call_later(pause, self._wake.set)
             await self._wake.wait()
@@ -141,8 +129,8 @@ class Balancer:
         self._rest(host_scan.controls)
         audits = await self.partitions.refresh(scan, group, host_scan.peers)
         wanted = await self.planner.plan(scan, host_scan, self.expired) if self._may_plan else NOTHING
-        wanted = await self.taker.proved(wanted)
-        changes = await self.taker.carry_out(wanted, scan, group)
+        wanted = await self._taker.proved(wanted)
+        changes = await self._taker.carry_out(wanted, scan, group)
         outlived = [LeaseKey(name, each) for name, audit in audits.items() for each in audit.outlived]
         await self._clear_away(host_scan, scan, [key for key in outlived if key in scan.seen])
         is_left = any(audit.left for audit in audits.values())
@@ -154,7 +142,7 @@ class Balancer:
         is_handing_over = bool(changes.is_outpaced or is_left or is_waiting)
         self.lookout.decide(is_handing_over)
         pause = self._pause(scan, is_soon=is_handing_over)
-        took_s = await self.taker.take_again(wanted.take, scan, group, changes.refused)
+        took_s = await self._taker.take_again(wanted.take, scan, group, changes.refused)
         return max(0.0, pause - took_s)
 
     @property

@@ -36,11 +36,13 @@ from leasehold.service.lag.age import FirstEvents, owned_wait_s, wait_to_report
 from leasehold.service.lag.asking import known_lag_of
 from leasehold.service.lag.metered import GroupLag, GroupSnapshot
 from leasehold.service.lag.reports import encoded_waits
+from leasehold.service.looking import GroupReader
 from leasehold.service.outside_checkpoints import CheckpointWriter
 from leasehold.service.pipeline import PipelineParts
 from leasehold.service.reports import Reports
 from leasehold.service.runtime import Runtime
 from leasehold.service.stopping import sleep_unless_stopped
+from leasehold.service.taking import Taker
 from leasehold.service.worker import Worker, WorkerResult, about
 
 T = TypeVar("T")
@@ -88,17 +90,7 @@ class Host:
         self._stop_timeout_s = stop_timeout_s
         self._stopping = asyncio.Event()
         self._reports = Reports(clock, runtime.log)
-        self.balancer = Balancer(
-            self.pipelines,
-            keeper=keeper,
-            membership=membership,
-            workers=self.workers,
-            employ=self._employ,
-            failures=self.failures,
-            reports=self._reports,
-            stopping=self._stopping,
-            runtime=runtime,
-        )
+        reader = GroupReader(self.pipelines, keeper=keeper, membership=membership, runtime=runtime)
         self.fitness = Fitness(
             self.pipelines,
             keeper=keeper,
@@ -106,11 +98,32 @@ class Host:
             workers=self.workers,
             failures=self.failures,
             others=self._live_others,
-            lease_of=self.balancer.reader.lease_of,
+            lease_of=reader.lease_of,
             changed=self.wake,
             runtime=runtime,
         )
-        self.balancer.taker.fitness = self.fitness
+        taker = Taker(
+            self.pipelines,
+            keeper=keeper,
+            workers=self.workers,
+            employ=self._employ,
+            failures=self.failures,
+            reports=self._reports,
+            fitness=self.fitness,
+            stopping=self._stopping,
+            runtime=runtime,
+        )
+        self.balancer = Balancer(
+            self.pipelines,
+            keeper=keeper,
+            membership=membership,
+            reader=reader,
+            taker=taker,
+            workers=self.workers,
+            failures=self.failures,
+            reports=self._reports,
+            runtime=runtime,
+        )
         self._tasks: dict[asyncio.Task[None], Worker] = {}
 
     @property
@@ -176,7 +189,7 @@ class Host:
 
     async def _live(self) -> None:
         async with asyncio.TaskGroup() as group:
-            balance = group.create_task(self.balancer.run(group), name="balance")
+            balance = group.create_task(self.balancer.run(group, self._stopping), name="balance")
             beside = [
                 group.create_task(self._keep_beating(), name="beats"),
                 group.create_task(self.balancer.lookout.run(), name="look"),

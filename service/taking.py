@@ -41,7 +41,7 @@ class RoundOutcome:
 
 
 class Taker:
-    """fitness: what this host has shown that it can process; None before it is known."""
+    """Of the host whose `workers` run. employ: starts one for a lease that was taken. fitness: what the host can process."""
 
     def __init__(
         self,
@@ -52,15 +52,15 @@ class Taker:
         employ: Callable[[OwnedLease, asyncio.TaskGroup], None],
         failures: Failures,
         reports: Reports,
+        fitness: Fitness,
         stopping: asyncio.Event,
         runtime: Runtime,
     ) -> None:
-        """As `Balancer`."""
-        self.fitness: Fitness | None = None
+        """stopping: once it is set, nothing more is taken or requested."""
         self._pipelines = pipelines
         self._keeper = keeper
         self._workers, self._employ = workers, employ
-        self._failures, self._reports = failures, reports
+        self._failures, self._reports, self._fitness = failures, reports, fitness
         self._stopping = stopping
         self._clock, self._timing, self._rng = runtime.clock, runtime.timing, runtime.rng
         self._log, self._stats = runtime.log, runtime.stats
@@ -68,9 +68,7 @@ class Taker:
 
     async def proved(self, wanted: Plan) -> Plan:
         """The plan without requests for what this host has not shown that it can process: another host works on that."""
-        if not wanted.ask or self.fitness is None:
-            return wanted
-        return replace(wanted, ask=await self.fitness.requests(wanted.ask))
+        return replace(wanted, ask=await self._fitness.requests(wanted.ask)) if wanted.ask else wanted
 
     async def carry_out(self, wanted: Plan, scan: Scan, group: asyncio.TaskGroup) -> RoundOutcome:
         changes = await self._take_all(wanted.take, scan, group)
@@ -121,8 +119,7 @@ class Taker:
             changes.is_outpaced = True
             return None
         self._stats.record_acquisition(owned.lease, before=before, took_s=self._clock.monotonic() - began)
-        if self.fitness is not None:
-            self.fitness.note_take(key)
+        self._fitness.note_take(key)
         crash_point("lease acquired")
         return owned
 
@@ -141,8 +138,7 @@ class Taker:
             text = f"lease '{key.partition}' of pipeline '{key.pipeline}' cannot be requested: {described(error)}"
             self._reports.report("request", key, text, key)
             return
-        if self.fitness is not None:
-            self.fitness.note_request(key)
+        self._fitness.note_request(key)
         self._stats.record_lease_request(lease)
         self._log.info("handoff requested", **about(lease), owner=lease.owner)
 
