@@ -30,6 +30,7 @@ COPY image image
 
 # For development: `leasehold emulate` beside all that (docs/local.md). It is not slimmed.
 FROM environment AS emulators
+ARG SSL_CERT_FILE
 COPY emulators emulators
 RUN /uv/bin/uv sync --locked --no-dev --inexact --extra emulators --no-editable
 ENV PATH=/opt/leasehold/bin:/usr/local/bin:/usr/bin:/bin \
