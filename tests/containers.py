@@ -43,7 +43,8 @@ mount -t proc proc {root}/proc
 mount --rbind /dev {root}/dev
 {mounts}
 hostname {host}
-exec env --ignore-environment {environment} /usr/sbin/chroot --userspec={user} --groups={group} {root} {command}
+exec env --ignore-environment {environment} /usr/bin/unshare --root={root} --wd={folder} --setuid={user} --setgid={group} \
+  {command}
 """
 UNSHARE = ("unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--propagation=private", "sh", "-c")
 
@@ -92,7 +93,8 @@ class Image:
             mounts="\n".join(self._mounts(settings, state)),
             host=host,
             environment=shlex.join(given),
-            user=user,
+            folder=self.config["WorkingDir"] or "/",
+            user=user.partition(":")[0],
             group=user.partition(":")[2],
             command=shlex.join(arguments or (*self.config["Entrypoint"], *self.config["Cmd"])),
         )
@@ -165,6 +167,21 @@ def _ip(*arguments: str) -> None:
     assert ran.returncode == 0, ran.stderr
 
 
+def send(container: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    """To its process 1."""
+    for process in psutil.Process(container.pid).children():
+        process.send_signal(number)
+
+
+def end(container: subprocess.Popen[bytes]) -> None:
+    """With all its processes: to kill what started it would leave them, as they have changed their user."""
+    if container.poll() is None:
+        with suppress(psutil.NoSuchProcess):
+            send(container, signal.SIGKILL)
+        container.kill()
+    container.wait(20)
+
+
 class Pod:
     """A host in a container. output: a file for what it says."""
 
@@ -229,9 +246,8 @@ class Pod:
         return sum(each.memory_info().rss for each in psutil.Process(self.process.pid).children(recursive=True))
 
     def send(self, number: signal.Signals) -> None:
-        """To the host: process 1 of its container."""
-        for process in psutil.Process(self.process.pid).children():
-            process.send_signal(number)
+        """To the host."""
+        send(self.process, number)
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         """In its container, as a probe is run."""
@@ -252,8 +268,4 @@ class Pod:
         return self.process.wait(within_s)
 
     def end(self) -> None:
-        if self.process.poll() is None:
-            with suppress(psutil.NoSuchProcess):
-                self.send(signal.SIGKILL)
-            self.process.kill()
-        self.process.wait(20)
+        end(self.process)

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import yaml
-from containers import Image, Network, network
+from containers import Image, Network, end, network
 from pages import DOCS, examples
 from patience import PATIENCE_S, until
 from pods import by_tcp
@@ -62,8 +62,7 @@ class Cloud:
 
     def end(self) -> None:
         for each in self.started:
-            each.kill()
-            each.wait(PATIENCE_S)
+            end(each)
 
 
 @pytest.fixture
