@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 
-OURS = {"leasehold", "leasehold-emulators"}
+OURS = {"leasehold-processor", "leasehold-emulators"}
 UNKNOWN = "see its texts"
 JAR = re.compile(r"(?P<name>.+?)[-_](?P<version>\d[\w.+-]*)\.jar")
 Row = tuple[str, str, str, str]

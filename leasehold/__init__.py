@@ -25,9 +25,9 @@ def __getattr__(name: str) -> object:
     """Import the name and keep it. Raises AttributeError with the most similar name."""
     value: object
     if name == "__version__":
-        from importlib.metadata import version
+        from leasehold.common.distribution import own_version
 
-        value = version("leasehold")
+        value = own_version()
     elif name == "_HOMES":
         value = _homes()
     elif name == "__all__":

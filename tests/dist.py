@@ -4,9 +4,9 @@ A second build has the same bytes. The wheels are installed in empty environment
 uv.lock and then with other releases (`RELEASES`): of PySpark, and the oldest of all that pyproject.toml permits. Each brings one
 package, and nothing else at the top. In each environment the private parts are found, and the demo runs. Modules of users are
 called as our folders, and another distribution installs one called `leases`. One environment gets the sdist instead, which makes
-the same wheel. One gets `leasehold[demo,emulators]` from an index on this machine, beside other SDKs of Azure, and does what a
-stranger does (`.ci/stranger`). Where buildah is, as root, the image is built as far as it installs packages, and has the files
-of the wheel. At last `pyspark-client` overwrites PySpark, which a command reports.
+the same wheel. One gets `leasehold-processor[demo,emulators]` from an index on this machine, beside other SDKs of Azure, and
+does what a stranger does (`.ci/stranger`). Where buildah is, as root, the image is built as far as it installs packages, and has
+the files of the wheel. At last `pyspark-client` overwrites PySpark, which a command reports.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def built(folder: Path) -> tuple[Path, Path, Path]:
     run(UV, "build", "--quiet", "--all-packages", "--out-dir", str(folder), cwd=ROOT)
     chart = Path(helm_python.package(ROOT / "helm", destination=folder))
     chart.write_bytes(dated(chart.read_bytes(), int(os.environ["SOURCE_DATE_EPOCH"])))
-    (wheel,), (sdist,) = folder.glob("leasehold-*.whl"), folder.glob("leasehold-*.tar.gz")
+    (wheel,), (sdist,) = folder.glob("leasehold_processor-*.whl"), folder.glob("leasehold_processor-*.tar.gz")
     (emulators,) = folder.glob("leasehold_emulators-*.whl")
     return wheel, sdist, emulators
 
@@ -210,7 +210,7 @@ def be_a_stranger(dist: Path, folder: Path) -> None:
     """From an index, beside other SDKs of Azure: the program of the README, and the demo. Raises SystemExit."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     with served(dist) as index:
-        wanted = ("--find-links", index, f"leasehold[demo,emulators]=={version}", *BESIDE)
+        wanted = ("--find-links", index, f"leasehold-processor[demo,emulators]=={version}", *BESIDE)
         python = install(folder, (), *wanted)
     told = run(str(ROOT / ".ci/stranger"), str(python.parent), str(ROOT / "README.md"), cwd=folder, timeout_s=DEMO_S)
     sys.stdout.write(
@@ -222,7 +222,7 @@ def unlike(wheel: Path, site: Path) -> set[str]:
     """Files of the wheel that are not installed there as they are, and what else its distribution has installed."""
     with zipfile.ZipFile(wheel) as opened:
         files = {name: opened.read(name) for name in opened.namelist() if ".dist-info/" not in name}
-    (record,) = site.glob("leasehold-*.dist-info/RECORD")
+    (record,) = site.glob("leasehold_processor-*.dist-info/RECORD")
     installed = {row[0] for row in csv.reader(record.read_text().splitlines())}
     others = {name for name in installed - files.keys() if ".dist-info/" not in name and not name.startswith("../")}
     return others | {
@@ -278,7 +278,7 @@ def main() -> None:
 def try_out(package: Path, folder: Path, releases: Collection[str]) -> None:
     """Raises SystemExit."""
     extras = ",".join(EXTRAS) if releases == LOWEST else "demo"
-    python = install(folder, releases, f"leasehold[{extras}] @ {package.as_uri()}")
+    python = install(folder, releases, f"leasehold-processor[{extras}] @ {package.as_uri()}")
     if releases == LOWEST:
         run(str(python), "-c", OPTIONAL_PARTS, cwd=folder)
     place = run(str(python), "-c", "import leasehold; print(leasehold.__path__[0])", cwd=folder).strip()
@@ -317,7 +317,7 @@ def add_emulators(folder: Path, wheel: Path, emulators: Path) -> None:
     python, place = folder / "environment/bin/python", str(wheel.parent)
     command = (str(python.with_name("leasehold")), "emulate", "cosmos", "--help")
     done = finish(*command, cwd=folder, timeout_s=60)
-    if done.returncode != 2 or "pip install 'leasehold[emulators]'" not in done.stderr:
+    if done.returncode != 2 or "pip install 'leasehold-processor[emulators]'" not in done.stderr:
         sys.exit(f"dist: without {emulators.name}, `leasehold emulate` ended with {done.returncode}: {done.stderr}")
     run(
         UV,
@@ -328,7 +328,7 @@ def add_emulators(folder: Path, wheel: Path, emulators: Path) -> None:
         str(python),
         "--find-links",
         place,
-        "leasehold[emulators]",
+        "leasehold-processor[emulators]",
         cwd=folder,
     )
     if "--ranges" not in (shown := run(*command, cwd=folder)):

@@ -24,12 +24,12 @@ EMPTY = "## [Unreleased]\n"
 NUMBERS = r"\d+\.\d+\.\d+"
 PLACES = {
     "pyproject.toml": (rf'^version = "({NUMBERS})"$', rf'"leasehold-emulators==({NUMBERS})"'),
-    "emulators/pyproject.toml": (rf'^version = "({NUMBERS})"$', rf'"leasehold==({NUMBERS})"'),
+    "emulators/pyproject.toml": (rf'^version = "({NUMBERS})"$', rf'"leasehold-processor==({NUMBERS})"'),
     "helm/Chart.yaml": (rf"^version: ({NUMBERS})$", rf'^appVersion: "({NUMBERS})"$'),
-    "docs/kubernetes.md": (rf"'leasehold\[binary\]==({NUMBERS})'", rf"/[\w-]*leasehold[\w-]*:({NUMBERS})"),
+    "docs/kubernetes.md": (rf"'leasehold-processor\[binary\]==({NUMBERS})'", rf"/[\w-]*leasehold[\w-]*:({NUMBERS})"),
     "docs/clusters.md": (rf"/leasehold-thin:({NUMBERS})",),
     "uv.lock": (
-        rf'^name = "leasehold"\nversion = "({NUMBERS})"$',
+        rf'^name = "leasehold-processor"\nversion = "({NUMBERS})"$',
         rf'^name = "leasehold-emulators"\nversion = "({NUMBERS})"$',
     ),
 }

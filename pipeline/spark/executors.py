@@ -9,13 +9,12 @@ import json
 import uuid
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from functools import cache
-from importlib.metadata import version as version_of
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
+from leasehold.common.distribution import own_version
 from leasehold.common.nesting import parsed_json
 from leasehold.pipeline.errors import SinkUnavailable
 from leasehold.pipeline.event import EVENT_SCHEMA
@@ -151,11 +150,6 @@ def task_number() -> int:
     context = TaskContext.get()
     assert context is not None, "tasks run in Spark's Python workers"
     return context.partitionId()
-
-
-@cache
-def own_version() -> str:
-    return version_of("leasehold")
 
 
 def check_version(version: str) -> None:

@@ -19,6 +19,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StringType, StructType
 
+from leasehold.common.distribution import own_version
 from leasehold.common.nesting import parsed_json
 from leasehold.pipeline.batch import Batch, without
 from leasehold.pipeline.errors import (
@@ -39,7 +40,7 @@ from leasehold.pipeline.parsing.schema import Struct, read_schema
 from leasehold.pipeline.poison import JobFailed, Prepared, Refused, Slice
 from leasehold.pipeline.ranges import RangedBatch, RangeReader, RangeReads
 from leasehold.pipeline.spark.engine import SparkEngine
-from leasehold.pipeline.spark.executors import OutputTask, RangeTask, collected, new_attempt, own_version
+from leasehold.pipeline.spark.executors import OutputTask, RangeTask, collected, new_attempt
 from leasehold.pipeline.spark.failures import failure_of
 from leasehold.pipeline.spark.jvm import text_of
 from leasehold.pipeline.spark.micro_batch import MicroBatches, split

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from functools import partial
 from html import escape
 from http import HTTPStatus
-from importlib.metadata import version
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Response
 from fastapi.responses import HTMLResponse
 from structlog.typing import FilteringBoundLogger as Log
 
+from leasehold.common.distribution import own_version
 from leasehold.leases.errors import StoreError
 from leasehold.service import dashboard
 from leasehold.service.api import schemas
@@ -147,7 +147,7 @@ def create_app(
     log = log or default_logger(view.host.name)
     app = FastAPI(
         title="Leasehold",
-        version=version("leasehold"),
+        version=own_version(),
         description="Leases, hosts, pipelines and lag of one group, and what operators may do about them.",
         docs_url=None,
         redoc_url=None,

@@ -22,6 +22,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
+from leasehold.common.distribution import NAME
 from leasehold.common.nesting import parsed_json
 from leasehold.leases.session import Session
 from leasehold.pipeline.histogram import Histogram
@@ -258,10 +259,10 @@ def build_info() -> Mapping[str, str]:
     """What runs, without importing it. pyspark, revision: empty if there is none, or if it is unknown."""
     packages = (_version_of(name) for name in ("pyspark", "pyspark-connect", "pyspark-client"))
     return {
-        "version": _version_of("leasehold"),
+        "version": _version_of(NAME),
         "python": platform.python_version(),
         "pyspark": next(filter(None, packages), ""),
-        "revision": _revision_in(distribution("leasehold").read_text("direct_url.json")),
+        "revision": _revision_in(distribution(NAME).read_text("direct_url.json")),
     }
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, get_args
 
 import click
 
+from leasehold.common.distribution import NAME
 from leasehold.leases.errors import InvalidDocument, StoreMissing
 from leasehold.leases.lease import LeaseKey
 from leasehold.service.cli.common import (
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
 
 
 @click.group(cls=Interruptible, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="leasehold")
+@click.version_option(package_name=NAME)
 def main() -> None:
     """Leasehold: partitions of a feed, shared by hosts, through Spark micro-batches, delivered exactly once."""
 
@@ -274,7 +275,7 @@ def _emulate() -> click.Command:
     @click.argument("arguments", nargs=-1)
     def missing(arguments: tuple[str, ...]) -> None:
         """Run an emulator of an Azure service on this machine, for development and tests (extra `emulators`)."""
-        fail("the emulators are a package of their own: pip install 'leasehold[emulators]'", code=USAGE)
+        fail("the emulators are a package of their own: pip install 'leasehold-processor[emulators]'", code=USAGE)
 
     return missing
 

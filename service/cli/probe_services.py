@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from leasehold.common.clock import BootClock
+from leasehold.common.distribution import NAME
 from leasehold.leases.errors import StoreAmbiguous, StoreError
 from leasehold.pipeline.errors import PipelineError
 from leasehold.service.cli.run import stopping
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 from leasehold.service.cli.probe import Say
 
 REMOVAL_S_MAX = 30.0
-SDKS = ("leasehold", "azure-cosmos", "azure-eventhub", "azure-storage-blob", "azure-identity")
+SDKS = (NAME, "azure-cosmos", "azure-eventhub", "azure-storage-blob", "azure-identity")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

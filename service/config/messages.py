@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, requires
 
 from pydantic_core import ErrorDetails
 
+from leasehold.common.distribution import NAME
 from leasehold.service.texts import redacted
 
 _WORDS = {
@@ -73,7 +74,7 @@ def unknown_setting(name: str, known: Iterable[str]) -> str:
 def install_command(extra: str) -> str:
     """Leasehold itself is on no package index, and its requirements are."""
     try:
-        return command_of(extra, requires("leasehold") or ())
+        return command_of(extra, requires(NAME) or ())
     except PackageNotFoundError:  # run from its sources
         return command_of(extra, ())
 
@@ -84,4 +85,4 @@ def command_of(extra: str, requirements: Iterable[str]) -> str:
     wanted = [
         name.strip() for name, _, marker in found if re.search(rf"""extra == ['"]{re.escape(extra)}['"]""", marker)
     ]
-    return "pip install " + " ".join(f"'{name}'" for name in sorted(wanted) or [f"leasehold[{extra}]"])
+    return "pip install " + " ".join(f"'{name}'" for name in sorted(wanted) or [f"{NAME}[{extra}]"])

@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from importlib.metadata import version
 from typing import Any
 
 from opentelemetry._logs import SeverityNumber
@@ -57,6 +56,7 @@ from opentelemetry.trace import Span as SdkSpan
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from structlog.typing import FilteringBoundLogger as Log
 
+from leasehold.common.distribution import own_version
 from leasehold.pipeline.tracing import PARENT, STATE, TraceContext
 from leasehold.service.telemetry.conventions import SCHEMA_URL, Value
 from leasehold.service.telemetry.figures import Figure, Point
@@ -84,7 +84,7 @@ _SEVERITIES = {
 
 
 def _resource(host: str) -> Resource:
-    ours = {"service.name": "leasehold", "service.version": version("leasehold"), "service.instance.id": host}
+    ours = {"service.name": "leasehold", "service.version": own_version(), "service.instance.id": host}
     return Resource.create(ours).merge(OTELResourceDetector().detect())
 
 
@@ -167,7 +167,7 @@ class OtlpTraces:
         self._exports.watch(exporter, len)
         self._provider = TracerProvider(resource=_resource(host), shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
-        self._tracer = self._provider.get_tracer("leasehold", version("leasehold"), schema_url=SCHEMA_URL)
+        self._tracer = self._provider.get_tracer("leasehold", own_version(), schema_url=SCHEMA_URL)
 
     @property
     def exported(self) -> int:
@@ -305,7 +305,7 @@ class OtlpMetrics:
     def _encoded(self, figures: Sequence[Figure]) -> MetricsData:
         now_ns = time.time_ns()
         metrics = [_metric(figure, self._since_ns, now_ns) for figure in figures if figure.points]
-        scope = InstrumentationScope("leasehold", version("leasehold"), SCHEMA_URL)
+        scope = InstrumentationScope("leasehold", own_version(), SCHEMA_URL)
         scoped = ScopeMetrics(scope=scope, metrics=metrics, schema_url=SCHEMA_URL)
         return MetricsData([ResourceMetrics(self._resource, [scoped], schema_url="")])
 
@@ -357,7 +357,7 @@ class OtlpLogs:
         self._exports.watch(exporter, len)
         self._provider = LoggerProvider(resource=_resource(host), shutdown_on_exit=False)
         self._provider.add_log_record_processor(BatchLogRecordProcessor(exporter))
-        self._logger = self._provider.get_logger("leasehold", version("leasehold"), schema_url=SCHEMA_URL)
+        self._logger = self._provider.get_logger("leasehold", own_version(), schema_url=SCHEMA_URL)
         self._handler = FieldsHandler(host, self._send, level)
 
     def start(self) -> None:

@@ -29,9 +29,9 @@ def test_the_sdist_takes_folders_and_files_of_the_top_alone() -> None:
 
 
 def test_whatever_else_a_wheel_installs_at_the_top_is_found(tmp_path: Path) -> None:
-    wheel = tmp_path / "leasehold-1-py3-none-any.whl"
+    wheel = tmp_path / "leasehold_processor-1-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as opened:
-        for name in ("leases/lease.py", "tests/dist.py", "stray.py", "leasehold-1.dist-info/METADATA"):
+        for name in ("leases/lease.py", "tests/dist.py", "stray.py", "leasehold_processor-1.dist-info/METADATA"):
             opened.writestr(name, "")
     assert dist.top_level(wheel) == {"leases", "tests", "stray.py"}
 
@@ -44,14 +44,15 @@ def test_releases_take_the_place_of_those_in_the_lock() -> None:
 
 
 def test_an_image_that_is_not_made_of_the_wheel_is_found(tmp_path: Path) -> None:
-    wheel, site = tmp_path / "leasehold-1-py3-none-any.whl", tmp_path / "site-packages"
+    wheel, site = tmp_path / "leasehold_processor-1-py3-none-any.whl", tmp_path / "site-packages"
     with zipfile.ZipFile(wheel, "w") as opened:
-        for name in ("leasehold/a.py", "leasehold/b.py", "leasehold/c.py", "leasehold-1.dist-info/METADATA"):
+        for name in ("leasehold/a.py", "leasehold/b.py", "leasehold/c.py", "leasehold_processor-1.dist-info/METADATA"):
             opened.writestr(name, name)
     with zipfile.ZipFile(wheel) as opened:
         opened.extractall(site)
-    record = site / "leasehold-1.dist-info/RECORD"
-    installed = "leasehold/a.py,,\nleasehold/b.py,,\nleasehold/c.py,,\n../../../bin/leasehold,,\nleasehold-1.dist-info/RECORD,,\n"
+    record = site / "leasehold_processor-1.dist-info/RECORD"
+    names = ("leasehold/a.py", "leasehold/b.py", "leasehold/c.py", "../../../bin/leasehold")
+    installed = "".join(f"{name},,\n" for name in (*names, record.relative_to(site)))
     record.write_text(installed)
     assert dist.unlike(wheel, site) == set()
     (site / "leasehold/a.py").write_text("changed")
@@ -93,9 +94,9 @@ def test_files_of_two_builds_that_differ_are_named(tmp_path: Path) -> None:
 
 
 def test_an_index_has_the_distributions_of_a_folder(tmp_path: Path) -> None:
-    (tmp_path / "leasehold-1-py3-none-any.whl").write_bytes(b"a wheel")
+    (tmp_path / "leasehold_processor-1-py3-none-any.whl").write_bytes(b"a wheel")
     with dist.served(tmp_path) as index, urlopen(index, timeout=PATIENCE_S) as page:
-        assert b'href="leasehold-1-py3-none-any.whl"' in page.read()
+        assert b'href="leasehold_processor-1-py3-none-any.whl"' in page.read()
 
 
 def test_the_wheel_has_no_files_of_others() -> None:

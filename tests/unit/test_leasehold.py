@@ -46,7 +46,7 @@ def test_importing_it_loads_no_other_package() -> None:
 
 
 def test_its_version_is_that_of_the_distribution() -> None:
-    assert leasehold.__version__ == importlib.metadata.version("leasehold")
+    assert leasehold.__version__ == importlib.metadata.version("leasehold-processor")
 
 
 def test_an_unknown_name_is_reported_with_the_most_similar_one() -> None:

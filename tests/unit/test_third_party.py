@@ -34,7 +34,10 @@ def listing() -> ModuleType:
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
     """An environment of one package of others, ours, and a jar."""
-    for name, more in (("other-name", "License-File: LICENSE\nLicense-Expression: LGPL-3.0-only\n"), ("leasehold", "")):
+    for name, more in (
+        ("other-name", "License-File: LICENSE\nLicense-Expression: LGPL-3.0-only\n"),
+        ("leasehold-processor", ""),
+    ):
         folder = tmp_path / f"site/{name.replace('-', '_')}-2.1.dist-info"
         (folder / "licenses").mkdir(parents=True)
         (folder / "licenses/LICENSE").write_text("You may.")

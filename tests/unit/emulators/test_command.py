@@ -53,7 +53,7 @@ def test_without_its_package_the_command_names_the_extra(
     called = CliRunner().invoke(command, arguments)
     assert (called.exit_code, called.stdout) == (2, "")
     assert called.stderr == (
-        "leasehold: the emulators are a package of their own: pip install 'leasehold[emulators]'\n"
+        "leasehold: the emulators are a package of their own: pip install 'leasehold-processor[emulators]'\n"
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pytest
 
+from leasehold.common.distribution import own_version
 from leasehold.pipeline.contract import event_table
 from leasehold.pipeline.event import EVENT_SCHEMA
 from leasehold.pipeline.parsing.schema import Field, Leaf, Struct, arrow_schema
@@ -23,7 +24,6 @@ from leasehold.pipeline.spark.executors import (
     RangeTask,
     collected,
     new_attempt,
-    own_version,
     returned,
     share_of,
 )

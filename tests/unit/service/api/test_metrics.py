@@ -315,7 +315,7 @@ async def test_what_runs_shows_without_being_imported(start) -> None:
     metrics = Metrics((await start(runs=False)).host)
     (labels,) = [labels for name, *labels in samples(metrics) if name == "leasehold_build_info"]
     assert labels == [build_info()[name] for name in ("pyspark", "python", "revision", "version")]
-    assert build_info()["version"] == version("leasehold")
+    assert build_info()["version"] == version("leasehold-processor")
     assert build_info()["pyspark"] == version("pyspark")
 
 

@@ -20,7 +20,7 @@ def test_the_command_names_the_requirements_of_the_extra_alone() -> None:
 
 
 def test_without_metadata_the_extra_itself_is_named() -> None:
-    assert command_of("otel", []) == "pip install 'leasehold[otel]'"
+    assert command_of("otel", []) == "pip install 'leasehold-processor[otel]'"
 
 
 def test_the_docs_name_what_the_extras_require() -> None:

@@ -1,0 +1,14 @@
+"""Leasehold as pip knows it. PyPI's `leasehold` is another project."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.metadata import version
+
+NAME = "leasehold-processor"
+
+
+@cache
+def own_version() -> str:
+    """Raises PackageNotFoundError where nothing is installed, as in a folder of sources."""
+    return version(NAME)
