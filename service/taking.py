@@ -41,7 +41,7 @@ class RoundOutcome:
 
 
 class Taker:
-    """Of the host whose `workers` run. employ: starts one for a lease that was taken. fitness: what the host can process."""
+    """workers: those that run. employ: starts one for a lease that was taken. fitness: what the host can process."""
 
     def __init__(
         self,
