@@ -66,6 +66,11 @@ class Cut:
     back_s: float = 0.0
     arrives_at: float = 0.0
 
+    @property
+    def fails_for_all(self) -> bool:
+        """Whether no host's request arrives. Then no other cut lets one through: the onlooker counts on that."""
+        return self.host == "" and self.fate.ends in ("refused", "ghost")
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hold:
@@ -157,10 +162,11 @@ class Skies:
         if self.is_calm:
             return self._calm_fate(request) or Fate(quick)
         if self.cuts and ("", request.where) not in self.outages:
-            for cut in self.cuts:
-                if cut.host in ("", request.host) and cut.is_meant(request):
-                    late_s = max(cut.fate.late_s, cut.arrives_at - self._now())
-                    return cut.fate._replace(late_s=late_s, back_s=cut.back_s * rng.random())
+            meant = [cut for cut in self.cuts if cut.host in ("", request.host) and cut.is_meant(request)]
+            if meant:
+                cut = next((each for each in meant if each.fails_for_all), meant[0])
+                late_s = max(cut.fate.late_s, cut.arrives_at - self._now())
+                return cut.fate._replace(late_s=late_s, back_s=cut.back_s * rng.random())
         if (self.outages or self.slow or self.hanging) and (fate := self._laid_fate(request, quick)) is not None:
             return fate
         if request.operation == "publish" and self._cut_off.get(request.id) == self._now():
