@@ -38,7 +38,7 @@ class Value:
 
 
 def values(paragraph: str) -> Iterator[Value]:
-    """The values of a paragraph, each with the comments before and behind it."""
+    """The values of a paragraph, each with the comments before and after it."""
     path: list[str] = []
     before: list[str] = []
     for line in paragraph.splitlines():
@@ -60,7 +60,7 @@ def prose(paragraph: str) -> str:
 
 
 def table(found: list[Value]) -> list[str]:
-    """Nothing for a section without a comment."""
+    """The rows of a table. Sections without a comment have no row."""
     shown = [each for each in found if each.value is not None or each.comment]
     cells = [(f"`{each.path}`", f"`{each.value}`" if each.value else "", each.comment) for each in shown]
     rows = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in cells]

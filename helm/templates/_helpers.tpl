@@ -66,8 +66,8 @@ http://{{ ternary "[::1]" "127.0.0.1" (eq .Values.api.address "::1") }}:{{ .Valu
 {{- end }}
 
 {{- /*
-One probe of the host: (dict "root" $ "path" PATH "timing" TIMING). Nothing outside the pod reaches an API on loopback, so then the
-image's own Python asks it.
+One probe of the host: (dict "root" $ "path" PATH "timing" TIMING). Nothing outside the pod reaches an API on loopback, so in that case
+the image's own Python asks it.
 */}}
 {{- define "leasehold.probe" -}}
 {{- if include "leasehold.loopback" .root -}}
@@ -120,7 +120,7 @@ key: {{ .Values.api.clientKey | default .Values.api.readersKey | quote }}
 {{- toYaml $settings }}
 {{- end }}
 
-{{- /* What a schema cannot check, or not with a helpful error. */}}
+{{- /* What a schema cannot check, or cannot report with a helpful error. */}}
 {{- define "leasehold.refusals" -}}
 {{- $v := .Values }}
 {{- $leases := dig "type" "sqlite" ($v.config.leases | default dict) }}
@@ -223,13 +223,13 @@ key: {{ .Values.api.clientKey | default .Values.api.readersKey | quote }}
 {{- end }}
 {{- if include "leasehold.loopback" . }}
 {{- if ne (len $doors) 1 }}
-{{- fail (printf "api.address is %s, so only a proxy in the pod reaches the API, but %d containers of extraContainers have a port with the name api: give it to one, which forwards to %s" $v.api.address (len $doors) (include "leasehold.local" .)) }}
+{{- fail (printf "api.address is %s, so only a proxy in the pod reaches the API, but %d containers of extraContainers have a port with the name api: give that name to one, which forwards to %s" $v.api.address (len $doors) (include "leasehold.local" .)) }}
 {{- end }}
 {{- if eq (index $doors 0 1 | int) ($v.api.port | int) }}
 {{- fail (printf "the container '%s' listens on port %d, which is api.port: choose another port for one of them" (index $doors 0 0) ($v.api.port | int)) }}
 {{- end }}
 {{- else if $doors }}
-{{- fail (printf "the container '%s' has a port with the name api, which the host has: set api.address to 127.0.0.1 if it is a proxy for the API, or else name the port differently" (index $doors 0 0)) }}
+{{- fail (printf "the container '%s' has a port with the name api, which the host's port already has: set api.address to 127.0.0.1 if it is a proxy for the API, or else name the port differently" (index $doors 0 0)) }}
 {{- else if eq $v.api.scheme "https" }}
 {{- fail "api.scheme is https, but hosts speak HTTP: set api.address to 127.0.0.1, and add a proxy with TLS to extraContainers" }}
 {{- end }}

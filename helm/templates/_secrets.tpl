@@ -41,7 +41,7 @@
 {{- $place := "(?i)[._-](file|path|dir|name|type|class)$" }}
 {{- $parameter := "(?i)(^|[?&;\\s])([a-z]+[._-])*((ssl)?passw[a-z%0-9]*|pwd|token|secret|signature|sig|code|key|(account|api|access|sharedaccess)key)\\s*=\\s*[^\\s&;=]+=*([\\s&;]|$)" }}
 {{- $query := and (eq .name "url") (regexMatch "\\?[^$]*$" .value) }}
-{{- /* Spark's own names of Secrets: a key of one, and where one is mounted. */}}
+{{- /* Spark's own settings for Secrets: a key of a Secret, and the directory where a Secret is mounted. */}}
 {{- $key := and (regexMatch "^spark\\.kubernetes\\.(driver|executor)\\.secretKeyRef\\." .name) (regexMatch "^[a-z0-9][-a-z0-9.]*:[-._a-zA-Z0-9]+$" .value) }}
 {{- $mount := and (regexMatch "^spark\\.kubernetes\\.(driver|executor)\\.secrets\\." .name) (regexMatch "^/[-./_a-zA-Z0-9]*$" .value) }}
 {{- $isNamed := and (regexMatch $named .name) (not (or $key $mount (regexMatch $place .name))) }}

@@ -35,7 +35,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if .Values.sparkServer.create }}{{ include "leasehold.serverSelector" . }}{{ else }}{{ include "leasehold.selector" . }}{{ end -}}
 {{- end }}
 
-{{- /* What Spark's driver has to know about executors. It then needs rights to pods alone: no ConfigMaps, Services or claims. */}}
+{{- /* What Spark's driver has to know about executors. With this, it needs rights only to pods, not to ConfigMaps, Services or claims. */}}
 {{- define "leasehold.driverConf" -}}
 spark.kubernetes.namespace: {{ .Release.Namespace | quote }}
 spark.kubernetes.container.image: {{ .Values.sparkExecutors.image | default .Values.sparkServer.image | quote }}
@@ -86,8 +86,8 @@ spark.ui.enabled: "false"
 {{- end }}
 
 {{- /*
-Settings that `sparkServer.conf` may override. As a host's own Spark, which is set up for small batches; and jobs share the cores, so
-that those of one host do not have to wait until those of others end. Without the file, FAIR shares them between pools only.
+Settings that `sparkServer.conf` may override. Like a host's own Spark, they suit small batches. Jobs share the cores, so that jobs of
+one host need not wait until those of others end. Without the file, FAIR shares cores only between pools.
 */}}
 {{- define "leasehold.serverTuning" -}}
 {{ include "leasehold.driverTuning" . }}
@@ -143,7 +143,7 @@ spec:
       emptyDir: {sizeLimit: 256Mi}
 {{- end }}
 
-{{- /* What a pod of Spark's image has in common with others. It has another user: that of the image. */}}
+{{- /* What a pod of Spark's image has in common with other pods, except for its user: that of the image. */}}
 {{- define "leasehold.sparkPod" -}}
 {{- $security := deepCopy .Values.podSecurityContext }}
 {{- range list "runAsUser" "runAsGroup" "fsGroup" }}

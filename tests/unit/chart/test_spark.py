@@ -566,7 +566,7 @@ def test_the_notes_warn_of_an_open_server(chart) -> None:
     def notes(values: Values) -> str:
         return str(chart.render(merged(BANK, values), name="bank", namespace="prod")["leasehold/templates/NOTES.txt"])
 
-    warning = "Every pod of the cluster may run code on it"
+    warning = "Every pod of the cluster can run code on it"
     assert warning in notes({**SERVER, "networkPolicy": {"enabled": False}})
     assert warning not in notes(SERVER)
     assert "deployment/bank-leasehold-spark" in notes(SERVER)
