@@ -620,10 +620,10 @@ MUTANTS = (
         '            raise NotTrusted("the write was cancelled before it was sent")\n',
     ),
     mutant(
-        "a failed renewal extends trust",
+        "a failed write wins a lease again",
         "leasehold.leases.tenure",
         "            attempt += 1\n            failed(error, attempt)\n",
-        "            owned._written = owned._written._replace(at=clock.monotonic())\n            failed(error, attempt)\n",
+        "            owned._written = owned._written._replace(term=owned.session.term)\n            failed(error, attempt)\n",
     ),
     mutant(
         "a hung worker goes on renewing",
