@@ -1,4 +1,4 @@
-"""Changes of a Cosmos DB container, as documents, for a function."""
+"""Calls a function with the changes of a Cosmos DB container, as documents."""
 
 import asyncio
 import os

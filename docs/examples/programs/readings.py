@@ -1,4 +1,4 @@
-"""Events of a hub, with a checkpoint after every 50 of a partition, and one at the end of what came."""
+"""Prints events of a hub; checkpoints after every 50 events of a partition, and after the last event of each call."""
 
 import asyncio
 import os

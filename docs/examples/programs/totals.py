@@ -1,4 +1,4 @@
-"""Amounts of CSV files, added up in PostgreSQL, exactly once."""
+"""Adds up amounts from CSV files in PostgreSQL, exactly once."""
 
 import asyncio
 import os
