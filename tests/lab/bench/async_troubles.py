@@ -121,10 +121,10 @@ def figures(run: Run, entries: Sequence[Any]) -> list[Figure]:
     held = max(run.held) / LIMITS.buffered_entries_max
     back = run.rate(well + BACK_S, run.looks[-1].at) / run.rate(first + (trouble - first) / 2, trouble)
     return [
-        Figure(name="in trouble: delivered", unit="of all", ours=delivered, bound=1.0),
-        Figure(name="in trouble: held", unit="of the most", ours=held, bound=1.0, is_most=True),
+        Figure(name="in trouble: delivered", unit="share of all entries", ours=delivered, bound=1.0),
+        Figure(name="in trouble: held", unit="share of `buffered_entries_max`", ours=held, bound=1.0, is_most=True),
         Figure(name="in trouble: more memory", unit="MB", ours=max(during) - max(before), bound=32, is_most=True),
-        Figure(name="after trouble: rate", unit="of the first", ours=back, bound=0.9),
+        Figure(name="after trouble: rate", unit="relative to the rate before the trouble", ours=back, bound=0.9),
     ]
 
 

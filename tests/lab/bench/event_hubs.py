@@ -152,7 +152,13 @@ def figures(
         Figure(name="hub first event", unit="s", ours=statistics.median(firsts_s), bound=0.2, is_most=True),
         Figure(name="hub latency p50", unit="ms", ours=latency_p50_ms, bound=150, is_most=True),
         *(
-            Figure(name=f"hub memory of a {who}", unit="of the first", ours=growth, bound=1.05, is_most=True)
+            Figure(
+                name=f"hub memory of a {who}",
+                unit="relative to the first quarter of the run",
+                ours=growth,
+                bound=1.05,
+                is_most=True,
+            )
             for who, growth in memory.items()
         ),
     ]

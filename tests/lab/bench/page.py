@@ -17,10 +17,11 @@ ABOUT = """# Performance
 
 This page shows what one run of `make bench` measured. Measure on your own machine before you rely on a figure.
 
-- Sides of one figure are measured in the same run, and figures are medians of several repetitions, unless there is only one.
-  Only .NET's writes are computed. The raw socket reader only counts frames, and the peers keep no position.
-- Events of the hub have no application properties. Plans are CPU time.
-- Sides over Kafka read the same topics of one broker. Its CPU time is not counted.
+- All systems that one row compares are measured in the same run.
+  Figures are medians of several repetitions, unless there is only one.
+  Only .NET's writes are computed. The raw socket reader only counts frames, and the loops under *Peers* keep no position.
+- Events of the hub have no application properties. The times of plans are CPU times.
+- All systems over Kafka read the same topics of one broker. Its CPU time is not counted.
   Spark's real-time mode delivers at least once.
 - *CPU us/event* is the CPU time of the processes that do the work. For micro-batches these are Python, Java and PostgreSQL.
 - A ratio is ours divided by the other's. For times and costs, less is better.
@@ -31,7 +32,7 @@ NOTES = """
 
 These profiles and trials were made on two cores while the code grew. They explain the targets that are missed.
 
-**A warm micro-batch pipeline** takes some 3 us of CPU time for an event:
+**A warm micro-batch pipeline** takes some 3 us of CPU time per event:
 
 | process | us/event | of that |
 | --- | --- | --- |
@@ -40,35 +41,39 @@ These profiles and trials were made on two cores while the code grew. They expla
 | PostgreSQL | 0.65 | upserts: four partitions with 10,000 accounts each for 400,000 events |
 
 - Batches of 200,000 events and jobs of 32 MiB need more memory, and are not faster.
-- Compiling by C1 alone, or thresholds 40 times as high, help a cold pipeline or single events, and cost a warm one more.
+- Compiling with C1 alone, or raising the JIT's thresholds 40-fold, helps a cold pipeline or single events.
+  But a warm pipeline then costs more.
 - Other allocators for Arrow change nothing that can be measured.
 - Structured Streaming sums over all partitions in one job, so it writes a quarter of the rows.
 
-**One event through Spark** takes some 15 ms in Spark. A job that does nothing takes 5 ms of these: a dozen threads pass it on.
+**One event through Spark** takes some 15 ms in Spark.
+A job that does nothing takes 5 ms of this, because a dozen threads pass it on.
 The rest is Spark's: it cleans closures by reading class files, opens an SQL execution, serves the rows,
 and generates code that it has compiled before.
 
-- To look first at what the query means now, and then run it, took 7 ms more.
-- To keep the RDD of Arrow batches and collect it again takes longer than to run the DataFrame again.
+- Analysing the query first, and then running it, took 7 ms more.
+- Keeping the RDD of Arrow batches and collecting it again takes longer than running the DataFrame again.
 
-**One event without a transform** takes 4 to 6 ms. To append it durably takes 1 ms, and to notice and read it another one.
+**One event without a transform** takes 4 to 6 ms.
+Appending it durably takes 1 ms, and noticing and reading it takes another 1 ms.
 PostgreSQL takes 1 to 2 ms, because its commit waits for the disk as well.
 The rest is spent between threads, and until the observer sees the row.
 
-- To send the rows in the message that commits them, and to look at busy logs each millisecond, saved 2 ms.
-- To look twice as often saves another quarter of a millisecond, and costs a twentieth of a core.
+- Sending the rows in the message that commits them, and checking busy logs every millisecond, saved 2 ms.
+- Checking twice as often saves another quarter of a millisecond, and costs a twentieth of a core.
 
-**Receiving from an event hub** takes 0.8 us of CPU time for an event, a reader that only counts frames 0.1 us.
-What remains is to decode frames into columns, with NumPy.
+**Receiving from an event hub** takes 0.8 us of CPU time per event. A reader that only counts frames takes 0.1 us.
+The difference is the decoding of frames into columns, with NumPy.
 
 - Events with application properties are decoded one by one, which takes several times as long.
-- To guess that all frames are equally long saves 0.06 us, and suits benchmarks alone.
+- Guessing that all frames are equally long saves 0.06 us, but is useful only in benchmarks.
 
-**Publishing to an event hub** takes 1.4 us of CPU time for an event, and 3.2 us until it is acknowledged.
-All sides wait for each batch. For the rest of the time, the server decodes the batch, as long for each side.
+**Publishing to an event hub** takes 1.4 us of CPU time per event, and 3.2 us until the event is acknowledged.
+All clients wait for each batch.
+For the rest of the time, the server decodes the batch, which takes equally long for every client.
 
-- To send the next batch before the last one is acknowledged would hide that time, and is not done:
-  after a failure, a producer may have one batch of unknown fate, not two.
+- Sending the next batch before the last one is acknowledged would hide that time. The producer does not do this:
+  after a failure, the fate of one batch may be unknown, but not that of two.
 """
 
 

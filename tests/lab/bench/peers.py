@@ -57,7 +57,7 @@ def figures(results: Found) -> list[Figure]:
     )
     return [
         Figure(
-            name=f"log to PostgreSQL, beside {name}",
+            name=f"log to PostgreSQL, compared with {name}",
             unit="events/s",
             ours=rates[OURS],
             others={name: rates[name]},
