@@ -1,4 +1,4 @@
-"""When a batch closes: by count, by bytes, or by age. Pure."""
+"""A batch of a partition's events: how it is cut, and when it closes (by count, by bytes, or by age). Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from leasehold.pipeline.limits import BatchLimits
 class Batch:
     """Consecutive pages of one partition that are committed together, at least one.
 
-    start, to: it covers the positions behind `start` up to `to`. opened_at: when its first page came (Clock seconds).
+    start, to: it covers the positions after `start` up to `to`. opened_at: when its first page arrived (Clock seconds).
     events, bytes: how much it holds.
     """
 
@@ -50,17 +50,17 @@ class Batch:
 
     @property
     def receipt(self) -> Receipt | None:
-        """The charges of its pages, and the session token of the last; None if the source gives none."""
+        """The charges of its pages in all, and the latest session token; None if the source gives no receipts."""
         found = [page.receipt for page in self.pages if page.receipt is not None]
         return Receipt(sum(each.request_charge for each in found), found[-1].session_token) if found else None
 
     @property
     def table(self) -> pa.Table:
-        """All events, EVENT_SCHEMA, in one chunk: Spark takes 100 chunks three times as slowly as one."""
+        """All events (EVENT_SCHEMA) in one chunk: Spark takes three times as long for 100 chunks as for one."""
         return pa.concat_tables([EVENT_SCHEMA.empty_table(), *(page.events for page in self.pages)]).combine_chunks()
 
     def head(self, events: int) -> Batch | None:
-        """The batch of only the first `events` events (0 < events), or None if the feed cannot be cut there."""
+        """A batch of only the first `events` events (0 < events), or None if the feed cannot be cut there."""
         assert events > 0, "a batch without events has no position to go to"
         pages: list[Page] = []
         for page in self.pages:
@@ -77,7 +77,7 @@ class Batch:
         return Batch(self.partition, self.start, tuple(pages), self.opened_at)
 
     def without(self, places: Sequence[int]) -> Batch:
-        """All but the events at these places, over the same positions. It may be transformed, but not cut."""
+        """The batch without the events at these places, over the same positions. It may be transformed, but not cut."""
         pages, start = [], 0
         for page in self.pages:
             end = start + page.events.num_rows
@@ -87,10 +87,10 @@ class Batch:
         return Batch(self.partition, self.start, tuple(pages), self.opened_at)
 
     def cut_at(self, events: int) -> list[Batch]:
-        """The first `events` events (0 < events), and the others.
+        """Two batches: the first `events` events (0 < events), and the rest.
 
-        If the feed cannot be cut at that place, it is cut at the last one before, or else at the first one behind it. The batch
-        itself if it cannot be cut at all.
+        If the feed cannot be cut at that place, the cut is at the last possible place before it, or else at the first one after
+        it. Only the batch itself if it cannot be cut at all.
         """
         place = 0
         for page in self.pages:
@@ -102,7 +102,7 @@ class Batch:
         return [self] if head is None else [head, self._behind(head)]
 
     def cut(self, parts: int) -> list[Batch]:
-        """As many batches in their order, of about as many events each; fewer where the feed cannot be cut."""
+        """`parts` batches in order, with about the same number of events each; fewer if the feed cannot be cut often enough."""
         cut: list[Batch] = []
         rest = self
         for left in range(parts, 1, -1):
@@ -111,7 +111,7 @@ class Batch:
         return [*cut, rest]
 
     def _behind(self, head: Batch) -> Batch:
-        """All but `head`, whose last page may be the beginning of a page here."""
+        """The rest after `head`. The last page of `head` may be only the beginning of one of these pages."""
         pages = list(self.pages[len(head.pages) - 1 :])
         taken = head.pages[-1].events.num_rows
         first = pages.pop(0)
@@ -123,8 +123,8 @@ class Batch:
 def parts_without(batch: Batch, poison: PoisonEvent) -> list[Batch]:
     """The batches to process instead of one that failed.
 
-    Two, if its events only fail together and it can be cut. Otherwise the batch of those before the poison event,
-    or none if it is the first or the feed cannot be cut there.
+    Two, if its events fail only together and it can be cut. Otherwise one with the events before the poison event,
+    or none if the poison event is the first, or if the feed cannot be cut there.
     """
     if isinstance(poison, FailsTogether) and len(parts := batch.cut_at(poison.cut)) == 2:
         return parts
@@ -133,7 +133,7 @@ def parts_without(batch: Batch, poison: PoisonEvent) -> list[Batch]:
 
 
 def without(events: pa.Table, places: Sequence[int]) -> pa.Table:
-    """All but the events at these places."""
+    """All events but those at these places."""
     if not places:
         return events
     keep = np.ones(events.num_rows, dtype=bool)
@@ -142,9 +142,9 @@ def without(events: pa.Table, places: Sequence[int]) -> pa.Table:
 
 
 def fitting(page: Page, room: int, *, at_least_one: bool) -> int:
-    """How many events of a page that holds more than `room` to take: as many as fit, where the feed can be cut.
+    """How many events to take from a page that holds more than `room`: as many as fit, up to a place where the feed can be cut.
 
-    0 if it cannot be cut within `room`; with `at_least_one` the fewest beyond it instead, as a last resort all.
+    0 if it cannot be cut within `room`; with `at_least_one`, the fewest above `room` instead, or all if it cannot be cut at all.
     """
     cuts = (n for n in range(room, 0, -1) if page.position_after(n) is not None)
     if (fits := next(cuts, 0)) or not at_least_one:
@@ -158,5 +158,5 @@ def is_full(events: int, bytes: int, limits: BatchLimits) -> bool:
 
 
 def due_in_s(events: int, bytes: int, opened_at: float, limits: BatchLimits, now: float) -> float:
-    """How long a batch that holds so much may still grow before it should be processed; 0 if it is due."""
+    """How long a batch of this size may still grow before it is due; 0 if it is due now."""
     return 0.0 if is_full(events, bytes, limits) else max(0.0, opened_at + limits.age_max_s - now)

@@ -1,10 +1,10 @@
-"""Named places where a process can be made to die or to freeze, so that tests can see nothing lost and nothing applied twice.
+"""Named places where a process can be made to die or freeze, so that tests can show that nothing is lost or applied twice.
 
-`LEASEHOLD_CRASH_POINT=NAME`, `NAME:3` (the third time it is reached) or `NAME:3:SIGSTOP` (else SIGKILL) arms one point of a
-process when it starts. Where nothing is armed a point is one comparison. Points stand between steps, and never inside a
-transaction of SQLite: a frozen process would hold its lock until it continues. Other threads may be inside one when a point is
-reached, so SIGSTOP waits for a moment in which no thread runs code that uses SQLite. SIGKILL does not: SQLite undoes what a
-dead process has begun.
+`LEASEHOLD_CRASH_POINT=NAME`, `NAME:3` (the third time it is reached) or `NAME:3:SIGSTOP` (the default is SIGKILL) arms one point
+of a process when the process starts. If nothing is armed, a point costs one comparison. Points are between steps, and never
+inside a transaction of SQLite: a frozen process would hold its lock until it continues. Other threads may be in a transaction
+when a point is reached, so SIGSTOP waits for a moment in which no thread runs code that uses SQLite. SIGKILL does not wait:
+SQLite undoes what a dead process has begun.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ POINTS = {
     "page read": "the first events are in memory",
     "batch transformed": "output is in memory",
     "ranges staged": "executors have processed a batch, and staged its output if it is large; nothing of it counts yet",
-    "before write": "the sink is about to be given a batch",
+    "before write": "the sink is about to get a batch",
     "letters put": "(dead letters in a box) the box has the batch's letters; its output is not sent",
-    "before call": "(handlers) a call counts as begun, and is not",
+    "before call": "(handlers) a call counts as begun, but has not begun",
     "called": "(handlers) the handler has returned; the writer does not know yet",
     "event parked": "(handlers) the box has the letter of an event; its key is not parked, and the event counts as open",
     "before append": "(log) numbers are chosen, nothing is sent",
@@ -38,25 +38,25 @@ POINTS = {
     "published": "(Event Hubs) the batch is stored; its writer does not know yet",
     "before put": "(Kafka, NATS) messages are in memory, nothing is sent",
     "transaction filled": "(Kafka) a batch or a claim is in a transaction that is not committed",
-    "put": "(Kafka, NATS) the batch and its position are there; the run does not know yet",
+    "put": "(Kafka, NATS) the batch and its position are stored; the run does not know yet",
     "producer attached": "(Pulsar) earlier producers are shut out; what they published is not read yet",
     "before entry": "(Pulsar) messages are in memory, nothing is sent",
     "entry stored": "(Pulsar) the batch is stored; its writer does not know yet",
     "batch staged": "(PostgreSQL) rows are in a transaction that has not merged them",
     "committed": "(PostgreSQL) merge and position are committed; the writer does not know yet",
-    "partition claimed": "(files) the claim's entry is there; what earlier owners left is not cleared",
+    "partition claimed": "(files) the claim's entry is stored; what earlier owners left is not cleared",
     "before file": "(files) output is in memory, nothing of it is written",
-    "before link": "(files, in a directory) a file is written beside, and has no name yet",
-    "file put": "(files) a batch's file is there, and no entry names it",
+    "before link": "(files, in a directory) a file is written, and does not have its final name yet",
+    "file put": "(files) a batch's file is stored, and no entry names it",
     "entry put": "(files) the manifest has the batch's entry; the writer does not know yet",
-    "table claimed": "(Delta) the claim's commit is there; what earlier owners left is not cleared",
+    "table claimed": "(Delta) the claim's commit is stored; what earlier owners left is not cleared",
     "before data file": "(Delta) output is in memory, nothing of it is written",
-    "data file put": "(Delta) a batch's file is there, and no commit names it",
-    "record put": "(Delta) the record of a position is there, and no commit names it",
+    "data file put": "(Delta) a batch's file is stored, and no commit names it",
+    "record put": "(Delta) the record of a position is stored, and no commit names it",
     "before commit": "(Delta) the log was read, and the commit fits it; it is not sent",
     "commit written": "(Delta) the log has the commit of a claim or a batch; its owner does not know yet",
-    "folded": "(files) many entries are one fold, and still there beside it",
-    "before submit": "(requests) entries count as on their way, and are not",
+    "folded": "(files) many entries are folded into one, and still exist next to it",
+    "before submit": "(requests) entries count as on their way, but are not",
     "submitted": "(requests) the destination has answered; the writer does not know yet",
     "before flush": "(requests, handlers) nothing more is taken, and what was taken is on its way",
     "flushed": "(requests, handlers) all that was taken is acknowledged; the lease does not know yet",
@@ -69,11 +69,11 @@ POINTS = {
 """Name -> what holds when it is reached."""
 PAUSE_S = 0.001
 KEPT_S = 60.0
-"""How long a thread that wants the interpreter waits until it asks for it."""
+"""How long a thread that wants the interpreter waits before it requests it."""
 
 
 class _Armed:
-    """Counts how often one point was reached, and sends this process a signal at the wanted one."""
+    """Counts how often one point is reached, and sends this process a signal at the wanted occurrence."""
 
     def __init__(self, spec: str) -> None:
         """Raises ValueError."""
@@ -93,16 +93,16 @@ class _Armed:
     def reach(self, name: str) -> None:
         if name == self._name and next(self._reached) == self._times:
             with _no_thread_in_sqlite() if self._signal == signal.SIGSTOP else nullcontext():
-                signal.pthread_kill(get_ident(), self._signal)  # another thread would take it, and perhaps later
+                signal.pthread_kill(get_ident(), self._signal)  # `os.kill` may pick another thread, and later
 
 
 @contextmanager
 def _no_thread_in_sqlite() -> Iterator[None]:
-    """Between look and signal no other thread starts anything, since this one keeps the interpreter to itself."""
+    """Between the check and the signal no other thread begins anything, because this one keeps the interpreter to itself."""
     interval_s = sys.getswitchinterval()
     sys.setswitchinterval(KEPT_S)
     try:
-        while any(map(_is_in_sqlite, sys._current_frames().values())):  # noqa: SLF001  # nothing public tells
+        while any(map(_is_in_sqlite, sys._current_frames().values())):  # noqa: SLF001  # no public function has them
             select.select((), (), (), PAUSE_S)
         yield
     finally:
@@ -110,14 +110,14 @@ def _no_thread_in_sqlite() -> Iterator[None]:
 
 
 def _is_in_sqlite(frame: FrameType | None) -> bool:
-    """Whether one of its callers, or itself, is code of a module that imports sqlite3."""
+    """Whether the frame, or one of its callers, is code of a module that imports sqlite3."""
     while frame is not None and "sqlite3" not in frame.f_globals:
         frame = frame.f_back
     return frame is not None
 
 
 def _armed(environment: Mapping[str, str]) -> _Armed | None:
-    """Exits where the variable cannot be meant: a test that arms nothing would prove nothing."""
+    """Exits if the variable is invalid: a test that arms nothing would prove nothing."""
     spec = environment.get(VARIABLE)
     try:
         return _Armed(spec) if spec else None
@@ -135,7 +135,7 @@ _ARMED: _Armed | _Observed | None = _armed(os.environ)
 
 @contextmanager
 def watch_points(reach: Callable[[str], None]) -> Iterator[None]:
-    """Within, `reach` is called with the name of every point that this process reaches, instead of what is armed.
+    """Within this context, call `reach` with the name of every point that this process reaches, instead of what is armed.
 
     It may be called on any thread. What it raises ends the step that has reached the point.
     """
@@ -148,6 +148,6 @@ def watch_points(reach: Callable[[str], None]) -> Iterator[None]:
 
 
 def crash_point(name: str) -> None:
-    """Nothing, but where this very point is armed."""
+    """Does nothing unless this very point is armed."""
     if _ARMED is not None:
         _ARMED.reach(name)

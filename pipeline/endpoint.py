@@ -12,7 +12,7 @@ class Endpoint:
 
     - `kind`: whether its events are messages, its output a database's rows, or neither.
     - `system`: like `eventhubs` or `postgresql`. `name`: the hub, log, table or database.
-    - `group`: the consumer group, if the source has such. `namespace`: a database's. `collection`: its table.
+    - `group`: the consumer group, if the source has one. `namespace`: the database. `collection`: the table.
     """
 
     kind: Literal["messaging", "database", "other"] = "messaging"
@@ -26,6 +26,6 @@ class Endpoint:
 
 
 def endpoint_of(identity: str, kind: Literal["messaging", "other"]) -> Endpoint:
-    """By the identity of a feed or a sink, like `log:/var/bank`."""
+    """The endpoint that the identity of a feed or a sink names, like `log:/var/bank`."""
     system, colon, name = identity.partition(":")
     return Endpoint(kind=kind, system=system, name=name) if colon else Endpoint(kind=kind, system="custom", name=system)

@@ -3,7 +3,7 @@
 PipelineError
 ├── FeedError
 │   ├── FeedUnavailable        refused, throttled or too slow; the same read may be tried again
-│   │   └── FeedNotFound       its place is missing, or this process may not read it
+│   │   └── FeedNotFound       the source does not exist, or this process has no right to read it
 │   ├── PositionLost           the continuation no longer leads anywhere: retention passed it, the file was replaced
 │   └── MalformedRecord        a record of the source that cannot become an event
 ├── PartitionEnded             the partition was split or merged; its children continue it (leasehold.pipeline.feed)
@@ -11,16 +11,16 @@ PipelineError
 ├── TransformError             the transform is wrong, whatever the events are
 ├── PoisonEvent                events that the transform cannot process
 │   ├── FailsTogether          events that can be processed one by one, but not together
-│   └── TooMuchPoison          more of the last events than dead letters are for
+│   └── TooMuchPoison          more of the last events than may become dead letters
 ├── EngineUnavailable          Spark died or refused; never evidence of poison
 ├── SinkError
 │   ├── SinkUnavailable        refused, throttled or too slow, and surely not applied; may be tried again
 │   │   └── SinkNotFound       its address leads nowhere
 │   ├── SinkRejected           the destination refuses this output, and will refuse it again
-│   │   └── OutputRefused      it does so for what is in it, and takes other output
+│   │   └── OutputRefused      it does so because of the contents, and takes other output
 │   │       └── OutputTooLarge more than the destination takes at once: less of it may fit
 │   ├── OutputSuspected        output was refused: claim again, and try less of it
-│   └── Ambiguous              sent, and the answer lost: raise the epoch, reopen, and ask for the position
+│   └── Ambiguous              sent, but the answer was lost: raise the epoch, reopen, and ask for the position
 ├── Fenced                     a later epoch is active: stop, or (if the lease is still ours) raise the epoch and reopen
 └── NotTrusted                 the lease's trust window is closed: nothing may be sent now
 """
@@ -45,7 +45,7 @@ class FeedError(PipelineError):
 
 
 class FeedUnavailable(FeedError):
-    """The read may be tried again, after `retry_after_s` where the source said so."""
+    """The read may be tried again, after `retry_after_s` if the source gave a time."""
 
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
@@ -53,11 +53,11 @@ class FeedUnavailable(FeedError):
 
 
 class FeedNotFound(FeedUnavailable):
-    """What is read does not exist, or may not be read. A running host waits for it, but only a person can help."""
+    """The source does not exist, or this process has no right to read it. A running host waits, but only a person can help."""
 
 
 class PositionLost(FeedError):
-    """Reading on would skip or repeat events. Only a person can choose the next position."""
+    """Continuing would skip or repeat events. Only a person can choose the next position."""
 
 
 class MalformedRecord(FeedError):
@@ -65,7 +65,7 @@ class MalformedRecord(FeedError):
 
 
 class NotImportable(PipelineError):
-    """A `module:attribute` without its module or attribute, or whose module fails while it is imported (the cause)."""
+    """A `module:attribute` whose module or attribute is missing, or whose module fails while it is imported (the cause)."""
 
 
 class TransformError(PipelineError):
@@ -89,10 +89,10 @@ class PoisonEvent(PipelineError):
     """Events that cannot be processed, isolated as far as they can be.
 
     - `before`: how many events of the batch precede the first of them; those can still be delivered.
-    - `sequence`: the first one's.
-    - `events`: from the first on, how many could not be separated, usually 1.
+    - `sequence`: of the first of them.
+    - `events`: how many, from the first on, could not be separated; usually 1.
     - `found`: all that were found, by their places.
-    - `output`: what the batch's other events became, where that is known already.
+    - `output`: what the batch's other events became, if that is known already.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class FailsTogether(PoisonEvent):
 
 
 class TooMuchPoison(PoisonEvent):
-    """The event behind `before` would be one dead letter too many."""
+    """The event after the first `before` events would be one dead letter too many."""
 
 
 class RangeRefused(PipelineError):
@@ -130,14 +130,14 @@ class RangeRefused(PipelineError):
 
 
 class PySparkReplaced(ImportError):
-    """Another distribution has put modules of its own into the package `pyspark`. Raised where `leasehold.pipeline.spark` is
+    """Another distribution has put modules of its own into the package `pyspark`. Raised when `leasehold.pipeline.spark` is
     imported."""
 
 
 class EngineUnavailable(PipelineError):
     """The Spark session or its JVM died, or a job was cancelled from outside. The batch may be tried again.
 
-    is_away: whether its master or server does not answer, and may answer later. A host that starts waits for that alone.
+    is_away: whether its master or server does not answer, but may answer later. A starting host waits only in this case.
     """
 
     def __init__(self, message: str, *, is_away: bool = False) -> None:
@@ -150,7 +150,7 @@ class SinkError(PipelineError):
 
 
 class SinkUnavailable(SinkError):
-    """Surely not applied; the same write may be tried again, after `retry_after_s` where the destination said so."""
+    """Surely not applied; the same write may be tried again, after `retry_after_s` if the destination gave a time."""
 
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
@@ -158,7 +158,7 @@ class SinkUnavailable(SinkError):
 
 
 class SinkNotFound(SinkUnavailable):
-    """Its address leads nowhere. A running host waits for it, as names may be away for a while; a start refuses it."""
+    """The sink's address leads nowhere. A running host waits, as names may fail to resolve for a while; a start refuses it."""
 
 
 class SinkRejected(SinkError):
@@ -166,10 +166,10 @@ class SinkRejected(SinkError):
 
 
 class OutputRefused(SinkRejected):
-    """A violated constraint, a value that has no place there: some event's, while others' output would be taken.
+    """The output of some event violates a constraint or has a value that does not fit; that of other events would be taken.
 
     sequences: the `sequence` of each refused row, if the rows have that column; else any event of the batch may be to blame.
-    Raises TypeError for other sequences than whole numbers, and ValueError without a message.
+    Raises TypeError if a sequence is not a whole number, and ValueError without a message.
     """
 
     def __init__(self, message: str, *, sequences: Iterable[int] = ()) -> None:
@@ -180,8 +180,8 @@ class OutputRefused(SinkRejected):
 
 
 class OutputSuspected(SinkError):
-    """The sink has refused a batch, and it is not known yet which event is to blame. Nothing of that batch was applied; or, where
-    the sink delivers at least once, some of it was."""
+    """The sink has refused a batch, and it is not known yet which event is to blame. Nothing of that batch was applied; or, if
+    the sink delivers at least once, some of it may have been."""
 
 
 class OutputTooLarge(OutputRefused):
@@ -193,7 +193,7 @@ class Fenced(PipelineError):
 
     - `epoch`: the epoch that is known there, 0 if unknown.
     - `state`: the sink state from which the next claim has to be made, so that it outranks what the sink knows; None to
-      keep one's own.
+      keep the lease's own.
     """
 
     def __init__(self, message: str, *, epoch: int = 0, state: str | None = None) -> None:
@@ -203,9 +203,9 @@ class Fenced(PipelineError):
 
 
 class Ambiguous(SinkError):
-    """The write may have been applied, and may even still be. Never send anything else before the epoch is raised.
+    """The write may have been applied, or may even be applied later. Never send anything else before the epoch is raised.
 
-    retry_after_s: of a destination without epochs (pipeline/async_sink), to which the same is sent again.
+    retry_after_s: the pause that a destination without epochs (pipeline/async_sink) wants before the same is sent again.
     """
 
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:

@@ -21,7 +21,7 @@ INTERFACE = 1
 """Version of the feed interface: raised when an existing class would no longer work (docs/plugins.md)."""
 
 Start = Literal["earliest", "latest"] | datetime
-"""Where partitions begin that exist at the first run; later ones are read whole. A datetime (aware): with the first event
+"""Where partitions that exist at the first run begin; later ones are read whole. A datetime (aware): at the first event that was
 enqueued at or after it."""
 _EPOCH, _TIME_MS_MAX = datetime(1970, 1, 1, tzinfo=UTC), 253_402_300_799_000
 
@@ -29,7 +29,7 @@ _EPOCH, _TIME_MS_MAX = datetime(1970, 1, 1, tzinfo=UTC), 253_402_300_799_000
 class FeedPartition(NamedTuple):
     """A partition that the feed has now.
 
-    parents: the partitions that were split or merged into it. scope: which part of the source it is, where a name alone does not
+    parents: the partitions that were split or merged into it. scope: which part of the source it is, if its name alone does not
     identify it for ever (see `ChangeFeed.remember`); kept with its lease.
     """
 
@@ -41,7 +41,7 @@ class FeedPartition(NamedTuple):
 class PartitionEnded(PipelineError):
     """Raised by the pages of a partition that was split or merged, once its last event has been yielded.
 
-    children: (partition, continuation) of each that takes over. scopes: of those that have one, by name.
+    children: (partition, continuation) of each partition that takes over. scopes: by name, of the children that have one.
     """
 
     def __init__(
@@ -57,9 +57,9 @@ class PartitionEnded(PipelineError):
 
 
 class KnownLag(NamedTuple):
-    """events: behind a position. age_s: how old that is; 0 if nothing can have come since.
+    """events: how many follow a position. age_s: how old that number is; 0 if no event can have arrived since.
 
-    waited_s: for how long the first of these events had waited by then; None if that is unknown. Hosts add it.
+    waited_s: how long the first of these events had waited by then; None if that is unknown. Feeds leave it out; hosts add it.
     """
 
     events: int
@@ -70,7 +70,7 @@ class KnownLag(NamedTuple):
 class ChangeFeed(ABC):
     """Positions (continuations) are opaque texts, ordered by `compare` alone. None is the feed's beginning.
 
-    A feed defines what is abstract here, and the rest where its source offers more.
+    A feed defines the abstract methods, and the others if its source offers more.
     """
 
     partitions_finish: bool = False
@@ -84,7 +84,7 @@ class ChangeFeed(ABC):
 
     @abstractmethod
     async def partitions(self) -> list[FeedPartition]:
-        """The partitions that exist now, in name order. May grow. Raises FeedUnavailable."""
+        """The partitions that exist now, in name order. The list may grow. Raises FeedUnavailable."""
 
     @abstractmethod
     async def start_of(self, partition: str, start: Start) -> str | None:
@@ -92,22 +92,22 @@ class ChangeFeed(ABC):
 
     @abstractmethod
     def open(self, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
-        """Pages behind `continuation`, for ever: at the end it waits for more, without holding a thread.
+        """Pages after `continuation`, without end: after the last event it waits for more, without holding a thread.
 
-        Closing the generator releases everything. A page stays below the feed's page limits in events and bytes, so a
-        reader's memory is bounded; one event larger than the limit comes in a page of its own.
-        Raises FeedUnavailable, PositionLost, MalformedRecord, PartitionEnded; what came before has been yielded.
+        Closing the generator releases everything. A page stays within the feed's page limits in events and bytes, so a
+        reader's memory is bounded; an event larger than the limit has a page of its own.
+        Raises FeedUnavailable, PositionLost, MalformedRecord, PartitionEnded; what precedes the error has been yielded.
         """
 
     @abstractmethod
     async def latest(self, partition: str) -> str | None:
-        """The position behind the last event that can be read now; None if there was never one."""
+        """The position after the last event that can be read now; None if there was never one."""
 
     @abstractmethod
     async def lag(self, partition: str, continuation: str | None) -> int:
-        """How many events are after `continuation`: exact if the feed knows, else its best estimate, 0 only for none.
+        """How many events follow `continuation`: exact if the feed knows, else its best estimate, and 0 only if there are none.
 
-        What the feed holds back (see `find_held_back`) counts as one.
+        What the feed holds back (see `find_held_back`) counts as one event.
         """
 
     @abstractmethod
@@ -128,9 +128,9 @@ class ChangeFeed(ABC):
         return f"the feed {self.identity} has no partitions yet"
 
     async def find_held_back(self, partition: str, continuation: str | None) -> str | None:
-        """Why the end of the partition is not yielded yet, if it exists and is unfinished: place, reason and remedy.
+        """Why an unfinished record at the end of the partition is not yielded yet: place, reason and remedy.
 
-        None if there is no such thing, or if so much precedes it that the feed does not search for it. Raises as `lag` does.
+        None if there is no such record, or if so much precedes it that the feed does not search for it. Raises as `lag` does.
         """
         return None
 
@@ -138,7 +138,7 @@ class ChangeFeed(ABC):
         """When the source took the first event after `continuation` (aware): the `enqueued_time` that `open` would yield.
 
         None if no event follows, or if finding out would take much reading. Called only if `lag` is above 0, and not again
-        while the position stays. Raises as `lag` does.
+        while the position stays the same. Raises as `lag` does.
         """
         return None
 
@@ -148,10 +148,10 @@ class ChangeFeed(ABC):
         return {}
 
     def known_lag(self, partition: str, continuation: str | None) -> KnownLag | None:
-        """For a source that allows few requests: as `lag`, by what the partition's open reader knows. Sends no request.
+        """For a source that allows few requests: the lag as the partition's open reader knows it. Sends no request.
 
-        None if the reader does not know, or none is open. The hosts of a group call `lag`, `latest` and `partitions` of a feed
-        that defines this at a common pace, and share what their readers know (leasehold.service.lag.metered).
+        None if the reader does not know it, or if none is open. If a feed defines this, the hosts of a group call its `lag`,
+        `latest` and `partitions` at a common pace, and share what their readers know (leasehold.service.lag.metered).
         """
         return None
 
@@ -162,32 +162,32 @@ class ChangeFeed(ABC):
     def open_as(self, epoch: int, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
         """As `open`, for a source that ranks readers: a later owner's reader displaces an earlier one's.
 
-        Also raises Fenced, if a reader with a higher epoch came or is there.
+        Also raises Fenced, if a reader with a higher epoch is there or arrives later.
         """
         return self.open(partition, continuation)
 
     async def plan_ranges(
         self, partition: str, continuation: str | None, events_max: int, range_events: int
     ) -> list[EventRange]:
-        """What follows `continuation` and can be read now, in consecutive ranges that `range_reader` reads: of about
-        `range_events` events each, and about `events_max` together.
+        """Consecutive ranges of what follows `continuation` and can be read now, for `range_reader`: of about `range_events`
+        events each, and about `events_max` together.
 
-        Empty if there is nothing, or if the feed does not know; `open` then shows why. It may be empty if less than one range
+        Empty if nothing follows, or if the feed does not know; `open` then shows why. It may be empty if less than one range
         follows. Raises FeedUnavailable.
         """
         return []
 
     def range_reader(self) -> RangeReader | None:
-        """For executors; None if this feed cannot be read by them, with its present settings."""
+        """The reader for executors; None if they cannot read this feed with its present settings."""
         return None
 
     async def probe(self) -> None:
-        """For `leasehold check --probe`: whether the feed may be read, if that can be known before. Raises FeedError."""
+        """For `leasehold check --probe`: check that the feed can be read, as far as that shows in advance. Raises FeedError."""
 
     def remember(self, scopes: Mapping[str, str]) -> None:
-        """Take the scopes of leases, by partition, before any call about those partitions.
+        """Take the scopes of leases, by partition, before any other call about those partitions.
 
-        For a source whose partitions change, while leases keep their scope of it.
+        For a source whose partitions change while each lease keeps its scope.
         """
 
     def uncovered(self, partition: FeedPartition, scopes: Collection[str]) -> list[FeedPartition]:
@@ -204,20 +204,20 @@ def check_forward(feed: ChangeFeed, partition: str, start: str | None, to: str, 
     try:
         order = feed.compare(start, to)
     except PositionLost:
-        feed.compare(to, to)  # a position it has to be
+        feed.compare(to, to)  # raises if `to` is not a position
         return
     if order > 0 or (order == 0 and events):
         raise FeedError(
-            f"feed '{feed.identity}', partition '{partition}': {events} events read from {start!r} end at {to!r}, which does not"
-            " lie behind it; none of them was delivered, and the partition is read again. If this error stays, the source went"
+            f"feed '{feed.identity}', partition '{partition}': {events} events read from {start!r} end at {to!r}, which is not"
+            " after it; none of them was delivered, and the partition is read again. If this error stays, the source went"
             " back (for example, it was restored), or the feed's positions are wrong: set the lease to a position, or correct"
             " the feed"
         )
 
 
 def reset_of_a_new_source(partition: str) -> str:
-    """Advice if a partition ends before its lease's position, or begins behind it. What is there now was never read, unless it
-    is an older copy.
+    """Advice if a partition ends before its lease's position, or begins after it. Its present events were never read, unless
+    they are an older copy.
     """
     command = f"leasehold leases reset FILE PIPELINE {quote(partition)}"
     read = f"To read all events that the feed still has: `{command} --to earliest --yes`"
@@ -225,5 +225,5 @@ def reset_of_a_new_source(partition: str) -> str:
 
 
 def milliseconds_of(start: datetime) -> int:
-    """Since 1970, rounded up, within what brokers take. Pure."""
+    """Milliseconds since 1970, rounded up, within the bounds of brokers. Pure."""
     return min(max(-(-(start - _EPOCH) // timedelta(milliseconds=1)), 0), _TIME_MS_MAX)

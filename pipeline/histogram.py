@@ -1,4 +1,4 @@
-"""How often something took how long, for metrics."""
+"""Histograms of durations, for metrics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0
 
 @dataclass(slots=True)
 class Histogram:
-    """How often something took how long. counts: one for each of the bounds, and one for what took longer."""
+    """A histogram of durations. counts: one for each of the bounds, and one for what took longer than all of them."""
 
     bounds_s: tuple[float, ...] = BUCKETS_S
     counts: list[int] = field(init=False)
@@ -29,7 +29,7 @@ class Histogram:
         self.sum_s += seconds * count
 
     def observe_all(self, seconds: npt.NDArray[np.float64]) -> None:
-        """In some nanoseconds each."""
+        """Observe many durations, in some nanoseconds each."""
         found = np.bincount(np.searchsorted(self.bounds_s, seconds), minlength=len(self.counts))
         self.counts = [count + int(more) for count, more in zip(self.counts, found, strict=True)]
         self.sum_s += float(seconds.sum())
@@ -40,9 +40,9 @@ class Histogram:
         self.sum_s += sum_s
 
     def quantile(self, part: float) -> float | None:
-        """The time that this part of all took at most, interpolated within its bucket as Prometheus does; None if there is none.
+        """The duration that this part (0 to 1) of all did not exceed, interpolated within its bucket as Prometheus does.
 
-        Beyond the last bound, it is that bound.
+        None if nothing was observed. Above the last bound, it is that bound.
         """
         cumulative = self.cumulative
         rank = part * cumulative[-1]
@@ -56,13 +56,13 @@ class Histogram:
 
     @property
     def cumulative(self) -> list[int]:
-        """How many took at most so long, for each of the bounds; the last is all of them."""
+        """For each of the bounds, how many durations did not exceed it; the last number is all of them."""
         return list(accumulate(self.counts))
 
 
 @dataclass(slots=True)
 class RecentHistogram:
-    """Counts what the last one to two windows have seen. now_s: readings of one clock, which never go back."""
+    """Counts what was observed in the last one to two windows. now_s: by one monotonic clock."""
 
     window_s: float
     bounds_s: tuple[float, ...] = BUCKETS_S

@@ -1,4 +1,4 @@
-"""Parts of third parties: objects named as `module:attribute`, which derive from our base classes."""
+"""Third-party parts: importing them by `module:attribute`, and checking them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from leasehold.pipeline.errors import NotImportable
 
 
 def imported(path: str) -> object:
-    """The object at `module:attribute` (both may be dotted). Imports the module, which may take its time.
+    """The object at `module:attribute` (both may be dotted). Imports the module, which may take some time.
 
     Raises NotImportable.
     """
@@ -34,18 +34,18 @@ def imported(path: str) -> object:
 
 
 def require_module(path: str) -> None:
-    """That there is such a module. It is not run, because a function's module may need a Spark that runs; its parents are.
+    """Check that the module exists. It is not run, because a function's module may need a running Spark; its parents are.
 
     Raises NotImportable.
     """
     module_name, _ = _split(path)
-    if module_name in sys.modules:  # __main__ is there, and cannot be found
+    if module_name in sys.modules:  # `find_spec` does not find __main__
         return
     try:
         found = find_spec(module_name)
     except ModuleNotFoundError as error:
         raise _not_found(path, module_name, error) from error
-    except (Exception, SystemExit) as error:  # of a parent
+    except (Exception, SystemExit) as error:  # from a parent
         raise _failed(path, module_name, error) from error
     if found is None:
         raise _missing(path, module_name)
@@ -57,7 +57,7 @@ def is_async(function: object) -> bool:
 
 
 def takes(function: Callable[..., object], count: int) -> bool:
-    """Whether it can be called with so many arguments. True for a builtin that does not show it."""
+    """Whether the function can be called with this many arguments. True for a builtin without a signature."""
     try:
         inspect.signature(function).bind(*range(count))
     except ValueError:
@@ -68,7 +68,7 @@ def takes(function: Callable[..., object], count: int) -> bool:
 
 
 def is_generator(function: object) -> bool:
-    """Whether a call of it only makes a generator, plain or async, and runs none of its code."""
+    """Whether calling it only makes a generator, plain or async, and runs none of its code."""
     call = getattr(function, "__call__", None)  # noqa: B004  # of an object with such a method
     return any(inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each) for each in (function, call))
 
@@ -84,13 +84,13 @@ def _split(path: str) -> tuple[str, str]:
     module_name, _, attribute = path.partition(":")
     if not all(name.isidentifier() for name in (*module_name.split("."), *attribute.split("."))):
         raise NotImportable(
-            f"'{path}' does not name anything: write it as 'module:attribute', 'bank.views:balances' say"
+            f"'{path}' does not name anything: write it as 'module:attribute', such as 'bank.views:balances'"
         )
     return module_name, attribute
 
 
 def _not_found(path: str, module_name: str, error: ModuleNotFoundError) -> NotImportable:
-    """The module itself or a parent is missing, or what one of them imports."""
+    """The module itself or a parent is missing, or a module that one of them imports."""
     if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
         return _failed(path, module_name, error)
     return _missing(path, error.name)
@@ -98,7 +98,7 @@ def _not_found(path: str, module_name: str, error: ModuleNotFoundError) -> NotIm
 
 def _missing(path: str, module_name: str) -> NotImportable:
     return NotImportable(
-        f"'{path}' cannot be imported: there is no module '{module_name}': put it beside the YAML file, install it, or add its"
+        f"'{path}' cannot be imported: there is no module '{module_name}': put it next to the YAML file, install it, or add its"
         " directory to PYTHONPATH"
     )
 

@@ -1,4 +1,4 @@
-"""What a user may bound of a pipeline, with its defaults. Pure, and without Arrow or Spark, so that settings are read at once."""
+"""The limits that a user may set for a pipeline, with defaults. Pure, and without Arrow or Spark, so that settings load fast."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from dataclasses import dataclass
 
 from leasehold.common.clock import Backoff
 
-# What all partitions of a host may hold between them, so that its memory does not grow with their number.
+# What all partitions of a host may hold together, so that its memory does not grow with their number.
 #
-# What counts is what was read and is not delivered yet: events, and in their place the output that they became. A partition that
-# holds nothing may always read a page. So a partition whose sink does not answer takes room from the others, but never all of it.
-# For what executors returned, no such exception holds: their jobs wait while partitions that must not write hold all of it.
+# What was read and is not delivered yet counts: events, and later the output that replaces them. A partition that holds nothing
+# may always read a page. So a partition whose sink does not answer takes room from the others, but never all of it.
+# There is no such exception for what executors returned: their jobs wait while partitions that must not write hold all of it.
 #
-# The size of executors' output shows only at the end of their job. So a job waits for a turn, which reserves as much as it may
-# return, out of as many bytes again. Pages do not wait for what is only reserved: most jobs return far less.
+# The size of executors' output is known only at the end of their job. So a job waits for a turn, which reserves as much as it may
+# return, in a second budget of the same size. Pages do not wait for what is only reserved: most jobs return far less.
 
 
 BYTES_MAX = 128 * 1024 * 1024
 RETURNED_BYTES_MAX = 128 * 1024 * 1024
-"""How much the tasks of one job of executors hand back together, however much memory there is."""
+"""How much the tasks of one job of executors return together at most, however much memory there is."""
 RANGED_JOBS_MAX = 4
-"""So many jobs of executors a host has under way. Each has many tasks, and all share one Spark."""
+"""How many jobs of executors a host has under way at most. Each has many tasks, and all share one Spark."""
 
 
 class Budget:
-    """For the partitions of one event loop.
+    """The budget of all partitions of one event loop.
 
-    They hold at most `bytes_max`, one page each, by how much outputs are larger than the events they came from, and as much as
+    They hold at most `bytes_max`, plus one page each, plus the amount by which outputs are larger than their events, plus
     `bytes_max` of what executors returned.
     """
 
@@ -60,7 +60,7 @@ class Share:
 
     @property
     def has_room(self) -> bool:
-        """Whether to read another page."""
+        """Whether another page may be read."""
         return not self.held or self._budget.held < self._budget.bytes_max
 
     def hold(self, bytes: int) -> None:
@@ -72,13 +72,13 @@ class Share:
         self._budget.freed.set()
 
     async def wait_until_freed(self) -> None:
-        """Returns once anybody has freed something. All who wait are woken, and so take turns page by page."""
+        """Returns once any partition has freed something. All that wait are woken, and so take turns page by page."""
         self._budget.freed.clear()
         await self._budget.freed.wait()
 
     @asynccontextmanager
     async def take_turn(self) -> AsyncIterator[int]:
-        """Waits for a turn of a job of executors. It yields how much the job may return, and reserves that until its end."""
+        """Waits for the turn of a job of executors. Yields how much the job may return, and reserves that until the job's end."""
         budget, bytes_max = self._budget, self._budget.job_bytes_max
         async with budget.turns:
             while budget.returned + bytes_max > budget.bytes_max:
@@ -91,7 +91,7 @@ class Share:
                 budget.freed.set()
 
     def hold_returned(self, bytes: int) -> None:
-        """As `hold`, with what executors returned."""
+        """As `hold`, for what executors returned."""
         self._count_returned(bytes)
         self.hold(bytes)
 
@@ -109,20 +109,20 @@ class Share:
 
 
 EVENT_COLUMNS = ("partition", "sequence", "offset", "enqueued_time", "key", "body", "properties", "operation")
-"""Those of leasehold.pipeline.event.EVENT_SCHEMA, which needs Arrow."""
+"""The names in leasehold.pipeline.event.EVENT_SCHEMA, which needs Arrow."""
 REPLAY = ".replay"
-"""What the name of a pipeline ends with that sends another one's dead letters through again."""
+"""The suffix of the name of a pipeline that replays another one's dead letters."""
 BACKOFF_S_MAX = 60.0
 JSON_LEVELS_MAX = 500
-"""How deep JSON may nest: half of what Python's parser takes at most on 3.11, whatever the stack below it holds."""
+"""How deep JSON may nest: half of the most that Python 3.11's parser takes, so that it works on any stack."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
     """A batch closes when it holds `events_max` events or `bytes_max` bytes, or `age_max_s` after its first event.
 
-    age_max_s = 0 (the default) closes as soon as the transform is ready for the batch: batches are small while the stream
-    is slow and grow by themselves while it is fast.
+    age_max_s = 0 (the default) closes a batch as soon as the transform is ready for it: batches are small while the stream
+    is slow, and grow while it is fast.
     """
 
     events_max: int = 100_000
@@ -137,7 +137,7 @@ class Isolation:
     attempts: int = 2
     """How often an event must have failed before it is blamed."""
     backoff_s: float = 0.0
-    """The pause before it is tried on its own once more; it doubles each time."""
+    """The pause before the event is tried alone once more; it doubles each time."""
     most: int = 1
     """How many poison events of one batch are found before they are reported."""
 
@@ -150,7 +150,7 @@ FIRST_ONE = Isolation()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsyncLimits:
-    """How much an asynchronous sink holds, sends at once, and waits for; of each partition on its own.
+    """How much an asynchronous sink holds and sends at once, and how long it waits; for each partition separately.
 
     - `batch_entries_max`, `batch_bytes_max`: of one request.
     """
@@ -160,9 +160,9 @@ class AsyncLimits:
     entry_bytes_max: int = 256 * 1024
     """A larger entry is refused."""
     in_flight_max: int = 8
-    """Requests at a time."""
+    """The most requests at a time."""
     buffered_entries_max: int = 10_000
-    """Entries that were taken, and are not acknowledged without a gap; taking waits beyond it."""
+    """The most entries between the first that is not acknowledged and the last that was taken; taking waits at this limit."""
     buffer_age_max_s: float = 0.1
     """How long an entry waits for its request to fill."""
     request_timeout_s: float = 10.0
@@ -174,7 +174,7 @@ class AsyncLimits:
 
     @property
     def buffered_bytes_max(self) -> int:
-        """The default for entries that wait: as many as all simultaneous requests can carry."""
+        """For entries that wait to be sent: as much as all simultaneous requests can carry."""
         return self.batch_bytes_max * self.in_flight_max
 
     def problems(self) -> Iterator[str]:
@@ -184,36 +184,36 @@ class AsyncLimits:
                 yield f"{name} ({getattr(self, name)}) has to be above 0"
         if self.entry_bytes_max > self.batch_bytes_max:
             yield (
-                f"entry_bytes_max ({self.entry_bytes_max}) is above batch_bytes_max ({self.batch_bytes_max}), so that an entry"
-                " could fit no request: lower the one, or raise the other"
+                f"entry_bytes_max ({self.entry_bytes_max}) is above batch_bytes_max ({self.batch_bytes_max}), so an entry"
+                " might fit no request: lower the first, or raise the second"
             )
         if self.buffered_entries_max < self.batch_entries_max:
             yield (
                 f"buffered_entries_max ({self.buffered_entries_max}) is below batch_entries_max ({self.batch_entries_max}), so"
-                " that no request could fill up: raise the one, or lower the other"
+                " no request could fill up: raise the first, or lower the second"
             )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelLimits:
-    """How many calls of a handler run side by side, and what becomes of failed ones; of each partition on its own."""
+    """How many calls of a handler run side by side, and what becomes of failed ones; for each partition separately."""
 
     max: int = 64
-    """Calls at a time. Plain handlers of a pipeline share as many threads."""
+    """The most calls at a time. Plain handlers of a pipeline share as many threads."""
     events_max: int | None = None
-    """The most events of one key in a call, which the handler then takes as `Events`. None: one event a call, as a dict."""
+    """The most events of one key in a call, which the handler then takes as `Events`. None: one event per call, as a dict."""
     manual_ack: bool = False
     """Whether an event counts as processed only once the handler has acknowledged it."""
     window: int = 1000
-    """Events that were taken, and are not acknowledged without a gap; taking waits beyond it."""
+    """The most events between the first that is not acknowledged and the last that was taken; taking waits at this limit."""
     window_bytes: int = 8 * 1024 * 1024
-    """Bytes of the events that are not acknowledged; taking waits beyond it."""
+    """The most bytes of events that are not acknowledged; taking waits at this limit."""
     timeout_s: float | None = None
     """How long a call of an `async def` handler may take. None: for ever."""
     attempts: int = 5
     """How often a call may fail for an event."""
     backoff_s: float = 0.2
-    """The pause of a key after its first failure; doubled each time."""
+    """The pause of a key after its first failure; doubled after each further one."""
     park_s: float = 60.0
     """How long a key stays parked after one of its events became a dead letter."""
 
@@ -236,8 +236,8 @@ class ParallelLimits:
             yield f"timeout_s ({self.timeout_s:g}) has to be above 0"
         if self.window < self.max:
             yield (
-                f"window ({self.window}) is below max ({self.max}), so that as many calls could never run: raise the one, or"
-                " lower the other"
+                f"window ({self.window}) is below max ({self.max}), so there could never be as many calls: raise the first, or"
+                " lower the second"
             )
         if self.manual_ack and self.events_max is None:
             yield (
@@ -249,7 +249,7 @@ class ParallelLimits:
 JOB_SHARE = 0.8
 """A job over ranges may take this share of `batch_timeout_s`."""
 RANGES_TIMEOUT_S_MIN = 60.0
-"""The smallest `batch_timeout_s` with executors that read: Spark may take 50 s to stop a job (pipeline/spark/runs.py)."""
+"""The smallest `batch_timeout_s` if executors read: Spark may take 50 s to stop a job (pipeline/spark/runs.py)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,15 +259,15 @@ class RangeLimits:
     from_events: int = 200_000
     """Minimum backlog for reads by executors: they gain little from fewer events (docs/scaling.md)."""
     events_max: int = 4_000_000
-    """A batch has about so many at most."""
+    """About how many events a batch has at most."""
     range_events: int = 100_000
-    """A range, which is one task, has about so many."""
+    """About how many events a range has, which is one task."""
     job_s_max: float = 240.0
     """How long a batch may take in Spark. After that the host reads its events, in batches of its own."""
 
     @classmethod
     def beginning_at(cls, from_events: int, batch_timeout_s: float = 300.0) -> RangeLimits:
-        """With batches and ranges in proportion."""
+        """The limits with batches and ranges in proportion to `from_events`."""
         return cls(
             from_events=from_events,
             events_max=20 * from_events,

@@ -1,8 +1,8 @@
-"""Protocol F's marker: a published batch's description of itself, to read a lease's progress from the broker.
+"""Protocol F's marker: a published batch's description of itself, from which a lease's progress can be read.
 
-A marker is a handful of properties under the reserved prefix `leasehold-`. A broker that keeps nothing but events carries
-one on every event, with the event's index, and the position is found by reading its tail. A broker that keeps batches may
-carry one per batch (docs/protocol.md, (b)).
+A marker is a handful of properties under the reserved prefix `leasehold-`. If a broker keeps only events, every event has the
+marker and its index in the batch, and the position is found by reading the partition's tail. If a broker keeps batches, each may
+have one marker (docs/protocol.md, (b)).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marker:
-    """One atomic batch of one lease. It covers the positions behind `start` up to `to` with `count` events."""
+    """One atomic batch of one lease. It covers the positions after `start` up to `to` with `count` events."""
 
     lease: str
     generation: int
@@ -35,7 +35,7 @@ class Marker:
     count: int
 
     def properties(self) -> dict[str, str]:
-        """What every event of the batch bears, without its index."""
+        """What every event of the batch has, except its index."""
         named = {
             "lease": self.lease,
             "generation": str(self.generation),
@@ -48,19 +48,19 @@ class Marker:
 
 
 class Search:
-    """Looks through a tail, event by event, for one generation of a lease, or with None for its latest.
+    """Searches a tail, event by event, for the newest marker of one generation of a lease, or, with None, of its latest one.
 
-    A batch counts only once all of its events are there, from the first to the last: what the tail cut off, or what is still on
-    its way, does not. Events of others may lie between.
+    A batch counts only once all of its events were seen, from the first to the last. It does not count if the tail cuts it off,
+    or if some of it is still on its way. Events of other batches may be in between.
 
-    Every publisher can copy a marker, or make one up. A copy of an earlier batch does not count, nor what `compare` does not take
-    for a position. A marker that was made up ahead of the others counts (docs/guarantees.md).
+    Every publisher can copy or forge a marker. A copy of an earlier batch does not count, nor does a marker with a position that
+    `compare` refuses. A marker that was forged with a later position than the others counts (docs/guarantees.md).
 
-    newest: the newest complete marker of it so far. later: the latest generation that there were markers of, -1 for none.
+    newest: the newest marker so far of a complete batch. later: the latest generation of its markers so far; -1 for none.
     """
 
     def __init__(self, lease: str, generation: int | None, compare: Compare = lambda a, b: 1) -> None:
-        """compare: of the feed's positions. By default, each batch has a later position than the batches before."""
+        """compare: orders the feed's positions. By default, each batch has a later position than the batches before."""
         self.newest: Marker | None = None
         self.later = -1 if generation is None else generation
         self._lease = lease
@@ -107,12 +107,12 @@ class Search:
 
 
 def lease_of(pipeline: str, partition: str) -> str:
-    """The name of a lease in its markers. No two leases share one, whatever characters they hold."""
+    """The name of a lease in its markers. No two leases share one, whatever characters their names have."""
     return f"{quote(pipeline, safe='')}/{quote(partition, safe='')}"
 
 
 def marker_in(properties: Mapping[str, str]) -> Marker | None:
-    """The marker that properties hold, or None if they hold none that is whole."""
+    """The marker in these properties, or None if they have no complete one."""
     lease, to = properties.get(PREFIX + "lease"), properties.get(PREFIX + "to")
     generation, level, count = (_integer(properties, name) for name in ("generation", "level", "count"))
     if lease is None or to is None or generation is None or level is None or not count:
@@ -122,7 +122,7 @@ def marker_in(properties: Mapping[str, str]) -> Marker | None:
 
 
 def without_markers(properties: pa.MapArray) -> pa.MapArray:
-    """Users' properties alone: what is published again bears the marker of its own batch, not those of its sources."""
+    """Users' properties alone: an event that is published again has the marker of its new batch, not that of its source."""
     if properties.null_count == len(properties):
         return properties
     keep = pc.invert(pc.starts_with(properties.keys, PREFIX))

@@ -1,15 +1,16 @@
-"""Checkpoints for readers outside: where a feed's own tools look for the position of a reader."""
+"""Outside checkpoints: positions that are also written to the place where a feed's own tools look for them."""
 
 from __future__ import annotations
 
 from typing import Literal, Protocol
 
 Outcome = Literal["written", "unchanged", "outdated"]
-"""unchanged: nothing to do. outdated: what is there counts more resets than the lease."""
+"""unchanged: nothing to do. outdated: the stored checkpoint counts more resets than the lease."""
 
 
 class OutsideCheckpoints(Protocol):
-    """Those of one pipeline. title: one of them, for people. interval_s: how often a partition's is written at most."""
+    """The checkpoints of one pipeline. title: what one is called, for people. interval_s: the shortest time between two writes
+    for one partition."""
 
     interval_s: float
 
@@ -23,7 +24,7 @@ class OutsideCheckpoints(Protocol):
         ...
 
     async def count(self) -> int:
-        """How many partitions have one. Raises as `write` does."""
+        """How many partitions have a checkpoint. Raises as `write` does."""
         ...
 
     async def close(self) -> None: ...

@@ -1,10 +1,11 @@
-"""Finding the events that a transform fails on: which range to try next, and how to name what was found. Pure.
+"""Finding the events that a transform fails on: which range to try next (a pure search), and how to name what was found.
 
-The batch has failed as a whole. Halving leads to its first poison event: where the left half works, the right one has to fail,
-and is halved without being tried. The events after it are tried next. If they fail too, only as many of them are tried as
-there were before the last poison event, twice as many, and so on until that fails and is halved. So a lone poison event among
-n >= 2 costs at most 2 * log2(n) tries, mostly log2(n) + 2. Each of many costs not much more than log2 of its distance to the
-last one. One more job makes the output of all the others. An event is blamed only once it has failed on its own.
+The batch has failed as a whole. Halving leads to its first poison event: if the left half works, the right one has to fail,
+and is halved without being tried. All events after the first poison event are tried next. If they fail too, and after each later
+poison event, parts of the rest are tried until one fails and is halved. The first part is as long as the distance between the
+last two poison events, and each next part is twice as long. So a lone poison event among n >= 2 costs at most 2 * log2(n) tries,
+mostly log2(n) + 2. Each of many costs not much more than log2 of its distance to the one before. One more job makes the output of
+all the others. An event is blamed only once it has failed alone.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from leasehold.pipeline.limits import FIRST_ONE, Isolation
 
 
 class JobFailed(PipelineError):
-    """A job failed on these events; whether it is their fault is not known yet. Never leaves this package's insides."""
+    """A job failed on these events; whether it is their fault is not known yet. It is never raised outside this package."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A slice with events that the engine recognizes at once: their bodies do not fit the schema.
+    """A slice with events that the engine refuses at once, because their bodies do not fit the schema.
 
     poison: by place in the slice, at least one. output: what the others became; None if they were not processed.
     """
@@ -57,7 +58,7 @@ class Slice:
 
     @property
     def table(self) -> pa.Table:
-        """As many chunks as pages; nothing is copied."""
+        """The events, in as many chunks as pages; nothing is copied."""
         parts, start, stop = [], self.range.start, self.range.stop
         for page in self.batch.pages:
             rows = page.events.num_rows
@@ -93,7 +94,7 @@ class Job(Protocol):
         ...
 
     async def run(self, slices: Sequence[Prepared]) -> list[pa.Table | Refused]:
-        """The output of each slice, whose partitions differ. Cancelling it ends the work first.
+        """The output of each slice; all slices are of different partitions. Cancelling it ends the work first.
 
         Raises JobFailed, TransformError, EngineUnavailable.
         """
@@ -101,12 +102,12 @@ class Job(Protocol):
 
 
 NOTHING = range(0)
-"""Tried before the first event is blamed, where nothing has worked yet: a transform that fails on it is wrong itself."""
+"""Tried before the first event is blamed, if nothing has worked yet: a transform that fails on no events is itself wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Events to try. again: how often just these have been tried before, and have failed."""
+    """Events to try. again: how often exactly these have failed before."""
 
     range: range
     again: int = 0
@@ -114,9 +115,9 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """poison: by place. together: the smallest range that was seen to fail, though each half of it works, if there was one.
+    """poison: by place. together: the smallest range that failed although each half of it works; None if there is none.
 
-    fails_always: it fails without any events too, for the reason given.
+    fails_always: why the transform fails even without events; None if it does not.
     """
 
     poison: tuple[Poison, ...]
@@ -128,9 +129,9 @@ Steps = Generator[Trial, str | None, None]
 
 
 def search(events: int, reason: str, *, attempts: int = 2, most: int = 1) -> Generator[Trial, str | None, Found]:
-    """Yields what to try of a batch of `events` events that has just failed for `reason`; is sent why that failed, or None.
+    """Yields what to try of a batch of `events` events that has just failed for `reason`; receives why that failed, or None.
 
-    attempts: how often an event must have failed, alone or with others, before it is blamed. most: how much poison to look for.
+    attempts: how often an event must have failed, alone or with others, before it is blamed. most: the most poison to find.
     """
     search = _PoisonSearch(attempts, most)
     yield from search.through(range(events), reason)
@@ -139,8 +140,8 @@ def search(events: int, reason: str, *, attempts: int = 2, most: int = 1) -> Gen
 
 @dataclass(frozen=True, slots=True)
 class _Failing:
-    """A range that is known to fail. failures: how many jobs with all of it have. reason: why it has; None if it alone was
-    not tried, and fails since its other half works."""
+    """A range that is known to fail. failures: how many jobs with all of it have failed. reason: why; None if it was not tried
+    alone, and has to fail because the other half works."""
 
     range: range
     failures: int
@@ -157,7 +158,7 @@ class _PoisonSearch:
         self._has_worked = False
 
     def through(self, events: range, reason: str) -> Steps:
-        """From left to right."""
+        """Search from left to right."""
         failing: _Failing | None = _Failing(events, 1, reason)
         begin = events.start
         while failing is not None:
@@ -172,7 +173,7 @@ class _PoisonSearch:
                 return
 
     def _first_of(self, failing: _Failing) -> Generator[Trial, str | None, Poison | None]:
-        """The first poison event in what fails; None if there is none, since events fail only together."""
+        """The first poison event in a range that fails; None if its events fail only together."""
         smallest: range | None = None
         while len(failing.range) > 1:
             smallest = smallest if failing.reason is None else failing.range
@@ -194,9 +195,9 @@ class _PoisonSearch:
         return Poison(index=one.range.start, reason=reason, attempts=failures)
 
     def _next(self, rest: range, size: int) -> Generator[Trial, str | None, _Failing | None]:
-        """The next range to try after a poison event; None if none is left. size: how much to try."""
+        """The next range that fails after a poison event; None if there is none. size: how many events to try first."""
         failures = 1
-        if rest and not self.poison:  # most often there is but one
+        if rest and not self.poison:  # usually there is only one
             reason = yield from self._tried(Trial(rest))
             if reason is None:
                 return None
@@ -226,7 +227,7 @@ class _PoisonSearch:
 
 
 def halfway(events: range) -> int:
-    """Where a range is cut: the right half is the larger one."""
+    """The place at which a range is cut: if its length is odd, the right half is the larger one."""
     return (events.start + events.stop) // 2
 
 
@@ -253,7 +254,7 @@ SEQUENCE = "sequence"
 async def find_culprits(
     batch: Batch, failure: JobFailed, job: Job, isolation: Isolation = FIRST_ONE, clock: Clock | None = None
 ) -> Exception:
-    """The error of a batch that has failed alone. Raises what `job.run` does, except JobFailed."""
+    """The error for a batch that has failed in a job of its own. Raises what `job.run` does, except JobFailed."""
     steps = search(batch.events, str(failure), attempts=isolation.attempts, most=isolation.most)
     trial = next(steps)
     while True:

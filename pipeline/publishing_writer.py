@@ -1,8 +1,8 @@
-"""Protocol F, the sink's side, over whatever broker (docs/protocol.md, (b)): what a claim begins from, and how a batch goes out.
+"""Protocol F, the sink's side, over any broker (docs/protocol.md, (b)): where a claim begins, and how a batch is published.
 
 A claim raises the owner level in the lease document; the sink attaches at that level, which closes the earlier ones, and only
-then looks for the lease's newest marker: that is the position. A batch is one atomic publication, its events numbered behind the
-last one's. An empty output moves the position alone.
+then looks for the lease's newest marker, which has the position. A batch is one atomic publication, and the numbers of its events
+follow those of the last batch. An empty output only moves the position.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _BYTES = (pa.binary(), pa.large_binary(), pa.binary_view())
 
 
 def events_of(table: pa.Table, taker: str) -> pa.Table:
-    """`table` as PUBLISHED_SCHEMA, in the order of `sequence` where it has that. Raises SinkRejected, OutputRefused.
+    """`table` as PUBLISHED_SCHEMA, in the order of `sequence` if it has that column. Raises SinkRejected, OutputRefused.
 
-    The other columns of the event schema may be there too: brokers give their own partition, sequence, offset and time.
-    taker: "a log", for people.
+    It may have the other columns of the event schema, which are left out: brokers assign their own partition, sequence, offset
+    and time. taker: "a log", for people.
     """
     names = table.column_names
     strange = sorted(name for name in set(names) if name not in EVENT_SCHEMA.names or names.count(name) > 1)
@@ -56,20 +56,20 @@ def events_of(table: pa.Table, taker: str) -> pa.Table:
 
 
 def traced_events_of(output: Output, taker: str) -> pa.Table:
-    """As `events_of`, with what the output's trace adds."""
+    """As `events_of`, with the output's trace context."""
     events = events_of(output.table, taker)
     return events if output.trace is None else traced(events, output.trace.properties)
 
 
 def traced(events: pa.Table, pairs: Mapping[str, str]) -> pa.Table:
-    """events: PUBLISHED_SCHEMA. Each with these properties, and without those of a trace that it came with."""
+    """Each event with these properties, instead of a trace context that it had. events: PUBLISHED_SCHEMA."""
     place = PUBLISHED_SCHEMA.get_field_index("properties")
     properties = with_pairs(_whole(events.column(place)), pairs)
     return events.set_column(place, PUBLISHED_SCHEMA.field(place), properties)
 
 
 def sequences_of(table: pa.Table) -> list[int | None]:
-    """In the order in which `events_of` has the rows."""
+    """The `sequence` of each row, in the order in which `events_of` has the rows; None for each if they are unknown."""
     column = table["sequence"] if "sequence" in table.column_names else None
     if column is None or column.null_count or not pa.types.is_integer(column.type):
         return [None] * int(table.num_rows)
@@ -84,7 +84,7 @@ def _sorted(table: pa.Table) -> pa.Table:
 
 
 def _is_sorted(sequence: pa.Array) -> bool:
-    if pa.types.is_integer(sequence.type) and not sequence.null_count:  # as feeds have it: a third of the time
+    if pa.types.is_integer(sequence.type) and not sequence.null_count:  # as feeds have it: takes a third of the time
         numbers = sequence.to_numpy()
         return bool((numbers[:-1] <= numbers[1:]).all())
     return bool(pc.all(pc.less_equal(sequence[:-1], sequence[1:]), skip_nulls=False).as_py())
@@ -126,7 +126,7 @@ def _is_bytes(given: pa.DataType) -> bool:
 
 
 def newest(claim: Claim, held: str | None) -> str | None:
-    """The marker's position, or the lease's where empty outputs have moved it further (R4)."""
+    """The marker's position, or the lease's if empty outputs have moved it further (R4)."""
     return max(held, claim.continuation, key=cmp_to_key(claim.compare))
 
 
@@ -142,18 +142,18 @@ def marker_of(claim: Claim, level: int, output: Output, count: int) -> Marker:
 
 
 def published(state: ProducerState, events: int, last: int) -> ProducerState:
-    """After so many events. last: events of later batches are after that sequence of the broker."""
+    """The state after this many events. last: the broker's sequence that all events of later batches exceed."""
     return replace(state, number=number_after(state.number, events), tail=last)
 
 
 def outranked(message: str, state: ProducerState, held: tuple[int, int]) -> Fenced:
-    """held: the series and level that the broker knows; the next claim goes above them."""
+    """held: the series and level that the broker knows; the next claim exceeds them."""
     series, level = held
     return Fenced(message, state=replace(state, series=series, level=min(level, LEVEL_MAX)).encoded())
 
 
 def generation_lost(claim: Claim, where: str, held: int) -> PipelineError:
-    """A lease whose document was deleted or put back after a reset cannot claim its way back."""
+    """For a lease whose document was deleted, or restored after a reset: no claim of it can outrank the later generation."""
     return SinkRejected(
         f"lease '{lease_of(claim.pipeline, claim.partition)}' is of generation {claim.generation}, and {where} holds output of"
         f" its generation {held}: its document was deleted or restored. Reset the lease until it is of that generation or later"
@@ -161,7 +161,7 @@ def generation_lost(claim: Claim, where: str, held: int) -> PipelineError:
 
 
 class PublishingWriter(SinkWriter):
-    """One claim's way into a broker. A cancelled write is there whole, or never will be."""
+    """One claim's way into a broker. A cancelled write is stored whole, or never."""
 
     position: str | None = None
     state: str = ""
@@ -184,4 +184,4 @@ class PublishingWriter(SinkWriter):
 
     @abstractmethod
     async def _publish(self, output: Output, permit: Permit) -> ProducerState:
-        """All of it or nothing. Returns the state after it. Raises what `SinkWriter.write` does."""
+        """Publish all of it or nothing. Returns the state after it. Raises what `SinkWriter.write` does."""

@@ -22,11 +22,11 @@ SHORT_S, LONG_S = 10.0, 60.0
 """A batch that took less than SHORT_S may be followed by one of twice the size; after LONG_S, by one of half the size."""
 DOUBLINGS_MAX = 6
 FAILURES_MAX = 3
-"""So often a batch may fail with Spark or the sink."""
+"""How often a batch fails because of Spark or the sink before the host reads its events."""
 
 
 class EventRange(NamedTuple):
-    """The events behind `start` up to `to`. events: how many these are, or an estimate.
+    """The events after `start` up to `to`. events: how many these are, or an estimate.
 
     check: what else the feed's own reader needs to recognize them, such as a digest. No secrets.
     """
@@ -43,7 +43,7 @@ class RangeReader(ABC):
     readers_max: int | None = None
     """How many ranges of a partition may be read at the same time. None: any number."""
     counts_events: bool = True
-    """Whether the `events` of a range are as many as it has. If not, they are an estimate."""
+    """Whether `events` of a range is the exact number. If not, it is an estimate."""
 
     @property
     def is_repeatable(self) -> bool:
@@ -63,7 +63,7 @@ class RangeReader(ABC):
 class RangeReads:
     """How a transform's job reads ranges.
 
-    times: how often it reads each, 1 if that is unknown. why_again: why its output may be made of two reads of one range. None:
+    times: how often it reads each, 1 if that is unknown. why_again: why its output may be made from two reads of one range. None:
     each row is made by the task that read its event.
     """
 
@@ -86,7 +86,7 @@ def range_events_for(reader: RangeReader, reads: RangeReads, *, events_max: int,
 
 
 def secret_in(variable: str) -> str:
-    """What an environment variable of the executor holds, for readers that need a secret. Raises FeedError."""
+    """The value of an environment variable of the executor, for readers that need a secret. Raises FeedError."""
     found = os.environ.get(variable, "")
     if not found:
         raise FeedError(
@@ -97,7 +97,7 @@ def secret_in(variable: str) -> str:
 
 
 def iterate(tables: AsyncGenerator[pa.Table, None]) -> Iterator[pa.Table]:
-    """For readers that are coroutines. Their event loop stands still between two tables, and closes them at the end."""
+    """The tables of an asynchronous reader. Its event loop runs only while a table is awaited, and closes it at the end."""
 
     async def take() -> pa.Table | None:
         return await anext(tables, None)
@@ -133,7 +133,7 @@ class RangedBatch:
 
 
 class RangePlan:
-    """Who reads the next events of a partition, and how many executors read at once. Pure. It outlives runs of the partition.
+    """Who reads the next events of a partition, and how many events executors read at once. Pure. It outlives the runs.
 
     compare: orders the feed's positions.
     """
@@ -144,7 +144,7 @@ class RangePlan:
         self._host_until: str | None = None
         self._refusals = 0
         self._failures: dict[str | None, int] = {}
-        """How often the batches failed that are not delivered, by their starts: one is sent while the next is under way."""
+        """By start, how often each undelivered batch has failed: one is sent while the next is under way."""
         self.events_max = self._first
 
     @property
@@ -173,10 +173,10 @@ class RangePlan:
         self.refuse(batch)
 
     def fail(self, batch: RangedBatch) -> bool:
-        """A batch failed, though nothing may be wrong with it: Spark or the sink is away, or it is too large for one of them.
+        """A batch failed, perhaps without a fault in it: Spark or the sink is away, or it is too large for one of them.
 
-        Returns whether the host reads it, because it failed again and again. Later batches begin small then. They have no lower
-        limit: an outage shows nothing about their sizes.
+        Returns whether the host reads it, because it failed again and again. Then later batches begin small, but their limit
+        stays as it is: an outage shows nothing about their sizes.
         """
         self._failures[batch.start] = self._failures.get(batch.start, 0) + 1
         if self._failures[batch.start] < FAILURES_MAX:
@@ -186,7 +186,7 @@ class RangePlan:
         return True
 
     def accept(self, batch: RangedBatch, took_s: float) -> None:
-        """A batch of the executors is delivered. took_s: by them and the sink."""
+        """A batch of the executors is delivered. took_s: how long they and the sink took."""
         self._refusals = 0
         self._forget_failures(batch.to)
         if took_s > LONG_S:

@@ -1,7 +1,7 @@
-"""A sink: where output goes, together with the position that it stands for.
+"""A sink: where output goes, together with its position.
 
-A sink that holds its position (`holds_position`) keeps output and position in one atomic step, refuses epochs older than it
-has seen, and is the judge of where a partition stands. A sink that does not is given every batch at least once.
+A sink that holds its position (`holds_position`) stores output and position in one atomic step, refuses epochs older than the
+newest that it has seen, and decides where a partition stands. Any other sink gets every batch at least once.
 Test each sink with `leasehold.pipeline.contract.SinkContract`.
 """
 
@@ -34,12 +34,12 @@ INTERFACE = 1
 """Version of the sink interface: raised when an existing class would no longer work (docs/plugins.md)."""
 
 SENDS_MAX = 3
-"""How often something is sent whose answer was lost, before that is left to the next claim."""
+"""How often the same is sent if its answers are lost. After that, the next claim has to settle it."""
 
 CloseReason = Literal["shutdown", "lost", "stolen", "gone", "failed"]
 """Why a writer is closed.
 
-- `shutdown`: the lease was released (stop, or a handoff).
+- `shutdown`: this host released the lease (a stop, a handoff, or a pause).
 - `lost`: an operator released or reset the lease, or its document is gone.
 - `stolen`: another owner has it.
 - `gone`: its partition ended.
@@ -49,7 +49,7 @@ CloseReason = Literal["shutdown", "lost", "stolen", "gone", "failed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimReports:
-    """Who hears what a sink reports of a claim: `Claim.report_progress` and `Claim.report_wait`."""
+    """The receivers of what a sink reports about a claim: `Claim.report_progress` and `Claim.report_wait`."""
 
     progress: Callable[[], None] = lambda: None
     wait: Callable[[float], None] = lambda seconds: None
@@ -57,7 +57,7 @@ class ClaimReports:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What an owner brings to its sink."""
+    """What an owner gives its sink when it opens a writer."""
 
     pipeline: str
     partition: str
@@ -72,16 +72,16 @@ class Claim:
     reports: ClaimReports = field(default_factory=ClaimReports)
 
     def report_progress(self) -> None:
-        """To be called while `open` takes long and advances.
+        """To be called whenever a long `open` advances.
 
-        A sink that does not open and does not report for `batch_timeout_s` is cancelled.
+        An `open` that neither ends nor reports for `batch_timeout_s` is cancelled.
         """
         self.reports.progress()
 
     def report_wait(self, seconds: float) -> None:
-        """To be called by a buffering writer that advances without deliveries, such as after a failed attempt.
+        """To be called by a buffering writer that advances without deliveries, for example after a failed attempt.
 
-        What it waits for then ends by itself within so many seconds, and they do not count towards `batch_timeout_s`.
+        The present wait of the writer ends within this many seconds in any case, and they do not count towards `batch_timeout_s`.
         """
         self.reports.wait(seconds)
 
@@ -90,7 +90,7 @@ class Claim:
 class Output:
     """What one batch became.
 
-    - `start`, `to`: the batch covers the positions behind `start` up to `to`.
+    - `start`, `to`: the batch covers the positions after `start` up to `to`.
     """
 
     table: pa.Table
@@ -98,20 +98,20 @@ class Output:
     start: str | None
     to: str
     events: int
-    """How many events it held, dead ones too."""
+    """How many events the batch held, dead ones included."""
     dead: pa.Table | None = None
-    """Those that could not be processed, and are in no dead letter yet (DEAD_SCHEMA of leasehold.pipeline.dead_letters.record);
-    only for writers that keep dead letters, which have them safe before the position moves."""
+    """Events that could not be processed and have no dead letter yet (DEAD_SCHEMA of leasehold.pipeline.dead_letters.record).
+    Only for writers that keep dead letters: they store them before the position moves."""
     staged: tuple[StagedPart, ...] = ()
-    """Rows that executors have put beside the destination, in their order; `table` is empty then. Only for writers that make a
+    """Rows that executors have staged at the destination, in their order; `table` is empty then. Only for writers that make a
     stager."""
     source: pa.Table | None = None
-    """The events that it was made of (EVENT_SCHEMA), for writers that park events; otherwise None."""
+    """The events that it was made from (EVENT_SCHEMA), for writers that park events; otherwise None."""
     receipt: Receipt | None = None
-    """The source's, for what was read; None if it gives none, or if executors read."""
+    """The source's receipt for what was read; None if it gives none, or if executors read."""
     trace: TraceContext | None = None
-    """The context to publish it with, in every event or request; None for none. It stays the same while the output is sent
-    again, since identical bytes settle a send whose answer was lost."""
+    """The context to publish in every event or request; None for none. It stays the same when the output is sent again,
+    because identical bytes settle a send whose answer was lost."""
 
     @property
     def rows(self) -> int:
@@ -126,15 +126,15 @@ class Permit(Protocol):
         ...
 
     async def wait_until_granted(self) -> None:
-        """Returns once sending is allowed. Never returns where the lease is lost: the caller is cancelled instead."""
+        """Returns once sending is allowed. Never returns if the lease is lost: the caller is cancelled instead."""
         ...
 
 
 @contextmanager
 def checked_until_cancelled(permit: Permit) -> Iterator[Callable[[], None]]:
-    """What a thread calls right before it sends, on behalf of a caller that awaits it within this context.
+    """Yields what a thread calls right before it sends, for a caller that awaits the thread within this context.
 
-    It raises NotTrusted if trust has run out by then, or if the caller was cancelled and has left.
+    The call raises NotTrusted if trust has run out by then, or if the caller was cancelled and has left.
     """
     has_left = False
 
@@ -151,10 +151,10 @@ def checked_until_cancelled(permit: Permit) -> Iterator[Callable[[], None]]:
 
 
 def settle(send: Callable[[], T], *, failed: type[Exception], uncertain: type[Exception]) -> T:
-    """Send until it is known what became of it: whatever may have been stored is settled by sending the same again (R3).
+    """Send up to SENDS_MAX times until the outcome is known: sending the same again settles what may have been stored (R3).
 
-    failed: raised by `send` where nothing was stored. uncertain: raised where something may have been. Raises Ambiguous; `failed`
-    and NotTrusted where nothing was stored.
+    failed: raised by `send` if nothing was stored. uncertain: raised by it if something may have been. Raises Ambiguous, or, if
+    nothing was stored, `failed` or NotTrusted.
     """
     doubt: Exception | None = None
     for _ in range(SENDS_MAX):
@@ -170,24 +170,24 @@ def settle(send: Callable[[], T], *, failed: type[Exception], uncertain: type[Ex
 
 
 Park = Callable[[Output, Sequence[Poison], Permit], Awaitable[None]]
-"""Keeps events of an output's `source` as dead letters, each by its index there.
+"""Keeps events of an output's `source`, given by their indices there, as dead letters.
 
 Raises NotTrusted, Fenced, Ambiguous, SinkUnavailable, SinkRejected.
 """
 
 
 class SinkWriter(ABC):
-    """One claim's way into the sink. Writes come one at a time, each starting where the one before ended.
+    """One claim's way into the sink. Writes come one at a time, and each starts where the one before ended.
 
-    A writer may return from `write` once it has taken the output, and deliver it beside the writes that follow, if it belongs to
-    a sink that does not hold its position. It then defines `acknowledged`, `wait_for_progress` and `flush`.
+    If its sink does not hold its position, a writer may return from `write` once it has taken the output, and deliver it during
+    the writes that follow. It then defines `acknowledged`, `wait_for_progress` and `flush`.
     """
 
     @property
     @abstractmethod
     def position(self) -> str | None:
-        """Up to where the sink holds output; at first where the work begins, then the `to` of the last write that is delivered
-        with all before it."""
+        """The position up to which the sink holds output: at first where the work begins, then the `to` of the last write that is
+        delivered together with all writes before it."""
 
     @property
     @abstractmethod
@@ -196,7 +196,7 @@ class SinkWriter(ABC):
 
     @abstractmethod
     async def write(self, output: Output, permit: Permit) -> None:
-        """All of it or nothing, with `permit.check()` right before the send.
+        """Write all of it or nothing, with `permit.check()` right before the send.
 
         Raises NotTrusted, Fenced, Ambiguous, SinkUnavailable, SinkRejected.
         """
@@ -209,12 +209,12 @@ class SinkWriter(ABC):
     async def close(self, reason: CloseReason) -> None: ...
 
     buried: Collection[int] | None = None
-    """For a writer that takes an output's dead letters: the sequences of events behind `position` whose dead letters are kept
-    already, because the batch that was to move the position over them was not written. They are left out of what is transformed,
+    """For a writer that takes an output's dead letters: the sequences of events after `position` whose dead letters are kept
+    already, because the batch that was to move the position past them was not written. They are left out of what is transformed,
     and their letters are not written again. None: it takes no dead letters."""
 
     parks: bool = False
-    """Whether it finds out while it delivers which events cannot be processed, and parks them."""
+    """Whether it finds out only during delivery which events cannot be processed, and parks them."""
 
     parked: int = 0
     """How many events it has parked."""
@@ -224,11 +224,11 @@ class SinkWriter(ABC):
 
     @property
     def place(self) -> str | None:
-        """The partition of the destination that holds the output, if it has another name."""
+        """The partition of the destination that holds the output, if its name differs from that of the feed's partition."""
         return None
 
     async def make_stager(self, start: str | None, columns: pa.Schema) -> Stager | None:
-        """How executors stage the output of the batch that begins at `start`; None if its rows have to come through the host.
+        """A stager for executors' output of the batch that begins at `start`; None if its rows have to pass through the host.
 
         Raises SinkUnavailable, SinkRejected.
         """
@@ -239,9 +239,9 @@ class SinkWriter(ABC):
         return 1
 
     async def follow(self) -> None:
-        """Bring `state` up to date, if it grows old by what others write to the destination.
+        """Bring `state` up to date, if it ages while others write to the destination.
 
-        Called once a renew interval while the partition is idle; a batch may be written meanwhile. A destination that does not
+        Called once per renew interval while the partition is idle; a batch may be written meanwhile. A destination that does not
         answer is not an error: the state stays as it is.
         """
 
@@ -251,7 +251,7 @@ class SinkWriter(ABC):
 
     @property
     def acknowledged(self) -> int:
-        """How many rows are delivered so far, which shows that a buffering writer makes progress."""
+        """How many rows are delivered so far. A rise shows that a buffering writer makes progress."""
         return 0
 
     async def wait_for_progress(self) -> None:
@@ -262,9 +262,9 @@ class SinkWriter(ABC):
 
 
 class Sink(ABC):
-    """A destination. `claim` is the first step of an owner, and its writer delivers one batch after the other.
+    """A destination. An owner first opens a writer, which delivers one batch after the other.
 
-    Every method raises SinkError and its subclasses alone.
+    All methods raise only SinkError and its subclasses; `open` also raises Fenced.
     """
 
     holds_position: bool
@@ -291,7 +291,7 @@ class Sink(ABC):
 
     @abstractmethod
     def claimed(self, state: str) -> str:
-        """The sink state of the next claim (a raised owner level, say), made from the last one's. Pure.
+        """The sink state of the next claim (a raised owner level, say), made from that of the last claim. Pure.
 
         It is written by the same compare-and-swap that raises the lease's epoch.
         """
@@ -302,29 +302,30 @@ class Sink(ABC):
         after which it is called again."""
 
     async def check_columns(self, columns: pa.Schema) -> None:
-        """Whether the destination takes output with these columns, as far as that is known without rows. Only after `prepare`.
+        """Check that the destination takes output with these columns, as far as that is known without rows. Only after `prepare`.
 
         Raises SinkRejected, SinkUnavailable.
         """
 
     @abstractmethod
     async def open(self, claim: Claim) -> SinkWriter:
-        """Fence older epochs first, then return the position. Raises Fenced, SinkUnavailable, SinkRejected."""
+        """Fence older epochs first, then read the position. Raises Fenced, SinkUnavailable, SinkRejected."""
 
     @abstractmethod
     async def close(self) -> None: ...
 
     async def standing(self, pipeline: str, partition: str) -> Standing | None:
-        """For a sink that can report positions, which moving leases needs: only a look, nothing is made or fenced.
+        """The position that the sink holds, for moving leases. This only reads: nothing is created or fenced.
 
-        None if there is no position. Raises SinkUnavailable, SinkRejected.
+        None if there is no position. Sinks that cannot report positions do not define this. Raises SinkUnavailable, SinkRejected.
         """
         return None
 
     async def probe(self, pipeline: str, partition: str) -> None:
-        """Whether the destination can be reached now; nothing is made or fenced. Soon, or the host counts as unfit for it.
+        """Check that the destination can be reached now; nothing is created or fenced.
 
-        By default, by `standing`. A sink that reports none cannot be probed. Raises SinkUnavailable, SinkRejected.
+        If it takes too long, the host counts as unfit for the destination. The default calls `standing`: a sink without that
+        cannot be probed. Raises SinkUnavailable, SinkRejected.
         """
         await self.standing(pipeline, partition)
 
@@ -342,6 +343,6 @@ def to_write_again(claim: Claim) -> str:
 
 
 def reset_command(claim: Claim, to: str) -> str:
-    """A box of dead letters has its pipeline's name and a suffix after a slash."""
+    """The command for people. The claim of a box of dead letters has its pipeline's name, a slash, and a suffix."""
     pipeline, partition = quote(claim.pipeline.partition("/")[0]), quote(claim.partition)
     return f"`leasehold leases reset FILE {pipeline} {partition} --to {quote(to)} --yes`"

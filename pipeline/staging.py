@@ -1,7 +1,7 @@
-"""Output that executors have put beside its destination, where nothing counts until the owner of the lease commits it.
+"""Output that executors have stored at its destination, where it does not count until the owner of the lease commits it.
 
-What is staged bears the lease, the epoch and the position where its batch begins. Executors never commit. A task may run twice,
-or end after its owner is gone, so only those parts count that the owner's job has returned.
+What is staged names the lease, the epoch and the position where its batch begins. Executors never commit. A task may run twice,
+or end after its owner is gone, so only the parts that the owner's job has returned count.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ class Stager(ABC):
 
 
 class Ranged(NamedTuple):
-    """What a batch became that executors have read: rows that were collected or, without any, staged parts in their order."""
+    """What a batch that executors have read became: collected rows or, without any, staged parts in their order."""
 
     table: pa.Table
     staged: tuple[StagedPart, ...] = ()
 
 
 def described(part: StagedPart, table: pa.Table) -> StagedPart:
-    """With the sequences of its rows, if they have any."""
+    """The part with the smallest and the largest sequence of its rows, if they have any."""
     if not _has_sequences(table):
         return part
     found = pc.min_max(table[SEQUENCE]).as_py()
@@ -73,9 +73,9 @@ def described(part: StagedPart, table: pa.Table) -> StagedPart:
 
 
 def sorted_slices(table: pa.Table, bytes_max: int) -> Iterator[pa.Table]:
-    """A part's rows by their sequences, if they have any, as those of a batch are that is not staged.
+    """A part's rows in the order of their sequences, if they have any, as in a batch that is not staged.
 
-    Only a slice is copied at a time, and nothing if the rows are sorted. bytes_max: of a slice; a row may exceed it.
+    Only one slice at a time is copied, and nothing if the rows are sorted. bytes_max: of a slice; a single row may exceed it.
     """
     if not _has_sequences(table) or _is_sorted(table[SEQUENCE]):
         yield from halved(table, bytes_max)
@@ -84,7 +84,7 @@ def sorted_slices(table: pa.Table, bytes_max: int) -> Iterator[pa.Table]:
     ranks[pc.sort_indices(table[SEQUENCE]).to_numpy()] = np.arange(table.num_rows, dtype=np.int32)
     rows = max(1, table.num_rows * bytes_max // table.nbytes)
     for first in range(0, table.num_rows, rows):
-        # filter() goes chunk by chunk. take() would copy all chunks of a column into one first.
+        # filter() works chunk by chunk. take() would copy all chunks of a column into one first.
         found = table.filter(pa.array((ranks >= first) & (ranks < first + rows)))
         yield from halved(found.take(pc.sort_indices(found[SEQUENCE])), bytes_max)
 
@@ -96,7 +96,7 @@ def _is_sorted(values: pa.ChunkedArray) -> bool:
 
 
 def halved(table: pa.Table, bytes_max: int) -> Iterator[pa.Table]:
-    """In slices that keep the limit, by halves, because the sizes of rows may differ. A slice of one row may be larger."""
+    """The table in slices within the limit, cut by halves, because the sizes of rows may differ. One row may be larger."""
     if table.num_rows <= 1 or table.nbytes <= bytes_max:
         yield table
     else:
@@ -112,9 +112,9 @@ def _has_sequences(table: pa.Table) -> bool:
 def put_together(
     pieces: Sequence[pa.Table | StagedPart], columns: pa.Schema, stager: Stager | None, new_name: Callable[[], str]
 ) -> Ranged:
-    """A batch's output, of what its tasks handed back and staged, in their order.
+    """A batch's output, from the rows that its tasks returned and the parts that they staged, in order.
 
-    If something is staged, rows are staged too, each run of them at its place. Blocks. Raises NotStaged, SinkUnavailable,
+    If anything is staged, the rows are staged too, each run of them in its place. Blocks. Raises NotStaged, SinkUnavailable,
     SinkRejected.
     """
     runs = [list(group) for _, group in groupby(pieces, lambda piece: isinstance(piece, StagedPart))]
@@ -131,10 +131,10 @@ def put_together(
 
 
 def in_order(parts: Sequence[StagedPart]) -> list[StagedPart]:
-    """By their sequences, with those that have none at the end. Raises NotStaged if they overlap: such rows have no order
-    part by part."""
+    """The parts by their sequences, those without any at the end. Raises NotStaged if parts overlap: then their rows cannot be in
+    order part by part."""
     numbered = [part for part in parts if part.first is not None]
-    ordered = sorted(numbered, key=lambda part: (part.first or 0, part.last or 0))  # equal ones stay as the tasks are
+    ordered = sorted(numbered, key=lambda part: (part.first or 0, part.last or 0))  # equal ones keep the tasks' order
     if any((before.last or 0) > (after.first or 0) for before, after in pairwise(ordered)):
         raise NotStaged(
             "the transform shuffles rows, so that parts of its output have no order by `sequence`: drop that column from"

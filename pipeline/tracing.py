@@ -1,4 +1,4 @@
-"""What traces need of events and batches: trace contexts found in properties and written into them, and where a batch is. Pure.
+"""What traces need from events and batches: contexts in properties, read and written, and the progress of a batch. Pure.
 
 A context is a text of W3C Trace Context, in the property `traceparent` (with `tracestate`), or `Diagnostic-Id`, as Azure's SDKs
 name it. Properties are untrusted: what is malformed is ignored, and what is kept is bounded.
@@ -21,7 +21,7 @@ CONTEXTS_MAX = 32
 """How many distinct contexts of a batch are kept."""
 STATE_CHARS_MAX = 512
 EXAMINED_MAX = 1000
-"""How many distinct texts of a page are examined: there may be as many as events, and nothing good among them."""
+"""How many distinct texts of a page are examined: there may be as many as events, and none of them valid."""
 _CONTEXT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")
 _PARENT_CHARS, _TEXT_CHARS_MAX = 55, 255
 
@@ -34,12 +34,12 @@ class TraceContext(NamedTuple):
 
     @property
     def properties(self) -> dict[str, str]:
-        """As properties or headers."""
+        """The context as properties or headers."""
         return {PARENT: self.parent} if self.state is None else {PARENT: self.parent, STATE: self.state}
 
 
 class Contexts(NamedTuple):
-    """The contexts of a batch's events: distinct, at most CONTEXTS_MAX. are_one: every event has the same."""
+    """The distinct contexts of a batch's events, at most CONTEXTS_MAX. are_one: every event has the same one."""
 
     found: tuple[TraceContext, ...] = ()
     are_one: bool = False
@@ -68,11 +68,11 @@ class BatchTracer(Protocol):
     def reads_contexts(self) -> bool: ...
 
     def begin(self, batch: TransformedBatch) -> TraceContext | None:
-        """The context that its output is published with, unless `begin_delivery` gives a closer one, of the same length."""
+        """A context for the batch's output until `begin_delivery` gives the one to publish, of the same length."""
         ...
 
     def begin_delivery(self, to: str, place: str | None) -> TraceContext | None:
-        """It is sent now. place: the partition of the destination, if it has another name."""
+        """The context to publish with the batch that ends at `to` and is sent now. place: see `SinkWriter.place`."""
         ...
 
 
@@ -95,7 +95,7 @@ def contexts_in(columns: Iterable[pa.ChunkedArray]) -> Contexts:
 
 
 def _parents_in(chunk: pa.MapArray) -> tuple[int, Iterator[tuple[str, str | None]]]:
-    """How many events bear the only context of this chunk (0 if there are several), and the distinct valid ones."""
+    """How many events have the only context of this chunk (0 if there are several), and its distinct valid contexts."""
     offsets = chunk.offsets.to_numpy()
     first, end = int(offsets[0]), int(offsets[-1])
     keys, items = chunk.keys.slice(first, end - first), chunk.items.slice(first, end - first)
@@ -122,14 +122,14 @@ def _parents_in(chunk: pa.MapArray) -> tuple[int, Iterator[tuple[str, str | None
 
 
 def _with_others(places: np.ndarray, others: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """With those of the others whose rows have none of these places."""
+    """The places, and those others that are in rows with none of these places."""
     if not (len(places) and len(others)):
         return places if len(places) else others
     return np.append(places, others[~_have(places, offsets)[_rows_of(others, offsets)]])
 
 
 def _count_rows(places: np.ndarray, offsets: np.ndarray) -> int:
-    """How many rows have one of the places. Usually each row has one, which is found out faster than by searching."""
+    """How many rows have one of the places. Usually each row has exactly one, which takes less time to check than a search."""
     rows = len(offsets) - 1
     if len(places) == rows and (offsets[:-1] <= places).all() and (places < offsets[1:]).all():
         return rows
@@ -148,7 +148,7 @@ def _rows_of(places: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 
 
 def _is_context(text: str) -> bool:
-    """Later versions may have more than version 00."""
+    """Versions after 00 may have more fields."""
     return _CONTEXT.fullmatch(text) is not None and (len(text) == _PARENT_CHARS or not text.startswith("00"))
 
 
@@ -157,7 +157,7 @@ def _places(keys: pa.Array, name: str) -> np.ndarray:
 
 
 def with_pairs(properties: pa.MapArray, pairs: Mapping[str, str]) -> pa.MapArray:
-    """The same pairs for each event, instead of a context that it had before."""
+    """The properties with the same pairs for each event, instead of a context that it had before."""
     events, more = len(properties), len(pairs)
     first, end = properties.offsets[0].as_py(), properties.offsets[-1].as_py()
     if first == end or properties.null_count == events:
@@ -180,7 +180,7 @@ def with_pairs(properties: pa.MapArray, pairs: Mapping[str, str]) -> pa.MapArray
 
 
 def _repeated(texts: Sequence[str], times: int) -> pa.Array:
-    """All of them again and again. Arrow's own `take` needs twenty times as long."""
+    """All texts in order, `times` times. Arrow's own `take` needs twenty times as long."""
     encoded = [text.encode() for text in texts]
     ends = np.cumsum([len(each) for each in encoded], dtype=np.int32)
     size = int(ends[-1]) if encoded else 0

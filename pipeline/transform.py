@@ -1,7 +1,7 @@
 """A transform: what turns a batch of events into output.
 
 The partition contract: output keeps the column `partition`, with no value that the input did not have, so that a result
-never depends on which partitions happen to share a host. Where order matters it keeps `sequence` too.
+never depends on which partitions happen to share a host. If order matters, it keeps `sequence` too.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from leasehold.pipeline.staging import Ranged, Stager
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformSpec:
-    """A pipeline's transform, as its settings say it."""
+    """A pipeline's transform, as its settings define it."""
 
     name: str
     sql: str | None = None
     """A query over the view `events`."""
     function: str | None = None
-    """`module:function`, from a DataFrame of events to another. With neither, the events themselves."""
+    """`module:function`, which turns a DataFrame of events into another. With neither, output is the events themselves."""
     schema: str | None = None
     """DDL of the JSON body's columns, which are added to the event's own."""
     goes_on: bool = False
-    """Whether the rest of a batch is processed in which some bodies do not fit it."""
+    """Whether the rest of a batch is processed if some bodies do not fit `schema`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What a transform was found to be.
+    """What the check of a transform has found.
 
     - `reads`: the columns of events and bodies that it is given. `columns`: those that it yields.
     - `why_not_shared`: why each batch has a job to itself; None if batches share jobs.
@@ -67,32 +67,32 @@ class Transform(ABC):
 
     @property
     def waits_for(self) -> str | None:
-        """What `prepare` starts, if that takes seconds; for the log: Spark (local[2])."""
+        """What `prepare` starts, if that takes seconds; for the log, such as `Spark (local[2])`."""
         return None
 
     @abstractmethod
     async def prepare(self) -> None:
-        """Once per process, before any `apply`: start what it runs on, check what it is. Raises TransformError,
+        """Once per process, before any `apply`: start what the transform runs on, and check the transform. Raises TransformError,
         EngineUnavailable."""
 
     @abstractmethod
     async def apply(self, batch: Batch) -> pa.Table:
-        """The batch's output, sorted by `sequence` where it has that column.
+        """The batch's output, sorted by `sequence` if it has that column.
 
         Calls may run side by side. Cancelling one drops its output and stops its work unless other callers share it.
         Raises TransformError, PoisonEvent, EngineUnavailable.
         """
 
     yields_events: bool = False
-    """Whether its output is the events, so that a row's `sequence` is its event's. Another transform may give another column that
-    name."""
+    """Whether its output is the events, so that a row's `sequence` is its event's. Other transforms may give that name to a
+    column of their own."""
 
     reads_ranges: bool = False
-    """Whether `apply_ranges` is there: the transform runs where events can be read too."""
+    """Whether `apply_ranges` is defined: the transform runs on executors, which can read events too."""
 
     @property
     def columns(self) -> pa.Schema:
-        """What the output has, once the transform is prepared."""
+        """The columns of the output, once the transform is prepared."""
         raise NotImplementedError
 
     @property
@@ -112,11 +112,11 @@ class Transform(ABC):
 
     @property
     def executors_wait(self) -> ExecutorsWait | None:
-        """While its jobs wait for executors of a cluster. This does not count as a failure."""
+        """The present wait of its jobs for executors of a cluster; None if there is none. It does not count as a failure."""
         return None
 
     def noting_waits(self, note: Callable[[], object]) -> AbstractContextManager[None]:
-        """Calls it about once a second while a job waits for executors, so that nothing counts this time."""
+        """Within this context, call `note` about once a second while a job waits for executors: this time does not count."""
         return nullcontext()
 
     @abstractmethod

@@ -1,7 +1,7 @@
 """Values that no sink takes: found in whole columns, refused as rows. Pure.
 
-All sinks refuse in this one way. A refusal for a type is SinkRejected, because all rows would be refused. A refusal for a value
-is OutputRefused, with the column, the row and the `sequence` of its event. Only a column that fails is searched for its rows.
+All sinks refuse in this way. A refusal of a type is SinkRejected, because all rows would be refused. A refusal of a value is
+OutputRefused, with the column, the row and the `sequence` of its event. Only a column that fails is searched for failing rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 VALUE_ERRORS = (ValueError, OverflowError, TypeError)
 """What converters raise for a value: pa.ArrowInvalid and UnicodeDecodeError are kinds of ValueError."""
 NAMED_MAX = 1000
-"""A refusal names so many rows at most; those behind them are refused the next time."""
+"""The most rows that a refusal names; those after them are refused the next time."""
 REMEDY = "correct, cast or filter it in the transform"
 MASK_BITS = 62
 _A_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000}
@@ -30,10 +30,10 @@ _FIRST_DAY, _LAST_DAY = (each.toordinal() - date(1970, 1, 1).toordinal() for eac
 
 
 def checked(output: pa.Table, taker: str) -> pa.Table:
-    """The output, if any sink can take its values; times in nanoseconds become microseconds. taker: "a log", for people.
+    """The output, unless it has values that no sink takes; times in nanoseconds become microseconds. taker: "a log", for people.
 
-    Arrow holds more than others do: texts that are not UTF-8 (Spark's CAST of bytes makes them), maps with a key twice, years
-    outside of 1 to 9999, nanoseconds. Unions and run-end-encoded columns are refused. Raises SinkRejected, OutputRefused.
+    Arrow can hold more than other systems: texts that are not UTF-8 (Spark's CAST of bytes makes them), maps with a key twice,
+    years outside 1 to 9999, nanoseconds. Unions and run-end-encoded columns are refused. Raises SinkRejected, OutputRefused.
     """
     for place, field in enumerate(output.schema):
         if _is_odd(field.type):
@@ -49,7 +49,7 @@ def checked(output: pa.Table, taker: str) -> pa.Table:
 
 
 def converted(output: pa.Table, place: int, convert: Callable[[pa.ChunkedArray], T], taker: str) -> T:
-    """What `convert` makes of the column at `place`, value by value. Raises OutputRefused."""
+    """The column at `place` as `convert` returns it, which has to treat each value on its own. Raises OutputRefused."""
     values = output.column(place)
     with suppress(*VALUE_ERRORS):
         return convert(values)
@@ -64,7 +64,7 @@ def converted(output: pa.Table, place: int, convert: Callable[[pa.ChunkedArray],
 
 
 def refused_rows(output: pa.Table, rows: Sequence[int], what: str, remedy: str) -> OutputRefused:
-    """rows: their places, at least one. Their events are named if all of the rows have a `sequence`."""
+    """The refusal of the rows at these places, at least one. It names their events if all of the rows have a `sequence`."""
     sequences = _sequences(output, rows)
     event = f" (sequence {sequences[0]})" if sequences else ""
     message = f"{what} in row {rows[0] + 1} of {output.num_rows}{event}: {remedy}"
@@ -72,7 +72,7 @@ def refused_rows(output: pa.Table, rows: Sequence[int], what: str, remedy: str) 
 
 
 def reason_of(error: Exception) -> str:
-    """Why a value is refused, behind "which"."""
+    """Why a value is refused, worded to follow "which"."""
     text = str(error)
     if isinstance(error, UnicodeEncodeError):
         return "has half a character (a lone surrogate)"
@@ -93,7 +93,7 @@ def _sequences(output: pa.Table, rows: Sequence[int]) -> list[int]:
 
 
 def _failing(values: pa.ChunkedArray, convert: Callable[[pa.ChunkedArray], object]) -> Iterator[int]:
-    """The first places of values that fail alone, by halves."""
+    """The places of values that fail alone, at most NAMED_MAX, found by halving."""
     spans, found = [(0, len(values))], 0
     while spans and found < NAMED_MAX:
         first, count = spans.pop()
@@ -107,10 +107,10 @@ def _failing(values: pa.ChunkedArray, convert: Callable[[pa.ChunkedArray], objec
 
 
 def _part(values: pa.ChunkedArray, first: int, count: int) -> pa.ChunkedArray:
-    """A copy: Arrow looks at what lies around a slice, too."""
+    """A copy: in a slice, Arrow also looks at the values around it."""
     try:
         return values.take(pa.array(np.arange(first, first + count)))
-    except pa.ArrowNotImplementedError:  # for views of texts
+    except pa.ArrowNotImplementedError:  # for string views
         return pa.chunked_array([pa.concat_arrays([each]) for each in values.slice(first, count).chunks], values.type)
 
 
@@ -147,7 +147,7 @@ def _check(values: pa.ChunkedArray) -> None:
 
 
 def _check_array(values: pa.Array) -> None:
-    """Maps and times, however deep. Raises _ValueRefused."""
+    """Check maps and times, however deeply nested. Raises _ValueRefused."""
     kind = values.type
     if not _is_doubtful(kind):
         return
@@ -170,7 +170,7 @@ def _check_array(values: pa.Array) -> None:
 def _check_years(times: pa.Array) -> None:
     """Raises _ValueRefused."""
     unit = getattr(times.type, "unit", "day" if pa.types.is_date32(times.type) else "ms")
-    if unit == "ns":  # which end in the year 2262
+    if unit == "ns":  # nanoseconds end in the year 2262
         return
     a_day = _A_DAY.get(unit, 1)
     limits = pc.min_max(times.cast(pa.int32() if unit == "day" else pa.int64())).as_py()
@@ -186,7 +186,7 @@ def _within(side: pa.Array, offsets: pa.Array) -> pa.Array:
 
 
 def _has_a_key_twice(maps: pa.MapArray) -> bool:
-    """A key is a bit: its sum over a map is its disjunction, unless a key is there twice."""
+    """Each key is a bit: the sum of a map's bits equals their disjunction, unless a key is there twice."""
     offsets = maps.offsets.to_numpy()
     if len(offsets) < 2 or offsets[-1] == offsets[0] or (np.diff(offsets) < 2).all():
         return False

@@ -1,9 +1,9 @@
-"""Entries that wait to be sent, in the order in which they came, whatever failed in between. Pure.
+"""Entries that wait to be sent, in the order in which they arrived, whatever failed in between. Pure.
 
-Entries are numbered as they come, and the lowest number goes first: what failed is at the front again, in its order. Entries
-with the same order key are a line. One request of a line is in flight at a time, so that no failure can swap them. A request that
-failed may still be carried out late. What was in it is sent again at once, and the entries behind it wait until the late request
-has had its time: otherwise an earlier version could replace a later one.
+Entries are numbered as they arrive, and the lowest number is sent first: failed entries return to the front, in their order.
+Entries with the same order key are a queue (`line` in the code). One request of a queue is in flight at a time, so no failure can
+swap entries. A request that failed may still be carried out late. Its entries are sent again at once, and those after them wait
+until the late request has had its time: otherwise an earlier version could replace a later one.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from operator import attrgetter, itemgetter
 from leasehold.pipeline.async_sink.request_entry import Entry
 
 _Held = tuple[int, float, Entry]
-"""Its number, since when it waits, and the entry. Numbers differ, so that entries are never compared."""
+"""An entry's number, since when it has waited, and the entry. Numbers differ, so entries are never compared."""
 _Source = deque[_Held] | list[_Held]
-"""Its first is the next: in the order of their coming, or a heap."""
+"""The first item is the next one: in the order of arrival, or as a heap."""
 
 
 @dataclass(slots=True)
 class _KeyQueue:
     """waiting: a heap. bytes: of what waits. sent: how many entries are on their way; while there are any, the others wait.
 
-    late_until: requests that failed may be carried out until then. late_last: the last entry that all of them had.
+    late_until: requests that failed may be carried out until then. late_last: the number of the last entry that all of them had.
     rests: no entry may be sent before late_until.
     """
 
@@ -40,31 +40,31 @@ class _KeyQueue:
 
     @property
     def may_send(self) -> bool:
-        """Whether the first that waits was in all late requests itself, or there is none."""
+        """Whether the first waiting entry was in all late requests itself, or there is no late request."""
         return bool(self.waiting) and (self.late_until is None or self.waiting[0][0] <= self.late_last)
 
 
 class EntryBuffer:
-    """entries, bytes: what waits to be sent. ready, ready_bytes: what of it waits for no answer, and could be in a request.
+    """entries, bytes: what waits to be sent. ready, ready_bytes: what of that waits for no answer, and could be in a request.
 
-    shares_requests: whether a request may hold several entries of a line; without it, a line has one entry in it.
+    shares_requests: whether a request may hold several entries of a queue; otherwise it holds at most one.
     """
 
     def __init__(self, *, shares_requests: bool = False) -> None:
         self.entries = self.bytes = self.ready = self.ready_bytes = 0
         self._shares_requests = shares_requests
         self._fresh: deque[_Held] = deque()
-        """Entries of no line, or the first of a new one: newly added, and so in their order."""
+        """Entries without an order key, and the first ones of new queues: newly added, and so in order."""
         self._again: list[_Held] = []
-        """What failed, and the first of lines that have waited: a heap."""
+        """Entries that failed, and the first ones of queues that have waited: a heap."""
         self._lines: dict[str, _KeyQueue] = {}
         self._resting: list[tuple[float, str]] = []
-        """Until when which line rests: a heap."""
+        """Until when each resting queue rests: a heap."""
         self._sent: dict[int, _Held] = {}
 
     @property
     def oldest_since(self) -> float | None:
-        """Since when the first ready entry waits."""
+        """Since when the first ready entry has waited."""
         found = self._first_of([])
         return found[0][1] if found else None
 
@@ -86,14 +86,14 @@ class EntryBuffer:
 
     @property
     def first(self) -> Entry | None:
-        """The one that `cut` takes first."""
+        """The entry that `cut` takes first."""
         found = self._first_of([])
         return found[0][2] if found else None
 
     def cut(self, entries_max: int, bytes_max: int, *, of_one_line: bool = False) -> tuple[Entry, ...]:
-        """The first ones that are ready, as many as fit. They count as sent. of_one_line: only those of the first one's line."""
+        """The first ready entries, as many as fit. They count as sent. of_one_line: only those of the first one's queue."""
         taken: list[Entry] = []
-        followers: list[_Held] = []  # a heap: the next entry of each line that the request has entries of
+        followers: list[_Held] = []  # a heap: the next entry of each queue with entries in the request
         size = 0
         while len(taken) < entries_max and (
             source := followers if taken and of_one_line else self._first_of(followers)
@@ -116,16 +116,16 @@ class EntryBuffer:
 
     @property
     def rests_until(self) -> float | None:
-        """When the next line continues that waits for a late request. None: no line waits for one."""
+        """When the next resting queue continues. None: no queue rests."""
         return self._resting[0][0] if self._resting else None
 
     def put_back(
         self, failed: Sequence[Entry], *, late_until: float | None = None, rests_until: float | None = None
     ) -> None:
-        """To the front, each in its place. Raises KeyError if one is not on its way (or came back before).
+        """Put entries back to the front, each in its place. Raises KeyError if one is not on its way, or has another order key.
 
-        late_until: the failed request may be carried out until then. None: it surely is not. rests_until: nothing of its line is
-        sent before then.
+        late_until: the failed request may be carried out until then. None: it certainly is not. rests_until: nothing of their
+        queues is sent before then.
         """
         last = {entry.order: entry.number for entry in sorted(failed, key=attrgetter("number"))}
         for entry in failed:
@@ -149,25 +149,25 @@ class EntryBuffer:
                 self._land(entry.order, -inf)
 
     def acknowledged(self, entry: Entry, now: float) -> None:
-        """It is where it belongs. The next ones of its line may follow, at once or after a late request has had its time."""
+        """The entry is delivered. The next ones of its queue may follow, at once or after a late request has had its time."""
         order = self._sent.pop(entry.number)[2].order
         if order is not None:
             self._land(order, now)
 
     def rouse(self, now: float) -> None:
-        """Continue lines whose late requests have had their time."""
+        """Continue queues whose late requests or pauses are over."""
         while self._resting and self._resting[0][0] <= now:
             order = heappop(self._resting)[1]
             self._lines[order].rests = False
             self._resume_line(order, now)
 
     def _first_of(self, followers: list[_Held]) -> _Source | None:
-        """The ready entries, and those that may follow in the same request, with the lowest number first."""
+        """The source with the lowest number, among ready entries and those that may follow in the same request."""
         sources: Iterable[_Source] = filter(None, (self._fresh, self._again, followers))
         return min(sources, key=itemgetter(0), default=None)
 
     def _leave(self, entry: Entry, followers: list[_Held]) -> None:
-        """It is no longer ready, nor, while it is on its way, is its line."""
+        """The entry is no longer ready, nor is its queue while the entry is on its way."""
         if entry.order is None:
             self._count_ready(-1, -entry.bytes)
             return
@@ -187,7 +187,7 @@ class EntryBuffer:
             self._resume_line(order, now)
 
     def _resume_line(self, order: str, now: float) -> None:
-        """A line with nothing in flight: its first entry may be sent, or it rests, or it has ended."""
+        """Nothing of the queue is in flight: its first entry may be sent, or the queue rests, or it has ended."""
         line = self._lines[order]
         if line.late_until is not None and line.late_until <= now:
             line.late_until, line.late_last = None, inf

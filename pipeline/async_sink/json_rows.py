@@ -1,4 +1,4 @@
-"""Rows of an output as JSON, exact: what JSON has no type for is a text, and what no text can hold is refused. Pure."""
+"""Rows of an output as exact JSON: a value without a JSON type becomes a text, and what no text can hold is refused. Pure."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from leasehold.pipeline.limits import JSON_LEVELS_MAX
 from leasehold.pipeline.values import VALUE_ERRORS, checked, converted, is_text
 
 SLICE = 100
-"""Rows that are converted at once; renewals on the same loop wait no longer than for these."""
+"""Rows that are converted at once; renewals on the same event loop wait for no more than these."""
 Content = Literal["row", "body"]
 
 
 def row_slices(table: pa.Table, taker: str) -> Iterator[list[dict[str, Any]]]:
-    """The rows as Python values, some at a time; maps are dicts, however deep. Raises SinkRejected, OutputRefused."""
+    """The rows as Python values, some at a time; maps are dicts at any depth. Raises SinkRejected, OutputRefused."""
     names = table.column_names
     if len(set(names)) < len(names):
         raise SinkRejected(
@@ -52,7 +52,7 @@ def _listed(values: pa.ChunkedArray) -> list[Any]:
 
 
 def _not_held(type: pa.DataType) -> str | None:
-    """Why no value of this type can become a dict of Python; None if it can."""
+    """Why values of this type cannot become dicts of Python; None if they can, or do not need to."""
     if pa.types.is_struct(type) and len({field.name for field in type}) < type.num_fields:
         return "has a struct with a field twice"
     if pa.types.is_map(type) and pa.types.is_nested(type.key_type):
@@ -94,13 +94,13 @@ def check_json_columns(columns: pa.Schema, destination: str) -> None:
 
 
 def sequence_of(row: Mapping[str, Any]) -> int | None:
-    """Its event's."""
+    """The sequence of the row's event; None if it is unknown."""
     found = row.get("sequence")
     return found if isinstance(found, int) else None
 
 
 def json_bytes(value: object) -> bytes:
-    """Raises ValueError if the value is not finite, or a text has half a character, or bytes are not UTF-8."""
+    """Raises ValueError if a number is not finite, a text has a lone surrogate, or bytes are not UTF-8."""
     try:
         return _ENCODER.encode(value).encode()
     except UnicodeEncodeError:
@@ -112,7 +112,7 @@ def json_bytes(value: object) -> bytes:
 
 
 def row_bytes(row: Mapping[str, Any]) -> bytes:
-    """An object with the columns. Raises ValueError with the column that JSON does not hold."""
+    """A JSON object with the columns. Raises ValueError that names the column which JSON cannot hold."""
     try:
         return json_bytes(row)
     except ValueError:
@@ -155,14 +155,14 @@ def json_row(content: Content = "row", *, key_field: str | None = None, order_by
     """A converter into bytes of JSON.
 
     - `content`: "row" for an object of all columns, "body" for the column `body` as it is, which has to be JSON.
-    - `key_field`: a field more, for the entry's key. A column of that name is refused.
+    - `key_field`: an additional field for the entry's key. A column of that name is refused.
     - `order_by`: the column whose rows keep their order.
     """
     return JsonRow(content=content, key_field=key_field, order_by=order_by)
 
 
 def _not_json(type: pa.DataType) -> str | None:
-    """What of this type JSON has no form for; None if it has one."""
+    """What in this type has no form in JSON; None if all of it has one."""
     if pa.types.is_dictionary(type):
         return _not_json(type.value_type)
     if pa.types.is_map(type) and not _is_key(type.key_type):
@@ -217,17 +217,17 @@ def body_of(row: Mapping[str, Any]) -> bytes:
 
 
 def _body_bytes(row: Mapping[str, Any]) -> bytes:
-    """On one line, whatever it was on: it may become a line among others."""
+    """The body on one line, however many it had: it may become one line among others."""
     body = body_of(row)
     try:
-        parsed_json(body.decode(), JSON_LEVELS_MAX, _FINITE)  # as text: of bytes it would guess the encoding
+        parsed_json(body.decode(), JSON_LEVELS_MAX, _FINITE)  # as text: the parser would guess the encoding of bytes
     except NestedTooDeeply as error:
         raise ValueError(f"has a `body` that is {error}") from None
     except ValueError as error:
         raise ValueError(
             f"has a `body` that is not JSON ({error}): select one that is, or set `content: row`"
         ) from None
-    # JSON has line ends between its tokens alone: all else stays as it is
+    # JSON has line ends only between its tokens: everything else stays as it is
     return body.replace(b"\r", b" ").replace(b"\n", b" ")
 
 

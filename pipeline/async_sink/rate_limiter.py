@@ -1,4 +1,4 @@
-"""How many entries may be on their way to a destination, which each answer changes. Pure."""
+"""How many entries may be on their way to a destination; each answer changes that. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RateLimiting(Protocol):
 
     @property
     def failures(self) -> int:
-        """In how many rounds since the last success requests failed as a whole; each draws its own `jitter`. 0 if not counted."""
+        """Rounds since the last success in which requests failed as a whole; each draws its own `jitter`. 0 if not counted."""
         ...
 
     def succeeded(self) -> Self:
@@ -38,7 +38,7 @@ class RateLimiting(Protocol):
         ...
 
     def failed(self, *, now: float, sent_at: float, retry_after_s: float | None, jitter: float) -> Self:
-        """All of a request failed. jitter: 0 to 1, so that not all come back at once."""
+        """All of a request failed. jitter: 0 to 1, so that not all partitions retry at the same time."""
         ...
 
 
@@ -51,11 +51,11 @@ RETRY_AFTER_MAX_S = 300.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateLimiter:
-    """How many entries may be on their way: ten more for every request that succeeds, half as many when one does not.
+    """How many entries may be on their way: ten more after every request that succeeds, half as many after one that does not.
 
-    Additive increase, multiplicative decrease, as in FLIP-171 and TCP: senders that know nothing of each other share what a
-    destination takes, and find it again after it changed. Requests that were on their way when the limit was halved say
-    nothing new, and do not halve it again. If the destination names a time, nothing is sent before.
+    Additive increase, multiplicative decrease, as in FLIP-171 and TCP: senders that do not know each other share the capacity of
+    a destination, and adapt when it changes. Requests that were on their way when the limit was halved show nothing new, and do
+    not halve it again. If the destination names a time, nothing is sent before it.
     """
 
     entries_max: int
@@ -76,7 +76,7 @@ class RateLimiter:
         return _pausing(replace(self._halved(now, sent_at), failures=0), now, retry_after_s or 0.0)
 
     def failed(self, *, now: float, sent_at: float, retry_after_s: float | None, jitter: float) -> RateLimiter:
-        """All of a request failed. jitter: 0 to 1, so that not all come back at once."""
+        """All of a request failed. jitter: 0 to 1, so that not all partitions retry at the same time."""
         if sent_at <= self.changed_at:
             return _pausing(self, now, retry_after_s or 0.0)
         halved = replace(self._halved(now, sent_at), failures=self.failures + 1)

@@ -1,4 +1,4 @@
-"""What a destination is given: entries, converted once, each with a key by which a repeated one is known."""
+"""What a destination gets: entries, each converted once, and with a key by which a repeated entry is recognized."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class Entry:
     bytes: int
     """How large it is in a request."""
     order: str | None = None
-    """Entries with the same are sent in their order; None if order does not matter."""
+    """Entries with the same order key are sent in order; None if order does not matter."""
     sequence: int | None = None
-    """Its event's, from the row's column of that name."""
+    """The sequence of its event, from the row's column of that name."""
     trace: TraceContext | None = None
     """The context of its batch's delivery, to send with the request."""
 
 
 def refused(message: str, *entries: Entry | int | None) -> OutputRefused:
-    """Entries, or the sequences of their events, that the destination refuses for ever, each for what is in it."""
+    """For entries, or the sequences of their events, that the destination refuses for ever because of their contents."""
     sequences = [each.sequence if isinstance(each, Entry) else each for each in entries]
     known = [each for each in sequences if each is not None]
     return OutputRefused(message, sequences=known if len(known) == len(sequences) else ())
@@ -40,10 +40,10 @@ def refused(message: str, *entries: Entry | int | None) -> OutputRefused:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Entries to be sent again, and when at the earliest, where the destination said so.
+    """Entries to send again, and the shortest pause before that, if the destination gave one.
 
-    is_throttled: whether they failed since the destination takes no more at a time; a plain sequence is taken for that. If
-    each failed for a reason of its own, sending less would not help. may_land: whether one of them may still be carried out (its
+    is_throttled: whether they failed because the destination takes no more at a time; a plain sequence means that too. If each
+    failed for a reason of its own, sending less would not help. may_land: whether one of them may still be carried out (its
     answer was lost, or a gateway gave up waiting).
     """
 
@@ -58,12 +58,12 @@ class Destination(ABC):
 
     @abstractmethod
     async def submit(self, entries: Sequence[Entry]) -> Sequence[Entry] | Failed:
-        """One request. Returns the entries that failed and may be sent again, rewritten if need be.
+        """Send one request. Returns the entries that failed and may be sent again, rewritten if need be.
 
-        SinkUnavailable, Ambiguous (with `retry_after_s`) and OSError: all of it failed, and will be sent again. SinkUnavailable
-        means that it will certainly not be carried out. After the others, and after a request that was cancelled because it took
-        longer than `request_timeout_s`, it may be. Anything else that is raised is fatal: SinkRejected where requests will be
-        refused for ever, what `refused` makes where it is for some entries.
+        If it raises SinkUnavailable, Ambiguous (with `retry_after_s`) or OSError, the whole request failed, and is sent again.
+        After SinkUnavailable, the failed request will certainly not be carried out. After the others, or if it was cancelled
+        because it took longer than `request_timeout_s`, it may be. Any other exception is fatal: SinkRejected if requests will be
+        refused for ever, or what `refused` returns if only some entries will be.
         """
 
     async def prepare(self) -> None:

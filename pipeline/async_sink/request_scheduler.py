@@ -1,4 +1,4 @@
-"""What to send now, and what an answer means: buffer, limiter and prefix as one. Pure; `now` is the time."""
+"""What to send now, and what an answer means: combines buffer, limiter and prefix. Pure; `now` is the time."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class RequestScheduler(Scheduler[Request]):
         return Request(entries, now)
 
     def answered(self, request: Request, answer: Failed, now: float, *, jitter: float) -> None:
-        """Raises SinkRejected if an entry that failed was not in the request, or a request that is taken as a whole was not."""
+        """Raises SinkRejected if an entry that failed was not in the request, or if only a part failed despite `takes_whole`."""
         failed = answer.entries
         numbers = {entry.number for entry in failed}
         sent = {entry.number for entry in request.entries}
@@ -141,7 +141,7 @@ class RequestScheduler(Scheduler[Request]):
     def failed(
         self, request: Request, now: float, *, retry_after_s: float | None, jitter: float, may_land: bool = False
     ) -> None:
-        """The whole request. may_land: its outcome is unknown, and the destination may carry it out later."""
+        """The whole request failed. may_land: its outcome is unknown, and the destination may carry it out later."""
         self._count_out(request)
         self.queued_again += len(request.entries)
         self._buffer.put_back(request.entries, late_until=self._late_until(now, may_land))
@@ -152,7 +152,7 @@ class RequestScheduler(Scheduler[Request]):
         self.limiter = self.limiter.failed(now=now, sent_at=request.sent_at, retry_after_s=retry_after_s, jitter=jitter)
 
     def _late_until(self, now: float, may_land: bool) -> float | None:
-        """A destination that carries out what it was sent, or drops it, has done so within one more request timeout."""
+        """One request timeout from now: by then, a destination has carried out or dropped a late request."""
         return now + self._limits.request_timeout_s if may_land else None
 
     def _put_back(self, failed: Sequence[Entry], late_until: float | None) -> None:
@@ -167,5 +167,5 @@ class RequestScheduler(Scheduler[Request]):
 
     @property
     def _size(self) -> int:
-        """How many entries a request has; a low limit makes requests smaller instead of having them wait."""
+        """The most entries of a request. A low limit makes requests smaller instead of delaying them."""
         return min(self._limits.batch_entries_max, self.limit)

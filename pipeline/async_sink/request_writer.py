@@ -1,8 +1,8 @@
 """A writer that takes output, and delivers it in the background while later output is taken.
 
 A scheduler, which is pure, decides what is due. One task starts what is due, and one for each request waits for its outcome.
-`write` returns once the output is taken, and waits while there is no room. The first fatal error ends all tasks, and is raised by
-whichever method is called then.
+`write` returns once the output is taken, and waits while there is no room. After the first fatal error no request begins, and
+each method that is called then raises it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from leasehold.pipeline.sink import Claim, CloseReason, Output, Permit, SinkWrit
 
 _log = logging.getLogger(__name__)
 SILENT_S_MAX = 5.0
-"""After this time without acceptance, a destination is reported."""
+"""A destination that accepts nothing for this long is reported."""
 R = TypeVar("R")
 
 
@@ -49,11 +49,11 @@ class RequestWriter(SinkWriter, Generic[R]):
 
     @abstractmethod
     def _take(self, row: Mapping[str, Any], bytes: int, output: Output, now: float) -> None:
-        """bytes: what the row holds, on average of those around it. Raises SinkRejected, OutputRefused."""
+        """bytes: the average size of the output's rows. Raises SinkRejected, OutputRefused."""
 
     @abstractmethod
     async def _request(self, request: R) -> None:
-        """Carry it out, and note its outcome. What it raises is fatal."""
+        """Carry out the request, and note its outcome. What this raises is fatal."""
 
     @property
     def position(self) -> str | None:
@@ -64,7 +64,7 @@ class RequestWriter(SinkWriter, Generic[R]):
         return self._scheduler.acknowledged
 
     async def write(self, output: Output, permit: Permit) -> None:
-        """Takes all of it. If cancelled partway, this writer cannot be used again."""
+        """Takes all of the output. If this is cancelled partway, the writer cannot be used again."""
         self._raise_failure()
         permit.check()
         self._send_with(permit)
@@ -89,7 +89,7 @@ class RequestWriter(SinkWriter, Generic[R]):
         self._raise_failure()
 
     async def flush(self) -> None:
-        """Sends what is there without waiting for more, and returns once all is acknowledged."""
+        """Sends what was taken without waiting for more, and returns once all of it is acknowledged."""
         crash_point("before flush")
         self._scheduler.is_hurried = True
         self._wake.set()
@@ -123,7 +123,7 @@ class RequestWriter(SinkWriter, Generic[R]):
         self._permit = permit
 
     async def _send(self) -> None:
-        """Whatever is due, each request as a task of its own, for as long as this writer lives."""
+        """Start whatever is due, each request as a task of its own, until the writer is closed or has failed."""
         while self._failure is None:
             self._wake.clear()
             due_in_s = self._scheduler.due_in_s(self._clock.monotonic())
@@ -145,10 +145,10 @@ class RequestWriter(SinkWriter, Generic[R]):
         self._start(self._requests(self._scheduler.next(self._clock.monotonic())), "request")
 
     async def _requests(self, first: R) -> None:
-        """One, and at once the next that its answer has made due: a destination that waits for us is a slower one."""
+        """Carry out one request, and at once each next one that is due after it: a destination that waits for us is slower."""
         assert self._permit is not None, "sending begins with the first write"
         request: R | None = first
-        await self._permit.wait_until_granted()  # again: the process may have been stopped until this task began
+        await self._permit.wait_until_granted()  # again: the process may have been stopped before this task began
         while request is not None:
             await self._request(request)
             request = self._due()

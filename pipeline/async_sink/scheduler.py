@@ -1,4 +1,4 @@
-"""What decides which work is due, and up to where all of it is done. Pure; `now` is the time."""
+"""Schedulers decide which work is due, and know up to where all of it is done. Pure; `now` is the time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class Scheduler(ABC, Generic[R_co]):
-    """R_co: a unit of work. is_hurried: do what is there, without waiting for more."""
+    """R_co: a unit of work. is_hurried: what was taken is due without waiting for more."""
 
     def __init__(self, position: str | None) -> None:
         self.is_hurried = False
@@ -53,11 +53,11 @@ class Scheduler(ABC, Generic[R_co]):
 
 
 class AckPrefix:
-    """Up to where everything is acknowledged, without a gap: the only position that a checkpoint may have.
+    """The entries before the first that is not acknowledged. Their end is the only position that a checkpoint may have.
 
     Entries are numbered as they are taken, and belong to batches. Each batch ends at a position.
 
-    acknowledged: how many entries are, wherever they stand.
+    acknowledged: how many entries are acknowledged, in the prefix and after it.
     """
 
     def __init__(self, position: str | None) -> None:
@@ -70,7 +70,7 @@ class AckPrefix:
 
     @property
     def unsettled(self) -> int:
-        """Entries behind the prefix: waiting, on their way, or acknowledged behind a gap."""
+        """How many entries are after the prefix: waiting, on their way, or acknowledged after a gap."""
         return self._taken - self._first
 
     def take(self) -> int:
@@ -84,7 +84,7 @@ class AckPrefix:
         self._move()
 
     def acknowledge(self, numbers: Collection[int]) -> None:
-        """The result of one answer."""
+        """An answer has acknowledged the entries with these numbers."""
         self.acknowledged += len(numbers)
         self._beyond.update(numbers)
         while self._first in self._beyond:

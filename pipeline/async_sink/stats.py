@@ -35,7 +35,7 @@ class RequestStats:
 
     @property
     def in_flight(self) -> int:
-        """Entries."""
+        """Entries in flight."""
         return sum(each.in_flight for each in self._open)
 
     @property

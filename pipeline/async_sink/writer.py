@@ -1,4 +1,4 @@
-"""One lease's way to a destination: takes output, sends requests meanwhile, and reports how far all is acknowledged.
+"""One lease's way to a destination: takes output, sends requests meanwhile, and reports up to where all is acknowledged.
 
 `RequestScheduler` decides what to send, and this module sends it.
 """
@@ -103,7 +103,7 @@ class AsyncWriter(RequestWriter[Request]):
         self._desk.failed(request, now, retry_after_s=retry_after_s, jitter=self._jitter(), may_land=may_land)
 
     def _jitter(self) -> float:
-        """0 to 1, another one for each lease and failure: drawn without a generator, so that a run can be repeated."""
+        """0 to 1, different for each lease and failure: computed without a random generator, so that a run can be repeated."""
         claim = self._claim
         drawn = f"{claim.partition} {claim.owner} {claim.epoch} {self._desk.limiter.failures}"
         return 1 - crc32(drawn.encode()) / 2**32
@@ -112,9 +112,9 @@ class AsyncWriter(RequestWriter[Request]):
 class IdempotencyKeys:
     """The idempotency keys of one batch's rows, in order: (pipeline, partition, position, index). Pure.
 
-    A repeated row has the same key, though batches may be cut elsewhere then. So its position is its event's `sequence`,
-    if the output has that column, and its index counts the rows of one sequence. Rows without one (of an aggregate, say) depend
-    on how batches are cut: their position is where the batch starts, and their index counts the batch's rows.
+    A repeated row has the same key, even if batches are cut elsewhere by then. So its position is its event's `sequence`, if the
+    output has that column, and its index counts the rows of one sequence. Rows without one (of an aggregate, say) depend on how
+    batches are cut: their position is where the batch starts, and their index counts the batch's rows.
     """
 
     def __init__(self, pipeline: str, partition: str, start: str | None) -> None:
@@ -134,7 +134,7 @@ def _encoded(part: str) -> str:
     return part if part.isdecimal() else quote(part, safe="")
 
 
-# A sink of one method: `submit(entries) -> failed entries` gets batches, retries, back-pressure and positions.
+# A sink from one method: `submit(entries) -> failed entries` gets batches, retries, back-pressure and positions.
 #
 #     class Rates(Destination):
 #         async def submit(self, entries):
@@ -144,15 +144,15 @@ def _encoded(part: str) -> str:
 #     def sink(): return AsyncSink(Rates(), identity="rates")
 #
 # After Flink's FLIP-171. Rows are converted once; requests that fail are sent again, in order, at the rate that the destination
-# takes. Nothing is kept but in memory: what is not acknowledged when a host dies is read again from the feed. So every row
-# comes at least once, and after a crash at most `buffered_entries_max` and two batches of them again, under the same keys
+# takes. Everything is kept only in memory: what is not acknowledged when a host dies is read again from the feed. So every row
+# arrives at least once. After a crash, at most `buffered_entries_max` rows and two batches arrive again, under the same keys
 # (docs/sinks.md).
 
 
 class AsyncSink(Sink):
     """identity: where entries go, without secrets. convert: what becomes of a row, by default bytes of JSON.
     takes_whole: the destination takes the entries of a request in their order, all of them or none. Then entries with the same
-    order key share requests; without it, a request has one of them. endpoint: for telemetry. limiter: the rate at which each
+    order key may share a request; otherwise it has one of them. endpoint: for telemetry. limiter: the rate at which each
     partition begins, by default additive increase and multiplicative decrease.
 
     Raises ValueError if the limits contradict each other.

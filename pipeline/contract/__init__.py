@@ -1,4 +1,4 @@
-"""What every feed and every sink must hold, as test classes to inherit from.
+"""The contracts of feeds and sinks, as test classes to inherit from.
 
     class TestMyFeed(ChangeFeedContract):
         @pytest.fixture
@@ -7,8 +7,8 @@
             yield harness
             await harness.feed.close()
 
-`SinkContract` is used in the same way with a `SinkHarness`. Both need pytest with pytest-asyncio. Nothing waits for a fixed
-time; what ought to come is awaited for `feed.PATIENCE_S` at most.
+`SinkContract` is used in the same way with a `SinkHarness`. Both need pytest with pytest-asyncio. No test waits for a fixed
+time: expected events are awaited for `feed.PATIENCE_S` at most.
 """
 
 import pytest

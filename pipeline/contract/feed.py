@@ -1,4 +1,4 @@
-"""What every feed must hold, as tests over a harness."""
+"""The contract of feeds, as tests over a harness."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from leasehold.pipeline.ranges import EventRange, RangeReader
 
 PATIENCE_S = 20.0
 FOREIGN = ("", "garbage", "\x00", "-1", "9" * 30, "1e999", "null", "{}", "[]", '{"offset":', "é" * 40)
-"""Texts that no feed made."""
+"""Texts that are not positions of any feed."""
 
 
 def body(number: int, text: str = "") -> bytes:
-    """An event of the suites: a JSON object with the same two texts throughout, so that it can be a row of a CSV file too."""
+    """The body of an event of the suites: a JSON object with the same two texts each time, so that a CSV row can be one too."""
     return json.dumps({"number": str(number), "text": text}).encode()
 
 
@@ -46,9 +46,9 @@ class FeedHarness(ABC):
     lag_is_exact: bool = True
     """False if the feed estimates."""
     secrets: tuple[str, ...] = ()
-    """What no range reader may take along to executors, such as a key. Name them if the feed has any."""
+    """What no range reader may take to executors, such as a key. Name them if the feed has any."""
     ranges_max: int | None = None
-    """The most ranges that a plan has; fewer ranges are larger. None: no limit."""
+    """The most ranges that a plan has; ranges may be larger because of it. None: no limit."""
     times_are_apart: bool = False
     """Whether the events of each call of `append` have a later time than those of the call before. Set it if the source can do
     that, so that a feed which finds the time of a wrong event is caught."""
@@ -62,12 +62,12 @@ class FeedHarness(ABC):
     async def make_other_reader(self, partition: str, bodies: Sequence[bytes]) -> RangeReader | None:
         """A range reader over another source, in which that partition has only these events.
 
-        None if executors cannot meet another source under the same name, as they do at a path on a volume of their own.
+        None if executors cannot find another source under the same name, as they may at a path on a volume of their own.
         """
         return None
 
     def number(self, event: dict[str, Any]) -> int:
-        """Which of the appended events this is. To be overridden where the feed yields other bodies than were appended."""
+        """Which of the appended events this is. Override it if the feed yields other bodies than were appended."""
         return int(json.loads(event["body"])["number"])
 
 
@@ -300,7 +300,7 @@ class ChangeFeedContract:
             await _read(feed, partition, continuation, 1)
         with pytest.raises(FeedError):
             await feed.lag(partition, continuation)
-        with contextlib.suppress(FeedError):  # it may have an order; it must not be a surprise
+        with contextlib.suppress(FeedError):  # it may have an order, but must raise no other error
             assert isinstance(feed.compare(continuation, await feed.latest(partition)), int)
 
     async def test_ranges_are_consecutive_and_as_large_as_requested(self, harness: FeedHarness) -> None:
@@ -354,7 +354,7 @@ class ChangeFeedContract:
         await harness.append(partition, [body(number) for number in range(10, 30)])
         other = await harness.make_other_reader(partition, [body(number) for number in range(50, 70)])
         if other is None:
-            pytest.skip("executors cannot meet another source under this name")
+            pytest.skip("executors cannot find another source under this name")
         for each in await feed.plan_ranges(partition, harness.beginning, 1000, 5):
             with pytest.raises(FeedError):
                 await _read_range(pickle.dumps(other), partition, each)
@@ -403,7 +403,7 @@ async def _close(reader: AsyncGenerator[Page, None]) -> None:
 
 
 async def _is_waiting(feed: ChangeFeed, partition: str, reader: asyncio.Task[list[Page]]) -> None:
-    """Let the reader reach the end: some calls of the feed's go the same way behind it."""
+    """Let the reader reach the end: the calls here take the same path, after the reader's."""
     for _ in range(5):
         await feed.latest(partition)
     assert not reader.done()
@@ -422,7 +422,7 @@ def _numbers(harness: FeedHarness, pages: Sequence[Page]) -> list[int]:
 
 
 def _positions(pages: Sequence[Page]) -> list[str | None]:
-    """None and every position behind at least one more event, in reading order."""
+    """None and every position after at least one more event, in reading order."""
     positions: list[str | None] = [None]
     for page in pages:
         cuts = (page.position_after(n) for n in range(1, page.events.num_rows))
@@ -440,7 +440,7 @@ def _with_ranges(harness: FeedHarness) -> tuple[ChangeFeed, str, bytes]:
 
 
 async def _read_range(sent: bytes, partition: str, planned: EventRange) -> list[pa.Table]:
-    """On a thread: readers block."""
+    """Read a range on a thread, because readers block."""
     async with asyncio.timeout(PATIENCE_S):
         return await asyncio.to_thread(lambda: list(_loaded(sent).read_range(partition, planned)))
 

@@ -1,4 +1,4 @@
-"""What every sink must hold, as tests over a harness."""
+"""The contract of sinks, as tests over a harness."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def event_table(partition: str, numbers: Sequence[int]) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of a destination. start, to: the range of the batch that brought it, both None if unknown."""
+    """One row of a destination. start, to: the range of the batch that it came with, both None if unknown."""
 
     number: int
     start: str | None = None
@@ -53,14 +53,14 @@ class SinkHarness(ABC):
 
     @abstractmethod
     async def sink(self) -> Sink:
-        """A new process's sink over the one destination, prepared. The fixture closes it at the end."""
+        """A new process's sink over the same destination, prepared. The fixture closes it at the end."""
 
     @abstractmethod
     async def rows(self, partition: str) -> list[Row]:
         """What the destination holds of this partition now, in its order. Seen by a third party, not by a sink under test."""
 
     def table(self, partition: str, numbers: Sequence[int]) -> pa.Table:
-        """Output that the destination takes, one row a number. To be overridden where it wants other columns."""
+        """Output that the destination takes, one row per number. Override it if the destination wants other columns."""
         return event_table(partition, numbers)
 
 
@@ -112,7 +112,7 @@ class _Permit:
 
 
 def _output(harness: SinkHarness, partition: str, start: int, to: int, *, empty: bool = False) -> Output:
-    """The events behind `start` up to `to`; positions are their numbers, and 0 is the beginning."""
+    """The events after `start` up to `to`; positions are their numbers, and 0 is the beginning."""
     numbers = [] if empty else range(start + 1, to + 1)
     table = harness.table(partition, numbers) if numbers else harness.table(partition, [1]).slice(0, 0)
     return Output(table=table, start=str(start) if start else None, to=str(to), events=to - start)
@@ -123,7 +123,7 @@ async def _numbers_in(harness: SinkHarness, partition: str) -> list[int]:
 
 
 async def _write(writer: SinkWriter, output: Output, permit: Permit) -> None:
-    """Written, and delivered: of a writer that buffers the one does not imply the other."""
+    """Write and flush: a buffering writer may return from `write` before it has delivered the output."""
     await writer.write(output, permit)
     await writer.flush()
 
@@ -132,7 +132,7 @@ async def _write(writer: SinkWriter, output: Output, permit: Permit) -> None:
 class SinkContract:
     """Give a fixture `harness` that yields a SinkHarness, and closes its sinks.
 
-    What only a sink that holds its position can promise is skipped for the others.
+    Tests of what only a sink that holds its position can promise are skipped for the others.
     """
 
     @pytest.fixture
@@ -199,7 +199,7 @@ class SinkContract:
         assert await _numbers_in(harness, lease.partition) == [1, 2, 3, 4, 5, 6]
 
     async def test_the_position_covers_only_what_is_there(self, harness: SinkHarness) -> None:
-        """It may lag behind the writes of a writer that buffers, and never the other way round."""
+        """It may lag behind the writes of a buffering writer, but is never ahead of what is delivered."""
         lease, sink, permit = _Lease(harness.partitions[0]), await harness.sink(), _Permit()
         writer = await sink.open(lease.claim(sink))
         for start in range(0, 40, 4):
@@ -253,7 +253,7 @@ class SinkContract:
             lease.checkpoint(writer)
 
     async def test_an_open_may_be_tried_again(self, harness: SinkHarness) -> None:
-        """It succeeds, or raises how to outrank what may be another tenure's with the same claim."""
+        """It succeeds, or raises how to outrank the first open, which may be that of another tenure with the same claim."""
         lease, sink = _Lease(harness.partitions[0]), await harness.sink()
         claim = lease.claim(sink)
         await sink.open(claim)
@@ -342,7 +342,7 @@ class SinkContract:
             writer = await sink.open(lease.claim(sink))
             await _write(writer, _output(harness, lease.partition, 0, to), permit)
             assert await onlooker.standing(lease.pipeline, lease.partition) == (generation, str(to))
-            # the question fenced no owner
+            # the look fenced no owner
             await _write(writer, _output(harness, lease.partition, to, to + 1), permit)
         assert await onlooker.standing("another", lease.partition) is None
         assert await onlooker.standing(lease.pipeline, harness.partitions[1]) is None
@@ -441,7 +441,7 @@ class SinkContract:
 
 
 async def _stage_output(harness: SinkHarness, writer: SinkWriter, partition: str, start: int, to: int) -> Output:
-    """The events behind `start` up to `to`, staged as two parts by other processes."""
+    """The events after `start` up to `to`, staged as two parts by other processes."""
     empty = _output(harness, partition, start, to, empty=True)
     stager = await writer.make_stager(empty.start, empty.table.schema)
     if stager is None:

@@ -1,9 +1,9 @@
 """Dead letters: events that cannot be processed are kept, whole and exactly once, and their partitions continue.
 
-`record`: what is kept, and where it is read. `dead_letter_transform`: a transform over the rest. `refusals`: finds the events
-that a sink refuses. `guards`: end it after too many letters. `side_output_sink`: letters in a place of their own, beside any
-sink, and `States`, what the lease keeps of both. `merged_feed`: letters that are numbered in several places. `settled`: what
-replays have done with them.
+`record`: what is kept. `box`: where it is kept and read. `dead_letter_transform`: a transform over the rest. `refusals`: finds
+the events that a sink refuses. `guards`: stop a partition with too many letters. `side_output_sink`: letters in a place of their
+own, next to any sink, and `States`, what the lease keeps about both. `merged_feed`: letters that are numbered in several places.
+`settled`: what replays have done with them.
 """
 
 from leasehold.pipeline.dead_letters.box import LetterBox, StoredLetter

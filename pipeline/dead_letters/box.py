@@ -1,4 +1,4 @@
-"""A box of dead letters: where they are put, and how they are read again, whatever system keeps them."""
+"""A box of dead letters: where they are put, and how they are read again, in any system."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from leasehold.pipeline.sink import Sink
 class LetterBox:
     """Where a pipeline's dead letters are read and written.
 
-    - `feed`: the letters, as events whose property holds all but the body; its partitions need not be the letters' own.
+    - `feed`: the letters, as events with a property that holds all but the body. Its partitions may differ from the letters' own.
     """
 
     feed: ChangeFeed
@@ -29,18 +29,18 @@ class LetterBox:
     rows: Callable[[pa.Table], pa.Table] = published
     """The letters (LETTER_SCHEMA) as that sink takes them."""
     by_partition: ChangeFeed | None = None
-    """The same letters by the partitions of their events, where `feed` has several partitions' letters in one of its
-    own: what is replayed."""
+    """The same letters by the partitions of their events, for replays; None if a partition of `feed` never has the letters of
+    several."""
 
     async def close(self) -> None:
-        """`by_partition` reads by `feed`, and is closed with it."""
+        """`by_partition` reads through `feed`, and is closed with it."""
         await self.feed.close()
         if self.sink is not None:
             await self.sink.close()
 
 
 class StoredLetter(NamedTuple):
-    """A letter and where it lies: the box's partition, and the sequence there."""
+    """A letter and its place: the box's partition, and the sequence there."""
 
     place: str
     number: int
@@ -48,17 +48,17 @@ class StoredLetter(NamedTuple):
 
 
 class BoundedFeed(ChangeFeed):
-    """A feed of letters whose reader has to know beforehand up to where it reads."""
+    """A feed of letters whose reader has to know in advance where it ends."""
 
     @abstractmethod
     def read_until(self, partition: str, behind: str | None, end: str | None) -> AsyncGenerator[Page, None]:
-        """The pages behind a position. No page passes `end`, and the last one's `to` is `end`."""
+        """The pages after a position. No page passes `end`, and the last one's `to` is `end`."""
 
 
 async def read_until(
     feed: ChangeFeed, partition: str, behind: str | None, end: str | None
 ) -> AsyncGenerator[Page, None]:
-    """The pages behind a position, up to that with `end` in it. Raises FeedUnavailable, PositionLost."""
+    """The pages after a position, up to the one that contains `end`. Raises FeedUnavailable, PositionLost."""
     if isinstance(feed, BoundedFeed):
         pages = feed.read_until(partition, behind, end)
     elif feed.compare(behind, end) < 0:
@@ -73,7 +73,7 @@ async def read_until(
 
 
 async def read_until_now(feed: ChangeFeed, partition: str, since: str | None = None) -> AsyncGenerator[Page, None]:
-    """The pages of a partition up to where it ends at this moment. since: behind which; None for all of them."""
+    """The pages of a partition up to its present end. since: the position that they follow; None for all of them."""
     end = await feed.latest(partition)
     behind = await feed.start_of(partition, "earliest") if since is None else since
     async with aclosing(read_until(feed, partition, behind, end)) as pages:
@@ -95,7 +95,7 @@ async def read_kept(box: LetterBox, pipeline: str, *, partition: str | None = No
 async def find_buried(
     box: LetterBox, place: str, since: str | None, written: Callable[[Letter], bool]
 ) -> frozenset[int]:
-    """The sequences of the letters for which `written` is true, among those of one of the box's partitions.
+    """The sequences of those letters in one of the box's partitions that `written` accepts.
 
     since: no such letter is before it. Raises FeedUnavailable, PositionLost.
     """

@@ -1,7 +1,7 @@
-"""A transform over the events of a batch that can be processed, with the rest kept apart as dead.
+"""A transform over those events of a batch that can be processed; the others are kept apart as dead.
 
-Without a policy the first event that cannot be processed stops the partition. With one it is left out, and goes into the
-output beside the others' results, so a sink takes both or neither.
+Without a policy, the first event that cannot be processed stops the partition. With one, the event is left out, and is passed
+on as dead with the others' output, so that a sink takes both or neither.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from leasehold.pipeline.transform import Transform
 class DeadLetters:
     """A pipeline's policy.
 
-    - `share_max`, `share_events`: more dead than this share of so many consecutive events of a partition stop it.
+    - `share_max`, `share_events`: a partition stops if more than this share of this many consecutive events are dead.
     """
 
     now: Callable[[], datetime]
     """The wall clock, aware."""
     attempts: int = ATTEMPTS
-    """How often an event's output must have been refused by the sink."""
+    """How often the sink must have refused an event's output before the event is dead."""
     share_max: float = 0.1
     share_events: int = 1000
     stops_at_misfits: bool = False
     """Whether a body that does not fit the schema stops the partition all the same."""
     guards: dict[str, RateGuard] = field(default_factory=dict)
-    """By partition; a retry must not start over."""
+    """By partition. They outlive a retry, which must not start the count over."""
     park_guards: dict[str, ParkGuard] = field(default_factory=dict)
     """The same for events that the sink parks."""
 
@@ -52,7 +52,7 @@ class DeadLetters:
 class Sifted(NamedTuple):
     """table: the transform's output. dead: DEAD_SCHEMA, of those events that have no dead letter yet; None for none.
 
-    left_out: the places in the batch of events that the output was not made of: dead ones, also of earlier runs.
+    left_out: the places of the batch's events that the output was not made from: dead ones, also those of earlier runs.
     """
 
     table: pa.Table
@@ -63,8 +63,8 @@ class Sifted(NamedTuple):
 class DeadLetterTransform:
     """The dead letters of one partition. buried: the sequences of events whose dead letters are kept already.
 
-    moved: called each time poison was found, because a batch with much poison takes long. refused: by sequence, what the
-    sink has refused for ever.
+    moved: called each time poison was found, because a batch with much poison takes a long time. refused: by sequence, what
+    the sink has refused for ever.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class DeadLetterTransform:
         """By sequence, recent findings: a batch may be repeated, cut into parts."""
 
     async def sift(self, batch: Batch) -> Sifted:
-        """Raises what `Transform.apply` does; PoisonEvent only where the partition has to stop."""
+        """Raises what `Transform.apply` does, but PoisonEvent only if the partition has to stop."""
         if self._policy is None:
             _refuse_malformed(batch)
             return Sifted(await self._transform.apply(batch), None)
@@ -102,7 +102,7 @@ class DeadLetterTransform:
         return Sifted(table, self._table_of(batch, dead), sorted({*dead, *gone}))
 
     def pass_over(self, events: int) -> None:
-        """So many events were processed elsewhere, and all were good."""
+        """This many events were processed elsewhere, and all were good."""
         if self._policy is not None:
             self._policy.guard_of(self._partition).pass_over(events)
 
@@ -125,7 +125,7 @@ class DeadLetterTransform:
     async def _apply(
         self, batch: Batch, dead: dict[int, Poison], gone: Sequence[int], check: Callable[[], None]
     ) -> pa.Table:
-        """The output of those that can be processed; `dead` is added to, and `check` called each time."""
+        """The output of the events that can be processed. Others are added to `dead`, and `check` is called each time."""
         while True:
             out = sorted({*dead, *gone})
             try:
@@ -145,7 +145,7 @@ class DeadLetterTransform:
             dead[place] = self._known[sequences[place]] = replace(poison, index=place)
 
     def _refuse(self, batch: Batch, guard: RateGuard, first: int, dead: Mapping[int, Poison]) -> None:
-        """Raises PoisonEvent if the policy ends."""
+        """Raises PoisonEvent if the policy permits no further dead letter."""
         assert self._policy is not None
         misfit = min((place for place in dead if dead[place].is_misfit), default=None)
         if misfit is not None and self._policy.stops_at_misfits:
@@ -181,7 +181,7 @@ def _malformed(batch: Batch) -> dict[int, str]:
 
 
 def _refuse_malformed(batch: Batch) -> None:
-    """Raises MalformedRecord if no store keeps it."""
+    """Raises MalformedRecord for the first malformed record."""
     for reason in _malformed(batch).values():
         raise MalformedRecord(reason)
 
@@ -194,7 +194,7 @@ def _first_of(batch: Batch) -> int | None:
 
 
 def _index_in_batch(index: int, out: Sequence[int]) -> int:
-    """In the whole batch, of the event at `index` of a batch without those at `out` (ascending)."""
+    """The index in the whole batch of the event at `index` in the batch without those at `out` (ascending)."""
     for each in out:
         if each > index:
             break

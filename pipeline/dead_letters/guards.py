@@ -1,4 +1,4 @@
-"""Limits of how many events may become dead letters: among the last so many of a partition, at most a share. Pure."""
+"""Limits on how many events may become dead letters: at most a share of the last events of a partition. Pure."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class _SeenBatch:
 class RateGuard:
     """Stops a pipeline that cannot process its events, so that it does not drain its feed into the dead letters. Pure.
 
-    Among any `events` consecutive events of a partition, at most `share_max` may be dead. What came before this process counts as
-    good. A batch that is repeated after a failure counts once.
+    Among any `events` consecutive events of a partition, at most the share `share_max` may be dead. Events that this process has
+    not seen count as good. A batch that is repeated after a failure counts once.
     """
 
     def __init__(self, *, events: int, share_max: float) -> None:
@@ -32,7 +32,7 @@ class RateGuard:
     def one_too_many(self, first: int, dead: Sequence[int]) -> int | None:
         """The place in a batch of the dead event that is one too many, if there is one. dead: their places, ascending.
 
-        first: the sequence of the batch's first event. Events seen from there on are repeated.
+        first: the sequence of the batch's first event. What was recorded from there on no longer counts: it is repeated.
         """
         while self._seen and self._seen[-1].first >= first:
             self._held -= self._seen.pop().events
@@ -46,14 +46,14 @@ class RateGuard:
         return None
 
     def record(self, first: int, events: int, dead: Sequence[int]) -> None:
-        """A batch that passes."""
+        """Count a batch that passes."""
         self._seen.append(_SeenBatch(first, events, tuple(dead)))
         self._held += events
         while self._held - self._seen[0].events >= self.events:
             self._held -= self._seen.popleft().events
 
     def pass_over(self, events: int) -> None:
-        """So many consecutive events were good."""
+        """This many consecutive events were good."""
         if events >= self.events:
             self._seen.clear()
             self._held = 0
@@ -71,7 +71,7 @@ class RateGuard:
 class ParkGuard:
     """The same for events that a sink parks, in the order in which it acknowledges them. Pure.
 
-    A retry acknowledges events behind the position again. Its count starts at the position, so these events move nothing out of
+    A retry acknowledges events after the position again. Its count starts at the position, so these events push nothing out of
     the last `events`, and no retry parks more. An event counts once, however often it is parked.
     """
 
@@ -83,16 +83,16 @@ class ParkGuard:
         self._parked: dict[int, int] = {}
         """By sequence: how many events were acknowledged before it was parked."""
         self._unwritten: set[int] = set()
-        """Those whose letters may not be there."""
+        """Sequences of parked events whose letters may be missing."""
 
     def begin(self, buried: Collection[int]) -> None:
-        """A claim begins. buried: the sequences of events behind its position whose letters are there."""
+        """A claim begins. buried: the sequences of events after its position whose letters are kept."""
         for sequence in self._unwritten.difference(buried):
             self._parked.pop(sequence, None)
         self._unwritten.clear()
 
     def admit(self, sequences: Collection[int], acknowledged: int) -> bool:
-        """Whether these events may be parked. If so, they count. acknowledged: events, over all claims."""
+        """Whether these events may be parked. If so, they count. acknowledged: how many events were, over all claims."""
         self._parked = {each: at for each, at in self._parked.items() if at > self.settled - self.events}
         recent = {each for each, at in self._parked.items() if at > acknowledged - self.events}
         if len(recent.union(sequences)) > self.most:
@@ -102,12 +102,12 @@ class ParkGuard:
         return True
 
     def confirm(self, sequences: Collection[int]) -> None:
-        """Their letters are written."""
+        """The letters of these events are written."""
         self._unwritten.difference_update(sequences)
 
 
 def too_many(most: int, events: int) -> str:
-    """An error for people: the policy ends."""
+    """The text of an error when the limit is exceeded."""
     return (
         f"more than {most} of the last {events} events could not be processed, and no more may become dead"
         " letters: correct the transform, the schema or the feed and restart the hosts, or raise"

@@ -1,7 +1,8 @@
-"""Dead letters of a partition in several streams, each with its own numbers, as a feed by the letters' own partitions.
+"""A feed of dead letters with the partitions of the original events. The letters of one partition may be in several streams.
 
-In files a pipeline and its replay write a manifest each; a hub's partition holds letters of many partitions. A position contains
-the progress in each stream. Such a feed is read up to an end, stream by stream; later letters are for the next reading.
+Each stream has its own numbers. In files, a pipeline and its replay write a manifest each; a hub's partition holds letters of
+many partitions. A position contains the progress in each stream. Such a feed is read up to an end, stream by stream; later
+letters are for the next reading.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ NONE_READ = -1
 
 @dataclass(frozen=True, slots=True)
 class LetterStretch:
-    """Some letters of a stream. numbers: theirs in it, ascending. events: EVENT_SCHEMA, each with a dead letter's property."""
+    """Some letters of a stream. numbers: of the letters in the stream, ascending. events: the letters (EVENT_SCHEMA)."""
 
     numbers: Sequence[int]
     events: pa.Table
@@ -41,11 +42,11 @@ class LetterStreams(Protocol):
     def identity(self) -> str: ...
 
     async def list_partitions(self) -> Sequence[str]:
-        """Those that have letters, or may have some. Raises FeedUnavailable."""
+        """The partitions that have letters, or may have some. Raises FeedUnavailable."""
         ...
 
     async def list_streams(self, partition: str) -> Sequence[str]:
-        """The names of its streams. Raises FeedUnavailable."""
+        """The names of the partition's streams. Raises FeedUnavailable."""
         ...
 
     async def find_end(self, partition: str, stream: str) -> int:
@@ -53,11 +54,11 @@ class LetterStreams(Protocol):
         ...
 
     async def count(self, partition: str, stream: str, behind: int) -> int:
-        """How many letters lie behind a number; an estimate, 0 only for none."""
+        """How many letters come after a number; an estimate, 0 only if there are none."""
         ...
 
     def read(self, partition: str, stream: str, behind: int, end: int) -> AsyncGenerator[LetterStretch, None]:
-        """The letters of the partition behind a number, up to `end`. Raises FeedUnavailable, PositionLost."""
+        """The letters of the partition after a number, up to `end`. Raises FeedUnavailable, PositionLost."""
         ...
 
     async def close(self) -> None: ...
@@ -95,7 +96,7 @@ class MergedLetters(BoundedFeed):
                 async for stretch in stretches:
                     before, at = at, {**at, stream: stretch.numbers[-1]}
                     yield _page(stretch, stream, before)
-            if at.get(stream) != last:  # those letters belong to others
+            if at.get(stream) != last:  # the stream's last letters are of other partitions
                 at = {**at, stream: last}
                 yield Page(EVENT_SCHEMA.empty_table(), _position(at))
 
@@ -112,7 +113,7 @@ class MergedLetters(BoundedFeed):
         return sum([await self._streams.count(partition, each, at.get(each, NONE_READ)) for each in streams])
 
     def compare(self, a: str | None, b: str | None) -> int:
-        """A reader's later position is at least as far as its earlier one in every stream."""
+        """By sums, because a reader's later position is at least as far as its earlier one in every stream."""
         return _read(a) - _read(b)
 
     async def close(self) -> None:

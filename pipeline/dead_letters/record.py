@@ -1,8 +1,8 @@
 """A dead letter: an event that could not be processed, whole, with why, when and where. Pure.
 
-A letter is kept as its event's body, byte for byte, and an envelope: a JSON text with everything else, its event's properties
-too. So a letter that becomes an event of a log or a hub has one property beside its body, and one in a table or a file a few
-columns for people.
+A letter is kept as its event's body, byte for byte, and an envelope: a JSON text with everything else, including the event's
+properties. So a letter that becomes an event of a log or a hub has one property in addition to its body. A letter in a table or a
+file also has a few columns for people.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from leasehold.pipeline.sink import Claim, Output
 
 PROPERTY = "dead-letter"
 LEASE = "/dead-letters"
-"""Behind the pipeline's name, for the box's own fence and position: no pipeline's name has a slash."""
+"""Follows the pipeline's name, for the box's own fence and position: no pipeline's name has a slash."""
 ERROR_CHARS_MAX = 4_000
-"""The length of a reason, which a trigger or a destination may have written."""
+"""The longest reason that is kept; a trigger or a destination may have written it."""
 
 _TIME = pa.timestamp("us", tz="UTC")
 DEAD_SCHEMA = pa.schema(
@@ -50,7 +50,7 @@ LETTER_SCHEMA = pa.schema(
         pa.field("envelope", pa.string(), nullable=False),
     ]
 )
-"""envelope: all of it but the body, as JSON; the body too if that is null."""
+"""envelope: everything but the body, as JSON; the body too if that is null."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ _ENVELOPE = tuple(field.name for field in fields(Letter) if field.name != "body"
 
 
 def dead_events(events: pa.Table, poison: Sequence[Poison], at: datetime) -> pa.Table:
-    """DEAD_SCHEMA. events: a batch's, with the poison among them."""
+    """The poison events as DEAD_SCHEMA. events: a batch's, with the poison among them."""
     found = events.take(pa.array([each.index for each in poison], pa.int64()))
     reasons = [_shortened(each.reason) for each in poison], [each.attempts for each in poison], [at] * len(poison)
     columns = [pa.array(values, field.type) for values, field in zip(reasons, list(DEAD_SCHEMA)[-3:], strict=True)]
@@ -91,12 +91,12 @@ def dead_events(events: pa.Table, poison: Sequence[Poison], at: datetime) -> pa.
 
 
 def _shortened(reason: str) -> str:
-    """Bounded, and without lone surrogates, which no system stores: a letter must not be lost because of its reason."""
+    """The reason, bounded and without lone surrogates, which no system stores: a letter must not be lost because of it."""
     return reason[:ERROR_CHARS_MAX].encode(errors="replace").decode()
 
 
 def letters_of(claim: Claim, output: Output) -> pa.Table:
-    """LETTER_SCHEMA, of an output with dead events."""
+    """The letters of an output with dead events, as LETTER_SCHEMA."""
     assert output.dead is not None, "an output without dead events has no letters"
     rows = []
     for event in output.dead.to_pylist():
@@ -114,7 +114,7 @@ def letters_of(claim: Claim, output: Output) -> pa.Table:
 
 
 def published(letters: pa.Table) -> pa.Table:
-    """As a log or a hub takes them: the body as it was, and the envelope as a property."""
+    """Letters as a log or a hub takes them: the body as it was, and the envelope as a property."""
     properties = [[(PROPERTY, envelope)] for envelope in letters["envelope"].to_pylist()]
     return pa.table(
         {
@@ -126,7 +126,7 @@ def published(letters: pa.Table) -> pa.Table:
 
 
 def letter_in(body: bytes | None, envelope: str) -> Letter | None:
-    """None if that is not an envelope of a dead letter. A hub has no null bodies: the envelope marks them."""
+    """The letter; None if the envelope is not that of a dead letter. A hub has no null bodies: the envelope marks them."""
     try:
         found = parsed_json(envelope, JSON_LEVELS_MAX)
         return Letter(**{name: found[name] for name in _ENVELOPE}, body=None if "body" in found else body)
@@ -135,7 +135,7 @@ def letter_in(body: bytes | None, envelope: str) -> Letter | None:
 
 
 def kept_events(partition: str, letters: Iterable[tuple[int, datetime, bytes | None, str]]) -> pa.Table:
-    """EVENT_SCHEMA, as a log holds letters, of those that lie elsewhere: number, time, body and envelope of each."""
+    """Letters that are kept elsewhere, as a log has them (EVENT_SCHEMA). letters: number, time, body and envelope of each."""
     events = [
         {
             "partition": partition,
@@ -164,7 +164,7 @@ def event_of(letter: Letter) -> dict[str, Any]:
 
 
 def _envelope(letter: Letter) -> str:
-    """In ASCII: PostgreSQL's texts cannot hold a NUL, and every JSON text can."""
+    """The envelope in ASCII: PostgreSQL's texts cannot hold a NUL, which JSON escapes."""
     values = asdict(letter)
     if letter.body is not None:
         del values["body"]

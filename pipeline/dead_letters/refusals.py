@@ -1,11 +1,11 @@
 """What a sink refuses for ever, narrowed down to single events: a refused batch is retried in halves. Pure.
 
-Each refusal ends the run of its partition, and the next one begins where the sink stands. It cuts batches smaller than the one
-that was refused, up to where that ended; what is accepted is finished. So log2(n) runs find the event among n.
+Each refusal ends the run of its partition, and the next run begins where the sink stands. Up to the end of the refused batch, it
+cuts smaller batches; what is accepted is finished. So log2(n) runs find the event among n.
 
 If the refused rows have a `sequence`, the sink names events by it. If the output is the events themselves, nothing is left to
-search. A transform may have given that name to a column of its own, or to the highest of many. So a name is a hint: the host
-sends that event alone, and still halves the rest. The next run confirms a right name, and a wrong one costs it two cuts.
+search. A transform may have given that name to a column of its own, or to max(sequence) over many events. So a name is a hint:
+the host sends that event alone, and still halves the rest. The next run confirms a right name, and a wrong one costs it two cuts.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from leasehold.pipeline.batch import Batch
 from leasehold.pipeline.errors import OutputRefused, Poison
 
 ATTEMPTS = 2
-"""How often an event is refused by default before it is to blame, the last time alone."""
+"""How often an event has to be refused by default before it is to blame, the last time alone."""
 Compare = Callable[[str | None, str | None], int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """A batch's output on its way. only: the sequence of its event, if it has one alone.
+    """A batch's output on its way. only: the sequence of its only event, or None.
 
-    most: during a search, how many events it was to have; else None.
+    most: during a search, the most events that it should have; otherwise None.
     """
 
     to: str
@@ -36,7 +36,7 @@ class Sent:
 
 
 class _RefusedEvent(NamedTuple):
-    """to: the position up to which it may be repeated. Its sequence does not show that: a replay has any order.
+    """to: the position up to which it may be repeated. Its sequence does not show that, because a replay delivers in any order.
 
     is_sure: whether the last refusal was surely of this event. Otherwise it was only named.
     """
@@ -58,15 +58,15 @@ class Refusals:
 
     @property
     def dead(self) -> Mapping[int, Poison]:
-        """By sequence, what was refused often enough, the last time alone. Their places are not known here."""
+        """By sequence, the events that were refused often enough, the last time alone. Their places are not known here."""
         return {sequence: each.poison for sequence, each in self._refused.items() if self._is_dead(each)}
 
     def has_suspects(self, start: str | None) -> bool:
-        """Whether events behind it were refused or named, or are searched for. Only the host decides what becomes of those."""
+        """Whether events after `start` were refused or named, or are searched for. Only the host decides what becomes of them."""
         return self._is_searching(start) or any(self._compare(start, each.to) < 0 for each in self._refused.values())
 
     def most(self, batch: Batch) -> int | None:
-        """How many events a batch may have that begins as this one; None for as many as it has."""
+        """The most events that a batch with this one's start may have; None: no limit."""
         cuts = [self._events_max] if self._is_searching(batch.start) else []
         alone = {sequence for sequence, each in self._refused.items() if not self._is_dead(each)}
         place = next((place for place, each in enumerate(batch.sequences) if each in alone), None) if alone else None
@@ -75,9 +75,9 @@ class Refusals:
         return min(cuts, default=None)
 
     def narrow(self, error: OutputRefused, sent: Sequence[Sent], *, is_sure: bool) -> bool:
-        """Whether another run can narrow it down. sent: the rows that may have been refused, in order.
+        """Note a refusal. Returns whether another run can narrow it down. sent: the outputs that may have been refused, in order.
 
-        is_sure: whether a row's `sequence` is its event's beyond doubt.
+        is_sure: whether a row's `sequence` is surely that of its event.
         """
         if not sent:
             return False
@@ -90,7 +90,7 @@ class Refusals:
         one = sent[0] if len(sent) == 1 else None
         if one is not None and one.only is not None:
             if one.only in dead:
-                return False  # its letter was refused, or whatever the sink gets beside the output
+                return False  # the sink refused its letter, or something else that is not output
             self._count(one.only, str(error), to)
         elif one is not None and one.most is not None and one.events > one.most:
             return False  # the feed cannot be cut there
@@ -101,7 +101,7 @@ class Refusals:
         return True
 
     def forget_before(self, start: str | None) -> None:
-        """Nothing before that position is repeated."""
+        """Forget refusals of events before that position: none of them is repeated."""
         self._refused = {
             sequence: each for sequence, each in self._refused.items() if self._compare(start, each.to) < 0
         }

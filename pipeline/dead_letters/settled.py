@@ -1,7 +1,7 @@
 """Which dead letters still need attention: derived from how far the replay has read them, and from the letters themselves.
 
-A replay moves its position only behind letters whose events it has processed, or has written as dead letters again. So a letter
-behind the position is open. One before it went through, or a later letter of the same event stands for it.
+A replay moves its position only past letters whose events it has processed, or has written as dead letters again. So a letter
+after the position is open. A letter before it was replayed, or a later letter of the same event has replaced it.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from leasehold.pipeline.event import EVENT_SCHEMA, Page
 from leasehold.pipeline.feed import ChangeFeed, FeedPartition, Start
 from leasehold.pipeline.limits import REPLAY
 
-# A pipeline's dead letters as a feed: their events, as they were, from the first letter up to the last one of this moment.
+# A pipeline's dead letters as a feed: their events, as they were, from the first letter up to the one that is last now.
 #
-# A replay is a pipeline like any other, by a name of its own: its position among the letters is kept by its leases and, where the
-# sink keeps positions, by the sink. So each letter is sent through once. One that fails again becomes a letter behind the end.
+# A replay is a pipeline like any other, with a name of its own: its position among the letters is kept by its leases and, if the
+# sink holds positions, by the sink. So each letter is sent through once. One that fails again becomes a letter after the end.
 #
-# If a replay dies between such a letter and its batch's output, the next one reads the event twice. The old letter is
-# left out, because it is buried; the new one is not. Both have one sequence. So the new one is read under a claim of its own.
+# If a replay dies between such a letter and its batch's output, the next one reads the event twice. The old letter is left out,
+# because it is buried; the new one is not. Both have the same sequence. So the new one is read under a claim of its own.
 
 
 class ReplayFeed(ChangeFeed):
-    """Reads a box. partition: of the pipeline's feed; None for all.
+    """Reads a box. partition: the one of the pipeline's feed whose letters are read; None for all.
 
     discarded_to: if given, discard all letters up to these positions, by partition: their pages come without events. Partitions
     that it does not name are left alone.
@@ -80,13 +80,13 @@ class ReplayFeed(ChangeFeed):
                 if again > 0:
                     yield _replayed(page, partition, letters[:again], str(page.position_after(again)))
                 raise FeedUnavailable(
-                    f"partition '{partition}': letters follow that an interrupted replay wrote; they are read under a claim of"
-                    " their own"
+                    f"partition '{partition}': the next letters were written by an interrupted replay; they are read under a"
+                    " claim of their own"
                 )
         await asyncio.get_running_loop().create_future()  # what comes later is for the next replay
 
     async def latest(self, partition: str) -> str | None:
-        """The end at the first call."""
+        """The end as it was at the first call."""
         if partition not in self._ends:
             self._ends[partition] = await self._feed.latest(partition)
         return self._ends[partition]
@@ -116,9 +116,9 @@ class ReplayFeed(ChangeFeed):
         ]
 
     def _first_again(self, letters: Sequence[Letter | None], continuation: str | None, read: set[int]) -> int | None:
-        """The place of the first letter that an interrupted batch of a replay wrote, whose event was read before.
+        """The place of the first letter that an interrupted batch of a replay wrote for an event that was read before.
 
-        read: the sequences of all that was read since `continuation`; added to.
+        read: the sequences of all events that were read since `continuation`; this adds to it.
         """
         for place, letter in enumerate(letters):
             if letter is not None:
@@ -129,7 +129,7 @@ class ReplayFeed(ChangeFeed):
         return None
 
     def _count(self, page: Page, end: str | None) -> int:
-        """How many of a page's events lie before the end."""
+        """How many of a page's events are before the end."""
         if self.compare(page.to, end) <= 0:
             return int(page.events.num_rows)
         count = 1
@@ -139,7 +139,7 @@ class ReplayFeed(ChangeFeed):
 
 
 def _replayed(page: Page, partition: str, letters: Sequence[Letter | None], to: str) -> Page:
-    """letters: of the page's first events."""
+    """The letters' events as a page up to `to`. letters: those of the page's first events."""
     places = [place for place, letter in enumerate(letters) if letter is not None]
     rows = [{**event_of(letter), "partition": partition} for letter in letters if letter is not None]
     events = pa.Table.from_pylist(rows, schema=EVENT_SCHEMA)
@@ -147,7 +147,7 @@ def _replayed(page: Page, partition: str, letters: Sequence[Letter | None], to: 
 
 
 LetterState = Literal["open", "replayed", "failed_again", "unknown"]
-"""open: no replay has processed it yet. replayed: its event went through. failed_again: a newer letter stands for it.
+"""open: no replay has processed it yet. replayed: its event went through. failed_again: a newer letter has replaced it.
 unknown: how far the replay got could not be found out."""
 
 NO_REASONS: Mapping[str, str] = MappingProxyType({})
@@ -158,7 +158,7 @@ class Replayed:
     """How far a pipeline's letters were replayed, by the partition of its feed.
 
     positions: among the letters. A partition that is missing was never replayed.
-    unknown: partitions whose position could not be found out, and why. everything: why none of them could.
+    unknown: partitions whose position could not be found out, and why. everything: why no position could be found out, or None.
     """
 
     positions: Mapping[str, str | None]
@@ -168,7 +168,7 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """again: the number of the letter that stands for one that failed again."""
+    """again: the number of the letter that has replaced one that failed again."""
 
     kept: StoredLetter
     state: LetterState
@@ -201,7 +201,7 @@ async def judge(
 def judged(
     letters: Sequence[StoredLetter], unread: Collection[tuple[object, ...]], unknown: Collection[str]
 ) -> list[Judged]:
-    """unread: the letters behind the replay's position. unknown: partitions whose position is not known. Pure."""
+    """unread: the letters after the replay's position. unknown: partitions whose position is not known. Pure."""
     of_event = defaultdict[tuple[str, int], list[StoredLetter]](list)
     for kept in letters:
         of_event[kept.letter.partition, kept.letter.sequence].append(kept)
@@ -214,7 +214,7 @@ def judged(
             return Judged(kept, "unknown")
         again = _again(kept, of_event[kept.letter.partition, kept.letter.sequence])
         if is_unread(kept):
-            # Its newer letter is there, but the batch was not finished. The next replay leaves out what has one.
+            # It may have a newer letter although its batch was not finished. The next replay leaves out events that have one.
             again = again if again is not None and is_unread(again) else None
         if again is not None:
             return Judged(kept, "failed_again", again.number)
@@ -224,10 +224,10 @@ def judged(
 
 
 def _again(kept: StoredLetter, of_event: Iterable[StoredLetter]) -> StoredLetter | None:
-    """The letter that a replay wrote next of the same event; None for none.
+    """The next letter of the same event that a replay wrote; None if there is none.
 
-    Letters of a replay have numbers that grow. Those of the pipeline are numbered apart from them in files, so the time decides
-    there, if an operator's reset made the pipeline write several letters of one event.
+    The numbers of a replay's letters grow. In files, the pipeline's letters are numbered separately: if an operator's reset made
+    the pipeline write several letters of one event, the time decides.
     """
     written = sorted((other for other in of_event if _by_replay(other)), key=lambda other: other.number)
     if _by_replay(kept):
@@ -261,5 +261,5 @@ async def _find_unread(box: LetterBox, pipeline: str, partition: str, position: 
 
 
 def _id(number: int, letter: Letter) -> tuple[object, ...]:
-    """A hub numbers the letters of each of its partitions apart, and one partition's letters may lie in several of them."""
+    """A hub numbers the letters of each of its partitions separately, and one feed partition's letters may be in several."""
     return letter.partition, number, letter.by, letter.sequence, letter.generation, letter.failed_at

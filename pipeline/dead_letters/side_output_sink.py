@@ -1,8 +1,8 @@
-"""Dead letters beside a sink: a batch's letters are put into a box of their own before its output goes out.
+"""Dead letters in a box next to a sink: a batch's letters are put into the box before its output is sent.
 
 The box has its own fence and position, under the same lease. If a host dies between the letters and the output, the box is
 ahead: the next owner reads which events of the next batch are buried already, and leaves them out. So every event is in the
-output or in a letter, and in one of the two once, as far as the sink itself is exact.
+output or in a letter, and exactly once in one of the two, if the sink itself is exact.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from leasehold.pipeline.sink import Claim, CloseReason, Output, Permit, Sink, Si
 from leasehold.pipeline.staging import Stager
 
 LATE_CLOSE_S = 1.0
-"""How long letters may take to close after the sink took too long."""
+"""How long the box's writer may take to close after the sink's writer took too long."""
 
 
 def beside(sink: Sink, box: LetterBox, policy: DeadLetters | None = None) -> Sink:
@@ -44,7 +44,7 @@ def beside(sink: Sink, box: LetterBox, policy: DeadLetters | None = None) -> Sin
 
 class SinkBesideBox(Sink):
     def __init__(self, sink: Sink, box: LetterBox, policy: DeadLetters | None = None) -> None:
-        assert box.sink is not None, "a box without a sink is its pipeline's sink's own affair"
+        assert box.sink is not None, "the letters of a box without a sink are kept by the pipeline's sink"
         self.holds_position = sink.holds_position
         self._sink = sink
         self._letters = box.sink
@@ -81,7 +81,7 @@ class SinkBesideBox(Sink):
         await self._sink.check_columns(columns)
 
     async def open(self, claim: Claim) -> SinkWriter:
-        """Both are fenced before the box is read, so no earlier epoch adds to it any more."""
+        """Both are fenced before the box is read, so no earlier epoch can add to it."""
         states = states_in(claim.state, self._id)
         writer, letters = await self._open(claim, states)
         place = letters.place or claim.partition
@@ -89,7 +89,7 @@ class SinkBesideBox(Sink):
             is_ahead = claim.compare(letters.position, writer.position) > 0
             buried = await self._find_buried(claim, place, states.since, writer.position) if is_ahead else frozenset()
             since = states.since if is_ahead else await self._box.feed.latest(place)
-        except BaseException as error:  # a cancellation too: the caller has neither of them yet
+        except BaseException as error:  # a cancellation too: the caller has neither writer yet
             await writer.close("failed")
             await letters.close("failed")
             if isinstance(error, FeedError):
@@ -149,7 +149,7 @@ class SinkBesideBox(Sink):
 
 
 class WriterBesideBox(SinkWriter):
-    """One claim's way into both. The letters are safe before the sink's writer has taken the output."""
+    """One claim's way into the sink and the box. The letters are safe before the sink's writer takes the output."""
 
     def __init__(
         self,
@@ -224,7 +224,7 @@ class WriterBesideBox(SinkWriter):
         self._note_settled()
         try:
             await self._writer.close(reason)
-        except BaseException:  # the worker cancels a close that takes long, and waits no longer
+        except BaseException:  # the worker cancels a close that takes too long, and waits no longer
             with suppress(TimeoutError):
                 async with asyncio.timeout(LATE_CLOSE_S):
                     await self._letters.close(reason)
@@ -244,9 +244,9 @@ class WriterBesideBox(SinkWriter):
         self.parked += len(found)
 
     def _refuse_too_many(self, sequences: Sequence[int], reason: str) -> None:
-        """Raises SinkRejected. They count before they are written, because several calls park events at the same time.
+        """Raises SinkRejected. Events count before their letters are written, because several calls park events at the same time.
 
-        A replay has no limit: its events are dead already, and may well be so again.
+        A replay has no limit: its events are dead already, and may well become dead again.
         """
         if self._guard is None or self._claim.pipeline.endswith(REPLAY):
             return
@@ -255,7 +255,7 @@ class WriterBesideBox(SinkWriter):
             raise SinkRejected(f"{reason}: {too_many(self._guard.most, self._guard.events)}")
 
     def _note_settled(self) -> None:
-        """What the position has passed is not repeated by the next claim."""
+        """Count what the position has passed, which the next claim does not repeat."""
         while self._written and self._claim.compare(self._written[0][0], self._writer.position) <= 0:
             _, rows = self._written.popleft()
             if self._guard is not None:
@@ -289,7 +289,7 @@ class WriterBesideBox(SinkWriter):
         return States(sink=sink, letters=letters, box=self._box_id, since=self._ends[0][1], at=at)
 
     def _letters_in(self, output: Output) -> Output:
-        """The box may stand further on already, where it was ahead; it never goes back."""
+        """The letters as output for the box. If the box is ahead, its position stays: it never goes back."""
         at = self._letters.position
         to = output.to if at is None or self._claim.compare(output.to, at) > 0 else at
         rows = self._box.rows(letters_of(self._claim, output))
@@ -311,7 +311,7 @@ class WriterBesideBox(SinkWriter):
 
 
 def _of_letters(claim: Claim, states: States) -> Claim:
-    """At the box's own position, if it is known to be ahead."""
+    """The box's claim, at the box's own position if that is known to be ahead."""
     at = claim.continuation if claim.compare(states.at, claim.continuation) <= 0 else states.at
     return replace(claim, pipeline=claim.pipeline + LEASE, state=states.letters, continuation=at)
 
@@ -321,14 +321,14 @@ def _unreadable(error: FeedError) -> SinkUnavailable:
 
 
 def _refence(fenced: Fenced, states: Callable[[str], States]) -> NoReturn:
-    """The next claim outranks what one of the two knows, in the state of both."""
+    """Raises Fenced with a state of both, from which the next claim outranks what one of the two knows."""
     state = None if fenced.state is None else states(fenced.state).encoded()
     raise Fenced(str(fenced), epoch=fenced.epoch, state=state) from fenced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class States:
-    """The sink states of a sink and of the box beside it, which share the lease's one text. Pure."""
+    """The states of a sink and of its box, which share the one sink state of the lease. Pure."""
 
     sink: str
     letters: str = ""
@@ -338,7 +338,7 @@ class States:
     since: str | None = None
     """The end of the box before it was ahead of the sink; None if unknown. The search for buried events starts there."""
     at: str | None = None
-    """The box's position, where it is ahead: a sink that has settled it does not look for it again."""
+    """The box's position if it is ahead: a sink that has settled it does not search for it again."""
 
     def encoded(self) -> str:
         kept = {name: each for name, each in asdict(self).items() if each is not None}
@@ -349,7 +349,8 @@ _STATE_FIELDS = {field.name for field in fields(States)}
 
 
 def states_in(state: str, box: str) -> States:
-    """For this box. What another one has left, or none, is the sink's state alone: then the box begins where the lease stands."""
+    """The states for this box. If another box, or none, has left the text, it has only the sink's state, and this box begins
+    where the lease stands."""
     found = _found(state)
     if found is None:
         return States(sink=state, box=box)
@@ -359,13 +360,13 @@ def states_in(state: str, box: str) -> States:
 
 
 def sink_alone(state: str) -> str:
-    """Without what a former box has left."""
+    """The sink's state without what a former box has left."""
     found = _found(state)
     return state if found is None else found["sink"]
 
 
 def box_id(identity: str) -> str:
-    """Short, since the text is bounded, and identities are not."""
+    """A short name of the box, because the text is bounded, and identities are not."""
     return sha256(identity.encode()).hexdigest()[:12]
 
 

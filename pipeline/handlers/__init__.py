@@ -1,1 +1,1 @@
-"""Handlers: what they are called with, side by side or one batch at a time."""
+"""Handlers: what they are called with, and how: side by side, or one batch at a time."""

@@ -1,8 +1,8 @@
 """Which call of a handler is due, and what its outcome means. Pure; `now` is the time.
 
-Events of one key are a line: one call of a line runs at a time, and a call that failed is repeated before all that follow it.
-Events without a key are lines of their own. A call of several events that failed is repeated event by event, so that only the
-event that fails is to blame. If that fails too often, its key is parked: for some time its events become dead letters unseen,
+Events of one key form a queue: one call of a queue runs at a time, and a failed call is repeated before all that follow it. Each
+event without a key is a queue of its own. A failed call with several events is repeated event by event, so that only the event
+that fails is to blame. If that fails too often, its key is parked: for some time its events become dead letters without a call,
 because they would otherwise overtake the one that failed.
 """
 
@@ -22,7 +22,7 @@ from leasehold.pipeline.limits import ParallelLimits
 
 BACKOFF_S_MAX = 30.0
 KEYED, UNKEYED = "=", "#"
-"""What the names of lines begin with."""
+"""How the names of queues begin."""
 LETTERS_MAX = 100
 """Events of a parked key that become dead letters in one step."""
 
@@ -56,13 +56,13 @@ class CallScheduler(Scheduler[Call]):
         """The bytes of each event that is not acknowledged, by its number."""
         self._bytes = 0
         self._failures: Counter[int] = Counter()
-        """By the number of the first event of a call: how often it failed."""
+        """By the number of the first event of a call: how often the call failed."""
         self._pauses: Counter[int] = Counter()
-        """How often it failed, or its handler was not available."""
+        """By the same number: how often the call failed, or the handler was not available."""
         self._repeats: Counter[int] = Counter()
-        """By the number of an event: how many calls with it are repeated."""
+        """By the number of an event: how many calls with it have failed and had to be repeated."""
         self._alone: dict[str | None, int] = {}
-        """Lines whose events up to this number are called one by one."""
+        """Queues whose events up to this number the handler gets one by one."""
         self._parked: dict[str | None, float] = {}
 
     @property
@@ -109,18 +109,18 @@ class CallScheduler(Scheduler[Call]):
         return Call(self._buffer.cut(most, self._limits.window_bytes, of_one_line=True), is_parked)
 
     def is_open(self, entry: Entry) -> bool:
-        """Whether it is not acknowledged."""
+        """Whether the entry is not acknowledged yet."""
         return entry.number in self._open
 
     def acknowledge(self, entries: Iterable[Entry]) -> None:
-        """They are processed. The rest of their call may still run."""
+        """These entries are processed. Their call may still run for the others."""
         numbers = [entry.number for entry in entries if entry.number in self._open]
         for number in numbers:
             self._bytes -= self._open.pop(number)
         self._prefix.acknowledge(numbers)
 
     def finish(self, call: Call, now: float) -> None:
-        """The handler has returned, and its key continues."""
+        """The handler has returned. The next call of this key may begin."""
         if not self._limits.manual_ack:
             self.acknowledge(call.entries)
         self._end(call, now)
@@ -129,12 +129,13 @@ class CallScheduler(Scheduler[Call]):
         """All events of a call are dead letters."""
         self.acknowledge(call.entries)
         if not call.is_parked and call.has_key:
-            self.parked_keys(now)  # forgets those whose time is over
+            self.parked_keys(now)  # forgets keys whose time is over
             self._parked[call.first.order] = now + self._limits.park_s
         self._end(call, now)
 
     def fail(self, call: Call, now: float, *, jitter: float, at_least_s: float = 0.0, counts: bool = True) -> bool:
-        """What is not acknowledged is called again after a pause. False if it has failed too often: `park` it, or give up.
+        """After a pause, the handler is called again with what is not acknowledged. False if that has failed too often: `park`
+        the call, or give up.
 
         counts: whether the events may be to blame. jitter: 0 to 1.
         """
@@ -156,11 +157,11 @@ class CallScheduler(Scheduler[Call]):
         return True
 
     def put_off(self, call: Call, now: float) -> None:
-        """It was not made, and is due again."""
+        """The call was not made, and is due again."""
         self._put_back(call, [entry for entry in call.entries if entry.number in self._open], now, 0.0)
 
     def unpark(self, call: Call, now: float) -> None:
-        """Its events cannot become dead letters unseen: its key is called again."""
+        """The call's events cannot become dead letters without a call: the handler is called for its key again."""
         self._parked.pop(call.first.order, None)
         self.put_off(call, now)
 

@@ -29,7 +29,7 @@ class LeaseLost(SinkRejected):
 class Retry(SinkUnavailable):
     """Raise it in a handler to be called again with the same changes.
 
-    after_s: the shortest pause before that; by default it grows with each failure in a row. Raises ValueError.
+    after_s: the shortest pause before that; by default, pauses grow with each failure in a row. Raises ValueError.
     """
 
     def __init__(self, message: str = "the handler raised Retry", *, after_s: float | None = None) -> None:
@@ -77,7 +77,7 @@ class Document(dict[str, Any]):
 class HandlerLease:
     """The lease that a handler is called for.
 
-    - `acknowledge`: called with a sequence up to which all is processed; None unless positions follow such calls.
+    - `acknowledge`: called with a sequence up to which all is processed; None unless the position depends on such calls.
     - `is_released`: whether this host has released or lost it.
     """
 
@@ -106,21 +106,21 @@ class HandlerLease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What a handler is called for."""
+    """What a handler learns about its call, in addition to the changes."""
 
     lease: HandlerLease
     position: str | None
-    """Up to where everything is processed; the changes follow it."""
+    """The position up to which everything is processed; the changes follow it."""
     to: str | None = None
-    """Up to where the changes go; None in `open` and `close`, and with `parallel`."""
+    """The position after the last of the changes; None in `open` and `close`, and with `parallel`."""
     trace: TraceContext | None = None
     """The trace context (W3C) of the delivery; None if traces are off."""
     receipt: Receipt | None = None
-    """The source's for what was read; None if it gives none."""
+    """The source's receipt for what was read; None if it gives none."""
     key: str | None = None
     """With `parallel`, the key of the changes."""
     attempt: int = 1
-    """With `parallel`, the number of this call with the first of the changes."""
+    """With `parallel`, which call with the first of the changes this is, from 1 on."""
 
     @property
     def pipeline(self) -> str:
@@ -140,15 +140,15 @@ class Context:
 
     @property
     def request_charge(self) -> float | None:
-        """The request units that Cosmos DB charged for reading these changes; None of other feeds.
+        """The request units that Cosmos DB charged for reading these changes; None for other feeds.
 
-        With `parallel`, for the batch of the last of them.
+        With `parallel`, the charge for the batch with the last of them.
         """
         return None if self.receipt is None else self.receipt.request_charge
 
     @property
     def session_token(self) -> str | None:
-        """From Cosmos DB's answer with the last of these changes. A client that reads with it finds them."""
+        """From Cosmos DB's answer with the last of these changes. A client that reads with this token sees the changes."""
         return None if self.receipt is None else self.receipt.session_token
 
     @property
@@ -157,7 +157,7 @@ class Context:
         return self.lease.is_released()
 
     async def checkpoint(self, change: Any) -> None:
-        """Everything up to this change is processed, that one included. Needs `checkpoint_s="manual"`.
+        """Everything up to and including this change is processed. Needs `checkpoint_s="manual"`.
 
         change: one that the handler was called with, or its sequence. Raises LeaseLost, and SinkRejected for anything else.
         """
@@ -170,7 +170,7 @@ class Context:
 
 
 def sequence_of(change: Any, partition: str) -> int:
-    """Takes a change of that partition, or the sequence itself. Raises SinkRejected."""
+    """The sequence of a change of that partition, or the sequence itself if it is given. Raises SinkRejected."""
     if type(change) is dict:  # a row; a copied document may have a `sequence` of its own
         found = change.get("sequence") if change.get("partition") == partition else None
     else:
@@ -183,7 +183,7 @@ def sequence_of(change: Any, partition: str) -> int:
     if not isinstance(found, int) or isinstance(found, bool):
         raise SinkRejected(
             f"`context.checkpoint` got something of type {type(change).__name__}: give it a change that the handler was called"
-            " with, itself and no copy, or its sequence"
+            " with, not a copy of it, or its sequence"
         )
     return found
 

@@ -1,4 +1,4 @@
-"""What a handler of several events is called with: the events of one key, and how they are acknowledged."""
+"""The argument of handlers that take several events: the events of one key, and how they are acknowledged."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from leasehold.pipeline.tracing import TraceContext
 
 
 class AckRefused(SinkRejected):
-    """An acknowledgement that cannot be meant: of an event that is not there, of one that is acknowledged, or too late.
+    """An invalid acknowledgement: of an event that is not among these, of one that is acknowledged already, or too late.
 
-    Raised by `Events.ack`. A handler that lets it out stops its partition, because to call it again cannot help.
+    Raised by `Events.ack`. If the handler does not catch it, its partition stops, because another call cannot help.
     """
 
 
@@ -22,12 +22,13 @@ class Events(Sequence[Mapping[str, Any]]):
     """Consecutive events of one key, in their order: each a row of the transform's output as a dict.
 
     - `key`: the value of the key column as text; None if it is null.
-    - `partition`: whose events they are.
-    - `attempt`: 1 for the first call with the first of these events, 2 for the second, whatever the first one failed with. The
+    - `partition`: the partition of the events.
+    - `attempt`: 1 for the first call with the first of these events, 2 for the second, whatever made the first one fail. The
       count starts over with the next claim of the partition.
-    - `position`: up to where all events of the partition are processed.
+    - `position`: the position up to which all events of the partition are processed.
     - `trace`, `receipt`: of the batch with the last of these events.
-    - `acknowledge`: called with how many of the events are acknowledged by now, from the first on; False if that is too late.
+    - `acknowledge`: called with how many of the events, from the first on, are acknowledged by now; returns False if that is too
+      late.
     - `is_released`: called for `is_stale`.
     """
 
@@ -75,9 +76,9 @@ class Events(Sequence[Mapping[str, Any]]):
         return self._is_released()
 
     async def ack(self, position: int) -> None:
-        """The events up to the one whose `sequence` is `position`, that one included, are processed.
+        """Acknowledge the events up to and including the one whose `sequence` is `position`: they are processed.
 
-        The checkpoint follows once all earlier events of the partition, of whichever key, are acknowledged too. Await it in the
+        The checkpoint follows once all earlier events of the partition, of any key, are acknowledged too. Await this in the
         handler's event loop; it may be called after the handler has returned. Raises AckRefused.
         """
         count = self._count(position)
@@ -91,7 +92,7 @@ class Events(Sequence[Mapping[str, Any]]):
                 " next owner processes its events again"
             )
         self._acknowledged = count
-        await asyncio.sleep(0)  # behind it all, so that `is_stale` holds until here
+        await asyncio.sleep(0)  # after all else, so that `is_stale` holds until here
 
     def _count(self, position: int) -> int:
         """How many events there are up to that position. Raises AckRefused."""

@@ -21,7 +21,7 @@ from leasehold.pipeline.imports import imported, is_async, is_generator, takes
 Form = Literal["function", "class", "factory"]
 SHAPE = "write `async def NAME(changes, context)`, a subclass of leasehold.Handler, or a function that makes one"
 
-TURN_ROUND = "turn the two round"
+TURN_ROUND = "swap the two"
 
 
 def found(path: str) -> object:
@@ -33,14 +33,14 @@ def found(path: str) -> object:
 
 
 def name_of(handler: object) -> str:
-    """For people."""
+    """The handler's name, for people."""
     if isinstance(handler, partial):
         return name_of(handler.func)
     return str(getattr(handler, "__qualname__", None) or type(handler).__qualname__)
 
 
 def form_of(handler: object, name: str, *, is_manual: bool = False, has_timeout: bool = False) -> Form:
-    """Raises SinkRejected for anything else, and if the settings need an `async def` handler."""
+    """Raises SinkRejected if it has none of the forms, or if the settings need an `async def` handler."""
     if isinstance(handler, Handler):
         raise SinkRejected(
             f"handler '{name}' is an object, and each lease needs its own: give the class {type(handler).__name__}, or a function"
@@ -50,7 +50,7 @@ def form_of(handler: object, name: str, *, is_manual: bool = False, has_timeout:
     if isinstance(handler, type):
         return _form_of_class(handler, name, needs)
     if inspect.iscoroutine(handler) or inspect.isgenerator(handler) or inspect.isasyncgen(handler):
-        raise SinkRejected(f"handler '{name}' is what a call of it returned: give the function, and do not call it")
+        raise SinkRejected(f"handler '{name}' is the result of a call: give the function itself, and do not call it")
     if not callable(handler):
         raise SinkRejected(f"handler '{name}' is of type {type(handler).__name__}: {SHAPE}")
     if isinstance(getattr(handler, "__self__", None), Handler):
@@ -62,7 +62,7 @@ def form_of(handler: object, name: str, *, is_manual: bool = False, has_timeout:
         return _form_of_partial(handler, name, needs)
     if is_generator(handler):
         raise SinkRejected(
-            f"handler '{name}' is a generator function, and a call of it runs nothing: remove `yield` from it"
+            f"handler '{name}' is a generator function, so calling it runs nothing: remove `yield` from it"
         )
     form = _form_of_function(handler, name)
     if form == "function" and not is_async(handler):
@@ -100,7 +100,7 @@ def _form_of_partial(handler: partial[Any], name: str, needs: Mapping[str, bool]
     check_class(handler.func, name, **needs)
     if not takes(handler, 0):
         raise SinkRejected(
-            f"handler '{name}': its `__init__` takes {_signature(handler)} besides: give these to `partial`"
+            f"handler '{name}': its `__init__` takes {_signature(handler)} in addition: give these to `partial`"
         )
     return "factory"
 
@@ -159,14 +159,14 @@ def _form_of_function(handler: Any, name: str) -> Form:
         )
     if is_async(handler):
         raise SinkRejected(
-            f"{subject} and is an `async def` function, and what makes a handler is called without `await`: define it with"
+            f"{subject} and is an `async def` function, and a factory of handlers is called without `await`: define it with"
             " `def`, and await in the handler's `open`"
         )
     return "factory"
 
 
 def _is_turned_round(function: Any) -> bool:
-    """Whether the context comes first, by the names, as in the SDKs of Azure."""
+    """Whether the context comes first according to the parameters' names, as in the SDKs of Azure."""
     try:
         names = [each for each in inspect.signature(function).parameters if each != "self"][:2]
     except ValueError:  # a builtin without a signature
@@ -175,14 +175,14 @@ def _is_turned_round(function: Any) -> bool:
 
 
 def _lacking(function: Any) -> str:
-    """What to do about one that takes neither two arguments nor none."""
+    """What to do about a function that needs another number of arguments than two or none."""
     if next(iter(inspect.signature(function).parameters), "") == "self":
         return "give that method of an object, or the class if it derives from leasehold.Handler"
     return "let it take these two"
 
 
 def _returns_nothing(function: Any) -> bool:
-    """Whether each way out of it returns None, so that it makes no handler. Runs nothing."""
+    """Whether each `return` of the function returns None, so that it makes no handler. Runs nothing."""
     if not inspect.isfunction(function):
         return False
     return all(

@@ -1,4 +1,4 @@
-"""The class from which handlers derive that keep something for each lease."""
+"""The base class of handlers that keep something for each lease."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Handler:
-    """One object for each lease, whose methods are called one at a time; with `parallel`, `process` for many keys at a time.
+    """One object for each lease. Its methods are called one at a time; with `parallel`, `process` for many keys at a time.
 
     Define `process`. Each method may be `def` or `async def`.
 
@@ -23,7 +23,7 @@ class Handler:
         return None
 
     def process(self, changes: Any, context: Context) -> Awaitable[None] | None:
-        """A batch, at least once. It is safe when this returns. Raise `Retry` to get it again."""
+        """Process a batch, at least once. It counts as processed when this returns. Raise `Retry` to get it again."""
         raise NotImplementedError
 
     def close(self, context: Context, reason: CloseReason) -> Awaitable[None] | None:

@@ -1,4 +1,4 @@
-"""What the calls of a handler cost, for metrics."""
+"""How many calls of a handler there were, and how long they took, for metrics."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Calls(Protocol):
 
 @dataclass(slots=True)
 class HandlerStats:
-    """The calls of one handler in this process, over all partitions. retries: failed calls after which it was called again."""
+    """The calls of one handler in this process, over all partitions. retries: failed calls that were repeated."""
 
     clock: Clock
     retries: int = 0
     seconds: Histogram = field(default_factory=Histogram)
     """Durations of calls, whatever their outcomes."""
     calls: list[Calls] = field(default_factory=list)
-    """Those of the leases that this host works on."""
+    """The calls of each lease that this host works on."""
 
     @property
     def in_flight(self) -> int:

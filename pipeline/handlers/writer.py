@@ -1,10 +1,10 @@
-"""One lease's calls of a handler: side by side for different keys, in order for each, with the position that follows them.
+"""One lease's calls of a handler: side by side for different keys, in order for each key, and the position that results.
 
 `CallScheduler` decides which call is due, and this module makes it. An event that fails too often becomes a dead letter if there
 is a place for dead letters, and otherwise stops its partition.
 
-A transform may make several rows of an event, or one row of several events. If it is not known which event a row was made of, the
-row is refused, and the next runs of the partition search for the event (pipeline/dead_letters/refusals.py).
+A transform may make several rows from an event, or one row from several events. If the event of a failed row is unknown, the row
+is refused, and the next runs of the partition search for the event (pipeline/dead_letters/refusals.py).
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ class HandlerCaller(Protocol):
     """One lease's way to the handler."""
 
     async def call(self, argument: Any, check: Callable[[], None]) -> None:
-        """Call the handler with one event, or with `Events`, until it has returned. check: to be called right before."""
+        """Call the handler with one event, or with `Events`, and wait until it returns. check: to be called right before that."""
         ...
 
     def close(self) -> None:
-        """No call follows. Calls that cannot be cancelled run on."""
+        """No call follows. Calls that cannot be cancelled continue."""
         ...
 
     async def wait_until_idle(self) -> None:
-        """Until calls that could not be cancelled have ended."""
+        """Wait until calls that could not be cancelled have ended."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _TakenRow:
-    """A row, and the output that it is of."""
+    """A row and its output."""
 
     row: Mapping[str, Any]
     output: Output
@@ -91,7 +91,7 @@ class HandlerWriter(RequestWriter[Call]):
         self._park = park
 
     async def close(self, reason: CloseReason) -> None:
-        """Cancels the calls that run, and waits for those that cannot be cancelled."""
+        """Cancels the running calls, and waits for those that cannot be cancelled."""
         self._caller.close()
         if self._calls in self._stats.calls:
             self._stats.calls.remove(self._calls)
@@ -166,7 +166,7 @@ class HandlerWriter(RequestWriter[Call]):
         return True
 
     async def _handle_failure(self, call: Call, error: BaseException, what: str) -> None:
-        """Raises SinkRejected if the partition has to stop, and OutputRefused if it is not known whose row has failed."""
+        """Raises SinkRejected if the partition has to stop, and OutputRefused if it is unknown which event's row has failed."""
         if isinstance(error, SinkRejected) and not isinstance(error, OutputRefused):
             raise error
         self._claim.report_wait(max(BACKOFF_S_MAX, self._limits.backoff_s, retry_after_s(error)))
@@ -184,7 +184,8 @@ class HandlerWriter(RequestWriter[Call]):
         await self._bury(call, what, attempts=max(1, self._calls.failures(call)))
 
     async def _bury(self, call: Call, what: str, *, attempts: int) -> None:
-        """Its events become dead letters, and it has ended. Raises SinkRejected if they cannot, and OutputRefused as above."""
+        """The call's events become dead letters, and it has ended. Raises as `_handle_failure`: SinkRejected if there is no place
+        for dead letters."""
         left = [entry for entry in call.entries if self._calls.is_open(entry)]
         first, partition = call.first, self._claim.partition
         subject = f"{self._name} failed for partition '{partition}', key {first.key!r}, sequence {first.sequence}"
@@ -212,14 +213,14 @@ class HandlerWriter(RequestWriter[Call]):
         self._changed.set()
 
     def _jitter(self, call: Call) -> float:
-        """0 to 1, another one for each lease and failure: drawn without a generator, so that a run can be repeated."""
+        """0 to 1, different for each lease and failure: computed without a random generator, so that a run can be repeated."""
         claim = self._claim
         drawn = f"{claim.partition} {claim.owner} {claim.epoch} {call.first.number} {self._calls.failures(call)}"
         return 1 - crc32(drawn.encode()) / 2**32
 
 
 def check_columns(columns: Sequence[str], key: str, limits: ParallelLimits, name: str) -> None:
-    """Whether an output with these columns can be handled. Raises SinkRejected."""
+    """Check that an output with these columns can be handled. Raises SinkRejected."""
     if key not in columns:
         raise SinkRejected(
             f"{name}: the output has no column '{key}', which `parallel.key` names: select it, or name one of"
@@ -239,7 +240,7 @@ def _failure_text(error: BaseException, took_s: float, timeout_s: float | None) 
 
 
 def _by_output(entries: Sequence[Entry]) -> list[tuple[Output, list[Entry]]]:
-    """Consecutive entries of one output each."""
+    """The entries in groups, each of consecutive entries of one output."""
     found: list[tuple[Output, list[Entry]]] = []
     for entry in entries:
         if not found or found[-1][0] is not entry.value.output:
@@ -249,7 +250,7 @@ def _by_output(entries: Sequence[Entry]) -> list[tuple[Output, list[Entry]]]:
 
 
 def _places(entries: Sequence[Entry]) -> list[tuple[Output, list[int]]] | None:
-    """For each output, the indices of their events in its source; None if it is not known which events they were made of."""
+    """For each output, the indices of the entries' events in its source; None if their events are unknown."""
     found = []
     for output, of_output in _by_output(entries):
         places = _places_in(output, of_output)
@@ -260,9 +261,10 @@ def _places(entries: Sequence[Entry]) -> list[tuple[Output, list[int]]] | None:
 
 
 def _places_in(output: Output, entries: Sequence[Entry]) -> list[int] | None:
-    """A row was made of the event with its `sequence`, and of no other, if it is that event itself, or if each event has one row.
+    """The indices of the entries' events in the output's source; None if they are unknown.
 
-    No other row may have that `sequence`: an event is one dead letter, whatever was made of it.
+    A row was made only from the event with its `sequence` if it is that event itself, or if each event has one row. No other row
+    may have that `sequence`: an event is one dead letter, whatever was made from it.
     """
     events, rows = output.source, output.table
     assert events is not None, "the runner keeps the events for a writer that parks them"
@@ -282,10 +284,10 @@ def _places_in(output: Output, entries: Sequence[Entry]) -> list[int] | None:
 
 
 def _by_sequence(table: pa.Table) -> dict[int | None, int]:
-    """The places of rows."""
+    """The places of rows, by their sequences."""
     return {sequence: place for place, sequence in enumerate(table["sequence"].to_pylist())}
 
 
 def _row(table: pa.Table, place: int) -> dict[str, Any]:
-    """As it was: a handler may have changed the one that it was called with."""
+    """The row as it was: a handler may have changed the dict that it was called with."""
     return table.slice(place, 1).to_pylist()[0]  # type: ignore[no-any-return]

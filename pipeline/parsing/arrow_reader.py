@@ -1,7 +1,7 @@
 """Many bodies at once through Arrow's JSON reader, or None if they are not plainly fine. Pure.
 
-Beside Arrow's own strictness, it checks that every body is one object, that no body holds what JSON does not know (NaN), and
-that texts are UTF-8. It also refuses what Arrow would take although `python_reader` does not.
+In addition to Arrow's own checks, it verifies that every body is one object, that no body has values that JSON does not know
+(NaN), and that texts are UTF-8. It also refuses what Arrow would take although `python_reader` does not.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from leasehold.pipeline.parsing.schema import Array, Field, Leaf, Map, Struct, T
 
 BLOCK_BYTES = 1 << 20
 OPENERS_MAX = JSON_LEVELS_MAX
-"""Objects and arrays of one body. A body that nests too deeply for `python_reader` has more of them."""
+"""The most objects and arrays in one body. A body that nests too deeply for `python_reader` has more."""
 _DUBIOUS = r'[:\[,]\s*(-?(NaN|Inf|[0-9.]+[eE])|"[-+]?[0-9.]+[eE][-+]?[0-9]+"|"[-+0-9.eE]*\\u00[2346])'
 """A value that is not JSON, or a number with an exponent, also in quotes or with escapes: Arrow's decimals overflow silently on
 some of those."""
 _RARE = ("NaN", "Inf", r"\\u")
-"""Every dubious value has one of them, except numbers with an exponent. An expression that begins with a text is found many times
-as fast as one that does not."""
+"""Every dubious value has one of them, except numbers with an exponent. A search for an expression with a literal prefix is many
+times as fast as one without."""
 NAMES_MAX = 3
 """With more names to search for, one search for all dubious values is faster."""
 _EXPONENT = r'"\s*:\s*"?[-+0-9.]*[eE]'
-"""Behind a column's name, without its first quote: that one stands everywhere, and would be searched for."""
+"""What follows a column's name. The opening quote is not searched for: quotes are everywhere, so a search would stop at each."""
 DECIMAL128_DIGITS = 38
 _FIRST, _LAST = "0001-01-01T00:00:00", "9999-12-31T23:59:59.999999"
 _NO_ZONE = r"^\d{4}-\d{2}-\d{2}([T ][0-9:.]+)?$"
@@ -46,14 +46,14 @@ class _Unsure(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _ColumnReading:
-    """The type that Arrow reads a column as, and what makes the column of it."""
+    """The type as which Arrow reads a column, and a function that makes the final column from that."""
 
     type: pa.DataType
     column: Callable[[pa.Array], pa.Array]
 
 
 def read_fast(schema: Struct, bodies: pa.BinaryArray) -> pa.Table | None:
-    """As `python_reader.read_exactly`, or None if that one must decide."""
+    """As `python_reader.read_exactly`, or None if that reader has to decide."""
     try:
         return _read(schema, bodies)
     except (_Unsure, pa.ArrowInvalid, pa.ArrowNotImplementedError):
@@ -79,7 +79,7 @@ def _require(condition: bool) -> None:
 
 
 def _first(bodies: pa.BinaryArray) -> Mapping[str, Any]:
-    """A guess at how the others are written. A wrong one costs time."""
+    """The first body: a guess at how the others are written. A wrong guess only costs time."""
     try:
         first = parsed_json(bodies[0].as_py() or b"", JSON_LEVELS_MAX)
     except ValueError:
@@ -89,13 +89,13 @@ def _first(bodies: pa.BinaryArray) -> Mapping[str, Any]:
 
 
 def _rows(bodies: pa.BinaryArray, schema: pa.Schema, hints: Sequence[str]) -> pa.Table:
-    """One row a body. hints: see `_hints`.
+    """One row per body. hints: see `_hints`.
 
-    Every body begins with { and ends with }: between two of them stands `}` newline `{`, which JSON allows nowhere but
-    between two objects. So each body is one object or several, and as there are no more rows than bodies, each is one.
+    Every body begins with { and ends with }: between two of them is `}` newline `{`, which JSON allows only between two
+    objects. So each body is one object or several, and as there are no more rows than bodies, each is one.
     """
     _require(bodies.null_count == 0 and _all(pc.starts_with(bodies, b"{")) and _all(pc.ends_with(bodies, b"}")))
-    bodies.cast(pa.string())  # raises where it is not UTF-8
+    bodies.cast(pa.string())  # raises if it is not UTF-8
     _require(_is_shallow(bodies))
     text = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(bodies)], pa.int32()), bodies), b"\n")
     _require(not any(_holds(text, hint) for hint in hints) or not _holds(text, _DUBIOUS))
@@ -109,7 +109,7 @@ def _rows(bodies: pa.BinaryArray, schema: pa.Schema, hints: Sequence[str]) -> pa
 
 
 def _hints(schema: Struct) -> Sequence[str]:
-    """What to search for first: where no body holds one of these, no column is made from anything dubious."""
+    """What to search for first: if no body contains one of these, no column is made from a dubious value."""
     names = _numbers_in(schema)
     if len(names) > NAMES_MAX or not all(map(_is_plain, names)):
         return [_DUBIOUS]
@@ -117,12 +117,12 @@ def _hints(schema: Struct) -> Sequence[str]:
 
 
 def _is_plain(name: str) -> bool:
-    """Whether JSON writes it as it is, unless with `\\u`."""
+    """Whether JSON can only write the name as it is, or with `\\u`."""
     return name != "" and name.isascii() and name.isprintable() and not set(name) & set('"\\/')
 
 
 def _numbers_in(type: Type, name: str = "") -> set[str]:
-    """The names behind which numbers may stand; "" if some are in an array, without a name."""
+    """The names that numbers may follow; "" if some are in an array, without a name."""
     match type:
         case Struct(fields):
             return {found for field in fields for found in _numbers_in(field.type, field.name)}
@@ -179,15 +179,15 @@ def _reading(field: Field, example: Any) -> _ColumnReading:
 
 
 def _roomy(leaf: Leaf) -> pa.DataType:
-    """The type of a column, with room for values that do not fit. Arrow takes as many digits as the type has, all of them before
-    the point if need be, and then adds those behind it: with more than 38 in all, 128 bits overflow silently."""
+    """The type of a column, with room for values that do not fit. Arrow accepts as many digits as the type has before the point,
+    and appends those after it: with more than 38 in all, 128 bits overflow silently."""
     if leaf.precision is not None and leaf.scale is not None and leaf.precision + leaf.scale > DECIMAL128_DIGITS:
         return pa.decimal256(leaf.precision, leaf.scale)
     return arrow_type(leaf)
 
 
 def _nested(type: Type) -> pa.DataType:
-    """Within arrays and structs, what Arrow reads without further checks."""
+    """The type within arrays and structs, for what Arrow reads correctly without further checks. Raises _Unsure for the rest."""
     match type:
         case Leaf() if type.bits is not None or type.precision is not None or type.name in ("STRING", "BOOLEAN"):
             return _roomy(type)
@@ -200,7 +200,7 @@ def _nested(type: Type) -> pa.DataType:
 
 
 def _fits(field: Field, column: pa.Array, outside: int) -> bool:
-    """Whether nothing is null that must not be, and every decimal is as narrow as its type.
+    """Whether no required value is null, and every decimal is as narrow as its type.
 
     outside: how many values are null because the struct around them is.
     """
@@ -224,7 +224,7 @@ def _as_it_is(column: pa.Array) -> pa.Array:
 
 
 def _finite(column: pa.Array, type: pa.DataType) -> pa.Array:
-    """As the column's own type: what is finite in 64 bits may not be in 32."""
+    """The column in its own type: what is finite in 64 bits may be infinite in 32."""
     narrowed = column.cast(type)
     _require(_all(pc.is_finite(narrowed)))
     return narrowed

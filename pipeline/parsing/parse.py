@@ -1,12 +1,12 @@
 """The strict parse: JSON bodies into typed columns, and which bodies do not fit and why. Pure.
 
 A value fits if the column's type holds exactly the body's value. Numbers may be written as JSON numbers or as texts, as
-CSV files have them. Nothing is nulled, rounded or wrapped around, which Spark's own `from_json` does.
+CSV files have them. Unlike in Spark's own `from_json`, nothing is nulled, rounded or wrapped around.
 
-Two readers: `arrow_reader` takes some megabytes at once through Arrow's own JSON reader, and refuses those that are not
+There are two readers. `arrow_reader` reads some megabytes at once with Arrow's own JSON reader, and refuses them if they are not
 clearly valid; `python_reader` then decides, body by body, and knows the reason. Whatever the first one takes, the second
-one takes, to the same values. So that a few bad bodies do not cost the others the fast reader, suspects are left out,
-and what has other flaws is read in ever smaller pieces.
+one takes too, with the same values. So that the fast reader can take the others despite a few bad bodies, suspects are left out,
+and a chunk with other flaws is read in ever smaller pieces.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from leasehold.pipeline.parsing.schema import Field, Leaf, Struct, Type, arrow_s
 __all__ = ["Misfit", "Parsed", "parse"]
 
 CHUNK_BYTES = 4 * 1024 * 1024
-"""Target chunk size; a larger chunk stays whole. What reading takes besides the bodies does not grow with a batch."""
+"""Target chunk size; a larger chunk stays whole. So the memory for reading, apart from the bodies, does not grow with a batch."""
 PIECES = 256, 16
-"""Into how many pieces a batch is cut that the fast reader does not take, and then each such piece."""
+"""How many pieces a chunk that the fast reader does not take is cut into, and then each such piece."""
 EXACT_BODIES = 32
-"""So few are read one by one at once."""
+"""This many or fewer are read one by one at once."""
 SUSPECTS_SHARE = 20
-"""One in so many may be suspected. With more, reading them one by one takes longer than reading pieces."""
+"""At most one body in this many may be a suspect. With more, reading them one by one takes longer than reading pieces."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """columns: a row for each body that fits, in their order. misfits: of the others, by their places among all."""
+    """columns: a row for each body that fits, in order. misfits: one for each of the others, with its place among all bodies."""
 
     columns: pa.Table
     misfits: Sequence[Misfit]
 
 
 def parse(schema: Struct, bodies: pa.ChunkedArray) -> Parsed:
-    """A column for each of the schema's."""
+    """The bodies as columns of the schema."""
     columns = [arrow_schema(schema).empty_table()]
     misfits: list[Misfit] = []
     offset = 0
@@ -58,7 +58,7 @@ def parse(schema: Struct, bodies: pa.ChunkedArray) -> Parsed:
 
 
 def _chunks(bodies: pa.ChunkedArray) -> Iterator[pa.BinaryArray]:
-    """Small ones are put together, as each reading has its own costs."""
+    """The chunks; small ones are joined, because each reading has a fixed cost."""
     some: list[pa.BinaryArray] = []
     size = 0
     for chunk in bodies.chunks:
@@ -72,7 +72,7 @@ def _chunks(bodies: pa.ChunkedArray) -> Iterator[pa.BinaryArray]:
 
 
 def _together(chunks: Sequence[pa.BinaryArray]) -> pa.BinaryArray:
-    return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)  # Arrow copies one, too
+    return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)  # Arrow would copy a single one, too
 
 
 def _parsed(schema: Struct, bodies: pa.BinaryArray) -> Parsed:
@@ -83,7 +83,7 @@ def _parsed(schema: Struct, bodies: pa.BinaryArray) -> Parsed:
 
 
 def _without_suspects(schema: Struct, bodies: pa.BinaryArray) -> Parsed | None:
-    """None if others than these do not fit, or these are too many."""
+    """What fits if suspects are read apart; None if other bodies do not fit, or if there are no suspects or too many."""
     places = suspects(schema, bodies)
     if not 0 < len(places) <= max(EXACT_BODIES, len(bodies) // SUSPECTS_SHARE):
         return None
@@ -130,8 +130,8 @@ def suspects(schema: Struct, bodies: pa.BinaryArray) -> np.ndarray:
     """The places of the bodies that probably do not fit, found for all at once: not an object, without a required column, or
     with a value not written like its type.
 
-    A hint, and no more: suspects are read exactly, and all others are read as strictly as ever. To look for a few bad bodies
-    among many by reading ever smaller pieces takes several times as long as reading them.
+    It is only a hint: suspects are read exactly, and all others as strictly as ever. Looking for a few bad bodies among many by
+    reading ever smaller pieces takes several times as long as reading them all.
     """
     found = pc.invert(pc.and_(pc.starts_with(bodies, b"{"), pc.ends_with(bodies, b"}")))
     for field in schema.fields:
@@ -148,7 +148,7 @@ def _is_odd(field: Field, bodies: pa.BinaryArray) -> pa.BooleanArray:
 
 
 def _usual_form(type: Type) -> str:
-    """How a value of it is mostly written."""
+    """An expression for the usual form of a value of this type."""
     if not isinstance(type, Leaf):
         return r"[\[{]"
     if type.bits is not None:

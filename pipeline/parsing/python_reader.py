@@ -1,4 +1,4 @@
-"""One body after the other, with Python's own JSON reader: slow, and the measure of what fits. Pure."""
+"""Reads body after body with Python's own JSON reader: it is slow, but defines what fits. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _INSTANT = re.compile(
 
 
 class Misfit(Exception):
-    """The body at `index` does not fit the schema, and why."""
+    """The body at `index` does not fit the schema. Its text is the reason."""
 
     def __init__(self, index: int, reason: str) -> None:
         super().__init__(reason)
@@ -46,11 +46,11 @@ class _Number(str):
 
 
 class _Twice:
-    """What stands for a field that an object has more than once."""
+    """The value of a field that an object has more than once."""
 
 
 def read_exactly(schema: Struct, bodies: pa.BinaryArray, misfits: list[Misfit]) -> pa.Table:
-    """A row for each body that fits; for each of the others a Misfit more."""
+    """A row for each body that fits. For each of the others, a Misfit is added to `misfits`."""
     rows = []
     for index, body in enumerate(bodies):
         try:
@@ -155,7 +155,7 @@ def _boolean(found: Any) -> bool | None:
 
 
 def _of_text(leaf: Leaf, found: Any) -> Any:
-    """None, ValueError and ArithmeticError say that it does not fit."""
+    """The value of a text or number; None, ValueError or ArithmeticError if it does not fit."""
     if not isinstance(found, str):
         return None
     if leaf.is_number:
@@ -185,7 +185,7 @@ def _decimal(text: str, precision: int, scale: int) -> Decimal:
 
 
 def _instant(text: str, *, has_zone: bool) -> datetime | None:
-    """ISO 8601 to the microsecond, within the years that Python knows; UTC where no zone is given."""
+    """ISO 8601 to the microsecond, within the years that Python knows; UTC if no zone is given."""
     found = _INSTANT.fullmatch(text)
     if found is None or (found["zone"] and not has_zone):
         return None
@@ -221,7 +221,7 @@ def _shown_json(found: Any) -> str:
 
 
 def _tokens(found: Any) -> Iterator[str]:
-    """JSON without spaces, numbers as they were written."""
+    """JSON without spaces, and with numbers as they were written."""
     if isinstance(found, _Number):
         yield found
     elif isinstance(found, dict):
@@ -241,6 +241,6 @@ def _tokens(found: Any) -> Iterator[str]:
 
 
 def _clipped(text: str) -> str:
-    """Cut, and in one line."""
+    """The text in quotes, cut, and on one line."""
     clipped = text[:VALUE_CHARS_MAX].translate(dict.fromkeys(map(ord, "\n\r\t"), " "))
     return "'" + clipped.encode(errors="replace").decode() + "'"

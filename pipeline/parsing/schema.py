@@ -52,7 +52,7 @@ class Leaf:
 
     @property
     def bits(self) -> int | None:
-        """A whole number."""
+        """The size of a whole number; None for other types."""
         return _BITS.get(self.name)
 
     @property
@@ -137,7 +137,7 @@ def _type(type: object, path: str) -> Type:
 
 
 def arrow_schema(struct: Struct) -> pa.Schema:
-    """NOT NULL is kept for the columns themselves: Spark does not take it from Arrow within a struct that may be null."""
+    """NOT NULL is kept only for the columns themselves: Spark does not take it from Arrow within a struct that may be null."""
     return pa.schema([pa.field(field.name, arrow_type(field.type), nullable=field.nullable) for field in struct.fields])
 
 

@@ -1,4 +1,4 @@
-"""Idempotent publishing, the producer's side: numbers that a broker knows again, so that nothing is published twice.
+"""Idempotent publishing, the producer's side: numbers that a broker recognizes, so that nothing is published twice.
 
 `IdempotentProducer` publishes to any broker that keeps the numbers of a producer (`broker.py`): Event Hubs, the embedded log.
 `PartitionProducer` is one partition of it, and what sinks publish with. `ProducerState` is what a lease keeps of it.

@@ -15,7 +15,7 @@ from leasehold.pipeline.producer.properties import HubProperties, PartitionPrope
 class ProducerLink(Protocol):
     """A way into one partition. After any error it is dropped, and another one is made.
 
-    numbers: what the broker replied to the attach; None of a link that is not idempotent. bytes_max: the largest batch.
+    numbers: what the broker replied to the attach; None for a link that is not idempotent. bytes_max: the largest batch.
     """
 
     numbers: ProducerPosition | None
@@ -29,11 +29,11 @@ class ProducerLink(Protocol):
     async def send(
         self, payloads: Sequence[Any], after: ProducerPosition | None, key: str | None, sending: Callable[[], None]
     ) -> None:
-        """One atomic batch whose first event bears the number behind `after`. Returns once the broker has it: now, or from
-        an earlier time that it knows again.
+        """Send one atomic batch whose first event has the number after `after`. Returns once the broker has it, perhaps from an
+        earlier send that it recognizes.
 
-        `sending` is called right before anything is sent, with nothing awaited in between; where it raises, nothing is.
-        Raises PublishError, its outcome being UNKNOWN only if the broker may have taken the batch.
+        `sending` is called right before anything is sent, with nothing awaited in between; if it raises, nothing is sent.
+        Raises PublishError, with the outcome UNKNOWN only if the broker may have taken the batch.
         """
         ...
 
@@ -59,12 +59,12 @@ class Broker(Protocol):
         ...
 
     def prepared(self, event: OutgoingEvent) -> PreparedEvent:
-        """Pure. Raises ValueError if the event cannot be encoded."""
+        """The event as this broker takes it. Pure. Raises ValueError if the event cannot be encoded."""
         ...
 
     @property
     def envelope_bytes(self) -> int:
-        """What a batch takes beside its events."""
+        """What a batch takes in addition to its events."""
         ...
 
     async def attach(self, partition: str | None, asked: AttachRequest | None, *, idempotent: bool) -> ProducerLink:

@@ -37,7 +37,7 @@ class Outcome(StrEnum):
 
 
 ENDS_THE_PRODUCER = (Reason.PRODUCER_DISCONNECTED, Reason.INVALID_CLIENT_STATE)
-"""After one of these the partition can no longer be published to by this producer."""
+"""After one of these, this producer can no longer publish to the partition."""
 
 
 ADVICE = {
@@ -55,7 +55,7 @@ ADVICE = {
 
 
 class PublishError(PipelineError):
-    """is_transient: it may go away by itself. The producer has retried according to its policy."""
+    """is_transient: whether a later try may succeed. The producer has retried according to its policy."""
 
     def __init__(
         self, message: str, *, reason: Reason, is_transient: bool = False, outcome: Outcome = Outcome.FAILED
@@ -66,7 +66,7 @@ class PublishError(PipelineError):
         self.outcome = outcome
 
     def with_outcome(self, outcome: Outcome, advice: str = "") -> PublishError:
-        """The same, for a whole send."""
+        """The same error for a whole send."""
         message = f"{self}. {advice}" if advice else str(self)
         error = PublishError(message, reason=self.reason, is_transient=self.is_transient, outcome=outcome)
         error.__cause__ = self
@@ -81,7 +81,7 @@ class AlreadyPublished(PublishError):
 
 
 class BatchLocked(PublishError):
-    """A failed send unlocks its batch. Otherwise make a new one."""
+    """A failed send unlocks its batch. Otherwise make a new batch."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, reason=Reason.GENERAL_ERROR)
@@ -90,7 +90,7 @@ class BatchLocked(PublishError):
 def refused(
     what: str, *, reason: Reason, is_transient: bool = False, outcome: Outcome = Outcome.FAILED
 ) -> PublishError:
-    """what: happened to which thing; the advice is the reason's."""
+    """what: what happened to which thing. The reason determines the advice."""
     advice = ADVICE.get(reason)
     message = f"{what}: {advice}" if advice else what
     return PublishError(message, reason=reason, is_transient=is_transient, outcome=outcome)

@@ -1,7 +1,7 @@
-"""Events and batches of them, before and after they are published: free, numbered while they are sent, kept or dropped then.
+"""Events and batches of them, before and after they are published: free, then numbered while they are sent, then kept or dropped.
 
 A broker knows a producer by its group (int64) and its owner level (int16). A higher level closes the lower ones and starts
-a new line of sequence numbers (int32, one per event, 0 following the largest). All three are kept per partition.
+sequence numbers of its own (int32, one per event, 0 following the largest). All three are kept per partition.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OWNER_LEVEL_MAX = 2**15 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerPosition:
-    """A producer of one partition. number: of the last event published, or the one to start behind, or NOTHING_YET."""
+    """A producer of one partition. number: of the last event published, or the one to start after, or NOTHING_YET."""
 
     group: int
     level: int
@@ -49,8 +49,8 @@ class AttachRequest:
     level: int | None = 0
     """The owner level; a higher one closes the lower ones."""
     number: int | None = None
-    """The sequence number of the last event that was published: the first event bears the one that follows it.
-    NOTHING_YET leaves it to the broker, too."""
+    """The sequence number of the last event that was published: the first event gets the next one. NOTHING_YET leaves it to the
+    broker, too."""
 
     def __post_init__(self) -> None:
         bounds = (("group", 0, GROUP_MAX), ("level", 0, OWNER_LEVEL_MAX), ("number", NOTHING_YET, NUMBER_MAX))
@@ -66,7 +66,7 @@ class AttachRequest:
 
 
 def number_after(number: int, events: int = 1) -> int:
-    """The sequence number so many events further on."""
+    """The sequence number this many events later."""
     return (number + events) & NUMBER_MAX
 
 
@@ -76,24 +76,24 @@ Simple: TypeAlias = "str | bytes | bool | int | float | datetime | UUID | None"
 
 @dataclass(slots=True, kw_only=True)
 class OutgoingEvent:
-    """What is published. number: the sequence number it was published under, None before that and after a failure."""
+    """An event to publish. number: the sequence number that it was published under; None before that, and after a failure."""
 
     body: bytes
     properties: Mapping[str, Simple] = field(default_factory=dict)
     number: int | None = field(default=None, init=False)
     is_under_way: bool = field(default=False, init=False, repr=False, compare=False)
-    """In a set that is being sent, which will number it."""
+    """Whether it is in a set that is being sent, and will be numbered."""
 
 
 class PreparedEvent(NamedTuple):
-    """An event as its broker takes it. size: what it adds to a batch, in bytes, were its number the longest."""
+    """An event as its broker takes it. size: the bytes that it adds to a batch, with the longest possible number."""
 
     payload: Any
     size: int
 
 
 class EventBatch:
-    """Events of one partition that are published as one, all or none.
+    """Events of one partition that are published together, all or none.
 
     partition, key: where they go. bytes_max: the broker's limit, or a lower one. It is made by `create_batch`.
     """
@@ -126,7 +126,7 @@ class EventBatch:
         return self._is_published
 
     def try_add(self, event: OutgoingEvent) -> bool:
-        """Whether it fits: measured with the largest sequence number, since it has none yet. Raises BatchLocked, ValueError."""
+        """Add the event if it fits, measured with the largest number, as it has none yet. Raises BatchLocked, ValueError."""
         if self._is_locked:
             raise BatchLocked("the batch is being published, or was: make a new one for further events")
         payload, size = self._prepare(event)
@@ -138,11 +138,11 @@ class EventBatch:
 
     @property
     def payloads(self) -> list[object]:
-        """A copy: events may be added to a batch whose outcome is unknown, and it is settled without them."""
+        """A copy: more events may be added to a batch whose outcome is unknown, and it is settled without them."""
         return list(self._payloads)
 
     def begin(self) -> None:
-        """Lock it. Raises AlreadyPublished."""
+        """Lock the batch. Raises AlreadyPublished, BatchLocked."""
         if self._is_published:
             raise AlreadyPublished("the batch was published before: make a new one of the events to publish again")
         if self._is_locked:
@@ -150,16 +150,16 @@ class EventBatch:
         self._is_locked = True
 
     def keep(self, first: int | None) -> None:
-        """first: None if the broker does not number."""
+        """The batch is published. first: its first event's number; None if the broker does not number events."""
         self._is_published, self.starting_sequence_number = True, first
 
     def drop(self) -> None:
-        """It failed: as if it had never been sent."""
+        """The send failed: the batch is as if it had never been sent."""
         self._is_locked = False
 
 
 class EventSet:
-    """A set of events, as one batch. is_numbered: its events get numbers, so that each is in one send at a time, and once."""
+    """A set of events, as one batch. is_numbered: its events get numbers, so each may be in one send at a time, and only once."""
 
     key: str | None
 
@@ -204,7 +204,7 @@ class EventSet:
             event.number = None if first is None else number_after(first, place)
 
     def drop(self) -> None:
-        """Its events bear no numbers yet."""
+        """The send failed: its events have no numbers yet."""
         self._mark(is_so=False)
 
     def _mark(self, *, is_so: bool) -> None:

@@ -9,8 +9,8 @@ async with IdempotentProducer(EventHubsBroker(account, "orders")) as producer:
 ```
 
 It follows the design proposal for idempotent publishing of Event Hubs; see docs/producer.md, also for failed
-sends. Not guaranteed: that an event is published once where *other* contents are sent after an unknown outcome that hold it
-again, or if a producer is created again without its snapshot.
+sends. Not guaranteed: that an event is published once if, after an unknown outcome, it is sent again with *other* contents, or
+if a producer is created again without its snapshot.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from leasehold.pipeline.producer.event import (
 from leasehold.pipeline.producer.partition import PartitionProducer, RetryPolicy
 from leasehold.pipeline.producer.properties import HubProperties, PartitionProperties, PublishingProperties
 
-# What a lease keeps of its producer: it crosses the lease document as a compact JSON text, the sink state. Pure.
+# What a lease keeps about its producer: the sink state in the lease document, a compact JSON text. Pure.
 #
-# Each claim raises the owner level in the lease document, and begins a line of numbers of its own (docs/protocol.md, (b)).
+# Each claim raises the owner level in the lease document, and begins with numbers of its own (docs/protocol.md, (b)).
 
 
 LEVEL_MAX = 2**15 - 2
-"""The last level that is ever claimed. The one above it is left for closing a used-up group: it outranks all its owners."""
+"""The highest level that is ever claimed. The one above it is left for closing a used-up group: it outranks all its owners."""
 STATE_BYTES_MAX = 1024
 TARGET_LENGTH_MAX = 100
 
@@ -63,7 +63,7 @@ class ProducerState:
     """The producer of one lease."""
 
     group: int | None = None
-    """The producer group last attached, None before the first time."""
+    """The producer group that was attached last; None before the first time."""
     series: int = 0
     """How many groups were used up before."""
     level: int = 0
@@ -76,10 +76,10 @@ class ProducerState:
     New markers follow it.
     """
     target: str | None = None
-    """The partition that is published to, None for the one of the same name."""
+    """The partition that is published to; None for the one with the feed partition's name."""
 
     def claimed(self) -> ProducerState:
-        """The next claim: one level up; a group whose levels are used up is followed by the next one."""
+        """The state for the next claim: one level higher, or the first level of the next group if all levels are used up."""
         if self.level < LEVEL_MAX:
             return replace(self, level=self.level + 1)
         return replace(self, series=self.series + 1, level=1)
@@ -95,7 +95,7 @@ def claimed(state: str) -> str:
 
 
 def decoded(state: str) -> ProducerState:
-    """The state that a lease document holds, "" being a new lease's. Anyone may have written it. Raises SinkRejected."""
+    """The state in a lease document, which is "" for a new lease. Anyone may have written it. Raises SinkRejected."""
     if not state:
         return ProducerState()
     if len(state) > STATE_BYTES_MAX:
@@ -131,9 +131,9 @@ def _lease_state_refusal(why: str) -> SinkRejected:
 
 
 class IdempotentProducer:
-    """idempotent: settled here, once. Off, it is a plain producer, which may also let the broker route.
+    """idempotent: fixed from here on. If False, it is a plain producer, which may also let the broker route events.
 
-    partitions: what to ask for in a partition; the broker chooses if nothing is given. snapshot: what an earlier producer's
+    partitions: what to request in a partition; the broker chooses if nothing is given. snapshot: what an earlier producer's
     `snapshot` returned; partitions that it knows continue from there. Raises ValueError if these do not fit together.
     """
 
@@ -166,7 +166,7 @@ class IdempotentProducer:
     async def create_batch(
         self, partition: str | None = None, *, key: str | None = None, bytes_max: int | None = None
     ) -> EventBatch:
-        """Empty and unlocked. bytes_max: less than the broker takes. Raises PublishError, ValueError."""
+        """A batch that is empty and unlocked. bytes_max: at most what the broker takes. Raises PublishError, ValueError."""
         link = await self._producer(partition, key).ensure_link()
         if bytes_max is not None and not 0 < bytes_max <= link.bytes_max:
             raise ValueError(f"bytes_max has to be from 1 to {link.bytes_max}, which is what the broker takes")
@@ -192,7 +192,7 @@ class IdempotentProducer:
         await producer.publish(_MeasuredEvents(events, key, self._broker, link.bytes_max, is_numbered=self._idempotent))
 
     async def settle(self, partition: str) -> bool:
-        """After an unknown outcome: send it again until the broker has it. False if there was nothing to settle."""
+        """After an unknown outcome: send the events again until the broker has them. False if there was nothing to settle."""
         return await self._producer(partition, None).settle()
 
     async def publishing_properties(self, partition: str) -> PublishingProperties:
@@ -215,7 +215,7 @@ class IdempotentProducer:
 
     @property
     def namespace(self) -> str | None:
-        """Fully qualified; None of an embedded log."""
+        """Fully qualified; None for an embedded log."""
         return self._broker.namespace
 
     async def hub_properties(self) -> HubProperties:
@@ -230,10 +230,10 @@ class IdempotentProducer:
         return await self._broker.read_partition(partition)
 
     def snapshot(self) -> str:
-        """The state of every partition, for a producer to come; a text of less than 150 bytes a partition.
+        """The state of every partition, for a later producer: a text of less than 150 bytes per partition.
 
-        To be kept after each send that must not be repeated. What was sent after it, or is unsettled in it, has to be sent
-        again by the new producer first, and the same.
+        Store it after each send that must not be repeated. Before anything else, the new producer has to send again, unchanged,
+        what was sent after the snapshot or is unsettled in it.
         """
         known = {name: each.numbers.asked for name, each in self._partitions.items() if name and each.numbers}
         return snapshot_of({name: asked for name, asked in (self._wanted | known).items() if asked.is_whole})
@@ -282,7 +282,7 @@ class IdempotentProducer:
 
 
 class _MeasuredEvents(EventSet):
-    """A set that is refused where it does not fit into one batch."""
+    """A set that is refused if it does not fit into one batch."""
 
     def __init__(
         self, events: Sequence[OutgoingEvent], key: str | None, broker: Broker, bytes_max: int, *, is_numbered: bool

@@ -1,7 +1,7 @@
-"""Publishing to one partition: one send at a time, each tried again under its own numbers until it is known what became of it.
+"""Publishing to one partition: one send at a time; each is retried under its own numbers, as often as the retry policy permits.
 
-If the outcome of a try is unknown, its batch is *unsettled*: no other events get its numbers. It is settled by the same batch
-under the same numbers, which the broker stores or knows again: in the next tries, in a send of the same contents, or before
+If the outcome of a try is unknown, its batch is *unsettled*: no other events get its numbers. To settle it, the same batch is
+sent under the same numbers, which the broker stores or recognizes: in the next tries, in a send of the same contents, or before
 anything else is sent.
 """
 
@@ -21,14 +21,15 @@ from leasehold.pipeline.producer.event import AttachRequest, ProducerPosition, n
 
 T = TypeVar("T")
 UNKNOWN = (
-    "the events may have been published, or not: send the same again, and it is stored once; before anything else is sent,"
-    " they are settled (sent again until the broker has them)"
+    "the events may have been published, or not: send the same events again, and they are stored once; before anything else is"
+    " sent, they are settled (sent again until the broker has them)"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """retries_max: further tries after the first. delay_s: before the first of them; with `exponential` each is twice the last.
+    """retries_max: further tries after the first. delay_s: the pause before the first of these; with `exponential` each pause is
+    twice the last one, up to `delay_max_s`.
 
     try_timeout_s: how long one try may take, its link included.
     """
@@ -44,13 +45,13 @@ class RetryPolicy:
             raise ValueError("a retry policy needs retries and delays of 0 or more, and a time for each try")
 
     def pause_s(self, retry: int) -> float:
-        """Before retry number `retry`, from 1 on."""
+        """The pause before retry number `retry`, from 1 on."""
         backoff = Backoff(first_s=self.delay_s, max_s=self.delay_max_s)
         return backoff.pause_s(1 if self.mode == "fixed" else retry, 0.0)
 
 
 class Contents(Protocol):
-    """What is published as one. `begin` may refuse; then `keep` (the first event's number), or `drop`."""
+    """What is published together. `begin` may refuse. If it does not, `keep` (the first event's number) or `drop` follows."""
 
     @property
     def payloads(self) -> Sequence[Any]: ...
@@ -66,7 +67,7 @@ class Contents(Protocol):
 
 
 class NotSent(Exception):
-    """What `sending` raised, on its way through a link."""
+    """Carries what `sending` raised through a link."""
 
 
 class Flight:
@@ -130,10 +131,11 @@ class PartitionProducer:
             return await _run_uninterrupted(flight, self._in_tries(flight, self._ensure_link_in_time))
 
     async def publish(self, contents: Contents, sending: Callable[[], None] = lambda: None) -> int | None:
-        """Returns the first event's number. Raises PublishError; whatever `sending` raises, where nothing was sent.
+        """Returns the first event's number. Raises PublishError, or, if nothing was sent, whatever `sending` raised.
 
-        Cancelled before anything is sent, nothing is. Later, the answer of the broker is awaited (a second cancellation
-        ends that, and leaves the batch unsettled): where it accepts, `contents` are kept although the cancellation is raised.
+        If it is cancelled before anything is sent, nothing is sent. Later it waits for the broker's answer (a second cancellation
+        ends that, and leaves the batch unsettled). If the broker accepts, `contents` are kept although the cancellation is
+        raised.
         """
         async with self._our_turn():
             contents.begin()
@@ -152,7 +154,7 @@ class PartitionProducer:
                     contents.drop()
 
     async def settle(self) -> bool:
-        """Whether there was something unsettled. Afterwards it is published. Raises PublishError."""
+        """Publish the unsettled batch. Returns whether there was one. Raises PublishError."""
         async with self._our_turn():
             if self._unsettled is None:
                 return False
@@ -187,7 +189,7 @@ class PartitionProducer:
                 )
                 raise error.with_outcome(Outcome.FAILED, advice) from error
             if flight.is_cancelled:
-                raise asyncio.CancelledError  # what was in the air then were the others; these are not sent
+                raise asyncio.CancelledError  # only the earlier batch was in the air; this one is not sent
         first = await self._deliver(payloads, contents.key, flight)
         keep(first)
         return first
@@ -282,7 +284,7 @@ class PartitionProducer:
             raise self._late(Flight()) from error
 
     async def _ensure_link(self) -> ProducerLink:
-        """The current one, or another: it asks for the numbers that we have, and takes those of the reply."""
+        """The current link, or a new one, which is requested with our numbers. Those of the broker's reply replace ours."""
         if self._link is not None and self._link.is_usable:
             return self._link
         await self._drop_link()
@@ -317,7 +319,7 @@ class PartitionProducer:
 
 
 async def _run_uninterrupted(flight: Flight, sending: Coroutine[Any, Any, T]) -> T:
-    """Cancelled while nothing is in the air, it ends at once; else with the answer. A second cancellation does not wait."""
+    """If cancelled while nothing is in the air, it ends at once, else after the answer. A second cancellation does not wait."""
     task = asyncio.ensure_future(sending)
     try:
         return await await_shielded(task)
@@ -337,7 +339,7 @@ async def _run_uninterrupted(flight: Flight, sending: Coroutine[Any, Any, T]) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Unsettled:
-    """A batch whose outcome is unknown. after: the numbers before it."""
+    """A batch whose outcome is unknown. after: the numbers that it follows."""
 
     payloads: Sequence[Any]
     key: str | None
@@ -356,11 +358,11 @@ def judged(
 ) -> Verdict:
     """What the reply to an attach means for what was sent before it. Pure.
 
-    A link is made again with the numbers that we believe in. If the broker knows better, its reply counts; if the outcome of
+    A new link is requested with the numbers that we believe in. If the broker has others, its reply counts; if the outcome of
     a batch is unknown, the reply may show that it was stored. It cannot show that it was not: the batch may still be on its
     way, and some brokers repeat the request's numbers. Only the same batch under the same numbers settles that.
 
-    strict: whether a reply that differs from `asked` is strange, even if nothing is unsettled.
+    strict: whether a reply that differs from `asked` is strange if nothing is unsettled.
 
     `continue`: use the numbers of the reply. stored: the unsettled batch is published. unsettled: send it again.
     strange: another process publishes under our numbers, or the broker has lost them.

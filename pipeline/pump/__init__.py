@@ -1,1 +1,1 @@
-"""One partition's way from pages to what is safe: read ahead, batches, delivery."""
+"""One partition's way from pages to safe output: read-ahead, batches, delivery."""

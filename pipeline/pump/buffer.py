@@ -1,7 +1,7 @@
 """Pages that were read ahead, bounded in bytes, and the batches that are cut from them. Or ranges that executors will read.
 
-The reader asks for room, puts a page in, and waits while the buffer is full; the transformer takes a batch out as soon as one
-is due. An error of the reader's takes its place in the line behind the pages that came before it.
+The reader waits for room, puts a page in, and waits while the buffer is full; the transformer takes a batch out as soon as one
+is due. An error of the reader is raised once all pages before it have been taken.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class PageBuffer:
         self._is_blocked = False
 
     async def put(self, page: Page) -> None:
-        """Waits while there is no room below `bytes_max`; a page larger than that still gets in when it is alone."""
+        """Waits while there is no room below `bytes_max`; a page larger than that gets in if the buffer is empty."""
         while self._pages and self._bytes + page.bytes > self._bytes_max:
             self._block()
             self._taken.clear()
@@ -76,7 +76,7 @@ class PageBuffer:
         self._is_blocked = False
 
     def put_ranged(self, batch: RangedBatch) -> None:
-        """Where nothing is left: ranges are a batch of their own."""
+        """Put ranges in, if nothing is left here: they are a batch of their own."""
         assert self.is_empty, "ranges follow what was read before them"
         self._ranged = batch
         self._filled.set()
@@ -120,7 +120,7 @@ class PageBuffer:
         return due_in_s(self._events, self._bytes, self._pages[0][1], self._limits, self._clock.monotonic())
 
     def _cut(self) -> Batch:
-        """As many events as the limits allow; more only where the feed cannot be cut earlier, and one page of many bytes."""
+        """As many events as the limits allow; more only if the feed cannot be cut earlier, or if a single page has more bytes."""
         opened_at = self._pages[0][1]
         pages: list[Page] = []
         events = bytes_ = 0
@@ -143,14 +143,14 @@ class PageBuffer:
         return page if count == page.events.num_rows else page.first(count) if count else None
 
     def _take(self, part: Page) -> None:
-        """Take it out of the first page; the rest of the page stays."""
+        """Take this part out of the first page; the rest of the page stays."""
         page, came_at = self._pages.popleft()
         self._count(page, -1)
         if part is not page:
             rest = page.behind(part.events.num_rows)
             self._count(rest, 1)
             self._pages.appendleft((rest, came_at))
-            self._share.hold(part.bytes + rest.bytes - page.bytes)  # Arrow counts the two otherwise than the whole
+            self._share.hold(part.bytes + rest.bytes - page.bytes)  # Arrow counts two parts differently from the whole
 
     def _count(self, page: Page, sign: int) -> None:
         self._events += sign * page.events.num_rows

@@ -1,6 +1,6 @@
-"""The third stage: what is ready into the sink, in order, at most one batch unsettled (R2 of docs/protocol.md).
+"""The third stage: writes ready output to the sink, in order, with at most one batch unsettled (R2 of docs/protocol.md).
 
-Writers that buffer are the exception: they have several batches under way, and a position that follows.
+Buffering writers are the exception: they have several batches under way, and their position follows later.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from leasehold.pipeline.staging import NotStaged
 STOP_S_MAX = 10.0
 """How long a stop waits for a destination. Batches that are left then are repeated by the next owner."""
 LOOK_S = 1.0
-"""How often to see what is delivered while a write waits for room."""
+"""How often to check what is delivered while a write waits for room."""
 
 
 class DeliverStage:
@@ -72,7 +72,7 @@ class DeliverStage:
             await end_all(stop)
 
     async def _deliver_next(self, stop: asyncio.Task[bool]) -> bool:
-        """The next batch; False once stopping. Raises what came instead of a batch, behind everything before it."""
+        """Deliver the next batch; False once stopping. Raises what came instead of a batch, after all before it is delivered."""
         item = await self._next(stop)
         if isinstance(item, PipelineError):
             if not await self._in_flight.flush(stop):
@@ -106,7 +106,7 @@ class DeliverStage:
         return None
 
     async def _write(self, ready: Ready, stop: asyncio.Task[bool]) -> bool:
-        """Whether the batch was written; False if we were told to stop while it could not be sent."""
+        """Write the batch. Returns whether it was written: False if we were told to stop while it could not be sent."""
         if self._tracer is not None:
             trace = self._tracer.begin_delivery(ready.output.to, self._writer.place)
             ready = replace(ready, output=replace(ready.output, trace=trace))
@@ -129,13 +129,13 @@ class DeliverStage:
                 raise
             self._in_flight.add(ready, started)
             await self._in_flight.report()
-            if ready.most is not None:  # of what is refused then, it is known whose it is
+            if ready.most is not None:  # one batch at a time, so that a refusal is surely of this one
                 return await self._in_flight.flush(stop)
             return True
         return False
 
     async def _wait_for_grant(self, stop: asyncio.Task[bool]) -> bool:
-        """Wait for leave to send; False if we were told to stop first."""
+        """Wait for permission to send; False if we were told to stop first."""
         try:
             self._permit.check()
             return True
@@ -190,7 +190,7 @@ class InFlight:
         self._held: deque[tuple[Ready, float]] = deque()
         self._acknowledged = 0
         self._gives_up_at: float | None = None
-        """Once told to stop: for all steps that follow."""
+        """Set when we are told to stop, for all steps that follow."""
 
     @property
     def held(self) -> list[Ready]:
@@ -214,11 +214,11 @@ class InFlight:
             await self._settle(ready, self._clock.monotonic() - began)
 
     async def flush(self, stop: asyncio.Task[bool]) -> bool:
-        """Whether all is delivered. Once told to stop, it is waited for a little longer, and then given up."""
+        """Flush the writer. Returns whether all is delivered: after a stop, this waits a little longer, and then gives up."""
         return await self.carry_out(self._writer.flush(), stop)
 
     async def carry_out(self, step: Coroutine[Any, Any, None], stop: asyncio.Task[bool]) -> bool:
-        """A write or flush, and telling what is delivered meanwhile. False if a stop came and it did not end soon."""
+        """Carry out a write or flush, and report what is delivered meanwhile. False if it did not end soon after a stop."""
         if not self._writer.is_buffering:
             await step
             return True
@@ -228,7 +228,7 @@ class InFlight:
         finally:
             task.cancel()
             await asyncio.wait({task})
-            _ = task.cancelled() or task.exception()  # where it matters it was raised above
+            _ = task.cancelled() or task.exception()  # if it matters, it was raised above
 
     def close(self) -> None:
         """Forget all batches."""

@@ -1,4 +1,4 @@
-"""The progress of a run: the stages in progress, for its supervisor, and the events that are not delivered yet."""
+"""The progress of a run: which stages are working, for its supervisor, and the events that are not delivered yet."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def microseconds(time: datetime) -> int:
-    """Since 1970. time: aware."""
+    """Microseconds since 1970. time: aware."""
     return (time - _EPOCH) // timedelta(microseconds=1)
 
 
@@ -36,9 +36,9 @@ class TimedEvents(NamedTuple):
 
 
 class WaitingEvents:
-    """When the events that were read and are not delivered yet were enqueued, in their order. It holds 8 bytes of each at most.
+    """When the events that were read and are not delivered yet were enqueued, in order. It holds at most 8 bytes per event.
 
-    position: everything up to it is delivered; None before the first run. run: how many have begun.
+    position: everything up to it is delivered; None before the first run. run: how many runs have begun.
     """
 
     def __init__(self) -> None:
@@ -76,16 +76,16 @@ class WaitingEvents:
             self._first_us = None
 
     def add(self, events: pa.Table) -> None:
-        """They were read."""
+        """The host has read these events."""
         if events.num_rows:
             self._runs.append(TimedEvents(events.num_rows, _times_of(events["enqueued_time"])))
 
     def add_unknown(self, count: int) -> None:
-        """Executors read them."""
+        """Executors read this many events."""
         self._runs.append(TimedEvents(count, NO_TIMES))
 
     def deliver(self, count: int, to: str) -> list[TimedEvents]:
-        """The first `count` of them are safe: returns these."""
+        """The first `count` events are safe: returns their times."""
         if to != self.position:
             self._first_us = None
         self.position = to
@@ -112,7 +112,7 @@ def _times_of(column: pa.ChunkedArray) -> Times:
 
 
 class Progress:
-    """Which stages work since when, in Clock seconds. Waiting for events, for room or for a permit is not work.
+    """Which stages work, and since when, in Clock seconds. Waiting for events, for room or for a permit is not work.
 
     events, batches: delivered so far. idle_since: since when there has been nothing to do; None while there is, or may be.
 
@@ -134,13 +134,13 @@ class Progress:
 
     @property
     def busy(self) -> dict[str, float]:
-        """Stage -> since when it has worked on its present batch, or advanced. It may be a time to come (`excuse_sink`)."""
+        """Stage -> when it began its present batch, or last advanced. It may be in the future (`excuse_sink`)."""
         excused = self._excused_until
         return {name: max(at, excused) if name in (DELIVER, SETTLE) else at for name, at in self._busy.items()}
 
     @property
     def slowest(self) -> tuple[str, float] | None:
-        """The stage that has not advanced for longest, and since when; None if none works."""
+        """The stage that has not advanced for the longest time, and since when; None if none works."""
         return min(self.busy.items(), key=lambda item: item[1], default=None)
 
     @contextmanager
@@ -153,7 +153,7 @@ class Progress:
             self.end(stage)
 
     def begin(self, stage: str, now: float) -> None:
-        """The stage works, if it did not before."""
+        """The stage works from now on, if it did not before."""
         self._busy.setdefault(stage, now)
         self.idle_since = None
 
@@ -163,14 +163,14 @@ class Progress:
             self._busy[stage] = now
 
     def excuse_sink(self, until: float, *, is_new: bool = False) -> None:
-        """The sink advances, or what it waits for ends by itself by then. is_new: what an earlier claim waited for is over."""
+        """By then the sink advances, or its present wait ends in any case. is_new: the waits of earlier claims are over."""
         self._excused_until = until if is_new else max(self._excused_until, until)
 
     def end(self, stage: str) -> None:
         self._busy.pop(stage, None)
 
     def deliver(self, events: int, to: str) -> None:
-        """A batch of so many events, which ends at `to`, is safe."""
+        """A batch of this many events, which ends at `to`, is safe."""
         self.events += events
         self.batches += 1
         self.delivered = self.waiting.deliver(events, to)

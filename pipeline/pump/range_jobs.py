@@ -25,7 +25,7 @@ class RangeJobs:
         self._transform, self._writer = parts.transform, parts.writer
 
     async def next_batch(self, start: str | None) -> RangedBatch | None:
-        """What executors are to read behind `start`; None if too little waits there."""
+        """The batch that executors are to read after `start`; None if too few events wait there."""
         limits, partition = self.plan.limits, self._source.partition
         range_events = range_events_for(
             self._reader,
@@ -39,7 +39,7 @@ class RangeJobs:
         return RangedBatch(partition, self._source.epoch, tuple(ranges), self._clock.monotonic())
 
     async def output_of(self, batch: RangedBatch, bytes_max: int, moved: Callable[[], None]) -> Output:
-        """moved: called as often as the job advances, or its time ends.
+        """The output of the executors' job. moved: called whenever the job advances or its time ends.
 
         Raises RangeRefused, after which the host reads these events; EngineUnavailable, SinkUnavailable, for another attempt.
         """
@@ -69,9 +69,9 @@ class RangeJobs:
 
     @contextmanager
     def _noting_the_end_of(self, bound: asyncio.Timeout, job_s: float, moved: Callable[[], None]) -> Iterator[None]:
-        """The end of a job's time is progress: Spark may take long to stop it, and the run must not end meanwhile.
+        """The end of a job's time is progress: Spark may take a long time to stop it, and the run must not end meanwhile.
 
-        Otherwise the next run would plan the same batch again, and none would ever be smaller.
+        Otherwise the next run would plan the same batch again, and no batch would ever be smaller.
         The time begins again after each wait for executors.
         """
         loop = asyncio.get_running_loop()
@@ -92,14 +92,14 @@ class RangeJobs:
             end.cancel()
 
     def fail(self, batch: RangedBatch, error: PipelineError) -> None:
-        """Spark or the sink failed with it. Raises RangeRefused if the host is to read it: the sink cannot take it as it was
-        staged, or it has failed too often."""
+        """Spark or the sink failed with the batch. Raises RangeRefused if the host has to read its events: the sink cannot take
+        it as it was staged, or it has failed too often."""
         if isinstance(error, NotStaged):
             self.plan.shrink(batch)
             raise RangeRefused(str(error)) from error
         if self.plan.fail(batch):
             raise RangeRefused(
-                f"a batch of theirs failed {FAILURES_MAX} times, the last time because: {error}"
+                f"a batch of executors failed {FAILURES_MAX} times, the last time because: {error}"
             ) from error
 
     def count(self, output: Output) -> int:

@@ -1,4 +1,4 @@
-"""The first stage: pages of the feed into the buffer, or ranges for executors if many events wait."""
+"""The first stage: puts pages of the feed into the buffer, or ranges for executors if many events wait."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ReadStage:
         raise PipelineError(f"the feed has no more pages for partition '{partition}', and does not say why")
 
     async def _plan_ranges(self) -> bool:
-        """Whether so much waits that executors read it: then it is handed on as ranges."""
+        """Pass ranges on if so many events wait that executors read them. Returns whether it did."""
         if self._jobs is None or self._is_for_host(self._jobs):
             return False
         batch = await self._jobs.next_batch(self._read_to)
@@ -50,13 +50,13 @@ class ReadStage:
         return True
 
     def _is_for_host(self, jobs: RangeJobs) -> bool:
-        """Whether some of the next events failed before, or may be dead: what becomes of those, the host decides one by one."""
+        """Whether some of the next events failed before, or may be dead: the host decides one by one what becomes of those."""
         has_suspects = self._refusals is not None and self._refusals.has_suspects(self._read_to)
         has_buried = any(sequence > self._last_sequence for sequence in self._writer.buried or ())
         return has_suspects or has_buried or jobs.plan.is_for_host(self._read_to)
 
     async def _read_pages(self) -> bool:
-        """Until it is time to look for ranges; False if there are no more pages."""
+        """Read pages until it is time to look for ranges; False if there are no more pages."""
         pages = self._source.feed.open_as(self._source.epoch, self._source.partition, self._read_to)
         read = 0
         async with aclosing(pages):

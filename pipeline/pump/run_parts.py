@@ -1,4 +1,4 @@
-"""What a run of a partition is given, what its stages share, and what it reports of each batch."""
+"""What a run of a partition gets, what its stages share, and what it reports about each batch."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class ReadAhead:
 class FailingEvents:
     """How a run treats events that cannot be processed.
 
-    - `letters`: what becomes of them; None to stop at the first. With it the writer has to be one that keeps dead letters.
-    - `refusals`: what is known of output that the sink refused in earlier runs, for the search for the event; None not to search.
+    - `letters`: what becomes of them; None: stop at the first. If given, the writer has to be one that keeps dead letters.
+    - `refusals`: what the sink refused in earlier runs, for the search for the event; None: do not search.
     """
 
     letters: DeadLetters | None = None
@@ -54,7 +54,7 @@ class FailingEvents:
 
 
 STOP = FailingEvents()
-"""At the first of them, without a search."""
+"""Stop at the first event that cannot be processed, without a search."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class Reporting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunParts:
-    """What the stages of a run share. buffer: between the first and the second. share: of memory, which all of them hold."""
+    """What the stages of a run share. buffer: between the first and the second. share: of memory, for all of them."""
 
     source: Source
     transform: Transform
@@ -84,7 +84,7 @@ class RunParts:
 class DeliveredBatch:
     """A batch that has become safe, without its data, and how long that took, stage after stage.
 
-    start, to: its positions. rows: of its output. waited_s: from its first event read to its transform.
+    start, to: its positions. rows: of its output. waited_s: from when its first event was read to its transform.
     queued_s: from its transform until the batches before it were settled.
     """
 

@@ -85,11 +85,11 @@ class Runner:
         )
 
     async def run(self, stopping: asyncio.Event) -> PartitionEnded | None:
-        """Until `stopping` is set: then the batch being sent is finished, everything behind it dropped, and None returned.
+        """Run until `stopping` is set: then the batch being sent is finished, all after it is dropped, and None is returned.
 
-        Raises OutputSuspected if the next run is to find out more of what the sink refuses.
+        Raises OutputSuspected if the next run is to find out more about what the sink refuses.
         Returns PartitionEnded once all of a partition that has ended is delivered. Raises what feed, transform and sink raise
-        (see leasehold.pipeline.errors), after everything before it has been delivered; cancelled, it may leave one write
+        (see leasehold.pipeline.errors), after everything before it has been delivered. If cancelled, it may leave one write
         unsettled.
         """
         parts, partition = self._parts, self._parts.source.partition
@@ -136,7 +136,7 @@ class Runner:
             return wrapped
 
     def _named(self, refused: OutputRefused, sent: list[Sent]) -> OutputRefused:
-        """With the event to blame, if that is known."""
+        """The refusal with the event to blame, if that is known."""
         found = refused.sequences[0] if self._parts.transform.yields_events and refused.sequences else None
         sequence = sent[0].only if len(sent) == 1 and sent[0].only is not None else found
         if sequence is None:

@@ -1,6 +1,7 @@
-"""Shows watchers what a partition reads and delivers. Without watchers, this is one look at an attribute for each page and batch.
+"""Shows watchers what a partition reads and delivers. Without watchers, it costs one attribute access for each page and batch.
 
-Watchers are called in the middle of the work: they take what they want within microseconds, wait for nothing, and raise nothing.
+Watchers are called in the middle of the work: they must take what they want within microseconds, wait for nothing, and raise
+nothing.
 """
 
 from __future__ import annotations
@@ -14,24 +15,24 @@ from leasehold.pipeline.sink import Output
 
 class Watcher(Protocol):
     def see_page(self, page: Page) -> None:
-        """The host has just read it."""
+        """The host has just read the page."""
         ...
 
     def see_ranges(self, batch: RangedBatch) -> None:
-        """Executors are about to read it: the host does not see these events."""
+        """Executors are about to read the batch: the host does not see these events."""
         ...
 
     def see_output(self, output: Output) -> None:
-        """It has just become safe."""
+        """The output has just become safe."""
         ...
 
     def see_end(self) -> None:
-        """The host works on this partition no longer."""
+        """The host no longer works on this partition."""
         ...
 
 
 class Tap:
-    """One partition's. watchers: replaced as a whole, so that one may leave while another is called."""
+    """The watchers of one partition. watchers: replaced as a whole, so that one may leave while another is called."""
 
     __slots__ = ("watchers",)
 

@@ -1,6 +1,7 @@
-"""The second stage: batches out of the buffer into output that is ready for the sink.
+"""The second stage: turns batches from the buffer into output that is ready for the sink.
 
-No stage keeps a reference to a passed batch while it waits for the next: a hundred idle partitions would hold as many batches.
+No stage keeps a reference to a batch that it passed on while it waits for the next one: otherwise a hundred idle partitions would
+hold a hundred batches.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from leasehold.pipeline.tracing import NO_CONTEXTS, Contexts, TransformedBatch, 
 class Ready:
     """bytes: what it holds of the share. since: when it was transformed (Clock seconds). ranged: what executors have read.
 
-    only: the sequence of its event, if it has one alone. most: during a search, how many events it was to have.
+    only: the sequence of its only event, or None. most: during a search, the most events that it should have.
     """
 
     output: Output
@@ -39,7 +40,7 @@ class Ready:
 
 
 class TransformStage:
-    """ready: the next batch for the sink, or what came instead of one."""
+    """ready: the next batch for the sink, or the error that came instead of one."""
 
     def __init__(self, parts: RunParts, jobs: RangeJobs | None) -> None:
         self.ready: asyncio.Queue[Ready | PipelineError] = asyncio.Queue(maxsize=1)
@@ -65,7 +66,7 @@ class TransformStage:
         return self._buffer.is_empty and not self._waits_for_turn
 
     async def run(self) -> NoReturn:
-        """Raises what the first stage did, behind all that it had read, and what the transform does."""
+        """Raises what the first stage did, after all that it had read before that, and what the transform does."""
         while True:
             batch = await self._buffer.take_batch()
             if isinstance(batch, RangedBatch):
@@ -108,7 +109,7 @@ class TransformStage:
             raise poison
 
     async def _transform_batch(self, batch: Batch, most: int | None) -> Ready:
-        """most: how many events it was to have, during a search."""
+        """most: during a search, the most events that the batch should have."""
         check_forward(self._source.feed, batch.partition, batch.start, batch.to, events=batch.events)
         started = self._clock.monotonic()
         with self._progress.working("transform", started), self._transform.noting_waits(self._has_moved):
@@ -130,7 +131,7 @@ class TransformStage:
         return Ready(output, size, waited_s, took_s, ended, batch.only, most)
 
     def _trace(self, output: Output, waited_s: float, transform_s: float, contexts: Contexts = NO_CONTEXTS) -> Output:
-        """Begin its trace, which the size of what is published depends on."""
+        """Begin the output's trace now, because the size of what is published depends on it."""
         if self._tracer is None:
             return output
         batch = TransformedBatch(
@@ -145,7 +146,7 @@ class TransformStage:
         return replace(output, trace=self._tracer.begin(batch))
 
     async def _transform_ranges(self, batch: RangedBatch) -> Ready:
-        """Executors read and transform it. Raises RangeRefused, after which the host reads these events."""
+        """Let executors read and transform the batch. Raises RangeRefused, after which the host reads these events."""
         assert self._jobs is not None, "ranges are planned for executors"
         self._waits_for_turn = True
         self._progress.resume()
@@ -163,6 +164,6 @@ class TransformStage:
         return Ready(self._trace(output, waited_s, took_s), size, waited_s, took_s, ended, ranged=batch)
 
     def _has_moved(self) -> None:
-        """A search for poison may take long, and counts as progress while it finds some. So do a wait for executors and the end
-        of a job's time."""
+        """A search for poison may take a long time, and counts as progress while it finds some. So do a wait for executors and
+        the end of a job's time."""
         self._progress.advance("transform", self._clock.monotonic())

@@ -146,4 +146,4 @@ def test_a_function_without_a_module_is_refused_while_spark_cannot_start(
     for command in (("check",), ("run",)):
         ran = leasehold(*command, file, env=endless_java)
         assert ran.ended() == 2, ran.err
-        assert "there is no module 'no_such_module': put it beside the YAML file" in ran.err
+        assert "there is no module 'no_such_module': put it next to the YAML file" in ran.err

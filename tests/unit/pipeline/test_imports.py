@@ -33,7 +33,7 @@ def test_an_attribute_is_found_in_its_module_and_below() -> None:
         ("good_views:Views:balances", "write it as 'module:attribute'"),
         (
             "no_such_views:balances",
-            "there is no module 'no_such_views': put it beside the YAML file, install it, or add its directory to PYTHONPATH",
+            "there is no module 'no_such_views': put it next to the YAML file, install it, or add its directory to PYTHONPATH",
         ),
         ("no_such_package.views:balances", "there is no module 'no_such_package'"),
         ("good_views.inner:balances", "there is no module 'good_views.inner'"),
@@ -69,7 +69,7 @@ def test_a_module_that_is_there_is_not_run_to_see_that_it_is(path: str) -> None:
     ("path", "message"),
     [
         ("good_views", "write it as 'module:attribute'"),
-        ("no_such_views:balances", "there is no module 'no_such_views': put it beside the YAML file"),
+        ("no_such_views:balances", "there is no module 'no_such_views': put it next to the YAML file"),
         ("no_such_package.views:balances", "there is no module 'no_such_package'"),
         ("good_views.inner:balances", "there is no module 'good_views.inner'"),
         ("broken_views.inner:balances", "fails with ValueError: no configuration"),

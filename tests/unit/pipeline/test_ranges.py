@@ -1,4 +1,4 @@
-"""Who reads the next events of a partition, and how many executors read at once."""
+"""Who reads the next events of a partition, and how many events executors read at once."""
 
 from __future__ import annotations
 

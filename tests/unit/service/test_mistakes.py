@@ -229,22 +229,22 @@ IN_CODE: dict[str, tuple[Callable[[], object], str]] = {
         lambda: pipeline_of(handler=Plain),
         "does not derive from leasehold.Handler: derive it from that",
     ),
-    "a generator": (lambda: pipeline_of(handler=numbers), "a call of it runs nothing: remove `yield` from it"),
+    "a generator": (lambda: pipeline_of(handler=numbers), "so calling it runs nothing: remove `yield` from it"),
     "one argument": (
         lambda: pipeline_of(handler=lambda one: None),
         "`handler` '<lambda>.<locals>.<lambda>' takes (one), and cannot be called with (changes, context)",
     ),
     "arguments turned round": (
         lambda: pipeline_of(handler=lambda context, changes: None),
-        "takes (context, changes), and is called with (changes, context): turn the two round",
+        "takes (context, changes), and is called with (changes, context): swap the two",
     ),
     "arguments of azure-eventhub": (
         lambda: pipeline_of(handler=lambda partition_context, events: None),
-        "takes (partition_context, events), and is called with (changes, context): turn the two round",
+        "takes (partition_context, events), and is called with (changes, context): swap the two",
     ),
     "arguments of a method turned round": (
         lambda: pipeline_of(handler=TurnedRound),
-        "-> 'None', and is called with (self, changes, context): turn the two round",
+        "-> 'None', and is called with (self, changes, context): swap the two",
     ),
     "no argument": (
         lambda: pipeline_of(handler=lambda: None),
@@ -259,7 +259,7 @@ IN_CODE: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a partial of a class that needs more arguments": (
         lambda: pipeline_of(handler=partial(Pooled)),
-        "`handler` 'Pooled': its `__init__` takes (pool: 'str') -> 'None' besides: give these to `partial`",
+        "`handler` 'Pooled': its `__init__` takes (pool: 'str') -> 'None' in addition: give these to `partial`",
     ),
     "a partial of a class of no handler": (
         lambda: pipeline_of(handler=partial(Plain)),
@@ -280,7 +280,7 @@ IN_CODE: dict[str, tuple[Callable[[], object], str]] = {
     "an async factory": (
         lambda: pipeline_of(handler=make_whole),
         (
-            "is an `async def` function, and what makes a handler is called without `await`: define it with `def`,"
+            "is an `async def` function, and a factory of handlers is called without `await`: define it with `def`,"
             " and await in the handler's `open`"
         ),
     ),
@@ -290,11 +290,11 @@ IN_CODE: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a call of a handler": (
         lambda: pipeline_of(handler=answered()),
-        "`handler` 'on_changes' is what a call of it returned: give the function, and do not call it",
+        "`handler` 'on_changes' is the result of a call: give the function itself, and do not call it",
     ),
     "a call of a generator": (
         lambda: pipeline_of(handler=numbers([], anything)),
-        "`handler` 'numbers' is what a call of it returned: give the function, and do not call it",
+        "`handler` 'numbers' is the result of a call: give the function itself, and do not call it",
     ),
     "a method of a handler's object": (
         lambda: pipeline_of(handler=Whole().process),
@@ -429,7 +429,7 @@ IN_FILES: dict[str, tuple[tuple[str, str, str, str], str]] = {
         ("", "", PYTHON % "my_handlers:one", ""),
         "cannot be called with (changes, context): let it take these two",
     ),
-    "a generator": (("", "", PYTHON % "my_handlers:numbers", ""), "a call of it runs nothing: remove `yield` from it"),
+    "a generator": (("", "", PYTHON % "my_handlers:numbers", ""), "so calling it runs nothing: remove `yield` from it"),
 }
 
 MODULE = """

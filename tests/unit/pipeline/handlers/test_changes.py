@@ -51,7 +51,7 @@ async def test_a_change_or_its_sequence_is_a_checkpoint(change: Any) -> None:
         ),
         (
             dict(DOCUMENT),
-            "got something of type dict: give it a change that the handler was called with, itself and no copy",
+            "got something of type dict: give it a change that the handler was called with, not a copy of it",
         ),
         ({"partition": "q", "sequence": 3}, "got something of type dict"),
         (True, "got something of type bool"),

@@ -288,7 +288,7 @@ async def test_the_host_reads_up_to_buried_dead_letters() -> None:
 async def test_a_batch_that_fails_with_spark_or_the_sink_is_read_by_the_host_in_the_end(of: str) -> None:
     work, _, transform = case(20)
     failure = EngineUnavailable("away") if of == "Spark" else SinkUnavailable("away")
-    for words in ("^away$", "^away$", "a batch of theirs failed 3 times, the last time because: away"):
+    for words in ("^away$", "^away$", "a batch of executors failed 3 times, the last time because: away"):
         if of != "the sink":
             transform.failure = failure
         else:

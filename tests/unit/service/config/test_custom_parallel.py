@@ -72,7 +72,7 @@ def test_batches_hold_a_quarter_of_the_window_at_most(tmp_path: Path) -> None:
         ("max: 4", "pipelines[0].sink.parallel.key is missing"),
         ("key: key, max: 0", "pipelines[0].sink.parallel.max is 0"),
         ("key: key, maxx: 4", "did you mean `max`"),
-        ("key: key, window: 10", "window (10) is below max (64), so that as many calls could never run"),
+        ("key: key, window: 10", "window (10) is below max (64), so there could never be as many calls"),
         ("key: key}, gets: table, parallel_: {key: key", "did you mean `parallel`"),
         ("key: key, timeout_s: 0", "pipelines[0].sink.parallel.timeout_s is 0"),
         (
