@@ -1,1 +1,1 @@
-"""One room per system, with its feed, its sink or both; the only place for its vendor SDK."""
+"""One package or module for each system, with its feed, its sink or both. Its vendor's SDK is imported only there."""

@@ -1,6 +1,6 @@
-"""The event loop of a program, on which its handlers run, beside the one on which leases are renewed.
+"""The event loop of a program, on which its handlers run. Leases are renewed on another loop.
 
-A handler that blocks its loop stops other handlers of the program, and no lease. The log names it then.
+A handler that blocks its loop stops other handlers of the program, but no lease. The log then names the handler.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from leasehold.pipeline.errors import SinkUnavailable
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 PING_S = 2.0
-"""A loop that does not answer for so long is blocked."""
+"""A loop that does not answer for this long is blocked."""
 
 
 class HandlerLoop:
@@ -33,7 +33,7 @@ class HandlerLoop:
         self._is_blocked = False
 
     async def run(self, name: str, call: Callable[[], Awaitable[Any]]) -> Any:
-        """What the call returns there. If this is cancelled, the call is cancelled, and awaited. name: of the handler."""
+        """What the call returns on that loop. If this is cancelled, the call is cancelled and awaited. name: the handler's."""
         loop = self._started()
         if loop is asyncio.get_running_loop():
             return await call()
@@ -64,7 +64,7 @@ class HandlerLoop:
         return self._loop
 
     async def _ping(self, name: str, loop: asyncio.AbstractEventLoop, running: _Call) -> None:
-        """Log once that the loop is blocked, until it answers again."""
+        """Log once that the loop is blocked. After it has answered, another block is logged again."""
         here, answered = asyncio.get_running_loop(), asyncio.Event()
         _call_on(loop, lambda: here.call_soon_threadsafe(answered.set))
         waiting = asyncio.ensure_future(answered.wait())
@@ -75,8 +75,8 @@ class HandlerLoop:
         elif not self._is_blocked:
             self._is_blocked = True
             _log.warning(
-                "handler '%s' blocks the event loop of the program%s: await what takes long, or make it a plain function, which"
-                " runs in a thread; leases are renewed meanwhile",
+                "handler '%s' blocks the event loop of the program%s: await what takes a long time, or make it a plain function,"
+                " which runs in a thread; leases are renewed meanwhile",
                 name,
                 running.where(),
             )
@@ -137,7 +137,7 @@ class _Running:
 
 @contextmanager
 def calling() -> Iterator[None]:
-    """A handler is called: here, and in the tasks and event loops that are started from here."""
+    """Mark a call of a handler: in this context, and in the tasks and event loops that are started from it."""
     running = _Running()
     token = _CALLED.set(running)
     try:
@@ -161,4 +161,4 @@ def is_in_call() -> bool:
 
 _CALLED: ContextVar[_Running | None] = ContextVar("called", default=None)
 PROGRAM: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar("program", default=None)
-"""The loop of the program while its parts are made."""
+"""The program's event loop, while the parts of its host are made."""

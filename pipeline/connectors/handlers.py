@@ -1,11 +1,11 @@
-"""The sink `python` with `parallel`: your handler is called for many keys side by side, and for each key in order.
+"""The sink `python` with `parallel`: your handler is called for many keys at the same time, and for each key in order.
 
     async def handle(event): ...        # one event, as a dict; it is processed once this returns
     async def handle(events): ...       # with `events_max`: `Events` of one key
 
 An `async def` function runs on the event loop, and is cancelled when the lease is lost or its time is over. A plain function runs
-in one of `max` threads that all partitions of the pipeline share. It cannot be cancelled: it runs on to its end, beside the calls
-of another host. `close` waits for it, and until it has ended, the same process does not open the partition again.
+in one of `max` threads that all partitions of the pipeline share. It cannot be cancelled: it runs to its end, at the same time as
+calls of another host. `close` waits for it, and until it has ended, the same process does not open the partition again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ async def do_nothing(*arguments: object) -> None: ...
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForLease:
-    """What is called for one lease: `call` side by side, between `open` and `close`, which gets the reason and the position."""
+    """What is called for one lease: `open` once, then `call` concurrently, then `close` with the reason and the position."""
 
     call: Function
     open: Callable[[], Awaitable[None]] = do_nothing
@@ -52,9 +52,9 @@ def _of_function(function: Function, claim: Claim, report: Report) -> ForLease:
 
 
 class HandlerSink(Sink):
-    """- `handler`: the function. `load`: what finds it, in a thread, if it is not there yet. `name`: for people.
+    """- `handler`: the function. `load`: finds it, in a thread, if `handler` is not given. `name`: for people.
     - `key`: the column whose values are the keys.
-    - `for_lease`: makes of it what is called for one lease.
+    - `for_lease`: makes what is called for one lease from the handler.
     - `ended`: called when the sink is closed.
 
     Raises ValueError if the limits contradict each other, and SinkRejected for a function that they do not fit.
@@ -138,7 +138,7 @@ class HandlerSink(Sink):
         return caller
 
     def _check_idle(self, claim: Claim) -> None:
-        """Raises SinkUnavailable while calls of an earlier claim run: the same events would be handled beside them."""
+        """Raises SinkUnavailable while calls of an earlier claim run: the same events would be handled at the same time."""
         key = claim.pipeline, claim.partition
         if key in self._callers and (left := self._callers[key].end()):
             raise SinkUnavailable(
@@ -159,7 +159,7 @@ def checked(found: object, name: str, limits: ParallelLimits) -> Function:
         )
     if is_generator(found):
         raise SinkRejected(
-            f"sink handler '{name}' is a generator function: a call of it runs nothing, and its events would count as"
+            f"sink handler '{name}' is a generator function: calling it runs nothing, and its events would count as"
             " processed: remove `yield` from it"
         )
     try:
@@ -197,7 +197,7 @@ def refuse_unrun(answer: object) -> None:
 
 
 class Async:
-    """Calls of an `async def` handler, of one lease. Its writer cancels them, and waits until they have ended."""
+    """Calls of an `async def` handler for one lease. Its writer cancels them, and waits until they have ended."""
 
     REMEDY = "They were cancelled: let the function end soon after a cancellation"
 
@@ -207,7 +207,7 @@ class Async:
         self._is_closed = False
 
     def end(self) -> int:
-        """How many calls run on although their writer is closed. They are cancelled again."""
+        """How many calls still run although their writer is closed. They are cancelled again."""
         if not self._is_closed:
             return 0
         for task in self._running:
@@ -228,11 +228,11 @@ class Async:
         self._is_closed = True
 
     async def wait_until_idle(self) -> None:
-        """The writer has waited."""
+        """Does nothing, because the writer has waited."""
 
 
 class Plain:
-    """Calls of a plain handler, of one lease."""
+    """Calls of a plain handler for one lease."""
 
     REMEDY = "They cannot be ended: look at what the function waits for, give that a timeout"
 
@@ -243,7 +243,7 @@ class Plain:
         self._is_closed = False
 
     def end(self) -> int:
-        """How many calls run on although their writer is closed. Nothing can end them."""
+        """How many calls still run although their writer is closed. Nothing can end them."""
         return len(self._running) if self._is_closed else 0
 
     async def call(self, argument: Any, check: Callable[[], None]) -> None:
@@ -287,9 +287,9 @@ class _Work(NamedTuple):
 
 
 class ThreadPool:
-    """At most so many threads, which start when they are needed. Each call is started by an owner of a thread.
+    """At most threads_max threads, which start when they are needed. A caller has to own a thread before it starts a call.
 
-    Daemons, unlike the threads of an executor, so that a call that never returns does not keep the process from exiting.
+    They are daemons, unlike the threads of an executor, so that a call that never returns does not keep the process from exiting.
     """
 
     def __init__(self, threads_max: int, name: str) -> None:
@@ -300,7 +300,7 @@ class ThreadPool:
         self._is_short = False
 
     async def wait_until_free(self) -> None:
-        """Returns once the caller owns one of the threads, until it gives that back or its call has ended."""
+        """Return once the caller owns one of the threads. It owns it until `give_back`, or until its call has ended."""
         await self._free.acquire()
         self._owned += 1
 
@@ -309,9 +309,9 @@ class ThreadPool:
         self._free.release()
 
     def start(self, call: Callable[[], object]) -> asyncio.Future[Outcome]:
-        """In a thread that the caller owns. At the end of the call the thread is free again, also if nothing waits for it.
+        """Make the call in a thread that the caller owns. After it the thread is free again, even if nothing waits for the call.
 
-        Raises SinkUnavailable if the thread does not start; the caller owns it still.
+        Raises SinkUnavailable if the thread does not start; the caller still owns it.
         """
         loop = asyncio.get_running_loop()
         work = _Work(call, loop, loop.create_future())
@@ -323,7 +323,7 @@ class ThreadPool:
                     f"no thread starts for handler '{self._name}', which has {self._threads} ({error}): raise the limit of"
                     " processes (pids) of the container or the user, or lower `parallel.max`"
                 )
-                if not self._is_short:  # the writer reports only what fails all the time
+                if not self._is_short:  # the writer reports only failures that last
                     _log.warning(what)
                 self._is_short = True
                 raise SinkUnavailable(what) from error
@@ -333,7 +333,7 @@ class ThreadPool:
         return work.outcome
 
     def stop(self) -> None:
-        """The threads end behind the calls that they were given."""
+        """The threads end after the calls that they were given."""
         for _ in range(self._threads):
             self._calls.put(None)
 
@@ -342,7 +342,7 @@ class ThreadPool:
             pass
 
     def _made(self, work: _Work | None) -> bool:
-        """A frame of its own: a thread that waits must not hold on to the last event."""
+        """A frame of its own: a waiting thread must not keep the last event in memory."""
         if work is None:
             return False
         outcome = _outcome(work.call)

@@ -1,4 +1,4 @@
-"""What a broker holds of a lease, as JSON that moves in one step with the output of each batch. Pure."""
+"""What a broker holds of a lease, as JSON that changes in one step with the output of each batch. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from leasehold.pipeline.sink import Claim
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """position: up to where the broker has output. target: the partition that takes it. has_ended: nothing more is taken."""
+    """position: the one up to which the broker has output. target: the partition that takes it. has_ended: it takes no more."""
 
     generation: int
     epoch: int
@@ -29,7 +29,7 @@ class Held:
 
 
 def decoded(text: str | None, where: str, remedy: str) -> Held:
-    """Anyone may have written it. remedy: what to do then. Raises SinkRejected."""
+    """Check a text that another program may have written. remedy: what to do in that case. Raises SinkRejected."""
     try:
         values = parsed_json(text or "", JSON_LEVELS_MAX)
         if not isinstance(values, dict) or values.keys() != {field.name for field in fields(Held)}:
@@ -49,7 +49,7 @@ def decoded(text: str | None, where: str, remedy: str) -> Held:
 
 
 def admit(claim: Claim, held: Held | None, where: str) -> None:
-    """Raises Fenced, and SinkRejected for a lease that cannot claim its way back."""
+    """Raises Fenced if a newer claim exists, and SinkRejected if a newer generation does."""
     if held is None or held.generation < claim.generation:
         return
     if held.generation > claim.generation:
@@ -59,7 +59,7 @@ def admit(claim: Claim, held: Held | None, where: str) -> None:
 
 
 def claimed(claim: Claim, held: Held | None, partitions: int, where: str) -> Held:
-    """What a claim writes: within a generation it continues where the broker does, else where the lease does."""
+    """What a claim writes. Within a generation it continues at the broker's position, otherwise at the lease's."""
     begins = held is None or held.generation < claim.generation
     pinned = None if held is None else str(held.target)
     target = target_of(claim.partition, [str(number) for number in range(partitions)], pinned)

@@ -1,4 +1,4 @@
-"""A claim's way into a broker that holds the lease's position: output and position are put in one step."""
+"""The writer of a claim to a broker that holds the lease's position: output and position are put in one step."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class HeldWriter(SinkWriter, Generic[M]):
 
     @abstractmethod
     async def _put(self, messages: Sequence[M], change: Change, check: Callable[[], None]) -> None:
-        """All of it and the position, or nothing. change: of what is held. check: called right before what makes it count."""
+        """Put all messages and the position, or nothing. change: of what is held. check: called right before the commit."""
 
     async def write(self, output: Output, permit: Permit) -> None:
         assert self._claim.compare(output.start, self.position) == 0, "a write starts where the one before ended"
@@ -61,7 +61,7 @@ class HeldWriter(SinkWriter, Generic[M]):
             await self._put((), lambda held: replace(held, has_ended=True), check)
 
     async def put_position(self) -> None:
-        """As it is. Raises as `write` does."""
+        """Put the position again, unchanged. Raises the errors of `write`."""
         await self._put((), lambda held: held, lambda: None)
         self._put_at = asyncio.get_running_loop().time()
 

@@ -1,4 +1,4 @@
-"""What a broker's messages cannot carry of an event as it is: JSON in one header of ours, EVENT. Pure."""
+"""Parts of an event for which a broker's message has no field, as JSON in one header, EVENT. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LEVELS_MAX = 2
 def headers_of(
     event: Mapping[str, Any], is_header: Callable[[str, str], bool], columns: tuple[str, ...] = ("key", "operation")
 ) -> dict[str, str]:
-    """event: a row of PUBLISHED_SCHEMA. is_header: whether a property may be one. columns: what else has no place of its own."""
+    """event: a row of PUBLISHED_SCHEMA. is_header: whether a property may be one. columns: those without a field of their own."""
     properties: list[tuple[str, str | None]] = event["properties"] or []
     headers = {name: value for name, value in properties if value is not None and is_header(name, value)}
     hidden: dict[str, Any] = {name: event[name] for name in columns if event[name] is not None}
@@ -29,13 +29,13 @@ def headers_of(
 
 
 def columns_of(headers: Mapping[str, str], is_own: Callable[[str], bool], *, trusts_headers: bool) -> dict[str, Any]:
-    """An event's properties; if trusted, what EVENT holds, too. is_own: whether a header is none of the event's."""
+    """An event's properties; if headers are trusted, also what EVENT has. is_own: whether a header is not a property."""
     hidden = _hidden(headers, is_own) if trusts_headers else None
     return {"properties": _plain(headers, is_own)} if hidden is None else hidden
 
 
 def _hidden(headers: Mapping[str, str], is_own: Callable[[str], bool]) -> dict[str, Any] | None:
-    """None if a sink put nothing there."""
+    """The columns in EVENT; None if no sink has written it."""
     try:
         hidden = parsed_json(headers.get(EVENT, ""), LEVELS_MAX)
         rest = hidden.get("properties")

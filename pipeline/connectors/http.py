@@ -1,7 +1,7 @@
-"""The sink `http`, and the one file with its client in it: aiohttp, one session a process.
+"""The sink `http`, and the only file with its client in it: aiohttp, one session for each process.
 
-Certificates are verified, redirects are not followed (headers would go along), proxies of the environment are not used, and no
-message holds a header's value or the address's query.
+Certificates are verified, redirects are not followed (they would get the headers), proxies of the environment are not used, and
+no message contains a header's value or the URL's query.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from leasehold.pipeline.tracing import TraceContext
 
 ANSWER_BYTES_MAX = 4 * 1024 * 1024
 SECRET_CHARS_MIN = 6
-"""Shorter texts are hardly secrets, and may occur anywhere."""
+"""Shorter values are hardly secrets, and may occur anywhere."""
 
 
 def http_sink(
@@ -94,7 +94,7 @@ class HttpDestination(Destination):
         if await check_unresolvable(urlsplit(self._url).hostname or ""):
             raise SinkNotFound(f"{self._what} cannot be reached: its host does not exist: look at `url`")
         if self._session is None:
-            connector = aiohttp.TCPConnector(ssl=self._trusted(), limit=0)  # in_flight_max bounds them
+            connector = aiohttp.TCPConnector(ssl=self._trusted(), limit=0)  # in_flight_max limits connections
             timeout = aiohttp.ClientTimeout(total=None)  # request_timeout_s cancels
             jar = aiohttp.DummyCookieJar()
             self._session = aiohttp.ClientSession(
@@ -102,7 +102,7 @@ class HttpDestination(Destination):
             )
 
     async def submit(self, entries: Sequence[Entry]) -> Failed:
-        """A request has one context: that of the batch of its first entry."""
+        """A request has one trace context: that of the batch of its first entry."""
         answer = await self._post(body_of(entries, self._format), request_key(entries), entries[0].trace)
         return failed_of(answer, entries, self._results, self._what)
 
@@ -130,7 +130,7 @@ class HttpDestination(Destination):
         return HttpAnswer(response.status, found, self._masked(body))
 
     def _masked(self, body: bytes) -> bytes:
-        """An endpoint may say back what it was sent."""
+        """The body without secrets: an endpoint may repeat what it was sent."""
         for secret in self._secrets:
             body = body.replace(secret, b"***")
         return body
@@ -145,8 +145,8 @@ class HttpDestination(Destination):
 
 
 def _secrets(url: str, headers: Iterable[str]) -> tuple[bytes, ...]:
-    """What an endpoint must not be heard to say back, the longest first: the headers, each word of theirs, and the values of the
-    URL's query, as they are sent and as they are meant."""
+    """What an endpoint may repeat and no message may show, the longest first: the headers, each word of theirs, and the values of
+    the URL's query, both encoded and decoded."""
     query = urlsplit(url).query
     words = {word for value in headers for word in value.split()}
     words |= {value for part in query.split("&") for value in (part, part.partition("=")[2])}
@@ -156,7 +156,7 @@ def _secrets(url: str, headers: Iterable[str]) -> tuple[bytes, ...]:
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytes:
-    """All of it, or as much as anybody can want, as it is sent and as it is meant."""
+    """The decompressed body, or its beginning: at most ANSWER_BYTES_MAX."""
     body = bytearray()
     async for chunk in response.content.iter_chunked(64 * 1024):
         body += chunk
@@ -166,7 +166,7 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
 
 
 def _reason(error: Exception) -> str:
-    """Without addresses, which some of them have."""
+    """The error's type and cause, without addresses, which some errors contain."""
     os_error = getattr(error, "os_error", error)
     text = getattr(os_error, "strerror", None)
     return f"{type(error).__name__}, {text}" if text else type(error).__name__

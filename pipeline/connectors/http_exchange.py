@@ -23,9 +23,9 @@ NEVER = (501, 505)
 """Server errors that a second request does not change."""
 THROTTLING = (429, 503)
 IN_DOUBT = (408, 502, 504)
-"""After these the request may still be carried out: a gateway lost it, or gave up waiting."""
+"""After these, the request may still have an effect: a gateway lost its answer, or gave up waiting."""
 OF_CONTENT, TOO_LARGE = (400, 409, 422), 413
-"""Statuses for unwanted entries, while others are accepted."""
+"""Statuses for entries that are not accepted, while others are."""
 REASON_CHARS_MAX = 200
 ENCODING = "gzip"
 """How an answer may be compressed."""
@@ -49,7 +49,7 @@ class HttpAnswer:
 
 
 def shown(url: str) -> str:
-    """For people and for telling sinks apart: without the query, which may hold a signature."""
+    """The URL for people, and for the sink's identity: without the query, which may contain a signature."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}{parts.path}"
 
@@ -60,14 +60,14 @@ def body_of(entries: Sequence[Entry], format: Format) -> bytes:
 
 
 def request_key(entries: Sequence[Entry]) -> str:
-    """The same for the same entries."""
+    """The idempotency key of a request: the same for the same entries."""
     return hashlib.sha256("\n".join(entry.key for entry in entries).encode()).hexdigest()[:32]
 
 
 def inflated(body: bytes, encoding: str, bytes_max: int) -> bytes:
-    """The first bytes of an answer's body, at most bytes_max: a thousandth of them may be what was sent.
+    """The first bytes of an answer's body, at most bytes_max: the compressed body may be a thousand times as small.
 
-    encoding: the answer's Content-Encoding. Empty if it was not requested, or the body is not of that type.
+    encoding: the answer's Content-Encoding. The result is empty if it was not requested, or the body does not have it.
     """
     if encoding in ("", "identity"):
         return body[:bytes_max]
@@ -80,7 +80,7 @@ def inflated(body: bytes, encoding: str, bytes_max: int) -> bytes:
 
 
 def failed_of(answer: HttpAnswer, entries: Sequence[Entry], results: Results, what: str) -> Failed:
-    """Those to be sent again. Raises SinkUnavailable or Ambiguous if that is all of them, SinkRejected if it would be no use."""
+    """The entries to send again. Raises SinkUnavailable or Ambiguous if all have to be, SinkRejected if that would not help."""
     if 200 <= answer.status < 300:
         return Failed(()) if results == "whole" else _failed_items(answer, entries, what)
     if _is_retried(answer.status):
@@ -96,7 +96,7 @@ def failed_of(answer: HttpAnswer, entries: Sequence[Entry], results: Results, wh
 
 
 def retry_after_s(answer: HttpAnswer) -> float | None:
-    """Seconds, or a time by the clock of the server."""
+    """The answer's Retry-After in seconds; a date counts by the clock of the server."""
     text = answer.headers.get("retry-after", "").strip()
     if text.isascii() and text.isdecimal() and len(text) < 10:
         return float(text)

@@ -1,7 +1,7 @@
 """A feed and a sink that live in this process: for trying things out, for tests, and for simulations.
 
-Both keep the whole contract. What happens between a process and the system it talks to goes through one method, `_request`;
-override it for late, lost or refused requests.
+Both keep the whole contract. Everything that a process would send to a real system goes through one method, `_request`; override
+it for late, lost or refused requests.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Event:
 
 
 class _Log:
-    """One partition. A position is the number of events that were ever appended before it; trimmed ones count."""
+    """One partition. A position is the number of events that were ever appended before it, including trimmed ones."""
 
     def __init__(self) -> None:
         self.parents: list[str] = []
@@ -56,7 +56,7 @@ class _Log:
         return self.events[index - self.first :]
 
     def notify(self) -> None:
-        """Wake everyone who waits now; who comes later waits for the next change."""
+        """Wake all readers that wait now; later ones wait for the next change."""
         self.changed.set()
         self.changed = asyncio.Event()
 
@@ -105,7 +105,7 @@ class MemoryChangeFeed(ChangeFeed):
         log.events, log.first = log.behind(cut), cut
 
     async def partitions(self) -> list[FeedPartition]:
-        """Ended ones too, as they can still be read."""
+        """All partitions, also ended ones, because they can still be read."""
         return await self._request(
             lambda: [FeedPartition(name, tuple(log.parents)) for name, log in sorted(self._logs.items())]
         )
@@ -116,7 +116,7 @@ class MemoryChangeFeed(ChangeFeed):
     async def open(self, partition: str, continuation: str | None) -> AsyncGenerator[Page, None]:
         log, index = self._log(partition), self._index(partition, continuation)
         while True:
-            changed = log.changed  # taken before the look, or a change behind it would be slept through
+            changed = log.changed  # taken before the look, or a change right after it would be missed
             page = await self._request(partial(self._page, partition, index))
             if page is None:
                 await changed.wait()
@@ -137,10 +137,10 @@ class MemoryChangeFeed(ChangeFeed):
         return _sequence_in(a) - _sequence_in(b)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """There is nothing to close."""
 
     async def _request(self, request: Callable[[], T]) -> T:
-        """The way to the source and back, for subclasses that simulate a bad one."""
+        """The way to the source and back, for subclasses that simulate failures."""
         return request()
 
     def _log(self, partition: str) -> _Log:
@@ -172,7 +172,7 @@ class MemoryChangeFeed(ChangeFeed):
         return waiting[0].enqueued_time if waiting else None
 
     def _page(self, partition: str, index: int) -> Page | None:
-        """What can be read at `index`: a page, or None if it has to be waited for."""
+        """The page that begins at `index`; None if there are no events yet. Raises PartitionEnded."""
         log = self._log(partition)
         if index < log.first:
             raise PositionLost(f"partition '{partition}' was trimmed to {log.first} while it was read at {index}")
@@ -223,7 +223,7 @@ def _table(partition: str, events: Sequence[_Event]) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """An output that a destination took, and the claim it came under."""
+    """An output that a destination has taken, and the claim of its writer."""
 
     claim: Claim
     output: Output
@@ -232,7 +232,7 @@ class Commit:
 class MemoryDestination:
     """What sinks of several processes share: output, positions and the newest epochs.
 
-    commits: everything that was taken, in the order in which it came.
+    commits: all output that it has taken, in order of arrival.
     """
 
     def __init__(self) -> None:
@@ -242,7 +242,7 @@ class MemoryDestination:
         self._ended: set[tuple[str, str, int]] = set()
 
     def rows(self, partition: str) -> list[dict[str, Any]]:
-        """The rows of all that was taken for `partition`, from any pipeline."""
+        """The rows of all output that was taken for `partition`, from any pipeline."""
         return [
             row
             for commit in self.commits
@@ -320,10 +320,10 @@ class MemoryOutputSink(Sink):
         return await self._request(lambda: self.destination.standing(pipeline, partition))
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """There is nothing to close."""
 
     async def _request(self, request: Callable[[], T]) -> T:
-        """The way to the destination and back, for subclasses that simulate a bad one."""
+        """The way to the destination and back, for subclasses that simulate failures."""
         return request()
 
 
@@ -354,4 +354,4 @@ class MemoryWriter(SinkWriter):
         await self._request(lambda: self._destination.end(self._claim))
 
     async def close(self, reason: CloseReason) -> None:
-        """Nothing is held."""
+        """There is nothing to close."""

@@ -1,4 +1,4 @@
-"""Addresses and paths: whether waiting for one is useless, and directories that outlive a loss of power."""
+"""Addresses and paths: whether it is useless to wait for one, and directories that survive a loss of power."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _WRONG_PATH = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXI
 
 
 def is_of_path(error: BaseException | None) -> bool:
-    """Whether a directory cannot be there: its path or its permissions have to change. A full disk may be freed."""
+    """Whether waiting does not help a directory: its path or permissions have to change. A full disk may be freed."""
     return isinstance(error, OSError) and error.errno in _WRONG_PATH
 
 
 def sync_directory(directory: Path) -> None:
-    """Its entries outlive a loss of power from now on. Raises OSError."""
+    """Make the directory's entries survive a loss of power. Raises OSError."""
     handle = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -27,7 +27,7 @@ def sync_directory(directory: Path) -> None:
 
 
 async def check_unresolvable(host: str) -> bool:
-    """Asks the resolver. A name server that is away is an outage, and not the name's fault.
+    """Whether the resolver knows that the host does not exist. It does not know that while its name server is away.
 
     host: a name or a number, without a port.
     """

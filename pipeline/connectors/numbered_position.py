@@ -1,4 +1,4 @@
-"""Positions that are a broker's number and what tells its source from another of the same name: `NUMBER@SOURCE`. Pure."""
+"""Positions of a broker: a number, and the id that tells its source from another one of the same name: `NUMBER@SOURCE`. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from leasehold.pipeline.errors import PositionLost
 
 
 class PositionForm:
-    """source: a pattern. of: "a Kafka topic". example: the remedy for a text that is none."""
+    """source: a pattern. of: such as "a Kafka topic". example: a position to set instead of a text that is not one."""
 
     def __init__(self, source: str, *, of: str, several: str, example: str) -> None:
         self._text = re.compile(rf"(\d{{1,18}})(?:@({source}))?", re.ASCII)
@@ -17,7 +17,7 @@ class PositionForm:
         self._example = example
 
     def parsed(self, text: str) -> tuple[int, str | None]:
-        """Raises PositionLost. A person may leave out the source."""
+        """The number and the source, which people may leave out. Raises PositionLost."""
         if (found := self._text.fullmatch(text)) is None:
             raise PositionLost(
                 f"{text[:100]!r} is not a position of {self._of}: set the lease's position to {self._example}"
@@ -25,7 +25,7 @@ class PositionForm:
         return int(found[1]), found[2]
 
     def compared(self, a: tuple[int, object], b: tuple[int, object]) -> int:
-        """Raises PositionLost for positions of two sources."""
+        """Below, at or above 0, as a is before, at or after b. Raises PositionLost for positions of two sources."""
         if None not in (a[1], b[1]) and a[1] != b[1]:
             raise PositionLost(
                 f"'{a}' and '{b}' are positions of two {self._several}: one was deleted, and created again"

@@ -25,7 +25,7 @@ Answer = Awaitable[None] | None
 
 
 Seen = MutableMapping[int, Handler]
-"""By their ids, what a factory has made and is still used: a weak mapping."""
+"""By id, the handlers that a factory has made and that are still in use: a weak mapping."""
 
 
 class OfFunction(Handler):
@@ -34,7 +34,7 @@ class OfFunction(Handler):
 
 
 class Observer:
-    """Each method is a coroutine function where the handler's is, so that the sink runs plain ones in a thread."""
+    """Each method is a coroutine function if the handler's is, so that the sink runs plain ones in a thread."""
 
     def __init__(self, handler: Handler, *, name: str, gets: Gets, loop: HandlerLoop) -> None:
         self._name, self._gets, self._loop = name, gets, loop
@@ -65,7 +65,7 @@ class Observer:
 def observers(
     handler: Any, *, name: str, gets: Gets, loop: HandlerLoop, seen: Seen, is_manual: bool = False
 ) -> Callable[[], Observer]:
-    """What makes one for each lease. Raises SinkRejected for anything else."""
+    """What makes an observer for each lease. Raises SinkRejected if the handler has no permitted form."""
     make = _maker_of(handler, name, seen, is_manual=is_manual)
     return lambda: Observer(make(), name=name, gets=gets, loop=loop)
 
@@ -73,7 +73,7 @@ def observers(
 def _maker_of(
     handler: Any, name: str, seen: Seen, *, is_manual: bool = False, has_timeout: bool = False
 ) -> Callable[[], Handler]:
-    """Raises SinkRejected for anything else."""
+    """What makes a Handler of a function, a class or a factory. Raises SinkRejected for anything else."""
     needs = {"is_manual": is_manual, "has_timeout": has_timeout}
     makes: dict[Form, Callable[[], Handler]] = {
         "function": partial(OfFunction, handler),
@@ -111,7 +111,7 @@ def for_lease(
     seen: Seen,
     limits: ParallelLimits,
 ) -> ForLease:
-    """The handler for one lease, as the sink calls it. Raises SinkRejected for anything else."""
+    """The handler for one lease, as the sink calls it. Raises SinkRejected if the handler has no permitted form."""
     made = _maker_of(handler, name, seen, is_manual=limits.manual_ack, has_timeout=limits.timeout_s is not None)()
     writer = PythonWriter(name, Observer(made, name=name, gets=gets, loop=loop), claim, report)
 

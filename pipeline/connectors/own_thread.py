@@ -1,4 +1,4 @@
-"""Threads of their own for clients that block."""
+"""A thread for each client that blocks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class OwnThread(ABC):
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
     def leave(self) -> None:
-        """Once it has done what it is doing."""
+        """Close it, and end the thread, after the calls that it was given. Does not wait."""
         self._thread.submit(self.close)
         self._thread.shutdown(wait=False)
 
@@ -42,7 +42,7 @@ class OwnThread(ABC):
 async def reading_with(
     name: str, make: Callable[[], C], read: Callable[[C], T]
 ) -> AsyncGenerator[Callable[[], Awaitable[T]], None]:
-    """All of a reader's calls are made on a thread of that name, which ends soon after the context."""
+    """Make all calls of a reader on a thread of that name, which ends soon after the context."""
     loop, thread = asyncio.get_running_loop(), ThreadPoolExecutor(1, thread_name_prefix=name)
     try:
         reader = await loop.run_in_executor(thread, make)

@@ -1,20 +1,20 @@
-"""A handler of the user's own as the sink: the observer of the change feed processors. See `observers`.
+"""A handler of the user's own as the sink: an observer, as in change feed processors. See `observers`.
 
     class Printing:
         async def open(self, context): ...                    # the lease was taken
-        async def process(self, context, table): ...          # a batch; it is safe once this returns
+        async def process(self, context, table): ...          # a batch; it counts as processed once this returns
         async def close(self, context, reason): ...           # the lease is released: shutdown, lost, stolen, gone or failed
 
-There is one observer a lease, and its methods are called one at a time; `close` follows every `open` that returned. Batches
-come at least once: after a crash or a stolen lease the last one is repeated, with the same (partition, position). A batch
-without output does not come at all.
+There is one observer for each lease, and its methods are called one at a time; `close` follows every `open` that returned.
+Batches are delivered at least once: after a crash or a stolen lease, the last one is repeated, with the same (partition,
+position). For a batch without output, `process` is not called.
 
-Methods may be plain functions. They run in a thread that belongs to the handler (the same one throughout), so they may
-block. What an `async def` method awaits is cancelled when the lease is lost. A plain one cannot be cancelled: it runs on to
-its end, beside the next owner's, and `close` waits for it. If the host does not wait as long, a plain `close` is still called
-in its turn, and an `async def` one is skipped. No plain method keeps a process from exiting.
+Methods may be plain functions. They run in a thread that belongs to the handler (always the same one), so they may block. What
+an `async def` method awaits is cancelled when the lease is lost. A plain method cannot be cancelled: it runs to its end, at the
+same time as the next owner's, and `close` waits for it. If the host does not wait that long, a plain `close` is still called in
+its turn, and an `async def` one is skipped. No plain method keeps a process from exiting.
 
-Raise SinkUnavailable to be given the batch again after a while. Anything else that is raised stops the partition.
+Raise SinkUnavailable to get the batch again after a while. Any other exception stops the partition.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 
 class Observing(Protocol):
-    """Each method plain or `async def`."""
+    """Each method may be plain or `async def`."""
 
     def open(self, context: Context) -> Awaitable[None] | None: ...
 
@@ -60,10 +60,10 @@ IDENTITY = "python"
 
 
 class PythonOutputSink(Sink):
-    """- `factory`: what makes an observer, called without arguments on the event loop.
-    - `load`: what finds the factory, in a thread, if there is none yet.
+    """- `factory`: makes an observer; called without arguments on the event loop.
+    - `load`: finds the factory, in a thread, if `factory` is not given.
     - `name`: of the handler, for people.
-    - `manual_max`: positions follow the observer's acknowledgements. At most so many events wait for one.
+    - `manual_max`: the most events that wait for an acknowledgement. Positions then follow the observer's acknowledgements.
     - `ended`: called when the sink is closed.
     """
 
@@ -121,14 +121,14 @@ class PythonOutputSink(Sink):
 
 
 class Tracebacks:
-    """Those of failing handlers, each logged once: until something succeeds, or another failure comes."""
+    """Logs the traceback of a failing handler once, until a call succeeds, or another failure follows."""
 
     def __init__(self) -> None:
         self._logged: dict[tuple[str, str], str] = {}
         """By pipeline and partition."""
 
     def log(self, lease: tuple[str, str], what: str, error: BaseException | None) -> None:
-        """error: None if something has succeeded."""
+        """error: None if a call has succeeded."""
         if error is None:
             self._logged.pop(lease, None)
         elif self._logged.get(lease) != (text := f"{type(error).__name__}: {error}"):
@@ -196,7 +196,7 @@ class PythonWriter(SinkWriter):
     async def _call(self, method: str, call: Callable[[], Awaitable[None] | None]) -> None:
         what = (
             f"handler '{self._name}' failed in '{method}' for partition '{self._claim.partition}' "
-            f"behind position {self.position}"
+            f"after position {self.position}"
         )
         failing = partial(as_sink_errors, what, self._report)
         if inspect.iscoroutinefunction(getattr(self._handler, method)):
@@ -211,17 +211,17 @@ class PythonWriter(SinkWriter):
 
 
 class ManualWriter(PythonWriter):
-    """Its position follows what the handler acknowledges, in whole batches. open_max: reading pauses at so many events that are
-    not acknowledged."""
+    """Its position follows what the handler acknowledges, in whole batches. open_max: reading pauses at this many unacknowledged
+    events."""
 
     def __init__(self, name: str, handler: Observing, claim: Claim, report: Report, *, open_max: int) -> None:
         super().__init__(name, handler, claim, report)
         self._open_max = open_max
         self._open: deque[tuple[int | None, int, str]] = deque()
-        """The last sequence, the number of events and the end of each batch that is not acknowledged whole."""
+        """The last sequence, the number of events and the end of each batch that is not fully acknowledged."""
         self._up_to: int | None = None
         self._given: tuple[int, int] | None = None
-        """The first and the last sequence that the handler was called with."""
+        """The first and the last sequence with which the handler was called."""
         self._count = 0
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
@@ -241,7 +241,7 @@ class ManualWriter(PythonWriter):
         while self._open and sum(count for _, count, _ in self._open) + rows > self._open_max:
             await self.wait_for_progress()
         await self._thread.idle()
-        permit.check()  # not before: either may have taken longer than trust lasts
+        permit.check()  # not earlier: either wait may have taken longer than trust lasts
         sequences = output.table["sequence"].to_pylist() if rows else []
         self._open.append((max(sequences, default=None), rows, output.to))
         self._move()
@@ -270,7 +270,7 @@ class ManualWriter(PythonWriter):
         if self._is_closed:
             raise LeaseLost(
                 f"partition '{self._claim.partition}' of pipeline '{self._claim.pipeline}' is released or lost: its next owner"
-                f" gets the changes behind position {self.position}"
+                f" gets the changes after position {self.position}"
             )
         if self._given is None or not self._given[0] <= sequence <= self._given[1]:
             given = "none yet" if self._given is None else f"{self._given[0]} to {self._given[1]}"
@@ -294,7 +294,7 @@ class ManualWriter(PythonWriter):
 
 @contextmanager
 def as_sink_errors(what: str, report: Report = lambda what, error: None) -> Generator[None]:
-    """Whatever a handler raises becomes a sink's error; an exit and an unrequested cancellation are failures, too."""
+    """Turn whatever a handler raises into a sink's error; an exit and an unrequested cancellation are failures, too."""
     try:
         yield
     except (SinkUnavailable, SinkRejected, GeneratorExit, KeyboardInterrupt):
@@ -319,7 +319,7 @@ async def _await_handler(awaitable: Awaitable[None], failing: Failing) -> None:
 
 
 class HandlerThread:
-    """Makes one call after another, and starts with the first.
+    """A thread that makes one call after another, and starts with the first.
 
     A daemon, unlike the threads of an executor, so that a call that never returns does not keep the process from exiting.
     """
@@ -330,7 +330,7 @@ class HandlerThread:
         self._last: Future[Any] | None = None
 
     async def call(self, call: Callable[[], T]) -> T:
-        """Cancelled, it leaves the call to run on, or to be made in its turn."""
+        """The result of the call. If this is cancelled, the call still runs to its end, or is made in its turn."""
         if self._last is None:
             Thread(target=self._run, name=self._name, daemon=True).start()
         future: Future[T] = Future()
@@ -339,12 +339,12 @@ class HandlerThread:
         return await await_shielded(asyncio.wrap_future(future))
 
     async def idle(self) -> None:
-        """Until a call that was left to run on has returned."""
+        """Wait until a call whose caller was cancelled has returned."""
         if self._last is not None and not self._last.done():
             await asyncio.wait([asyncio.wrap_future(self._last)])
 
     def stop(self) -> None:
-        """The thread ends behind the calls that it was given."""
+        """The thread ends after the calls that it was given."""
         self._calls.put(None)
 
     def _run(self) -> None:
@@ -352,7 +352,7 @@ class HandlerThread:
             pass
 
     def _made(self, settle: Callable[[], None] | None) -> bool:
-        """A frame of its own: a thread that waits must not hold on to the last table."""
+        """A frame of its own: a waiting thread must not keep the last table in memory."""
         if settle is not None:
             settle()
         return settle is not None

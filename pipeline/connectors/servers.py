@@ -1,4 +1,4 @@
-"""The servers of a broker, as people give them."""
+"""The servers of a broker, as users write them."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class Servers:
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
-        """The same in whatever order the servers are given."""
+        """Host and port of each server, sorted: the order in `servers` does not matter."""
         split = (each.strip().rpartition("://")[2].rpartition(":") for each in self.servers.split(","))
         return sorted((host, int(port)) for host, _, port in split)
 
     def endpoint(self, name: str, group: str | None = None) -> Endpoint:
-        """name: of a topic or a stream."""
+        """name: the topic's or the stream's."""
         host, port = self.addresses[0]
         return Endpoint(system=self.system, name=name, server=host.strip("[]"), port=port, group=group)
 
     async def are_nowhere(self) -> bool:
-        """Whether none of their names exists."""
+        """Whether none of the servers' names exists."""
         return all([await check_unresolvable(host.strip("[]")) for host, _ in self.addresses])

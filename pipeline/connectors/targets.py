@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 
 def target_of(partition: str, targets: Sequence[str], pinned: str | None) -> str | None:
-    """The destination's partition that a source partition is published to, None if the pinned one does not exist.
+    """The destination's partition to which a source partition is published; None if the pinned one does not exist.
 
-    The one of the same name, or else always the same one of the existing ones. As few as possible change if partitions are added.
-    It is pinned in the lease with the first claim.
+    It is the one of the same name, or else always the same one of those that exist. If partitions are added, as few choices as
+    possible change. The first claim pins it in the lease.
     """
     wanted = pinned or partition
     if wanted in targets:

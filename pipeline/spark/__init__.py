@@ -24,7 +24,7 @@ def require_pyspark(package: Path) -> None:
 
 
 warnings.filterwarnings("ignore", r"PySpark does not yet fully support pandas >= 3", FutureWarning)
-"""Every start would print it, and Leasehold uses no pandas. docs/configuration.md has it for functions that do."""
+"""Every start would print it, although Leasehold uses no pandas. docs/configuration.md covers functions that do."""
 
 if (_spec := find_spec("pyspark")) is not None:
     for _package in _spec.submodule_search_locations or ():

@@ -35,7 +35,7 @@ class Verdict:
     blame: Blame
     remedy: str = ""
     breaks: Literal["never", "local", "always"] = "always"
-    """local: only where executors are threads of the driver. Elsewhere they are replaced without it."""
+    """local: only if executors are threads of the driver. A cluster replaces them while the driver continues."""
 
 
 _EVENTS = Verdict("events", breaks="never")
@@ -56,7 +56,7 @@ _VERSION = Verdict(
     " and name other jars in `spark.jars` (in `spark.conf`)",
     breaks="local",
 )
-_REMOVED = Verdict("engine", "look for the reason at the pages of the master and its workers")
+_REMOVED = Verdict("engine", "look for the reason on the pages of the master and its workers")
 _DISK = Verdict(
     "engine",
     "make room for Spark's temporary files, or name another directory: `spark.local.dir` (in `spark.conf`), or SPARK_LOCAL_DIRS"
@@ -136,7 +136,7 @@ _HEAD = re.compile(r"((?:[\w$]+\.)+[\w$]+)(?:: ?|(?=\n)|$)")
 _CALLING = re.compile(r"\s*(?:An error occurred while calling \S+\n: |Caused by: |: )?")
 _OF_CONNECT = re.compile(r"\(((?:[\w$]+\.)+[\w$]+)\) ")
 _UNMAPPED = ("UnknownException", "SparkConnectGrpcException")
-"""Classes of Connect's client for exceptions without one of their own. Their messages begin with the class in Java."""
+"""Classes of Connect's client for exceptions that have no class there. Their messages begin with the class in Java."""
 _EMPTY_WRAPPER = re.compile(r"Exception thrown in awaitResult: ?(?:\n\tat [^\n]*)*\nCaused by: ")
 
 _FROM_PYTHON = "An exception was thrown from the Python worker"
@@ -168,7 +168,7 @@ def causes_in(text: str, kind: str = "") -> tuple[Cause, ...]:
 
 
 def _within(cause: Cause) -> Iterator[Cause]:
-    """A cause, and those that its message begins with: Spark's own exceptions quote the one of a task, or one that they wrap."""
+    """A cause, and those that its message begins with: Spark's own exceptions quote that of a task, or one that they wrap."""
     while True:
         if not cause.kind and (found := _HEAD.match(cause.message)) is not None:
             cause = Cause(found[1], cause.message[found.end() :])
@@ -179,7 +179,7 @@ def _within(cause: Cause) -> Iterator[Cause]:
 
 
 def _rest(cause: Cause) -> str | None:
-    """The message of the cause behind the words that Spark puts before another exception; None if there are none."""
+    """The message after the words that Spark puts before another exception; None if it has no such words."""
     message = cause.message
     if cause.kind in _SPARKS_OWN:
         if message.startswith(_ABORTED):
@@ -205,10 +205,10 @@ def _verdict(cause: Cause) -> Verdict | None:
 
 
 def _is_of_python(message: str) -> bool:
-    """Whether the workers' Python lacks something. By the first traceback alone: what follows may quote an event."""
+    """Whether the workers' Python lacks something. Only the first traceback counts: what follows may quote an event."""
     _, _, frames = message.partition(_TRACEBACK)
     lines = frames.splitlines()[1:]
     raised = next((line for line in lines if line.strip() and not line.startswith((" ", "\t"))), "")
-    if raised.startswith(_IMPORTS):  # and not while the function deals with another error
+    if raised.startswith(_IMPORTS):  # and not while the function handles another error
         return _TRACEBACK not in frames or _UNPICKLED.match(lines[0]) is not None
     return _VERSIONS.match(raised) is not None

@@ -1,8 +1,8 @@
 """Sessions on a Spark Connect server, and what its client's errors mean for them.
 
 The client waits minutes for a server that is away, without a message. Here a call fails after some seconds, so that a host can
-log what it waits for, and try again. A server that was restarted has lost its sessions, and one that runs ends those without a
-call for an hour. So each session that is lost is replaced by itself, and the others stay in use.
+log what it waits for, and try again. A restarted server has lost its sessions, and a running one ends a session that has had no
+call for an hour. So each lost session is replaced individually, and the others stay in use.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ ATTEMPTS: dict[str, Any] = {
     "max_backoff": 2_000,
     "jitter": 100,
 }
-"""How often a call is tried, with times in milliseconds. If the server refuses connections, it fails within 5 s."""
+"""How a call is retried; times in milliseconds. If the server refuses connections, the call fails after about 5 s."""
 FIRST_ANSWER_S = 30.0
 """How long a server may take to answer the first call of a connection."""
 END_S = 5.0
-"""How long a server may take to end sessions, all together. It also ends unused ones by itself."""
+"""How long a server may take to end all sessions together. It also ends unused ones itself."""
 LOOKS_A_QUESTION = 5
-"""How many looks at a job there are for each question whether the server still has its session."""
+"""Every fifth look at a job also asks the server whether it still has the session."""
 CLOSED = "the connection was closed: the host connects again"
 START = "start it, or correct `spark.remote`"
-LOST = "cannot be used: it has lost this host's session, as after a restart: the host opens a new one"
+LOST = "cannot be used: it has lost this host's session, perhaps in a restart: the host opens a new one"
 _EXPIRED = "INVALID_HANDLE.SESSION_CLOSED"
 """The error of a server that has ended the session itself, and still runs."""
 _LOST = {
@@ -54,12 +54,12 @@ _LOST = {
     "NO_ACTIVE_SESSION": LOST,
     "RESPONSE_ALREADY_RECEIVED": LOST,
 }
-"""What errors begin with whose session is lost, and what they mean. The server also forgets when it ended a session, after 1,000
-others. So none of them proves that it has lost all of them."""
+"""Beginning of an error about a lost session -> what happened. After 1,000 other sessions, the server also forgets that it ended
+one. So no such error proves that all sessions are lost."""
 _AWAY = frozenset(
     ("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "UNAUTHENTICATED", "PERMISSION_DENIED", "UNIMPLEMENTED")
 )
-"""gRPC's codes for calls that fail whatever their events are."""
+"""gRPC's codes for calls that fail whatever they contain."""
 _CUT = frozenset(("INTERNAL", "UNKNOWN"))
 """gRPC's own codes for calls whose stream a server or a proxy has cut off. Another connection may work."""
 _DECLINED = frozenset(("RESOURCE_EXHAUSTED", "ABORTED"))
@@ -67,22 +67,22 @@ _DECLINED = frozenset(("RESOURCE_EXHAUSTED", "ABORTED"))
 _MAY_PASS = frozenset(("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED")) | _CUT | _DECLINED
 """gRPC's own codes for calls to a server that is away, starts, or is busy."""
 _HTTP_1 = "http1.x"
-"""In what gRPC writes about a server of another protocol."""
+"""Part of gRPC's message about a server that speaks another protocol."""
 _TOO_LARGE = re.compile(r"message larger than max|message exceeds maximum size")
-"""In what gRPC's libraries write about a message, which a smaller batch would make smaller."""
+"""Parts of gRPC's errors about the size of a message, which a smaller batch would reduce."""
 _OF_GRPC = re.compile(r"<_\w+ of RPC that [^\n]*\n\s*status = StatusCode\.(\w+)\n")
-"""How the text of an error of gRPC's begins. The errors of PySpark 4.0 have no other sign of the code."""
+"""Beginning of the text of a gRPC error. Errors of PySpark 4.0 show the code nowhere else."""
 _OF_JAVA = re.compile(r"\((?:[\w$]+\.)+[\w$]+\) ")
-"""How messages begin that name the class of an exception of Spark's server."""
+"""Beginning of messages that name the class of an exception of Spark's server."""
 _OF_CHANNEL = ("closed channel", "Channel closed")
-"""In what gRPC raises for a call on a channel that was closed, and for one whose answer was a stream."""
+"""Parts of gRPC's errors for a call on a closed channel, and for a call whose answer is a stream when its channel is closed."""
 _FAILURES = (PySparkException, ImportError, OSError, ValueError)
 
 
 def connect(remote: str, launched: Callable[[Connected], None] = lambda starting: None) -> Connected:
     """Blocks for some seconds, at most FIRST_ANSWER_S after the handshake.
 
-    launched: gets what connects at once, so that it can be killed meanwhile.
+    launched: called with the connection as soon as it exists, so that it can be killed meanwhile.
 
     Raises EngineUnavailable.
     """
@@ -110,7 +110,7 @@ def connect(remote: str, launched: Callable[[Connected], None] = lambda starting
 
 
 def _may_answer_later(error: BaseException, remote: str) -> bool:
-    """Asks the resolver if the server does not answer: a name that does not exist is wrong. Blocks."""
+    """If the server does not answer, resolves its name: waiting does not help if the name does not exist. Blocks."""
     if _name(error) != "RETRIES_EXCEEDED" and _code(error) not in _MAY_PASS:
         return False
     is_other_protocol = _HTTP_1 in str(error.__cause__ or error)
@@ -119,7 +119,7 @@ def _may_answer_later(error: BaseException, remote: str) -> bool:
 
 @contextmanager
 def _killed_after(seconds: float, connected: Connected, is_late: threading.Event) -> Iterator[None]:
-    """gRPC waits forever for a server that takes connections and answers no call."""
+    """Limit the time of calls: gRPC waits forever for a server that accepts connections and answers no call."""
 
     def expire() -> None:
         is_late.set()
@@ -152,7 +152,7 @@ def _session(remote: str) -> SparkSession:
 
 
 def _close(*sessions: SparkSession) -> None:
-    """Also if their server is away. What is left open is closed when Python ends, which may then wait forever."""
+    """Close sessions, also if their server is away. Python closes those left open when it ends, and may then wait forever."""
     for session in sessions:
         with suppress(Exception):  # whatever state the client is in
             close_channel(session)
@@ -164,7 +164,7 @@ def _close(*sessions: SparkSession) -> None:
 
 
 def _end(*sessions: SparkSession) -> None:
-    """End them on their server, all at once, because one that stands still answers none. What still waits ends with `_close`.
+    """End sessions on their server, in parallel, because a server that hangs answers none. `_close` ends calls that still wait.
 
     Not with `session.stop`, which waits under a lock that PySpark's sessions share.
     """
@@ -204,9 +204,10 @@ class _Job:
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class Connected(Running):
-    """Sessions on one server. The root session asks whether the server is there while others are opened.
+    """Sessions on one server. While others are opened, the root session serves to ask whether the server answers.
 
-    is_lost: whether the server cannot be asked to end these sessions, or has been. is_ended: whether this host has ended them.
+    is_lost: whether the server does not have to end these sessions: it is away, or was asked to. is_ended: whether this host has
+    ended them.
     """
 
     remote: str
@@ -246,11 +247,11 @@ class Connected(Running):
         _close(session)
 
     def begin(self, group: str, session: SparkSession) -> None:
-        """This thread waits for a job of the group from now on."""
+        """Note that this thread waits for a job of the group from now on."""
         self._jobs[threading.get_ident()] = _Job(group, session)
 
     def progress_of(self, group: str) -> TaskCounts | None:
-        """Blocks until the server answers. Raises what `loss` and `session_loss` read, the latter of the job's session."""
+        """Blocks until the server answers. Raises errors for `loss` or, about the job's session, for `session_loss`."""
         job = next((each for each in list(self._jobs.values()) if each.group == group), None)
         if job is None:
             self._looks += 1
@@ -263,11 +264,11 @@ class Connected(Running):
         return job.progress
 
     def standing(self) -> ClusterAnswer:
-        """A server that answers `progress_of` has this host's session, and gets executors for it."""
+        """A server that answers `progress_of` has this host's session, and obtains executors for its jobs."""
         return KNOWN
 
     def _ask(self) -> None:
-        """Raises what `loss` reads if the server does not answer. One that has lost the root session does, and gets another."""
+        """Raises an error for `loss` if the server does not answer. If it has lost only the root session, opens another."""
         root = self.session
         try:
             _ask(root)
@@ -280,16 +281,16 @@ class Connected(Running):
                 _close(self.session)
 
     def sever(self) -> None:
-        """Every call that waits for the server ends."""
+        """End every call that waits for the server."""
         self.is_broken = self.is_lost = True
         _close(self.session, *self._sessions)
 
     def kill(self) -> None:
-        """Calls that wait for the server, also those of other threads, fail now."""
+        """Make calls that wait for the server, also those of other threads, fail now."""
         self.sever()
 
     def stop(self) -> None:
-        """Jobs end on the server too, unless it is away. Otherwise they would keep executors from later sessions."""
+        """Jobs end on the server too, unless it is away: jobs that still ran would keep executors from later sessions."""
         if not self.is_lost:
             self.is_broken = self.is_lost = self.is_ended = True  # so that sessions opened from now on are closed
             _end(*self._sessions, self.session)
@@ -333,9 +334,9 @@ def lost_session(error: BaseException, running: Running) -> EngineUnavailable | 
 
 
 def failed_call(error: BaseException, running: Running) -> EngineUnavailable | None:
-    """What an error means that gRPC has raised, and not Spark. None if it is another one, or about the size of the data.
+    """The meaning of an error that gRPC has raised, and not Spark. None for other errors, and those about the size of the data.
 
-    It may come from a proxy, for any call. The server still ends sessions whose connection was cut off.
+    It may come from a proxy, for any call. `stop` still ends sessions on the server if their connection was cut off.
     """
     if not isinstance(running, Connected) or not _is_bare(error):
         return None
@@ -368,7 +369,7 @@ def session_loss(error: BaseException) -> str | None:
 
 
 def is_expired(error: BaseException) -> bool:
-    """Whether a session that was idle has ended, on a server that knows it. Pure."""
+    """Whether the server has ended the session because it was idle. Pure."""
     return _name(error) == _EXPIRED
 
 
@@ -377,14 +378,14 @@ def _name(error: BaseException) -> str:
 
 
 def _is_bare(error: BaseException) -> bool:
-    """Whether an error is gRPC's alone: it names neither a condition nor an exception of Spark's."""
-    if type(error).__name__ == "SparkConnectGrpcException":  # and not of a class for what Spark's server has raised
+    """Whether an error is gRPC's own: it names neither a condition nor an exception of Spark's."""
+    if type(error).__name__ == "SparkConnectGrpcException":  # subclasses are for exceptions of Spark's server
         return not _name(error) and _OF_JAVA.match(str(error)) is None
     return any((each.__module__, each.__name__) == ("grpc", "RpcError") for each in type(error).__mro__)
 
 
 def _code(error: BaseException) -> str:
-    """gRPC's, or nothing."""
+    """The error's gRPC status code; empty if it has none."""
     get: Any = getattr(error, "getGrpcStatusCode", None) or getattr(error, "code", None)
     if callable(get):
         return str(getattr(get(), "name", ""))

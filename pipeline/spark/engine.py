@@ -1,7 +1,7 @@
-"""One Spark context a process: started when it is first needed, or before; stopped with the last transform.
+"""One Spark context for each process: started when it is first needed, or earlier; stopped with the last transform.
 
-Everything that talks to Spark runs on threads of its own, never on the event loop. What transforms need besides (Arrow, and the
-parsing of bodies) is imported with the first of them: Spark's JVM takes seconds to start, and should have begun by then.
+Everything that talks to Spark runs on threads of its own, never on the event loop. What else transforms need (Arrow, and the
+parsing of bodies) is imported with the first transform: Spark's JVM takes seconds to start, and should have begun by then.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 JOB_THREADS_MAX = 32
-"""Far more than jobs of executors (RANGED_JOBS_MAX), which may take minutes: other batches do not wait for those."""
+"""Far more than jobs in which executors read (RANGED_JOBS_MAX), which may take minutes: other batches do not wait for them."""
 
 
 class SparkEngine:
@@ -49,7 +49,7 @@ class SparkEngine:
         """remote: a Spark Connect server instead of `master`. result_bytes_max: of one job's output.
 
         conf: more of Spark's own settings, which win over ours (except INVARIANTS). Those of the JVM's start
-        (`spark.driver.*`, jars, files) appear in process lists: no secrets in them.
+        (`spark.driver.*`, jars, files) appear in process lists, so they must not contain secrets.
         executors_wait_s: how long a job may wait for executors of a cluster.
         """
         self._conf = {**defaults(master, driver_memory, result_bytes_max), **(conf or {}), **INVARIANTS}
@@ -59,7 +59,7 @@ class SparkEngine:
         self._watching = ThreadPoolExecutor(1, thread_name_prefix="spark-watch")
         self._asking = ThreadPoolExecutor(
             1, thread_name_prefix="spark-ask"
-        )  # so that a silent cluster holds up no look
+        )  # so that a silent cluster does not delay looks at jobs
         self._lock = threading.Lock()
         self._running: Running | None = None
         self._modules: TemporaryDirectory[str] | None = None
@@ -70,18 +70,18 @@ class SparkEngine:
         self._is_stopped = False
         self._users = 0
         self.cluster = Cluster(executors_wait_s)
-        """In the event loop's seconds."""
+        """Its times are in the event loop's seconds."""
         self.waiting = Waiting(self.place)
         self.numbers = count()
-        """One for each group of jobs: cancelling a group must never end another."""
+        """A new number for each group of jobs: cancelling a group must never end another."""
 
     def use(self) -> None:
-        """One transform more, until it is released."""
+        """Count one more transform, until it is released."""
         self._users += 1
 
     @property
     def place(self) -> str:
-        """Spark's location, for people. Without the parameters of `remote`, among which may be a token."""
+        """Spark's location, for people. Without the parameters of `remote`, which may include a token."""
         return address(self._remote) if self._remote else self._conf["spark.master"]
 
     @property
@@ -102,7 +102,7 @@ class SparkEngine:
         self._begun = self._control.submit(self._run)
 
     def running(self) -> Running:
-        """Spark, started or started again where needed. Blocks. Raises EngineUnavailable.
+        """Spark, started or started again if needed. Blocks. Raises EngineUnavailable.
 
         Callers that wait for one start share its failure: pipelines do not try the same thing one after the other. A start is
         tried again only if Spark was away.
@@ -158,17 +158,17 @@ class SparkEngine:
         return await asyncio.get_running_loop().run_in_executor(self._asking, work)
 
     async def release(self) -> None:
-        """One transform less; the last one stops Spark."""
+        """Count one transform less; the last one stops Spark."""
         self._users -= 1
         if self._users == 0:
-            await asyncio.to_thread(self.stop)  # which ends what keeps our own threads
+            await asyncio.to_thread(self.stop)  # this ends the calls that occupy our own threads
             self._jobs.shutdown(wait=False)
             self._control.shutdown(wait=False)
             self._watching.shutdown(wait=False)
             self._asking.shutdown(wait=False)
 
     def stop(self) -> None:
-        """For good. Blocks. Jobs that are under way end with EngineUnavailable, and so does a start."""
+        """Stop for good. Blocks. Running jobs, and a start, end with EngineUnavailable."""
         self._is_stopped = True
         if (starting := self._starting) is not None:
             starting.kill()

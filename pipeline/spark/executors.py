@@ -1,4 +1,4 @@
-"""What executors do with ranges: read and parse them before the transform, and behind it hand its rows back or stage them.
+"""What executors do with ranges: read and parse them before the transform, and hand its rows back or stage them after it.
 
 Runs in Python workers, which need this package in the host's version. They send back one row for each piece of output.
 """
@@ -25,13 +25,13 @@ from leasehold.pipeline.ranges import EventRange, RangeReader
 from leasehold.pipeline.staging import StagedPart, Stager, described
 
 READ_BYTES = 4 * 1024 * 1024
-"""Parsed at once: small tables are put together."""
+"""How much is parsed at a time: smaller tables are put together."""
 RETURNED = pa.schema([pa.field("part", pa.string()), pa.field("rows", pa.binary())])
-"""part: a StagedPart as JSON. rows: a stream of Arrow's. One of the two is null."""
+"""part: a StagedPart as JSON. rows: an Arrow stream. One of the two is null."""
 
 
 class CannotProcess(Exception):
-    """Text for people, raised in a Python worker: the host then reads the events itself."""
+    """Raised in a Python worker, with a text for people: the host then reads the events itself."""
 
 
 class DestinationAway(Exception):
@@ -42,7 +42,7 @@ class DestinationAway(Exception):
 class RangeTask:
     """The first half: row number -> the events of that range, with the schema's columns.
 
-    columns: those of the pipeline's schema, None without one. schema: what is yielded.
+    columns: those of the pipeline's schema; None if it has none. schema: of the events that it yields.
     """
 
     version: str
@@ -76,11 +76,11 @@ class RangeTask:
 class OutputTask:
     """The second half: the transform's rows -> RETURNED. stager: None to hand back all.
 
-    - `ranges`: how many the job reads.
-    - `returned_bytes_max`: all tasks of the job together hand so much back at most, each its share (`share_of`).
-    - `collected_bytes_max`: with a stager, a task hands so much back at most, even if its share is larger; more is staged.
-    - `part_bytes_max`: of a part, in memory.
-    - `sign`: of this job, which no event knows. By it the host recognizes errors of the destination in the text of Spark's.
+    - `ranges`: how many ranges the job reads.
+    - `returned_bytes_max`: the most that all tasks of the job together hand back, each its share (`share_of`).
+    - `collected_bytes_max`: with a stager, the most that a task hands back, even if its share is larger; more is staged.
+    - `part_bytes_max`: the size in memory at which a part is staged.
+    - `sign`: a prefix of this job, which no event can contain. By it the host finds errors of the destination in Spark's errors.
     """
 
     version: str
@@ -134,11 +134,11 @@ class OutputTask:
 
 
 def share_of(number: int, ranges: int, bytes_max: int) -> int:
-    """How many bytes the task with this number may hand back, so that any number of tasks stay within `bytes_max`. Pure.
+    """How many bytes the task with this number may hand back, so that all tasks, however many, stay within `bytes_max`. Pure.
 
-    A job has as many tasks as ranges, unless a shuffle or a UNION adds some; Spark decides how many while it runs. So the first
-    tasks, as many as ranges, share three quarters. The next ones, as many again, share half of the rest, and those behind them a
-    sixth, a twelfth and so on: 1 / (turn * (turn + 1)), whose sum stays below 1.
+    A job has as many tasks as ranges, unless a shuffle or a UNION adds some; Spark decides how many while it runs. So in a
+    job with N ranges, the first N tasks share three quarters. The next N share half of the rest, the N after them a sixth of it,
+    then a twelfth and so on: 1 / (turn * (turn + 1)), whose sum stays below 1.
     """
     turn = number // ranges
     of_turn = 3 * bytes_max // 4 if turn == 0 else bytes_max // (4 * turn * (turn + 1))
@@ -146,14 +146,14 @@ def share_of(number: int, ranges: int, bytes_max: int) -> int:
 
 
 def task_number() -> int:
-    """Counted from 0 among the tasks that hand output back. Each attempt at a task has the same."""
+    """This task's number among those that hand output back, from 0. All attempts at a task have the same."""
     context = TaskContext.get()
     assert context is not None, "tasks run in Spark's Python workers"
     return context.partitionId()
 
 
 def check_version(version: str) -> None:
-    """Raises CannotProcess for another one than the host's."""
+    """Raises CannotProcess if this worker has another version than the host's."""
     if version != own_version():
         raise CannotProcess(
             f"executors have Leasehold {own_version()}, and this host has {version}: install the same version there"
@@ -172,7 +172,7 @@ def returned(part: StagedPart | None, table: pa.Table | None) -> pa.RecordBatch:
 
 
 def collected(found: pa.Table, columns: pa.Schema) -> list[pa.Table | StagedPart]:
-    """What tasks handed back, with these columns, and what they staged, in the order of the tasks. found: RETURNED."""
+    """What tasks handed back, with these columns, and what they staged, in the order of the tasks. found: a table of RETURNED."""
     pieces: list[pa.Table | StagedPart] = []
     for part, rows in zip(found.column("part").to_pylist(), found.column("rows").to_pylist(), strict=True):
         if part is not None:
@@ -183,7 +183,7 @@ def collected(found: pa.Table, columns: pa.Schema) -> list[pa.Table | StagedPart
 
 
 def _together(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """In tables of some megabytes: each parse has its own costs."""
+    """Put small tables together to some megabytes, because each parse has its own costs."""
     held: list[pa.Table] = []
     size = 0
     for table in tables:
@@ -197,5 +197,5 @@ def _together(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
 
 
 def new_attempt() -> str:
-    """Differs for each attempt at each task, and each part of it."""
+    """A unique name, for each attempt at a task and for each of its parts."""
     return uuid.uuid4().hex

@@ -1,4 +1,4 @@
-"""What an exception of Spark's means for the batch: Spark is not usable, the transform fails, or some events do."""
+"""What an exception of Spark's means for the batch: Spark is not usable, the transform fails, or some events fail."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from leasehold.pipeline.spark.session import PipelineSession
 
 
 def failure_of(error: BaseException, running: Running, own: PipelineSession | None = None) -> Exception:
-    """What Spark raises, as what it means for the batch. own: the session that was called; None while one is opened."""
+    """What an error that Spark raised means for the batch. own: the session that was called; None while one is opened."""
     if isinstance(error, PipelineError):
         return error
     text = text_of(error)
@@ -51,7 +51,7 @@ def failure_of(error: BaseException, running: Running, own: PipelineSession | No
 
 
 def _causes_of(error: BaseException, text: str) -> Sequence[Cause]:
-    """text: of the error. That of a class of PySpark's begins with a message, which may be an event's words."""
+    """text: of the error. For a class of PySpark's, it begins with a message, which may quote an event."""
     if found := [Cause(kind, message) for kind, message in java_causes(error)]:
         return found
     return causes_in(text, type(error).__name__ if isinstance(error, PySparkException) else "")

@@ -1,5 +1,5 @@
-"""Java: finding one that Spark runs on, and Spark's jars, before Spark fails without them in many lines, and living with its
-process."""
+"""Java: find one that Spark runs on, and Spark's jars, because without them Spark fails with many lines; read the output of its
+process, and end it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from leasehold.pipeline.spark.reason import one_line
 
 JAVA_MIN = 17
 LINES_MAX = 200
-"""Enough for the first line of an error above the stack trace or the list of options that follows it."""
+"""Enough to keep the first line of an error with the stack trace or the list of options that follows it."""
 
 
 def require_jars(package: Path, environment: Mapping[str, str] = os.environ) -> None:
     """Raises EngineUnavailable if PySpark is installed without Spark itself. package: PySpark's folder."""
     if not environment.get("SPARK_HOME") and not (package / "jars").is_dir():
         raise EngineUnavailable(
-            f"there is no Spark of its own here, as in the thin image ({package} has no jars): set `spark.remote` to a Spark"
+            f"there is no Spark here, as in the thin image ({package} has no jars): set `spark.remote` to a Spark"
             " Connect server, or use the image that has Spark"
         )
 
@@ -55,7 +55,7 @@ def _remedy() -> str:
 
 
 def _read_noted_version(java: str) -> int | None:
-    """By the file that Java's makers put beside it: starting one only to ask it takes a fifth of a second."""
+    """The version in the file `release` of this Java, or None. Starting Java only to ask it takes a fifth of a second."""
     try:
         return java_version(Path(java).resolve().parents[1].joinpath("release").read_text(encoding="utf-8"))
     except (OSError, IndexError, UnicodeDecodeError):
@@ -63,7 +63,7 @@ def _read_noted_version(java: str) -> int | None:
 
 
 def _read_version(java: str) -> str:
-    """Raises EngineUnavailable. Blocks for a moment."""
+    """The output of `java -version`. Raises EngineUnavailable. Blocks for a moment."""
     try:
         answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)  # noqa: S603 - the user's own Java
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -78,7 +78,7 @@ def _read_version(java: str) -> str:
 
 
 def java_command() -> str | None:
-    """The one that Spark's launcher will take."""
+    """The Java that Spark's launcher will take."""
     if home := os.environ.get("JAVA_HOME"):
         java = Path(home, "bin", "java")
         return str(java) if java.is_file() else None
@@ -86,25 +86,25 @@ def java_command() -> str | None:
 
 
 def java_version(text: str) -> int | None:
-    """The major version that `java -version` or its file `release` names: 8 for 1.8.0, 17 for 17.0.9. None if none is."""
+    """The major version that `java -version` or its file `release` names: 8 for 1.8.0, 17 for 17.0.9. None if there is none."""
     found = re.search(r'(?:version |JAVA_VERSION=)"(?:1\.)?(\d+)', text)
     return int(found[1]) if found else None
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessOutput:
-    """The last lines that a JVM and its Python workers wrote: they must not litter ours, nor fill a disk."""
+    """The last lines that a JVM and its Python workers wrote, which must neither mix with the host's output nor fill a disk."""
 
     lines: deque[str]
     thread: threading.Thread
 
     def wait(self) -> None:
-        """Blocks until a JVM that has ended has been read to its end, a second at most: its children may live on."""
+        """Block until all output of an ended JVM is read, for a second at most: its children may still run."""
         self.thread.join(1)
 
 
 def read_output() -> tuple[ProcessOutput, int]:
-    """What is read, on a thread of its own, and the file descriptor to write it to."""
+    """The output, which is read on a thread of its own, and the file descriptor to write it to."""
     lines: deque[str] = deque(maxlen=LINES_MAX)
     reading, writing = os.pipe()
 
@@ -120,7 +120,7 @@ def read_output() -> tuple[ProcessOutput, int]:
 def end_process(process: subprocess.Popen[bytes]) -> None:
     if process.stdin is not None:
         with suppress(OSError):
-            process.stdin.close()  # that is how a JVM of pyspark's is told to end
+            process.stdin.close()  # this makes PySpark's JVM end
     with suppress(subprocess.TimeoutExpired):
         process.wait(10)
     if process.poll() is None:

@@ -1,4 +1,4 @@
-"""Spark's JVM: started, found dead, stopped, with nothing of it left behind."""
+"""Spark's JVM: it is started, found dead, and stopped without leaving anything behind."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Scratch:
 
 
 def make_scratch(parent: str | None = None) -> Scratch:
-    """parent: the directory for temporary files, if not given. Raises OSError."""
+    """parent: by default the directory for temporary files. Raises OSError."""
     folder = Path(parent or tempfile.gettempdir())
     remove_abandoned(folder)
     # It gets its name once it is locked: under that name, a directory without a lock would look abandoned.
@@ -88,7 +88,7 @@ def make_scratch(parent: str | None = None) -> Scratch:
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Remove this user's directories that no process uses. Anything else of such a name stays, and so does what cannot go."""
+    """Remove this user's directories that no process uses. Anything else with such a name stays. Failures are ignored."""
     with suppress(OSError), os.scandir(folder) as found:
         for path in [Path(each.path) for each in found if _NAME.fullmatch(each.name)]:
             with suppress(OSError), _held(path):
@@ -117,7 +117,7 @@ _ARGUMENTS = (
     *("spark.driver.", "spark.jars", "spark.submit.", "spark.files", "spark.archives"),
     *("spark.master", "spark.app.name"),
 )
-"""What a JVM has to know before it runs, and spark-submit before the JVM. All else is sent over the JVM's socket: arguments are
+"""What a JVM has to know before it runs, or spark-submit before the JVM. All else is sent over the JVM's socket: arguments are
 visible in process lists, and a setting may be a key."""
 _PYTHON = "spark.pyspark.python"
 """Read by spark-submit, which does not start this driver's Python."""
@@ -127,18 +127,18 @@ VERSION_S = 15.0
 """How long a master that does not register us may take to show its version, so that the error can name it."""
 LOOK_S = 0.2
 END_S = 10.0
-"""How long a JVM that no longer answers may take to end by itself. Its reason is in what it wrote."""
+"""How long a JVM that no longer answers may take to end. What it wrote by then has the reason."""
 _FAILURES = (PySparkException, Py4JError, OSError, EOFError, TypeError)
-"""Errors of calls to a JVM. TypeError: py4j takes what a dead JVM cannot look up for a package, which cannot be called."""
+"""Errors of calls to a JVM. TypeError: if a dead JVM cannot look up a class, py4j returns a package, which cannot be called."""
 _CLIENT = "org.apache.spark.deploy.client.StandaloneAppClient$ClientEndpoint"
 _CONNECTING = "StandaloneAppClient$ClientEndpoint: Connecting to master"
 
 
 @dataclass(eq=False, slots=True)
 class Running:
-    """A root session, and the JVM that serves it where that is ours.
+    """A root session, and the JVM that serves it if this host has started one.
 
-    said: the last lines that the JVM and its Python workers wrote. is_broken: set when a job finds that none can run.
+    last_lines: those that the JVM and its Python workers wrote. is_broken: set when a job finds that no job can run.
     """
 
     session: SparkSession
@@ -172,7 +172,7 @@ class Running:
         """Sessions of a JVM share its context, and end with it."""
 
     def begin(self, group: str, session: SparkSession) -> None:
-        """This thread waits for a job of the group from now on. A JVM knows that by the job's own group."""
+        """Note that this thread waits for a job of the group from now on. A JVM knows that by the job's own group."""
 
     def progress_of(self, group: str) -> TaskCounts | None:
         """Blocks until the JVM answers."""
@@ -192,7 +192,7 @@ class Running:
     def standing(self) -> ClusterAnswer:
         """What the cluster answers about this application. Blocks for seconds if it is silent.
 
-        A master that loses its connection to a driver removes the application and its executors. Spark waits for it for ever.
+        A master that loses its connection to a driver removes the application and its executors. The driver then waits forever.
         """
         context = self.session.sparkContext
         if self.place.startswith("k8s://"):
@@ -200,7 +200,7 @@ class Running:
         return answer_of(standing_at(context, *master) for master in addresses(self.place))
 
     def sever(self) -> None:
-        """Every call that waits for it ends."""
+        """End every call that waits for the JVM."""
         self.is_broken = True
         if self.process is not None:
             self.process.kill()
@@ -224,7 +224,7 @@ class Running:
 
 
 def start_jvm(conf: Mapping[str, str], launched: Callable[[subprocess.Popen[bytes]], None]) -> Running:
-    """A JVM of our own. Blocks for seconds. launched: gets its process at once, so that it can be killed while it starts.
+    """Start a JVM. Blocks for seconds. launched: called with its process at once, so that it can be killed while it starts.
 
     Raises EngineUnavailable.
     """
@@ -298,7 +298,7 @@ def _launch(
     options = {
         "stdout": descriptor,
         "stderr": descriptor,
-        "start_new_session": True,  # so that a terminal's Ctrl-C does not take the JVM away before we have stopped
+        "start_new_session": True,  # so that a terminal's Ctrl-C does not end the JVM before us
         "pass_fds": () if scratch is None else (scratch.lock,),
     }
     try:
@@ -317,12 +317,12 @@ def _launch(
 
 class _Launched(subprocess.Popen[bytes]):
     def poll(self) -> int | None:
-        """Never 0, which PySpark takes for a process that runs, and waits for for ever."""
+        """Never 0, because PySpark takes 0 for a running process, and waits for it forever."""
         code = super().poll()
         return 1 if code == 0 else code
 
     def kill(self) -> None:
-        """With the shell script and the Java that prepare the JVM's start, which are its children."""
+        """Kill it and its children, the shell script and the Java that prepare the JVM's start."""
         if self.poll() is None:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
@@ -335,7 +335,7 @@ def _not_started(reason: str, conf: Mapping[str, str]) -> EngineUnavailable:
 
 
 def _ends(process: subprocess.Popen[bytes], *, within_s: float) -> bool:
-    """Whether it ends by itself. Blocks until it does, for within_s at most."""
+    """Whether the process ends. Blocks until it does, for within_s at most."""
     with suppress(subprocess.TimeoutExpired):
         process.wait(within_s)
     return process.poll() is not None
@@ -343,7 +343,7 @@ def _ends(process: subprocess.Popen[bytes], *, within_s: float) -> bool:
 
 @contextmanager
 def _registration(conf: Mapping[str, str], gateway: Any, output: ProcessOutput) -> Iterator[None]:
-    """Ends the JVM if a standalone master does not register it in time. Spark would wait a minute, and continue without it.
+    """Ends the JVM if a standalone master does not register it in time. Spark would wait a minute, and continue without a master.
 
     Only the wait for the master is bounded: on a slow machine the rest of a start may take longer. Raises EngineUnavailable.
     """
@@ -429,7 +429,7 @@ def _is_not_of_py4j(record: logging.LogRecord) -> bool:
 
 
 def text_of(error: BaseException) -> str | None:
-    """What an error says; None if only a JVM that is gone could say it. Never raises, whatever state the JVM is in."""
+    """The text of an error; None if only a JVM that is gone could produce it. Never raises, whatever state the JVM is in."""
     try:
         return str(error)
     except Exception:  # refused connections, and assertions of PySpark's about its own gateway

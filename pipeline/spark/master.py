@@ -1,4 +1,4 @@
-"""Spark's master: what it needs. Addresses are tried before a JVM spends seconds on its start and a minute on the master."""
+"""Spark's settings and its master. Addresses are tried first: a JVM takes seconds to start, and waits a minute for a master."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from leasehold.pipeline.errors import EngineUnavailable
 
 
 INVARIANTS = {"spark.sql.ansi.enabled": "true", "spark.sql.session.timeZone": "UTC"}
-"""No setting changes these: without ANSI mode Spark answers with nulls where it should fail."""
+"""No setting changes these: without ANSI mode, Spark returns nulls instead of failing."""
 _CALLS = {"Invocation": 50_000, "MinInvocation": 6_000, "Compile": 150_000, "BackEdge": 400_000}
 JAVA_OPTIONS = " ".join(["-XX:+UseSerialGC", *(f"-XX:Tier4{name}Threshold={calls}" for name, calls in _CALLS.items())])
 """Java's optimizing compiler waits ten times as long as by default. To plan and begin a job, Spark runs thousands of methods a
-few times each, and to compile them costs more than it saves. What runs for every row still gets there after some 50,000 rows."""
+few times each; compiling them costs more than it saves. Code that runs for every row is still compiled after some 50,000 rows."""
 _SHM = "/dev/shm"  # noqa: S108 - only a directory of our own is made there
 
 
@@ -42,10 +42,10 @@ def defaults(master: str, driver_memory: str, result_bytes_max: int) -> dict[str
         "spark.driver.memory": driver_memory,
         "spark.driver.maxResultSize": str(result_bytes_max),
         "spark.driver.extraJavaOptions": JAVA_OPTIONS,
-        "spark.executor.extraJavaOptions": "-XX:+UseSerialGC",  # what runs there runs for every row: it may be optimized at once
+        "spark.executor.extraJavaOptions": "-XX:+UseSerialGC",  # its code runs for every row
         "spark.log.level": "ERROR",
-        "spark.scheduler.mode": "FAIR",  # between pools: small jobs do not wait until a job of executors that read has ended
-        "spark.buffer.pageSize": "1m",  # else every aggregate of every small job begins with about 16 MB of zeros
+        "spark.scheduler.mode": "FAIR",  # between pools: small jobs do not wait for a long one in which executors read
+        "spark.buffer.pageSize": "1m",  # or every aggregate of every small job zeroes about 16 MB
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.ui.explainMode": "simple",  # written for every job, though there is no UI to show it
@@ -59,7 +59,7 @@ def defaults(master: str, driver_memory: str, result_bytes_max: int) -> dict[str
 
 
 def roomy_shm(bytes_min: int = 1 << 30) -> str | None:
-    """Memory for shuffles and events on their way to the JVM, if there is enough of it."""
+    """The directory in memory for shuffles and events on their way to the JVM; None if it has too little room."""
     try:
         found = os.statvfs(_SHM)
     except OSError:
@@ -69,12 +69,12 @@ def roomy_shm(bytes_min: int = 1 << 30) -> str | None:
 
 REACH_S = 5.0
 ANSWER_S = 10.0
-"""A master answers in milliseconds."""
+"""How long a server may take to answer. A master takes milliseconds."""
 REMEDY = "start it, or correct `spark.master`"
 _STANDALONE = "spark://"
 _ABSENT = b"/files/leasehold"
 _REQUEST = struct.pack(f">qBi{len(_ABSENT)}s", 8 + 1 + 4 + len(_ABSENT), 6, len(_ABSENT), _ABSENT)
-"""A StreamRequest of Spark's network protocol, for a file that no master has. A master answers, with authentication too."""
+"""A StreamRequest of Spark's network protocol, for a file that no master has. A master answers it, also with authentication."""
 _ADDRESS = re.compile(r"\[?([^\[\]]+)\]?:(\d{1,5})")
 
 Address = tuple[str, int]
@@ -89,7 +89,7 @@ def addresses(master: str) -> list[Address]:
     if not is_standalone(master):
         return []
     found = [_ADDRESS.fullmatch(part.strip()) for part in master.removeprefix(_STANDALONE).split(",")]
-    if not all(each and int(each[2]) < 65536 for each in found):  # a larger port would be another one to the resolver
+    if not all(each and int(each[2]) < 65536 for each in found):  # a resolver wraps a larger port around
         raise ValueError(f"`spark.master` is '{master}': write it as spark://HOST:PORT, spark://spark:7077 for example")
     return [(each[1], int(each[2])) for each in found if each]
 
@@ -106,7 +106,7 @@ def require_master(master: str, probe: Callable[[Address], str | None] | None = 
     if not wanted:
         return
     answers: SimpleQueue[tuple[Address, str | None] | None] = SimpleQueue()
-    for address in wanted:  # daemons, because nothing ends a name server's silence
+    for address in wanted:  # daemons, because nothing ends a wait for a silent name server
         threading.Thread(target=_answer, args=(probe or _probe, address, answers), daemon=True).start()
     deadline = threading.Timer(REACH_S + ANSWER_S, answers.put, (None,))
     deadline.daemon = True
@@ -156,7 +156,7 @@ _IMAGES = ("spark.kubernetes.container.image", "spark.kubernetes.executor.contai
 
 
 def require_image(conf: Mapping[str, str]) -> None:
-    """Raises EngineUnavailable if executors on Kubernetes have no image. Spark would start without any, and keep trying."""
+    """Raises EngineUnavailable if executors on Kubernetes have no image. Spark would start, and keep trying to create them."""
     if conf["spark.master"].startswith("k8s://") and not any(conf.get(name) for name in _IMAGES):
         raise EngineUnavailable(
             f"`spark.master` is '{conf['spark.master']}', but `spark.conf` has no `{_IMAGES[0]}`: name an image with the"
@@ -183,7 +183,7 @@ def _probe(address: Address) -> str | None:
 
 
 def _first_answer(connection: socket.socket) -> str | None:
-    """Why it is not a master; None also for a connection that is closed, because a master with TLS does that."""
+    """Why the server is not a master, or None. It may close the connection, because a master with TLS does that."""
     connection.settimeout(ANSWER_S)
     try:
         connection.sendall(_REQUEST)
@@ -192,9 +192,9 @@ def _first_answer(connection: socket.socket) -> str | None:
         return f"it accepts connections, but answers nothing within {ANSWER_S:g} s"
     except OSError:
         return None
-    return _Lasting("it speaks HTTP, which is a master's web page at best") if answer.startswith(b"HTTP/") else None
+    return _Lasting("it speaks HTTP, so it is at best a master's web page") if answer.startswith(b"HTTP/") else None
 
 
 def address(remote: str) -> str:
-    """A Spark Connect server's, for people: without its parameters, among which may be a token."""
+    """The address of a Spark Connect server, for people: without its parameters, which may include a token."""
     return remote.partition(";")[0].rstrip("/")

@@ -1,9 +1,9 @@
-"""Group commit: the batches of one pipeline that wait at this moment become one Spark job, and its output is split again.
+"""Group commit: all waiting batches of one pipeline become one Spark job, whose output is split again.
 
-Each batch is parsed by itself as soon as it comes, also while jobs run, and waits then. So a group is as large as what Spark
-receives of its batches, which may be much less than their bodies.
+Each batch is parsed separately as soon as it arrives, also while jobs run, and then waits. So the size of a group is that of
+what Spark receives of its batches, which may be much less than their bodies.
 
-Some jobs may be under way at a time. A batch whose caller was cancelled is dropped, and its job is cancelled once no caller
+Several jobs may run at the same time. A batch whose caller was cancelled is dropped, and its job is cancelled once no caller
 wants any of it. If a shared job fails, each of its batches is tried alone, so that one partition's poison never costs another
 its output; then the poison itself is isolated (leasehold.pipeline.poison).
 """
@@ -28,8 +28,8 @@ from leasehold.pipeline.spark.partition_contract import PARTITION
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatchLimits:
-    """jobs_max: jobs of one pipeline under way at a time. group_bytes_max: of what Spark receives of the batches that become one
-    job; a batch larger than that has a job to itself."""
+    """jobs_max: jobs of one pipeline that run at the same time. group_bytes_max: the most that Spark receives of the batches of
+    one job; a larger batch has a job to itself."""
 
     jobs_max: int = 2
     group_bytes_max: int = 16 * 1024 * 1024
@@ -40,7 +40,7 @@ DEFAULT_LIMITS = MicroBatchLimits()
 
 @dataclass(eq=False, slots=True)
 class _Waiting:
-    """A batch, and who waits for its output."""
+    """A batch, and its output, for which a caller waits."""
 
     batch: Batch
     prepared: Prepared
@@ -59,7 +59,7 @@ class _Waiting:
 
 
 class MicroBatches:
-    """One pipeline's jobs. shares_jobs: whether batches of several partitions may be in one
+    """One pipeline's jobs. shares_jobs: whether one job may have batches of several partitions
     (leasehold.pipeline.spark.partition_contract)."""
 
     def __init__(
@@ -114,7 +114,7 @@ class MicroBatches:
             task.add_done_callback(self._ended)
 
     def _next_group(self) -> list[_Waiting]:
-        """Taken off the queue: what may share a job, in order of arrival."""
+        """Take batches that may share a job off the queue, in order of arrival."""
         self._waiting = deque(waiting for waiting in self._waiting if not waiting.output.done())
         group: list[_Waiting] = []
         left: deque[_Waiting] = deque()
@@ -127,7 +127,7 @@ class MicroBatches:
         if not self._shares_jobs or waiting.is_alone or group[0].is_alone:
             return False
         size = waiting.prepared.bytes + sum(each.prepared.bytes for each in group)
-        # One batch of each partition: the outputs of two could not be separated.
+        # At most one batch of each partition: the outputs of two could not be separated.
         is_new = all(each.batch.partition != waiting.batch.partition for each in group)
         return is_new and size <= self._limits.group_bytes_max
 
@@ -161,7 +161,7 @@ class MicroBatches:
             self._waiting.appendleft(waiting)
 
     async def _find_culprits(self, batch: Batch, failure: PipelineError) -> Exception:
-        """Who is to blame for a batch that fails even on its own."""
+        """The error of a batch that fails even on its own: its poison events, if there are any."""
         if not isinstance(failure, JobFailed):
             return failure
         try:
@@ -175,7 +175,7 @@ def _whole(batch: Batch) -> Slice:
 
 
 def split(output: pa.Table, partitions: Sequence[str]) -> list[pa.Table]:
-    """Each partition's own rows, by sequence if there is one. Raises TransformError for rows of any other partition."""
+    """Each partition's own rows, sorted by sequence if they have one. Raises TransformError for rows of any other partition."""
     owners = pc.index_in(output.column(PARTITION), value_set=pa.array(partitions, pa.string())).combine_chunks()
     if owners.null_count:
         foreign = pc.unique(output.column(PARTITION).filter(pc.is_null(owners))).to_pylist()

@@ -1,6 +1,6 @@
 """The partition contract, read off Spark's optimized plan: does output keep its partition, may partitions share a job? Pure.
 
-A job may be shared when its result for a partition cannot depend on which other partitions are in it. So every aggregate,
+A job may be shared if its result for a partition cannot depend on which other partitions are in it. So every aggregate,
 window and join is keyed by the input's `partition`, and nothing limits or sorts over all of it. A column of that name in the
 output proves nothing: `row_number() OVER (PARTITION BY account)` keeps it and mixes partitions all the same. So the column
 is followed by its id, through aliases. What is not known to keep partitions apart counts as mixing them.
@@ -72,7 +72,7 @@ class Contract:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What leaves a node."""
+    """What is known about the rows that leave a node."""
 
     columns: tuple[int, ...] | None
     """Ids in order, None if the order is not known."""
@@ -83,11 +83,11 @@ class Rows:
     of_events: bool = False
     """Whether rows were made from events at all, and not from constants."""
     mixes: str | None = None
-    """Why partitions do not stay apart."""
+    """Why partitions do not stay apart; None if they do."""
     is_opaque: bool = False
 
     def mixed(self, why: str) -> Rows:
-        """Constants cannot be mixed."""
+        """The same rows, marked as mixed, unless they are made from constants."""
         return self if self.mixes or not self.of_events else replace(self, mixes=why)
 
 
@@ -175,7 +175,7 @@ def _generated(node: Node, inputs: Sequence[Rows]) -> Rows:
 
 
 def _expanded(node: Node, inputs: Sequence[Rows]) -> Rows:
-    """Grouping sets, and several DISTINCTs in one aggregate: each row, several times over."""
+    """Grouping sets, and several DISTINCTs in one aggregate: each row is repeated."""
     lists = [[_expression(flat) for flat in projection] for projection in node.fields["projections"]]
     columns = _ids(node.expressions("output"))
     kept = (all(_is_own(e, inputs[0]) for e in each) for each in zip(*lists, strict=True))
@@ -331,7 +331,7 @@ def _flat_expressions(value: object) -> Iterator[Sequence[Mapping[str, Any]]]:
 
 
 def _kind_of(name: object) -> str:
-    """The last name of a class, or of what Spark writes for an object of one."""
+    """The last part of a class's name, or of what Spark writes for an object of a class."""
     if isinstance(name, dict):
         name = name.get("object") or name.get("product-class") or ""
     return str(name).rsplit(".", 1)[-1].rstrip("$")

@@ -1,10 +1,10 @@
 """The partition contract over Spark Connect, read off the text of an analyzed plan, which is all that a server shows. Pure.
 
-Also read off it: whether each row is made by the task that read its event.
+The text also shows whether each row is made by the task that read its event.
 
 A text is ambiguous, because it has literals and names without quotes. So a query whose literals or names could look like plan
-syntax is refused, and so is every node and every function that is not listed here. Refused means: a job for each
-partition, which is right for any query.
+syntax is refused, and so is every node and every function that is not listed here. Each partition of a
+refused query has a job of its own, which is right for any query.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FUNCTIONS = frozenset(
         *("month", "day", "hour", "minute", "second", "Some"),
     )
 )
-"""Row by row, or aggregates that do not depend on the order of rows; and words that plans write like calls."""
+"""Functions of one row, aggregates that do not depend on the order of rows, and words that plans write like calls."""
 _OF_WINDOWS = frozenset(
     (
         *("currentrow$", "dense_rank", "lag", "lead", "rank", "row_number", "specifiedwindowframe"),
@@ -91,11 +91,11 @@ def may_shuffle(kind: str) -> str:
 
 
 def _require_plain(sql: str) -> None:
-    """No text and no name of the query has a `#`, so what looks like a column in the plan is one."""
+    """Raises _Unclear if a literal or name of the query may have a `#`, so that what looks like a column in the plan is one."""
     if "\\" in sql or "--" in sql or "/*" in sql:
         raise _Unclear("queries with comments or `\\` are not read")
     if odd := next((text for text in _QUOTED.findall(sql) if not _PLAIN.fullmatch(text)), None):
-        raise _Unclear(f"queries with texts or names like {odd[:40]} are not read")
+        raise _Unclear(f"queries with literals or names like {odd[:40]} are not read")
     if re.search(r"['\"`]", _QUOTED.sub("", sql)):
         raise _Unclear("the query's quotes are not read")
 

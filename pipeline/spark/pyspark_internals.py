@@ -1,4 +1,4 @@
-"""What PySpark does not promise and is used all the same: the only module that touches its private parts.
+"""Private parts of PySpark, which it may change without notice. Only this module uses them.
 
 PARTS are needed to end a JVM and to start another one, so without them Spark does not start. Every other function here falls back
 to public calls, which are slower and keep the same guarantees; `fallbacks` names them.
@@ -35,9 +35,9 @@ PARTS: Mapping[type, tuple[str, ...]] = {
     SparkContext: ("_gateway", "_jvm", "_active_spark_context"),
     SparkSession: ("_instantiatedSession", "_activeSession"),
 }
-"""Class -> its attributes that keep what has ended."""
+"""Class -> its attributes that still refer to a context that has ended."""
 KNOWN_S = 3
-"""How long a master, or an API server of Kubernetes, may take to answer what it knows of an application."""
+"""How long a master, or an API server of Kubernetes, may take to answer what it knows about an application."""
 CAUSES_MAX = 20
 """How many exceptions of a chain are read. Spark's have about five."""
 _SENDS = (
@@ -65,7 +65,7 @@ def missing_parts() -> list[str]:
 
 
 def fallbacks() -> list[str]:
-    """The steps that use public calls, because this PySpark lacks a private part. What only a JVM shows is noticed later."""
+    """The steps that use public calls, because this PySpark lacks a private part. A JVM may show more of them later."""
     return [] if _sends_at_once() else ["SparkSession._create_from_arrow_table with a batch size"]
 
 
@@ -84,13 +84,13 @@ def same_version(version: str, of: str = "cluster", package: str = "pyspark") ->
 
 
 def launch_gateway(conf: SparkConf, options: Mapping[str, Any], popen: Callable[..., Any]) -> Any:
-    """PySpark's gateway to a JVM. popen: instead of its own Popen, whose process it would hand over after seconds."""
+    """PySpark's gateway to a JVM. popen: replaces PySpark's Popen, because PySpark returns the process only after seconds."""
     launch = java_gateway.launch_gateway
     return FunctionType(launch.__code__, {**vars(java_gateway), "Popen": popen}, argdefs=(None, None))(conf, options)
 
 
 def forget_context() -> None:
-    """Leave nothing of a context that is gone, or the next one could not start."""
+    """Remove all references to a context that is gone; otherwise the next one could not start."""
     if SparkContext._gateway is not None:
         with suppress(Py4JError, OSError):
             SparkContext._gateway.shutdown()
@@ -99,21 +99,21 @@ def forget_context() -> None:
 
 
 def run_python(context: SparkContext, command: str) -> None:
-    """In workers, which run PYSPARK_PYTHON or a python3 from PATH otherwise. Raises EngineUnavailable."""
+    """Let workers run this Python instead of PYSPARK_PYTHON or a python3 from PATH. Raises EngineUnavailable."""
     if not hasattr(context, "pythonExec"):
         raise _lacks(["SparkContext.pythonExec"])
     context.pythonExec = command
 
 
 def quieten(context: SparkContext) -> None:
-    """Everything that goes wrong is raised; pyspark and py4j print it as well, some of it past all logging."""
+    """Keep PySpark and py4j from printing errors that they also raise; some are printed without any logging."""
     logging.getLogger("SQLQueryContextLogger").disabled = True
     if (server := getattr(context, "_accumulatorServer", None)) is not None:
         server.handle_error = lambda *_: None
 
 
 def find_at_once(context: SparkContext) -> None:
-    """Classes that every batch asks for by names without a package: or else the JVM looks through all jars for them each time."""
+    """Look up, once, classes that every batch names without a package. Otherwise the JVM searches all jars for them each time."""
     jvm = cast(Any, context)._jvm
     for name in ("PythonSQLUtils", "PythonUtils"):
         setattr(jvm, name, getattr(jvm, name))
@@ -122,12 +122,12 @@ def find_at_once(context: SparkContext) -> None:
 def web_port(gateway: Any, conf: Mapping[str, str], host: str, port: int) -> int | None:
     """The port of the standalone master's web page, from the master itself, in Spark's own protocol. None if it does not answer.
 
-    conf: the driver's. Blocks until the master answers, if it ever does. Not on a thread that waits in the JVM.
+    conf: the driver's. Blocks until the master answers, which may be never. Must not run on a thread that waits in the JVM.
     """
     try:
         with _master_answer(gateway.jvm, conf, host, port, "master.MasterMessages$BoundPortsRequest$") as answer:
             return int(answer.webUIPort())
-    except Exception:  # another Spark, with other insides; or a JVM that is gone
+    except Exception:  # a Spark with other internals, or a JVM that is gone
         return None
 
 
@@ -181,7 +181,7 @@ def _pods_of(context: SparkContext) -> Any:
 
 
 def _state_of(pod: Any) -> tuple[str, str]:
-    """Its phase, and why it does not run yet, as far as Kubernetes shows it."""
+    """The pod's phase, and why it does not run yet, if Kubernetes shows that."""
     status = pod.getStatus()
     waiting = [each.getState().getWaiting() for each in status.getContainerStatuses() if each.getState() is not None]
     unmet = [
@@ -193,7 +193,7 @@ def _state_of(pod: Any) -> tuple[str, str]:
 
 
 def _status_of(error: Py4JJavaError) -> int:
-    """The HTTP status behind an error of the client of Kubernetes; 0 if the server did not answer."""
+    """The HTTP status in an error of the Kubernetes client; 0 if the server did not answer."""
     with suppress(Exception):  # an error of another kind
         return max(0, int(error.java_exception.getCode()))  # -1: no answer
     return 0
@@ -208,7 +208,7 @@ def _master_answer(jvm: Any, conf: Mapping[str, str], host: str, port: int, ques
     security = jvm.org.apache.spark.SecurityManager
     none = getattr(getattr(jvm, "scala.None$"), "MODULE$")
     secured = security(settings, none, getattr(security, "$lessinit$greater$default$3")())
-    # One of its own: py4j cannot call methods of SparkEnv, which has the one of the driver.
+    # A separate RpcEnv: py4j cannot call methods of SparkEnv, which has the driver's.
     rpc = getattr(getattr(jvm, "org.apache.spark.rpc.RpcEnv$"), "MODULE$")
     client = rpc.create("leasehold-asks", "127.0.0.1", 0, settings, secured, True)
     try:
@@ -226,10 +226,10 @@ def close_channel(session: SparkSession) -> None:
 
 
 def sent(session: SparkSession, table: pa.Table, schema: StructType, partition_rows: int) -> DataFrame:
-    """The table in Spark. partition_rows: rows of each Spark partition; the public call takes those that `spark.conf` names."""
+    """The table in Spark. partition_rows: rows of each Spark partition; the public call uses that of `spark.conf` instead."""
     if not _sends_at_once():
         return session.createDataFrame(table, schema)
-    # What createDataFrame does, less the two dozen calls to the JVM that ask for these settings.
+    # What createDataFrame does, without its two dozen calls to the JVM for these settings.
     return cast(Any, session)._create_from_arrow_table(table, schema, "UTC", True, False, partition_rows)  # type: ignore[no-any-return]
 
 
@@ -239,7 +239,7 @@ def _sends_at_once() -> bool:
 
 
 def java_causes(error: BaseException) -> list[tuple[str, str]]:
-    """Class and message of the Java exceptions behind an error, from the one raised to its root. None of them if they are out of
+    """Class and message of the Java exceptions that caused an error, from the one raised to its root. Empty if they are out of
     reach: over Connect, or because the JVM is gone."""
     cause: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     found: list[tuple[str, str]] = []
@@ -258,14 +258,14 @@ def plan_of(frame: DataFrame) -> Any:
 
 
 def explained(frame: DataFrame) -> str:
-    """The text of all its plans. Over Connect alone."""
+    """The text of all plans of a DataFrame. Only over Connect."""
     return cast(Any, frame)._explain_string(extended=True)  # type: ignore[no-any-return]
 
 
 def rows_of(source: DataFrame) -> Any:
-    """The one partition of a small batch's RDD, which holds its rows; None if `spark.conf` makes it several.
+    """The only partition of a small batch's RDD, which holds its rows; None if `spark.conf` splits it into several.
 
-    If Spark differs from what is known: AttributeError, TypeError, Py4JError.
+    Raises AttributeError, TypeError or Py4JError if Spark's internals differ from those known here.
     """
     leaf = plan_of(source).queryExecution().analyzed().collectLeaves().apply(0)
     partitions = leaf.rdd().dependencies().apply(0).rdd().partitions()
@@ -273,23 +273,23 @@ def rows_of(source: DataFrame) -> Any:
 
 
 def sent_as(schema: StructType) -> pa.Schema:
-    """How Spark reads rows of this schema that are sent in Arrow. Raises TypeError."""
+    """The Arrow schema in which Spark reads rows of this schema. Raises TypeError."""
     takes_zone = "timezone" in inspect.signature(to_arrow_schema).parameters  # or it is always UTC
     return to_arrow_schema(schema, timezone="UTC") if takes_zone else to_arrow_schema(schema)
 
 
 def sent_rows(session: SparkSession, batch: pa.RecordBatch) -> Any:
-    """A batch in Spark as a partition holds it, with no DataFrame around it. Errors as of `rows_of`."""
+    """A batch in the JVM as a partition holds it, without a DataFrame. Raises the errors of `rows_of`."""
     return cast(Any, session)._jvm.PythonUtils.toSeq([batch.serialize().to_pybytes()])
 
 
 def exchange_rows(kept: Any, rows: Any) -> None:
-    """Put rows in the place of a partition's own. Errors as of `rows_of`."""
+    """Replace a partition's rows. Raises the errors of `rows_of`."""
     getattr(kept, "values_$eq")(rows)
 
 
 def of_plans(read: Callable[[], T], otherwise: T) -> T:
-    """What is read off plans of the JVM; otherwise, where this Spark's plans have no such part. Raises what else goes wrong."""
+    """What `read` finds in plans of the JVM, or `otherwise` if this Spark's plans have no such part. Raises all other errors."""
     try:
         return read()
     except (AttributeError, TypeError):
@@ -303,7 +303,7 @@ def of_plans(read: Callable[[], T], otherwise: T) -> T:
 def has_run_jobs(context: SparkContext) -> bool | None:
     """Whether this thread's group has run any jobs so far. None if this Spark does not show it."""
 
-    def wait() -> bool:  # the tracker hears of jobs over the bus
+    def wait() -> bool:  # the tracker learns of jobs from the bus
         context._jsc.sc().listenerBus().waitUntilEmpty()
         return True
 
@@ -313,10 +313,10 @@ def has_run_jobs(context: SparkContext) -> bool | None:
 
 
 def cancel_jobs(context: SparkContext, group: str) -> None:
-    """Those of the group, and those that it would begin later. The public call ends only the former."""
+    """Cancel jobs of the group, also those that it would begin later. The public call ends only those that have begun."""
 
     def cancel() -> bool:
-        context._jsc.sc().cancelJobGroupAndFutureJobs(group)  # in Scala alone
+        context._jsc.sc().cancelJobGroupAndFutureJobs(group)  # only Scala's API has it
         return True
 
     if not of_plans(cancel, False):
@@ -324,7 +324,7 @@ def cancel_jobs(context: SparkContext, group: str) -> None:
 
 
 def _is_missing(error: Py4JError) -> bool:
-    """Whether the JVM has no such method or field, rather than one that fails, or no connection."""
+    """Whether the JVM has no such method or field. Otherwise a call has failed, or there is no connection."""
     return type(error) is Py4JError and "does not exist" in str(error)
 
 

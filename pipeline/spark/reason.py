@@ -9,9 +9,9 @@ REASON_CHARS_MAX = 500
 
 _IMPORT_ERRORS = ("ModuleNotFoundError: ", "ImportError: ")
 _DETAILS = re.compile(r'<_\w+ of RPC that .*?\sdetails = "([^\n]*?)"?$', re.MULTILINE | re.DOTALL)
-"""In the text of an error of gRPC's, which does not escape its quotes: the first line."""
+"""The first line of the details in the text of a gRPC error, which does not escape quotes."""
 _STACK = ("java.lang.StackOverflowError", "[FAILED_TO_PARSE_TOO_COMPLEX]")
-"""The second is the first, where the parser catches it."""
+"""The parser turns the first into the second if it catches it."""
 _CONDITION = re.compile(r"\[[A-Z][A-Z0-9_.]+\] ")
 _BARE_NAME = re.compile(r"\w+(?:Exception|Error): \S*$")
 _NO_REASONS = ("\tat ", "An error occurred while calling ")
@@ -52,7 +52,10 @@ def reason_of(text: str) -> str:
 
 
 def with_class(message: str, line: str) -> str:
-    """message: of an exception, whose line it is. A message of one word is a bare name, and means nothing without the class."""
+    """An exception's message, with its class if the message is one word: a bare name means nothing without the class.
+
+    line: the whole line of the exception.
+    """
     named = _BARE_NAME.search(line)
     return named[0] if named else message
 
@@ -63,12 +66,12 @@ def _location_of(text: str) -> str:
 
 
 def _raised(text: str) -> str:
-    """The exception of a Python traceback: the first line that is not indented behind the last frame."""
+    """The exception of a Python traceback: the first unindented line after the last frame."""
     frames = text.rsplit("Traceback (most recent call last)", 1)[1].splitlines()[1:]
     return next((line for line in frames if line.strip() and not line.startswith((" ", "\t"))), "").strip()
 
 
-# What a JVM wrote before it ended, and what it means for a person. Pure.
+# What a JVM wrote before it ended, and what that means for people. Pure.
 
 
 CHARS_MAX = 300
@@ -104,14 +107,14 @@ def start_reason(lines: Sequence[str]) -> str:
 
 
 def end_reason(lines: Sequence[str]) -> str:
-    """Why a JVM ended by itself after its start: the last two errors that Spark logged, or else the reason of a failed start."""
+    """Why a JVM ended on its own after its start: the last two errors that Spark logged, or else the reason of a failed start."""
     stripped = list(lines)
     errors = dict.fromkeys(one_line(each[1]) for line in stripped if (each := _LOGGED_ERROR.match(line)))
     return "; ".join([*errors][-2:]) or start_reason(stripped)
 
 
 def complaint(lines: Sequence[str]) -> str:
-    """The last thing that Spark logged about its talk with a master, or nothing."""
+    """The last problem with a master that Spark logged, or nothing."""
     found = [each[1] for line in list(lines) if (each := _OF_MASTER.search(line))]
     return one_line(found[-1]) if found else ""
 

@@ -1,4 +1,4 @@
-"""A pipeline's Spark jobs: each on a thread, in its session, ended with its caller, and given up if its cluster is lost."""
+"""A pipeline's Spark jobs: each runs on a thread, in a session, ends with its caller, and is given up if its cluster is lost."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from leasehold.pipeline.spark.watch import (
 
 T = TypeVar("T")
 ANSWER_S = 20.0
-"""How long a driver on a cluster, or a Connect server, may take to report the progress of a job, and masters what they know."""
+"""How long a driver on a cluster, or a Connect server, may take to report the progress of a job, and masters to answer."""
 LONG = "long jobs"
-"""Their pool."""
+"""The scheduler pool of long jobs."""
 CANCEL_TIMEOUT_S = 30.0
 """How long a cancelled job may take to end. Python workers in an endless loop are killed within a few seconds; only a
 `module:function` that never returns a DataFrame cannot be ended."""
@@ -41,7 +41,7 @@ CANCEL_TIMEOUT_S = 30.0
 
 @dataclass(eq=False, slots=True)
 class Run:
-    """One group of Spark jobs, as the event loop sees it. Its thread notes what it works with, as soon as it has it."""
+    """One group of Spark jobs, as the event loop sees it. Its thread sets `spark` and `own` as soon as it has them."""
 
     group: str
     spark: Running | None = None
@@ -49,11 +49,11 @@ class Run:
     own: PipelineSession | None = None
     """None while it is opened, or while another thread opens it."""
     is_wanted: bool = True
-    """A run whose caller is gone begins no job."""
+    """Whether its caller still waits: a run without a caller begins no job."""
 
     @property
     def session(self) -> PipelineSession:
-        """For its work."""
+        """The session for its work."""
         assert self.own is not None, "work begins once there is a session"
         return self.own
 
@@ -63,7 +63,7 @@ class Run:
         self.check_wanted()  # after `own` is set: `cancel` may have seen none
 
     def check_wanted(self) -> None:
-        """Raises EngineUnavailable. Before each job: `cancel` ends nothing that has not begun."""
+        """Raises EngineUnavailable if the caller is gone. Checked before each job: `cancel` ends only what has begun."""
         if not self.is_wanted:
             raise EngineUnavailable(f"'{self.group}' was cancelled before it began")
 
@@ -84,7 +84,7 @@ class _GivenUp:
 class Runs:
     """Runs of one pipeline.
 
-    name: the pipeline's. prepare: makes a new session what jobs need, on a thread; one that fails leaves no session.
+    name: the pipeline's. prepare: sets up a new session for jobs, on a thread; if it fails, the session is closed.
     """
 
     def __init__(self, engine: SparkEngine, name: str, prepare: Callable[[PipelineSession], None]) -> None:
@@ -101,7 +101,7 @@ class Runs:
 
     @contextmanager
     def noting_waits(self, note: Callable[[], object]) -> Iterator[None]:
-        """Calls it about once a second while a job waits for executors."""
+        """Calls `note` about once a second while a job waits for executors."""
         self._noted.append(note)
         try:
             yield
@@ -109,10 +109,10 @@ class Runs:
             self._noted.remove(note)
 
     async def carry_out(self, work: Callable[[Run], T], *, is_long: bool = False) -> T:
-        """Work on a thread, as a group of Spark jobs that ends with its caller, Python workers and all.
+        """Do work on a thread, as a group of Spark jobs that ends with its caller, including Python workers.
 
-        is_long: not in the session of the pipeline, if its queries had to wait for this one there. Other jobs share its cores.
-        Raises what `failure_of` makes of the work's errors.
+        is_long: it shares its cores with other jobs, and has a session of its own if the pipeline's queries would otherwise wait
+        for it. Raises what `failure_of` makes of the work's errors.
         """
         run = Run(f"{self._name}-{next(self._engine.numbers)}")
         running = asyncio.ensure_future(self._engine.run_job(lambda: self._grouped(run, work, is_long)))
@@ -123,7 +123,7 @@ class Runs:
         except asyncio.CancelledError:
             run.is_wanted = False
             running.add_done_callback(_retrieve)
-            if run.spark is not None and run.own is not None:  # or it ends when it has a session
+            if run.spark is not None and run.own is not None:  # otherwise it ends when it has a session
                 await self._end(running, run.spark, run.cancel)
             raise
 
@@ -173,7 +173,7 @@ class Runs:
             self._engine.waiting.end(self._name, run.group)
 
     async def _judged(self, run: Run, spark: Running, watch: JobWatch) -> _GivenUp | None:
-        """Why a job is given up that no executor works on. It waits while the cluster knows the application."""
+        """Why a job without running tasks is given up, or None. It waits while the cluster knows the application."""
         clock, cluster, place = asyncio.get_running_loop().time, self._engine.cluster, self._engine.place
         if cluster.has_to_ask(watch, clock()):
             cluster.asked_at = clock()
@@ -229,7 +229,7 @@ class Runs:
     # On a thread
 
     def _grouped(self, run: Run, work: Callable[[Run], T], is_long: bool, *, is_again: bool = False) -> T:
-        """is_again: in another session, because the server has ended the first one while it was idle."""
+        """is_again: whether this is the second try, in another session, because the first one had expired."""
         running = run.spark = self._engine.running()
         try:
             own = self._session(running)
@@ -265,7 +265,7 @@ class Runs:
             return self.own
 
     def _open(self, running: Running) -> PipelineSession:
-        """With its modules, or not at all: no job runs in a session whose modules did not arrive."""
+        """A new session with its modules. It is closed if they do not arrive, so that no job runs without them."""
         own = PipelineSession(running)
         try:
             self._prepare(own)
@@ -276,6 +276,6 @@ class Runs:
 
 
 def _retrieve(done: asyncio.Future[Any]) -> None:
-    """The result of a job whose caller does not wait for it, so that asyncio does not report it as lost."""
+    """Retrieve the result of a job whose caller no longer waits, so that asyncio does not report it as lost."""
     if not done.cancelled():
         done.exception()

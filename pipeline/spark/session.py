@@ -1,10 +1,10 @@
-"""A pipeline's own Spark session, and what is kept in it: the plan of a small batch, to be run again over the next ones.
+"""A pipeline's own Spark session, and what it keeps: the plan of a small batch, which is run again over the next ones.
 
-Planning a query and generating its code takes Spark longer than running it over a few events. A DataFrame may be run as often as
-one likes, and a plan without a state of its own (leasehold.pipeline.spark.session) reads its source again each time; so the
-source's rows are exchanged in between. While the kept plan runs, the query is optimized again, and the output counts only if
-nothing has changed. So it does not matter what in a query depends on the moment. Spark has no public name for the rows. If its
-internals differ from those known here, nothing is kept, and each batch has a plan of its own.
+Planning a query and generating its code takes Spark longer than running it over a few events. A DataFrame can be run any number
+of times, and a plan without state (`runs_again`) reads its source again each time; so the source's rows are exchanged between
+runs. While the kept plan runs, the query is optimized again, and the output counts only if nothing has changed. So parts of a
+query may depend on the current time. Spark has no public name for the rows. If its internals differ from those known here,
+nothing is kept, and each batch has a plan of its own.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _BY_REFERENCE = frozenset(
         "Window",
     )
 )
-"""Nodes that take of what is below them what their expressions name, and hand the rest on under the same ids."""
+"""Nodes that use only the columns that their expressions name, and pass the other columns through under the same ids."""
 _STATELESS = frozenset(
     (
         "CoalesceExec",
@@ -111,9 +111,9 @@ def contract_of(source: Any, output: Any) -> Contract:
 
 
 def columns_read(source: Any, output: Any) -> frozenset[str]:
-    """The columns of the events that the output is made of, or more. source, output: as in `contract_of`.
+    """All columns of the events from which the output is made, perhaps more. source, output: as in `contract_of`.
 
-    Read off the analyzed plan, where nothing is folded away yet that might count another day (`current_date()`).
+    Read off the analyzed plan: an optimized one may lack columns that matter on another day (`current_date()`).
     """
     plan = output.queryExecution().analyzed()
     read = {column for _, column in _attributes(plan)}
@@ -127,7 +127,7 @@ def columns_read(source: Any, output: Any) -> frozenset[str]:
 
 
 def range_reads_of(source: Any, output: Any) -> RangeReads:
-    """How a job would read ranges in the place of the source. source, output: as in `contract_of`.
+    """How a job would read ranges in place of the source. source, output: as in `contract_of`.
 
     Read off the analyzed plan, as above.
     """
@@ -146,7 +146,7 @@ def why_read_again(output: Any) -> str | None:
 
 
 def _count_leaves(plan: Any, is_counted: Callable[[Any], bool]) -> int:
-    """How often they are read: those of a common table expression as often as the query names it."""
+    """How often counted leaves are read. Those of a common table expression count as often as the query names it."""
     defined = {int(node.id()): node for node in _nodes(plan) if _kind_of(node) == "CTERelationDef"}
     known: dict[int, int] = {}
 
@@ -174,16 +174,16 @@ def _kind_of(node: Any) -> str:
 
 
 def is_same(output: Any, other: Any) -> bool:
-    """Whether two outputs of one query, over one source, are the same to Spark once all is folded that the moment decides."""
+    """Whether two outputs of one query over one source are the same to Spark, after it has folded what depends on the time."""
     is_alike = _optimized(output).sameResult(_optimized(other))
     return bool(is_alike) and bool(output.schema().equals(other.schema()))
 
 
 def runs_again(source: Any, output: Any) -> bool:
-    """Whether output, run again over other rows of source, is what a new plan would yield. source, output: as above.
+    """Whether running output again over other rows of source yields what a new plan would. source, output: as above.
 
-    A plan may keep computed results: shuffles, broadcasts, subqueries. So only nodes are let through that are known
-    not to.
+    A plan may keep computed results: shuffles, broadcasts, subqueries. So only nodes that are known to keep none are
+    accepted.
     """
     rdd = _rdd_of(source.queryExecution().analyzed().collectLeaves().apply(0))
     return rdd is not None and all(_is_stateless(node, rdd) for node in _nodes(output.queryExecution().executedPlan()))
@@ -195,7 +195,7 @@ def _is_stateless(node: Any, rdd: int) -> bool:
 
 
 def _nodes(plan: Any) -> Iterator[Any]:
-    """Also those of subqueries."""
+    """All nodes of a plan, also those of subqueries."""
     yield plan
     for below in (*_each(plan.children()), *_each(plan.subqueries())):
         yield from _nodes(below)
@@ -222,7 +222,7 @@ def _attributes(node: Any) -> list[tuple[str, int]]:
 
 
 def _partitions_of(plan: Any, rdd: int | None) -> frozenset[int]:
-    """The ids of `partition` in every leaf that reads the events: one that reads them twice has two."""
+    """The ids of `partition` in every leaf that reads the events: a plan that reads them twice has two."""
     leaves = [leaf for leaf in _each(plan.collectLeaves()) if _rdd_of(leaf) == rdd]
     return frozenset(column for leaf in leaves for name, column in _attributes(leaf) if name == PARTITION)
 
@@ -231,9 +231,9 @@ VIEW = "events"
 PLAINLY = {"spark.sql.debug.maxToStringFields": "10000"}
 """Plans are shown whole, since a Connect server shows nothing else of them."""
 SMALL_BATCH_EVENTS = 10_000
-"""Up to here, Arrow's rows are one Spark partition anyway; stating so saves every shuffle behind it."""
+"""Up to this many events, Arrow's rows are one Spark partition anyway; stating that saves every shuffle after it."""
 KEPT_BYTES_MAX = 1024 * 1024
-"""A plan that is kept holds on to the events of its last run."""
+"""The largest batch that a kept plan runs over, because it holds the events of its last run in memory."""
 
 
 @dataclass(eq=False, slots=True)
@@ -242,11 +242,11 @@ class CachedPlan:
 
     query: Callable[[DataFrame], DataFrame]
     source: DataFrame
-    """A DataFrame in a session of its own, in which the view is this source for good."""
+    """A DataFrame in a session of its own, in which the view `events` always means this source."""
     rows: Any
-    """The JVM's partition of the source's RDD, which holds them."""
+    """The JVM's partition of the source's RDD, which holds the rows."""
     output: DataFrame
-    """The query's output when it was last planned."""
+    """The query's output, as it was last planned."""
     schema: pa.Schema
     """The schema of the events."""
     is_free: threading.Lock = field(default_factory=threading.Lock)
@@ -257,7 +257,7 @@ class CachedPlan:
         self._sent_as = sent_as(_schema_of(self.schema))
 
     def run(self, events: pa.Table) -> pa.Table | None:
-        """The output of what the query means now; None if the plan of that cannot be run again."""
+        """The output of the query as it is planned now; None if that plan cannot be run again."""
         self.exchange(events)
         planned = self.output
         planning = self._beside.submit(self._plan)
@@ -267,7 +267,7 @@ class CachedPlan:
             wait([planning])
         if (now := planning.result()) is None:
             return None
-        self.output = now  # not before: after an error, the plan is the one that was known to run again
+        self.output = now  # not earlier: after an error, the kept plan is one that is known to run again
         return output if now is planned else now.toArrow()
 
     def exchange(self, events: pa.Table) -> None:
@@ -275,7 +275,7 @@ class CachedPlan:
         exchange_rows(self.rows, sent_rows(self.source.sparkSession, batch))
 
     def _plan(self) -> DataFrame | None:
-        """What the query means now: the kept output if that is the same. None if it cannot be run again."""
+        """The query as it is planned now: the kept output if that is the same. None if it cannot be run again."""
         now = self.query(self.source)
         if is_same(plan_of(self.output), plan_of(now)):
             return self.output
@@ -290,12 +290,12 @@ class PipelineSession:
     session: SparkSession = field(init=False)
     kept: CachedPlan | None = None
     is_looked_at: bool = False
-    """Whether it is known by now if a plan can be kept."""
+    """Whether a plan has been examined for keeping."""
     views: threading.Lock = field(default_factory=threading.Lock)
     """Held while the view `events` means one batch."""
     is_closed: bool = False
     lost: EngineUnavailable | None = None
-    """Why it is lost, while others may still be used."""
+    """Why this session is lost; others may still be used."""
     has_expired: bool = False
     """Whether it is lost because it was idle."""
 
@@ -312,7 +312,7 @@ class PipelineSession:
             raise
 
     def begin(self, group: str, name: str) -> None:
-        """What this thread does from now on belongs to the group."""
+        """Assign this thread's jobs to the group from now on."""
         if self.running.is_remote:
             self.running.begin(group, self.session)
             self.session.clearTags()
@@ -321,7 +321,7 @@ class PipelineSession:
             self.session.sparkContext.setJobGroup(group, f"micro-batch of {name}", interruptOnCancel=True)
 
     def share_with(self, pool: str | None) -> None:
-        """This thread's jobs share cores with those of other pools, by turns. None: of the pool that all others are in.
+        """Put this thread's jobs into a pool. Pools take turns on the cores. None: the pool of all other jobs.
 
         A Connect server decides that itself (docs/clusters.md).
         """
@@ -329,24 +329,24 @@ class PipelineSession:
             self.session.sparkContext.setLocalProperty("spark.scheduler.pool", pool)  # type: ignore[arg-type]
 
     def close(self) -> None:
-        """Nothing of it is used any more. Over Connect alone: sessions of a JVM end with it."""
+        """Close it for good. Only a Connect server needs this: sessions of a JVM end with the JVM."""
         self.is_closed = True
         self.running.forget_session(self.session)
 
     def lose(self, error: BaseException) -> EngineUnavailable | None:
-        """What an error of its call means if this session is lost, alone: it is closed then. None if it is not."""
+        """What a call's error means if only this session is lost; it is then closed. None if it is not lost."""
         if self.lost is None and (lost := lost_session(error, self.running)) is not None:
             self.has_expired, self.lost = is_expired(error), lost
             self.close()
         return self.lost
 
     def abandon(self, error: Exception) -> None:
-        """Close it because a call has failed while it was opened. A server that is away does not have to end it."""
+        """Close it because a call failed while it was being opened. A server that is away does not have to end it."""
         lost_server(error, self.running)
         self.close()
 
     def add_module(self, path: Path) -> None:
-        """A zip file of Python modules for the workers. It has to stay there as long as Spark runs."""
+        """Send a zip file of Python modules to the workers. The file has to exist as long as Spark runs."""
         if self.running.is_remote:
             self.session.addArtifacts(str(path), pyfile=True)
         else:
@@ -364,12 +364,12 @@ class PipelineSession:
                 cancel_jobs(self.session.sparkContext, group)
 
     def events(self, table: pa.Table) -> DataFrame:
-        """What the transform sees."""
+        """The events as the transform sees them."""
         frame = self._sent(table)
         return frame.coalesce(1) if table.num_rows <= SMALL_BATCH_EVENTS else frame
 
     def ranged(self, task: RangeTask, columns: Sequence[str]) -> DataFrame:
-        """The events of its ranges, each read by a task of its own, with these columns."""
+        """The events of the task's ranges, with these columns. A Spark task of its own reads each range."""
         count = len(task.ranges)
         numbers = self.session.range(0, count, 1, count)
         read = numbers.mapInArrow(cast(Any, task), _schema_of(task.schema))
@@ -382,31 +382,31 @@ class PipelineSession:
 
     @property
     def looks_views_up_late(self) -> bool:
-        """Whether a query means the view as it is when the query runs: a Connect server resolves names then."""
+        """Whether a query uses the view as it is when the query runs, because a Connect server resolves names only then."""
         return self.running.is_remote
 
     def forget_view(self) -> None:
-        """Or the events of this batch stay in the JVM until the next one comes."""
+        """Drop the view; otherwise the events of this batch stay in the JVM until the next batch."""
         if not self.looks_views_up_late:
             self.session.catalog.dropTempView(VIEW)
 
     def keep(self, events: pa.Table, query: Callable[[DataFrame], DataFrame]) -> None:
-        """The plan of a query over the view, where it can be run again and means the same a moment later."""
+        """Keep the plan of a query over the view, if it can be run again and is the same a moment later."""
         if self.is_looked_at or not _is_small(events) or self.running.is_remote:
             return
         self.is_looked_at = True
-        with suppress(Py4JError, AttributeError, TypeError):  # another Spark, with other insides
+        with suppress(Py4JError, AttributeError, TypeError):  # a Spark with other internals
             source = PipelineSession(self.running).events(events)
             source.createOrReplaceTempView(VIEW)
             first, second = query(source), query(source)
             is_alike = is_same(plan_of(first), plan_of(second)) and runs_again(plan_of(source), plan_of(second))
             if is_alike and (rows := rows_of(source)) is not None:
                 kept = CachedPlan(query, source, rows, second, events.schema)
-                kept.exchange(events)  # which nothing is kept without
+                kept.exchange(events)  # if this fails, nothing is kept
                 self.kept = kept
 
     def run_again(self, events: pa.Table) -> pa.Table | None:
-        """The output of the query that was kept; None if there is none, or not for these events, or it is busy."""
+        """The output of the kept plan; None if there is none, if it does not fit these events, or if it is busy."""
         kept = self.kept
         if kept is None or events.schema != kept.schema or not _is_small(events):
             return None
@@ -420,7 +420,7 @@ class PipelineSession:
             kept.is_free.release()
 
     def _sent(self, table: pa.Table) -> DataFrame:
-        """In one chunk: Spark takes several times as long for many."""
+        """Send the table in one chunk: Spark takes several times as long for many."""
         table = table.combine_chunks()
         schema = _schema_of(table.schema)
         if self.running.is_remote:
@@ -431,8 +431,8 @@ class PipelineSession:
         return sent(self.session, table, schema, rows)
 
     def unknown(self, none: pa.Table) -> DataFrame:
-        """As `events`, of a source that the optimizer cannot know to be empty."""
-        schema = _schema_of(none.schema)  # to send it and ask Spark would take a tenth of a host's start
+        """As `events`, but the optimizer cannot know that the source is empty."""
+        schema = _schema_of(none.schema)  # sending it and asking Spark would take a tenth of a host's start
         if self.running.is_remote:
             return self.session.createDataFrame([], schema)
         return self.session.createDataFrame(self.session.sparkContext.emptyRDD(), schema)
@@ -457,7 +457,7 @@ class PipelineSession:
         return RangeReads(why_again=of_plans(lambda: read_why_again(sql, explained(output)), _UNKNOWN.why_again))
 
     def check_reads_once(self, output: DataFrame) -> None:
-        """That this thread's job reads no event twice: neither its output nor a job that a function has run. Not over Connect.
+        """Check that this thread reads no event twice, for its output or in jobs that a function has run. Not over Connect.
 
         Raises TransformError.
         """

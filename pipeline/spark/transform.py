@@ -1,7 +1,7 @@
 """A pipeline's transform in Spark: checked once, then run over micro-batches by the fast path.
 
 The fast path: an Arrow table in one chunk -> createDataFrame without going through a local relation -> native expressions ->
-one task where the batch is small -> toArrow. With the defaults a small job takes several times as long.
+one task if the batch is small -> toArrow. With the defaults a small job takes several times as long.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ CLOSE_S = 5.0
 class SparkTransform(Transform):
     """One pipeline's transform: a job over all batches that wait, in a session of its own.
 
-    sql: over the view `events`. function: `module:function` from DataFrame to DataFrame. With a schema alone the parsed columns
-    are the output as they are.
-    goes_on: whether the rest of a batch is processed in which some bodies do not fit the schema.
+    sql: over the view `events`. function: `module:function` from DataFrame to DataFrame. With only a schema, the parsed
+    columns are the output as they are.
+    goes_on: whether the rest of a batch is processed if some of its bodies do not fit the schema.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class SparkTransform(Transform):
         try:
             return await self._job.run_ranged(batch, reader, stager, bytes_max)
         except (JobFailed, TransformError, NotStaged, SinkRejected) as error:
-            raise RangeRefused(f"executors cannot process the events behind {batch.start!r}: {error}") from error
+            raise RangeRefused(f"executors cannot process the events after {batch.start!r}: {error}") from error
 
     @property
     def executors_wait(self) -> ExecutorsWait | None:
@@ -184,7 +184,7 @@ class SparkJob:
         return self._checked
 
     async def prepare(self, slice: Slice) -> Prepared:
-        """Small ones at once: a thread's turn would take longer."""
+        """Small slices are parsed at once: waiting for a thread would take longer."""
         if slice.batch.bytes <= AT_ONCE_BYTES_MAX:
             return self._prepared(slice)
         return await self._engine.run_job(lambda: self._prepared(slice))
@@ -195,7 +195,7 @@ class SparkJob:
     async def run_ranged(
         self, batch: RangedBatch, reader: RangeReader, stager: Stager | None, bytes_max: int
     ) -> Ranged:
-        """One job over events that executors read. Cancelling it ends it first.
+        """One job over events that executors read. If it is cancelled, it first ends the job.
 
         Raises JobFailed, TransformError, NotStaged, EngineUnavailable, SinkUnavailable.
         """
@@ -204,7 +204,7 @@ class SparkJob:
     # On a thread
 
     def _send_modules(self, own: PipelineSession) -> None:
-        """To workers on other machines, once the function was imported. Raises TransformError."""
+        """Send modules to workers on other machines, once the function was imported. Raises TransformError."""
         if self._function is None or not self._engine.is_cluster:
             return
         assert self._spec.function is not None
@@ -237,7 +237,7 @@ class SparkJob:
         return [self._checked.columns.empty_table()] * count
 
     def _parsed(self, events: pa.Table) -> tuple[pa.Table, Sequence[Misfit]]:
-        """Those whose bodies fit, with the schema's columns beside the event's own. And why the others do not."""
+        """The events whose bodies fit, with the schema's columns in addition to their own; and why the others do not fit."""
         if self._columns is None:
             return events, ()
         parsed = parse(self._columns, events.column("body"))
@@ -298,7 +298,7 @@ class SparkJob:
         )
 
         def collect(frame: DataFrame) -> pa.Table:
-            if self._function is not None and not reader.is_repeatable:  # its plan may be another one each time
+            if self._function is not None and not reader.is_repeatable:  # each call may return another plan
                 own.check_reads_once(frame)
             return own.returned(frame, output)
 
@@ -322,7 +322,7 @@ class SparkJob:
         return self._queried(events)
 
     def _queried(self, events: DataFrame) -> DataFrame:
-        """Where the events are their session's view already."""
+        """The query's output, if the events are already their session's view."""
         return events if self._spec.sql is None else events.sparkSession.sql(self._spec.sql)
 
     def _check(self, run: Run) -> Checked:
@@ -340,8 +340,8 @@ class SparkJob:
             ) as beside:  # half of the check: Spark describes plans by reflection
                 checking = beside.submit(own.contract, source, output, self._spec.sql)
                 counting = beside.submit(own.range_reads, source, output, self._spec)
-                if own.looks_views_up_late:  # what follows makes the view `events` another one
-                    counting.exception()  # the one thread is through with both
+                if own.looks_views_up_late:  # what follows replaces the view `events`
+                    counting.exception()  # the only thread has then finished both
                 try:
                     reads = self._reads(own, none, source, output)
                     columns = self._collected(run, none.select(reads)).schema
@@ -397,7 +397,7 @@ class SparkJob:
         return output
 
     def _reads(self, own: PipelineSession, none: pa.Table, source: DataFrame, output: DataFrame) -> Sequence[str]:
-        """The columns that Spark needs to see: those an SQL reads. A function may look at any, and at another one tomorrow."""
+        """The columns that Spark needs to see: those that the SQL reads. A function may read any, and others tomorrow."""
         every: list[str] = none.column_names
         if self._spec.sql is None or own.running.is_remote:
             return every
@@ -405,12 +405,12 @@ class SparkJob:
         reads = [name for name in every if name in read]
         try:
             of_these = self._analyzed(own, own.unknown(none.select(reads)))
-        except (AnalysisException, TransformError):  # `* EXCEPT (body)` reads no body, and names it
+        except (AnalysisException, TransformError):  # `* EXCEPT (body)` does not read `body`, but names it
             return every
         return reads if of_these.schema == output.schema else every
 
     def _jobs_of_its_own(self, own: PipelineSession) -> str | None:
-        """Why batches share no jobs, where the function ran some when it was called: asked before the check runs one."""
+        """Why batches share no jobs if the function has run jobs of its own. Called before the check runs a job."""
         if self._function is None or own.running.is_remote or (has_run := own.has_run_jobs()) is False:
             return None
         runs = "runs Spark jobs" if has_run else f"may, with PySpark {pyspark.__version__}, run Spark jobs"

@@ -25,8 +25,8 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 def pack(function: str, directory: Path) -> Path | None:
     """A zip file with the top-level module or package of an imported `module:function`; None if it is installed, or built in.
 
-    The file's name depends on its content alone, and executors may be reading an existing file. Raises TransformError if the
-    package is too large, OSError.
+    The file's name depends only on its content. An existing file stays, because executors may be reading it. Raises
+    TransformError if the package is too large, and OSError.
     """
     name = function.partition(":")[0].partition(".")[0]
     root = _root_of(name)
@@ -51,14 +51,14 @@ def _root_of(name: str) -> Path | None:
 
 
 def _is_installed(root: Path) -> bool:
-    """Beside Python itself, or as a package."""
+    """Whether it is in Python's standard library, or among the installed packages."""
     paths = sysconfig.get_paths()
     places = [Path(paths[name]).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     return any(root.resolve().is_relative_to(place) for place in places)
 
 
 def _zipped(function: str, root: Path) -> bytes:
-    """The same bytes for the same files."""
+    """A zip file: the same bytes for the same files."""
     buffer = io.BytesIO()
     size = 0
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as packed:

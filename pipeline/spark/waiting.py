@@ -20,7 +20,7 @@ class Waiting:
         self._due_s = REPORTED_S
 
     def note(self, pipeline: str, job: str, for_s: float, about: str) -> None:
-        """The job waits, and has waited for so long. about: what the cluster answers about its executors."""
+        """Note that the job has waited for `for_s` so far. about: what the cluster answers about its executors."""
         self._jobs[pipeline, job], self._about = for_s, about
         longest_s = max(self._jobs.values())
         if longest_s >= self._due_s:
@@ -28,7 +28,7 @@ class Waiting:
             _log.warning("waiting for executors", extra={"seconds": round(longest_s), "why": self._why})
 
     def end(self, pipeline: str, job: str) -> None:
-        """It does not wait, whether it did before or not."""
+        """Note that the job does not wait, whether it did before or not."""
         for_s = self._jobs.pop((pipeline, job), None)
         if for_s is not None and not self._jobs:
             if self._due_s > REPORTED_S:
@@ -36,7 +36,7 @@ class Waiting:
             self._due_s = REPORTED_S
 
     def of(self, pipeline: str) -> ExecutorsWait | None:
-        """Its job that has waited for longest."""
+        """The wait of the pipeline's job that has waited longest."""
         found = [for_s for (name, _), for_s in self._jobs.items() if name == pipeline]
         return ExecutorsWait(max(found), self._why) if found else None
 

@@ -16,19 +16,19 @@ from typing import Literal
 WAIT_S = 600.0
 """How long a job waits for executors if no setting has another time."""
 SILENT_S = 30.0
-"""A master or an API server that has not answered for so long is lost, if no task runs."""
+"""A master or an API server that has not answered for this long is lost, if no task runs."""
 ASK_S = 8.0
-"""A job that waits for an executor to start, or for another job, seldom takes longer."""
+"""Jobs ask the cluster after this time without progress. Waits for a starting executor, or another job, seldom take longer."""
 LOOK_S = 1.0
 REPORTED_S = 30.0
-"""How often the log has that a job waits."""
+"""How often the log reports that a job waits."""
 WHY_MAX = 120
 """Characters of what Kubernetes writes about a pod."""
 STATES_MAX = 3
 """How many states of pods are named, the most frequent first."""
 
 Verdict = Literal["works", "waits", "lost", "in vain"]
-"""works: as far as is known. in vain: it waited for as long as the setting permits."""
+"""works: it progresses, as far as is known. in vain: it has waited for as long as the setting permits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ KNOWN, UNKNOWN = ClusterAnswer(True), ClusterAnswer(None)
 
 
 def answer_of(answers: Iterable[ClusterAnswer]) -> ClusterAnswer:
-    """What several masters answer together: one of them is in charge. Asks no others behind one that knows the application."""
+    """The answer of several masters, one of which is in charge. Asks no more of them after one that knows the application."""
     found = UNKNOWN
     for each in answers:
         if each.knows:
@@ -72,7 +72,7 @@ class JobWatch:
     ended: int = 0
 
     def note(self, progress: TaskCounts | None, now: float) -> None:
-        """progress: None if nothing is known of it, while Spark plans it for example."""
+        """progress: None if nothing is known of the job, for example while Spark plans it."""
         if progress is None or progress.running or not progress.left or progress.ended != self.ended:
             self.moved_at = now
         if progress is not None:
@@ -83,9 +83,9 @@ class JobWatch:
 class Cluster:
     """What all jobs of one Spark know of its executors, in the caller's seconds.
 
-    ran_at: when a task of any of them was last seen to run. Jobs wait for each other.
+    ran_at: when a task of any job was last seen to run, because jobs wait for each other.
     asked_at, known_at: when the cluster was last asked about the application, and when it last knew it.
-    On a Connect server, jobs may also wait for those of other hosts, which are not seen.
+    On a Connect server, jobs may also wait for those of other hosts, which this host does not see.
     """
 
     wait_s: float = WAIT_S
@@ -93,7 +93,7 @@ class Cluster:
     asked_at: float = -inf
     known_at: float = -inf
     about: str = ""
-    """What it answered about executors."""
+    """What the cluster answered about executors."""
 
     def quiet_since(self, watch: JobWatch) -> float:
         """Since when neither this job nor any other has progressed."""
@@ -117,13 +117,13 @@ class Cluster:
 
 
 def about_workers(workers: int, cores: int) -> str:
-    """cores: that are free."""
+    """cores: how many are free."""
     has = f"{workers} worker{'' if workers == 1 else 's'}" if workers else "no workers"
     return f"its master has {has}" + (f", and {cores} free core{'' if cores == 1 else 's'}" if workers else "")
 
 
 def about_pods(pods: Sequence[tuple[str, str]]) -> str:
-    """pods: the phase of each, and why it does not run."""
+    """pods: the phase of each pod, and why the pod does not run."""
     if not pods:
         return "it has no pod for an executor"
     found = Counter(f"{phase}: {' '.join(why.split())[:WHY_MAX]}" if why else phase for phase, why in pods)
@@ -165,6 +165,6 @@ def lost(place: str) -> str:
 def forgotten(place: str) -> str:
     """What is wrong, and what happens next."""
     return (
-        f"the Spark master at '{place}' no longer knows this host's application, as after it lost the connection to its driver:"
-        " the next batch starts another"
+        f"the Spark master at '{place}' no longer knows this host's application, perhaps because it lost the connection to its"
+        " driver: the next batch starts another"
     )

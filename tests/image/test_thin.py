@@ -98,7 +98,7 @@ def test_settings_without_a_server_are_refused_in_one_line(
         assert pod.ended() == 2, pod.said
     finally:
         pod.end()
-    assert "there is no Spark of its own here, as in the thin image" in pod.said
+    assert "there is no Spark here, as in the thin image" in pod.said
     assert "set `spark.remote`" in pod.said
     assert "Traceback" not in pod.said
 

@@ -518,11 +518,11 @@ async def test_a_variable_that_is_not_set_is_named(
             monkeypatch.delenv(EXECUTORS_ENV)
         else:
             monkeypatch.setenv(EXECUTORS_ENV, value)
-        with pytest.raises(SinkRejected, match=f"variable {EXECUTORS_ENV} is not set.* on all hosts and executors"):
+        with pytest.raises(SinkRejected, match=f"variable {EXECUTORS_ENV}, .* is not set.* on all hosts and executors"):
             stager.stage(numbers(1), "x")
-        with pytest.raises(SinkRejected, match=f"variable {EXECUTORS_ENV} is not set"):
+        with pytest.raises(SinkRejected, match=f"variable {EXECUTORS_ENV}, which `executors_env` names, is not set"):
             await writer.make_stager(None, numbers(1).schema)
-        with pytest.raises(SinkRejected, match=f"variable {EXECUTORS_ENV} is not set"):
+        with pytest.raises(SinkRejected, match=f"variable {EXECUTORS_ENV}, which `executors_env` names, is not set"):
             await sink_of(setup=LINES, table="lines", executors_env=EXECUTORS_ENV).prepare()
 
 

@@ -105,5 +105,5 @@ async def test_executors_without_the_variable_leave_the_batch_to_the_host_and_na
     tmp_path: Path, postgres: Postgres
 ) -> None:
     found = await run_host(tmp_path, postgres, "unset")
-    assert f"the environment variable {EXECUTORS_ENV} is not set, which `executors_env` names" in found
+    assert f"the environment variable {EXECUTORS_ENV}, which `executors_env` names, is not set" in found
     assert postgres.fetch("SELECT count(*) FROM lines") == [(0,)]

@@ -1,4 +1,4 @@
-"""One request for changes and its answer, as plain values: the contents of the wire, without the SDK that carries it. Pure.
+"""One request for changes and its answer, as plain values: the contents of the wire, without the SDK that carries them. Pure.
 
 https://learn.microsoft.com/rest/api/cosmos-db/list-documents lists the headers of a change feed.
 """
@@ -54,7 +54,7 @@ class Ask:
 
 
 def _second_before(time: datetime) -> str:
-    """The header means later than, in whole seconds, which is how exact the times of documents are."""
+    """The header means "later than", in whole seconds; times of documents are no more exact."""
     whole = time.astimezone(UTC).replace(microsecond=0)
     earlier = timedelta(seconds=0 if time.microsecond else 1)
     return format_datetime(max(whole - earlier, datetime(1970, 1, 1, tzinfo=UTC)), usegmt=True)
@@ -108,7 +108,7 @@ class FeedAnswer:
 NEXT = {
     401: "check the key or the identity, and this machine's clock",
     403: (
-        "give the identity the role Cosmos DB Built-in Data Reader (a sink's: Contributor), and this machine leave to pass"
+        "give the identity the role Cosmos DB Built-in Data Reader (a sink's: Contributor), and let this machine pass"
         " the account's firewall"
     ),
     404: "check `database` and `container`: they are never created here",
@@ -116,7 +116,7 @@ NEXT = {
 
 
 def refusal(answer: FeedAnswer, what: str) -> FeedError:
-    """What an answer that is neither changes nor 304 means; a 410 has been looked into before."""
+    """The error for an answer that is neither changes nor a 304. The caller has already handled a 410."""
     text = f"{what}: the account answers {answer.status}" + (f"/{answer.substatus}" if answer.substatus else "")
     if answer.status == THROTTLED:
         return FeedUnavailable(

@@ -1,8 +1,8 @@
 """The one file with azure-cosmos in it: few requests, on the SDK's own authentication, TLS, endpoints and connections.
 
-The SDK's change feed hands out continuations of its own, which neither .NET nor KEDA can read, and follows splits by itself. So
-its reading of all documents is taken instead: azure-core's public hooks add the change feed's headers to its request, and take
-the raw answer before the SDK looks at it. What only the SDK can do (another region's turn) is left to it.
+The SDK's change feed has continuations of its own, which neither .NET nor KEDA can read, and follows splits automatically. So
+its call that reads all documents is used instead: azure-core's public hooks add the change feed's headers to its request, and
+take the raw answer before the SDK sees it. What only the SDK can do (turning to another region) is left to it.
 `tests/connectors/cosmos/test_client.py` names the part that a new version of the SDK has moved.
 """
 
@@ -57,7 +57,7 @@ class CosmosContainer:
         self._credential: Any = None
 
     async def read_changes(self, ask: Ask) -> FeedAnswer:
-        """Any answer about the container; without one in time, a 408."""
+        """Any answer about the container; a 408 if none arrives in time."""
         hooks = _Hooks(ask.headers())
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -75,7 +75,7 @@ class CosmosContainer:
     async def write(self, write: Write) -> FeedAnswer:
         """Upsert, patch or delete one document. Returns any answer about it, also a 429: the SDK does not wait.
 
-        Raises FeedUnavailable without an answer, FeedError.
+        Raises FeedUnavailable if there is no answer, and FeedError.
         """
         return await self._call(self._execute(write))
 
@@ -96,12 +96,12 @@ class CosmosContainer:
         return FeedAnswer(OK, {})
 
     async def list_ranges(self) -> list[PhysicalRange]:
-        """Those that there are now. Raises FeedError, FeedUnavailable."""
+        """The ranges that exist now. Raises FeedError, FeedUnavailable."""
         return [_range(found) for found in await self._call(self._ranges())]
 
     @property
     def host(self) -> str:
-        """The account's, without a port."""
+        """The account's host, without a port."""
         return urlsplit(self._account.endpoint).hostname or ""
 
     async def read_key_paths(self) -> tuple[str, ...]:
@@ -110,7 +110,7 @@ class CosmosContainer:
         return tuple(str(path) for path in properties["partitionKey"]["paths"])
 
     async def read_rid(self) -> str:
-        """The resource id, which a container keeps for as long as it is there."""
+        """The resource id, which a container keeps for as long as it exists."""
         return str((await self._call(self._properties()))["_rid"])
 
     async def close(self) -> None:
@@ -168,7 +168,7 @@ class CosmosContainer:
                 client = CosmosClient(
                     self._account.endpoint,
                     credential=self._account.key or self._identity(),
-                    retry_connect=0,  # another region has its turn all the same, and then ours is the pause
+                    retry_connect=0,  # the SDK turns to another region all the same; then we pause
                     retry_read=0,
                     read_timeout=self._timeout_s,
                     connection_timeout=self._timeout_s,
@@ -190,7 +190,7 @@ class CosmosContainer:
 
 
 class ScratchContainer(CosmosContainer):
-    """A container for a while, for questions to the service: `create` it, and `remove` it in the end. Its key is /pk."""
+    """A temporary container for probes of the service: `create` it, and `remove` it at the end. Its partition key is /pk."""
 
     async def create(self) -> None:
         await self._open()
@@ -201,17 +201,17 @@ class ScratchContainer(CosmosContainer):
         await self._call(self._in_database().delete_container(self._container))
 
     async def create_document(self, document: dict[str, Any]) -> FeedAnswer:
-        """If there is none of its id. Raises FeedUnavailable, FeedError."""
+        """Create a document unless one has its id. Raises FeedUnavailable, FeedError."""
         return await self._judge((await self._open()).create_item(document))
 
     async def replace_document(self, document: dict[str, Any], etag: str) -> FeedAnswer:
-        """If it still has that ETag. Raises FeedUnavailable, FeedError."""
+        """Replace a document if it still has that ETag. Raises FeedUnavailable, FeedError."""
         match = MatchConditions.IfNotModified
         replacing = (await self._open()).replace_item(document["id"], document, etag=etag, match_condition=match)
         return await self._judge(replacing)
 
     async def write_together(self, documents: Sequence[dict[str, Any]]) -> None:
-        """In one transaction; they have one key. Raises FeedUnavailable, FeedError."""
+        """Write documents of one key in one transaction. Raises FeedUnavailable, FeedError."""
         steps = [("upsert", (document,)) for document in documents]
         await self._call((await self._open()).execute_item_batch(steps, documents[0]["pk"]))
 
@@ -231,7 +231,7 @@ class ScratchContainer(CosmosContainer):
         return self._client.get_database_client(self._database)
 
     async def _judge(self, write: Awaitable[Mapping[str, Any]]) -> FeedAnswer:
-        """A conflict is an answer."""
+        """The answer to a write; a conflict is an answer, too."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 return FeedAnswer(OK, {"etag": str((await write)["_etag"])})
@@ -244,7 +244,7 @@ class ScratchContainer(CosmosContainer):
 
 
 class _Intercepted(Exception):
-    """An answer on its way past the SDK, which would make something else of it."""
+    """An answer that bypasses the SDK, which would turn it into something else."""
 
     def __init__(self, answer: FeedAnswer, *, is_of_document: bool = False) -> None:
         self.answer = answer
@@ -252,7 +252,7 @@ class _Intercepted(Exception):
 
 
 class _Hooks:
-    """For one call: the SDK makes requests of its own in between (endpoints, the container's properties), which go their way."""
+    """Hooks of one call. Requests of the SDK's own (endpoints, the container's properties) pass, unless they are refused."""
 
     def __init__(self, headers: Mapping[str, str] | None = None) -> None:
         self._headers = headers
@@ -279,7 +279,7 @@ class _Hooks:
 
 
 class _WriteHooks(_Hooks):
-    """For one write: what refuses it is an answer."""
+    """Hooks of one write: a refusal is an answer."""
 
     def _came(self, response: Any) -> None:
         if response.http_request.method not in ("POST", "PATCH", "DELETE"):
@@ -291,13 +291,13 @@ class _WriteHooks(_Hooks):
 
 
 def _head_of(response: Any) -> FeedAnswer:
-    """Without the body, which is read only if it is wanted."""
+    """The answer without its body, which is read only if it is wanted."""
     answer = response.http_response
     return FeedAnswer(answer.status_code, {name.lower(): value for name, value in answer.headers.items()})
 
 
 def _is_ours(answer: FeedAnswer) -> bool:
-    """Whether it is about the container, and not about a region, from which the SDK turns to another one."""
+    """Whether the answer is about the container. After one about a region, the SDK turns to another region."""
     if answer.status in (OK, NOT_MODIFIED):
         return True
     if answer.status == 403:

@@ -1,12 +1,13 @@
 """A container's change feed: a partition for each of its ranges, with the server's own ETags as continuations.
 
-The server cuts pages at the ends of transactions. A position is the ETag behind a page, or `"<lsn>"` between two
-transactions of one. If a range was split or merged, reading ends there, and the children begin at the delivered position.
+The server cuts pages at the ends of transactions. A position is the ETag after a page, or `"<lsn>"` between two
+transactions of a page. If a range was split or merged, reading ends there, and the children begin at the delivered position.
 
-Executors may read what waits: a request may begin at any LSN, so ranges are cut by LSN, up to the present one. The service takes
+Executors may read what waits: a request may begin at any LSN, so ranges are cut by LSN, up to the current one. The service takes
 no upper bound, so a reader drops what is past its range. Nothing counts the changes between two LSNs: a range is complete once
-the service has sent a later change, or once a replica that has come as far has sent that nothing follows. In mode `latest`, a
-document that has changed since is missing from its range, and follows with its new LSN (docs/protocol.md, latest versions).
+the service has sent a later change, or once a replica that has reached its end has answered that nothing follows. In mode
+`latest`, a document that has changed since is missing from its range, and follows with its new LSN (docs/protocol.md, latest
+versions).
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ from leasehold.pipeline.ranges import EventRange, RangeReader, iterate, secret_i
 T = TypeVar("T")
 PARSING_THREADS = 2
 REFRESHED_S = 3600.0
-"""An idle position of all versions and deletes is moved up this often, or retention (hours) would pass it."""
+"""An idle position of all versions and deletes is advanced this often; otherwise retention (hours) would pass it."""
 
 
 class _Gone(FeedUnavailable):
@@ -68,7 +69,7 @@ class _Gone(FeedUnavailable):
 
 
 class _Lag(NamedTuple):
-    """The lag of one range. time_s: when the first change behind the position was written, seconds since 1970."""
+    """The lag of one range. time_s: when the first change after the position was written, seconds since 1970."""
 
     transactions: int
     time_s: int | None
@@ -113,7 +114,7 @@ class CosmosChangeFeed(ChangeFeed):
         self._where = Whereabouts(self._container.list_ranges)
         self._key_paths: tuple[str, ...] | None = None
         self._first_times: dict[str, tuple[str | None, int | None]] = {}
-        """By partition: the position of the last call of `lag`, and when the first change behind it was written."""
+        """By partition: the position of the last call of `lag`, and when the first change after it was written."""
         self._threads = ThreadPoolExecutor(PARSING_THREADS, thread_name_prefix="cosmos-feed")
 
     @property
@@ -129,11 +130,11 @@ class CosmosChangeFeed(ChangeFeed):
         return self._endpoint_host
 
     async def read_container_rid(self) -> str:
-        """The container's resource id: with the host it is what leases of .NET's are named after."""
+        """The container's resource id: .NET's leases are named after it and the host."""
         return await self._container.read_rid()
 
     async def partitions(self) -> list[FeedPartition]:
-        """An account that throttles names a time, and the request is repeated then."""
+        """If the account throttles the request, it is repeated after the time that the account names."""
         patience = Patience(self._pauses)
         while True:
             try:
@@ -190,7 +191,7 @@ class CosmosChangeFeed(ChangeFeed):
     async def plan_ranges(
         self, partition: str, continuation: str | None, events_max: int, range_events: int
     ) -> list[EventRange]:
-        """Counts transactions. In mode `latest`, ranges may have far fewer documents, because each is only at its last change."""
+        """Counts transactions. In mode `latest`, ranges may have far fewer documents, each only at its last change."""
         first = lsn_of(continuation)
         if continuation is None and self._mode == "all_versions":
             return []  # `open` raises PositionLost
@@ -209,7 +210,7 @@ class CosmosChangeFeed(ChangeFeed):
         return self._ranges if self._is_for_executors else None
 
     async def read_up_to(self, partition: str, start: str | None, to: str) -> AsyncGenerator[pa.Table, None]:
-        """What follows `start` up to `to`, and then it ends. `to`: a position that the partition has reached."""
+        """Yield what follows `start` up to `to`, and end. `to`: a position that the partition has reached."""
         size, patience = PageSize.of(self._page_limits.items_max), Patience(self._pauses)
         after, last = start, lsn_of(to)
         while lsn_of(after) < last:
@@ -230,9 +231,9 @@ class CosmosChangeFeed(ChangeFeed):
                     yield page.events.slice(0, int(count))
 
     def _checked_end(self, partition: str, answer: FeedAnswer, after: str | None, to: str) -> str:
-        """How far there is nothing behind `after`, by an answer without changes. Raises FeedUnavailable if that is nowhere new.
+        """The position up to which nothing follows `after`, by an answer without changes.
 
-        A 304 counts as far as its replica had come, which may lag behind.
+        A 304 counts only up to where its replica had come, which may lag. Raises FeedUnavailable if that is not past `after`.
         """
         session = session_lsn(answer.session) if answer.status == NOT_MODIFIED else None
         end = answer.etag if session is None else position_behind(session)
@@ -278,14 +279,14 @@ class CosmosChangeFeed(ChangeFeed):
         self._threads.shutdown(wait=False)
 
     async def _everywhere(self, partition: str, ask: Callable[[RangeSection], Awaitable[T]]) -> list[T]:
-        """The ranges of the partition or of its successors; read again if they turn out to be outdated."""
+        """The answers for the partition's or its successors' ranges, with new ranges if the known ones are outdated."""
         try:
             return [await ask(place) for place in await self._where.list_places(partition)]
         except _Gone:
             return [await ask(place) for place in await self._where.list_places(partition)]
 
     async def _place_or_end(self, partition: str, delivered: str | None) -> RangeSection:
-        """Raises PartitionEnded."""
+        """The partition's place. Raises PartitionEnded."""
         heirs = await self._where.find_heirs(partition)
         if [heir.name for heir in heirs] == [partition]:
             return await self._where.find_place(partition)
@@ -305,7 +306,7 @@ class CosmosChangeFeed(ChangeFeed):
         return answer
 
     async def _ask_one(self, place: RangeSection, after: str | None, since: datetime | None = None) -> FeedAnswer:
-        """The answer to one question, of at most one item. Raises FeedError."""
+        """The answer to a request for at most one item. Raises FeedError."""
         answer = await self._ask(place, after, 1, since)
         if answer.status == GONE:
             raise _Gone(str(self._refused(place.range_id, answer)))
@@ -319,7 +320,7 @@ class CosmosChangeFeed(ChangeFeed):
         return answer.etag
 
     async def _at(self, place: RangeSection, time: datetime) -> str | None:
-        """Where to begin for all from `time` on; for a time the account first answers 304, with the place to begin at."""
+        """Where to begin for all changes from `time` on. The account may first answer 304, with the position to begin at."""
         if time <= datetime(1970, 1, 1, tzinfo=UTC):
             return None
         answer = await self._ask_one(place, None, time)
@@ -337,7 +338,7 @@ class CosmosChangeFeed(ChangeFeed):
         return _Lag(estimated(session_lsn(answer.session), records[0].lsn), records[0].time_s)
 
     async def _pages(self, partition: str, answer: FeedAnswer, after: str | None) -> list[Page]:
-        """Empty if nothing is after `after`, whatever a lagging replica answers. Raises FeedError."""
+        """The pages of an answer; none if nothing follows `after`, whatever a lagging replica answers. Raises FeedError."""
         if answer.status not in (OK, NOT_MODIFIED):
             raise self._refused(partition, answer)
         lsn_of(answer.etag)
@@ -371,13 +372,13 @@ class CosmosChangeFeed(ChangeFeed):
         return self._key_paths
 
     async def _run_on_thread(self, call: Callable[[], T]) -> T:
-        """Parsing takes its time, and renewals do not wait for it."""
+        """Make a call on a thread: parsing takes a while, and renewals must not wait for it."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     def _in_reach(self, partition: str, delivered: str | None, answer: FeedAnswer, in_reach_at: float) -> float:
-        """When the range was last seen to have come as far as was delivered. A replica may lag; a range that stays so fell back.
+        """When the range was last seen to be at or past the delivered position. A replica may lag, but not forever.
 
-        Nothing would be read until it has come so far again, and what was written by then never would. Raises PositionLost.
+        A range that stays before it has lost writes: its new ones would be skipped until it is there again. Raises PositionLost.
         """
         session, now = session_lsn(answer.session), self._pauses.monotonic()
         session = lsn_of(answer.etag) if session is None else session
@@ -406,8 +407,8 @@ class CosmosChangeFeed(ChangeFeed):
 class CosmosRanges(RangeReader):
     """Reads ranges with a client of its own.
 
-    account: without its key, which `variable` of the executors holds; None for an identity. patience_s: how long nothing may
-    succeed.
+    account: without its key. variable: of the executors, with the key; None for an identity. patience_s: how long requests may
+    fail without any success.
     """
 
     account: CosmosAccount
@@ -423,7 +424,7 @@ class CosmosRanges(RangeReader):
 
     @property
     def is_repeatable(self) -> bool:
-        """A document that changes leaves its range of latest versions."""
+        """Not with latest versions: a document that changes leaves its range."""
         return self.mode == "all_versions"
 
     def read_range(self, partition: str, planned: EventRange) -> Iterator[pa.Table]:
@@ -449,7 +450,7 @@ class CosmosRanges(RangeReader):
             await feed.close()
 
     def _own_account(self) -> CosmosAccount:
-        """With the key of this process."""
+        """The account with the key that this process has."""
         if self.variable is None:
             return self.account
         try:

@@ -30,7 +30,7 @@ def place_of_value(text: str, wanted: str, at: int = 0) -> int:
 
 
 def members_of(text: str, at: int) -> Iterator[tuple[tuple[int, int], Any]]:
-    """Each member of the array at `at`, with where it begins and ends; to the end of the whole text. Raises ValueError."""
+    """Each member of the array at `at`, with its beginning and end. Raises ValueError, also if the text has no end."""
     at = _skipped(text, _expected(text, "[", at))
     while text[at : at + 1] != "]":
         item, end = JSON.raw_decode(text, at)

@@ -10,12 +10,12 @@ _FIELD = re.compile(r'/?(?:"((?:[^"\\]|\\.)*)"|([^/]+))')
 
 
 def fields_of(path: str) -> tuple[str, ...]:
-    """Its field names. A name in quotes may contain slashes."""
+    """The path's field names. A name in quotes may contain slashes."""
     return tuple(quoted or plain for quoted, plain in _FIELD.findall(path))
 
 
 def value_at(document: Any, path: str) -> Any:
-    """None if the document has no such field."""
+    """The value at a path; None if the document has no such field."""
     for name in fields_of(path):
         document = document.get(name) if isinstance(document, Mapping) else None
     return document

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 GROWS_AFTER = 4
-"""Pages in a row that came in time before a larger one is tried."""
+"""How many pages in a row have to arrive in time before a larger one is tried."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,21 +30,21 @@ KINDS: Mapping[str | None, Kind] = {
     "patch": "patch",
     "delete": "delete",
 }
-"""By the words of an event's `operation`."""
+"""By the value of an event's `operation`."""
 _ID = re.compile(r"[^/\\?#\x00-\x1f\x7f]*[^/\\?#\x00-\x1f\x7f ]")
 ID_BYTES_MAX = 1023
 PATCHES_MAX = 10
-"""That Cosmos DB takes in one request."""
+"""The most patches that Cosmos DB takes in one request."""
 RETRY_WITH, NO_CONTAINER = 449, 1003
 NOT_DONE = (GONE, THROTTLED, RETRY_WITH)
-"""Passing answers that say that the write was refused. After the others (408, 5xx, none) it may still be done."""
+"""Passing answers that say that the write was refused. After the others (408, 5xx, none), it may still take effect."""
 OF_CONTENT = (400, 404, 409, 413)
 """Refusals of one document, while others can be written: a value, a patch of a missing document, a unique key, its size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Write:
-    """key: the values of the partition key. document: of an upsert. patches: of a patch, as the service has them."""
+    """key: the values of the partition key. document: of an upsert. patches: of a patch, in the service's form."""
 
     kind: Kind
     id: str
@@ -154,7 +154,7 @@ _ONCE = json.JSONDecoder(object_pairs_hook=_unique)
 
 
 def verdict(write: Write, answer: FeedAnswer, missing: Missing) -> Verdict:
-    """missing: what to do about a patch of a document that is not there."""
+    """missing: what to do about a patch of a document that does not exist."""
     if answer.status < 400:
         return "taken"
     if answer.status == 404 and answer.substatus != NO_CONTAINER:
@@ -167,7 +167,7 @@ def verdict(write: Write, answer: FeedAnswer, missing: Missing) -> Verdict:
 NEXT = {
     400: "correct the row",
     401: "check the key or the identity, and this machine's clock",
-    403: "give the identity the role Cosmos DB Built-in Data Contributor, and this machine leave to pass the account's firewall",
+    403: "give the identity the role Cosmos DB Built-in Data Contributor, and let this machine pass the account's firewall",
     404: "a patch needs its document (or set `patch_missing: skip`), and everything its container",
     409: "another document has the values of a unique key",
     413: "Cosmos DB takes documents of 2 MB",
@@ -175,7 +175,7 @@ NEXT = {
 
 
 def _id(document: Mapping[str, Any]) -> str:
-    """As the service and azure-cosmos take it. `.` and `..` would be steps of a document's address."""
+    """The document's id, if the service and azure-cosmos take it. `.` and `..` would be steps of a document's address."""
     name = document.get("id")
     if not isinstance(name, str) or not _ID.fullmatch(name) or name in (".", "..") or _bytes(name) > ID_BYTES_MAX:
         raise ValueError(

@@ -17,9 +17,9 @@ from typing import NamedTuple
 from leasehold.pipeline.errors import FeedError, FeedUnavailable, PositionLost
 from leasehold.pipeline.feed import FeedPartition
 
-# Continuations are the server's ETags, `"<lsn>"` with their quotes; one also stands between any two LSNs of a page. Pure.
+# Continuations are the server's ETags, `"<lsn>"` with their quotes; there is also one between any two LSNs of a page. Pure.
 #
-# An LSN is a transaction: its documents are delivered together or not at all, so a position never lies inside one.
+# An LSN is a transaction: its documents are delivered together or not at all, so a position is never inside one.
 
 
 _ETAG = re.compile(r'"([0-9]{1,18})"', re.ASCII)
@@ -94,14 +94,14 @@ class KeyRange(NamedTuple):
         return self.covers(other) and other.covers(self)
 
     def common(self, other: KeyRange) -> KeyRange | None:
-        """With the texts of this one where both have the same bound."""
+        """The common part, or None. If both have the same bound, it has this range's text."""
         low, high = max(self.min, other.min, key=order), min(self.max, other.max, key=order)
         return KeyRange(low, high) if order(low) < order(high) else None
 
 
 @dataclass(frozen=True, slots=True)
 class PhysicalRange:
-    """A range that there is now. parents: all it came from, the newest last."""
+    """A range that exists now. parents: all that it came from, the newest last."""
 
     id: str
     span: KeyRange
@@ -109,7 +109,7 @@ class PhysicalRange:
 
 
 class RangeSection(NamedTuple):
-    """The range that a partition is read from, and the section of it; None for the whole."""
+    """The range from which a partition is read, and the section of it; None for the whole range."""
 
     range_id: str
     span: KeyRange | None = None
@@ -136,7 +136,7 @@ def partition_of(range: PhysicalRange) -> FeedPartition:
 
 
 def place_of(partition: str, live: Iterable[PhysicalRange]) -> RangeSection | None:
-    """None if no single range holds the partition (any more)."""
+    """Where the partition is read; None if no single range holds it (any longer)."""
     mine = span_of(partition)
     if mine is None:
         return next((RangeSection(each.id) for each in live if each.id == partition), None)

@@ -30,7 +30,7 @@ _HALF = re.compile("[\ud800-\udfff]")
 
 @dataclass(frozen=True, slots=True)
 class ChangeRecord:
-    """time_s: when it was written, seconds since 1970. body: None of a deleted document."""
+    """time_s: when it was written, seconds since 1970. body: None for a deleted document."""
 
     lsn: int
     time_s: int
@@ -45,7 +45,7 @@ class ChangeRecord:
 
 
 def records_of(answer: bytes, key_paths: Sequence[str], *, all_versions: bool) -> list[ChangeRecord]:
-    """Raises FeedUnavailable (cut off), MalformedRecord."""
+    """Raises FeedUnavailable if the answer was cut off, and MalformedRecord."""
     try:
         text = answer.decode()
         check_nesting(text, JSON_LEVELS_MAX)
@@ -111,7 +111,7 @@ def _key(document: Mapping[str, Any], paths: Sequence[str]) -> str | None:
 
 
 def _whole(text: str) -> str:
-    """JSON may escape half a character (a lone surrogate), and no text of Arrow holds one. The body keeps it as it is written."""
+    """A text without lone surrogates, which JSON may escape and Arrow's texts cannot hold. The body keeps them as written."""
     return _HALF.sub("\N{REPLACEMENT CHARACTER}", text)
 
 

@@ -1,8 +1,8 @@
 """The sink `cosmos`: documents upserted, patched or deleted, by many point operations at a time.
 
-Not by transactional batches: these hold one partition key value each, and one throttled operation would fail all of its batch.
-What other SDKs call bulk is not in Python's; its point operations cost the same request units, and each has its own answer.
-So a request of this sink is as many point operations at a time, and those that are throttled are sent again.
+It uses no transactional batches: each has one partition key value, and one throttled operation would fail its whole batch.
+Python's SDK lacks the bulk mode of others; point operations cost the same request units, and each has its own answer.
+So a request of this sink is many concurrent point operations, and throttled ones are sent again.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class _Outcome:
 
 
 class CosmosDestination(Destination):
-    """Entries are `Write`s, which it makes of rows itself."""
+    """Entries are `Write`s, which it makes from rows itself."""
 
     def __init__(self, container: CosmosContainer, *, content: Content, operation: str, patch_missing: Missing) -> None:
         self._container = container

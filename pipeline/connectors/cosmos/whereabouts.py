@@ -1,4 +1,4 @@
-"""The ranges that the partitions of a feed are read from: as they were last listed, and earlier ones."""
+"""The ranges from which the partitions of a feed are read: as they were last listed, and earlier ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from leasehold.pipeline.errors import FeedUnavailable
 
 
 class Whereabouts:
-    """Lists the ranges where it has to. Its methods raise FeedError for what the container never had."""
+    """Lists the ranges only if it has to. Its methods raise FeedError for a partition that the container never had."""
 
     def __init__(self, ranges: Callable[[], Awaitable[list[PhysicalRange]]]) -> None:
         self._ranges = ranges
@@ -32,11 +32,11 @@ class Whereabouts:
         return self._live
 
     def remember(self, scopes: Mapping[str, str]) -> None:
-        """An unreadable position counts as unknown: its own lease reports it."""
+        """An unreadable scope counts as unknown: its own lease reports it."""
         self._scopes |= {name: span for name, scope in scopes.items() if (span := span_of(scope)) is not None}
 
     def forget(self, place: RangeSection) -> None:
-        """It is gone: the next call lists the ranges again."""
+        """Forget a range that is gone: the next call lists the ranges again."""
         self._live = [each for each in self._live if each.id != place.range_id]
 
     async def find_heirs(self, partition: str) -> list[Successor]:
@@ -52,12 +52,12 @@ class Whereabouts:
         return successors(partition, self._scopes.get(partition), live)
 
     async def list_places(self, partition: str) -> list[RangeSection]:
-        """Its own, or its successors'."""
+        """The partition's place, or those of its successors."""
         found = [place_of(heir.name, self._live) for heir in await self.find_heirs(partition)]
         return [place for place in found if place is not None]
 
     async def find_place(self, partition: str) -> RangeSection:
-        """Raises FeedUnavailable if it was split."""
+        """The partition's place. Raises FeedUnavailable if it was split."""
         places = await self.list_places(partition)
         if len(places) != 1:
             raise FeedUnavailable(f"partition '{partition}' was split: its children take over")

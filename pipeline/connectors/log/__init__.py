@@ -22,10 +22,10 @@ def append(
     *,
     keys: Iterable[str | None] | None = None,
 ) -> int:
-    """Put events into a log by hand, as one atomic batch; the log and the partition are made where they are missing.
+    """Put events into a log by hand, as one atomic batch; the log and the partition are created if they are missing.
 
-    Returns the sequence of the first event. It blocks, and nothing recognises a repetition: what must be delivered exactly
-    once goes through a pipeline. Raises LogUnavailable.
+    Returns the sequence of the first event. It blocks, and nothing recognises a repetition: use a pipeline for what must be
+    delivered exactly once. Raises LogUnavailable.
     """
     events = [body.encode() if isinstance(body, str) else body for body in bodies]
     columns = {"body": events, "key": list(keys) if keys is not None else [None] * len(events)}

@@ -1,6 +1,6 @@
 """The embedded log as a broker of idempotent producers: the same port as Event Hubs, on files of this machine.
 
-A producer's line is kept under a name of its own beside those of the leases. It continues at its level: attaching again with
+A producer's line has a name of its own, next to those of the leases. It continues at its level: attaching again with
 the last number, or with the one before the last batch, settles a lost answer.
 """
 
@@ -44,12 +44,12 @@ from leasehold.pipeline.producer.event import PreparedEvent
 T = TypeVar("T")
 BYTES_MAX = 1024 * 1024
 EVENT_BYTES = 16
-"""What an event takes besides: the places of its columns."""
+"""What an event takes in addition: the offsets of its columns."""
 THREADS = 4
 
 
 class LogBroker:
-    """A log's directory. Implements leasehold.pipeline.producer.Broker; partitions are made by the first attach."""
+    """A log's directory. Implements leasehold.pipeline.producer.Broker; the first attach creates a partition."""
 
     def __init__(
         self, path: str | os.PathLike[str], *, busy_timeout_s: float = 5.0, rng: random.Random | None = None
@@ -167,7 +167,7 @@ def _table(payloads: Sequence[Any], key: str | None) -> pa.Table:
 
 
 def _lease(group: int) -> str:
-    """No lease's name: those hold a slash that is not the first character."""
+    """A name that no lease has: theirs contain a slash that is not the first character."""
     return f"/producer/{group}"
 
 

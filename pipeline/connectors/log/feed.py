@@ -46,7 +46,7 @@ from leasehold.pipeline.ranges import EventRange, RangeReader
 #         for found in reader.read(partition, 0):
 #             ...  # a table (EVENT_SCHEMA), or Forgotten
 #
-# It blocks. All raise LogUnavailable; of a partition that is not there, LogMissing.
+# It blocks. All methods raise LogUnavailable; LogMissing if the partition does not exist.
 
 
 EVENTS_MAX = 10_000
@@ -55,7 +55,7 @@ BYTES_MAX = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """Events that retention has dropped: those with the sequences `first` to `last`."""
+    """Events that retention has deleted: those with the sequences `first` to `last`."""
 
     first: int
     last: int
@@ -75,11 +75,11 @@ class LogReader:
         self._busy_timeout_s = busy_timeout_s
 
     def partitions(self) -> list[str]:
-        """In name order; a directory that is not there has none."""
+        """All partitions, in name order; none if the directory does not exist."""
         return partitions_in(self.path, reading_mode)
 
     def read(self, partition: str, start: int) -> Iterator[pa.Table | Forgotten]:
-        """What was committed by the first step of the iteration, from the sequence `start` on."""
+        """The events from the sequence `start` on that were committed before the iteration began."""
         for found in self.stretches(partition, start):
             yield found.events if isinstance(found, Stretch) else found
 
@@ -100,7 +100,7 @@ class LogReader:
                 yield Stretch(events, blocks)
 
     def _settle(self, partition: str, read: Callable[[PartitionLog], T]) -> T:
-        """What `read` finds; again if a writer came or went meanwhile, because then it may have found half of a change."""
+        """What `read` finds. It is repeated if a writer came or went meanwhile, because it may have found half of a change."""
         path = self.path / file_name(partition)
         while True:
             before = _Look.at(path)
@@ -119,7 +119,7 @@ class LogReader:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """A partition's file from outside. identity: None if it is not there."""
+    """A partition's file from outside. identity: None if it does not exist."""
 
     has_wal: bool
     identity: tuple[int, int, int] | None
@@ -148,10 +148,10 @@ READING_THREADS = 4
 
 
 class LogChangeFeed(ChangeFeed):
-    """A partition is there once its writer has made it; until then it is FeedUnavailable.
+    """A partition exists once its writer has created it; until then, FeedUnavailable is raised.
 
-    None, the beginning, is the place before the event 0: where retention has forgotten that event, it is lost like any other
-    place. `start_of(partition, "earliest")` is the place before the first event that is still there.
+    None, the beginning, is the position before event 0: if retention has deleted that event, it is lost like any other
+    position. `start_of(partition, "earliest")` is the position before the first event that still exists.
     """
 
     def __init__(
@@ -206,7 +206,7 @@ class LogChangeFeed(ChangeFeed):
         ends = [*starts[1:], end]
         edges = [edge for a, b in zip(starts, ends, strict=True) for edge in (a, b - 1)]
         found = await self._call(lambda: self._log.partition(partition).fingerprints(edges))
-        if found is None:  # retention has dropped the first events meanwhile
+        if found is None:  # retention has deleted the first events meanwhile
             return []
         return [
             EventRange(_position(a - 1), str(b - 1), b - a, f"{begin} {last}")
@@ -221,14 +221,14 @@ class LogChangeFeed(ChangeFeed):
         return _position((await self._extent(partition)).end - 1)
 
     async def lag(self, partition: str, continuation: str | None) -> int:
-        """Exact. Events removed by retention do not count."""
+        """Exact. Events that retention has deleted do not count."""
         first = _sequence_in(continuation) + 1
         extent = await self._extent(partition)
         self._check_end(partition, first, extent)
         return extent.end - max(first, extent.first)
 
     async def find_enqueued_time(self, partition: str, continuation: str | None) -> datetime | None:
-        """If retention has dropped that event, the time of the first one that is left."""
+        """If retention has deleted that event, the time of the first one that is left."""
         first = _sequence_in(continuation) + 1
         return await self._call(lambda: self._log.partition(partition).time_of(first))
 
@@ -246,7 +246,7 @@ class LogChangeFeed(ChangeFeed):
         self._check_end(log.name, first, extent)
         if first < extent.first:
             raise PositionLost(
-                f"log '{self._log.path}', partition '{log.name}': retention has forgotten the events {first} to"
+                f"log '{self._log.path}', partition '{log.name}': retention has deleted the events {first} to"
                 f" {extent.first - 1} before they were read; the first available is {extent.first}. To continue without them,"
                 f" set the lease's position to {_position(extent.first - 1)!r}"
             )
@@ -276,8 +276,8 @@ class LogChangeFeed(ChangeFeed):
 class LogRanges(RangeReader):
     """Reads ranges of a log that has the same path on executors.
 
-    `check` of a range is the fingerprints of the blocks with its first and its last event. Executors may have another log at
-    this path, such as one on a volume of their own, and it may have as many events.
+    A range's `check` has the fingerprints of the blocks with its first and its last event. Executors may have another log at
+    this path, such as one on a volume of their own, and that log may have as many events.
     """
 
     path: str
@@ -288,7 +288,7 @@ class LogRanges(RangeReader):
         try:
             for found in LogReader(self.path).stretches(partition, first):
                 if isinstance(found, Forgotten):
-                    raise PositionLost(f"log '{self.path}', partition '{partition}': retention has forgotten {first}")
+                    raise PositionLost(f"log '{self.path}', partition '{partition}': retention has deleted {first}")
                 self._check(partition, planned, found.blocks)
                 events = found.events.slice(0, end - first)
                 first += events.num_rows
@@ -315,7 +315,7 @@ class LogRanges(RangeReader):
 
 
 def _page(events: pa.Table, end: int) -> Page:
-    """`end`: the sequence of the event behind them."""
+    """`end`: the sequence of the next event after them."""
     first = end - events.num_rows
     return Page(events, str(end - 1), lambda n: str(first + n - 1))
 
@@ -332,7 +332,7 @@ def _position(last: int) -> str | None:
 
 
 def _sequence_in(position: str | None) -> int:
-    """The sequence of the last event read, -1 where none was. Raises PositionLost."""
+    """The sequence of the last event read; -1 if none was. Raises PositionLost."""
     if position is None:
         return -1
     if not (position.isascii() and position.isdecimal() and len(position) <= POSITION_DIGITS_MAX):
@@ -344,7 +344,7 @@ def _sequence_in(position: str | None) -> int:
 
 LOOKS_PER_S_MAX = 10_000
 FRESH_S = 2.0
-"""How long a log stays fresh after its file has changed. File systems may keep times in such units."""
+"""How long a log stays fresh after its file has changed. Times of a file system may be as coarse as this."""
 FRESH_LOOK_S = 0.001
 """How often the watch checks fresh logs."""
 IDLE_LOOK_S = 5.0
@@ -353,13 +353,13 @@ IDLE_LOOK_S = 5.0
 
 @dataclass(slots=True)
 class _Waiter:
-    """What a reader waits for. mark_of: cheap; its result changes when the log's file is written."""
+    """What a reader waits for. mark_of: a cheap call, whose result changes when the log's file is written."""
 
     has_changed: Callable[[], bool]
     mark_of: Callable[[], object]
     mark: object = None
     due_at: float = 0.0
-    """When a fresh one may become idle, or when an idle one is checked in any case."""
+    """When a fresh log may become idle, or when an idle one is checked in any case."""
 
     def is_stirred(self) -> bool:
         """Whether its file was written since the last call."""
@@ -371,12 +371,12 @@ _Waiting = dict[asyncio.Future[None], _Waiter]
 
 
 class LogWatch:
-    """One thread that checks everything that is waited for, and wakes the tasks whose logs have changed.
+    """One thread that checks all logs for which tasks wait, and wakes the tasks whose logs have changed.
 
-    `wait_for_change` may be awaited on any event loop; the looking is done on the watch's own thread. A look costs some
-    microseconds and holds nothing. When many wait, each is checked less often, so that a thousand idle partitions cost no more
-    than a hundred. For an idle log, the watch reads only the file's time, which costs a quarter of a check. A log is fresh
-    until its file has not been written for `FRESH_S`. Fresh logs are checked by themselves: idle ones do not delay their events.
+    `wait_for_change` may be awaited on any event loop; the checks run on the watch's own thread. A check costs some
+    microseconds and holds nothing. If many tasks wait, each log is checked less often, so that a thousand idle partitions cost no
+    more than a hundred. For an idle log, the watch reads only the file's time, which costs a quarter of a check. A log is fresh
+    until its file has not been written for `FRESH_S`. Fresh logs are checked separately: idle ones do not delay their events.
     """
 
     def __init__(self, interval_s: float) -> None:
@@ -388,8 +388,8 @@ class LogWatch:
         self._thread: threading.Thread | None = None
 
     async def wait_for_change(self, has_changed: Callable[[], bool], mark_of: Callable[[], object]) -> None:
-        """Returns within `interval_s` after `has_changed` is true, or later where many wait. Both are called on the watch's
-        thread and must not raise."""
+        """Returns within `interval_s` after `has_changed` is true, or later if many wait. Both arguments are called on the
+        watch's thread and must not raise."""
         future = asyncio.get_running_loop().create_future()
         with self._news:
             if self._thread is None:
@@ -453,12 +453,12 @@ class LogWatch:
 
     def _move(self, future: asyncio.Future[None], origin: _Waiting, target: _Waiting) -> None:
         with self._news:
-            if (waiter := origin.pop(future, None)) is not None:  # or it waits no longer
+            if (waiter := origin.pop(future, None)) is not None:  # otherwise it waits no longer
                 target[future] = waiter
 
 
 def pause_s(interval_s: float, waiting: int) -> float:
-    """Between one round of looks at everything that waits and the next."""
+    """The pause between two rounds of checks. waiting: how many tasks wait."""
     return max(interval_s, waiting / LOOKS_PER_S_MAX)
 
 

@@ -1,4 +1,4 @@
-"""A partition: one SQLite file in the log's directory, whole from the moment it can be seen.
+"""A partition: one SQLite file in the log's directory, complete from the moment it is visible.
 
 The file's name is the partition's, percent-encoded; a name too long for a file system is cut and extended by a digest,
 and is stored in full inside the file.
@@ -27,7 +27,7 @@ from leasehold.pipeline.staging import halved
 # Everything that a log can refuse. Its feed and its sink translate this into leasehold.pipeline.errors.
 #
 # LogError
-# ├── LogUnavailable             surely not done: locked, full, read-only, damaged; the message tells what to do
+# ├── LogUnavailable             certainly not done: locked, full, read-only, damaged; the message tells what to do
 # │   └── LogMissing             there is no such partition (yet)
 # ├── LogUncertain               a write with an unknown outcome: send the same again, or ask at a higher level
 # ├── Outranked                  a claim of this rank or a later one is attached
@@ -40,15 +40,15 @@ class LogError(Exception):
 
 
 class LogUnavailable(LogError):
-    """Nothing was changed. The obstacle may go away by itself, or need a person."""
+    """Nothing was changed. The obstacle may pass, or need a person."""
 
 
 class LogMissing(LogUnavailable):
-    """No file is there for the partition."""
+    """The partition has no file."""
 
 
 class LogUncertain(LogError):
-    """The commit failed on its way to the disk: it may or may not have happened."""
+    """The commit failed on its way to the disk: it may or may not have taken effect."""
 
 
 class Outranked(LogError):
@@ -64,12 +64,12 @@ class OutOfOrder(LogError):
 
 
 class ProducerEnded(LogError):
-    """Its partition was split or merged; others write on."""
+    """Its partition was split or merged; other producers continue."""
 
 
 # A block: the events of one append, as compressed Arrow.
 #
-# Only what the producer said is stored. Partition, sequence, offset and time are the log's to say, and are added on reading.
+# Only what the producer sent is stored. The log determines partition, sequence, offset and time, and adds them on reading.
 
 
 BLOCK_SCHEMA = PUBLISHED_SCHEMA
@@ -162,7 +162,7 @@ SUFFIX = ".db"
 READ_WRITE = "rw"
 READ_ONLY = "ro"
 UNCHANGING = "ro&immutable=1"
-"""A reader for a file that no other process has open; check afterwards whether that was true."""
+"""For reading a file that no other process has open; check afterwards whether that was true."""
 APPLICATION_ID = 0x4C48_4C47
 FORMAT = 1
 ENCODED_MAX = 150
@@ -219,7 +219,7 @@ _REMEDIES = {
 }
 
 _DAMAGE = ("Could not decode to UTF-8", "unsupported file format")
-"""Errors of a damaged file that SQLite gives no code of their own."""
+"""Beginnings of errors about a damaged file for which SQLite has no code."""
 
 
 def file_name(partition: str) -> str:
@@ -253,7 +253,7 @@ def reading_mode(path: Path) -> str:
 
 
 def partitions_in(directory: Path, mode_of: Callable[[Path], str] = lambda path: READ_WRITE) -> list[str]:
-    """In name order. A directory that is not there holds none."""
+    """A directory's partitions, in name order; none if it does not exist."""
     try:
         with os.scandir(directory) as entries:
             names = [entry.name for entry in entries if entry.name.endswith(SUFFIX)]
@@ -265,7 +265,7 @@ def partitions_in(directory: Path, mode_of: Callable[[Path], str] = lambda path:
 
 
 def create(directory: Path, partition: str) -> None:
-    """Make the partition's file unless it is there. It is complete once it is visible, also if several create it at once."""
+    """Create the partition's file unless it exists. It is complete once it is visible, also if several create it at once."""
     path = directory / file_name(partition)
     if path.exists():
         return
@@ -294,7 +294,7 @@ def open_connection(path: Path, partition: str, busy_timeout_s: float, mode: str
                     f"log file '{path}' holds partition '{held}', not '{partition}': give them names that this file system"
                     " tells apart, or move the file back to its place"
                 )
-            connection.execute("PRAGMA synchronous = FULL")  # less would let a power cut take levels and positions back
+            connection.execute("PRAGMA synchronous = FULL")  # with less, a power cut could undo levels and positions
             connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_KEPT}").fetchall()
         except BaseException:
             connection.close()
@@ -304,7 +304,7 @@ def open_connection(path: Path, partition: str, busy_timeout_s: float, mode: str
 
 @contextmanager
 def translated(path: Path) -> Iterator[None]:
-    """SQLite's and the codec's errors as LogUnavailable, with the file and what to do about it."""
+    """Raise SQLite's and the codec's errors as LogUnavailable, with the file and what to do about it."""
     try:
         yield
     except sqlite3.Error as error:
@@ -323,7 +323,7 @@ def primary_code(error: sqlite3.Error) -> int:
 
 
 def missing(path: Path, partition: str, error: OSError) -> LogUnavailable:
-    """What it means that the partition's file cannot be opened."""
+    """The error for a partition's file that cannot be opened."""
     if isinstance(error, FileNotFoundError):
         return LogMissing(f"log '{path.parent}' has no partition '{partition}' yet: start the pipeline that writes it")
     return _unreadable(path, error)
@@ -355,7 +355,7 @@ def _name_in(connection: sqlite3.Connection, path: Path) -> str:
 
 
 def _partition_of(path: Path, mode_of: Callable[[Path], str]) -> str | None:
-    """The partition whose file this is, None if the file is a stranger's."""
+    """The partition of a file; None if the file is not one of a log."""
     stem = path.name.removesuffix(SUFFIX)
     if "=" in stem:
         with translated(path), closing(_open_file(path, 1.0, mode_of(path))) as connection:

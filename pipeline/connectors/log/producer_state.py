@@ -1,9 +1,9 @@
 """The broker's state for one lease's producer (a line), and the rules for accepting batches. The decisions are pure.
 
-A producer is a lease's. Each claim has a rank (generation, series, level), larger than every earlier one's, and a line of
-sequence numbers of its own. What publishes with a lower rank than the last to attach is refused from then on, as Event Hubs
-refuses a lower owner level, and no rank is attached twice. Generation and series are ours, so that a lease's next producer
-group closes the one before.
+Each lease has one producer. Each claim has a rank (generation, series, level), larger than every earlier one's, and a line of
+sequence numbers of its own. Once a claim has attached, a lower rank cannot publish, as Event Hubs refuses a lower owner level,
+and no rank attaches twice. Event Hubs has neither generation nor series: they let a lease's next producer group close the one
+before.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ class LeaseProducer(Producer):
     """What the broker knows of one lease's producer."""
 
     number: int = 0
-    """The last event published at this level, 0 for none."""
+    """The number of the last event published at this level; 0 for none."""
     batch_number: int | None = None
     batch_first: int | None = None
     batch_digest: bytes | None = None
     marker: str | None = None
-    """The newest of this generation; it outlives its block."""
+    """The newest marker of this generation; it outlives its block."""
     ended: bool = False
-    """Nothing more is taken."""
+    """Whether nothing more is accepted."""
 
     def published(self, number: int, events: int, first: int, digest: bytes, marker: str | None) -> LeaseProducer:
-        """After a batch whose first event bears `number`, stored at `first`. Raises OutOfOrder, ProducerEnded."""
+        """The producer after a batch, stored at `first`, whose first event has this number. Raises OutOfOrder, ProducerEnded."""
         if self.ended:
             raise ProducerEnded(f"lease '{self.lease}' has ended: nothing more is taken from it")
         if number != number_after(self.number):
@@ -70,20 +70,20 @@ class LeaseProducer(Producer):
 
     @property
     def position(self) -> str | None:
-        """Up to where the lease's output is here, in this generation."""
+        """The position up to which the log has the lease's output of this generation."""
         marker = marker_in(parsed_json(self.marker, JSON_LEVELS_MAX)) if self.marker is not None else None
         return marker.to if marker is not None else None
 
     def repeated(self, number: int, digest: bytes) -> int | None:
-        """The place of the last batch, if this is the last batch again."""
+        """The place of the last batch, if this is that batch again; None otherwise."""
         return self.batch_first if (self.batch_number, self.batch_digest) == (number, digest) else None
 
 
 def attached(held: LeaseProducer | None, producer: Producer, number: int = 0) -> LeaseProducer:
     """The line of a new claim: it starts again after `number`, and keeps only the marker. Raises Outranked.
 
-    A rank is attached once. A lease document that was put back gives its rank out again, and what an earlier tenure has on
-    its way would pass for this one's.
+    A rank attaches once. A lease document that was restored gives its rank out again, and what an earlier tenure has in
+    flight would pass for this one's.
     """
     if held is not None and held.rank >= producer.rank:
         raise _outranked(held, producer)

@@ -1,7 +1,7 @@
 """The embedded log as a sink, by Protocol F (pipeline/publishing_writer.py).
 
-A batch is one atomic append. Since the log keeps batches whole, a batch's marker is kept once, beside it; and the newest of each
-lease is kept for good, so that a position outlives the retention of the events.
+A batch is one atomic append. Because the log keeps batches whole, a batch's marker is stored once, with the batch. The newest
+marker of each lease is kept for good, so that a position outlives the retention of the events.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ WRITING_THREADS = 4
 class LogOutputSink(Sink):
     """One source partition goes to the log partition of the same name.
 
-    Output columns: `body` (STRING or BINARY); `key`, `operation` (STRING) and `properties` (MAP<STRING, STRING>) where wanted.
-    Rows are sorted by `sequence` if that column exists. retention_s, retention_bytes: what each partition keeps, None for all.
+    Output columns: `body` (STRING or BINARY); `key`, `operation` (STRING) and `properties` (MAP<STRING, STRING>) if wanted.
+    Rows are sorted by `sequence` if that column exists. retention_s, retention_bytes: what each partition keeps; None for all.
     batch_bytes_max: the largest output of one batch, uncompressed. `Permit.check` is called on a thread too.
     """
 
@@ -184,7 +184,7 @@ class LogWriter(PublishingWriter):
         """Nothing is held: files belong to the sink."""
 
     async def _send(self, permit: Permit, send: Callable[[Callable[[], None]], T]) -> T:
-        """`send` runs on a thread, and is given what to call before it commits."""
+        """Run `send` on a thread. It has to call its argument right before it commits."""
         with checked_until_cancelled(permit) as check:
             return await _on_thread(self._threads, lambda: self._send_translated(send, check))
 
@@ -221,7 +221,7 @@ class LogWriter(PublishingWriter):
 
 
 async def _on_thread(threads: ThreadPoolExecutor, call: Callable[[], T]) -> T:
-    """What may be tried again, an uncertain attach or end included, is SinkUnavailable."""
+    """Make a call on a thread. Raises SinkUnavailable if it may be tried again, also for an attach or end of unknown outcome."""
     try:
         return await asyncio.get_running_loop().run_in_executor(threads, call)
     except LogError as error:
@@ -229,7 +229,7 @@ async def _on_thread(threads: ThreadPoolExecutor, call: Callable[[], T]) -> T:
 
 
 def _refusal(error: Outranked, claim: Claim, state: ProducerState) -> PipelineError:
-    """Fenced, with what to claim from; but a lease whose generation was lost cannot claim its way back."""
+    """Fenced, with the state to claim from; or the error of a lost generation, which no later claim can win back."""
     if error.held is None:
         return Fenced(str(error))
     generation, *held = error.held

@@ -1,7 +1,7 @@
 """The broker: partitions of events, with its side of idempotent publishing.
 
-A batch is taken whole or not at all, from the producer that attached last and with the number that follows its last. The
-last batch, sent again, is recognised by its number and its contents, and is not stored twice.
+A batch is accepted whole or not at all, from the producer that attached last, and with the number after its last one. If the
+last batch is sent again, it is recognised by its number and its contents, and is not stored twice.
 
 Everything here blocks, and belongs on a thread. Any number of processes may use one directory.
 Not guaranteed: a process that is stopped (not killed) inside a write keeps the partition's other writers out, each for
@@ -48,17 +48,17 @@ from leasehold.pipeline.connectors.log.producer_state import LeaseProducer, Prod
 from leasehold.pipeline.markers import Marker
 
 BLOCKS_DROPPED_MAX = 64
-"""By one append, so that a shortened retention does not stall a writer; the next appends drop the rest."""
+"""How many one append deletes, so that a shortened retention does not stall a writer; the next appends delete the rest."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Version = tuple[int, int]
-"""Differs once another connection has written."""
+"""Changes once another connection has written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """What a log forgets when it is appended to, in whole blocks; the newest is always kept. None: nothing.
+    """What a log deletes at each append, in whole blocks; it always keeps the newest. None: no limit.
 
     A partition without new events keeps its old ones; it does not grow either.
     """
@@ -69,7 +69,7 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class ReadableRange:
-    """The events `first <= sequence < end` can be read; those before `first` are forgotten."""
+    """The events `first <= sequence < end` can be read; those before `first` are deleted."""
 
     first: int
     end: int
@@ -102,11 +102,11 @@ class Log:
             raise LogUnavailable(f"log '{self.path}' cannot be created ({error.strerror}): check its path") from error
 
     def partitions(self) -> list[str]:
-        """In name order; a directory that is not there has none."""
+        """All partitions, in name order; none if the directory does not exist."""
         return partitions_in(self.path)
 
     def partition(self, name: str, *, new: bool = False) -> PartitionLog:
-        """`new`: created if missing. Otherwise its use raises LogMissing until it is created."""
+        """new: create it if it is missing. Otherwise its use raises LogMissing until it is created."""
         if new:
             create(self.path, name)
         with self._lock:
@@ -154,7 +154,7 @@ class PartitionLog:
             return self._store(connection, batch, batch.digest(None), None)
 
     def attach(self, producer: Producer, number: int = 0) -> tuple[LeaseProducer, int]:
-        """Close every earlier claim of the lease. Its line, which begins behind `number`, and the sequence of the event to come.
+        """Close every earlier claim of the lease. Returns its line, which begins after `number`, and the next event's sequence.
 
         Raises Outranked.
         """
@@ -164,7 +164,7 @@ class PartitionLog:
             return line, _end(connection)
 
     def line(self, lease: str) -> LeaseProducer | None:
-        """As the lease's last claim left it. Raises LogMissing."""
+        """The lease's line, as its last claim left it. Raises LogMissing."""
         with self._reading() as connection:
             return lines.load(connection, lease)
 
@@ -173,8 +173,8 @@ class PartitionLog:
     ) -> int:
         """Store a batch whose first event has the number `number`. Returns the sequence of that event in the log.
 
-        `send` is called at the last moment before the commit; where it raises, nothing has happened. The last batch, sent
-        again, is answered as it was the first time. Raises Outranked, OutOfOrder, ProducerEnded, LogUncertain.
+        `send` is called at the last moment before the commit; if it raises, nothing has happened. If the last batch is sent
+        again, the answer is the same as the first time. Raises Outranked, OutOfOrder, ProducerEnded, LogUncertain.
         """
         text = None if marker is None else json.dumps(marker.properties(), separators=(",", ":"))
         checked = batch.digest(text)
@@ -208,7 +208,7 @@ class PartitionLog:
         return int(first)
 
     def _forget(self, connection: sqlite3.Connection, newest: int, now: int, kept: int) -> int:
-        """Drop the blocks that retention gives up. Returns the bytes they took."""
+        """Delete the blocks that retention gives up. Returns the bytes that they took."""
         if self._retention == Retention():
             return 0
         oldest = connection.execute(
@@ -232,7 +232,7 @@ class PartitionLog:
             return self._extent(connection)
 
     def check_oldest(self) -> None:
-        """Whether retention dropped what is missing before the oldest block. Raises LogUnavailable if it was damage."""
+        """Check that retention deleted what is missing before the oldest block. Raises LogUnavailable if it was damage."""
         with self._reading() as connection:
             ((kept, found),) = connection.execute(
                 "SELECT bytes, (SELECT coalesce(sum(length(body)), 0) FROM blocks) FROM log"
@@ -245,7 +245,7 @@ class PartitionLog:
             return self._version(connection)
 
     def mark(self) -> object:
-        """Differs once anything was written since, also if it is not committed. It looks at the file alone, and never raises.
+        """Changes with each write, also with one that is not committed. It looks only at the file, and never raises.
 
         Two writes within the resolution of the file system's time may leave the same mark.
         """
@@ -256,7 +256,7 @@ class PartitionLog:
         return found.st_mtime_ns, found.st_size, found.st_ino
 
     def first_at(self, time: datetime) -> int:
-        """The sequence of the first event enqueued at or after `time`; of the event to come if there is none."""
+        """The sequence of the first event enqueued at or after `time`; of the next event if there is none."""
         with self._reading() as connection:
             ((first,),) = connection.execute(
                 "SELECT min(first) FROM blocks WHERE enqueued >= ?", (_microseconds(time),)
@@ -276,7 +276,7 @@ class PartitionLog:
             return _EPOCH + timedelta(microseconds=enqueued)
 
     def fingerprints(self, sequences: Sequence[int]) -> list[str] | None:
-        """Identify the blocks that hold these sequences, at least one. None if one of them cannot be read."""
+        """The fingerprints of the blocks that hold these sequences (at least one). None if one of them cannot be read."""
         with self._reading() as connection, _snapshot(connection):
             extent = self._extent(connection)
             if not extent.first <= min(sequences) <= max(sequences) < extent.end:
@@ -294,7 +294,7 @@ class PartitionLog:
     def read(self, start: int, *, events_max: int, bytes_max: int) -> tuple[ReadableRange, list[Block]]:
         """Blocks from the one that holds the sequence `start` on: one if there is any, and more within the limits.
 
-        The extent is that of the same moment; where `start` lies outside of it, there are no blocks.
+        The extent is that of the same moment; if `start` is outside of it, there are no blocks.
         """
         with self._reading() as connection, _snapshot(connection):
             extent = self._extent(connection)
@@ -318,7 +318,7 @@ class PartitionLog:
             return Block(first, enqueued, marker, decoded(body), checked)
 
     def _extent(self, connection: sqlite3.Connection) -> ReadableRange:
-        version = self._version(connection)  # before the look, so that a change behind it is seen as one
+        version = self._version(connection)  # before the query, so that a change after it is noticed
         ((first, newest_end, end),) = connection.execute(
             "SELECT (SELECT min(first) FROM blocks), (SELECT first + events FROM blocks ORDER BY first DESC LIMIT 1), next"
             " FROM log"
@@ -342,7 +342,7 @@ class PartitionLog:
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        """One transaction. No stop point inside: nothing here awaits, and a caller's `send` only looks."""
+        """One transaction. It cannot be interrupted inside: nothing here awaits, and a caller's `send` only checks."""
         with self._reading() as connection:
             connection.execute("BEGIN IMMEDIATE")
             try:
@@ -364,7 +364,7 @@ class PartitionLog:
             raise
 
     def _connection(self) -> sqlite3.Connection:
-        """Made again where the file is no longer the one that was opened: what is written to a deleted file is lost."""
+        """Opened again if the file is no longer the one that was opened: what is written to a deleted file is lost."""
         try:
             inode = os.stat(self.path).st_ino
         except OSError as error:

@@ -1,8 +1,8 @@
-"""An Arrow table as COPY takes it: columns with PostgreSQL's types, and rows as CSV; a few rows as the texts of an INSERT. Pure.
+"""An Arrow table as COPY takes it: columns with PostgreSQL's types, and rows as CSV; a few rows as literals of an INSERT. Pure.
 
 CSV and not the binary format: Arrow writes it in C++, every value keeps its exact text (decimals, shortest floats), and the
 server distinguishes null (nothing) from an empty text ("").
-All that the server could not read is refused here, by column and row: it would name neither, and a few rows come another way.
+All that the server could not read is refused here, by column and row. The server would name neither, and gets few rows by INSERT.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from leasehold.pipeline.values import converted
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one batch brings to the table `batch`. few: its rows, if they are so few that they can be in the message itself."""
+    """The rows of one batch. few: the same as texts, if they are few enough for the message itself."""
 
     columns: tuple[Column, ...]
     csv: bytes
@@ -36,7 +36,7 @@ class Load:
 NUL = "a text holds the character NUL, which PostgreSQL cannot store; replace it, or keep it as binary"
 FEW_ROWS = 50
 FEW_BYTES = 16 * 1024
-"""As CSV. To parse more takes the server longer than the three round trips of a COPY."""
+"""As CSV. Parsing more takes the server longer than the three round trips of a COPY."""
 
 
 def load(table: pa.Table) -> Load:
@@ -76,7 +76,7 @@ def _rows(texts: pa.Table) -> tuple[tuple[str | None, ...], ...]:
 
 
 def check_key(names: Sequence[str], key: Sequence[str]) -> None:
-    """Raises SinkRejected if the output's columns lack one."""
+    """Raises SinkRejected if the output's columns lack a column of the key."""
     if missing := [name for name in key if name not in names]:
         raise SinkRejected(f"the output has no column '{missing[0]}', which `key` names: it has {list(names)}")
 
@@ -195,13 +195,13 @@ def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _may_hold_nul(texts: pa.ChunkedArray) -> bool:
-    """Nulls may have bytes too. To look at all bytes takes a tenth of a search in each text."""
+    """Nulls may have bytes too. Looking at all bytes takes a tenth of the time of a search in each text."""
     contents = [np.frombuffer(_content(chunk)[1], np.uint8) for chunk in texts.chunks if len(chunk)]
     return any(content.min() == 0 for content in contents if content.size)
 
 
 def _hex(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """As bytea's input has it. All bytes of a chunk at once: a Python object for each value takes several times the memory."""
+    """In bytea's input format. A chunk is converted at once: a Python object for each value takes several times the memory."""
     chunks = [_digits(chunk) for chunk in column.cast(pa.large_binary()).chunks if len(chunk)]
     prefix, nothing = (pa.scalar(text, pa.large_string()) for text in ("\\x", ""))
     return pc.binary_join_element_wise(prefix, pa.chunked_array(chunks, pa.large_string()), nothing)

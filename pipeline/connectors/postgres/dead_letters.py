@@ -1,4 +1,4 @@
-"""Dead letters in PostgreSQL, as a feed of one pipeline's: to be listed, and to be sent through again.
+"""The dead letters of one pipeline in PostgreSQL as a feed, for lists and replays.
 
 A position is the number of the last letter read, in decimal. Partitions are those of the pipeline's feed.
 """
@@ -39,7 +39,7 @@ class PostgresLettersFeed(ChangeFeed):
         page_bytes_max: int = 4 * 1024 * 1024,
         clock: Clock | None = None,
     ) -> None:
-        """Raises ValueError if the DSN is none."""
+        """Raises ValueError if `dsn` is not a DSN."""
         self._server = PostgresServer(
             dsn, replace(connections or Connections(), max=2, application_name="leasehold dead letters")
         )

@@ -26,31 +26,31 @@ _TYPES: tuple[LiteralString, ...] = (
 
 
 def storable(letters: pa.Table) -> pa.Table:
-    """Texts for people without the NUL that PostgreSQL has no place for; the envelope has it escaped."""
+    """The letters without NUL in `error`, because PostgreSQL cannot store it; the envelope has it escaped."""
     errors = [error.replace("\0", "\N{REPLACEMENT CHARACTER}") for error in letters["error"].to_pylist()]
     place = letters.schema.get_field_index("error")
     return letters.set_column(place, letters.schema.field("error"), pa.array(errors, pa.string()))
 
 
 def kept(tables: Tables, letters: pa.Table) -> Composed:
-    """Must be the last before COMMIT: then no cycle of waits can include this lock."""
+    """Stores letters. Must be the last statement before COMMIT, so that no cycle of waits can include its lock."""
     rows = [_row(tuple(row.values())) for row in storable(letters).to_pylist()]
     return _inserted(tables, SQL("(VALUES {}) AS given ({})").format(SQL(", ").join(rows), _NAMES))
 
 
 def letters_merge(schema: str) -> str:
-    """The same for a sink of their own, whose output is the letters: its `merge`."""
+    """The same as the `merge` of a separate sink, whose output is the letters."""
     return _inserted(Tables(schema), BATCH).as_string(None)
 
 
 def _row(values: Sequence[Any]) -> Composed:
-    """With types, since a column may be null in all rows."""
+    """A row with types, because a column may be null in all rows."""
     typed = (SQL("{}::{}").format(Literal(value), SQL(kind)) for value, kind in zip(values, _TYPES, strict=True))
     return SQL("({})").format(SQL(", ").join(typed))
 
 
 def _inserted(tables: Tables, rows: Statement | Identifier) -> Composed:
-    """Numbers are given under a lock that ends with the transaction: no smaller one appears behind one that was read."""
+    """Letters get numbers under a lock that ends with the transaction, so no smaller one appears after a larger one was read."""
     return SQL(
         "INSERT INTO {} ({}) SELECT {} FROM (SELECT pg_advisory_xact_lock(hashtextextended({}, 0)) OFFSET 0) AS locked,"
         " {} ORDER BY sequence"
@@ -77,7 +77,7 @@ def behind_query(tables: Tables, pipeline: str, partition: str, id: int) -> Comp
 
 
 def page_query(tables: Tables, pipeline: str, partition: str, id: int, rows: int, bytes_max: int) -> Composed:
-    """At most so many rows and bytes, but one row at least."""
+    """At most `rows` rows and `bytes_max` bytes, but at least one row."""
     return SQL(
         """SELECT id, failed_at, body, envelope FROM (
             SELECT id, failed_at, body, envelope, row_number() OVER (ORDER BY id) AS number,

@@ -32,7 +32,7 @@ _OF_ALL_ROWS = (
     ),  # SQL, names, types, rights, and what is not supported
     *("55", "72", "F0", "HV", "XX"),  # states of objects, foreign servers, faults of the server
 )
-"""Whatever the rows are. Other codes (of values, constraints and limits, and what a trigger raises) are about some of them."""
+"""Codes of errors about any rows. Others (of values, constraints and limits, and what a trigger raises) are about some rows."""
 _OF_TEXTS = ("42601", "42602", "42P01", "3F000")
 """What casts to tsquery, jsonpath and regclass raise for a value, and the parser for a statement."""
 _OF_A_ROW = ("ExecWithCheckOptions", "exec_stmt_raise")
@@ -47,18 +47,18 @@ _REMEDIES = {
 
 
 def is_guard(error: psycopg.Error) -> bool:
-    """The position could not be moved: the row is not as this claim left it."""
+    """Whether the position could not be moved, because its row is not as this claim left it."""
     return error.sqlstate == "22P02" and GUARD in (error.diag.message_primary or "")
 
 
 def is_missing(error: psycopg.Error) -> bool:
-    """Rows that executors staged are gone, or their table is."""
+    """Whether rows that executors staged, or their table, are missing."""
     message = error.diag.message_primary or ""
     return (error.sqlstate == "22P02" and MISSING in message) or (error.sqlstate == "42P01" and STAGING in message)
 
 
 def is_changed(error: psycopg.Error) -> bool:
-    """The target is not what this statement was made for."""
+    """Whether the target is no longer what this statement was made for."""
     return error.sqlstate == "22P02" and CHANGED in (error.diag.message_primary or "")
 
 
@@ -75,19 +75,19 @@ def loss_of(error: psycopg.Error) -> Loss | None:
 
 
 def is_timeout(error: psycopg.Error) -> bool:
-    """The statement took too long, or an operator cancelled it."""
+    """Whether the statement took too long, or an operator cancelled it."""
     return error.sqlstate == "57014"
 
 
 def is_collision(error: psycopg.Error) -> bool:
-    """Deadlock or serialization failure: the server chose this transaction to give way, and the next try may be lucky."""
+    """Whether it is a deadlock or serialization failure: the server rolled this transaction back, and the next may succeed."""
     return error.sqlstate in _COLLISIONS
 
 
 def may_be_of_value(error: psycopg.Error) -> bool:
     """Whether a text of the output may be wrong as a query or as a name of a table, and not the statement itself.
 
-    Such an error has no place in the statement. Others without one are found before the statement runs, too.
+    Such an error names no position in the statement. Other errors without a position are also found before the statement runs.
     """
     return error.sqlstate in _OF_TEXTS and error.diag.statement_position is None and error.diag.context is None
 
@@ -138,7 +138,7 @@ def not_connected(error: psycopg.Error, address: str, setting: str = "`dsn`") ->
 
 
 def token_refused(error: TokenRefused, address: str) -> SinkError:
-    """A token ends by itself, and the service may be unable to verify it for a while: another one may be taken."""
+    """A token expires, and the service may be unable to verify it for a while: another one may be accepted."""
     return SinkUnavailable(
         f"PostgreSQL {address} refused the access token: {error}: if this persists, check that the role in `dsn`"
         " belongs to this `identity`"

@@ -1,4 +1,4 @@
-"""Databases for a moment, and what is in their tables: for tests of pipelines."""
+"""Temporary databases, and the contents of their tables: for tests of pipelines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TABLES = SQL(
 
 @asynccontextmanager
 async def open_database(dsn: str, name: str) -> AsyncIterator[str]:
-    """A new database beside that of `dsn`, dropped in the end; its DSN. Raises SinkRejected."""
+    """Create a database on the server of `dsn`, yield its DSN, and drop it at the end. Raises SinkRejected."""
     database = Identifier(name)
     async with _connect(
         dsn, "a scratch database cannot be created: name a server where this role has CREATEDB"
@@ -34,14 +34,14 @@ async def open_database(dsn: str, name: str) -> AsyncIterator[str]:
 
 
 async def switch_fsync_off(dsn: str) -> None:
-    """For a whole server, whose data may be lost. Raises SinkRejected."""
+    """Switch fsync off for a whole server, which may then lose data. Raises SinkRejected."""
     async with _connect(dsn, "`fsync` cannot be switched off") as connection:
         await connection.execute("ALTER SYSTEM SET fsync = off")
         await connection.execute("SELECT pg_reload_conf()")
 
 
 async def read_tables(dsn: str, ignore: Collection[str] = ()) -> dict[str, list[str]]:
-    """The rows of every table that a user has made, as JSON without some columns, and of dead letters their places.
+    """The rows of every user table, as JSON without the columns in `ignore`; for dead letters, partition and sequence.
 
     Raises SinkRejected.
     """
@@ -60,7 +60,7 @@ async def read_tables(dsn: str, ignore: Collection[str] = ()) -> dict[str, list[
 
 
 async def read_query(dsn: str, query: str) -> list[str]:
-    """The rows that it finds, as JSON. Raises SinkRejected."""
+    """The rows that the query finds, as JSON. Raises SinkRejected."""
     whole = SQL("SELECT row_to_json(one)::text FROM ({}) AS one").format(users(query.strip().rstrip(";")))
     async with _connect(dsn, "`query` fails") as connection:
         return sorted(row for (row,) in await (await connection.execute(whole)).fetchall())
@@ -68,7 +68,7 @@ async def read_query(dsn: str, query: str) -> list[str]:
 
 @asynccontextmanager
 async def _connect(dsn: str, failing: str) -> AsyncIterator[psycopg.AsyncConnection]:
-    """Within, an error of the server raises SinkRejected."""
+    """Inside the context, errors of the server are raised as SinkRejected."""
     try:
         async with await psycopg.AsyncConnection.connect(dsn, autocommit=True, connect_timeout=CONNECT_S) as connection:
             yield connection

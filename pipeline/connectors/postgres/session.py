@@ -1,4 +1,4 @@
-"""Sessions with one server: a few, shared by all writers of a sink, each thrown away when its state is in doubt."""
+"""Sessions with one server: a few, shared by all writers of a sink, and each closed if its state is in doubt."""
 
 from __future__ import annotations
 
@@ -45,12 +45,13 @@ from leasehold.pipeline.errors import Ambiguous, SinkRejected, SinkUnavailable
 T = TypeVar("T")
 
 ATTEMPTS = 4
-"""Retries of one conversation that collided with another, or used a connection that a restart had cut."""
+"""How often a conversation is tried in all if it collides with another, or uses a connection that a restart has cut."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
-    """In seconds; all have to lie below the lease duration, so that what a lost owner has left behind is gone by then."""
+    """In seconds. They limit how long the server keeps what a lost owner has left behind. Settings shorten them all together if
+    `Timing.patience_s` is below 60."""
 
     connect_s: float = 10
     lock_s: float = 10
@@ -60,7 +61,7 @@ class Timeouts:
     idle_s: float = 10
     """Silence of a client inside a transaction, and of a peer that acknowledges nothing."""
     transaction_s: float = 45
-    """One conversation with the server from its first byte to its last answer."""
+    """One conversation with the server, from its first byte to its last answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +83,7 @@ class Connections:
 class PostgresSession:
     """One connection and what it holds. `is_sent`: everything that a commit needs has been handed to the network.
 
-    kept: what refuses, behind a user's merge, that its targets are no longer as they were when its batch was prepared.
+    kept: a statement that, after a user's merge, fails if its targets are no longer as they were when the batch was prepared.
     """
 
     kept: Statement | None = None
@@ -101,7 +102,7 @@ class PostgresSession:
 
     @property
     def is_cut(self) -> bool:
-        """Whether the server has ended it: one that waits for work is sent nothing else."""
+        """Whether the server has ended it: nothing else arrives on an idle connection."""
         return is_cut(self._connection)
 
     @property
@@ -109,7 +110,7 @@ class PostgresSession:
         return self._connection.info.transaction_status == pq.TransactionStatus.IDLE
 
     async def execute(self, message: Statement, *, extended: bool = False) -> AsyncCursor:
-        """One message, its answers in the cursor's result sets. `extended`: the protocol that takes a single statement."""
+        """Send one message; its answers are the cursor's result sets. `extended`: by the protocol for a single statement."""
         return await self._connection.execute(message, binary=extended)
 
     async def ask(self, message: Statement) -> list[list[Any]]:
@@ -127,8 +128,8 @@ class PostgresSession:
         columns: tuple[Column, ...],
         check: Callable[[PostgresSession], Awaitable[Statement]] | None = None,
     ) -> None:
-        """Make the temporary table of batches, if it does not have these columns. check: whether it can be used as it is made;
-        its answer is `kept`."""
+        """Make the temporary table of batches, unless it has these columns. check: called once it is made; raises if it cannot be
+        used, and returns `kept`."""
         if columns != self._staged:
             self._staged = None
             await self.execute(staged(table, columns))
@@ -141,7 +142,7 @@ class PostgresSession:
         await self.execute(unstaged(table))
 
     async def read_shape(self, table: Identifier, columns: tuple[Column, ...], key: Sequence[str]) -> Shape:
-        """The target as this session found it the last time. A statement that is made for it checks that (`unchanged`)."""
+        """The target as this session last found it. Statements made for it check that it has not changed (`unchanged`)."""
         if self._shape is None or columns != self._shaped:
             return await self._ask_shape(shape_query(table, columns, key), columns)
         return self._shape
@@ -155,9 +156,9 @@ class PostgresSession:
         return self._shape
 
     async def copy_into(self, table: Identifier, batch: Load) -> bool:
-        """Begin a transaction and copy the rows into the target at once; False if it does not take them as they are.
+        """Begin a transaction and copy the rows directly into the target; False if it does not take them as they are.
 
-        Both in one transaction, which locks the target against changes: a rule or another type counts for all rows or for none.
+        The check and the copy are in one transaction, which locks the target: a rule or another type counts for all rows or none.
         """
         shape = await self.read_shape(table, batch.columns, ())
         if not shape.copies:
@@ -180,7 +181,7 @@ class PostgresSession:
             await copy.write(batch.csv)
 
     async def run_within(self, seconds: float, conversation: Awaitable[T]) -> T:
-        """Cancelled or timed out, the connection is cut and the server rolls back what was not committed."""
+        """If it is cancelled or times out, the connection is cut, and the server rolls back what was not committed."""
         return await run_within(seconds, conversation, self._cut)
 
     def _cut(self) -> None:
@@ -203,11 +204,11 @@ class PostgresServer:
         self._idle: list[PostgresSession] = []
         self._slots = asyncio.Semaphore(connections.max)
         self._path: str | None = None
-        """The search_path of the first connection, for all that follow: the same names lead to the same tables."""
+        """The search_path of the first connection, for all that follow: the same names always mean the same tables."""
         self.address = address_of(self._parameters)
 
     async def talk(self, doing: str, conversation: Callable[[PostgresSession], Awaitable[T]]) -> T:
-        """`conversation` is held again, from its beginning, where it surely left nothing behind and may well succeed.
+        """Hold a conversation. It is repeated from its beginning if it certainly left nothing behind and may succeed.
 
         Raises SinkUnavailable, SinkRejected, Ambiguous, and what `conversation` raises.
         """
@@ -220,7 +221,7 @@ class PostgresServer:
                     raise Ambiguous(words) if session.is_sent else SinkUnavailable(words) from None
                 except Error as error:
                     if refusal.is_changed(error):
-                        await self._close_idle()  # what the others know of the target is as old
+                        await self._close_idle()  # what they know about the target is outdated, too
                     if not attempts_left or not _may_repeat(session, error):
                         lost, sent = session.is_lost, session.is_sent
                         raise refusal.refused(error, self.address, doing, is_lost=lost, is_sent=sent) from error
@@ -281,7 +282,7 @@ class PostgresServer:
         return PostgresSession(connection)
 
     async def _open_connection(self) -> AsyncConnection:
-        """A connection as the server gives it."""
+        """A new connection, which still has the server's settings."""
         try:
             return await connect(self._parameters, self._tokens)
         except NoToken as error:
@@ -295,8 +296,8 @@ class PostgresServer:
 
 
 def _may_repeat(session: PostgresSession, error: Error) -> bool:
-    """A collision was rolled back, and so was what was made for another state of the target. A connection that had waited for
-    work and was dead when it came carried nothing."""
+    """Whether nothing was changed, and a repetition may succeed. Collisions, and statements for another state of the target, are
+    rolled back. A connection that was idle before and is found dead has carried nothing."""
     if session.is_lost:
         return not session.is_sent and not session.is_fresh
     return refusal.is_collision(error) or refusal.is_changed(error)
@@ -326,7 +327,7 @@ def endpoint_of(address: str, table: str | None) -> Endpoint:
 
 
 def settings_of(timeouts: Timeouts) -> Statement:
-    """Bounds at the server, for the client that died, stopped or cannot be heard."""
+    """Limits at the server, for a client that has died, hangs or is cut off."""
     return limits_at_server(
         lock_s=timeouts.lock_s,
         statement_s=timeouts.statement_s,

@@ -1,7 +1,7 @@
-"""What the server knows of the table that rows go into, and the statements that follow from it. Pure.
+"""What the server knows about the target table, and the statements that follow from that. Pure.
 
-The server decides what a value becomes in its column, which rows are one by a unique index, and whether a COPY means what an
-INSERT means. We ask it by name and schema, and each transaction refuses what was made for another state of the table.
+The server decides what a value becomes in its column, which keys are equal in a unique index, and whether a COPY has the effect
+of an INSERT. We ask it about the table by schema and name, and each transaction refuses statements for another state of it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from leasehold.pipeline.limits import JSON_LEVELS_MAX
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """How a column of the output comes into the table's. type: the table's, or None if it has no such column.
+    """How a column of the output fits that of the table. type: of the table's column; None if it has no such column.
 
-    - `way`: "same", if nothing can happen to a value; "assigned", if the server takes it or refuses it; "checked", if it could
-      change it; "cut", if it surely does.
-    - `order`: by which a unique index compares it, if that is not its type's own.
+    - `way`: "same" if no value can change; "assigned" if the server takes or refuses a value; "checked" if it could change one;
+      "cut" if it certainly does.
+    - `order`: the one by which a unique index compares values, if that is not the type's own.
     """
 
     type: str | None
@@ -36,13 +36,13 @@ PLAIN = Fit(type=None, way="assigned")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What one table is to output with certain columns. version: changes with each column, rule, trigger and unique index,
-    and if it becomes another table.
+    """A table as the target of output with certain columns. version: changes if a column, rule, trigger or unique index changes,
+    and if the name means another table.
 
-    fits: of the output's columns, in their order. copies: whether rows may be copied into it at once.
-    is_keyed: whether one unique index alone decides which rows are one.
+    fits: of the output's columns, in their order. copies: whether rows may be copied directly into the table.
+    is_keyed: whether one unique index alone decides which keys are equal.
 
-    locks: whether this role may lock it. That takes a right on the whole table. A view is never locked.
+    locks: whether this role may lock the table. That takes a right on the whole table. A view is never locked.
     """
 
     version: str
@@ -60,15 +60,15 @@ class Shape:
 
 
 NO_SHAPE = Shape(version="", kind="", persistence="p", copies=False, is_keyed=False, locks=False, fits=())
-"""For a user's merge, whose targets have any shape."""
+"""For a user's merge, whose targets may have any shape."""
 
 
 def shape_query(table: Identifier, columns: Sequence[Column], key: Sequence[str] = ()) -> Composed:
     """One row with one text for `shape_of`, or none if there is no such table.
 
-    Copies mean the same, and no other writer waits for their COMMIT, if a table has columns of just these types, and neither
-    rules nor row-level security, which do not apply to COPY. COPY also writes an identity column that is GENERATED ALWAYS. With a
-    unique index, a foreign key or a trigger, an uncommitted row may hold up other writers for as long as its client stands still.
+    A COPY has the effect of an INSERT if the table's columns have exactly these types, and the table has neither rules nor
+    row-level security, which do not apply to COPY. Unlike INSERT, COPY also writes identity columns that are GENERATED ALWAYS.
+    With a unique index, a foreign key or a trigger, an uncommitted row may block other writers for as long as its client hangs.
     """
     wanted = SQL(", ").join(
         SQL("({}, {}::text::name, {}::regtype, {}::integer)").format(
@@ -129,7 +129,7 @@ def shape_query(table: Identifier, columns: Sequence[Column], key: Sequence[str]
 
 
 _SCALE = SQL("(((a.atttypmod - 4) & 2047) # 1024) - 1024")
-"""The digits behind the point of a numeric column that limits them."""
+"""The digits after the point of a numeric column that limits them."""
 _COLUMNS = SQL(
     "SELECT string_agg(concat(a.attnum, ':', a.xmin), ' ' ORDER BY a.attnum) FROM pg_attribute a WHERE a.attrelid = t.oid"
 )
@@ -146,11 +146,11 @@ _INDEXES = SQL(
 _VERSION = SQL("concat_ws('/', t.oid, t.relkind, t.relpersistence, ({}), ({}), ({}), ({}))").format(
     _COLUMNS, _RULES, _TRIGGERS, _INDEXES
 )
-"""A row of the catalog that is changed has another transaction."""
+"""A changed row of the catalog has another transaction (`xmin`)."""
 
 
 def shape_of(found: str | None, columns: Sequence[Column]) -> Shape:
-    """found: the answer to `shape_query`. What is not there is left for the server to name."""
+    """found: the answer to `shape_query`. A missing table or column is left for the server to report."""
     if found is None:
         return replace(NO_SHAPE, fits=(PLAIN,) * len(columns))
     known = parsed_json(found, JSON_LEVELS_MAX)
@@ -172,12 +172,12 @@ def shape_of(found: str | None, columns: Sequence[Column]) -> Shape:
 
 
 def locked(table: Identifier, shape: Shape) -> list[Statement]:
-    """Until the end of the transaction, the table stays as it is, if this role may lock it."""
+    """A lock that keeps the table as it is until the end of the transaction, if this role may lock it."""
     return [SQL("LOCK TABLE ONLY {} IN ROW EXCLUSIVE MODE").format(table)] if shape.locks else []
 
 
 def unchanged(table: Identifier, shape: Shape) -> list[Statement]:
-    """Raises CHANGED if the table is another one by now."""
+    """Statements that raise CHANGED if the table has changed since."""
     if not shape.version:
         return []
     check = SQL(
@@ -201,12 +201,12 @@ def appended(table: Identifier, columns: Sequence[Column], shape: Shape, rows: R
 def upserted(
     table: Identifier, columns: Sequence[Column], key: Sequence[str], shape: Shape, rows: Rows | None = None
 ) -> Composed:
-    """As if the rows came one by one: a unique index knows which are one, and an upsert cannot touch a row twice.
+    """As if the rows arrived one by one: a unique index decides which keys are equal, and an upsert cannot touch a row twice.
 
-    In the order of their keys: partitions that touch the same rows then lock them in the same order, and do not deadlock. If it
-    would touch a row twice, the rows do come one by one, as they arrived. A trigger or a second index may make one key of two
-    that are different by this order. If the output has nothing but the key, the first row stays, so the rows keep the order of
-    their arrival.
+    Rows are upserted in the order of their keys: partitions that touch the same rows then lock them in the same order, and do
+    not deadlock. If this would touch a row twice, rows are upserted one by one, in order of arrival. A trigger or a second
+    index may make keys equal that this order distinguishes. If the output has only the key, the first row of a key stays, so the
+    rows keep their order of arrival, unless one index alone decides which keys are equal.
 
     rows: numbered as executors staged them; None for the table of the batch.
     """
@@ -237,7 +237,7 @@ def upserted(
 
 
 def preparable(table: Identifier, columns: Sequence[Column], key: Sequence[str], shape: Shape) -> Composed:
-    """The same as one statement, which the server can look at without running it."""
+    """The same as one statement, which the server can check without running it."""
     statement = appended(table, columns, shape)
     if not key:
         return statement
@@ -262,7 +262,7 @@ def _values(columns: Sequence[Column], shape: Shape) -> list[Composed]:
 
 
 def _value(column: Column, fit: Fit, place: int, event: Statement) -> Composed:
-    """What the table gets of a column. A cast raises LOSS where it would get another value."""
+    """What the table gets of a column. A cast raises LOSS if the table would get another value."""
     name = SQL("{}").format(Identifier(column.name))
     if column.is_null and fit.type is not None:
         return SQL("CAST(NULL AS {})").format(SQL(fit.type))
@@ -281,7 +281,7 @@ def _value(column: Column, fit: Fit, place: int, event: Statement) -> Composed:
 
 
 def _order(columns: Sequence[Column], key: Sequence[str], shape: Shape) -> list[Composed]:
-    """As a unique index has them: by the table's types, and the index's collations and operators."""
+    """The keys in the order of a unique index: by the table's types, and the index's collations and operators."""
     found = dict(zip((c.name for c in columns), shape.fits, strict=True))
     return [_as_indexed(name, found[name]) for name in key]
 
@@ -294,5 +294,5 @@ def _as_indexed(name: str, fit: Fit) -> Composed:
 
 
 def _into(table: Identifier, columns: Sequence[Column]) -> Composed:
-    """By another name, as the table may be called `excluded`."""
+    """With an alias, because the table may be called `excluded`."""
     return SQL("INSERT INTO {} AS leasehold_target ({})").format(table, column_names(columns))

@@ -31,16 +31,15 @@ from leasehold.pipeline.sink import Claim, Sink, to_write_again
 
 
 class PostgresOutputSink(Sink):
-    """Either `merge`, or `table`.
+    """Exactly one of `merge` and `table` is set.
 
-    - `merge`: one INSERT, UPDATE, DELETE or MERGE (WITH before it as you like) that reads this batch's output as table
-      `batch`. It should touch rows in the order of their keys (`ORDER BY`), as other partitions do the same at the same
-      time.
+    - `merge`: one INSERT, UPDATE, DELETE or MERGE (a WITH may precede it) that reads this batch's output as table `batch`.
+      It should touch rows in the order of their keys (`ORDER BY`), because merges of other partitions run at the same time.
     - `table`: a table ("name" or "schema.name") with the output's columns. A value that its type would change is refused.
-    - `key`: columns of the table. A row whose key is there already is replaced, as if the rows came one by one; that needs
-      a unique index, which knows what is one key. Without a key, every row is inserted.
+    - `key`: columns of the table. A row with an existing key replaces the old one, as if the rows arrived one by one. That
+      needs a unique index, which decides which keys are equal. Without a key, every row is inserted.
     - `setup`: SQL to run once per process, one host after the other; it has to be repeatable (IF NOT EXISTS).
-    - `executors_env`: the environment variable with the DSN by which executors stage rows, on hosts and executors. Its
+    - `executors_env`: the environment variable, on hosts and executors, with the DSN with which executors stage rows. Its
       role needs USAGE on the schema of `tables`; each staging table grants it INSERT. Without it, all rows come through the host.
     """
 
@@ -79,7 +78,7 @@ class PostgresOutputSink(Sink):
         return endpoint_of(self._parts.server.address, self._parts.target.table)
 
     def claimed(self, state: str) -> str:
-        """The position's row holds everything; the lease keeps that there is one, to notice that it was lost."""
+        """The position's row holds everything; the lease notes only that the row exists, so that its loss is noticed."""
         return state
 
     async def prepare(self) -> None:
@@ -130,18 +129,18 @@ class PostgresOutputSink(Sink):
 
     async def _set_up(self, session: PostgresSession) -> None:
         assert self._setup is not None
-        await session.remove_batch(self._parts.target.batch)  # which `setup` may name, and mean another
+        await session.remove_batch(self._parts.target.batch)  # `setup` may mean another table of this name
         await session.execute(sql.alone(sql.users(self._setup)))
 
     async def _create(self, session: PostgresSession) -> None:
-        """Asks first: a role that may not create tables can use existing ones."""
+        """Asks first what exists: a role without the right to create tables can use existing ones."""
         wanted = sql.wanted(self._parts.tables)
         [[are_there]] = await session.ask(sql.existing(wanted))
         if missing := [each.creation for each, is_there in zip(wanted, are_there, strict=True) if not is_there]:
             await session.execute(sql.alone(*missing))
 
     async def _check(self, session: PostgresSession) -> None:
-        """As far as that is possible without columns: of a merge, that nothing but the table `batch` is missing."""
+        """Check the target as far as possible without columns; for a merge, that only the table `batch` is missing."""
         target = self._parts.target
         if target.merge is None:
             [found] = await session.ask(sql.resolved(target.parts))

@@ -17,9 +17,9 @@ from leasehold.pipeline.connectors.postgres.target import Target, reads_batch, r
 from leasehold.pipeline.errors import SinkError, SinkRejected
 
 STAGED_SHARE = 8 / 9
-"""How much of `Timeouts.transaction_s` the server spends on a staged batch: it gives up before the host does."""
+"""How much of `Timeouts.transaction_s` the server may spend on a staged batch: it gives up before the host does."""
 DROP_LOCK_S = 1.0
-"""How long a staging table may be locked. An executor that is stopped within its COPY locks it until it ends."""
+"""How long a drop waits for a locked staging table. An executor that hangs inside its COPY locks the table until it ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +32,12 @@ class SinkParts:
     target: Target
     executors_env: str | None
     timeouts_of: dict[tuple[str, str], tuple[str | None, int]] = field(default_factory=dict)
-    """Pipeline and partition -> where the batch begins that has taken too long, and how often that was."""
+    """Pipeline and partition -> the start of the batch that has taken too long, and how often it has."""
     kept_of: dict[str, sql.Statement] = field(default_factory=dict)
-    """The versions of the table that were found to keep rows, each with a statement that refuses it if it no longer does."""
+    """Version of the table that was found to keep rows -> a statement that fails if it no longer does."""
 
     async def prepare_batch(self, session: PostgresSession, columns: tuple[sql.Column, ...]) -> None:
-        """Raises SinkRejected if the merge stores nothing of it, or stores it where it could be lost."""
+        """Raises SinkRejected if the merge stores nothing of the batch, or stores it where it could be lost."""
         await session.prepare_batch(
             self.target.batch, columns, None if self.target.merge is None else self._check_merge
         )
@@ -48,7 +48,7 @@ class SinkParts:
         return await self.check_plan(session, sql.users(self.target.merge))
 
     def kept(self, session: PostgresSession, shape: Shape) -> list[sql.Statement]:
-        """Refuses targets that may lose rows since their last check."""
+        """Statements that fail if targets may lose rows since their last check."""
         kept = session.kept if self.target.merge is not None else self.kept_of.get(shape.version)
         return [] if kept is None else [kept]
 
@@ -58,13 +58,13 @@ class SinkParts:
         if not is_ours:
             raise SinkRejected(
                 f"PostgreSQL {self.server.address}: `merge` would read another table `batch` than the output as soon as there is"
-                " one, because the role's search_path names pg_temp behind other schemas: take that out of search_path"
+                " one, because the role's search_path names pg_temp after other schemas: take that out of search_path"
             )
 
     async def check_plan(self, session: PostgresSession, statement: sql.Statement) -> sql.Statement:
-        """Raises SinkRejected if it stores nothing, or in a table whose rows may vanish while the position stays.
+        """Raises SinkRejected if it stores nothing, or stores rows in a table that may lose them while the position stays.
 
-        Returns what refuses, behind the same statement later, that its tables are others or may lose rows by then.
+        Returns a statement for later, after the same one: it fails if the tables have changed or may lose rows by then.
         """
         rows = await (await session.execute(sql.explained(statement), extended=True)).fetchall()
         plans = [plan for (plan,) in rows]
@@ -86,7 +86,7 @@ class SinkParts:
     async def has_right_statement(
         self, session: PostgresSession, columns: tuple[sql.Column, ...], shape: Shape
     ) -> bool:
-        """Whether the server would run what has failed, if there were no rows: with these names, types and rights."""
+        """Whether the server would run the failed statement if there were no rows: its names, types and rights are right."""
         target = self.target
         try:
             await session.execute(sql.ROLLBACK)
@@ -98,7 +98,7 @@ class SinkParts:
         return True
 
     async def check_index(self, session: PostgresSession) -> None:
-        """Raises SinkRejected if a constraint by `key` is one that no upsert can use."""
+        """Raises SinkRejected if no upsert can use a constraint on the columns of `key`."""
         if not self.target.key:
             return
         [found] = await session.ask(sql.deferrable(self.target.into, self.target.key))
@@ -109,7 +109,7 @@ class SinkParts:
             )
 
     async def check_relations(self, session: PostgresSession, relations: Sequence[tuple[str, str]]) -> None:
-        """Raises SinkRejected if one of them, or a partition, may lose rows while the position stays."""
+        """Raises SinkRejected if one of the relations, or a partition, may lose rows while the position stays."""
         [weak] = await session.ask(sql.weak(relations))
         for schema, table, kind, persistence in weak:
             raise SinkRejected(
@@ -137,7 +137,7 @@ class SinkParts:
         return shape
 
     async def copy_into_target(self, session: PostgresSession, batch: Load) -> bool:
-        """Whether the rows are in the target, in a transaction that has begun."""
+        """Copy rows directly into the target, in a new transaction. Returns False if that is impossible."""
         return self.target.merge is None and not self.target.key and await session.copy_into(self.target.into, batch)
 
     @property
@@ -150,7 +150,7 @@ class SinkParts:
         return self.timeouts.transaction_s * STAGED_SHARE
 
     async def remove(self, names: Iterable[str]) -> None:
-        """Staging tables. One that is locked is left to the next claim."""
+        """Drop staging tables. A locked one is left to the next claim."""
         for name in names:
             message = staging_sql.staging_dropped(self.tables, name, DROP_LOCK_S)
 

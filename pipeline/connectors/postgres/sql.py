@@ -18,7 +18,7 @@ Statement = SQL | Composed
 Rows = Identifier | Composed
 """What a statement reads: a table, or a query with a name."""
 BATCH = Identifier("pg_temp", "batch")
-"""The temporary table of a batch that a user's merge reads, which calls it `batch`."""
+"""The temporary table of a batch, which a user's merge reads as `batch`."""
 STAGED = Identifier("pg_temp", "leasehold_batch")
 """The same for our own statements: what the target's triggers call `batch` is never ours."""
 BEGIN = SQL("BEGIN ISOLATION LEVEL READ COMMITTED")
@@ -26,7 +26,7 @@ COMMIT = SQL("COMMIT")
 ROLLBACK = SQL("ROLLBACK")
 POSITIONS, HISTORY, LETTERS = "leasehold_positions", "leasehold_history", "leasehold_dead_letters"
 GUARD = "leasehold_guard"
-"""In the message of the error that a guard raises. SQL alone cannot raise; a cast of this text to a number can."""
+"""Part of the message of the error that a guard raises. SQL alone cannot raise; a cast of this text to a number does."""
 
 
 CHANGED = "leasehold_changed"
@@ -39,7 +39,7 @@ LOSS = "leasehold_loss"
 class Column:
     """A column of the table of a batch; `type` is PostgreSQL's name for it.
 
-    is_null: of nothing but nulls, which have no type. scale: the digits behind the point that a numeric has at most, if known.
+    is_null: it has only nulls, which have no type. scale: the most digits that a numeric has after the point, if known.
     """
 
     name: str
@@ -52,9 +52,9 @@ class Column:
 class Tables:
     """Our tables in a schema, which are created if absent: `leasehold_positions` and, if wanted, two more.
 
-    - `history`: note every batch in `leasehold_history`, in its own transaction: pipeline, partition, generation,
+    - `history`: note every batch in `leasehold_history`, in the batch's transaction: pipeline, partition, generation,
       epoch, owner, from, to, events, committed_at. Only users delete there.
-    - `keeps_letters`: take dead letters, into `leasehold_dead_letters`, in their batch's transaction.
+    - `keeps_letters`: keep dead letters in `leasehold_dead_letters`, written in their batch's transaction.
     """
 
     schema: str = "public"
@@ -80,14 +80,14 @@ def users(text: str) -> SQL:
 
 
 def one_message(*statements: Statement) -> Composed:
-    """On lines of their own, so that a comment at the end of a user's SQL swallows nothing."""
+    """One message. Semicolons are on lines of their own, so that a comment at the end of a user's SQL hides none."""
     return SQL("\n;\n").join(statements)
 
 
 def alone(*statements: Statement) -> Composed:
-    """One transaction, alone under a lock. If it fails, the lock ends with the session.
+    """One transaction under a lock that keeps other hosts out. If it fails, the lock ends with the session.
 
-    The lock has a transaction of its own: one that had waited would still believe what it knew of the catalog before.
+    The lock is taken in a transaction of its own: one that had waited for it would see the catalog as it was before.
     """
     lock = SQL("SELECT pg_advisory_lock({})").format(_lock("setup"))
     unlock = SQL("SELECT pg_advisory_unlock({})").format(_lock("setup"))
@@ -115,12 +115,12 @@ def wanted(tables: Tables) -> list[Wanted]:
 
 
 def existing(wanted: Iterable[Wanted]) -> Composed:
-    """One row, one boolean for each."""
+    """One row, with one boolean for each."""
     return SQL("SELECT {}").format(SQL(", ").join(each.exists for each in wanted))
 
 
 def resolved(name: Sequence[str]) -> Composed:
-    """Schema and name of a table that a user has named; no row if there is none. No temporary table is one."""
+    """Schema and name of a table that a user has named; no row if there is none. Temporary tables do not count."""
     *schema, table = name
     path: Statement = SQL("{}::text[]").format(Literal(schema)) if schema else SQL("current_schemas(true)::text[]")
     return SQL(
@@ -132,7 +132,7 @@ def resolved(name: Sequence[str]) -> Composed:
 
 
 def deferrable(table: Identifier, key: Sequence[str]) -> Composed:
-    """The names of constraints on just these columns that are DEFERRABLE. No upsert can use them."""
+    """The names of DEFERRABLE constraints on exactly these columns. No upsert can use them."""
     return SQL(
         """SELECT c.conname::text FROM pg_constraint c,
         LATERAL (SELECT array_agg(a.attname::text) AS names FROM pg_attribute a
@@ -143,12 +143,12 @@ def deferrable(table: Identifier, key: Sequence[str]) -> Composed:
 
 
 def hidden() -> Composed:
-    """Begins a transaction in which `batch` can be looked up and not be read, whatever tables have that name."""
+    """Begins a transaction in which `batch` can be looked up but not read, whatever tables have that name."""
     return one_message(BEGIN, unstaged(BATCH), SQL("CREATE TYPE {} AS ()").format(BATCH))
 
 
 def is_batch_ours() -> SQL:
-    """One boolean: whether `batch` is the temporary table, whatever others create. Unless it is named, pg_temp is first."""
+    """One boolean: whether `batch` is the temporary table, whatever others create. pg_temp is first unless the path names it."""
     return SQL(
         """SELECT path ~* '^[[:space:]]*"?pg_temp"?[[:space:]]*(,|$)' OR path !~* ',[[:space:]]*"?pg_temp'
         FROM current_setting('search_path') AS path"""
@@ -156,7 +156,7 @@ def is_batch_ours() -> SQL:
 
 
 def checked(merge: Statement) -> Composed:
-    """Parses `merge`. Sent by the extended protocol it also refuses whatever is not exactly one statement about rows."""
+    """Parses `merge`. Sent by the extended protocol, it also refuses anything but exactly one statement about rows."""
     return SQL("PREPARE leasehold_check AS {}").format(merge)
 
 
@@ -165,12 +165,12 @@ def unchecked() -> SQL:
 
 
 def explained(statement: Statement) -> Composed:
-    """Its plan. To be sent by the extended protocol: what is more than one statement would be run."""
+    """Its plan. Send it by the extended protocol; otherwise a second statement in it would be run."""
     return SQL("EXPLAIN (VERBOSE, FORMAT JSON) {}").format(statement)
 
 
 def weak(relations: Iterable[tuple[str, str]]) -> Composed:
-    """Schema, name, kind and persistence of those, and of their partitions, whose rows may vanish while the position stays."""
+    """Schema, name, kind and persistence of relations and partitions that may lose rows while the position stays."""
     return SQL(
         """SELECT pn.nspname::text, p.relname::text, p.relkind::text, p.relpersistence::text
         FROM ({}) AS p JOIN pg_namespace pn ON pn.oid = p.relnamespace
@@ -179,7 +179,7 @@ def weak(relations: Iterable[tuple[str, str]]) -> Composed:
 
 
 def state(relations: Iterable[tuple[str, str]]) -> Composed:
-    """One number, another one if they or their partitions get another kind or persistence, rules, or views."""
+    """One number, which changes if relations or their partitions get another kind or persistence, rules, or views."""
     return SQL(
         """SELECT hashtextextended(coalesce(string_agg(concat(p.oid, p.relkind, p.relpersistence, p.relhasrules, (
             SELECT string_agg(concat(d.objid, ':', r.xmin), ' ' ORDER BY d.objid, d.refobjsubid) FROM pg_depend d
@@ -191,7 +191,7 @@ def state(relations: Iterable[tuple[str, str]]) -> Composed:
 
 
 def kept(relations: Iterable[tuple[str, str]], found: int) -> Composed:
-    """Raises CHANGED if their state is not as it was found. Behind the statement that locks them, nothing can change any more."""
+    """Raises CHANGED if the relations' state is not `found`. After the statement that locks them, nothing can change."""
     return SQL(
         "SELECT CASE found.state WHEN {} THEN 1 ELSE ({} || found.state)::integer END FROM (SELECT ({}) AS state) AS found"
     ).format(Literal(found), Literal(f"{CHANGED}: "), state(relations))
@@ -211,7 +211,7 @@ def _with_partitions(relations: Iterable[tuple[str, str]]) -> Composed:
 
 
 def pinned(path: str | None) -> Composed:
-    """Sets the search_path for the session, and returns it; None for as it is. The server's and the role's no longer count."""
+    """Sets the search_path for the session, and returns it; None keeps it. The server's and the role's no longer count."""
     return SQL("SELECT set_config('search_path', coalesce({}, current_setting('search_path')), false)").format(
         Literal(path)
     )
@@ -253,10 +253,10 @@ def _created_letters(tables: Tables) -> Composed:
 
 
 def claimed(tables: Tables, claim: Claim, *, is_known: bool) -> Composed:
-    """Fences older epochs and generations, and answers three times: the lock; the position, no row where refused; the newest row.
+    """Fences older epochs and generations. Three answers: the lock; the position, or no row if refused; the newest row.
 
-    is_known: the row was there before, so that only what is there is claimed.
-    The lock is for an older generation's first claim coming at the same time: neither would see the other's row.
+    is_known: the lease has seen its row, so only an existing row is claimed.
+    The lock is for an older generation's first claim that arrives at the same time: neither would see the other's row.
     """
     ours = SQL("{} AND generation = {}").format(_of_partition(claim), Literal(claim.generation))
     return one_message(
@@ -327,13 +327,13 @@ def loaded(columns: Iterable[Column], table: Identifier) -> Composed:
 
 
 def filled(table: Identifier, columns: Iterable[Column], rows: Iterable[Iterable[str | None]]) -> Composed:
-    """As `loaded`. The texts have no type, so each is read as its column's, as COPY reads it."""
+    """As `loaded`. The literals have no type, so each is read as its column's type, as COPY reads it."""
     values = (SQL("({})").format(SQL(", ").join(map(Literal, row))) for row in rows)
     return SQL("INSERT INTO {} ({}) VALUES {}").format(table, column_names(columns), SQL(", ").join(values))
 
 
 def moved(tables: Tables, claim: Claim, start: str | None, to: str) -> Composed:
-    """Moves the position from `start` to `to`, or raises GUARD: a later epoch, a later generation, an end, or another move."""
+    """Moves the position from `start` to `to`. Raises GUARD after a later epoch or generation, an end, or another move."""
     return _guarded(
         SQL(
             "UPDATE {} SET position = {}, updated_at = now() WHERE {} AND position IS NOT DISTINCT FROM {} AND state = 'open'"

@@ -31,7 +31,7 @@ SLICE_BYTES = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresStager(Stager):
-    """variable: of the environment, with the DSN. table: its schema and its name. columns: the output's."""
+    """variable: the environment variable with the DSN. table: schema and name of the staging table. columns: the output's."""
 
     variable: str
     table: tuple[str, str]
@@ -53,14 +53,14 @@ class PostgresStager(Stager):
                 size = self._copy(connection, loads_of(rows, unique))
             except psycopg.Error as error:
                 doing = f"staging rows in `{self.table[1]}`"
-                is_lost = connection.closed  # a part that arrived all the same is never named
+                is_lost = connection.closed  # if the part was committed all the same, nothing names it
                 raise refusal.refused(error, address, doing, is_lost=is_lost, is_sent=False) from None
         return StagedPart(epoch=self.epoch, start=self.start, name=unique, rows=table.num_rows, bytes=size)
 
     def _copy(self, connection: psycopg.Connection, loads: Iterable[Load]) -> int:
-        """One transaction: all rows of the part or none. Returns the size as CSV.
+        """Copy all rows of the part or none, in one transaction. Returns the size as CSV.
 
-        A COPY for each slice: the server limits the time of a statement, and would count the time to make the CSV.
+        Each slice has a COPY of its own: the server limits the time of a statement, and would count the time to make the CSV.
         """
         size = 0
         connection.execute(settings_of(self.timeouts))
@@ -73,7 +73,7 @@ class PostgresStager(Stager):
 
 
 def is_stageable(names: Sequence[str]) -> bool:
-    """Whether the output leaves the names free that a staging table needs itself."""
+    """Whether no column of the output has a name that a staging table needs itself."""
     return not {PART, ROW} & set(names)
 
 
@@ -86,7 +86,7 @@ def loads_of(table: pa.Table, part: str) -> Iterator[Load]:
 
 
 def numbered(table: pa.Table, part: str, first: int = 0) -> pa.Table:
-    """With the part's name, and the place of each row in it. first: that of the first row."""
+    """The table with two more columns: the part's name, and the row's place in the part. first: the place of the first row."""
     rows = table.num_rows
     places = pa.array(np.arange(first, first + rows))
     return table.append_column(PART, pa.repeat(part, rows)).append_column(ROW, places)
@@ -97,7 +97,7 @@ def read_variable(name: str) -> str:
     value = os.environ.get(name)
     if not value:
         raise SinkRejected(
-            f"the environment variable {name} is not set, which `executors_env` names: set it to the DSN for staging, on all"
+            f"the environment variable {name}, which `executors_env` names, is not set: set it to the DSN for staging, on all"
             " hosts and executors"
         )
     try:

@@ -22,15 +22,15 @@ from leasehold.pipeline.connectors.postgres.sql import (
 from leasehold.pipeline.sink import Claim
 
 PART, ROW = "leasehold_part", "leasehold_row"
-"""The columns of a staging table besides the output's: the part's name, and the place of the row in it."""
+"""The columns of a staging table in addition to the output's: the part's name, and the place of the row in it."""
 STAGING = "leasehold_staged"
 MISSING = "leasehold_missing"
-"""In the message of the error that `counted` raises."""
+"""Part of the message of the error that `counted` raises."""
 _STAGING = re.compile(rf"{STAGING}_(?P<lease>[0-9a-f]{{16}})_(?P<epoch>0|[1-9][0-9]{{0,18}})_[0-9a-f]{{8}}")
 
 
 def staging_name(claim: Claim, start: str | None) -> str:
-    """The table for the batch that begins at `start`: it names lease and epoch. At most 62 bytes, since a name has 63."""
+    """The table for the batch that begins at `start`: it names lease and epoch. At most 62 bytes; PostgreSQL permits 63."""
     return f"{STAGING}_{_lease(claim)}_{claim.epoch}_{_digest(claim.generation, start)[:8]}"
 
 
@@ -43,7 +43,7 @@ def staging_names(tables: Tables, claim: Claim) -> Composed:
 
 
 def outranked(names: Iterable[str], claim: Claim) -> list[str]:
-    """The staging tables of this lease that an earlier epoch has made. No other name is among them."""
+    """The staging tables of this lease that an earlier epoch has made, and no other table."""
     found = [(name, _STAGING.fullmatch(name)) for name in names]
     return [name for name, of in found if of and of["lease"] == _lease(claim) and int(of["epoch"]) < claim.epoch]
 
@@ -54,9 +54,9 @@ def may_create(tables: Tables) -> Composed:
 
 
 def staging_created(tables: Tables, name: str, columns: Iterable[Column], role: str | None) -> Composed:
-    """role: of the executors, which may insert and do nothing else; None if its name is unknown.
+    """role: that of the executors, which may only insert; None if its name is unknown.
 
-    The table needs no log: if a crash of the server empties it, `counted` refuses the batch.
+    The table can be unlogged: if a crash of the server empties it, `counted` refuses the batch.
     """
     table = Identifier(tables.schema, name)
     definitions = [SQL("{} {}").format(Identifier(c.name), SQL(c.type)) for c in columns]
@@ -73,7 +73,7 @@ def staging_created(tables: Tables, name: str, columns: Iterable[Column], role: 
 
 
 def staging_dropped(tables: Tables, name: str, lock_s: float) -> Composed:
-    """An executor that was stopped within its COPY locks the table for as long as it is stopped."""
+    """lock_s: how long to wait for a lock. An executor that hangs inside its COPY locks the table for as long as it hangs."""
     return one_message(
         BEGIN,
         SQL("SELECT set_config('lock_timeout', {}, true)").format(Literal(str(round(lock_s * 1000)))),
@@ -83,7 +83,7 @@ def staging_dropped(tables: Tables, name: str, lock_s: float) -> Composed:
 
 
 def time_left(seconds: float) -> Composed:
-    """Gives the next statement what is left of `seconds` since BEGIN, so that all statements together take no longer."""
+    """Limits the next statement to what is left of `seconds` since BEGIN, so that all statements together take no longer."""
     return SQL(
         "SELECT set_config('statement_timeout',"
         " greatest(1, {} - (1000 * extract(epoch FROM clock_timestamp() - now()))::bigint)::text, true)"
@@ -104,18 +104,18 @@ def numbered(table: Identifier, columns: Iterable[Column], parts: Sequence[str])
 
 
 def of_parts(table: Identifier, parts: Sequence[str]) -> Composed:
-    """The staged rows of these parts, whose number alone matters."""
+    """The staged rows of these parts, for a count."""
     return SQL("(SELECT {}) AS rows").format(_from_parts(table, parts))
 
 
 def refilled(columns: Iterable[Column], rows: Rows) -> Composed:
-    """Into `batch`, for a user's merge, which may read it several times."""
+    """Copies rows into `batch` for a user's merge, which may read it several times."""
     names = column_names(columns)
     return SQL("INSERT INTO {} ({}) SELECT {} FROM {}").format(BATCH, names, names, rows)
 
 
 def counted(rows: Rows, expected: int) -> Composed:
-    """Raises MISSING unless there are so many rows."""
+    """Raises MISSING unless there are `expected` rows."""
     return SQL("SELECT CASE count(*) WHEN {} THEN 1 ELSE ({} || count(*))::integer END FROM {}").format(
         Literal(expected), Literal(f"{MISSING}: rows found: "), rows
     )

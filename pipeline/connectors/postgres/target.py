@@ -1,4 +1,4 @@
-"""What a batch is merged into: a user's `merge`, or a table that we write the merge for. Pure."""
+"""The target of a batch: a user's `merge`, or a table for which we write the merge. Pure."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ NAME_PARTS_MAX = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Either `merge` or `table` is set; with a `key`, rows of the table are replaced by it.
+    """Either `merge` or `table` is set; with a `key`, rows of the table with equal keys are replaced.
 
-    parts: of the table's name, which `prepare` completes by its schema: our own tables are never taken for it.
+    parts: of the table's name. `prepare` adds its schema, so that our own tables are never taken for it.
     """
 
     merge: str | None
@@ -39,7 +39,7 @@ class Target:
 
     @property
     def batch(self) -> Identifier:
-        """The temporary table that has the rows first."""
+        """The temporary table that gets the rows first."""
         return sql.STAGED if self.merge is None else sql.BATCH
 
     @property
@@ -48,11 +48,11 @@ class Target:
         return Identifier(*self.parts)
 
     def check_key(self, names: Sequence[str]) -> None:
-        """Raises SinkRejected if one of these columns of the output should be a key, and is not there."""
+        """Raises SinkRejected if a column of the key is not among these columns of the output."""
         check_key(names, self.key)
 
     def merged(self, columns: Sequence[sql.Column], shape: Shape, rows: sql.Rows | None = None) -> list[sql.Statement]:
-        """What brings the rows into the target. rows: other ones than those of the batch's table."""
+        """The statements that bring rows into the target. rows: by default those of the batch's table."""
         if self.merge is not None:
             return [sql.users(self.merge)]
         if self.key:
@@ -62,7 +62,7 @@ class Target:
         return [*shapes.unchanged(self.into, shape), merge]
 
     def preparable(self, columns: Sequence[sql.Column], shape: Shape) -> Composed:
-        """The same as one statement, which the server can look at without running it."""
+        """The same as one statement, which the server can check without running it."""
         return shapes.preparable(self.into, columns, self.key, shape)
 
     @property
@@ -74,7 +74,7 @@ class Target:
 
 
 def table_name(text: str) -> tuple[str, ...]:
-    """Raises ValueError."""
+    """The parts of a table's name. Raises ValueError."""
     parts = tuple(text.split("."))
     if len(parts) > NAME_PARTS_MAX or not all(parts):
         raise ValueError(f"`table` is '{text}': write `name` or `schema.name`")
@@ -112,7 +112,7 @@ def _relation(node: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _nodes(plan: Any) -> Iterator[Mapping[str, Any]]:
-    """All objects in it."""
+    """All objects in a plan."""
     if isinstance(plan, dict):
         yield plan
     for each in plan.values() if isinstance(plan, dict) else plan if isinstance(plan, list) else ():

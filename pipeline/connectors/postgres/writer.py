@@ -24,17 +24,17 @@ from leasehold.pipeline.sink import Claim, CloseReason, Output, Permit, SinkWrit
 from leasehold.pipeline.staging import NotStaged, Stager, check_parts
 
 TIMEOUTS_MAX = 3
-"""So often a batch may exceed `Timeouts.statement_s` before it is refused."""
+"""A batch that exceeds `Timeouts.statement_s` this many times is refused."""
 
 
 class PostgresWriter(SinkWriter):
-    """One claim's way in. `position` is the server's word, never ours."""
+    """The writer of one claim. `position` is what the server has committed."""
 
     position: str | None = None
     state: str = ""
 
     buried: Collection[int] = ()
-    """Letters and position move together."""
+    """Always empty, because letters and position are committed together."""
 
     def __init__(self, parts: SinkParts, claim: Claim, position: str | None) -> None:
         self._parts = parts
@@ -42,7 +42,7 @@ class PostgresWriter(SinkWriter):
         self.position = position
         self.state = known_state(claim.generation)
         self._staging: dict[str | None, str] = {}
-        """Where a batch begins -> the table that was made for it."""
+        """Start of a batch -> the staging table that was created for it."""
 
     async def write(self, output: Output, permit: Permit) -> None:
         claim, parts = self._claim, self._parts
@@ -82,7 +82,7 @@ class PostgresWriter(SinkWriter):
             await parts.remove([staging])
 
     def _beside(self, output: Output) -> list[sql.Statement]:
-        """What else its transaction has: history and dead letters."""
+        """Further statements of the output's transaction: history and dead letters."""
         others: list[sql.Statement] = []
         if self._parts.tables.history:
             others.append(sql.remembered(self._parts.tables, self._claim, output.start, output.to, output.events))
@@ -91,7 +91,7 @@ class PostgresWriter(SinkWriter):
         return others
 
     async def _bring(self, session: PostgresSession, output: Output, batch: Load | None) -> _Brought:
-        """The rows to the server. Until they are merged, no other writer waits for them."""
+        """Send the rows to the server. Until they are merged, no other writer waits for them."""
         parts = self._parts
         if output.staged:
             return await self._bring_parts(session, output)
@@ -131,7 +131,7 @@ class PostgresWriter(SinkWriter):
         )
 
     async def _bring_parts(self, session: PostgresSession, output: Output) -> _Brought:
-        """They are there: brings the rows of exactly these parts into the target, or fails if some are gone."""
+        """The staged rows are at the server: bring exactly those of these parts into the target, or fail if some are missing."""
         parts, names, columns = self._parts, [part.name for part in output.staged], columns_of(output.table.schema)
         table = Identifier(parts.tables.schema, staging_sql.staging_name(self._claim, output.start))
         shape = await parts.read_shape(session, columns)
@@ -157,7 +157,7 @@ class PostgresWriter(SinkWriter):
         address = self._parts.server.address
         if refusal.is_missing(error):
             raise SinkUnavailable(
-                f"PostgreSQL {address} has lost rows that executors staged, as after a crash of the server: their batch is"
+                f"PostgreSQL {address} has lost rows that executors staged, perhaps in a crash of the server: their batch is"
                 " processed again"
             ) from error
         if refusal.is_timeout(error):
@@ -167,7 +167,7 @@ class PostgresWriter(SinkWriter):
             ) from error
 
     def _check_time(self, output: Output, error: psycopg.Error) -> None:
-        """Raises a refusal if the batch that begins here takes too long every time: it would be repeated for ever."""
+        """Raises a refusal if the batch that begins here takes too long every time: it would be repeated forever."""
         if not refusal.is_timeout(error):
             return
         lease, parts = (self._claim.pipeline, self._claim.partition), self._parts
@@ -196,7 +196,7 @@ class PostgresWriter(SinkWriter):
         """Nothing is held between writes."""
 
     async def _loadable(self, output: Output) -> Load:
-        """Few rows at once: a thread's turn would take longer."""
+        """Few rows are converted at once: waiting for a thread would take longer."""
         self._parts.target.check_key(output.table.column_names)
         if output.table.num_rows <= FEW_ROWS and output.table.nbytes <= FEW_BYTES:
             return load(output.table)
@@ -204,7 +204,7 @@ class PostgresWriter(SinkWriter):
         return await loop.run_in_executor(self._parts.thread, load, output.table)
 
     async def _decide(self, session: PostgresSession, message: sql.Statement, permit: Permit) -> None:
-        """From here on it is the server's to finish: guard, merge and COMMIT are one message."""
+        """Send guard, merge and COMMIT as one message. From then on, only the server decides whether they take effect."""
         permit.check()
         session.is_sent = True
         try:
@@ -235,9 +235,9 @@ class PostgresWriter(SinkWriter):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Brought:
-    """What a batch's message begins with, what brings its rows into the target, and the columns for which that was made.
+    """The beginning of a batch's message, what brings its rows into the target, and the columns for which that was made.
 
-    kept: refuses targets that may lose rows since their last check.
+    kept: statements that fail if targets may lose rows since their last check.
     """
 
     first: Sequence[sql.Statement] = (sql.BEGIN,)
@@ -248,7 +248,7 @@ class _Brought:
 
 
 def known_state(generation: int) -> str:
-    """The sink state of a lease whose position of that generation has its row."""
+    """The sink state of a lease that has seen the row of its position in this generation."""
     return f"known:{generation}"
 
 

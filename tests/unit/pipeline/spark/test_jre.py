@@ -97,7 +97,7 @@ def test_without_jars_a_spark_of_its_own_is_refused_with_the_setting_that_helps(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(pyspark, "__file__", str(tmp_path / "__init__.py"))
     engine = SparkEngine(master="local[1]")
-    with pytest.raises(EngineUnavailable, match=r"^there is no Spark of its own here, .*: set `spark\.remote`") as no:
+    with pytest.raises(EngineUnavailable, match=r"^there is no Spark here, .*: set `spark\.remote`") as no:
         engine.running()
     engine.stop()
     assert str(tmp_path) in str(no.value)

@@ -130,6 +130,6 @@ def test_any_other_plan_may_read_events_again(node: str, why: str) -> None:
 
 def test_a_plan_whose_text_is_not_certain_may_read_events_again() -> None:
     plan = explained(SHARED["columns"])
-    assert "queries with texts" in (read_why_again("SELECT partition, 'a] [b' FROM events", plan) or "")
+    assert "queries with literals" in (read_why_again("SELECT partition, 'a] [b' FROM events", plan) or "")
     other = plan.replace("LocalRelation <empty>,", "Relation default.t")
     assert "a source other than the events" in (read_why_again("SELECT partition FROM t", other) or "")

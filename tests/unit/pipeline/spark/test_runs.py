@@ -235,7 +235,7 @@ async def test_a_session_that_is_lost_while_its_job_waits_is_given_up_alone(
         lost[0]._call("run")
 
     monkeypatch.setattr("leasehold.pipeline.spark.runs.LOOK_S", 0.01)
-    with pytest.raises(EngineUnavailable, match="has lost this host's session, as after a restart"):
+    with pytest.raises(EngineUnavailable, match="has lost this host's session, perhaps in a restart"):
         await runs.carry_out(work)
     assert woken == [True]
     assert await runs.carry_out(session_of) is server.sessions[-1]

@@ -170,7 +170,7 @@ async def test_what_retention_forgot_since_it_was_planned_is_lost(forgetful: Log
     ranges = await planned(forgetful.path, 10)
     clock.now += timedelta(seconds=120)
     write(forgetful, b"2")
-    with pytest.raises(PositionLost, match="retention has forgotten 0"):
+    with pytest.raises(PositionLost, match="retention has deleted 0"):
         read(forgetful.path, ranges)
 
 

@@ -55,8 +55,8 @@ def test_the_role_is_that_of_the_dsn() -> None:
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (None, "variable EXECUTORS_DSN is not set, which `executors_env` names"),
-        ("", "variable EXECUTORS_DSN is not set"),
+        (None, "variable EXECUTORS_DSN, which `executors_env` names, is not set"),
+        ("", "variable EXECUTORS_DSN, which `executors_env` names, is not set"),
         ("secret", "variable EXECUTORS_DSN is not a PostgreSQL connection string"),
         ("postgresql://u:a/secret@h/x", "variable EXECUTORS_DSN has a port"),
     ],
